@@ -40,12 +40,12 @@ from aveyb_retrieval.documents.json_lines import (
     split_suffix,
 )
 from aveyb_retrieval.documents.readers.base import Unreadable, too_long
-from aveyb_retrieval.documents.readers.charsets import is_seven_bit
+from aveyb_retrieval.documents.readers.characters import is_seven_bit
 from aveyb_retrieval.documents.readers.code import LANGUAGES
 from aveyb_retrieval.documents.readers.formats import SUFFIXES, kind_of
 from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.documents.readers.tables import SEPARATORS
-from aveyb_retrieval.documents.reading import ColumnType, Reading, convert, fits, is_utf8, transcode
+from aveyb_retrieval.documents.reading import Reading, column_types, convert, is_utf8, transcode
 from aveyb_retrieval.documents.records import (
     FieldNames,
     Item,
@@ -88,11 +88,12 @@ def read_table(open_blocks: OpenBlocks, source: str, reading: Reading, *, tabs: 
 
 
 def _document(row: dict[str, Any], types: Mapping[str, str], location: SourceLocation, names: FieldNames) -> Item:
-    try:
-        typed = row | {column: convert(row[column], kind) for column, kind in types.items()}
-    except ValueError as error:
-        column = next(name for name, kind in types.items() if not fits(row[name], kind))
-        return Rejected(location, f"column {column!r}: {error} (--types, types)", shown(row))
+    typed = dict(row)
+    for column, kind in types.items():
+        try:
+            typed[column] = convert(row[column], kind)
+        except ValueError as error:
+            return Rejected(location, f"column {column!r}: {error} (--types, types)", shown(row))
     return read_row(typed, location, names)
 
 
@@ -116,17 +117,9 @@ def _types(open_blocks: OpenBlocks, source: str, separator: str, reading: Readin
     header = _named_columns(header)
     _check_header(header, location, reading)
     id_field = reading.names.id or ("_id" if "_id" in header else "id")
-    inferred = {
-        number: ColumnType()
-        for number, column in enumerate(header)
-        if column not in (id_field, reading.names.title, reading.names.text, *reading.types)
-    }
-    for _, row in rows:
-        if len(row) == len(header):
-            for number, column_type in inferred.items():
-                column_type.see(row[number])
-    types = {header[number]: column_type.name for number, column_type in inferred.items()} | dict(reading.types)
-    return {column: kind for column, kind in types.items() if kind != "string"}
+    but = (id_field, reading.names.title, reading.names.text, *reading.types)
+    given = {column: kind for column, kind in reading.types.items() if kind != "string"}
+    return column_types(header, (row for _, row in rows), but) | given
 
 
 def _named_columns(header: list[str]) -> list[str]:
@@ -409,9 +402,13 @@ def _count(path: Path) -> int | None:
             return _lines(path, compression)
         if suffix in (".csv", ".tsv"):
             return max(0, _lines(path, compression) - 1)  # the header
-        return _parquet_rows(path) if suffix == ".parquet" else None
-    except (OSError, InputError):
-        return None
+        if suffix == ".parquet":
+            from pyarrow.parquet import read_metadata
+
+            return int(read_metadata(path).num_rows)
+    except (OSError, ValueError, NotImplementedError, InputError):  # the second and third: of Arrow
+        pass
+    return None
 
 
 def _lines(path: Path, compression: str) -> int:
@@ -421,13 +418,3 @@ def _lines(path: Path, compression: str) -> int:
             count += block.count(b"\n")
             last = block[-1:]
     return count + (last != b"\n")
-
-
-def _parquet_rows(path: Path) -> int | None:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        return int(pyarrow.parquet.read_metadata(path).num_rows)
-    except pyarrow.ArrowException:
-        return None

@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from aveyb_retrieval.documents.readers.base import too_long
-from aveyb_retrieval.documents.readers.charsets import wrong_byte
+from aveyb_retrieval.documents.readers.characters import wrong_byte
 from aveyb_retrieval.documents.records import (
     LARGEST_LINE,
     SHOWN,

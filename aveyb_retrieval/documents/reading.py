@@ -5,17 +5,18 @@ from __future__ import annotations
 import codecs
 import itertools
 import re
+from collections import deque
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.base import FILE_SECONDS
-from aveyb_retrieval.documents.readers.charsets import python_encoding, without_mark, wrong_byte
+from aveyb_retrieval.documents.readers.characters import marked, python_encoding, without_mark, wrong_byte
 from aveyb_retrieval.documents.records import LARGEST_LINE, MAX_LINE, FieldNames
 from aveyb_retrieval.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 TYPES = ("int", "float", "bool", "string")
 _INT = re.compile(r"-?(?:0|[1-9]\d{0,17})")
@@ -94,42 +95,29 @@ def convert(value: str, kind: str) -> Any:
     raise ValueError(f"{value!r} is not of type {kind}")
 
 
-def fits(value: str, kind: str) -> bool:
-    """Return whether `convert` takes a value as this type."""
+def column_types(header: Sequence[str], rows: Iterable[Sequence[str]], but: Collection[str]) -> dict[str, str]:
+    """Return the narrowest types that fit all values of columns and lose nothing of them: "int", "float", "bool".
+
+    Columns of strings are left out, those named in `but`, and rows of another length. A number is one of a column only
+    as Python writes it: of "1.10" a zero would be lost, "1E5" may be a code. A column without values holds strings.
+    """
+    fitting = {place: ["int", "float", "bool"] for place, name in enumerate(header) if name not in but}
+    filled: set[int] = set()
+    for row in rows:
+        if len(row) == len(header):
+            for place, kinds in fitting.items():
+                if row[place].strip():
+                    filled.add(place)
+                    fitting[place] = [kind for kind in kinds if _fits(row[place], kind)]
+    return {header[place]: kinds[0] for place, kinds in fitting.items() if kinds and place in filled}
+
+
+def _fits(value: str, kind: str) -> bool:
     try:
-        convert(value, kind)
+        number = convert(value, kind)
     except ValueError:
         return False
-    return True
-
-
-def _loses_nothing(value: str, kind: str) -> bool:
-    """Whether a number is written as Python writes it: of "1.10" a zero would be lost, "1E5" may be a code."""
-    return kind != "float" or value.strip() in (repr(float(value)), repr(float(value)).removesuffix(".0"))
-
-
-class ColumnType:
-    """The narrowest type that fits all values of a column and loses nothing of them: int, float, bool, or string.
-
-    A number with zeros in front or behind, a sign in front, an exponent or more than 18 digits is a string: it is
-    rather a code than a number.
-    """
-
-    def __init__(self) -> None:
-        self._fitting = ["int", "float", "bool"]
-        self._blank = True
-
-    def see(self, value: str) -> None:
-        """Take one value into account."""
-        if not value.strip():
-            return
-        self._blank = False
-        self._fitting = [kind for kind in self._fitting if fits(value, kind) and _loses_nothing(value, kind)]
-
-    @property
-    def name(self) -> str:
-        """The type; a column without values holds strings."""
-        return self._fitting[0] if self._fitting and not self._blank else "string"
+    return kind != "float" or value.strip() in (repr(number), repr(number).removesuffix(".0"))
 
 
 def transcode(blocks: Iterable[bytes], encoding: str | None, source: str) -> Iterator[bytes]:
@@ -142,7 +130,7 @@ def transcode(blocks: Iterable[bytes], encoding: str | None, source: str) -> Ite
     """
     blocks = iter(blocks)
     first = next(blocks, b"")
-    wide = _marked_wide(first) or without_mark(first)
+    wide = marked(first)[1][: len("utf-16")] or without_mark(first)  # of the codecs, those that leave out the mark
     name = wide or (python_encoding(encoding) if encoding else None) or "utf-8"
     if codecs.lookup(name).name == "utf-8":
         yield first
@@ -159,19 +147,10 @@ def transcode(blocks: Iterable[bytes], encoding: str | None, source: str) -> Ite
         done += len(block)
 
 
-def _marked_wide(first: bytes) -> str:
-    """UTF-32 or UTF-16 where a byte order mark says so; "" of others."""
-    if first.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
-        return "utf-32"
-    return "utf-16" if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else ""
-
-
 def is_utf8(blocks: Iterable[bytes]) -> bool:
     """Return whether bytes are UTF-8."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
     try:
-        for block in itertools.chain(blocks, (b"",)):
-            decoder.decode(block, final=not block)
+        deque(codecs.iterdecode(blocks, "utf-8"), maxlen=0)
     except UnicodeDecodeError:
         return False
     return True

@@ -1,4 +1,4 @@
-"""A document as it enters the index, and the checks that every input format shares."""
+"""A document as it enters the index, its pages and edits, and the checks that every input format shares."""
 
 from __future__ import annotations
 
@@ -7,25 +7,174 @@ import itertools
 import json
 import math
 import os
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time
 from decimal import Decimal
 from functools import cached_property
+from itertools import pairwise
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from aveyb_retrieval.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
-    from aveyb_retrieval.documents.edits import Edits
-    from aveyb_retrieval.documents.pages import Pages
     from aveyb_retrieval.indexes.types import EncodedRow
+
+MAX_PAGES = 1 << 20
+UNITS = ("page", "slide", "sheet", "line", "file", "time")
+_LONGEST_LABEL = 200  # characters; a label is "iv" or "A-12"
+
+
+class Page(NamedTuple):
+    """One page: its number, counted from 1, what the document itself calls it ("iv"), and what it is."""
+
+    number: int
+    label: str
+    unit: str = "page"
+
+    def __str__(self) -> str:
+        return f"{self.unit} {self.label}"
+
+
+@dataclass(frozen=True)
+class Pages:
+    """The pages of one document.
+
+    Attributes:
+        starts: The character of the text at which each page begins, ascending; an empty page begins with the next one.
+        labels: What the document calls each page; empty where it has no labels of its own.
+        unit: What they are: "page", "slide", "sheet", "line", "file" (of an archive or mail), or "time", whose labels
+            are the times at which something is said.
+
+    Raises:
+        ValueError: these are not pages: the first does not begin at 0, starts do not ascend, or labels are missing.
+    """
+
+    starts: tuple[int, ...]
+    labels: tuple[str, ...] = ()
+    unit: str = "page"
+
+    def __post_init__(self) -> None:
+        whole = all(type(start) is int and 0 <= start < 1 << 40 for start in self.starts)
+        if not whole or not 1 <= len(self.starts) <= MAX_PAGES or self.starts[0] != 0:
+            raise ValueError("pages that do not begin at character 0")
+        if any(a > b for a, b in pairwise(self.starts)):
+            raise ValueError("pages out of order")
+        if self.labels and len(self.labels) != len(self.starts):
+            raise ValueError(f"{len(self.labels)} labels for {len(self.starts)} pages")
+        if not all(isinstance(label, str) and len(label) <= _LONGEST_LABEL for label in self.labels):
+            raise ValueError("a page label that is not a short text")
+        if self.unit not in UNITS:
+            raise ValueError(f"pages of an unknown unit {self.unit!r}")
+
+    def at(self, character: int) -> Page:
+        """Return the page that holds a character of the text."""
+        number = bisect_right(self.starts, character)
+        return Page(number, self.labels[number - 1] if self.labels else str(number), self.unit)
+
+    def range(self, start: int, stop: int) -> tuple[Page, Page]:
+        """Return the pages that hold the first and the last of the characters `[start, stop)`."""
+        return self.at(start), self.at(max(start, stop - 1))
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what `from_json` reads, as JSON can hold it; a unit is named where it is not "page"."""
+        named = {} if self.unit == "page" else {"unit": self.unit}
+        return {"starts": list(self.starts), "labels": list(self.labels), **named}
+
+    def to_json(self) -> str:
+        """Return the text of what `from_json` reads."""
+        return json.dumps(self.to_dict(), ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, value: object) -> Pages:
+        """Make pages of parsed JSON.
+
+        Raises:
+            ValueError: it is not what `to_json` writes.
+        """
+        if not isinstance(value, dict) or set(value) - {"unit"} != {"starts", "labels"}:
+            raise ValueError("pages without starts and labels")
+        starts, labels = value["starts"], value["labels"]
+        if not isinstance(starts, list) or not isinstance(labels, list):
+            raise ValueError("pages that are not lists")
+        return cls(tuple(starts), tuple(labels), value.get("unit", "page"))
+
+
+def short_label(label: str) -> str:
+    """Cut a label to what is stored of it."""
+    return label[:_LONGEST_LABEL]
+
+
+@dataclass(frozen=True)
+class Edits:
+    """Changes of a document's metadata that outlive its text: `merged` of them is what a search sees.
+
+    Attributes:
+        read: The metadata that came with the document.
+        fields: Fields that were set, with their values.
+        removed: Fields that were taken away.
+    """
+
+    read: dict[str, Any]
+    fields: dict[str, Any] = field(default_factory=dict)
+    removed: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.fields or self.removed)
+
+    @property
+    def merged(self) -> dict[str, Any]:
+        """The metadata as they are searched and shown."""
+        return {**{name: value for name, value in self.read.items() if name not in self.removed}, **self.fields}
+
+    def cleared(self) -> Edits:
+        """Return none of them."""
+        return Edits(self.read)
+
+    def changed(self, fields: Mapping[str, Any], removed: Collection[str]) -> Edits:
+        """Return these edits with more of them."""
+        kept = {name: value for name, value in self.fields.items() if name not in removed}
+        gone = {*self.removed, *removed} - {*fields}
+        return Edits(self.read, {**kept, **fields}, tuple(sorted(gone)))
+
+    def over(self, read: dict[str, Any], *, of_file: bool) -> Edits:
+        """Return these edits over metadata that came later.
+
+        What a file says again was not meant against an edit, so the edit stays. A document of a program names its
+        fields on purpose: these count from now on, and the other edits stay.
+        """
+        named = set() if of_file else {*read}
+        fields = {name: value for name, value in self.fields.items() if name not in named}
+        return Edits(read, fields, tuple(name for name in self.removed if name not in named))
+
+    def to_json(self) -> str | None:
+        """Return them as they are stored; None where there are none."""
+        if not self:
+            return None
+        body = {"read": self.read, "fields": self.fields, "removed": self.removed}
+        return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Edits:
+        """Read what `to_json` wrote.
+
+        Raises:
+            ValueError, RecursionError: it is something else.
+        """
+        match json.loads(text):
+            case {"read": dict(read), "fields": dict(fields), "removed": list(removed)}:
+                if all(isinstance(name, str) for name in removed):
+                    return cls(read, fields, tuple(removed))
+        raise ValueError("not the edits of a document's metadata")
+
 
 MAX_LINE = 64 << 20  # bytes of a line, and of a document that is not read from a line
 LARGEST_LINE = 256 << 20  # a byte may become four, and a column of texts in memory ends at 2^31 bytes

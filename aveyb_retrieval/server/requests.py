@@ -21,7 +21,7 @@ from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from aveyb_retrieval.documents.pages import UNITS
+from aveyb_retrieval.documents.records import UNITS
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.search.hits import Hit, Passage
 from aveyb_retrieval.indexes.search.options import SearchOptions

@@ -9,7 +9,7 @@ import pytest
 
 from aveyb_retrieval.documents.corpus import read_corpus
 from aveyb_retrieval.documents.readers.base import Unreadable
-from aveyb_retrieval.documents.readers.charsets import decode, python_encoding
+from aveyb_retrieval.documents.readers.characters import decode, python_encoding
 from aveyb_retrieval.documents.reading import Reading, transcode
 from aveyb_retrieval.documents.records import Record
 

@@ -9,8 +9,7 @@ import pytest
 
 from aveyb_retrieval import Retriever, build_index, sync_index
 from aveyb_retrieval.documents.corpus import read_corpus
-from aveyb_retrieval.documents.folders import list_folder
-from aveyb_retrieval.documents.labels import matches, path_pattern
+from aveyb_retrieval.documents.folders import list_folder, matches, path_pattern
 from aveyb_retrieval.documents.reading import Reading
 from aveyb_retrieval.documents.records import Record
 from aveyb_retrieval.errors import ConfigError, InputError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aveyb_retrieval.documents.readers.number_formats import shown_number
+from aveyb_retrieval.documents.readers.sheets import shown_number
 from tests.indexes.files import make_docx, make_zip
 
 if TYPE_CHECKING:

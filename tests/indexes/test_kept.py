@@ -16,7 +16,7 @@ from aveyb_retrieval import (
     update_metadata,
     upsert_documents,
 )
-from aveyb_retrieval.documents.edits import Edits
+from aveyb_retrieval.documents.records import Edits
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.changes.verify import verify_index
 from tests.indexes.fake import FakeEmbedder

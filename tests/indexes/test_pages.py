@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from aveyb_retrieval.documents.pages import Pages
+from aveyb_retrieval.documents.records import Pages
 
 
 def test_pages_are_checked() -> None:

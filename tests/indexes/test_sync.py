@@ -18,7 +18,7 @@ from aveyb_retrieval import (
     sync_index,
 )
 from aveyb_retrieval.documents import folders
-from aveyb_retrieval.documents.pages import Pages
+from aveyb_retrieval.documents.records import Pages
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, IndexLockedError, InputError
 from aveyb_retrieval.indexes.changes import ingest, sync
 from aveyb_retrieval.indexes.changes.sync import plan_sync

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.pages import MAX_PAGES, Pages, short_label
+from aveyb_retrieval.documents.records import MAX_PAGES, Pages, short_label
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -137,3 +137,9 @@ def about(author: str | None, created: str | None) -> dict[str, Any]:
 def one_line(text: str) -> str:
     """Return a text with each run of white space as one blank."""
     return " ".join(clean(text).split())
+
+
+def whole(text: str | None, otherwise: int = 0, most: int = 1 << 31) -> int:
+    """Return the whole number that a file has written, at most `most`; `otherwise` where it is none."""
+    digits = (text or "").strip()
+    return min(int(digits), most) if digits.isascii() and digits.isdigit() and len(digits) < 12 else otherwise

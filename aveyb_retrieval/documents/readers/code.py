@@ -9,9 +9,9 @@ import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.pages import MAX_PAGES, Pages
 from aveyb_retrieval.documents.readers.base import FileText, Unreadable, clean
-from aveyb_retrieval.documents.readers.charsets import decode
+from aveyb_retrieval.documents.readers.characters import decode
+from aveyb_retrieval.documents.records import MAX_PAGES, Pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

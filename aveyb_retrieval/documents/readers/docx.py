@@ -5,22 +5,22 @@ What was inserted with changes tracked is read, what was deleted is not; hidden 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.readers.base import FileText, one_line, paragraphs
-from aveyb_retrieval.documents.readers.marks import lowered, raised
-from aveyb_retrieval.documents.readers.numbering import Numbering
+from aveyb_retrieval.documents.readers.base import FileText, one_line, paragraphs, whole
+from aveyb_retrieval.documents.readers.characters import shifted
 from aveyb_retrieval.documents.readers.ooxml import (
     FALLBACK,
-    C,
+    GRAPHICS,
+    SHIFTS,
     M,
     Package,
-    R,
-    chart_lines,
-    diagram_lines,
+    graphic_lines,
     is_on,
     math_text,
+    number_as,
 )
 from aveyb_retrieval.wording import plural
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
-_DIAGRAM = "{http://schemas.openxmlformats.org/drawingml/2006/diagram}relIds"
 _UNREAD = ("del", "moveFrom", "instrText", "delText", "rPr", "pPr", "sectPr", "sdtPr", "tblPr", "trPr", "tcPr", "rt")
 _SKIPPED = {f"{W}{name}" for name in _UNREAD} | {FALLBACK}
 _ASIDES = ("footnotes", "endnotes", "comments", "header", "footer")  # parts that stand behind the text, in this order
@@ -100,14 +99,11 @@ class _Reader:
     """Reads one part of a document with the styles and lists of all."""
 
     def __init__(self, package: Package, name: str, whole: _Reader | None = None) -> None:
-        self._package = package
-        self._relations = package.relations(name)
-        self._whole = whole or self
-        self.hidden = 0
+        self._package, self._relations, self._whole, self.hidden = package, package.relations(name), whole or self, 0
         if whole is None:
-            related = {kind: target for kind, target in self._relations.values()}
+            related = dict(self._relations.values())
             self._styles = _styles(package.part(related.get("styles", "word/styles.xml")))
-            self._numbering = Numbering(package.part(related.get("numbering", "word/numbering.xml")), W)
+            self._numbering = Numbering(package.part(related.get("numbering", "word/numbering.xml")))
         else:
             self._styles, self._numbering = whole._styles, whole._numbering
 
@@ -137,39 +133,26 @@ class _Reader:
     def _paragraph(self, paragraph: Any) -> Iterator[str]:
         line = _Line()
         self._runs(paragraph, line)
-        text = line.text()
-        yield from self._styled(text, paragraph)
+        if text := line.text():
+            yield from self._styled(text, paragraph)
         for box in line.boxes:
-            yield from self._box(box)
-
-    def _box(self, box: Any) -> Iterator[str]:
-        if box.tag == f"{W}txbxContent":
-            yield from self.lines(box)
-            return
-        kind, of_chart = (f"{R}id", True) if box.tag == f"{C}chart" else (f"{R}dm", False)
-        _, target = self._relations.get(box.get(kind) or "", ("", ""))
-        root = self._package.part(target)
-        if root is not None:
-            yield from ("", *(chart_lines(root) if of_chart else diagram_lines(root)), "")
+            if box.tag == f"{W}txbxContent":
+                yield from self.lines(box)
+            else:
+                yield from ("", *graphic_lines(box, self._relations, self._package), "")
 
     def _styled(self, text: str, paragraph: Any) -> Iterator[str]:
-        properties = paragraph.find(f"{W}pPr")
-        style_id, level, listed, depth = "", None, "", 0
-        if properties is not None:
-            named = properties.find(f"{W}pStyle")
-            style_id = (named.get(f"{W}val") or "") if named is not None else ""
-            level = _level(properties)
-            listed, depth = _list_of(properties)
+        style_id = _value(paragraph, "pPr", "pStyle")
         style = self._styles.get(style_id, _Style("", "", None, ""))
         name = style.name.lower()
-        if name.startswith("toc ") or not text:
+        if name.startswith("toc "):
             return
+        listed, depth = _list_of(paragraph)
         if not listed and style.number:
             listed, depth = style.number, self._numbering.level_of(style.number, style_id)
         number = self._numbering.next(listed, depth) if listed not in ("", "0") else None
-        level = style.level if level is None else level
-        if name == "title":
-            level = 1
+        level = _level(paragraph)
+        level = 1 if name == "title" else style.level if level is None else level
         words = f"{number} {text}" if number and number != "-" else text
         if level is not None and level <= 9:  # 10 is the level of body text
             yield from ("", f"{'#' * min(level, 6)} {one_line(words)}", "")
@@ -190,15 +173,13 @@ class _Reader:
                 if next(cell.iterancestors(f"{W}tr")) is not row:
                     continue
                 text = one_line(" ".join(self.lines(cell)))
-                span, merged = _merged(cell)
-                if merged is None:
-                    above.pop(column, None)
-                elif merged == "restart":
-                    above[column] = text
-                else:
+                merge = cell.find(f"{W}tcPr/{W}vMerge")
+                if merge is not None and merge.get(f"{W}val") != "restart":
                     text = text or above.get(column, "")
+                else:
+                    above[column] = "" if merge is None else text
                 cells.append(text)
-                column += span
+                column += max(1, whole(_value(cell, "tcPr", "gridSpan"), most=_MOST_COLUMNS))
             yield " | ".join(cells[:_MOST_COLUMNS])
 
     def _runs(self, element: Any, line: _Line) -> None:
@@ -211,7 +192,7 @@ class _Reader:
                 line.add(math_text(child))
             elif tag == f"{W}ruby":
                 self._ruby(child, line)
-            elif tag in (f"{W}txbxContent", f"{C}chart", _DIAGRAM):
+            elif tag in (f"{W}txbxContent", *GRAPHICS):
                 line.boxes.append(child)
             elif tag in _SIGNS or tag in (f"{W}t", f"{W}sym"):
                 line.add(_character(child))
@@ -229,24 +210,16 @@ class _Reader:
         if text.strip() and _is_hidden(run, properties):
             self._whole.hidden += 1
             return
-        align = properties.find(f"{W}vertAlign")
-        shift = align.get(f"{W}val") if align is not None else ""
-        before = "".join(line.parts[-3:])
-        if text:
-            line.add(raised(before, text) if shift == "superscript" else
-                     lowered(before, text) if shift == "subscript" else text)  # fmt: skip
+        line.add(shifted("".join(line.parts[-3:]), text, SHIFTS.get(_value(run, "rPr", "vertAlign"), 0)))
         line.readings += inside.readings
 
     def _ruby(self, ruby: Any, line: _Line) -> None:
         """Characters of East Asian text with their reading, which stands behind the word that they are part of."""
-        for name in ("rubyBase", "rt"):
+        for name, parts in (("rubyBase", line.parts), ("rt", line.readings)):
             inside = _Line()
             for part in ruby.iter(f"{W}{name}"):
                 self._runs(part, inside)
-            if name == "rt":
-                line.readings.append("".join(inside.parts))
-            else:
-                line.parts.append("".join(inside.parts))
+            parts.append("".join(inside.parts))
 
 
 _SIGNS = {
@@ -286,44 +259,32 @@ def _is_hidden(run: Any, properties: Any) -> bool:
     return all(ground is None for ground in (*shaded, below, around, background))
 
 
-def _merged(cell: Any) -> tuple[int, str | None]:
-    """How many columns a cell spans, and "restart" or "continue" where it is merged with those below or above."""
-    properties = cell.find(f"{W}tcPr")
-    if properties is None:
-        return 1, None
-    span, merge = properties.find(f"{W}gridSpan"), properties.find(f"{W}vMerge")
-    text = (span.get(f"{W}val") or "1") if span is not None else "1"
-    columns = min(int(text), _MOST_COLUMNS) if text.isascii() and text.isdigit() and len(text) < 6 else 1
-    return max(1, columns), (merge.get(f"{W}val") or "continue") if merge is not None else None
+def _value(element: Any, *path: str) -> str:
+    """The value of an element below another one; "" where it has none."""
+    found = element.find("/".join(f"{W}{name}" for name in path))
+    return "" if found is None else found.get(f"{W}val") or ""
 
 
-def _level(properties: Any) -> int | None:
-    outline = properties.find(f"{W}outlineLvl")
-    value = (outline.get(f"{W}val") or "") if outline is not None else ""
-    return int(value) + 1 if value.isascii() and value.isdigit() and len(value) < 3 else None
+def _level(element: Any) -> int | None:
+    level = whole(_value(element, "pPr", "outlineLvl"), -1)
+    return level + 1 if level >= 0 else None
 
 
-def _list_of(properties: Any) -> tuple[str, int]:
+def _list_of(element: Any) -> tuple[str, int]:
     """The id of the list that a paragraph or a style belongs to, "" without one, and the level."""
-    found, depth = properties.find(f"{W}numPr/{W}numId"), properties.find(f"{W}numPr/{W}ilvl")
-    level = (depth.get(f"{W}val") or "0") if depth is not None else "0"
-    return (found.get(f"{W}val") or "") if found is not None else "", min(int(level), 8) if level.isdecimal() else 0
+    path = "pPr", "numPr"
+    return _value(element, *path, "numId"), whole(_value(element, *path, "ilvl"), most=_LEVELS - 1)
 
 
 def _styles(root: Any | None) -> dict[str, _Style]:
     """The styles by their ids, each with what it has from the styles that it is based on."""
     found: dict[str, _Style] = {}
     for element in () if root is None else root.iterfind(f"{W}style"):
-        name, above = element.find(f"{W}name"), element.find(f"{W}basedOn")
-        properties = element.find(f"{W}pPr")
-        title = (name.get(f"{W}val") or "") if name is not None else ""
-        kind, _, number = title.lower().partition(" ")
-        level = int(number) if kind == "heading" and number.isdecimal() and len(number) < 3 else None
+        name = _value(element, "name")
+        kind, _, number = name.lower().partition(" ")
+        level = whole(number, -1, 99) if kind == "heading" else -1
         found[element.get(f"{W}styleId") or ""] = _Style(
-            title,
-            (above.get(f"{W}val") or "") if above is not None else "",
-            level if level is not None or properties is None else _level(properties),
-            "" if properties is None else _list_of(properties)[0],
+            name, _value(element, "basedOn"), level if level >= 0 else _level(element), _list_of(element)[0]
         )
     for style in found.values():
         above, seen = style.above, 0
@@ -336,7 +297,96 @@ def _styles(root: Any | None) -> dict[str, _Style]:
 
 def _is_contents(control: Any) -> bool:
     """Whether a content control is the table of contents."""
-    if control.tag != f"{W}sdt":
-        return False
-    gallery = control.find(f"{W}sdtPr/{W}docPartObj/{W}docPartGallery")
-    return gallery is not None and gallery.get(f"{W}val") == "Table of Contents"
+    path = "sdtPr", "docPartObj", "docPartGallery"
+    return control.tag == f"{W}sdt" and _value(control, *path) == "Table of Contents"
+
+
+_LEVELS = 9
+_PLACE = re.compile(r"%([1-9])")
+
+
+@dataclass(frozen=True)
+class _Level:
+    kind: str = "decimal"
+    shape: str = "%1."
+    start: int = 1
+    style: str = ""
+    arabic: bool = False  # all numbers of its shape, whatever the levels above use
+
+
+class Numbering:
+    """The lists of a document, by its part of numbering, and how far each is counted (ECMA-376, part 1, 17.9)."""
+
+    def __init__(self, root: Any | None) -> None:
+        self._shapes: dict[str, dict[int, _Level]] = {}
+        self._lists: dict[str, tuple[str, dict[int, int], dict[int, _Level]]] = {}
+        self._counts: dict[str, dict[int, int]] = {}
+        self._restarted: set[tuple[str, int]] = set()
+        if root is not None:
+            self._read(root)
+
+    def next(self, listed: str, depth: int) -> str | None:
+        """Count one item of a list: its number, "-" of a bullet, "" where nothing is shown; None of an unknown list."""
+        if listed not in self._lists:
+            return None
+        shape, starts, own = self._lists[listed]
+        levels = {**self._shapes.get(shape, {}), **own}
+        counts = self._counts.setdefault(shape, {})
+        for deeper in [level for level in counts if level > depth]:
+            del counts[deeper]
+        level = levels.get(depth, _Level())
+        if depth in starts and (listed, depth) not in self._restarted:
+            self._restarted.add((listed, depth))
+            counts[depth] = starts[depth]
+        else:
+            counts[depth] = counts.get(depth, level.start - 1) + 1
+        if level.kind == "bullet":
+            return "-"
+        if level.kind == "none":
+            return _PLACE.sub("", level.shape).strip()
+
+        def number(found: re.Match[str]) -> str:
+            place = int(found[1]) - 1
+            at = levels.get(place, _Level())
+            kind = "decimal" if level.arabic else at.kind
+            return number_as(kind, counts.get(place, at.start))
+
+        return _PLACE.sub(number, level.shape).strip()
+
+    def level_of(self, listed: str, style: str) -> int:
+        """The level of a list that belongs to a style, 0 where none does."""
+        shape = self._lists.get(listed, ("", {}, {}))[0]
+        return next((depth for depth, level in self._shapes.get(shape, {}).items() if level.style == style), 0)
+
+    def _read(self, root: Any) -> None:
+        links: dict[str, str] = {}
+        linked: dict[str, str] = {}
+        for element in root.iter(f"{W}abstractNum"):
+            shape = element.get(f"{W}abstractNumId") or ""
+            self._shapes[shape] = _levels(element)
+            links[_value(element, "styleLink")] = shape
+            linked[shape] = _value(element, "numStyleLink")
+        for shape, style in linked.items():  # a list whose levels another one holds
+            if style:
+                self._shapes[shape] = self._shapes.get(links.get(style, ""), {})
+        for element in root.iter(f"{W}num"):
+            starts: dict[int, int] = {}
+            own: dict[int, _Level] = {}
+            for override in element.iter(f"{W}lvlOverride"):
+                if start := _value(override, "startOverride"):
+                    starts[whole(override.get(f"{W}ilvl"))] = whole(start, 1)
+                own |= _levels(override)
+            self._lists[element.get(f"{W}numId") or ""] = (_value(element, "abstractNumId"), starts, own)
+
+
+def _levels(element: Any) -> dict[int, _Level]:
+    return {
+        whole(level.get(f"{W}ilvl")): _Level(
+            _value(level, "numFmt") or "decimal",
+            _value(level, "lvlText"),
+            whole(_value(level, "start"), 1),
+            _value(level, "pStyle"),
+            level.find(f"{W}isLgl") is not None,
+        )
+        for level in element.iter(f"{W}lvl")
+    }

@@ -18,10 +18,8 @@ from aveyb_retrieval.documents.readers.archives import InnerFiles, read_zip
 from aveyb_retrieval.documents.readers.base import LONGEST_TITLE, MAX_FILE, FileText, Unreadable, too_long
 from aveyb_retrieval.documents.readers.code import LANGUAGES, read_code
 from aveyb_retrieval.documents.readers.docx import read_docx
-from aveyb_retrieval.documents.readers.epub import read_epub
-from aveyb_retrieval.documents.readers.html import read_html
+from aveyb_retrieval.documents.readers.html import read_epub, read_html
 from aveyb_retrieval.documents.readers.mail import read_eml, read_msg
-from aveyb_retrieval.documents.readers.markdown import read_markdown
 from aveyb_retrieval.documents.readers.opendocument import read_odt
 from aveyb_retrieval.documents.readers.pdf import read_pdf
 from aveyb_retrieval.documents.readers.sheets import read_spreadsheet
@@ -29,6 +27,7 @@ from aveyb_retrieval.documents.readers.slides import read_pptx
 from aveyb_retrieval.documents.readers.tables import read_table
 from aveyb_retrieval.documents.readers.text import (
     read_calendar,
+    read_markdown,
     read_notebook,
     read_rtf,
     read_subtitles,

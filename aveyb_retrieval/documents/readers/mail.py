@@ -6,14 +6,17 @@ import base64
 import binascii
 import io
 import re
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from aveyb_retrieval.documents.readers.archives import is_archive, open_archive, read_member
 from aveyb_retrieval.documents.readers.base import FileText, Unreadable, clean, one_line
-from aveyb_retrieval.documents.readers.charsets import decode, python_encoding, without_mark
+from aveyb_retrieval.documents.readers.characters import decode, python_encoding, without_mark
 from aveyb_retrieval.documents.readers.html import named_encoding, read_html
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from email.message import Message
 
     from aveyb_retrieval.documents.readers.archives import InnerFiles
@@ -33,9 +36,12 @@ _SUFFIXES = {  # of parts whose name has none that is known, by their type
     "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": ".xlsx",
     "application/vnd.oasis.opendocument.text": ".odt", "application/vnd.oasis.opendocument.spreadsheet": ".ods",
 }  # fmt: skip
+_STARTS = {
+    b"%pdf-": ".pdf", b"{\\rtf": ".rtf", b"begin:vcalendar": ".ics", b"<!doctype html": ".html", b"<html": ".html",
+}  # fmt: skip
+_INSIDE = {"word/document.xml": ".docx", "ppt/presentation.xml": ".pptx", "xl/workbook.xml": ".xlsx"}
 _ANYTHING = ("application/octet-stream", "binary/octet-stream", "application/unknown", "application/x-unknown")
 _BOUNDARY = re.compile(r"^--([^\s-][^\r\n]{0,199})\r?$", re.MULTILINE)
-_ADDRESS = re.compile(r"\S*(?:://|@)\S*")
 _WORD = re.compile(r"\w+")
 _SAID = 0.9  # of a part's different words: then the plain text says as much as the page beside it
 
@@ -56,15 +62,14 @@ def read_eml(data: bytes, encoding: str | None, inner: InnerFiles) -> FileText:
         headers = _Headers(message, encoding)
         if not any(headers.get(name) for name in _SIGNS_OF_A_MAIL):
             raise Unreadable("not a mail: it has none of the headers " + ", ".join(_SIGNS_OF_A_MAIL))
-        head = [f"{name}: {value}" for name in _SHOWN if (value := headers.get(name))]
+        head, fields = _head(headers.get)
         attached: list[Message] = []
-        inner.add("", "\n".join(head) + f"\n\n{_text(message, encoding, attached)}")
+        inner.add("", f"{head}\n\n{_text(message, encoding, attached)}")
         for part in attached:
             _attach(part, encoding, inner)
     except (MessageError, LookupError, ValueError, AttributeError) as error:
         raise Unreadable(f"damaged: not a mail ({type(error).__name__}: {one_line(str(error))})") from None
-    fields = {field: value for field, name in _FIELDS.items() if (value := headers.get(name))}
-    return inner.text(headers.get("Subject"), _with_date(fields))
+    return inner.text(headers.get("Subject"), fields)
 
 
 class _Headers:
@@ -84,7 +89,9 @@ class _Headers:
         from email.errors import HeaderParseError
         from email.header import decode_header
 
-        value = _characters(value.encode("ascii", "surrogateescape"), self._charset()) if _has_bytes(value) else value
+        if not value.isascii() and any("\udc80" <= character <= "\udcff" for character in value):
+            charset = self._message.get_content_charset() or self._encoding
+            value = _characters(value.encode("ascii", "surrogateescape"), charset)
         if "=?" not in value:
             return value
         try:
@@ -95,13 +102,6 @@ class _Headers:
             part if isinstance(part, str) else _characters(part, label) if label else part.decode("latin-1")
             for part, label in parts
         )
-
-    def _charset(self) -> str | None:
-        return self._message.get_content_charset() or self._encoding
-
-
-def _has_bytes(value: str) -> bool:
-    return not value.isascii() and any("\udc80" <= character <= "\udcff" for character in value)
 
 
 def _characters(data: bytes, *labels: str | None) -> str:
@@ -118,14 +118,15 @@ def _characters(data: bytes, *labels: str | None) -> str:
     return data.decode("cp1252", "replace")
 
 
-def _with_date(fields: dict[str, str]) -> dict[str, str]:
-    """Metadata with the date as in ISO 8601, where it is one."""
+def _head(header: Callable[[str], str]) -> tuple[str, dict[str, str]]:
+    """What stands above the text of a mail, and its metadata, with the date as in ISO 8601 where it is one."""
     from email.utils import parsedate_to_datetime
 
-    try:
-        return fields | {"date": parsedate_to_datetime(fields["date"]).isoformat()}
-    except (KeyError, TypeError, ValueError, IndexError, OverflowError):
-        return fields
+    head = "\n".join(f"{name}: {value}" for name in _SHOWN if (value := header(name)))
+    fields = {field: value for field, name in _FIELDS.items() if (value := header(name))}
+    with suppress(KeyError, TypeError, ValueError, IndexError, OverflowError):
+        fields["date"] = parsedate_to_datetime(fields["date"]).isoformat()
+    return head, fields
 
 
 def _text(part: Message, encoding: str | None, attached: list[Message]) -> str:
@@ -144,12 +145,10 @@ def _text(part: Message, encoding: str | None, attached: list[Message]) -> str:
     if isinstance(payload, list):  # message/delivery-status: headers in groups
         groups = ("\n".join(f"{name}: {value}" for name, value in group.items()) for group in payload)
         return clean("\n\n".join(groups)).strip()
-    if kind == "text/html":
-        return _page(part, encoding)
     if kind == "text/calendar":
         attached.append(part)
         return ""
-    return _plain_text(part, encoding)
+    return _page(part, encoding) if kind == "text/html" else _plain_text(part, encoding)
 
 
 def _is_attachment(part: Message) -> bool:
@@ -193,7 +192,9 @@ def _best(texts: list[str]) -> str:
 
 
 def _words(text: str) -> set[str]:
-    return set(_WORD.findall(_ADDRESS.sub(" ", text).lower()))
+    """The different words of a text, without those of addresses."""
+    words = (word for word in text.lower().split() if "@" not in word and "://" not in word)
+    return set(_WORD.findall(" ".join(words)))
 
 
 def _bytes(part: Message) -> bytes:
@@ -251,29 +252,22 @@ def _forwarded(part: Message) -> bytes:
         return _bytes(part)
     inside: Message = payload[0]
     if str(part.get("Content-Transfer-Encoding", "")).strip().lower() == "base64" or not inside.keys():
-        try:
+        with suppress(binascii.Error, ValueError):  # where it was not base64 after all: the mail as it stands
             text = inside.get_payload()
             decoded = base64.b64decode("".join(text.split()) if isinstance(text, str) else "")
             if b":" in decoded[:1000]:
                 return decoded
-        except (binascii.Error, ValueError):
-            pass  # it was not base64 after all: the mail as it stands
     return inside.as_bytes()
 
 
 def _suffix_by_content(data: bytes) -> str:
     """A suffix for bytes whose name and type tell nothing; "" where they tell nothing, either."""
     start = data[:1024].lstrip()
-    if start.startswith(b"%PDF-"):
-        return ".pdf"
-    if start.startswith(b"PK\x03\x04"):
+    if is_archive(start):
         return _suffix_of_archive(data)
-    if start.startswith(b"{\\rtf"):
-        return ".rtf"
-    if start.startswith(b"BEGIN:VCALENDAR"):
-        return ".ics"
-    if start[:15].lower().startswith((b"<!doctype html", b"<html")):
-        return ".html"
+    for sign, suffix in _STARTS.items():
+        if start[: len(sign)].lower() == sign:
+            return suffix
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -282,23 +276,13 @@ def _suffix_by_content(data: bytes) -> str:
 
 
 def _suffix_of_archive(data: bytes) -> str:
-    import zipfile
-
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            names = set(archive.namelist())
-            kind = archive.read("mimetype")[:100] if "mimetype" in names else b""
-    except (zipfile.BadZipFile, OSError, ValueError, KeyError, RuntimeError, NotImplementedError):
+        archive = open_archive(data)
+        names = set(archive.namelist())
+        kind = read_member(archive, "mimetype")[:100].decode("latin-1").strip() if "mimetype" in names else ""
+    except Unreadable:  # reading it says why
         return ".zip"
-    for name, suffix in (
-        ("word/document.xml", ".docx"),
-        ("ppt/presentation.xml", ".pptx"),
-        ("xl/workbook.xml", ".xlsx"),
-    ):
-        if name in names:
-            return suffix
-    ends = {b"opendocument.text": ".odt", b"opendocument.spreadsheet": ".ods", b"epub+zip": ".epub"}
-    return next((suffix for end, suffix in ends.items() if kind.strip().endswith(end)), ".zip")
+    return next((suffix for name, suffix in _INSIDE.items() if name in names), _SUFFIXES.get(kind, ".zip"))
 
 
 def read_msg(data: bytes, inner: InnerFiles) -> FileText:
@@ -311,19 +295,19 @@ def read_msg(data: bytes, inner: InnerFiles) -> FileText:
 
     try:
         message = Message.load(io.BytesIO(data))
-        headers = {name.lower(): one_line(value) for name, value in message.message_headers.items()}
-        headers = {"from": one_line(message.sender or "")} | headers
-        head = [f"{name}: {headers[name.lower()]}" for name in _SHOWN if headers.get(name.lower())]
+        subject = one_line(message.subject or "")
+        headers = {"from": one_line(message.sender or "")}
+        headers |= {name.lower(): one_line(value) for name, value in message.message_headers.items()}
+        headers["subject"] = subject or headers.get("subject", "")
+        head, fields = _head(lambda name: headers.get(name.lower(), ""))
         page = read_html(message.html_body.encode(), None, declared="utf-8").text if message.html_body else ""
         texts = [text for text in (clean(message.body or "").strip(), page) if text]
-        inner.add("", "\n".join(head) + f"\n\n{_best(texts)}")
+        inner.add("", f"{head}\n\n{_best(texts)}")
         for attachment in message.attachments:
             inner.read(one_line(attachment.file_name or "attachment"), partial(_bytes_of_msg, attachment))
-        subject = one_line(message.subject or "")
     except (OSError, KeyError, ValueError, AttributeError, TypeError) as error:
         raise Unreadable(f"damaged: not a mail of Outlook ({type(error).__name__}: {error})") from None
-    fields = {field: headers[name.lower()] for field, name in _FIELDS.items() if headers.get(name.lower())}
-    return inner.text(subject, _with_date({**fields, **({"subject": subject} if subject else {})}))
+    return inner.text(subject, fields)
 
 
 def _bytes_of_msg(attachment: Any) -> bytes:

@@ -11,8 +11,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.archives import open_archive, parse_xml, read_member
-from aveyb_retrieval.documents.readers.base import Unreadable, about, clean, named, one_line
-from aveyb_retrieval.documents.readers.marks import lowered, raised
+from aveyb_retrieval.documents.readers.base import Unreadable, about, clean, named, one_line, whole
+from aveyb_retrieval.documents.readers.characters import shifted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +21,8 @@ A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 M = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 R = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}"
 C = "{http://schemas.openxmlformats.org/drawingml/2006/chart}"
+GRAPHICS = (f"{C}chart", "{http://schemas.openxmlformats.org/drawingml/2006/diagram}relIds")
+SHIFTS = {"superscript": 1, "subscript": -1}
 FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
 _RELATION = "{http://schemas.openxmlformats.org/package/2006/relationships}Relationship"
 _STRICT = re.compile(rb"http://purl\.oclc\.org/ooxml/(\w+)/")  # names of ISO 29500 Strict, as those of Transitional
@@ -108,6 +110,11 @@ def is_on(element: Any | None, attribute: str) -> bool:
     return element is not None and (element.get(attribute) or "1").lower() not in ("0", "false", "off", "none")
 
 
+def is_true(element: Any, attribute: str) -> bool:
+    """Return whether an attribute is set."""
+    return element.get(attribute) in ("1", "true")
+
+
 def math_text(element: Any) -> str:
     """Return the text of an equation, as it would be typed in a line."""
     parts: list[str] = []
@@ -141,17 +148,14 @@ def paragraphs_of_drawing(body: Any) -> Iterator[str]:
     counts: dict[int, tuple[str, int]] = {}
     for paragraph in body.iter(f"{A}p"):
         properties = paragraph.find(f"{A}pPr")
-        level = (
-            int(properties.get("lvl", "0")) if properties is not None and properties.get("lvl", "0").isdigit() else 0
-        )
-        numbered = properties.find(f"{A}buAutoNum") if properties is not None else None
+        level = 0 if properties is None else whole(properties.get("lvl"))
+        numbered = paragraph.find(f"{A}pPr/{A}buAutoNum")
         for deeper in [found for found in counts if found > level or (found == level and numbered is None)]:
             del counts[deeper]
         number = ""
         if numbered is not None:
-            kind, start = numbered.get("type") or "arabicPeriod", numbered.get("startAt", "1")
-            last = counts.get(level)
-            count = last[1] + 1 if last and last[0] == kind else int(start) if start.isdigit() else 1
+            kind, last = numbered.get("type") or "arabicPeriod", counts.get(level)
+            count = last[1] + 1 if last and last[0] == kind else whole(numbered.get("startAt"), 1)
             counts[level] = (kind, count)
             number = _auto_number(kind, count) + " "
         text = clean(run_text(paragraph)).strip()
@@ -178,10 +182,9 @@ def _shifted(before: str, text: Any) -> str:
     properties = run.find(f"{A}rPr")
     if run.tag == f"{A}fld" and (run.get("type") or "") == "slidenum":
         return ""
-    baseline = properties.get("baseline", "0").rstrip("%") if properties is not None else "0"
-    shift = int(baseline) if baseline.lstrip("-").isdigit() else 0
-    words = text.text or ""
-    return raised(before, words) if shift > 0 else lowered(before, words) if shift < 0 else words
+    baseline = properties.get("baseline", "0") if properties is not None else "0"
+    shift = 0 if not baseline.strip("-0%") else -1 if baseline.startswith("-") else 1
+    return shifted(before, text.text or "", shift)
 
 
 def _auto_number(kind: str, count: int) -> str:
@@ -212,7 +215,7 @@ _ROMAN = tuple(
 )
 
 
-def chart_lines(root: Any) -> Iterator[str]:
+def _chart_lines(root: Any) -> Iterator[str]:
     """The title of a chart, its axes, and a row for each category: its name and the value of each series."""
     title = root.find(f".//{C}chart/{C}title")
     if title is not None and (words := one_line(" ".join(paragraphs_of_drawing(title)))):
@@ -242,15 +245,23 @@ def _points(element: Any | None) -> dict[int, str]:
     found = {}
     for point in element.iter(f"{C}pt"):
         value = point.find(f"{C}v")
-        place = point.get("idx") or ""
-        if value is not None and place.isdigit():
-            found[int(place)] = one_line(value.text or "")
+        place = whole(point.get("idx"), -1)
+        if value is not None and place >= 0:
+            found[place] = one_line(value.text or "")
     if not found:
         found = {place: one_line(value.text or "") for place, value in enumerate(element.iter(f"{C}v"))}
     return found
 
 
-def diagram_lines(root: Any) -> Iterator[str]:
+def graphic_lines(reference: Any, relations: dict[str, tuple[str, str]], package: Package) -> Iterator[str]:
+    """The lines of the chart or the diagram that an element of `GRAPHICS` refers to."""
+    is_chart = reference.tag == f"{C}chart"
+    root = package.part(relations.get(reference.get(f"{R}id" if is_chart else f"{R}dm") or "", ("", ""))[1])
+    if root is not None:
+        yield from _chart_lines(root) if is_chart else _diagram_lines(root)
+
+
+def _diagram_lines(root: Any) -> Iterator[str]:
     """The texts of a diagram (SmartArt), one a line."""
     for body in root.iter():
         if isinstance(body.tag, str) and body.tag.endswith("}t") and body.find(f"{A}p") is not None:

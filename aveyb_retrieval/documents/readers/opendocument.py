@@ -5,15 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.archives import open_archive, parse_xml, read_member
-from aveyb_retrieval.documents.readers.base import FileText, Parts, Unreadable, about, named, one_line, paragraphs
-from aveyb_retrieval.documents.readers.marks import lowered, raised
+from aveyb_retrieval.documents.readers.base import (
+    FileText,
+    Parts,
+    Unreadable,
+    about,
+    named,
+    one_line,
+    paragraphs,
+    whole,
+)
+from aveyb_retrieval.documents.readers.characters import shifted
 from aveyb_retrieval.documents.readers.ooxml import number_as
-from aveyb_retrieval.documents.readers.tables import Rows, row_text, sheet_text
+from aveyb_retrieval.documents.readers.tables import Merged, Rows, row_text, sheet_text
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
     import zipfile
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 _TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
 _TABLE = "{urn:oasis:names:tc:opendocument:xmlns:table:1.0}"
@@ -29,9 +38,8 @@ _MOST_BLANKS = 1000
 
 
 def is_opendocument(data: bytes) -> bool:
-    """Return whether an archive is a file of LibreOffice: it says so in its first file, or its content is there."""
-    archive = open_archive(data)
-    return "content.xml" in archive.namelist()
+    """Return whether an archive is a file of LibreOffice."""
+    return "content.xml" in open_archive(data).namelist()
 
 
 def read_odt(data: bytes) -> FileText:
@@ -40,22 +48,27 @@ def read_odt(data: bytes) -> FileText:
     Raises:
         Unreadable: it is damaged or encrypted.
     """
-    archive = open_archive(data)
-    content = parse_xml(read_member(archive, "content.xml"), "content.xml")
-    body = content.find(f"{_OFFICE}body/{_OFFICE}text")
-    if body is None:
-        raise Unreadable("not a text document of LibreOffice, or encrypted")
+    archive, content, body = _opened(data, "text")
     styles = _part(archive, "styles.xml")
-    reader = _Reader([content, *([] if styles is None else [styles])])
+    reader = _Reader(content, styles)
     lines = list(reader.lines(body))
-    for aside in reader.asides:
-        lines += ["", *_Reader([content], reader).lines(aside), ""]
-    around = [] if styles is None else [*styles.iter(f"{_STYLE}header", f"{_STYLE}footer")]
-    texts = dict.fromkeys("\n".join(_Reader([content], reader).lines(part)).strip() for part in around)
-    lines += [line for text in texts if text for line in ("", text, "")]
+    for aside in reader.asides:  # notes in notes follow
+        lines += ["", *reader.lines(aside), ""]
+    around = () if styles is None else styles.iter(f"{_STYLE}header", f"{_STYLE}footer")
+    for text in dict.fromkeys("\n".join(reader.lines(part)).strip() for part in around):
+        lines += ["", text, ""]
     title, metadata = _properties(archive)
     told = f"hidden text left out ({plural(reader.hidden, 'place')})" if reader.hidden else ""
     return FileText(title, paragraphs(lines), None, told, metadata)
+
+
+def _opened(data: bytes, kind: str) -> tuple[zipfile.ZipFile, Any, Any]:
+    archive = open_archive(data)
+    content = parse_xml(read_member(archive, "content.xml"), "content.xml")
+    body = content.find(f"{_OFFICE}body/{_OFFICE}{kind}")
+    if body is None:
+        raise Unreadable(f"damaged or encrypted: not a {kind} of LibreOffice")
+    return archive, content, body
 
 
 def _part(archive: zipfile.ZipFile, name: str) -> Any | None:
@@ -80,14 +93,15 @@ def _properties(archive: zipfile.ZipFile) -> tuple[str, dict[str, Any]]:
 class _Reader:
     """The lines of a text document; notes and comments are kept for its end."""
 
-    def __init__(self, parts: list[Any], whole: _Reader | None = None) -> None:
+    def __init__(self, *parts: Any) -> None:
         self.asides: list[Any] = []
         self.hidden = 0
-        self._shifts: dict[str, int] = {} if whole is None else whole._shifts
-        self._hidden_styles: set[str] = set() if whole is None else whole._hidden_styles
-        self._lists: dict[str, dict[int, Any]] = {} if whole is None else whole._lists
-        for part in parts if whole is None else ():
-            self._read_styles(part)
+        self._shifts: dict[str, int] = {}
+        self._hidden_styles: set[str] = set()
+        self._lists: dict[str, dict[int, Any]] = {}
+        for part in parts:
+            if part is not None:
+                self._read_styles(part)
 
     def _read_styles(self, part: Any) -> None:
         for style in part.iter(f"{_STYLE}style"):
@@ -103,9 +117,8 @@ class _Reader:
         for style in part.iter(f"{_TEXT}list-style"):
             levels = {}
             for level in style:
-                depth = level.get(f"{_TEXT}level") or "" if isinstance(level.tag, str) else ""
-                if depth.isdigit() and level.tag == f"{_TEXT}list-level-style-number":
-                    levels[int(depth[:3])] = level
+                if level.tag == f"{_TEXT}list-level-style-number":
+                    levels[whole(level.get(f"{_TEXT}level"))] = level
             self._lists[style.get(f"{_STYLE}name") or ""] = levels
 
     def lines(self, top: Any, item: str = "", depth: int = 0, style: str = "") -> Iterator[str]:
@@ -113,58 +126,48 @@ class _Reader:
         for child in top:
             tag = child.tag
             if tag == f"{_TEXT}h":
-                level = child.get(f"{_TEXT}outline-level", "1")
+                level = whole(child.get(f"{_TEXT}outline-level"), 1, most=6)
                 words = one_line(self.words(child))
-                yield from ("", f"{'#' * min(int(level) if level.isdecimal() else 1, 6)} {words}" if words else "", "")
+                yield from ("", f"{'#' * level} {words}" if words else "", "")
             elif tag == f"{_TEXT}p":
                 text = self.words(child).strip()
                 yield from ([f"{item}{text}"] if item and text else ["", text, ""])
                 item = ""
-                yield from self._boxes(child)
+                for box in child.iter(f"{_DRAW}text-box"):
+                    yield from self.lines(box)
             elif tag == f"{_TEXT}list":
                 yield from self._list(child, depth + 1, child.get(f"{_TEXT}style-name") or style)
             elif tag == f"{_TABLE}table":
-                yield from ("", *self._rows(child), "")
+                merged = Merged()
+                rows = (row_text(self.cells(row, number, merged)) for number, row in enumerate(_rows_of(child)))
+                yield from ("", *filter(None, rows), "")
             elif isinstance(tag, str) and tag not in _SKIPPED and tag not in _ASIDE:
                 yield from self.lines(child, item, depth, style)
 
     def _list(self, top: Any, depth: int, style: str) -> Iterator[str]:
         shape = self._lists.get(style, {}).get(depth)
-        start = "1" if shape is None else shape.get(f"{_TEXT}start-value") or "1"
-        count = int(start) - 1 if start.isdecimal() and len(start) < 9 else 0
+        count = 0 if shape is None else whole(shape.get(f"{_TEXT}start-value"), 1) - 1
         for entry in top:
             if entry.tag == f"{_TEXT}list-item":
-                given = entry.get(f"{_TEXT}start-value") or ""
-                count = int(given) if given.isdecimal() and len(given) < 9 else count + 1
+                count = whole(entry.get(f"{_TEXT}start-value"), count + 1)
                 yield from self.lines(entry, _list_number(shape, count), depth, style)
             elif entry.tag == f"{_TEXT}list-header":
                 yield from self.lines(entry, "", depth, style)
 
-    def _boxes(self, paragraph: Any) -> Iterator[str]:
-        """The text of boxes that are anchored in a paragraph."""
-        for box in paragraph.iter(f"{_DRAW}text-box"):
-            yield from self.lines(box)
-
-    def _rows(self, table: Any) -> Iterator[str]:
-        above: dict[int, tuple[int, str]] = {}
-        for row in _rows_of(table):
-            cells: dict[int, str] = {}
-            column = 0
-            for cell in row:
-                if cell.tag not in (f"{_TABLE}table-cell", f"{_TABLE}covered-table-cell"):
-                    continue
-                text = one_line(" ".join(self.lines(cell)))
-                down = _count(cell, f"{_TABLE}number-rows-spanned")
-                if text and down > 1:
-                    above[column] = (down, text)
-                if not text and column in above:
-                    text = above[column][1]
-                for _ in range(_count(cell, f"{_TABLE}number-columns-repeated")):
-                    cells[column] = text
-                    column += 1
-            above = {place: (left - 1, text) for place, (left, text) in above.items() if left > 1}
-            if any(cells.values()):
-                yield " | ".join(cells.values())
+    def cells(self, row: Any, number: int, merged: Merged, hidden: Collection[int] = ()) -> list[tuple[int, str]]:
+        """The texts of a row by their columns, with those of rows above that reach into it."""
+        cells: dict[int, str] = {}
+        ends: dict[int, int] = {}
+        column = 0
+        for cell in row.iterchildren(f"{_TABLE}table-cell", f"{_TABLE}covered-table-cell"):
+            count = _count(cell, f"{_TABLE}number-columns-repeated")
+            text = one_line(" ".join(self.lines(cell)))
+            if (down := _count(cell, f"{_TABLE}number-rows-spanned")) > 1:
+                ends[column] = number + down - 1
+            if text:
+                cells |= {place: text for place in range(column, column + count) if place not in hidden}
+            column += count
+        return merged.fill(number, cells, ends)
 
     def words(self, element: Any) -> str:
         """The characters of an element; boxes in it and notes are read elsewhere."""
@@ -177,13 +180,9 @@ class _Reader:
         for child in element:
             tag = child.tag
             if tag in _ASIDE:
-                self._keep(child)
+                self.asides += child.iter(f"{_TEXT}note-body") if tag == f"{_TEXT}note" else (child,)
             elif tag in _BLANKS:
-                count = child.get(f"{_TEXT}c") or "1"
-                times = (
-                    min(int(count), _MOST_BLANKS) if tag == f"{_TEXT}s" and count.isdecimal() and len(count) < 9 else 1
-                )
-                parts.append(_BLANKS[tag] * times)
+                parts.append(_BLANKS[tag] * whole(child.get(f"{_TEXT}c"), 1, most=_MOST_BLANKS))
             elif tag == f"{_TEXT}ruby":
                 self._ruby(child, parts)
             elif tag == f"{_TEXT}span":
@@ -194,15 +193,11 @@ class _Reader:
 
     def _span(self, span: Any, parts: list[str]) -> None:
         style = span.get(f"{_TEXT}style-name") or ""
-        shift = self._shifts.get(style, 0)
         if style in self._hidden_styles:
             self.hidden += 1
-        elif shift:
-            inside: list[str] = []
-            self._collect(span, inside)
-            parts.append((raised if shift > 0 else lowered)("".join(parts[-6:]), "".join(inside)))
         else:
-            self._collect(span, parts)
+            before, inside = "".join(parts[-6:]), self.words(span)
+            parts.append(shifted(before, inside, self._shifts.get(style, 0)))
 
     def _ruby(self, ruby: Any, parts: list[str]) -> None:
         for base in ruby.iter(f"{_TEXT}ruby-base"):
@@ -213,10 +208,6 @@ class _Reader:
             following.set("held", (ruby.get("held") or "") + reading)  # one word, whose reading stands behind all of it
         elif reading:
             parts.append(f"({(ruby.get('held') or '') + reading})")
-
-    def _keep(self, aside: Any) -> None:
-        for body in aside.iter(f"{_TEXT}note-body") if aside.tag == f"{_TEXT}note" else (aside,):
-            self.asides.append(body)
 
 
 def _list_number(shape: Any | None, count: int) -> str:
@@ -240,8 +231,7 @@ def _rows_of(table: Any) -> Iterator[Any]:
 
 
 def _count(element: Any, attribute: str) -> int:
-    text = element.get(attribute) or "1"
-    return min(max(1, int(text)), _MOST_REPEATED) if text.isdecimal() and len(text) < 9 else 1
+    return max(1, whole(element.get(attribute), 1, most=_MOST_REPEATED))
 
 
 def read_ods(data: bytes, longest: int) -> FileText:
@@ -250,12 +240,8 @@ def read_ods(data: bytes, longest: int) -> FileText:
     Raises:
         Unreadable: it is damaged, encrypted, or too long.
     """
-    archive = open_archive(data)
-    content = parse_xml(read_member(archive, "content.xml"), "content.xml")
-    body = content.find(f"{_OFFICE}body/{_OFFICE}spreadsheet")
-    if body is None:
-        raise Unreadable("damaged or encrypted: not a spreadsheet of LibreOffice")
-    reader = _Reader([content])
+    archive, content, body = _opened(data, "spreadsheet")
+    reader = _Reader(content)
     invisible = {
         style.get(f"{_STYLE}name")
         for style in content.iter(f"{_STYLE}style")
@@ -288,35 +274,13 @@ def _read_sheet(sheet: Any, rows: Rows, reader: _Reader) -> int:
             hidden_columns |= set(range(column, column + count))
             hidden += 1
         column += count
-    merged: dict[int, tuple[int, str]] = {}  # rows that are left, and the value, by column
+    merged, number = Merged(), 0
     for row in _rows_of(sheet):
+        count = _count(row, f"{_TABLE}number-rows-repeated")
         if row.get(f"{_TABLE}visibility") in ("collapse", "filter"):
             hidden += 1
-            continue
-        cells = _cells(row, reader, hidden_columns, merged)
-        line = row_text(sorted(cells.items()))
-        for _ in range(_count(row, f"{_TABLE}number-rows-repeated") if line else 0):
-            rows.add(line)
-        merged = {place: (left - 1, text) for place, (left, text) in merged.items() if left > 1}
+        elif line := row_text(reader.cells(row, number, merged, hidden_columns)):
+            for _ in range(count):
+                rows.add(line)
+        number += count
     return hidden
-
-
-def _cells(row: Any, reader: _Reader, hidden: set[int], merged: dict[int, tuple[int, str]]) -> dict[int, str]:
-    """The texts of a row by their columns; those that span rows go on in `merged`."""
-    cells: dict[int, str] = {}
-    column = 0
-    for cell in row:
-        if cell.tag not in (f"{_TABLE}table-cell", f"{_TABLE}covered-table-cell"):
-            continue
-        count = _count(cell, f"{_TABLE}number-columns-repeated")
-        text = one_line(" ".join(reader.words(part) for part in cell.iterfind(f"{_TEXT}p")))
-        down = _count(cell, f"{_TABLE}number-rows-spanned")
-        if text and down > 1:
-            merged[column] = (down, text)
-        if text:
-            cells |= {place: text for place in range(column, column + count) if place not in hidden}
-        column += count
-    if cells:
-        for place, (_, text) in merged.items():
-            cells.setdefault(place, text)
-    return cells

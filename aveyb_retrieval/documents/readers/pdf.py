@@ -5,31 +5,40 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
+from contextlib import closing
 from datetime import datetime, timezone
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aveyb_retrieval.documents.pages import MAX_PAGES, Pages, short_label
 from aveyb_retrieval.documents.readers.base import FileText, Unreadable, about, check_characters, clean, named, one_line
-from aveyb_retrieval.documents.readers.ocr import ALL_SECONDS, read_picture, why_none
 from aveyb_retrieval.documents.readers.pdf_page import (
+    ALL_SECONDS,
     font_size,
     join_words,
     notes_and_fields,
     page_text,
+    read_picture,
     upright,
+    why_none,
     words_with_hyphen,
 )
+from aveyb_retrieval.documents.records import MAX_PAGES, Pages, short_label
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pypdfium2
 
 _DATE = re.compile(
     r"(?:D:)?(\d{4})(\d\d)?(\d\d)?(\d\d)?(\d\d)?(\d\d)?(?:(?P<sign>[-+])(?P<hours>\d\d)'?(?P<minutes>\d\d)?)?"
 )
 _SENTENCE_END = tuple(".!?:\"')”’。！？")  # noqa: RUF001  # stops of other scripts
-_FORMAT, _PASSWORD, _SECURITY = 3, 4, 5  # FPDF_GetLastError
+_REASONS = {  # by FPDF_GetLastError
+    3: "not a PDF file, or damaged beyond repair",
+    4: "encrypted, and a password is needed to read it; save it without one",
+    5: "encrypted in a way that PDFium does not know; save it without a password",
+}
 _LONGEST_NUMBER = 8  # letters and digits in front of a heading that its bookmark does not repeat: "3.2", "A.1"
 _NAMED = 8  # pages that a warning names
 # Headings of a file without bookmarks: short lines in larger type than most of its text.
@@ -53,21 +62,10 @@ def read_pdf(data: bytes, longest: int) -> FileText:
     try:
         document = pypdfium2.PdfDocument(data)
     except pypdfium2.PdfiumError as error:
-        raise Unreadable(_reason(getattr(error, "err_code", None), str(error))) from None
-    try:
+        code = getattr(error, "err_code", None)
+        raise Unreadable(_REASONS.get(code, f"not readable as PDF: {one_line(str(error))}")) from None
+    with closing(document):
         return _read(document, longest)
-    finally:
-        document.close()
-
-
-def _reason(code: int | None, message: str) -> str:
-    if code == _PASSWORD:
-        return "encrypted, and a password is needed to read it; save it without one"
-    if code == _SECURITY:
-        return "encrypted in a way that PDFium does not know; save it without a password"
-    if code == _FORMAT:
-        return "not a PDF file, or damaged beyond repair"
-    return f"not readable as PDF: {one_line(message)}"
 
 
 class _Page(NamedTuple):
@@ -83,8 +81,10 @@ def _read(document: pypdfium2.PdfDocument, longest: int) -> FileText:
     count = len(document)
     if not 1 <= count <= MAX_PAGES:
         raise Unreadable(f"{count:,} pages; from 1 to {MAX_PAGES:,} are read")
-    bookmarks = _bookmarks(document)
-    form = _form(document)
+    bookmarks, form = _bookmarks(document), None
+    if document.get_formtype():
+        document.init_forms()  # until the document is closed
+        form = document.formenv
     pages: list[_Page] = []
     length = 0
     hyphened: set[str] = set()  # words
@@ -94,14 +94,14 @@ def _read(document: pypdfium2.PdfDocument, longest: int) -> FileText:
         check_characters(length, longest)
         hyphened |= words_with_hyphen(pages[-1].text)
     texts: list[str] = []
-    pictures: list[int] = []  # numbers of pages that show pictures and hold no text
+    pictures: list[str] = []  # numbers of pages that show pictures and hold no text
     enough = time.monotonic() + ALL_SECONDS
     for index, page in enumerate(pages):
         text = clean(join_words(page.text, hyphened)).strip()
         if page.is_picture and time.monotonic() < enough:
             text = clean(read_picture(document[index])).strip()
         if page.is_picture and not text:
-            pictures.append(index + 1)
+            pictures.append(str(index + 1))
         texts.append(_mark_headings(text, bookmarks.get(index, [])))
     if pictures and not any(texts) and not length:
         raise Unreadable(f"no text: scanned? ({plural(len(pictures), 'page')} of pictures only; {why_none()})")
@@ -112,30 +112,23 @@ def _read(document: pypdfium2.PdfDocument, longest: int) -> FileText:
     texts = ["\n\n".join(filter(None, [text, *page.beside])) for text, page in zip(texts, pages, strict=True)]
     text, starts = _join(texts)
     check_characters(len(text), longest)
-    told = [_warning(pictures, count), _embedded(document)]
-    return FileText(_title(document), text, Pages(starts, labels), "; ".join(filter(None, told)), _about(document))
+    title, author, created = map(document.get_metadata_value, ("Title", "Author", "CreationDate"))
+    told = "; ".join(_told(document, pictures))
+    return FileText(named(title), text, Pages(starts, labels), told, about(author, _date(created)))
 
 
-def _form(document: pypdfium2.PdfDocument) -> Any | None:
-    """PDFium's view of a form, which the document keeps until it is closed; None where there is none."""
-    if not document.get_formtype():
-        return None
-    document.init_forms()
-    return document.formenv
+def _told(document: pypdfium2.PdfDocument, pictures: list[str]) -> Iterator[str]:
+    """What is not read of a document: pages without text, embedded files."""
+    if pictures:
+        pages = f"{len(pictures):,} of {len(document):,} pages"
+        yield f"{pages} are pictures without text, probably scanned: {_some(pictures)}"
+    if files := min(document.count_attachments(), 1000):
+        names = [one_line(document.get_attachment(number).get_name()) for number in range(min(files, _NAMED + 1))]
+        yield f"{plural(files, 'embedded file')} not read: {_some(names)}"
 
 
-def _embedded(document: pypdfium2.PdfDocument) -> str:
-    """Say which files a document carries along; they are not read."""
-    count = min(document.count_attachments(), 1000)
-    if not count:
-        return ""
-    names = [one_line(document.get_attachment(number).get_name()) for number in range(min(count, _NAMED))]
-    more = ", ..." if count > _NAMED else ""
-    return f"{plural(count, 'embedded file')} not read: {', '.join(names)}{more}"
-
-
-def _about(document: pypdfium2.PdfDocument) -> dict[str, Any]:
-    return about(document.get_metadata_value("Author"), _date(document.get_metadata_value("CreationDate")))
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
 
 
 def _date(value: str) -> str:
@@ -164,7 +157,7 @@ def _page(document: pypdfium2.PdfDocument, index: int, form: Any | None, *, meas
         raw_text = page_text(words)
         sizes = _line_sizes(words) if measure else {}
         words.close()
-        beside = list(dict.fromkeys(notes_and_fields(page, form)))
+        beside = list(dict.fromkeys(filter(None, notes_and_fields(page, form))))
         image = pypdfium2.raw.FPDF_PAGEOBJ_IMAGE
         is_picture = not raw_text.strip() and any(page.get_objects(filter=[image], max_depth=3))
         page.close()
@@ -183,17 +176,6 @@ def _join(texts: list[str]) -> tuple[str, tuple[int, ...]]:
         parts.append(part)
         position += len(part)
     return "".join(parts), tuple(starts)
-
-
-def _title(document: pypdfium2.PdfDocument) -> str:
-    return named(document.get_metadata_value("Title"))
-
-
-def _warning(pictures: list[int], count: int) -> str:
-    if not pictures:
-        return ""
-    named = ", ".join(map(str, pictures[:_NAMED])) + (", ..." if len(pictures) > _NAMED else "")
-    return f"{len(pictures):,} of {count:,} pages are pictures without text, probably scanned: {named}"
 
 
 def _bookmarks(document: pypdfium2.PdfDocument) -> dict[int, list[tuple[int, str]]]:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import cmath
 import ctypes
 import math
+import os
 import re
 from collections import Counter
 from functools import cache
+from importlib.util import find_spec
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.base import clean, one_line
-from aveyb_retrieval.documents.readers.marks import lowered, raised
+from aveyb_retrieval.documents.readers.characters import LONGEST_WORD, last_word, lowered, raised
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pypdfium2
 
-_DIVIDED = re.compile(r"([^\W_]*)[\x02\u00ad\ufffe](?:\r?\n)?[ \t]*([^\W_]*)")  # PDFium's sign at the end of a line
+_DIVIDED = re.compile(r"[\x02\u00ad\ufffe](?:\r?\n)?[ \t]*")  # PDFium's sign at the end of a line
 _NUMBER_DIVIDED = re.compile(r"(?<=\d-)\r?\n(?=\d)")  # "2019-", "2020"
-_WIDE = re.compile(r"[^\W\d_][-\w]*-[^\W\d_]\w*")  # words with a hyphen that no line's end divides
+_WIDE = re.compile(r"(?<!\w)[^\W\d_]\w*(?:-\w+)+")  # words with a hyphen that no line's end divides
 # What may be raised or lowered: digits behind a letter, a digit, or a stop; each maybe on a line of its own.
 _MARK = re.compile(
     r"(?<=[\w.,;:)\]\u201d\u2019\"])(?:\r?\n)?"
@@ -124,21 +128,22 @@ def _shift(words: pypdfium2.PdfTextPage, before: int, mark: int) -> int:
     size, small = font_size(words, before), font_size(words, mark)
     if not size or small > _SMALL * size:
         return 0
-    x, y = _origin(words, before)
-    other_x, other_y = _origin(words, mark)
-    angle = _angle(words, before)
-    height = (other_y - y) * math.cos(angle) - (other_x - x) * math.sin(angle)
-    return 0 if abs(height) < _RAISED * size or abs(height) > 1.2 * size else 1 if height > 0 else -1
+    _, height = _apart(words, before, mark)
+    return 0 if not _RAISED * size <= abs(height) <= 1.2 * size else 1 if height > 0 else -1
 
 
 def _same_line(words: pypdfium2.PdfTextPage, first: int, second: int) -> bool:
-    x, y = _origin(words, first)
-    other_x, other_y = _origin(words, second)
-    angle = _angle(words, first)
-    height = (other_y - y) * math.cos(angle) - (other_x - x) * math.sin(angle)
-    along = (other_x - x) * math.cos(angle) + (other_y - y) * math.sin(angle)
+    along, height = _apart(words, first, second)
     size = font_size(words, first)
     return abs(height) < _SAME_LINE * size and 0 < along < 4 * size
+
+
+def _apart(words: pypdfium2.PdfTextPage, first: int, second: int) -> tuple[float, float]:
+    """How far a character stands from another one along the line of this and above it, in points."""
+    x, y = _origin(words, first)
+    other_x, other_y = _origin(words, second)
+    turn = cmath.exp(-1j * _angle(words, first)) * complex(other_x - x, other_y - y)
+    return turn.real, turn.imag
 
 
 _X, _Y = ctypes.c_double(), ctypes.c_double()  # filled anew by each call: one process reads one file at a time
@@ -157,26 +162,23 @@ def _calls() -> Any:
     return raw
 
 
+def _matrix(words: pypdfium2.PdfTextPage, character: int) -> Any:
+    """How a character is turned and enlarged; None where that is not known."""
+    matrix = _calls().FS_MATRIX()
+    return matrix if _calls().FPDFText_GetMatrix(words, character, ctypes.byref(matrix)) else None
+
+
 def _angle(words: pypdfium2.PdfTextPage, character: int) -> float:
     """The direction of a line's text against the x axis, in radians, counter-clockwise."""
-    from pypdfium2 import raw
-
-    matrix = raw.FS_MATRIX()
-    if raw.FPDFText_GetMatrix(words, character, ctypes.byref(matrix)):
-        return math.atan2(matrix.b, matrix.a)
-    return 0.0
+    matrix = _matrix(words, character)
+    return 0.0 if matrix is None else math.atan2(matrix.b, matrix.a)
 
 
 def font_size(words: pypdfium2.PdfTextPage, character: int) -> float:
     """The size of a character, to half a point: that of its font, enlarged as the page says."""
-    from pypdfium2 import raw
-
-    matrix = raw.FS_MATRIX()
-    size = float(raw.FPDFText_GetFontSize(words, character))
-    if raw.FPDFText_GetMatrix(words, character, ctypes.byref(matrix)):
-        scale = math.hypot(matrix.b, matrix.d)
-        size *= scale if math.isfinite(scale) and scale > 0 else 1.0
-    return round(2 * size) / 2
+    size, matrix = float(_calls().FPDFText_GetFontSize(words, character)), _matrix(words, character)
+    scale = 1.0 if matrix is None else math.hypot(matrix.b, matrix.d)
+    return round(2 * size * (scale if math.isfinite(scale) and scale > 0 else 1.0)) / 2
 
 
 def join_words(text: str, known: set[str]) -> str:
@@ -187,14 +189,15 @@ def join_words(text: str, known: set[str]) -> str:
     """
 
     def join(found: re.Match[str]) -> str:
-        before, behind = found[1], found[2]
+        before = last_word(text[max(0, found.start() - LONGEST_WORD) : found.start()])
+        behind = "".join(takewhile(str.isalnum, text[found.end() : found.end() + LONGEST_WORD]))
         if not before or not behind:
-            return f"{before}{behind}"
+            return ""
         kept = (
             before[-1].isdigit() or behind[0].isdigit() or before[-1].isupper() or behind[0].isupper()
             or len(before) == 1 or len(behind) == 1 or f"{before}-{behind}".lower() in known
         )  # fmt: skip
-        return f"{before}-{behind}" if kept else before + behind
+        return "-" if kept else ""
 
     return _NUMBER_DIVIDED.sub("", _DIVIDED.sub(join, text))
 
@@ -206,8 +209,7 @@ def words_with_hyphen(text: str) -> set[str]:
 
 def notes_and_fields(page: pypdfium2.PdfPage, form: Any | None) -> Iterator[str]:
     """What is typed and chosen in the form on a page, and the notes on it: one line each."""
-    from pypdfium2 import raw
-
+    raw = _calls()
     for number in range(raw.FPDFPage_GetAnnotCount(page)):
         annotation = raw.FPDFPage_GetAnnot(page, number)
         if not annotation:
@@ -216,68 +218,80 @@ def notes_and_fields(page: pypdfium2.PdfPage, form: Any | None) -> Iterator[str]
             kind = raw.FPDFAnnot_GetSubtype(annotation)
             if kind in (_POPUP, _LINK) or raw.FPDFAnnot_GetFlags(annotation) & _HIDDEN:
                 continue
-            text = _field(annotation, form) if kind == _WIDGET else _string(annotation, b"Contents")
-            if text:
-                yield text
+            if kind != _WIDGET:
+                yield clean(_filled(raw.FPDFAnnot_GetStringValue, annotation, b"Contents")).strip()
+            elif form is not None:
+                yield _field(form, annotation)
         finally:
             raw.FPDFPage_CloseAnnot(annotation)
 
 
-def _field(annotation: Any, form: Any | None) -> str:
+def _field(form: Any, annotation: Any) -> str:
     """A field of a form with its name; "" where nothing is typed or chosen."""
-    from pypdfium2 import raw
-
-    if form is None:
-        return ""
-    kind = raw.FPDFAnnot_GetFormFieldType(form, annotation)
-    name = one_line(
-        _utf16(raw.FPDFAnnot_GetFormFieldAlternateName, form, annotation)
-        or _utf16(raw.FPDFAnnot_GetFormFieldName, form, annotation)
-    )
+    raw = _calls()
+    kind, field, value = raw.FPDFAnnot_GetFormFieldType(form, annotation), (form, annotation), ""
     if kind in _TEXT_FIELDS:
-        chosen = [_option(form, annotation, place) for place in range(_options(form, annotation))
-                  if raw.FPDFAnnot_IsOptionSelected(form, annotation, place)]  # fmt: skip
-        value = ", ".join(filter(None, chosen)) or _utf16(raw.FPDFAnnot_GetFormFieldValue, form, annotation)
-    elif kind in _BOXES:
-        if not raw.FPDFAnnot_IsChecked(form, annotation):
-            return ""
-        value = _utf16(raw.FPDFAnnot_GetFormFieldExportValue, form, annotation)
+        chosen = (
+            _filled(raw.FPDFAnnot_GetOptionLabel, *field, place)
+            for place in range(min(1000, raw.FPDFAnnot_GetOptionCount(*field)))
+            if raw.FPDFAnnot_IsOptionSelected(*field, place)
+        )
+        value = ", ".join(filter(None, chosen)) or _filled(raw.FPDFAnnot_GetFormFieldValue, *field)
+    elif kind in _BOXES and raw.FPDFAnnot_IsChecked(*field):
+        value = _filled(raw.FPDFAnnot_GetFormFieldExportValue, *field)
         value = "yes" if value.lower() in ("", "on", "yes", "1", "true") else value
-    else:
-        return ""
     value = clean(value).strip()
-    return f"{name}: {value}" if name and value else value
+    named = _filled(raw.FPDFAnnot_GetFormFieldAlternateName, *field) or _filled(raw.FPDFAnnot_GetFormFieldName, *field)
+    return f"{one_line(named)}: {value}" if named.strip() and value else value
 
 
-def _options(form: Any, annotation: Any) -> int:
-    from pypdfium2 import raw
-
-    return min(1000, max(0, raw.FPDFAnnot_GetOptionCount(form, annotation)))
-
-
-def _option(form: Any, annotation: Any, place: int) -> str:
-    from pypdfium2 import raw
-
-    return _filled(lambda buffer, size: raw.FPDFAnnot_GetOptionLabel(form, annotation, place, buffer, size))
-
-
-def _utf16(call: Any, form: Any, annotation: Any) -> str:
-    return _filled(lambda buffer, size: call(form, annotation, buffer, size))
-
-
-def _string(annotation: Any, key: bytes) -> str:
-    from pypdfium2 import raw
-
-    return clean(_filled(lambda buffer, size: raw.FPDFAnnot_GetStringValue(annotation, key, buffer, size))).strip()
-
-
-def _filled(call: Any) -> str:
+def _filled(call: Any, *what: Any) -> str:
     """What a function of PDFium writes into a buffer of so many bytes, as UTF-16."""
-    from pypdfium2 import raw
-
-    size = call(None, 0)
+    size = call(*what, None, 0)
     if not 2 < size <= 2 * _LONGEST_VALUE:
         return ""
     buffer = ctypes.create_string_buffer(size)
-    call(ctypes.cast(buffer, ctypes.POINTER(raw.FPDF_WCHAR)), size)
+    call(*what, ctypes.cast(buffer, ctypes.POINTER(_calls().FPDF_WCHAR)), size)
     return buffer.raw[: size - 2].decode("utf-16-le", "replace")
+
+
+ALL_SECONDS, PAGE_SECONDS = 600, 120  # for the pages of a file, and for one
+_PER_POINT = 300 / 72  # pixels: 300 dots per inch, as Tesseract is trained with
+_MOST_PIXELS = 25e6  # of a page: a larger one is rendered coarser
+
+
+@cache
+def languages() -> str | None:
+    """The languages that Tesseract has data of, "deu+eng"; "" without any of them, None without pytesseract."""
+    if find_spec("pytesseract") is None:
+        return None
+    import pytesseract
+
+    os.environ.setdefault("OMP_THREAD_LIMIT", "1")  # its threads wait for each other by turning
+    try:
+        return "+".join(sorted({*pytesseract.get_languages()} - {"osd"}))
+    except (OSError, RuntimeError):
+        return ""
+
+
+def why_none() -> str:
+    """Say what would give the words of pictures, where there are none."""
+    advice = {
+        None: "make it searchable by OCR",
+        "": "OCR needs tesseract and its data (Debian: tesseract-ocr)",
+    }
+    return advice.get(languages(), "OCR found no words")
+
+
+def read_picture(page: pypdfium2.PdfPage) -> str:
+    """Return the words of a page by OCR; "" where none are found, it takes too long, or OCR is not installed."""
+    if not languages():
+        return ""
+    import pytesseract
+
+    scale = min(_PER_POINT, math.sqrt(_MOST_PIXELS / max(1.0, page.get_width() * page.get_height())))
+    try:
+        picture = page.render(scale=scale, grayscale=True).to_pil()
+        return str(pytesseract.image_to_string(picture, lang=languages(), timeout=PAGE_SECONDS))
+    except (OSError, RuntimeError):  # of Tesseract, or its time
+        return ""

@@ -1,4 +1,4 @@
-"""Read files through a process of their own (`worker.py`), which is ended when a file takes too long."""
+"""Read files through a process of their own (`main`), which is ended when a file takes too long."""
 
 from __future__ import annotations
 
@@ -8,16 +8,25 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.pages import Pages
 from aveyb_retrieval.documents.readers.base import FILE_SECONDS, FileText, Unreadable
-from aveyb_retrieval.documents.readers.formats import FileKind, missing_package
-from aveyb_retrieval.documents.records import FieldNames, Record, Rejected, SourceLocation, path_text
+from aveyb_retrieval.documents.readers.formats import FileKind, missing_package, read_file
+from aveyb_retrieval.documents.readers.tables import read_rows
+from aveyb_retrieval.documents.records import (
+    LONGEST_REASON,
+    FieldNames,
+    Pages,
+    Record,
+    Rejected,
+    SourceLocation,
+    path_text,
+)
 from aveyb_retrieval.errors import OptionalDependencyError
-from aveyb_retrieval.system import LIMITED
-from aveyb_retrieval.wording import how_it_ended
+from aveyb_retrieval.system import LIMITED, forbid_dumps, limit_memory, limit_seconds, memory_of_the_machine
+from aveyb_retrieval.wording import how_it_ended, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +37,7 @@ SHORT_SECONDS = 5
 
 _START = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
-    "from aveyb_retrieval.documents.readers.worker import main; main()"
+    "from aveyb_retrieval.documents.readers.process import main; main()"
 )
 
 
@@ -40,9 +49,7 @@ class FileReader:
     """
 
     def __init__(self, encoding: str | None, longest: int, seconds: int = FILE_SECONDS) -> None:
-        self._encoding = encoding
-        self._longest = longest
-        self._seconds = seconds
+        self._encoding, self._longest, self._seconds = encoding, longest, seconds
         self._lost = 0.0
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -68,12 +75,11 @@ class FileReader:
         except Unreadable:
             self._lost += time.monotonic() - began
             raise
+        digest, pages = answer.pop("sha256"), answer.pop("pages")
         try:
-            pages = None if answer["pages"] is None else Pages.from_json(answer["pages"])
+            return FileText(**answer, pages=None if pages is None else Pages.from_json(pages)), digest
         except ValueError as error:
             raise Unreadable(f"its pages cannot be told ({error})") from None
-        found = FileText(answer["title"], answer["text"], pages, answer["warning"], answer["metadata"])
-        return found, answer["sha256"]
 
     def read_rows(self, path: Path, names: FieldNames) -> Iterator[Record | Rejected]:
         """Read the documents of a Parquet file. The seconds of a file are here those of some rows.
@@ -98,27 +104,21 @@ class FileReader:
             self._process = _start()
         assert self._process.stdin is not None  # a pipe, as `_start` asks for
         request |= {"path": os.fsencode(path.absolute()).hex(), "seconds": self._allowed}
-        try:
+        with suppress(BrokenPipeError):  # reading the answer says of what it died
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
-        except BrokenPipeError:  # reading the answer says of what it died
-            return
 
     def _answer(self) -> dict[str, Any]:
-        process = self._process
-        assert process is not None  # `_ask` has started it
-        try:
-            answer: dict[str, Any] = json.loads(self._line(process))
-        except EOFError:
-            raise Unreadable(_died(process.wait(), self._allowed)) from None
+        answer: dict[str, Any] = json.loads(self._line())
         if answer.get("last"):
             self._stop()
         if "reason" in answer:
             raise Unreadable(answer["reason"])
         return answer
 
-    def _line(self, process: subprocess.Popen[bytes]) -> bytes:
-        assert process.stdout is not None
+    def _line(self) -> bytes:
+        process = self._process
+        assert process is not None and process.stdout is not None  # `_ask` has started it
         late, most = threading.Event(), WALL_SECONDS if LIMITED else self._allowed
 
         def end() -> None:
@@ -137,32 +137,72 @@ class FileReader:
         if late.is_set():
             self._stop()
             raise Unreadable(f"took more than {most:.0f} s to read")
-        raise EOFError
+        if (how := how_it_ended(process.wait())) == "SIGXCPU":
+            raise Unreadable(
+                f"took more than {self._allowed} s of processor time to read (--file-seconds, file_seconds)"
+            )
+        raise Unreadable(f"its reader crashed ({how}): damaged, or made to do that")
 
     def _stop(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             for pipe in (self._process.stdin, self._process.stdout):
-                if pipe is not None:
-                    try:
+                with suppress(BrokenPipeError):  # what it was sent last and did not read
+                    if pipe is not None:
                         pipe.close()
-                    except BrokenPipeError:  # what it was sent last and did not read
-                        continue
             self._process = None
 
 
 def _start() -> subprocess.Popen[bytes]:
     path = json.dumps([entry or str(Path.cwd()) for entry in sys.path])
-    return subprocess.Popen(  # noqa: S603  # this Python, and a line of ours
-        [sys.executable, "-I", "-c", _START, path],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        bufsize=-1,
-    )
+    command = [sys.executable, "-I", "-c", _START, path]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603  # a line of ours
 
 
-def _died(code: int, seconds: int) -> str:
-    if (how := how_it_ended(code)) == "SIGXCPU":
-        return f"took more than {seconds} s of processor time to read (--file-seconds, file_seconds)"
-    return f"its reader crashed ({how}): damaged, or made to do that"
+# Half of a small machine: what the file does not take is needed for the index.
+MEMORY = min(4 << 30, (memory_of_the_machine() or 8 << 30) // 2)
+
+
+def main() -> None:
+    """Answer requests until there are no more."""
+    out = os.fdopen(os.dup(1), "w", encoding="ascii")
+    for stream in (1, 2):  # a parser's own messages must not stand between answers, nor on the terminal
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    limit_memory(MEMORY)
+    forbid_dumps()
+    for line in sys.stdin:
+        request = json.loads(line)
+        limit_seconds(request["seconds"])
+        for answer in _answers(request):
+            out.write(json.dumps(answer) + "\n")
+            out.flush()
+            if answer.get("last"):
+                return
+            limit_seconds(request["seconds"])
+
+
+def _answers(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    try:
+        path = Path(os.fsdecode(bytes.fromhex(request["path"])))
+        yield from _rows(path, request) if request["kind"] is None else _text(path, request)
+    except Unreadable as error:
+        yield {"reason": shortened(str(error), LONGEST_REASON)}
+    except MemoryError:
+        yield {"reason": f"needs more than {MEMORY / 2**30:.1f} GiB of memory to be read", "last": True}
+    except RecursionError:
+        yield {"reason": "nested too deeply to be read"}
+    except Exception as error:  # of a parser that a damaged file has confused
+        yield {"reason": shortened(f"not readable ({type(error).__name__}: {error})", LONGEST_REASON)}
+
+
+def _text(path: Path, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    kind = FileKind(*request["kind"])
+    found, digest = read_file(path, kind, request["encoding"], request["longest"], follow_links=request["follow_links"])
+    yield {**vars(found), "pages": None if found.pages is None else found.pages.to_dict(), "sha256": digest}
+
+
+def _rows(path: Path, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for rows in read_rows(path, FieldNames(*request["names"]), request["longest"]):
+        yield {"rows": rows}
+    yield {"rows": None}

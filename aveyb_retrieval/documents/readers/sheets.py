@@ -5,27 +5,40 @@ Of an XLSX file calamine knows the values only, not how they are shown: a percen
 
 from __future__ import annotations
 
+import calendar
 import io
+import operator
 import re
 from dataclasses import dataclass, field
-from functools import cache
+from datetime import datetime, timedelta
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.archives import is_archive
-from aveyb_retrieval.documents.readers.base import FileText, Parts, Unreadable, clean, one_line
-from aveyb_retrieval.documents.readers.marks import lowered, raised
-from aveyb_retrieval.documents.readers.number_formats import BUILT_IN, general, shown_number
-from aveyb_retrieval.documents.readers.ooxml import A, C, Package, R, chart_lines, is_on, paragraphs_of_drawing
+from aveyb_retrieval.documents.readers.base import FileText, Parts, Unreadable, clean, one_line, whole
+from aveyb_retrieval.documents.readers.characters import shifted
+from aveyb_retrieval.documents.readers.ooxml import (
+    GRAPHICS,
+    SHIFTS,
+    A,
+    Package,
+    R,
+    graphic_lines,
+    is_true,
+    paragraphs_of_drawing,
+)
 from aveyb_retrieval.documents.readers.opendocument import is_opendocument, read_ods
-from aveyb_retrieval.documents.readers.tables import Rows, row_text, sheet_text
+from aveyb_retrieval.documents.readers.tables import Merged, Rows, row_text, sheet_text
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 S = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
+_ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
 _MERGED = re.compile(rb'<(?:\w+:)?mergeCell\b[^>]*?\bref="([A-Z]{1,3})(\d{1,7}):[A-Z]{1,3}(\d{1,7})"')
-_MOST_MERGED = 100_000
+_MOST_MERGED, _MOST_COLUMNS = 100_000, 1 << 14
 
 
 def read_spreadsheet(data: bytes, longest: int) -> FileText:
@@ -89,10 +102,9 @@ class _Book:
     def __init__(self, package: Package, name: str, root: Any) -> None:
         self.told = _Told()
         self._package = package
-        related = {kind: target for kind, target in package.relations(name).values()}
-        self._from_1904 = is_on(root.find(f"{S}workbookPr"), "date1904") and (
-            root.find(f"{S}workbookPr").get("date1904") is not None
-        )
+        related = dict(package.relations(name).values())
+        about = root.find(f"{S}workbookPr")
+        self._from_1904 = about is not None and is_true(about, "date1904")
         self._strings = self._shared(package.data(related.get("sharedStrings", "xl/sharedStrings.xml")))
         self._formats, self._white = _styles(package.part(related.get("styles", "xl/styles.xml")))
 
@@ -101,48 +113,32 @@ class _Book:
         data = self._package.data(target)
         if data is None:
             return
-        merges = _merges(data)
-        hidden: list[tuple[int, int]] = []
-        merged: dict[int, tuple[int, str]] = {}  # the last row, and the value, by column
+        merges, merged = _merges(data), Merged()
+        hidden: set[int] = set()
         number = 0
         for element in self._elements(data, target, f"{S}row", f"{S}col"):
             if element.tag == f"{S}col":
-                if element.get("hidden") in ("1", "true"):
-                    hidden.append((_whole(element.get("min")), _whole(element.get("max"))))
+                if is_true(element, "hidden"):
+                    hidden |= {*range(whole(element.get("min")) - 1, whole(element.get("max"), most=_MOST_COLUMNS))}
                 continue
-            number = _whole(element.get("r")) or number + 1
-            if element.get("hidden") in ("1", "true"):
+            number = whole(element.get("r")) or number + 1
+            if is_true(element, "hidden"):
                 self.told.hidden_rows += len(element) > 0
                 continue
-            cells = self._cells(element, number, hidden, merges, merged)
-            rows.add(row_text(sorted(cells.items())))
+            cells = self._cells(element, hidden)
+            ends = {column: merges[number, column] for column in cells if (number, column) in merges} if merges else {}
+            rows.add(row_text(merged.fill(number, cells, ends)))
 
-    def _cells(
-        self,
-        row: Any,
-        number: int,
-        hidden: list[tuple[int, int]],
-        merges: dict[tuple[int, int], int],
-        merged: dict[int, tuple[int, str]],
-    ) -> dict[int, str]:
-        """The texts of a row by their columns; those that are merged over rows go on in `merged`."""
+    def _cells(self, row: Any, hidden: set[int]) -> dict[int, str]:
         cells: dict[int, str] = {}
         column = -1
         for cell in row.iter(f"{S}c"):
             column = _column(cell.get("r") or "", column + 1)
-            text = self._shown(cell)
-            if any(first <= column + 1 <= last for first, last in hidden):
-                self.told.hidden_columns += bool(text)
-            elif text:
-                cells[column] = text
-                if (number, column) in merges:
-                    merged[column] = (merges[number, column], text)
-        if cells:
-            for place, (last, text) in list(merged.items()):
-                if number > last:
-                    del merged[place]
+            if text := self._shown(cell):
+                if column in hidden:
+                    self.told.hidden_columns += 1
                 else:
-                    cells.setdefault(place, text)
+                    cells[column] = text
         return cells
 
     def _elements(self, data: bytes, name: str, *tags: str) -> Iterator[Any]:
@@ -168,7 +164,7 @@ class _Book:
     def _shown(self, cell: Any) -> str:
         """The text of a cell as it is shown; "" of an empty one."""
         kind, found = cell.get("t") or "n", cell.find(f"{S}v")
-        style = _whole(cell.get("s"))
+        style = whole(cell.get("s"))
         if kind == "inlineStr":
             inside = cell.find(f"{S}is")
             text = "" if inside is None else one_line(_string(inside))
@@ -176,7 +172,7 @@ class _Book:
             self.told.formulas += cell.find(f"{S}f") is not None and kind != "str"
             return ""
         elif kind == "s":
-            place = _whole(found.text)
+            place = whole(found.text)
             text = self._strings[place] if place < len(self._strings) else ""
         elif kind == "b":
             text = "TRUE" if found.text.strip() in ("1", "true") else "FALSE"
@@ -209,23 +205,9 @@ def _string(item: Any) -> str:
         elif child.tag == f"{S}r":
             words = "".join(text.text or "" for text in child.iter(f"{S}t"))
             align = child.find(f"{S}rPr/{S}vertAlign")
-            shift = align.get("val") if align is not None else ""
-            before = "".join(parts[-3:])
-            parts.append(
-                raised(before, words)
-                if shift == "superscript"
-                else lowered(before, words)
-                if shift == "subscript"
-                else words
-            )
-    return _escaped("".join(parts))
-
-
-_ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
-
-
-def _escaped(text: str) -> str:
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text) if "_x" in text else text
+            shift = 0 if align is None else SHIFTS.get(align.get("val"), 0)
+            parts.append(shifted("".join(parts[-3:]), words, shift))
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), "".join(parts))
 
 
 def _styles(root: Any | None) -> tuple[list[str], set[int]]:
@@ -234,14 +216,14 @@ def _styles(root: Any | None) -> tuple[list[str], set[int]]:
         return [], set()
     shapes = dict(BUILT_IN)
     for element in root.iter(f"{S}numFmt"):
-        shapes[_whole(element.get("numFmtId"))] = element.get("formatCode") or ""
+        shapes[whole(element.get("numFmtId"))] = element.get("formatCode") or ""
     fonts = [_is_white(font.find(f"{S}color")) for font in root.iterfind(f"{S}fonts/{S}font")]
     fills = [fill.find(f"{S}patternFill") for fill in root.iterfind(f"{S}fills/{S}fill")]
     bare = [fill is not None and (fill.get("patternType") or "none") == "none" for fill in fills]
     formats, white = [], set()
     for style, element in enumerate(root.iterfind(f"{S}cellXfs/{S}xf")):
-        formats.append(shapes.get(_whole(element.get("numFmtId")), ""))
-        font, fill = _whole(element.get("fontId")), _whole(element.get("fillId"))
+        formats.append(shapes.get(whole(element.get("numFmtId")), ""))
+        font, fill = whole(element.get("fontId")), whole(element.get("fillId"))
         if font < len(fonts) and fonts[font] and fill < len(bare) and bare[fill]:
             white.add(style)
     return ["" if shape.lower() == "general" else shape for shape in formats], white
@@ -278,11 +260,6 @@ def _column_of(letters: str) -> int:
     return column - 1
 
 
-def _whole(value: str | None) -> int:
-    text = (value or "").strip()
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else 0
-
-
 def _asides(package: Package, target: str) -> Iterator[str]:
     """What stands beside the cells of a sheet: comments, charts, boxes."""
     relations = package.relations(target)
@@ -299,9 +276,8 @@ def _asides(package: Package, target: str) -> Iterator[str]:
             continue
         of_drawing = package.relations(name)
         for element in drawing.iter():
-            if element.tag == f"{C}chart":
-                root = package.part(of_drawing.get(element.get(f"{R}id") or "", ("", ""))[1])
-                yield "" if root is None else "\n".join(chart_lines(root))
+            if element.tag in GRAPHICS:
+                yield "\n".join(graphic_lines(element, of_drawing, package))
             elif isinstance(element.tag, str) and element.tag.endswith("}txBody") and element.find(f"{A}p") is not None:
                 yield clean("\n".join(filter(None, paragraphs_of_drawing(element))))
 
@@ -328,3 +304,181 @@ def _read_old(data: bytes, longest: int) -> FileText:
 
 def _value(value: Any) -> str:
     return general(value) if isinstance(value, float) else one_line(str(value))
+
+
+BUILT_IN = {
+    1: "0", 2: "0.00", 3: "#,##0", 4: "#,##0.00", 9: "0%", 10: "0.00%", 11: "0.00E+00", 12: "# ?/?", 13: "# ??/??",
+    14: "yyyy-mm-dd", 15: "d-mmm-yy", 16: "d-mmm", 17: "mmm-yy", 18: "h:mm AM/PM", 19: "h:mm:ss AM/PM", 20: "h:mm",
+    21: "h:mm:ss", 22: "yyyy-mm-dd h:mm", 37: "#,##0;-#,##0", 38: "#,##0;-#,##0", 39: "#,##0.00;-#,##0.00",
+    40: "#,##0.00;-#,##0.00", 45: "mm:ss", 46: "[h]:mm:ss", 47: "mm:ss.0", 48: "0.0E+0", 49: "@",
+}  # fmt: skip
+_PIECE = re.compile(
+    r'"(?P<quoted>[^"]*)"|\\(?P<escaped>.)|_.|\*.|\[(?P<bracket>[^\]]*)\]|(?P<general>General)|'
+    r"(?P<noon>AM/PM|A/P)|(?P<exponent>E[+-])|(?P<date>y+|m+|d+|h+|s+|\.0+(?=[^0#?]|$))|(?P<digits>[0#?.,]+)|(?P<other>.)",
+    re.IGNORECASE | re.DOTALL,
+)
+_ELAPSED = re.compile(r"h+|m+|s+", re.IGNORECASE)
+_CONDITION = re.compile(r"(<=|>=|<>|<|>|=)(-?\d+(?:\.\d+)?)$")
+_TESTS = {"<": operator.lt, ">": operator.gt, "=": operator.eq, "<=": operator.le, ">=": operator.ge, "<>": operator.ne}
+_LONGEST = 255  # characters of a format, as Excel has it
+_MOST_DIGITS = 30
+
+
+@dataclass
+class _Section:
+    """One part of a format: its pieces as (kind, text), and what numbers it is for."""
+
+    pieces: list[tuple[str, str]] = field(default_factory=list)
+    condition: tuple[str, float] | None = None
+
+    @property
+    def is_date(self) -> bool:
+        return any(kind in ("elapsed", "noon") or (kind == "date" and text[0] != ".") for kind, text in self.pieces)
+
+
+def shown_number(value: float, shape: str, *, from_1904: bool = False) -> str:
+    """Write a number as a format shows it; a date is one of serial days.
+
+    A format that cannot be followed shows the number as it is, never a part of it.
+    """
+    section, number = _section_for(value, _sections(shape[:_LONGEST]))
+    if any(kind == "general" or (kind, text) == ("other", "@") for kind, text in section.pieces):
+        shown = {"general": general(number), "digits": "", "date": ""}
+        return "".join(shown.get("general" if text == "@" else kind, text) for kind, text in section.pieces).strip()
+    try:
+        return _date(value, section.pieces, from_1904) if section.is_date else _number(number, section.pieces)
+    except (InvalidOperation, ValueError, OverflowError):  # a date before 1900, too many digits
+        return general(value)
+
+
+def general(value: float) -> str:
+    """Write a number without a format: up to 11 digits, as a cell has room for."""
+    if value == int(value) and abs(value) < 1e15:
+        return str(int(value))
+    text = f"{value:.10g}"
+    return text if "e" not in text else f"{value:.6g}"
+
+
+@lru_cache(maxsize=1024)
+def _sections(shape: str) -> tuple[_Section, ...]:
+    found = [_Section()]
+    for piece in _PIECE.finditer(shape):
+        kind, text, section = piece.lastgroup, piece[piece.lastgroup or 0], found[-1]
+        if kind == "other" and text == ";":
+            found.append(_Section())
+        elif kind == "bracket":
+            if _ELAPSED.fullmatch(text):
+                section.pieces.append(("elapsed", text.lower()))
+            elif text.startswith("$"):
+                section.pieces.append(("text", text[1:].partition("-")[0]))
+            elif test := _CONDITION.match(text):
+                section.condition = test[1], float(test[2])
+        elif kind:  # not room for a sign, or what fills a cell
+            section.pieces.append(("text" if kind in ("quoted", "escaped") else kind, text))
+    for section in found:
+        if not section.is_date:
+            section.pieces = _joined(section.pieces)
+    return tuple(found[:4])
+
+
+def _joined(pieces: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The pieces of a number, in which ".00" is no part of a time."""
+    joined: list[tuple[str, str]] = []
+    for kind, text in pieces:
+        if kind not in ("date", "digits"):
+            joined.append((kind, text))
+        else:
+            joined.append(("digits", joined.pop()[1] + text if joined and joined[-1][0] == "digits" else text))
+    return joined
+
+
+def _section_for(value: float, sections: tuple[_Section, ...]) -> tuple[_Section, float]:
+    """The section for a number, and the number as it shows it: of the second one the sign is written in the format."""
+    for section in sections:
+        if section.condition and _TESTS[section.condition[0]](value, section.condition[1]):
+            return section, abs(value) if value < 0 and section is not sections[0] else value
+    numeric = [section for section in sections if not section.condition][:3] or [sections[-1]]
+    if value < 0 and len(numeric) > 1:
+        return numeric[1], -value
+    if value == 0 and len(numeric) > 2:
+        return numeric[2], value
+    return numeric[0], value
+
+
+def _number(value: float, pieces: list[tuple[str, str]]) -> str:
+    shapes = [text for kind, text in pieces if kind == "digits"]
+    if not shapes:  # a format of words only
+        return "".join(text for _, text in pieces).strip()
+    if ("other", "/") in pieces:  # a fraction
+        return general(value)
+    amount = Decimal(repr(value)) * Decimal(100) ** sum(piece == ("other", "%") for piece in pieces)
+    if any(kind == "exponent" for kind, _ in pieces):
+        return f"{amount:.{min(len(shapes[0].partition('.')[2]), _MOST_DIGITS)}E}"
+    shape = "".join(shapes)
+    amount /= Decimal(1000) ** (len(shape) - len(shape.rstrip(",")))
+    before, _, behind = shape.rstrip(",").partition(".")
+    rest = _rounded(abs(amount), before, behind)
+    sign = "-" if amount < 0 and rest.strip("0.,") else ""
+    written: list[str] = []
+    for kind, text in reversed(pieces):  # several shapes, as of a telephone number, share the digits from their end
+        if kind == "digits":
+            shapes.pop()
+            count = sum(character in "0#?." for character in text) if shapes else len(rest)
+            written.append(rest[len(rest) - min(count, len(rest)) :])
+            rest = rest[: len(rest) - min(count, len(rest))]
+        elif kind != "general":
+            written.append(text)
+    return sign + "".join(reversed(written)).strip()
+
+
+def _rounded(amount: Decimal, whole: str, fraction: str) -> str:
+    places = min(sum(character in "0#?" for character in fraction), _MOST_DIGITS)
+    rounded = amount.quantize(Decimal(1).scaleb(-places), rounding=ROUND_HALF_UP)
+    before, _, behind = f"{rounded:f}".partition(".")
+    least = whole.count("0")
+    before = before.lstrip("0").rjust(min(least, _MOST_DIGITS), "0")
+    if "," in whole:
+        first = len(before) % 3
+        before = ",".join(filter(None, (before[:first], *(before[at : at + 3] for at in range(first, len(before), 3)))))
+    optional = len(fraction) - len(fraction.rstrip("#?"))
+    if optional:
+        kept = len(behind) - optional
+        behind = behind[:kept] + behind[kept:].rstrip("0")
+    return f"{before or ('0' if not behind else '')}.{behind}" if behind else before or "0"
+
+
+def _date(value: float, pieces: list[tuple[str, str]], from_1904: bool) -> str:
+    days = value + (1462 if from_1904 else 0)
+    # day 60 of the calendar from 1900 is a 29th of February that there was not
+    moment = datetime(1899, 12, 31 if days < 60 else 30) + timedelta(seconds=round(days * 86400))
+    letters = [text[0].lower() for kind, text in pieces if kind in ("date", "elapsed")]
+    place = 0
+    has_noon = any(kind == "noon" for kind, _ in pieces)
+    out = []
+    for kind, text in pieces:
+        is_minute = "h" in letters[place - 1 : place] or "s" in letters[place + 1 : place + 2]
+        place += kind in ("date", "elapsed")
+        if kind == "elapsed":
+            unit = {"h": 3600, "m": 60, "s": 1}[text[0]]
+            out.append(str(round(value * 86400) // unit).rjust(min(len(text), _MOST_DIGITS), "0"))
+        elif kind == "noon":
+            out.append("AM" if moment.hour < 12 else "PM")
+        elif kind == "date":
+            out.append(_date_piece(moment, text.lower(), has_noon, is_minute and text[0] in "mM"))
+        elif kind not in ("digits", "general"):
+            out.append(text)
+    return "".join(out).strip()
+
+
+def _date_piece(moment: datetime, text: str, has_noon: bool, is_minute: bool) -> str:
+    length, letter = len(text), text[0]
+    if letter == ".":
+        return ""
+    if letter == "y":
+        return f"{moment.year:04}" if length > 2 else f"{moment.year % 100:02}"
+    if letter in "dm" and not is_minute and length > 2:
+        name = calendar.day_name[moment.weekday()] if letter == "d" else calendar.month_name[moment.month]
+        return name if length > 3 else name[:3]
+    hour = (moment.hour + 11) % 12 + 1 if has_noon else moment.hour
+    month = moment.minute if is_minute else moment.month
+    return f"{ {'d': moment.day, 'm': month, 'h': hour, 's': moment.second}[letter]:0{min(length, 2)}}"

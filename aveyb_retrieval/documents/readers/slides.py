@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 from aveyb_retrieval.documents.readers.base import FileText, Parts, clean, one_line
 from aveyb_retrieval.documents.readers.ooxml import (
     FALLBACK,
+    GRAPHICS,
     A,
-    C,
     Package,
     R,
-    chart_lines,
-    diagram_lines,
+    graphic_lines,
     paragraphs_of_drawing,
 )
 from aveyb_retrieval.wording import plural
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
-_DIAGRAM = "{http://schemas.openxmlformats.org/drawingml/2006/diagram}relIds"
 _TITLES = ("title", "ctrTitle")
 _COMMENTS = ("comments", "comment")
 _NOTES_AROUND = ("sldNum", "hdr", "ftr", "dt", "sldImg")  # placeholders of a page of notes that are no notes
@@ -97,11 +95,8 @@ def _shape(shape: Any, title: Any | None, relations: dict[str, tuple[str, str]],
 def _frame(frame: Any, relations: dict[str, tuple[str, str]], package: Package) -> Iterator[str]:
     for table in frame.iter(f"{A}tbl"):
         yield "\n".join(_rows(table))
-    for element, key, read in ((f"{C}chart", f"{R}id", chart_lines), (_DIAGRAM, f"{R}dm", diagram_lines)):
-        for reference in frame.iter(element):
-            root = package.part(relations.get(reference.get(key) or "", ("", ""))[1])
-            if root is not None:
-                yield "\n".join(read(root))
+    for reference in frame.iter(*GRAPHICS):
+        yield "\n".join(graphic_lines(reference, relations, package))
 
 
 def _rows(table: Any) -> Iterator[str]:

@@ -6,13 +6,16 @@ import csv
 import io
 import json
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.readers.base import FileText, Unreadable, check_characters, one_line
-from aveyb_retrieval.documents.readers.charsets import decode
+from aveyb_retrieval.documents.readers.base import FileText, Unreadable, check_characters, one_line, too_long
+from aveyb_retrieval.documents.readers.characters import decode
+from aveyb_retrieval.documents.records import FieldNames, Record, Rejected, SourceLocation, path_text, read_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
 SEPARATORS = (",", ";", "\t", "|")
 MOST_BYTES, MOST_ROWS = 10 << 20, 100_000  # of JSON lines and Parquet that are read as one table
@@ -67,6 +70,23 @@ class Rows:
         self._length += len(line) + 1
         self._since += len(line) + 1
         check_characters(self._length, self._longest)
+
+
+class Merged:
+    """Values of cells that are merged over some rows: they stand in each of these."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[int, str]] = {}
+
+    def fill(self, number: int, cells: dict[int, str], ends: dict[int, int]) -> list[tuple[int, str]]:
+        """Return the cells of a row with those that reach into it; `ends`: the last rows of its own, by columns."""
+        if self._held or ends:
+            self._held |= {column: (last, cells[column]) for column, last in ends.items() if cells.get(column)}
+            self._held = {column: held for column, held in self._held.items() if held[0] >= number}
+            if any(cells.values()):
+                for column, (_, text) in self._held.items():
+                    cells[column] = cells.get(column) or text
+        return sorted(cells.items())
 
 
 def read_table(data: bytes, encoding: str | None, longest: int) -> FileText:
@@ -165,12 +185,83 @@ def _table(objects: Iterable[dict[str, Any]], longest: int) -> str:
 def _value(value: Any) -> str:
     if value is None:
         return ""
-    if isinstance(value, str):
-        return one_line(value)
-    return one_line(json.dumps(value, ensure_ascii=False, default=str))
+    return one_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
 
 
 def sheet_text(name: str, rows: Rows, asides: Iterable[str] = ()) -> str:
     """Return a sheet with its name as a heading, and what stands beside its rows."""
     lines = [rows.text(), *filter(None, asides)]
     return f"# {one_line(name)}\n\n" + "\n\n".join(filter(None, lines)) if any(lines) else ""
+
+
+_BATCH_BYTES = 8 << 20
+_BATCH_ROWS = 256
+
+Row = dict[str, Any]
+"""A document or the reason why a row is none, as JSON can hold it."""
+
+
+def read_rows(path: Path, names: FieldNames, longest: int) -> Iterator[list[Row]]:
+    """Read the rows of a Parquet file. Memory holds one batch of them, and of a repeated text one copy.
+
+    Raises:
+        Unreadable: it is not one.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        texts, source = _text_columns(path), path_text(path)
+        with pyarrow.parquet.ParquetFile(path, read_dictionary=texts, memory_map=False) as table:
+            number = 0
+            for group in range(table.num_row_groups):
+                about = table.metadata.row_group(group)
+                size = max(1, min(_BATCH_ROWS, _BATCH_BYTES * max(1, about.num_rows) // max(1, about.total_byte_size)))
+                for batch in table.iter_batches(batch_size=size, row_groups=[group]):
+                    rows: list[Row] = []
+                    held = 0
+                    for row in _python_rows(batch):
+                        number += 1
+                        rows.append(_row(row, SourceLocation(source, number, "row"), names, longest))
+                        held += len(rows[-1].get("text", ""))
+                        if held > _BATCH_BYTES:  # a file may say less of its row groups than they hold
+                            yield rows
+                            rows, held = [], 0
+                    yield rows
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: of a column's name
+        if isinstance(error, pyarrow.ArrowMemoryError):
+            raise MemoryError from None
+        raise Unreadable(f"not readable as Parquet ({error})") from None
+
+
+def _text_columns(path: Path) -> list[str]:
+    """The columns of texts, which are read as dictionaries: a text that every row repeats is held once."""
+    import pyarrow
+    import pyarrow.parquet
+
+    schema = pyarrow.parquet.read_schema(path, memory_map=False)
+    ((name, count),) = Counter(schema.names).most_common(1) or [("", 0)]
+    if count > 1:
+        raise Unreadable(f"has the column {name!r} {count} times; rename one of them")
+    kinds = (pyarrow.string(), pyarrow.large_string())
+    return [column.name for column in schema if column.type in kinds]
+
+
+def _row(row: Row | str, location: SourceLocation, names: FieldNames, longest: int) -> Row:
+    if isinstance(row, str):
+        item: Record | Rejected = Rejected(location, row, "")
+    elif (length := sum(len(value) for value in row.values() if isinstance(value, (str, bytes)))) > longest:
+        item = Rejected(location, too_long(length, longest), "")
+    else:
+        item = read_row(row, location, names)
+    kept = ("id", "title", "text", "metadata", "id_is_made") if isinstance(item, Record) else ("reason", "raw")
+    return {"row": location.line, **{name: getattr(item, name) for name in kept}}
+
+
+def _python_rows(batch: Any) -> Iterator[Row | str]:
+    """The rows of a record batch, one by one; in place of one that Python has no values for, the reason."""
+    for number in range(batch.num_rows):
+        try:
+            yield batch.slice(number, 1).to_pylist()[0]
+        except (ValueError, OverflowError) as error:  # the year 300000
+            yield f"the row holds a value that cannot be read: {error}"

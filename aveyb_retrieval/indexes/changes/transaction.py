@@ -52,8 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from aveyb_retrieval.documents.edits import Edits
-    from aveyb_retrieval.documents.records import Record, Rejected
+    from aveyb_retrieval.documents.records import Edits, Record, Rejected
     from aveyb_retrieval.files import FileInfo
     from aveyb_retrieval.indexes.changes.ingest import Made
     from aveyb_retrieval.indexes.types import IntArray

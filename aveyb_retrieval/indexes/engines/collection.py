@@ -19,8 +19,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from aveyb_retrieval.documents.pages import Pages
-from aveyb_retrieval.documents.records import FileOrigin
+from aveyb_retrieval.documents.records import FileOrigin, Pages
 from aveyb_retrieval.errors import AveyBError, ConfigError, EngineError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.encoding import KEPT, Encoding
 from aveyb_retrieval.indexes.engines.base import SAMPLE, EngineInfo

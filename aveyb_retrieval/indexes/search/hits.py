@@ -16,7 +16,7 @@ from aveyb_retrieval.errors import ConfigError, IndexFormatError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from aveyb_retrieval.documents.pages import Page, Pages
+    from aveyb_retrieval.documents.records import Page, Pages
     from aveyb_retrieval.indexes.engines.base import EngineView
     from aveyb_retrieval.indexes.search.sentences import Cited, Sentences, Span
     from aveyb_retrieval.indexes.store.tables import Part, StoredDocument
@@ -80,7 +80,7 @@ class Passage(_Shown):
         page: The page of its best sentence, counted from 1, else that on which the passage begins; None where the
             document has no pages.
         page_label: What the document calls that page, such as "iv".
-        page_unit: What it is: one of `aveyb_retrieval.documents.pages.UNITS`.
+        page_unit: What it is: one of `aveyb_retrieval.documents.records.UNITS`.
         pages: The first and the last page of the passage.
         headings: All headings that parts of it are under, in order.
     """
@@ -205,7 +205,7 @@ class Hit(_Shown):
             score of a passage by itself, which may be another than the one shown), "maxsim" or "cross-encoder".
         page: The page of the best passage's best sentence, counted from 1; None where the document has no pages.
         page_label: What the document calls that page, such as "iv".
-        page_unit: What it is: one of `aveyb_retrieval.documents.pages.UNITS`.
+        page_unit: What it is: one of `aveyb_retrieval.documents.records.UNITS`.
         pages: The first and the last page of the best passage.
         highlights: The characters `[start, stop)` in `text` of the query's words, as the index's rules of language find
             them, ascending: in the passages and the context given, or in the first 10,000 characters of a document

@@ -24,9 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import numpy as np
 import pyarrow as pa
 
-from aveyb_retrieval.documents.edits import Edits
-from aveyb_retrieval.documents.pages import Pages
-from aveyb_retrieval.documents.records import FileOrigin
+from aveyb_retrieval.documents.records import Edits, FileOrigin, Pages
 from aveyb_retrieval.encoder.network.token_codec import TokenCodes
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.store.dataset import FORMS, LAYOUT, VECTOR, WORDS, Dataset
