@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from aveyb_retrieval.documents.pages import Page, Pages
-    from aveyb_retrieval.indexes.engines.base import EngineView
+    from aveyb_retrieval.indexes.engine import EngineView
     from aveyb_retrieval.indexes.search.sentences import Cited, Sentences, Span
     from aveyb_retrieval.indexes.store.tables import Part, StoredDocument
 
