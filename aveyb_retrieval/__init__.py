@@ -34,10 +34,10 @@ _HOME = {
     "compact_index": "indexes.changes.change",
     "delete_documents": "indexes.changes.update",
     "hits_to_prompt": "indexes.search.hits",
-    "publish_index": "indexes.search.publish",
+    "publish_index": "engines.publish",
     "sync_index": "indexes.changes.sync",
     "tune_index": "indexes.changes.change",
-    "unpublish_documents": "indexes.search.publish",
+    "unpublish_documents": "engines.publish",
     "update_metadata": "indexes.changes.update",
     "upsert_documents": "indexes.changes.update",
     "verify_index": "indexes.changes.verify",
@@ -71,7 +71,7 @@ register_when_imported()
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used (PEP 562), so that `import aveyb_retrieval` loads nothing heavy."""
     if name == "__version__":
-        from aveyb_retrieval.version import package_version
+        from aveyb_retrieval.system import package_version
 
         return package_version()
     if name in _ERRORS:

@@ -9,6 +9,8 @@ from aveyb_retrieval.encoder.network.heads import AveyBForSequenceClassification
 from aveyb_retrieval.encoder.network.heads import AveyBForTokenClassification as AveyBForTokenClassification
 from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM as AveyBForMaskedLM
 from aveyb_retrieval.encoder.network.model import AveyBModel as AveyBModel
+from aveyb_retrieval.engines.publish import publish_index as publish_index
+from aveyb_retrieval.engines.publish import unpublish_documents as unpublish_documents
 from aveyb_retrieval.errors import AveyBError as AveyBError
 from aveyb_retrieval.errors import BackendError as BackendError
 from aveyb_retrieval.errors import ConfigError as ConfigError
@@ -33,8 +35,6 @@ from aveyb_retrieval.indexes.search.hits import Hit as Hit
 from aveyb_retrieval.indexes.search.hits import Passage as Passage
 from aveyb_retrieval.indexes.search.hits import hits_to_prompt as hits_to_prompt
 from aveyb_retrieval.indexes.search.lookup import Document as Document
-from aveyb_retrieval.indexes.search.publish import publish_index as publish_index
-from aveyb_retrieval.indexes.search.publish import unpublish_documents as unpublish_documents
 from aveyb_retrieval.indexes.search.result import Result as Result
 from aveyb_retrieval.indexes.search.retriever import Retriever as Retriever
 

@@ -57,7 +57,7 @@ class OptionalDependencyError(AveyBError, ImportError):
     """An optional package is not installed; the message names the command that installs the extra that brings it."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        from aveyb_retrieval.version import install_command
+        from aveyb_retrieval.system import install_command
 
         self.command = install_command(extra)
         super().__init__(f"{package} is needed for {purpose} and is not installed: {self.command}")

@@ -1,16 +1,19 @@
-"""What differs between systems: the limits of a process, which Windows does not have, and how a file is opened."""
+"""What differs between systems and installations.
+
+The limits of a process, which Windows does not have, how a file is opened, the package's version and its extras.
+"""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
+import shlex
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 if sys.platform != "win32":
     import resource
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LIMITED = sys.platform != "win32"  # whether a process can be limited
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has none of the three
@@ -75,3 +78,31 @@ if sys.platform != "win32":
     def _lower(what: int, value: int) -> None:
         _, hard = resource.getrlimit(what)
         resource.setrlimit(what, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+
+
+def package_version() -> str:
+    """Return the installed version, or "unknown" where the package was not installed but runs from a source folder."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("aveyb-retrieval")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def install_command(extra: str) -> str:
+    """Return what installs an extra from where this package came: a clone, an address (direct_url.json) or its name."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    clone = Path(__file__).parents[1]
+    if (clone / "pyproject.toml").is_file():
+        return f"pip install -e {shlex.quote(f'{clone}[{extra}]')}"
+    wanted = f"aveyb-retrieval[{extra}]"
+    try:
+        origin = json.loads(distribution("aveyb-retrieval").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        origin = {}
+    if "url" in origin:
+        git = origin.get("vcs_info")
+        wanted += f" @ {git['vcs']}+{origin['url']}@{git['commit_id']}" if git else f" @ {origin['url']}"
+    return f"pip install {shlex.quote(wanted)}"

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from qdrant_client import QdrantClient, models
 
+from aveyb_retrieval.engines.collection import Collection, CollectionView
+from aveyb_retrieval.engines.rows import ascii_word, word_key
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.engines.collection import Collection, CollectionView
-from aveyb_retrieval.indexes.engines.words import ascii_word, word_key
 from aveyb_retrieval.indexes.store.filters import LanceFilters
 from aveyb_retrieval.indexes.store.words import K1, B
 

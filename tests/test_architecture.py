@@ -14,7 +14,7 @@ MODULES = {
     for path in PACKAGE.rglob("*.py")
 }
 # A folder may import the folders below it in these lists, and what stands at the top of the package.
-FLOORS = ["kernels", "encoder", "documents", "indexes", "training", "eval", "server", "integrations", "cli"]
+FLOORS = ["kernels", "encoder", "documents", "indexes", "engines", "training", "eval", "server", "integrations", "cli"]
 BESIDE = {("eval", "training"), ("training", "eval")}
 # The same of the rooms of two folders, and of the files beside them.
 ROOMS = {
@@ -22,8 +22,7 @@ ROOMS = {
         "folders", "device", "config", "text", "network", "avey", "onnx", "embedders",
     ],
     "indexes": [
-        "types", "encoding", "precomputed", "store", "model", "shards", "nearest", "engines", "changes", "cluster",
-        "search", "index",
+        "types", "encoding", "store", "model", "vectors", "nearest", "engine", "changes", "cluster", "search", "index",
     ],
 }  # fmt: skip
 APART = {("search", "changes")}

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ADAPTERS = ["langchain", "llama-index", "haystack", "mcp"]
-HINT = "from aveyb_retrieval.version import install_command\nprint(install_command('files'))"
+HINT = "from aveyb_retrieval.system import install_command\nprint(install_command('files'))"
 
 
 def run(code: str, *arguments: str, source: Path = ROOT) -> subprocess.CompletedProcess[str]:

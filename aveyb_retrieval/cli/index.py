@@ -438,7 +438,7 @@ def publish(source: str, to: str, quiet: bool, **arguments: Any) -> None:
 
     Readers see them all at once when they are complete. If it is interrupted, run the same command again to continue.
     """
-    from aveyb_retrieval.indexes.search.publish import publish_index
+    from aveyb_retrieval.engines.publish import publish_index
 
     with progress_bar(not quiet) as progress:
         report = publish_index(source, to, progress=progress, **arguments)
@@ -455,7 +455,7 @@ def publish(source: str, to: str, quiet: bool, **arguments: Any) -> None:
 @click.option("--missing-ok", is_flag=True, help="Ignore ids that are not in the collection.")
 def unpublish(ids: tuple[str, ...], to: str, **options: Any) -> None:
     """Remove documents from a collection by IDS or by a filter."""
-    from aveyb_retrieval.indexes.search.publish import unpublish_documents
+    from aveyb_retrieval.engines.publish import unpublish_documents
 
     removed = unpublish_documents(to, ids, **options)
     click.echo(f"removed: {removed:,} documents")

@@ -250,7 +250,7 @@ def late_against_fixed(
 
 def best_rows(scores: Scores, rows: np.ndarray, k: int) -> list[int]:
     """Return the `k` best of some rows by their scores, best first, ties by the lower row."""
-    from aveyb_retrieval.indexes.nearest.memory import top
+    from aveyb_retrieval.indexes.nearest.tiers import top
 
     _, ids = top(scores[rows][None], rows[None], k)
     return [int(row) for row in ids[0] if row >= 0]

@@ -14,7 +14,7 @@ import numpy as np
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.files import write_atomic
-from aveyb_retrieval.indexes.nearest import memory
+from aveyb_retrieval.indexes.nearest.tiers import best
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -132,7 +132,7 @@ def search(corpus: EncodedCorpus, queries: np.ndarray, k: int, granularity: str)
             (np.arange(start, end), _block_scores(corpus, some, start, end, granularity))
             for start, end in _blocks(corpus, granularity)
         )
-        found.append(memory.best(blocks, len(some), k))
+        found.append(best(blocks, len(some), k))
     if not found:
         return np.empty((0, k), np.int64), np.empty((0, k), np.float32)
     scores, positions = (np.concatenate(parts) for parts in zip(*found, strict=True))

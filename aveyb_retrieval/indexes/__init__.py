@@ -1,5 +1,5 @@
 """Keep documents and their vectors on disk, and find them again.
 
 `store/` is everything on disk, `nearest/` finds nearest vectors, `changes/` changes an index, `search/` answers
-queries, `shards.py` reads indexes as documents with vectors, and `engines/` searches in PostgreSQL and Milvus.
+queries, `vectors.py` reads vectors that were made elsewhere, and `engine.py` says what a search needs of an engine.
 """

@@ -18,9 +18,9 @@ from aveyb_retrieval.errors import AveyBError, ConfigError, EngineError, IndexLo
 from aveyb_retrieval.indexes.changes.build import build_index
 from aveyb_retrieval.indexes.model import BuildOptions, check_options
 from aveyb_retrieval.indexes.nearest.faiss_file import NONE
-from aveyb_retrieval.indexes.shards import check_share
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory
 from aveyb_retrieval.indexes.types import silent
+from aveyb_retrieval.indexes.vectors import check_share
 from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:

@@ -53,7 +53,7 @@ class Encoding:
         token_vectors, token_dim: How the vectors of tokens are kept, and their width; None: they are not.
         language: The rules by which words are found.
         keep_accents: Whether words with other accents are other words.
-        synonyms: Synonyms and protected words, as `aveyb_retrieval.indexes.store.synonyms` reads them.
+        synonyms: Synonyms and protected words, as `aveyb_retrieval.indexes.store.words` reads them.
     """
 
     model: dict[str, Any] | None

@@ -20,8 +20,7 @@ from aveyb_retrieval.encoder.network.token_codec import STORAGES
 from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE, PassageSize
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, ModelError
 from aveyb_retrieval.indexes.encoding import GRANULARITIES, STORAGE_DTYPES, WORD_RULES, Encoding
-from aveyb_retrieval.indexes.store.synonyms import read_synonyms
-from aveyb_retrieval.indexes.store.words import language
+from aveyb_retrieval.indexes.store.words import language, read_synonyms
 from aveyb_retrieval.indexes.types import EmbedderLike, PassageCutter, TokenEncoder
 from aveyb_retrieval.wording import no_option
 
@@ -279,7 +278,7 @@ class EncodeOptions(TypedDict, total=False):
             spaces are found in all of them.
         keep_accents: Whether words with other accents are other words. Default False: `cafe` finds `café`, too.
         synonyms: The path of a small file of synonyms and protected words, or its lines: see
-            `aveyb_retrieval.indexes.store.synonyms`.
+            `aveyb_retrieval.indexes.store.words`.
     """
 
     model: Model

@@ -109,7 +109,7 @@ def to_device(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.
 
 def missing_triton() -> str | None:
     """Return how to install Triton where it is missing, or None where it is installed."""
-    from aveyb_retrieval.version import install_command
+    from aveyb_retrieval.system import install_command
 
     return None if _TRITON_INSTALLED else f"Triton is not installed ({install_command('gpu')})"
 

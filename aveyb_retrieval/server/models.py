@@ -38,7 +38,7 @@ from aveyb_retrieval.server.requests import (
     whole,
     word,
 )
-from aveyb_retrieval.version import package_version
+from aveyb_retrieval.system import package_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -26,7 +26,7 @@ from aveyb_retrieval.server.requests import (
     object_schema,
     schema_of,
 )
-from aveyb_retrieval.version import package_version
+from aveyb_retrieval.system import package_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -27,7 +27,7 @@ from scipy.optimize import minimize
 from aveyb_retrieval import Embedder, Retriever, build_index
 from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.indexes.search import scoring
-from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
+from aveyb_retrieval.indexes.types import PASSAGE_BITS
 from aveyb_retrieval.training.texts import read_records
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from aveyb_retrieval.indexes.nearest.memory import Memory
+from aveyb_retrieval.indexes.nearest.tiers import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from aveyb_retrieval.documents.corpus import read_corpus
 from aveyb_retrieval.documents.reading import Reading
 from aveyb_retrieval.documents.records import Record, Rejected
 from aveyb_retrieval.errors import AveyBError, ConfigError, InputError
-from aveyb_retrieval.indexes.precomputed import PrecomputedVectors
+from aveyb_retrieval.indexes.vectors import PrecomputedVectors
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.engines.opening import is_address, open_engine
+from aveyb_retrieval.indexes.engine import is_address, open_engine
 from tests.engines.conformance import EngineConformance
 from tests.engines.stands import MilvusLiteStand, PostgresStand
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aveyb_retrieval.indexes.engines.opening import register_engine
+from aveyb_retrieval.indexes.engine import register_engine
 from tests.engines.conformance import EngineConformance
 
 pytest.importorskip("qdrant_client", reason="qdrant-client is not installed")

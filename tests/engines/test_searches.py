@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 QUERY = "zinc hull word1 word17"
 TOLERANCE = 1e-4
-SAMPLING = ("search.snapshot", "engines.collection")
+SAMPLING = ("indexes.search.snapshot", "engines.collection")
 
 
 def plain(value: Any, *, about: bool = False) -> Any:
@@ -145,7 +145,7 @@ def test_hybrid_scores_do_not_depend_on_the_order_of_documents(
 ) -> None:
     needs("our-statistics")
     for module in SAMPLING:
-        monkeypatch.setattr(f"aveyb_retrieval.indexes.{module}.SAMPLE", 16)
+        monkeypatch.setattr(f"aveyb_retrieval.{module}.SAMPLE", 16)
     collection.publish(rows)
     other = stand.collection()
     other.publish(rows[::-1])

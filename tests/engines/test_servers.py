@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from aveyb_retrieval import Retriever, build_index, publish_index, unpublish_documents
 from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, IndexLockedError, InputError
-from aveyb_retrieval.indexes.engines.opening import open_writer
+from aveyb_retrieval.indexes.engine import open_writer
 from aveyb_retrieval.indexes.search import publish
-from aveyb_retrieval.indexes.shards import StoredShards, encoded_of
+from aveyb_retrieval.indexes.vectors import StoredShards, encoded_of
 from tests.engines.stands import EMBEDDER, LocalStand, PostgresStand, PublishedCollection
 from tests.engines.test_searches import assert_same
 from tests.indexes.conftest import make_documents
@@ -69,8 +69,8 @@ def load(collection: PublishedCollection, **options: Any) -> Retriever:
 def test_the_graph_finds_what_scoring_all_vectors_finds(
     server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr("aveyb_retrieval.indexes.engines.postgres.EXACT_ROWS", 0)
-    monkeypatch.setattr("aveyb_retrieval.indexes.engines.postgres.EXACT_SHARE", 0)
+    monkeypatch.setattr("aveyb_retrieval.engines.postgres.EXACT_ROWS", 0)
+    monkeypatch.setattr("aveyb_retrieval.engines.postgres.EXACT_SHARE", 0)
     rows = make_documents(600)
     ours = LocalStand(tmp_path).collection()
     ours.publish(rows)
@@ -192,7 +192,7 @@ def test_a_retriever_survives_a_restart_of_the_server(server: PostgresServer, on
 def test_old_versions_are_removed_unless_they_are_read(
     server: PostgresServer, one: PublishedCollection, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aveyb_retrieval.indexes.engines.postgres.LOCK_WAIT", 1)
+    monkeypatch.setattr("aveyb_retrieval.engines.postgres.LOCK_WAIT", 1)
 
     def versions() -> list[str]:
         with psycopg.connect(server.conninfo("company")) as connection:

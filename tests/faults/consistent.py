@@ -24,8 +24,8 @@ from aveyb_retrieval import Retriever
 from aveyb_retrieval.errors import AveyBError
 from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.store.manifest import read_manifest
-from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
 from aveyb_retrieval.indexes.store.tables import KEYS, Tables
+from aveyb_retrieval.indexes.types import PASSAGE_BITS
 from tests.faults.processes import child, quiet
 from tests.fuzz.indexes import FACTORIES, damaged, listed, seal, sound
 from tests.indexes.fake import FakeEmbedder

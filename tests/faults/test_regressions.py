@@ -16,8 +16,8 @@ from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.store import dataset
 from aveyb_retrieval.indexes.store import dataset as session
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, read_manifest
-from aveyb_retrieval.indexes.store.numbering import expand_passages
 from aveyb_retrieval.indexes.store.tables import StoredVectors, Tables
+from aveyb_retrieval.indexes.types import expand_passages
 from tests.faults import consistent
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder

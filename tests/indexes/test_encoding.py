@@ -16,12 +16,12 @@ from aveyb_retrieval import (
     upsert_documents,
     verify_index,
 )
+from aveyb_retrieval.engines.collection import CollectionSettings
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.encoding import Encoding
-from aveyb_retrieval.indexes.engines.collection import CollectionSettings
-from aveyb_retrieval.indexes.shards import StoredShards
 from aveyb_retrieval.indexes.store.manifest import describe
+from aveyb_retrieval.indexes.vectors import StoredShards
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aveyb_retrieval.indexes.engines.facts import describe
+from aveyb_retrieval.engines.rows import describe
 
 
 def test_elements_of_lists_in_a_list_count_as_its_own() -> None:

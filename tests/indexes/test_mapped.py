@@ -15,8 +15,8 @@ from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.store import dataset
 from aveyb_retrieval.indexes.store.dataset import FILES, LAYOUT, VECTOR, MappedVectors
 from aveyb_retrieval.indexes.store.manifest import read_manifest
-from aveyb_retrieval.indexes.store.numbering import expand_passages
 from aveyb_retrieval.indexes.store.tables import Tables, fixed_lists
+from aveyb_retrieval.indexes.types import expand_passages
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 

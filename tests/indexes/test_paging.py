@@ -12,11 +12,10 @@ import pytest
 
 from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.indexes.encoding import Encoding
-from aveyb_retrieval.indexes.engines.base import EngineInfo
-from aveyb_retrieval.indexes.engines.opening import register_engine
-from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
+from aveyb_retrieval.indexes.engine import EngineInfo, register_engine
 from aveyb_retrieval.indexes.store.tables import PARTS, ShownPassage, StoredDocument, StoredPassages
 from aveyb_retrieval.indexes.store.words import language
+from aveyb_retrieval.indexes.types import PASSAGE_BITS
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.search import scoring
 from aveyb_retrieval.indexes.search.hits import estimate_tokens
 from aveyb_retrieval.indexes.search.scoring import MAXSIM_CONFIDENCE
-from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
+from aveyb_retrieval.indexes.types import PASSAGE_BITS
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 

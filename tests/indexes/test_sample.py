@@ -18,7 +18,7 @@ from aveyb_retrieval import (
 )
 from aveyb_retrieval.indexes.search import snapshot
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
-from aveyb_retrieval.indexes.store.numbering import id_digest
+from aveyb_retrieval.indexes.types import id_digest
 from tests.indexes.conftest import make_documents
 
 if TYPE_CHECKING:

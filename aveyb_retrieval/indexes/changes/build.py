@@ -23,9 +23,9 @@ from aveyb_retrieval.indexes.model import (
     writing_of,
 )
 from aveyb_retrieval.indexes.nearest.faiss_file import AUTO, NONE, create
-from aveyb_retrieval.indexes.shards import StoredShards, check_share
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory
 from aveyb_retrieval.indexes.types import silent
+from aveyb_retrieval.indexes.vectors import StoredShards, check_share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -22,11 +22,8 @@ import pyarrow as pa
 
 from aveyb_retrieval.documents.records import Notice, OnError, Record, Rejected, chain_digest, prefix_of
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
-from aveyb_retrieval.indexes.precomputed import PrecomputedVectors
-from aveyb_retrieval.indexes.shards import StoredShards, encoded_of, shard_of
 from aveyb_retrieval.indexes.store.dataset import FORMS, WORDS
 from aveyb_retrieval.indexes.store.manifest import Counts
-from aveyb_retrieval.indexes.store.numbering import MAX_PASSAGES, PASSAGE_BITS, rank_of
 from aveyb_retrieval.indexes.store.tables import (
     CODES,
     COUNTS,
@@ -38,14 +35,18 @@ from aveyb_retrieval.indexes.store.tables import (
 )
 from aveyb_retrieval.indexes.store.words import joined, rules_of
 from aveyb_retrieval.indexes.types import (
+    MAX_PASSAGES,
+    PASSAGE_BITS,
     EmbedderLike,
     Encoded,
     FloatArray,
     Progress,
     check_fingerprint,
+    rank_of,
     silent,
     unusable,
 )
+from aveyb_retrieval.indexes.vectors import PrecomputedVectors, StoredShards, encoded_of, shard_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -24,9 +24,8 @@ from aveyb_retrieval.indexes.changes.ingest import Ingestion, left_out_of
 from aveyb_retrieval.indexes.changes.update import open_model
 from aveyb_retrieval.indexes.model import BuildOptions, SyncOptions, check_options, reading_of, writing_of
 from aveyb_retrieval.indexes.store.manifest import Changes, IndexDirectory, hold_visible, read_manifest
-from aveyb_retrieval.indexes.store.numbering import rank_of
 from aveyb_retrieval.indexes.store.tables import Tables
-from aveyb_retrieval.indexes.types import Progress, silent
+from aveyb_retrieval.indexes.types import Progress, rank_of, silent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -44,9 +44,9 @@ from aveyb_retrieval.indexes.store.manifest import (
     version_name,
     writer_lock,
 )
-from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, expand_passages
 from aveyb_retrieval.indexes.store.tables import Tables
-from aveyb_retrieval.version import package_version
+from aveyb_retrieval.indexes.types import PASSAGE_BITS, expand_passages
+from aveyb_retrieval.system import package_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

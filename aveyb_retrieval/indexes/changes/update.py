@@ -33,8 +33,7 @@ from aveyb_retrieval.indexes.model import (
 from aveyb_retrieval.indexes.store import filters
 from aveyb_retrieval.indexes.store.filters import OWN, warn_of_filter
 from aveyb_retrieval.indexes.store.manifest import read_manifest
-from aveyb_retrieval.indexes.store.numbering import check_ids
-from aveyb_retrieval.indexes.types import silent
+from aveyb_retrieval.indexes.types import check_ids, silent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

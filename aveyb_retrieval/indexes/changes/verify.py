@@ -34,10 +34,9 @@ from aveyb_retrieval.indexes.store.manifest import (
     hold_visible,
     writer_lock,
 )
-from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, expand_passages, number_range, rank_of
 from aveyb_retrieval.indexes.store.tables import CODES, COUNTS, StoredVectors, Tables, ids_of, texts_of_passages
 from aveyb_retrieval.indexes.store.words import rules_of
-from aveyb_retrieval.indexes.types import Progress, silent
+from aveyb_retrieval.indexes.types import PASSAGE_BITS, Progress, expand_passages, number_range, rank_of, silent
 from aveyb_retrieval.wording import how_it_ended
 
 if TYPE_CHECKING:

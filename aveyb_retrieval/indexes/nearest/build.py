@@ -15,8 +15,7 @@ import numpy as np
 
 from aveyb_retrieval.indexes.nearest import faiss_file
 from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher
-from aveyb_retrieval.indexes.nearest.memory import search as search_exactly
-from aveyb_retrieval.indexes.nearest.tiers import Nearest
+from aveyb_retrieval.indexes.nearest.tiers import Nearest, search_exactly
 from aveyb_retrieval.indexes.store.manifest import Tier
 from aveyb_retrieval.indexes.types import silent
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from aveyb_retrieval.errors import AveyBError
 from aveyb_retrieval.indexes.nearest.faiss_file import import_faiss, list_ids
-from aveyb_retrieval.indexes.store.numbering import number_range
+from aveyb_retrieval.indexes.types import number_range
 from aveyb_retrieval.system import forbid_dumps
 from aveyb_retrieval.wording import how_it_ended
 

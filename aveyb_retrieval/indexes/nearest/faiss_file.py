@@ -24,7 +24,7 @@ import numpy as np
 from aveyb_retrieval import files
 from aveyb_retrieval.errors import BackendError, ConfigError, IndexFormatError, extra_for
 from aveyb_retrieval.indexes.nearest import faiss_structure
-from aveyb_retrieval.indexes.store.numbering import number_range
+from aveyb_retrieval.indexes.types import number_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aveyb_retrieval.indexes.engines.base import passage_numbers
+from aveyb_retrieval.indexes.engine import passage_numbers
 from aveyb_retrieval.indexes.search import scoring
 from aveyb_retrieval.indexes.search.copies import Copies
 from aveyb_retrieval.indexes.search.scoring import (
@@ -21,8 +21,7 @@ from aveyb_retrieval.indexes.search.scoring import (
     with_neighbors,
 )
 from aveyb_retrieval.indexes.search.search import Best, Search
-from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
-from aveyb_retrieval.indexes.types import inner_products
+from aveyb_retrieval.indexes.types import PASSAGE_BITS, inner_products
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

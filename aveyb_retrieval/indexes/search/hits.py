@@ -16,8 +16,9 @@ from aveyb_retrieval.errors import ConfigError, IndexFormatError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from aveyb_retrieval.documents.records import Page, Pages
-    from aveyb_retrieval.indexes.engines.base import EngineView
+    from aveyb_retrieval.documents.records import Page
+    from aveyb_retrieval.documents.records import Pages
+    from aveyb_retrieval.indexes.engine import EngineView
     from aveyb_retrieval.indexes.search.sentences import Cited, Sentences, Span
     from aveyb_retrieval.indexes.store.tables import Part, StoredDocument
 

@@ -11,15 +11,15 @@ from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.search.several import SeveralView
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.store.filters import advice_on, compile_filter
-from aveyb_retrieval.indexes.store.numbering import check_ids
 from aveyb_retrieval.indexes.store.tables import MOST_GIVEN, most_frequent
+from aveyb_retrieval.indexes.types import check_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from aveyb_retrieval.documents.records import FileOrigin
-    from aveyb_retrieval.indexes.engines.base import EngineView
+    from aveyb_retrieval.indexes.engine import EngineView
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
 
 BATCH = 256  # documents that are read at once

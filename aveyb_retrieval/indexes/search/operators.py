@@ -18,14 +18,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.indexes.store.letters import UNSPACED
-from aveyb_retrieval.indexes.store.synonyms import protected_words, read_synonyms, synonyms_of
 from aveyb_retrieval.indexes.store.vocabulary import swaps, within
+from aveyb_retrieval.indexes.store.words import UNSPACED, protected_words, read_synonyms, synonyms_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aveyb_retrieval.indexes.engines.base import EngineView
+    from aveyb_retrieval.indexes.engine import EngineView
     from aveyb_retrieval.indexes.store.words import Language
 
 MOST = 100  # conditions of a query

@@ -67,7 +67,7 @@ class SearchOptions(TypedDict, total=False):
         operators: Whether signs in the query are conditions: "a phrase", +must, -mustnot, begin* and typo~, as
             `aveyb_retrieval.indexes.search.operators` says. Default False: they are text.
         synonyms: More synonyms than the index was built with: the path of a file, or its lines (see
-            `aveyb_retrieval.indexes.store.synonyms`); None (default) for no more.
+            `aveyb_retrieval.indexes.store.words`); None (default) for no more.
         boost: Weights of fields of numbers or, with half-lives, of dates, that move the candidates after `rerank` and
             `min_score`: see `aveyb_retrieval.indexes.search.scoring`.
     """

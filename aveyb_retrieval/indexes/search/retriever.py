@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union, overload
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.indexes.engines.opening import is_address, open_engine
+from aveyb_retrieval.indexes.engine import is_address, open_engine
 from aveyb_retrieval.indexes.model import Model, check_loaded, load_model, load_recorded
 from aveyb_retrieval.indexes.search import lookup, reading
 from aveyb_retrieval.indexes.search.documents import DocumentSearch
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Self, Unpack
 
-    from aveyb_retrieval.indexes.engines.base import EngineInfo, EngineView, VectorEngine
+    from aveyb_retrieval.indexes.engine import EngineInfo, EngineView, VectorEngine
     from aveyb_retrieval.indexes.search.hits import Hit
     from aveyb_retrieval.indexes.search.lookup import Document
     from aveyb_retrieval.indexes.search.reading import Excerpt, Match, Section

@@ -44,14 +44,13 @@ import numpy as np
 import numpy.typing as npt
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.indexes.engines.base import passage_numbers
+from aveyb_retrieval.indexes.engine import passage_numbers
 from aveyb_retrieval.indexes.store.filters import field_keys, is_number
-from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
 from aveyb_retrieval.indexes.store.words import K1, B
-from aveyb_retrieval.indexes.types import inner_products, unit_rows
+from aveyb_retrieval.indexes.types import PASSAGE_BITS, inner_products, unit_rows
 
 if TYPE_CHECKING:
-    from aveyb_retrieval.indexes.engines.base import EngineView, Selection
+    from aveyb_retrieval.indexes.engine import EngineView, Selection
     from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassages
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 

@@ -40,14 +40,13 @@ from aveyb_retrieval.indexes.search.scoring import (
     word_weights,
 )
 from aveyb_retrieval.indexes.search.sentences import Sentences
-from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
 from aveyb_retrieval.indexes.store.tables import PARTS, StoredPassages
-from aveyb_retrieval.indexes.types import inner_products
+from aveyb_retrieval.indexes.types import PASSAGE_BITS, inner_products
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from aveyb_retrieval.indexes.engines.base import EngineView
+    from aveyb_retrieval.indexes.engine import EngineView
     from aveyb_retrieval.indexes.search.hits import Hit
     from aveyb_retrieval.indexes.search.operators import Sought
     from aveyb_retrieval.indexes.search.options import Options

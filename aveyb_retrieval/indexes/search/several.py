@@ -21,14 +21,14 @@ from aveyb_retrieval.indexes.encoding import KEPT
 from aveyb_retrieval.indexes.search.scoring import word_weights
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.store.filters import warn_of_filter
-from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
 from aveyb_retrieval.indexes.store.tables import PARTS, StoredPassages
 from aveyb_retrieval.indexes.store.vocabulary import Vocabulary
+from aveyb_retrieval.indexes.types import PASSAGE_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from aveyb_retrieval.indexes.engines.base import EngineInfo, EngineView, Selection, VectorEngine
+    from aveyb_retrieval.indexes.engine import EngineInfo, EngineView, Selection, VectorEngine
     from aveyb_retrieval.indexes.search.operators import Sought
     from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.indexes.store.tables import Part, ShownPassage, StoredDocument

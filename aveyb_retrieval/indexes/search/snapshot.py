@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
-from aveyb_retrieval.indexes.engines.base import SAMPLE, EngineInfo
+from aveyb_retrieval.indexes.engine import SAMPLE, EngineInfo
 from aveyb_retrieval.indexes.nearest.tiers import Nearest
 from aveyb_retrieval.indexes.store import filters
 from aveyb_retrieval.indexes.store.dataset import WORDS, check_fork
 from aveyb_retrieval.indexes.store.filters import no_such_field, warn_of_filter
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest, check_files, hold_visible
-from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
 from aveyb_retrieval.indexes.store.tables import PARTS, StoredTokens, StoredVectors, Tables, count_values
 from aveyb_retrieval.indexes.store.words import Language, rules_of
+from aveyb_retrieval.indexes.types import PASSAGE_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

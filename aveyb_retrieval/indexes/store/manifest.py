@@ -38,7 +38,7 @@ from aveyb_retrieval import files
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, IndexLockedError
 from aveyb_retrieval.files import FileInfo  # noqa: TC001  # msgspec reads it
 from aveyb_retrieval.indexes.encoding import Encoding  # noqa: TC001  # msgspec reads it
-from aveyb_retrieval.indexes.store.numbering import END
+from aveyb_retrieval.indexes.types import END
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -30,8 +30,8 @@ from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.store.dataset import FORMS, LAYOUT, VECTOR, WORDS, Dataset
 from aveyb_retrieval.indexes.store.filters import ALL, OWN, compile_filter, json_path, no_such_field, quoted
 from aveyb_retrieval.indexes.store.manifest import TABLES
-from aveyb_retrieval.indexes.store.numbering import END, MAX_PASSAGES, PASSAGE_BITS, expand_passages
 from aveyb_retrieval.indexes.store.words import PLAIN
+from aveyb_retrieval.indexes.types import END, MAX_PASSAGES, PASSAGE_BITS, expand_passages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

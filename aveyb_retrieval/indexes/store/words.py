@@ -1,39 +1,208 @@
 """How words are found in a text: the same way where it is stored and where it is searched for, in every engine.
 
-A text becomes a list of words (`letters` says where they begin and how letters are compared), stemmed by Snowball's
-rules for the language, then without accents. Runs of a script that writes no spaces become all pairs of neighbors.
-Engines store the words with spaces between them and look for words as they are, so all of them find the same.
+A text becomes a list of words, stemmed by Snowball's rules for the language, then without accents. Runs of a script
+that writes no spaces become all pairs of neighbors. Engines store the words with spaces between them and look for words
+as they are, so all of them find the same.
 
 Behind the words in their order stands what they are found by besides, so that phrases stay phrases: the letters of
 unspaced runs, the parts of camelCase, and of a word with accents the stems with them and of the word without them.
+
+Letters are compared by one form of each, whatever form they are written in:
+
+    cleaned(text)    Unicode's compatibility form (NFKC), without what nobody sees (soft hyphens, joiners, marks of
+                     direction), without the points of Arabic, Hebrew and Syriac
+    spelled(word)    of a cleaned word: the case folded (NFC), in Turkish with dotted and dotless i
+    folded(word)     of a spelled word: without the accents of Latin and Greek letters; those of other scripts are
+                     other letters, but for the Russian yo
+
+Runs of letters, digits and the marks on them are words, as between the boundaries of UAX 29, which however joins some
+of them by signs: `3.14`, `foo_bar` and `don't` are two words each here, so that each part is found by itself.
+
+One small text file says which words of a collection are synonyms, and which are protected:
+
+    # a comment
+    car, automobile, motor car     a query for one of them also looks for the others
+    k8s => kubernetes              a query for the left one looks for those on the right instead
+    wings                          a word by itself is protected: no stemmer changes it
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain, pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
-from aveyb_retrieval.errors import ConfigError
+import regex
+
+from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.files import read_bounded
 from aveyb_retrieval.indexes.encoding import ENGLISH
-from aveyb_retrieval.indexes.store.letters import (
-    LETTER,
-    UNSPACED,
-    WORD,
-    cleaned,
-    folded,
-    letters_written,
-    runs_of,
-    spelled,
-)
-from aveyb_retrieval.indexes.store.synonyms import Synonym, protected_words, synonyms_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from aveyb_retrieval.indexes.encoding import Encoding
+
+
+# what is not visible by itself, the long line of Arabic, and points
+_UNSEEN = regex.compile(
+    r"[\p{Default_Ignorable_Code_Point}\u0640"
+    r"\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06dc\u06df-\u06e8\u06ea-\u06ed\u0898-\u089f\u08ca-\u08ff"
+    r"\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0711\u0730-\u074a]+"
+)
+_BLANKS = {code: " " for code in range(128) if not chr(code).isalnum()}
+# letters of Europe, and signs: none of them is a mark, or unseen, and a faster engine knows enough of them
+_PLAIN = re.compile(
+    "[\x00-\xac\xae-\u02ff\u0370-\u0482\u048a-\u0588\u1e00-\u1fff\u2010-\u2029\u2030-\u205e\u20a0-\u20cf\u2100-\u2bff]*"
+)
+_PLAIN_WORD = re.compile(r"[^\W_]+")
+WORD = regex.compile(r"[\p{L}\p{N}][\p{L}\p{N}\p{M}]*+")
+# Scripts that write no spaces between their words: Hiragana, Katakana, Chinese characters, Thai, Lao, Burmese, Khmer;
+# and Korean syllables, whose endings spaces do not part. Marks belong to the letter before them.
+UNSPACED = regex.compile(
+    r"(?:[\u3041-\u30ff\u31f0-\u31ff\p{Han}\uac00-\ud7af"
+    r"\p{Thai}\p{Lao}\p{Myanmar}\p{Khmer}--[\p{N}\p{P}]]\p{M}*+)++",
+    regex.VERSION1,
+)
+LETTER = regex.compile(r"\P{M}\p{M}*+|\p{M}++")  # with its marks; marks without one at a beginning
+# what begins a part of a text that is normalized by itself: no mark, no later part of a Korean syllable, nothing unseen
+_BEGINS = regex.compile(r"[^\p{M}\p{Default_Ignorable_Code_Point}\u1160-\u11ff\u3099\u309a\uff9e\uff9f]")
+_TURKISH = {ord("I"): "\u0131", ord("\u0130"): "i"}
+_NO_DECOMPOSITION = dict(zip("øđłħŧıðəɨ\u0451", "odlhtidei\u0435", strict=True)) | {
+    "æ": "ae",
+    "œ": "oe",
+    "þ": "th",
+}
+
+
+def runs_of(text: str) -> list[str]:
+    """The runs of letters, digits and marks of a text, in order, as `WORD` finds them in the cleaned text."""
+    if text.isascii():  # most texts are, and this is much of a build's work
+        return text.translate(_BLANKS).split()
+    text = unicodedata.normalize("NFKC", text)
+    if _PLAIN.fullmatch(text):
+        return _PLAIN_WORD.findall(text)
+    return WORD.findall(_UNSEEN.sub("", text))
+
+
+def cleaned(text: str) -> str:
+    """The text in one form, without what is not seen."""
+    if text.isascii():
+        return text
+    return _UNSEEN.sub("", unicodedata.normalize("NFKC", text))
+
+
+def spelled(word: str, *, turkish: bool = False) -> str:
+    """A cleaned word without a difference of case."""
+    word = (word.translate(_TURKISH) if turkish else word).casefold()
+    return word if word.isascii() else unicodedata.normalize("NFC", word)
+
+
+def folded(word: str) -> str:
+    """A spelled word without accents."""
+    return word if word.isascii() else word.translate(_ACCENTS)
+
+
+class _Accents(dict[int, str]):
+    """Letters without accents by code points, remembered."""
+
+    def __missing__(self, code: int) -> str:
+        letter = chr(code)
+        base, *marks = list(unicodedata.normalize("NFD", letter))
+        alone = 0x300 <= code < 0x370  # an accent that is not put together with its letter
+        plain = "" if alone else base if marks and base < "\u0400" else letter
+        self[code] = _NO_DECOMPOSITION.get(letter, plain)
+        return self[code]
+
+
+_ACCENTS = _Accents()
+
+
+def letters_written(text: str) -> tuple[list[int], list[int]] | None:
+    """Where what each character of `cleaned(text)` was made of begins and ends; None: at its own place."""
+    if text.isascii() or (unicodedata.is_normalized("NFKC", text) and _UNSEEN.search(text) is None):
+        return None
+    starts = [found.start() for found in _BEGINS.finditer(text)]
+    if not starts or starts[0]:
+        starts.insert(0, 0)
+    begins, ends = list[int](), list[int]()
+    for start, stop in zip(starts, [*starts[1:], len(text)], strict=True):
+        count = len(cleaned(text[start:stop]))
+        begins += [start] * count
+        ends += [stop] * count
+    return begins, ends
+
+
+MOST_BYTES = 1 << 20
+MOST_LINES = 10_000
+_COMMENT = re.compile(r"(?:^|\s)#")
+
+
+class Synonym(NamedTuple):
+    """What a query for some words also looks for, or `instead` of them."""
+
+    words: str
+    others: tuple[str, ...]
+    instead: bool
+
+
+def read_synonyms(source: str | Path | list[str] | tuple[str, ...]) -> str:
+    """Read a file, or its lines, and check them: lines as they are kept, without comments.
+
+    Raises:
+        InputError: the file cannot be read, or a line says nothing.
+        ConfigError: `source` is neither a path nor a list of lines.
+    """
+    if isinstance(source, (str, Path)):
+        try:
+            lines = read_bounded(Path(source), MOST_BYTES + 1).decode()[: MOST_BYTES + 1].splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"synonyms: {source}: cannot be read as UTF-8 text ({error})") from error
+        where = str(source)
+    elif isinstance(source, (list, tuple)) and all(isinstance(line, str) for line in source):
+        lines, where = [part for line in source for part in line.splitlines()], "synonyms"
+    else:
+        raise ConfigError(f"synonyms={source!r}: must be the path of a file, or a list of its lines")
+    kept = []
+    for number, line in enumerate(lines, start=1):
+        if said := _COMMENT.split(line, maxsplit=1)[0].strip():
+            _read_line(said, f"{where}, line {number}")
+            kept.append(said)
+    if len(kept) > MOST_LINES or sum(map(len, kept)) > MOST_BYTES:
+        raise InputError(f"{where}: {len(kept):,} lines; at most {MOST_LINES:,} in {MOST_BYTES:,} bytes")
+    return "\n".join(kept)
+
+
+def synonyms_of(lines: str) -> tuple[Synonym, ...]:
+    """The synonyms among lines that were read."""
+    return tuple(each for line in lines.splitlines() for each in _read_line(line, "synonyms"))
+
+
+def protected_words(lines: str) -> list[str]:
+    """The protected words among lines that were read."""
+    return [line for line in lines.splitlines() if "," not in line and "=>" not in line]
+
+
+def _read_line(line: str, where: str) -> list[Synonym]:
+    left, arrow, right = line.partition("=>")
+    if arrow:
+        others = tuple(each.strip() for each in right.split(",") if each.strip())
+        if not left.strip() or not others or "=>" in right or "," in left:
+            raise InputError(f"{where}: {line!r}: write it as `k8s => kubernetes`, with one word or phrase on the left")
+        return [Synonym(left.strip(), others, instead=True)]
+    group = [each.strip() for each in line.split(",")]
+    if len(group) == 1:
+        if len(line.split()) > 1:
+            raise InputError(f"{where}: {line!r}: a protected word is one word; part synonyms by commas")
+        return []
+    if not all(group):
+        raise InputError(f"{where}: {line!r}: nothing stands before or behind a comma")
+    return [Synonym(word, tuple(other for other in group if other != word), instead=False) for word in group]
+
 
 V = TypeVar("V")
 

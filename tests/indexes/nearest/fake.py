@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aveyb_retrieval.indexes.store.numbering import number_range
+from aveyb_retrieval.indexes.types import number_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from aveyb_retrieval.errors import BackendError, ConfigError, IndexFormatError
-from aveyb_retrieval.indexes.nearest import build, faiss_file, memory, tiers
+from aveyb_retrieval.indexes.nearest import build, faiss_file, tiers
 from aveyb_retrieval.indexes.nearest.build import make_tier, tune_tier
 from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher
 from aveyb_retrieval.indexes.nearest.tiers import Nearest
-from aveyb_retrieval.indexes.store.numbering import number_range
+from aveyb_retrieval.indexes.types import number_range
 from tests.indexes.nearest.fake import FakeVectors, unit
 
 if TYPE_CHECKING:
@@ -225,14 +225,14 @@ def test_other_devices_are_refused(tmp_path: Path) -> None:
 
 def test_a_card_that_is_too_small_is_told_with_what_would_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    spare = 2 * memory.LARGEST_BLOCK * (DIM + 256)
+    spare = 2 * tiers.LARGEST_BLOCK * (DIM + 256)
     monkeypatch.setattr(memory, "check_device", lambda device: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (spare + 2 * DIM * 7, 0))
     stored = FakeVectors.random("document", 10, DIM)
     with pytest.raises(BackendError, match=r"'cuda:1': 10 vectors of 24 .* enough for 7 vectors"):
         Nearest.open(tmp_path, "document", [], stored, 10, device="cuda:1")
     assert stored.scanned == 0
-    memory.check_room("cuda:1", 7, DIM)
+    tiers.check_room("cuda:1", 7, DIM)
 
 
 def test_two_wheels_of_faiss_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

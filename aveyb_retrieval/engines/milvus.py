@@ -25,20 +25,19 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 import numpy as np
 
+from aveyb_retrieval.engines.collection import NOT_THERE, Collection, CollectionView
+from aveyb_retrieval.engines.rows import FactFilters, ascii_word
 from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, InputError, extra_for
-from aveyb_retrieval.indexes.engines.base import SAMPLE
-from aveyb_retrieval.indexes.engines.collection import NOT_THERE, Collection, CollectionView
-from aveyb_retrieval.indexes.engines.facts import FactFilters
-from aveyb_retrieval.indexes.engines.words import ascii_word
-from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
+from aveyb_retrieval.indexes.engine import SAMPLE
 from aveyb_retrieval.indexes.store.words import K1, B
+from aveyb_retrieval.indexes.types import PASSAGE_BITS
 from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from aveyb_retrieval.documents.records import Record
-    from aveyb_retrieval.indexes.engines.collection import Address, CollectionSettings, DocumentRow, Rows, Version
+    from aveyb_retrieval.engines.collection import Address, CollectionSettings, DocumentRow, Rows, Version
     from aveyb_retrieval.indexes.store.filters import Condition, Filter
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 

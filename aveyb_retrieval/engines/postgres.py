@@ -16,17 +16,16 @@ from urllib.parse import urlunsplit
 
 import numpy as np
 
+from aveyb_retrieval.engines.collection import Collection, CollectionView
+from aveyb_retrieval.engines.rows import POSTING, FactFilters, ascii_word, bm25, pack_postings, word_key
 from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, IndexLockedError, InputError, extra_for
-from aveyb_retrieval.indexes.engines.collection import Collection, CollectionView
-from aveyb_retrieval.indexes.engines.facts import FactFilters
-from aveyb_retrieval.indexes.engines.words import POSTING, ascii_word, bm25, pack_postings, word_key
-from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, expand_passages
+from aveyb_retrieval.indexes.types import PASSAGE_BITS, expand_passages
 from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from aveyb_retrieval.indexes.engines.collection import Address, CollectionSettings, Rows, Version
+    from aveyb_retrieval.engines.collection import Address, CollectionSettings, Rows, Version
     from aveyb_retrieval.indexes.search.operators import Sought
     from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind

@@ -1,29 +1,36 @@
-"""What a search needs of the place where vectors and words live, as protocols.
+"""What a search needs of the place where vectors and words live, as protocols; from an address to such a place.
 
-Our own files (FAISS and Lance: `aveyb_retrieval.indexes.search.retriever`) are one engine; a database server is
-another, and other packages bring theirs (`opening`). Fusion, passages, thresholds and reranking are ours and work on
-any engine. What an engine has to do is small: name documents by numbers,
-find the nearest vectors and the best matches by words, and give back what is stored under a number.
+Our own files (FAISS and Lance: `aveyb_retrieval.indexes.search.retriever`) are one engine; a database server
+(`aveyb_retrieval.engines`) is another, and other packages bring theirs. Fusion, passages, thresholds and reranking are
+ours and work on any engine. What an engine has to do is small: name documents by numbers, find the nearest vectors and
+the best matches by words, and give back what is stored under a number.
 
-Numbers are those of `aveyb_retrieval.indexes.store.numbering`: a document has one number as long as it is stored, and
-passage `i` of document `doc` has `doc << 20 | i`.
+Numbers are those of `aveyb_retrieval.indexes.types`: a document has one number as long as it is stored, and passage `i`
+of document `doc` has `doc << 20 | i`.
+
+Engines of other packages join by an entry point of the group `aveyb_retrieval.engines`: its name is the scheme of their
+addresses, its object (a subclass of `Collection`, or a module) has `open_engine` and `open_writer` of an address.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.encoding import GRANULARITIES
-from aveyb_retrieval.indexes.store.numbering import expand_passages
 from aveyb_retrieval.indexes.store.tables import PARTS
+from aveyb_retrieval.indexes.types import expand_passages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from aveyb_retrieval.engines.collection import Collection
     from aveyb_retrieval.indexes.encoding import Encoding
     from aveyb_retrieval.indexes.search.operators import Sought
     from aveyb_retrieval.indexes.store.filters import Filter
@@ -37,6 +44,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.vocabulary import Vocabulary
     from aveyb_retrieval.indexes.store.words import Language
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
+
 
 SAMPLE = 1024  # documents whose mean vector stands for that of all: those whose ids have the least hashes
 Selection = Any  # what `EngineView.select` made of a filter; only the view that made it reads it
@@ -189,3 +197,49 @@ class VectorEngine(Protocol):
 
     def close(self) -> None:
         """Let go of files and connections. Searching afterwards is an error."""
+
+
+GROUP = "aveyb_retrieval.engines"
+_OURS = dict.fromkeys(("postgresql", "postgres"), "postgres:PostgresCollection")
+_OURS["milvus"] = "milvus:MilvusCollection"
+
+
+def register_engine(scheme: str, engine: Any) -> None:
+    """Add an engine for this process, as an entry point does for all."""
+    _kinds()[scheme] = engine
+
+
+def is_address(path: object) -> bool:
+    """Whether a name is the address of an engine, not of a directory."""
+    return isinstance(path, str) and "://" in path and path.partition("://")[0] in _kinds()
+
+
+def open_engine(address: str) -> VectorEngine:
+    """Open a collection for searching.
+
+    Raises:
+        EngineError: the server does not answer, or refuses.
+        IndexFormatError: nothing is published there.
+        ConfigError: this is not the address of a collection.
+    """
+    return _module(address).open_engine(address)
+
+
+def open_writer(address: str) -> Collection:
+    """Connect to a server to write a collection, or raise what `open_engine` does."""
+    return _module(address).open_writer(address)
+
+
+def _module(address: str) -> Any:
+    scheme = address.partition("://")[0]
+    if scheme not in _kinds():
+        raise ConfigError(f"{scheme}://: an engine of this kind is not known; known are {', '.join(_kinds())}")
+    found = _kinds()[scheme]
+    return found.load() if isinstance(found, EntryPoint) else found
+
+
+@cache
+def _kinds() -> dict[str, Any]:
+    """The engines by scheme: entry points, loaded when they are needed, and what was added."""
+    ours = {scheme: EntryPoint(scheme, f"aveyb_retrieval.engines.{where}", GROUP) for scheme, where in _OURS.items()}
+    return {point.name: point for point in entry_points(group=GROUP)} | ours

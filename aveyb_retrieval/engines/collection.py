@@ -19,15 +19,17 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from aveyb_retrieval.documents.records import FileOrigin, Pages
+from aveyb_retrieval.documents.records import FileOrigin
+from aveyb_retrieval.documents.records import Pages
+from aveyb_retrieval.engines.rows import ascii_word
+from aveyb_retrieval.engines.rows import describe
+from aveyb_retrieval.engines.rows import kept_words
 from aveyb_retrieval.errors import AveyBError, ConfigError, EngineError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.encoding import KEPT, Encoding
-from aveyb_retrieval.indexes.engines.base import SAMPLE, EngineInfo
-from aveyb_retrieval.indexes.engines.facts import describe
-from aveyb_retrieval.indexes.engines.words import ascii_word, kept_words
-from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS, expand_passages, rank_of
+from aveyb_retrieval.indexes.engine import SAMPLE, EngineInfo
 from aveyb_retrieval.indexes.store.tables import PARTS, ShownPassage, StoredDocument, StoredPassages, held_words
 from aveyb_retrieval.indexes.store.words import Language, rules_of
+from aveyb_retrieval.indexes.types import PASSAGE_BITS, expand_passages, rank_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from aveyb_retrieval.documents.records import Record
+from aveyb_retrieval.engines.collection import CollectionSettings
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.engines.collection import CollectionSettings
-from aveyb_retrieval.indexes.engines.opening import is_address, open_engine, open_writer
-from aveyb_retrieval.indexes.shards import StoredShards, encoded_of
+from aveyb_retrieval.indexes.engine import is_address, open_engine, open_writer
 from aveyb_retrieval.indexes.types import EncodedRow, Progress, silent
+from aveyb_retrieval.indexes.vectors import StoredShards, encoded_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -1,0 +1,1 @@
+"""Indexes in database servers: PostgreSQL and Milvus."""
