@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.changes.change import Report
     from aveyb_retrieval.indexes.changes.sync import SyncPlan
     from aveyb_retrieval.indexes.search.hits import Hit
-    from aveyb_retrieval.indexes.search.lookup import Document
+    from aveyb_retrieval.indexes.search.reading import Document
 
 _NAMED = 20  # lines or files that a summary names
 
@@ -438,7 +438,7 @@ def publish(source: str, to: str, quiet: bool, **arguments: Any) -> None:
 
     Readers see them all at once when they are complete. If it is interrupted, run the same command again to continue.
     """
-    from aveyb_retrieval.indexes.search.publish import publish_index
+    from aveyb_retrieval.indexes.engines.publish import publish_index
 
     with progress_bar(not quiet) as progress:
         report = publish_index(source, to, progress=progress, **arguments)
@@ -455,7 +455,7 @@ def publish(source: str, to: str, quiet: bool, **arguments: Any) -> None:
 @click.option("--missing-ok", is_flag=True, help="Ignore ids that are not in the collection.")
 def unpublish(ids: tuple[str, ...], to: str, **options: Any) -> None:
     """Remove documents from a collection by IDS or by a filter."""
-    from aveyb_retrieval.indexes.search.publish import unpublish_documents
+    from aveyb_retrieval.indexes.engines.publish import unpublish_documents
 
     removed = unpublish_documents(to, ids, **options)
     click.echo(f"removed: {removed:,} documents")

@@ -26,7 +26,7 @@ import pytest
 
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.changes.build import build_index
-from aveyb_retrieval.indexes.search.publish import publish_index, unpublish_documents
+from aveyb_retrieval.indexes.engines.publish import publish_index, unpublish_documents
 from aveyb_retrieval.indexes.search.retriever import Retriever
 from aveyb_retrieval.indexes.types import EncodedRow
 
@@ -284,7 +284,7 @@ class EngineConformance:
 
     def test_an_interrupted_publication(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         """It shows nothing, and goes on where it was."""
-        monkeypatch.setattr("aveyb_retrieval.indexes.search.publish.BATCH_DOCUMENTS", 10)
+        monkeypatch.setattr("aveyb_retrieval.indexes.engines.publish.BATCH_DOCUMENTS", 10)
         build_index(make_documents(40), tmp_path / "made", model=MODEL)
         address = self.fresh()
 

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from aveyb_retrieval import Retriever, build_index, publish_index
 from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, InputError
+from aveyb_retrieval.indexes.engines import publish
 from aveyb_retrieval.indexes.engines.milvus import FILTERS, MilvusCollection
-from aveyb_retrieval.indexes.search import publish
 from tests.engines.stands import EMBEDDER, MilvusLiteStand, PublishedCollection
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder

@@ -9,7 +9,7 @@ import numpy as np
 
 from aveyb_retrieval.indexes.engines.base import passage_numbers
 from aveyb_retrieval.indexes.search import scoring
-from aveyb_retrieval.indexes.search.copies import Copies
+from aveyb_retrieval.indexes.search.hits import Copies
 from aveyb_retrieval.indexes.search.scoring import (
     Match,
     background,

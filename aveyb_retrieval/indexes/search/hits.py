@@ -1,33 +1,71 @@
-"""What a search gives back."""
+"""What a search gives back: hits with their passages, sentences that these are cited by, words that may be meant.
+
+The best sentence of a passage, and what stands over it:
+
+    score(sentence) = sum over the query's tokens t of  w(t) * max over the sentence's tokens u of  cos(t, u)
+
+The vectors are the model's embeddings of tokens, which know synonyms and need no layer to run: looking them up and
+multiplying them takes about a millisecond for a passage. w(t) is the weight of the word that a token belongs to, by
+how few passages hold it, and 0 of a word that is not looked up. Without such vectors a cosine is 1 for an equal word,
+else 0.
+
+Copies are texts whose words are equal, whatever their case, spaces and punctuation. All else may carry the meaning and
+makes texts different: the order of words, a negation, a number as it is written (`1.5`, `1,500`, `-5`, `(5)`, `3/4`), a
+sign (`%`, `€`, `<`, `?`).
+"""
 
 from __future__ import annotations
 
 import re
 import reprlib
-from bisect import bisect_left
+import unicodedata
+from bisect import bisect
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cached_property
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property, partial
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+import regex
+
 from aveyb_retrieval.encoder.text.outline import outline
-from aveyb_retrieval.errors import ConfigError, IndexFormatError
+from aveyb_retrieval.errors import IndexFormatError
+from aveyb_retrieval.indexes.store.letters import UNSPACED
+from aveyb_retrieval.indexes.store.vocabulary import edits, swaps, within
+from aveyb_retrieval.indexes.types import WordVectors, token_width
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from aveyb_retrieval.documents.pages import Page, Pages
     from aveyb_retrieval.indexes.engines.base import EngineView
-    from aveyb_retrieval.indexes.search.sentences import Cited, Sentences, Span
     from aveyb_retrieval.indexes.store.tables import Part, StoredDocument
+    from aveyb_retrieval.indexes.store.words import Finder
+    from aveyb_retrieval.indexes.types import EmbedderLike, FloatArray
+
+Span = tuple[int, int]
 
 # What of passages and hits is read when it is asked for.
 CITED = ("heading", "headings", "page", "page_label", "page_unit", "pages")
 LATER = ("text", "metadata", "highlights", "best_sentence", *CITED)
 BEGINNING = 10_000  # characters of a document without passages in which words are looked for
+SUGGESTED = 3  # words in place of one that no document has
 _BRIEF = reprlib.Repr()
 _BRIEF.maxstring = _BRIEF.maxother = 100
 _BRIEF.maxdict = 10
+_COMPARED_FIRST = 50  # words: most texts differ in them
+_DASHES = dict.fromkeys([*range(0x2010, 0x2015), 0x2212], "-")
+_SAID = regex.compile(
+    r"""(?:(?<!\w)[.,])?\d+(?:[.,:/'-]\d+)*   # a number, date or time
+      | (?<!\w)-(?=[\w.\p{Sc}])               # a minus, but no dash of a list or between words
+      | \((?=\p{Sc}?[.,]?\d)                  # the minus of accounts
+      | !(?=\S)                               # "not" in code
+      | (?<=\w)\#                             # C#
+      | [^\W\d_]+
+      | [^\w\s.,;:!"'(){}\[\]*_`\#~\p{Pi}\p{Pf}\p{Ps}\p{Pe}…。、，；：！-]""",  # noqa: RUF001  # other scripts' points
+    regex.VERBOSE,
+)
 
 
 class _Shown:
@@ -211,7 +249,7 @@ class Hit(_Shown):
             them, ascending: in the passages and the context given, or in the first 10,000 characters of a document
             without passages. Empty where a vector was searched for.
         best_sentence: The characters in `text` of the best passage's sentence that comes nearest to the query's words:
-            `aveyb_retrieval.indexes.search.sentences` says how. None where a vector was searched for, or only words and
+            `aveyb_retrieval.indexes.search.hits` says how. None where a vector was searched for, or only words and
             the passage holds none.
         index: The name of its index where several are searched together, else None.
     """
@@ -358,76 +396,193 @@ def _make_passage(chosen: Chosen, pages: Pages | None, sentences: Sentences) -> 
     return passage
 
 
-_LONGEST_TOKEN = 16  # characters, in the mean: of a longer text no more can fit
-_PIECE = re.compile(r"[^\W\d_]{1,5}|\d{1,3}|[^\w\s]|_|\n+")
+class Result(list[Hit]):
+    """The hits of one query, best first.
 
-
-def estimate_tokens(text: str) -> int:
-    """Estimate how many tokens a language model will read: five letters, three digits or one sign are one each.
-
-    Characters outside ASCII count as one each. Mostly too high, not always.
+    Attributes:
+        words: The words of the query that were looked up, as the index has them.
+        unmet: Conditions of the query, as they were written, that must be fulfilled and that nothing fulfills: the
+            reason why there are no hits.
     """
-    return sum(1 if piece.isascii() else len(piece) for piece in _PIECE.findall(text))
+
+    def __init__(
+        self,
+        hits: Iterable[Hit] = (),
+        words: Sequence[str] = (),
+        unmet: Sequence[str] = (),
+        suggest: Callable[[], dict[str, tuple[str, ...]]] = dict,
+    ) -> None:
+        """Keep hits, and what looks for suggestions when they are asked for."""
+        super().__init__(hits)
+        self.words, self.unmet = tuple(words), tuple(unmet)
+        self._suggest = suggest
+
+    @cached_property
+    def suggestions(self) -> dict[str, tuple[str, ...]]:
+        """Words that may be meant, the nearest first, by the words of the query that are in no document.
+
+        They are words of the index, one or two edits away; nothing was searched by them. They are looked for when they
+        are first asked for, which takes some milliseconds for each such word.
+        """
+        return self._suggest()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy the hits and what was said; no copy asks the index again."""
+        return Result, (list(self), self.words, self.unmet, partial(dict, self.suggestions))
 
 
-def hits_to_prompt(
-    hits: Sequence[Hit], *, max_tokens: int = 2000, count: Callable[[str], int] = estimate_tokens
-) -> str:
-    """Write the passages of hits one after another, numbered and cited, within a budget of tokens.
+def suggest(query: str, view: EngineView) -> dict[str, tuple[str, ...]]:
+    """Words of the index in place of those words of a query that are in none of its documents, the nearest first."""
+    rules, vocabulary = view.language, view.vocabulary
+    suggested = {}
+    for word in dict.fromkeys(re.findall(r"\w+", query)) if vocabulary else ():
+        form, stored = rules.form(word), rules.in_order(word)
+        if not edits(form) or form.isdigit() or len(stored) != 1 or UNSPACED.search(word) or any(view.holding(stored)):
+            continue
+        assert vocabulary is not None  # else there are no words to go through
+        near = vocabulary.near(form, edits(form))
+        first = near.keys() & swaps(form) | {each for each in near if within(form, each, 1)}
+        order = sorted(near, key=lambda each: (each not in first, -near[each], each))
+        if order:
+            suggested[word] = tuple(order[:SUGGESTED])
+    return suggested
 
-    Of the first hit as many sentences are kept as fit, or words where not even one does: from the beginning of its
-    passage, or from its best sentence where that would be lost; the characters that are cited are those that are kept.
-    Any other passage that does not fit is left out as a whole, and smaller ones after it may still be taken; the
-    numbers stay those of the hits, so that `[3]` in an answer means `hits[2]`.
 
-    Args:
-        hits: Best first. A hit without a passage gives its whole text.
-        max_tokens: The budget.
-        count: How many tokens a text has; the default is an estimate that is mostly too high.
+# --- sentences
 
-    Raises:
-        ConfigError: the budget is not a positive number, or none of the hits fits into it.
+
+class Cited(NamedTuple):
+    """What a passage is cited by.
+
+    sentence: Characters `[start, stop)` of the passage: its best sentence; None where no word of the query is in it.
+    heading: The nearest one over that sentence, or over the beginning of the passage.
+    headings: All that parts of the passage are under, in order.
     """
-    if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
-        raise ConfigError(f"max_tokens={max_tokens!r}: must be a whole number of at least 1")
-    blocks, left, smallest = [], max_tokens, 0
-    for number, hit in enumerate(hits, start=1):
-        block = _block(number, hit)
-        size = count(block)
-        smallest = min(smallest or size, size)
-        if number == 1 and size > left:
-            block = _block(1, _trimmed(hit, left, lambda shorter: count(_block(1, shorter)) <= max_tokens) or hit)
-            size = count(block)
-        if size <= left:
-            blocks.append(block)
-            left -= size
-    if hits and not blocks:
-        raise ConfigError(f"max_tokens={max_tokens}: none of the {len(hits)} hits fits; the smallest has {smallest}")
-    return "".join(blocks)
+
+    sentence: Span | None
+    heading: str
+    headings: tuple[str, ...]
 
 
-def _trimmed(hit: Hit, tokens: int, fits: Callable[[Hit], bool]) -> Hit | None:
-    """What fits of a hit: whole sentences, else words; None where not even a word does."""
-    whole, offset = (hit.text, 0) if hit.passage is None else (hit.passage, hit.span[0] if hit.span else 0)
-    best = (0, 0) if hit.best_sentence is None else (hit.best_sentence[0] - offset, hit.best_sentence[1] - offset)
-    for begin in sorted({0, best[0]}):
-        text = whole[begin : begin + _LONGEST_TOKEN * tokens]
+class Sentences:
+    """Finds the sentences that answer one query, in any passage.
 
-        def part(end: int, text: str = text, start: int = offset + begin) -> Hit:
-            kept = text[:end].rstrip()
-            return replace(hit, passage=kept, span=(start, start + len(kept)))
+    Attributes:
+        find: Finds the query's words in a text.
+    """
 
-        words = [word.end() for word in re.finditer(r"\S+", text)]
-        for ends in ([*outline(text).places[1:].tolist(), len(text)], words):
-            number = bisect_left(ends, True, key=lambda end: not fits(part(end)))
-            if number and (begin == best[0] or ends[number - 1] >= best[1]):
-                return part(ends[number - 1])
-    return None
+    def __init__(
+        self,
+        query: str,
+        find: Finder,
+        weights: Callable[[], Mapping[str, float]],
+        model: Callable[[], EmbedderLike] | None,
+    ) -> None:
+        """Take a query's text, what finds its words, what weighs them and what loads the model; None: without one."""
+        self.find = find
+        self._query = query
+        self._weights = weights
+        self._load = model
+
+    def cite(self, passage: str, heading: str, breaks: Sequence[int] = ()) -> Cited:
+        """Find the best sentence of a passage, the first of several, and its heading.
+
+        Args:
+            passage: Its text.
+            heading: The one over its beginning.
+            breaks: Characters at which its pages begin: of a sentence that goes on, the parts are compared.
+        """
+        found = outline(passage)
+        starts = sorted({0, *found.places.tolist(), *breaks})
+        marks = [each.start for each in found.headings]
+        names = [heading, *(each.words for each in found.headings)]
+        under = names[1:] if marks and not passage[: marks[0]].strip() else names
+        best = self._best(passage, starts)
+        if best is None:
+            return Cited(None, under[0], tuple(dict.fromkeys(filter(None, under))))
+        start, stop = starts[best], ([*starts, len(passage)])[best + 1]
+        inside = [each.stop for each in found.headings if start <= each.start < stop]  # they begin it
+        body = inside[-1] if inside and passage[inside[-1] : stop].strip() else start
+        text = passage[body:stop]
+        first = body + len(text) - len(text.lstrip())
+        sentence = first, first + len(text.strip())
+        above = bisect(marks, first)
+        return Cited(sentence, names[above] or under[0], tuple(dict.fromkeys(filter(None, under))))
+
+    @cached_property
+    def _model(self) -> WordVectors | None:
+        """The model, if it knows what words mean; else they have to be equal."""
+        model = None if self._load is None else self._load()
+        return model if isinstance(model, WordVectors) and token_width(model) else None
+
+    @cached_property
+    def _asked(self) -> tuple[FloatArray, FloatArray]:
+        """The query's tokens that count: unit rows `[T, D]`, and their weights `[T]`."""
+        assert self._model is not None  # else words are compared
+        rows, places = self._model.word_vectors(self._query)
+        weights, words = self._weights(), self.find(self._query)
+        counted = np.zeros(len(rows), np.float32)
+        for word in words:
+            counted[(places[:, 0] >= word.start) & (places[:, 0] < word.stop)] = weights[word.word]
+        return rows[counted > 0], counted[counted > 0]
+
+    def _best(self, passage: str, starts: Sequence[int]) -> int | None:
+        """The number of the best of the sentences that begin at `starts`, ascending; None where none is any good."""
+        scores = self._by_words(passage, starts) if self._model is None else self._by_meaning(passage, starts)
+        best = int(np.argmax(scores))
+        return best if scores[best] > 0 else None
+
+    def _by_words(self, passage: str, starts: Sequence[int]) -> FloatArray:
+        held = {(bisect(starts, word.start) - 1, word.word) for word in self.find(passage)}
+        scores, weights = np.zeros(len(starts), np.float32), self._weights() if held else {}
+        for sentence, word in sorted(held):
+            scores[sentence] += weights[word]
+        return scores
+
+    def _by_meaning(self, passage: str, starts: Sequence[int]) -> FloatArray:
+        assert self._model is not None  # else words are compared
+        asked, weights = self._asked
+        rows, places = self._model.word_vectors(passage)
+        if not len(asked) or not len(rows):
+            return np.zeros(len(starts), np.float32)
+        cosines = asked @ rows.T
+        bounds = [*np.searchsorted(places[:, 0], starts).tolist(), len(rows)]
+        nearest = [cosines[:, a:b].max(axis=1, initial=0.0) for a, b in pairwise(bounds)]
+        return np.stack(nearest) @ weights
 
 
-def _block(number: int, hit: Hit) -> str:
-    place = hit.id if hit.page is None else f"{hit.id}, {hit.place}"
-    place += f", characters {hit.span[0]}-{hit.span[1]}" if hit.span else ""
-    names = [part for part in (hit.title, hit.heading) if part]
-    head = f"[{number}] {' > '.join(names)} ({place})" if names else f"[{number}] ({place})"
-    return f"{head}\n{(hit.passage if hit.passage is not None else hit.text).strip()}\n\n"
+# --- copies
+
+
+class Copies:
+    """Texts seen so far, to find those that say the same as one of them."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, ...], list[tuple[int, Callable[[], str]]]] = {}
+
+    def find_or_remember(self, number: int, beginning: str, whole: Callable[[], str] | None = None) -> int | None:
+        """Return the number of the text that this one says the same as; where it is new, remember it and return None.
+
+        Texts whose beginning has no words are always new. `whole` reads the rest where beginnings are alike; None where
+        there is none.
+        """
+        words = tuple(islice(_words(beginning), _COMPARED_FIRST))
+        if not words:
+            return None
+        read = whole or (lambda: beginning)
+        alike = self._seen.setdefault(words, [])
+        for first, other in alike:
+            if same_words(read(), other()):
+                return first
+        alike.append((number, read))
+        return None
+
+
+def same_words(first: str, second: str) -> bool:
+    """Whether two texts say the same."""
+    return first == second or list(_words(first)) == list(_words(second))
+
+
+def _words(text: str) -> Iterator[str]:
+    normal = unicodedata.normalize("NFC", text).translate(_DASHES).lower()
+    return (found.group() for found in _SAID.finditer(normal))

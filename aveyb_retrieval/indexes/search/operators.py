@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.store.letters import UNSPACED
 from aveyb_retrieval.indexes.store.synonyms import protected_words, read_synonyms, synonyms_of
-from aveyb_retrieval.indexes.store.vocabulary import swaps, within
+from aveyb_retrieval.indexes.store.vocabulary import edits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 MOST = 100  # conditions of a query
 MOST_WORDS = 1024  # that a beginning or a typo stands for
-SUGGESTED = 3  # words in place of one that no document has
 _ALIKE = str.maketrans("\u201c\u201d\u201e\u201f\u00ab\u00bb\uff02\uff0b\uff0d\u2212\uff0a\uff5e", '"' * 7 + "+--*~")
 _PART = re.compile(r'(?P<sign>[+-]?)"(?P<phrase>[^"]*)"(?P<after>\S*)|(?P<word>[^\s"]+(?P<open>"?))|(?P<quote>")')
 _FIELD = re.compile(r"[^\W\d]\w*:(?!//)")
@@ -154,20 +153,13 @@ def _seek(condition: Condition, view: EngineView) -> Sought:
     return Sought(condition, tuple((word,) for word in stems), found)
 
 
-def edits(word: str) -> int:
-    """How many edits a typo of a word may have."""
-    return (len(word) >= 4) + (len(word) >= 8)
-
-
 def with_synonyms(rules: Language, source: Any) -> Language:
-    """The rules of an index with more synonyms, from a file or its lines; None: with none.
+    """The rules of an index with more synonyms, from a file or its lines.
 
     Raises:
         ConfigError: a word is to be protected, which is decided where an index is built.
         InputError: the file cannot be read, or a line says nothing.
     """
-    if source is None:
-        return rules
     lines = read_synonyms(source)
     if protected := protected_words(lines):
         raise ConfigError(
@@ -175,20 +167,3 @@ def with_synonyms(rules: Language, source: Any) -> Language:
             "out, or build with this file"
         )
     return replace(rules, synonyms=rules.synonyms + synonyms_of(lines))
-
-
-def suggest(query: str, view: EngineView) -> dict[str, tuple[str, ...]]:
-    """Words of the index in place of those words of a query that are in none of its documents, the nearest first."""
-    rules, vocabulary = view.language, view.vocabulary
-    suggested = {}
-    for word in dict.fromkeys(re.findall(r"\w+", query)) if vocabulary else ():
-        form, stored = rules.form(word), rules.in_order(word)
-        if not edits(form) or form.isdigit() or len(stored) != 1 or UNSPACED.search(word) or any(view.holding(stored)):
-            continue
-        assert vocabulary is not None  # else there are no words to go through
-        near = vocabulary.near(form, edits(form))
-        first = near.keys() & swaps(form) | {each for each in near if within(form, each, 1)}
-        order = sorted(near, key=lambda each: (each not in first, -near[each], each))
-        if order:
-            suggested[word] = tuple(order[:SUGGESTED])
-    return suggested

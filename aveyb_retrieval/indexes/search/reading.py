@@ -1,26 +1,166 @@
-"""Reading stored documents without a search: headings, matches of an expression, and parts within a budget."""
+"""Reading stored documents without a search: by id or filter, headings, matches of an expression, parts and prompts."""
 
 from __future__ import annotations
 
+import re
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from bisect import bisect_left
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import regex
 
 from aveyb_retrieval.encoder.text.outline import outline
-from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
+from aveyb_retrieval.indexes.search.several import SeveralView
+from aveyb_retrieval.indexes.search.snapshot import Snapshot
+from aveyb_retrieval.indexes.store.filters import advice_on, compile_filter
+from aveyb_retrieval.indexes.store.numbering import check_ids
+from aveyb_retrieval.indexes.store.tables import MOST_GIVEN, most_frequent
 
 if TYPE_CHECKING:
-    from aveyb_retrieval.indexes.search.lookup import Document
-    from aveyb_retrieval.indexes.search.retriever import Retriever
-    from aveyb_retrieval.indexes.store.filters import Filter
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
+    from aveyb_retrieval.documents.records import FileOrigin
+    from aveyb_retrieval.indexes.engines.base import EngineView
+    from aveyb_retrieval.indexes.search.hits import Hit
+    from aveyb_retrieval.indexes.search.retriever import Retriever
+    from aveyb_retrieval.indexes.store.filters import Filter, Scalar
+
+BATCH = 256  # documents that are read at once
+_BEGINNING = 4000  # characters in which a document's first heading is looked for
 SECONDS = 1.0  # of processor time that an expression may take over all documents
 MOST_MATCHES = 1000
 LONGEST_PATTERN = 1000
 CONTEXT = 100  # characters beside a match, up to the ends of its line
 CHARACTERS = 4  # of a token, at least, in most scripts that are written with spaces
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document of an index.
+
+    Attributes:
+        id: The document's id.
+        text: The whole text.
+        title: The title, "" where there is none.
+        metadata: All other fields.
+        origin: The file that it was read from, if it was one of its own.
+        index: The name of its index where several are read together, else None.
+    """
+
+    id: str
+    text: str
+    title: str
+    metadata: dict[str, Any]
+    origin: FileOrigin | None = field(default=None, repr=False, compare=False)
+    index: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called: its title, else its first heading, else its id."""
+        if self.title:
+            return self.title
+        headings = outline(self.text[:_BEGINNING]).headings
+        return headings[0].words if headings else self.id
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what JSON can hold, and what `build_index` and `upsert_documents` take as a document."""
+        return {"_id": self.id, "title": self.title, "text": self.text, "metadata": self.metadata}
+
+
+def get(view: EngineView, ids: Sequence[str], *, missing_ok: bool) -> list[Document]:
+    """Fetch documents by id, in the order of `ids`.
+
+    Raises:
+        InputError: `ids` is not a list of strings, or (unless `missing_ok`) the index has no document of such an id.
+    """
+    ids = check_ids(ids)
+    found = view.find(ids)
+    if not missing_ok and (missing := next((i for i in ids if i not in found), None)) is not None:
+        raise InputError(f"{view.info.name}: no document has the id {missing!r}")
+    return list(_fetch(view, [found[document_id] for document_id in ids if document_id in found]))
+
+
+def count(view: EngineView, where: Filter | None) -> int:
+    """Count the documents that satisfy a filter; None counts all."""
+    selection = view.select(where)
+    return view.info.documents if selection is None else len(view.matching(selection))
+
+
+def values(view: EngineView, field: str, where: Filter | None, limit: int) -> list[tuple[Scalar, int]]:
+    """Count the values of a field, as `Retriever.values` says.
+
+    Raises:
+        ConfigError: an engine is asked, the field is not one, or `limit` is out of range.
+    """
+    if not isinstance(field, str):
+        raise ConfigError(f"field={field!r}: must be the name of a field")
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 0 < limit <= MOST_GIVEN:
+        raise ConfigError(f"limit={limit!r}: must be a whole number from 1 to {MOST_GIVEN:,}")
+    if isinstance(view, SeveralView):  # some of them may know nothing of the field
+        known = [each for each in view.views if not isinstance(each, Snapshot) or each.has_field(field)]
+        counted = [_values(each, field, where) for each in known or view.views[:1]]
+        return most_frequent(chain.from_iterable(counted))[:limit]
+    return _values(view, field, where)[:limit]
+
+
+def advice(view: EngineView, where: Filter) -> list[str]:
+    """Say why a filter may match nothing; nothing where the engine cannot tell.
+
+    Raises:
+        ConfigError: the filter means nothing.
+    """
+    compile_filter(where)  # only for its errors
+    views = view.views if isinstance(view, SeveralView) else [view]
+    found = [advice_on(each.tables, where) for each in views if isinstance(each, Snapshot)]
+    return list(dict.fromkeys(chain.from_iterable(found)))
+
+
+def _values(view: EngineView, field: str, where: Filter | None) -> list[tuple[Scalar, int]]:
+    if not isinstance(view, Snapshot):
+        raise ConfigError(f"{view.info.name}: values are counted in index directories alone; ask the database itself")
+    return view.values(field, where)
+
+
+def documents(
+    viewing: AbstractContextManager[EngineView], where: Filter | None, limit: int | None, offset: int
+) -> Iterator[Document]:
+    """Yield the documents that satisfy a filter, oldest first, in constant memory but for their numbers.
+
+    The view is entered when the first document is asked for, and left after the last one.
+
+    Raises:
+        ConfigError: `limit` or `offset` is not a whole number of at least 0, or the filter means nothing.
+    """
+    for name, value in (("limit", limit), ("offset", offset)):
+        if value is None and name == "limit":
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise ConfigError(f"{name}={value!r}: must be a whole number of at least 0")
+    compile_filter({} if where is None else where)  # only for its errors
+    return _documents(viewing, {} if where is None else where, slice(offset, None if limit is None else offset + limit))
+
+
+def _documents(viewing: AbstractContextManager[EngineView], where: Filter, wanted: slice) -> Iterator[Document]:
+    with viewing as view:
+        yield from _fetch(view, view.matching(view.select(where))[wanted].tolist())
+
+
+def _fetch(view: EngineView, numbers: Sequence[int]) -> Iterator[Document]:
+    for start in range(0, len(numbers), BATCH):
+        some = numbers[start : start + BATCH]
+        found = view.documents(some)
+        for number in some:
+            if number not in found:
+                raise IndexFormatError(f"{view.info.name}: document number {number} has no text; {view.info.remedy}")
+            stored = found[number]
+            yield Document(stored.id, stored.text, stored.title, stored.metadata, stored.origin, stored.of_index)
+
+
+# --- parts of documents
 
 
 @dataclass(frozen=True)
@@ -188,3 +328,80 @@ def _under(document: Document, heading: str) -> tuple[int, int]:
             return section.span
     some = ", ".join(repr(section.heading) for section in found[:10]) or "none"
     raise InputError(f"{document.id}: no heading {heading!r}; the headings are {some}")
+
+
+# --- prompts
+
+_LONGEST_TOKEN = 16  # characters, in the mean: of a longer text no more can fit
+_PIECE = re.compile(r"[^\W\d_]{1,5}|\d{1,3}|[^\w\s]|_|\n+")
+
+
+def estimate_tokens(text: str) -> int:
+    """Estimate how many tokens a language model will read: five letters, three digits or one sign are one each.
+
+    Characters outside ASCII count as one each. Mostly too high, not always.
+    """
+    return sum(1 if piece.isascii() else len(piece) for piece in _PIECE.findall(text))
+
+
+def hits_to_prompt(
+    hits: Sequence[Hit], *, max_tokens: int = 2000, count: Callable[[str], int] = estimate_tokens
+) -> str:
+    """Write the passages of hits one after another, numbered and cited, within a budget of tokens.
+
+    Of the first hit as many sentences are kept as fit, or words where not even one does: from the beginning of its
+    passage, or from its best sentence where that would be lost; the characters that are cited are those that are kept.
+    Any other passage that does not fit is left out as a whole, and smaller ones after it may still be taken; the
+    numbers stay those of the hits, so that `[3]` in an answer means `hits[2]`.
+
+    Args:
+        hits: Best first. A hit without a passage gives its whole text.
+        max_tokens: The budget.
+        count: How many tokens a text has; the default is an estimate that is mostly too high.
+
+    Raises:
+        ConfigError: the budget is not a positive number, or none of the hits fits into it.
+    """
+    if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
+        raise ConfigError(f"max_tokens={max_tokens!r}: must be a whole number of at least 1")
+    blocks, left, smallest = [], max_tokens, 0
+    for number, hit in enumerate(hits, start=1):
+        block = _block(number, hit)
+        size = count(block)
+        smallest = min(smallest or size, size)
+        if number == 1 and size > left:
+            block = _block(1, _trimmed(hit, left, lambda shorter: count(_block(1, shorter)) <= max_tokens) or hit)
+            size = count(block)
+        if size <= left:
+            blocks.append(block)
+            left -= size
+    if hits and not blocks:
+        raise ConfigError(f"max_tokens={max_tokens}: none of the {len(hits)} hits fits; the smallest has {smallest}")
+    return "".join(blocks)
+
+
+def _trimmed(hit: Hit, tokens: int, fits: Callable[[Hit], bool]) -> Hit | None:
+    """What fits of a hit: whole sentences, else words; None where not even a word does."""
+    whole, offset = (hit.text, 0) if hit.passage is None else (hit.passage, hit.span[0] if hit.span else 0)
+    best = (0, 0) if hit.best_sentence is None else (hit.best_sentence[0] - offset, hit.best_sentence[1] - offset)
+    for begin in sorted({0, best[0]}):
+        text = whole[begin : begin + _LONGEST_TOKEN * tokens]
+
+        def part(end: int, text: str = text, start: int = offset + begin) -> Hit:
+            kept = text[:end].rstrip()
+            return replace(hit, passage=kept, span=(start, start + len(kept)))
+
+        words = [word.end() for word in re.finditer(r"\S+", text)]
+        for ends in ([*outline(text).places[1:].tolist(), len(text)], words):
+            number = bisect_left(ends, True, key=lambda end: not fits(part(end)))
+            if number and (begin == best[0] or ends[number - 1] >= best[1]):
+                return part(ends[number - 1])
+    return None
+
+
+def _block(number: int, hit: Hit) -> str:
+    place = hit.id if hit.page is None else f"{hit.id}, {hit.place}"
+    place += f", characters {hit.span[0]}-{hit.span[1]}" if hit.span else ""
+    names = [part for part in (hit.title, hit.heading) if part]
+    head = f"[{number}] {' > '.join(names)} ({place})" if names else f"[{number}] ({place})"
+    return f"{head}\n{(hit.passage if hit.passage is not None else hit.text).strip()}\n\n"

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Union, overload
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.engines.opening import is_address, open_engine
 from aveyb_retrieval.indexes.model import Model, check_loaded, load_model, load_recorded
-from aveyb_retrieval.indexes.search import lookup, reading
+from aveyb_retrieval.indexes.search import reading
 from aveyb_retrieval.indexes.search.documents import DocumentSearch
-from aveyb_retrieval.indexes.search.options import Options, SearchOptions
+from aveyb_retrieval.indexes.search.options import Options, SearchOptions, within
 from aveyb_retrieval.indexes.search.quotes import QuoteCheck, check_quotes
 from aveyb_retrieval.indexes.search.scoring import unit_queries
 from aveyb_retrieval.indexes.search.search import PassageSearch
@@ -35,10 +35,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from aveyb_retrieval.indexes.engines.base import EngineInfo, EngineView, VectorEngine
-    from aveyb_retrieval.indexes.search.hits import Hit
-    from aveyb_retrieval.indexes.search.lookup import Document
-    from aveyb_retrieval.indexes.search.reading import Excerpt, Match, Section
-    from aveyb_retrieval.indexes.search.result import Result
+    from aveyb_retrieval.indexes.search.hits import Hit, Result
+    from aveyb_retrieval.indexes.search.reading import Document, Excerpt, Match, Section
     from aveyb_retrieval.indexes.search.search import Search
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
 
@@ -256,7 +254,7 @@ class Retriever:
             InputError: an id is not in the index, or `ids` is not a list of strings.
         """
         with self._engine.view() as view:
-            return lookup.get(view, ids, missing_ok=missing_ok)
+            return reading.get(view, ids, missing_ok=missing_ok)
 
     def documents(
         self, filter: Filter | None = None, *, limit: int | None = None, offset: int = 0
@@ -268,7 +266,7 @@ class Retriever:
         Raises:
             ConfigError: the filter, `limit` or `offset` is not one.
         """
-        return lookup.documents(self._engine.view(), filter, limit, offset)
+        return reading.documents(self._engine.view(), filter, limit, offset)
 
     def count(self, filter: Filter | None = None) -> int:
         """Count the documents that satisfy a filter; without one, all.
@@ -277,7 +275,7 @@ class Retriever:
             ConfigError: the filter means nothing.
         """
         with self._engine.view() as view:
-            return lookup.count(view, filter)
+            return reading.count(view, filter)
 
     def advice(self, filter: Filter) -> list[str]:
         """Say why a filter may match nothing: fields that no document has, values of another type.
@@ -288,7 +286,7 @@ class Retriever:
             ConfigError: the filter means nothing.
         """
         with self._engine.view() as view:
-            return lookup.advice(view, filter)
+            return reading.advice(view, filter)
 
     def values(
         self, field: str, filter: Filter | None = None, *, ids: Sequence[str] | None = None, limit: int = 100
@@ -306,7 +304,7 @@ class Retriever:
             InputError: `ids` is not a list of strings.
         """
         with self._engine.view() as view:
-            return lookup.values(view, field, lookup.within(filter, ids), limit)
+            return reading.values(view, field, within(filter, ids), limit)
 
     # --- searching ---------------------------------------------------------------------------------------------------
 

@@ -19,10 +19,8 @@ import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.search import rerank, scoring
-from aveyb_retrieval.indexes.search.copies import Copies
-from aveyb_retrieval.indexes.search.hits import Chosen, Later, make_hit
-from aveyb_retrieval.indexes.search.operators import ask, suggest, with_synonyms
-from aveyb_retrieval.indexes.search.result import Result
+from aveyb_retrieval.indexes.search.hits import Chosen, Copies, Later, Result, Sentences, make_hit, suggest
+from aveyb_retrieval.indexes.search.operators import ask, with_synonyms
 from aveyb_retrieval.indexes.search.scoring import (
     FEWEST,
     NO_COSINES,
@@ -39,7 +37,6 @@ from aveyb_retrieval.indexes.search.scoring import (
     with_neighbors,
     word_weights,
 )
-from aveyb_retrieval.indexes.search.sentences import Sentences
 from aveyb_retrieval.indexes.store.numbering import PASSAGE_BITS
 from aveyb_retrieval.indexes.store.tables import PARTS, StoredPassages
 from aveyb_retrieval.indexes.types import inner_products
@@ -169,7 +166,8 @@ class Search(ABC):
         self._model = model
         self._device = device
         self._among = self._selection = view.select(options.where)
-        self._rules = with_synonyms(view.language, options.synonyms)
+        rules, more = view.language, options.synonyms
+        self._rules = rules if more is None else with_synonyms(rules, more)
         self._documents: dict[int, StoredDocument] = {}
         self._parts_read: tuple[Part, ...] = ("title", "metadata") if options.boost else ("title",)
         if not view.lasting:
