@@ -22,9 +22,9 @@ import unicodedata
 from bisect import bisect
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import regex
@@ -38,7 +38,7 @@ from aveyb_retrieval.indexes.types import WordVectors, token_width
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from aveyb_retrieval.documents.pages import Page, Pages
+    from aveyb_retrieval.documents.pages import Pages
     from aveyb_retrieval.indexes.engines.base import EngineView
     from aveyb_retrieval.indexes.store.tables import Part, StoredDocument
     from aveyb_retrieval.indexes.store.words import Finder
@@ -46,9 +46,8 @@ if TYPE_CHECKING:
 
 Span = tuple[int, int]
 
-# What of passages and hits is read when it is asked for.
-CITED = ("heading", "headings", "page", "page_label", "page_unit", "pages")
-LATER = ("text", "metadata", "highlights", "best_sentence", *CITED)
+# what of a passage, and so of the hit that shows it, is found when it is asked for
+_CITED = ("heading", "headings", "page", "page_label", "page_unit", "pages", "best_sentence")
 BEGINNING = 10_000  # characters of a document without passages in which words are looked for
 SUGGESTED = 3  # words in place of one that no document has
 _BRIEF = reprlib.Repr()
@@ -69,10 +68,7 @@ _SAID = regex.compile(
 
 
 class _Shown:
-    """What has a page, is read when it is asked for, and prints in a few lines.
-
-    Printed texts are cut, and what is empty or was not asked for is left out.
-    """
+    """What has a page, is read when it is asked for, and prints in a few lines, without what is empty or unread."""
 
     page: int | None
     page_label: str | None
@@ -87,10 +83,10 @@ class _Shown:
 
         def __getattr__(self, name: str) -> Any:
             """Read what was not asked for before."""
-            unread = self.__dict__.get("_unread")
-            if unread is None or name not in LATER:
+            read = self.__dict__.get("_later", {}).get(name)
+            if read is None:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            value = self.__dict__[name] = getattr(unread, name)
+            value = self.__dict__[name] = read()
             return value
 
     def __getstate__(self) -> dict[str, Any]:
@@ -99,7 +95,7 @@ class _Shown:
 
     def __repr__(self) -> str:
         known = ((name, value) for name, value in self.__dict__.items() if value not in (None, "", (), {}))
-        shown = [f"{name}={_BRIEF.repr(value)}" for name, value in known if name != "_unread"]
+        shown = [f"{name}={_BRIEF.repr(value)}" for name, value in known if name != "_later"]
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
@@ -123,7 +119,7 @@ class Passage(_Shown):
         headings: All headings that parts of it are under, in order.
     """
 
-    # those of `CITED` have no plain default, which the class would have in their place
+    # those that are read later have no plain default, which the class would have in their place
     text: str
     span: tuple[int, int]
     score: float
@@ -146,61 +142,6 @@ class Chosen(NamedTuple):
     scores: dict[str, float]
 
 
-class _Unshown:
-    """What a passage is cited by, of which nothing is found before it is asked for."""
-
-    def __init__(self, chosen: Chosen, pages: Pages | None, sentences: Sentences) -> None:
-        self._chosen = chosen
-        self._pages = pages
-        self._sentences = sentences
-
-    @cached_property
-    def _cited(self) -> Cited:
-        (start, stop), text, heading, *_ = self._chosen
-        breaks = [at - start for at in self._pages.starts if start < at < stop] if self._pages else []
-        return self._sentences.cite(text, heading, breaks)
-
-    @property
-    def best_sentence(self) -> Span | None:
-        found, start = self._cited.sentence, self._chosen.span[0]
-        return None if found is None else (start + found[0], start + found[1])
-
-    @property
-    def heading(self) -> str:
-        return self._cited.heading
-
-    @property
-    def headings(self) -> tuple[str, ...]:
-        return self._cited.headings
-
-    @property
-    def pages(self) -> tuple[int, int] | None:
-        if self._pages is None:
-            return None
-        first, last = self._pages.range(*self._chosen.span)
-        return first.number, last.number
-
-    @property
-    def page(self) -> int | None:
-        return None if self._page is None else self._page.number
-
-    @property
-    def page_label(self) -> str | None:
-        return None if self._page is None else self._page.label
-
-    @property
-    def page_unit(self) -> str | None:
-        return None if self._page is None else self._page.unit
-
-    @property
-    def _page(self) -> Page | None:
-        if self._pages is None:
-            return None
-        first, last = self._pages.range(*self._chosen.span)
-        best = self.best_sentence if first.number < last.number else None
-        return first if best is None else self._pages.at(best[0])
-
-
 def _joined(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """Spans in order; those that overlap are one."""
     joined: list[tuple[int, int]] = []
@@ -216,9 +157,10 @@ def _joined(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 class Hit(_Shown):
     """One document found, or one passage with `unit="passage"`.
 
-    What `LATER` names is read when it is first asked for, texts and metadata for all hits of the search at once, from
-    the version that was searched; a copy, `pickle` and `dataclasses.asdict` read them. Where that version cannot be
-    read any more, as the retriever was closed or the files are gone, this is an error.
+    The text, metadata, highlights, the best sentence, headings and pages are read when they are first asked for, texts
+    and metadata for all hits of the search at once, from the version that was searched; a copy, `pickle` and
+    `dataclasses.asdict` read them. Where that version cannot be read any more, as the retriever was closed or the files
+    are gone, this is an error.
 
     Attributes:
         id: Of the document.
@@ -313,66 +255,44 @@ class Later:
         return found
 
 
-class _Unread:
-    """The same of one hit. `parts` are the characters of the document's text that are shown, with where they begin."""
-
-    def __init__(
-        self, document: StoredDocument, parts: Sequence[tuple[int, str]], first: Passage | None, later: Later
-    ) -> None:
-        self._document = document
-        self._parts = parts
-        self._first = first
-        self._later = later
-
-    def __getattr__(self, name: str) -> Any:
-        """What a hit has of its best passage."""
-        if name not in LATER:
-            raise AttributeError(name)
-        if self._first is None:
-            return {"heading": "", "headings": ()}.get(name)
-        return getattr(self._first, name)
-
-    @property
-    def text(self) -> str:
-        return self._later.texts[self._document.doc]
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        return self._later.metadata[self._document.doc]
-
-    @property
-    def highlights(self) -> tuple[tuple[int, int], ...]:
-        parts = self._parts or [(0, self.text[:BEGINNING])]
-        find = self._later.sentences.find
-        return _joined((start + word.start, start + word.stop) for start, text in parts for word in find(text))
-
-
 def make_hit(
     document: StoredDocument,
     score: float,
     chosen: Sequence[Chosen],
     scores: dict[str, float],
     *,
-    context: tuple[tuple[int, int], str] | None,
+    context: tuple[Span, str] | None,
     confidence: float | None,
     duplicates: tuple[str, ...],
     later: Later,
 ) -> Hit:
-    """Make a hit of a document and its passages, best first; what is in `LATER` is read when it is asked for.
-
-    `context` are the characters of the first passage with others, and their text.
-    """
+    """Make a hit of a document and its passages, best first; `context` are the first one and its neighbors."""
     pages = document.origin.pages if document.origin else None
     passages = tuple(_make_passage(each, pages, later.sentences) for each in chosen)
     first, (span, together) = passages[0] if passages else None, context or (None, None)
     parts = [(each.span[0], each.text) for each in passages]
     if span is not None and together is not None:
         parts.append((span[0], together))
-    known = {
+    hit = object.__new__(Hit)
+
+    def highlights() -> tuple[Span, ...]:
+        find, shown = later.sentences.find, parts or [(0, hit.text[:BEGINNING])]
+        return _joined((start + word.start, start + word.stop) for start, text in shown for word in find(text))
+
+    read: dict[str, Callable[[], Any]] = {
+        "text": lambda: later.texts[document.doc],
+        "metadata": lambda: later.metadata[document.doc],
+        "highlights": highlights,
+    }
+    known = dict.fromkeys(_CITED) | {"heading": "", "headings": ()} if first is None else {}
+    if first is not None:
+        read |= {name: partial(getattr, first, name) for name in _CITED}
+    known |= {
         "id": document.id,
         "score": score,
         "title": document.title,
         "passage": first.text if first else None,
+        "span": first.span if first else None,
         "passages": passages,
         "context": together,
         "context_span": span,
@@ -380,19 +300,40 @@ def make_hit(
         "duplicates": duplicates,
         "scores": scores,
         "index": document.of_index,
-        "span": first.span if first else None,
-        "_unread": _Unread(document, parts, first, later),
     }
-    hit = object.__new__(Hit)
-    hit.__dict__.update(known)
+    hit.__dict__.update(known, _later=read)
     return hit
 
 
 def _make_passage(chosen: Chosen, pages: Pages | None, sentences: Sentences) -> Passage:
-    """Make what is shown of one passage of a document."""
+    """Make what is shown of one passage of a document; its best sentence is looked for when it is needed."""
+    (start, stop), text, heading, score, scores = chosen
+    span = start, stop
+
+    @cache
+    def cited() -> Cited:
+        breaks = [at - start for at in pages.starts if start < at < stop] if pages else []
+        found = sentences.cite(text, heading, breaks)
+        return found._replace(sentence=found.sentence and (start + found.sentence[0], start + found.sentence[1]))
+
+    def page(part: Literal["number", "label", "unit"]) -> Any:
+        if pages is None:
+            return None
+        first, last = pages.range(start, stop)
+        best = cited().sentence if first.number < last.number else None
+        return getattr(first if best is None else pages.at(best[0]), part)
+
+    later: dict[str, Callable[[], Any]] = {
+        "heading": lambda: cited().heading,
+        "headings": lambda: cited().headings,
+        "best_sentence": lambda: cited().sentence,
+        "page": partial(page, "number"),
+        "page_label": partial(page, "label"),
+        "page_unit": partial(page, "unit"),
+        "pages": lambda: None if pages is None else tuple(each.number for each in pages.range(start, stop)),
+    }
     passage = object.__new__(Passage)
-    known = {"text": chosen.text, "span": chosen.span, "score": chosen.score, "scores": chosen.scores}
-    passage.__dict__.update(known, _unread=_Unshown(chosen, pages, sentences))
+    passage.__dict__.update(text=text, span=span, score=score, scores=scores, _later=later)
     return passage
 
 
@@ -452,12 +393,7 @@ def suggest(query: str, view: EngineView) -> dict[str, tuple[str, ...]]:
 
 
 class Cited(NamedTuple):
-    """What a passage is cited by.
-
-    sentence: Characters `[start, stop)` of the passage: its best sentence; None where no word of the query is in it.
-    heading: The nearest one over that sentence, or over the beginning of the passage.
-    headings: All that parts of the passage are under, in order.
-    """
+    """A passage's best sentence (None: it holds no word of the query), the heading over it, and all headings in it."""
 
     sentence: Span | None
     heading: str
@@ -465,11 +401,7 @@ class Cited(NamedTuple):
 
 
 class Sentences:
-    """Finds the sentences that answer one query, in any passage.
-
-    Attributes:
-        find: Finds the query's words in a text.
-    """
+    """Finds the sentences that answer one query, in any passage."""
 
     def __init__(
         self,
@@ -478,19 +410,16 @@ class Sentences:
         weights: Callable[[], Mapping[str, float]],
         model: Callable[[], EmbedderLike] | None,
     ) -> None:
-        """Take a query's text, what finds its words, what weighs them and what loads the model; None: without one."""
+        """Take a query's text, what finds and weighs its words, and what loads the model; None: without one."""
         self.find = find
         self._query = query
         self._weights = weights
         self._load = model
 
     def cite(self, passage: str, heading: str, breaks: Sequence[int] = ()) -> Cited:
-        """Find the best sentence of a passage, the first of several, and its heading.
+        """Find the best sentence of a passage and its heading, given the one over its beginning.
 
-        Args:
-            passage: Its text.
-            heading: The one over its beginning.
-            breaks: Characters at which its pages begin: of a sentence that goes on, the parts are compared.
+        Of a sentence that goes on over a page, which begin at the characters `breaks`, the parts are compared.
         """
         found = outline(passage)
         starts = sorted({0, *found.places.tolist(), *breaks})
@@ -551,9 +480,6 @@ class Sentences:
         return np.stack(nearest) @ weights
 
 
-# --- copies
-
-
 class Copies:
     """Texts seen so far, to find those that say the same as one of them."""
 
@@ -563,8 +489,7 @@ class Copies:
     def find_or_remember(self, number: int, beginning: str, whole: Callable[[], str] | None = None) -> int | None:
         """Return the number of the text that this one says the same as; where it is new, remember it and return None.
 
-        Texts whose beginning has no words are always new. `whole` reads the rest where beginnings are alike; None where
-        there is none.
+        Texts whose beginning has no words are always new. `whole` reads all of a text whose beginning is alike.
         """
         words = tuple(islice(_words(beginning), _COMPARED_FIRST))
         if not words:
