@@ -337,7 +337,7 @@ class Retriever:
         texts = _as_list(query)
         with self._engine.view() as view:
             search = self._prepare(view, k, options)
-            hits = [search.result(ranked) for ranked in search.rank_texts(texts)]
+            hits = [search.result(each) for each in search.rank_texts(texts)]
         return hits[0] if isinstance(query, str) else hits
 
     @overload
@@ -433,7 +433,7 @@ class Retriever:
                     "search_vectors: lexical search, fusion, reranking and operators need queries of text; use search"
                 )
             unit = unit_queries(vectors, view.info.dim)
-            return [search.result(ranked) for ranked in search.rank_vectors(unit)]
+            return [search.result(each) for each in search.rank_vectors(unit)]
 
     def rank(
         self, queries: Sequence[str], k: int = 10, **options: Unpack[SearchOptions]
@@ -450,7 +450,7 @@ class Retriever:
         options.setdefault("fold", False)
         with self._engine.view() as view:
             search = self._prepare(view, k, options)
-            return [search.pairs(ranked) for ranked in search.rank_texts(_as_list(list(queries)))]
+            return [search.pairs(each) for each in search.rank_texts(_as_list(list(queries)))]
 
     def words(self, query: str) -> list[str]:
         """Return the words of a query that a lexical search looks up: without stop words, stemmed if the index is."""
