@@ -85,11 +85,7 @@ class DocumentSearch(Search):
         return found
 
     def _scored_parts(self, query: Query, new: list[Match]) -> Iterable[list[Match]]:
-        """Add to each document's score its best passage's, and order documents among those read with them.
-
-        The only passage of a document says what the document has said already, so the sum counts by the share of
-        passages that are not alone. Where the order changes later, all are one part.
-        """
+        """Add to each document's score its best passage's, and order those read together; if ranked again, all are."""
         options = self._options
         if options.mode != "hybrid" or options.fusion == "rrf" or "passage" not in options.kinds:
             return [new]
@@ -101,6 +97,7 @@ class DocumentSearch(Search):
         scored = self._scored(query, self._promising(query, np.array([match.doc for match in part], np.int64)))
         best = scored.best(self._options.weight)
         query.add_scores("passage", best)
+        # the only passage of a document says what the document has said already
         share = max(0.0, 1 - info.documents / info.passages) if info.passages else 0.0
         summed = {match.doc: match.score + share * best.get(match.doc, 0.0) for match in part}
         return [Match(doc, score) for doc, score in scoring.ranked(summed)]
@@ -172,10 +169,9 @@ class DocumentSearch(Search):
     # --- passages ----------------------------------------------------------------------------------------------------
 
     def _promising(self, query: Query, docs: IntArray) -> IntArray:
-        """Numbers of the passages among which the best of documents are, ascending.
+        """Numbers, ascending, of the passages among which the best of documents are: all of a short one.
 
-        All of a short document; of a longer one the first that the rankings of all passages have and, where these have
-        too few, those found among its own.
+        Of a longer one those that the rankings of all passages have and, where they are too few, the best of its own.
         """
         options, docs = self._options, np.unique(docs)
         each = max(EACH, options.passages)
@@ -183,7 +179,8 @@ class DocumentSearch(Search):
         whole, docs = passage_numbers(self._view, docs[~long]), docs[long]
         if not len(docs):
             return whole
-        found = np.unique(np.concatenate([self._listed(ids, docs, each) for ids in self._rankings(query)]))
+        listed = (ids[np.isin(ids >> PASSAGE_BITS, docs)] for ids in self._rankings(query))
+        found = np.unique(np.concatenate([first_of_each(ids, each) for ids in listed]))
         there, counts = np.unique(found >> PASSAGE_BITS, return_counts=True)
         lacking = np.setdiff1d(docs, there[counts >= options.passages])
         if len(lacking):
@@ -197,10 +194,6 @@ class DocumentSearch(Search):
             found = self._view.by_words("passage", words, LISTED * self._options.depth, self._selection)
             query.by_words = np.array([number for number, _ in found], np.int64)
         return [query.by_words] if query.near is None else [query.near, query.by_words]
-
-    def _listed(self, ids: IntArray, docs: IntArray, each: int) -> IntArray:
-        """Of passages, best first, the first of each of some documents."""
-        return first_of_each(ids[np.isin(ids >> PASSAGE_BITS, docs)], each)
 
     def _best_passages(self, query: Query) -> dict[int, list[Best]]:
         options = self._options

@@ -69,9 +69,7 @@ class Asked(NamedTuple):
 def ask(query: str, view: EngineView) -> Asked:
     """Read the signs of a query, and look up in an index what its conditions stand for.
 
-    Raises:
-        ConfigError: a sign means nothing here, or a condition stands for too much.
-        InputError: all that is asked for is what must not be there.
+    Raises InputError where all that is asked for is what must not be there, and ConfigError as `parse` does.
     """
     plain, conditions = list[str](), list[Sought]()
     for part in parse(query, view.language):
@@ -88,11 +86,7 @@ def ask(query: str, view: EngineView) -> Asked:
 
 
 def parse(query: str, rules: Language) -> list[str | Condition]:
-    """Read the signs of a query: plain text and conditions, in order.
-
-    Raises:
-        ConfigError: a quote does not close, a field is named, or there are too many conditions.
-    """
+    """Read the signs of a query: plain text and conditions; raises ConfigError where a sign means nothing here."""
     parts, found = list[str | Condition](), 0
     for match in _PART.finditer(query.translate(_ALIKE)):
         if match["quote"] or match["open"]:
@@ -154,12 +148,7 @@ def _seek(condition: Condition, view: EngineView) -> Sought:
 
 
 def with_synonyms(rules: Language, source: Any) -> Language:
-    """The rules of an index with more synonyms, from a file or its lines.
-
-    Raises:
-        ConfigError: a word is to be protected, which is decided where an index is built.
-        InputError: the file cannot be read, or a line says nothing.
-    """
+    """The rules of an index with more synonyms, from a file or its lines; none of these may protect a word."""
     lines = read_synonyms(source)
     if protected := protected_words(lines):
         raise ConfigError(

@@ -13,6 +13,7 @@ import regex
 
 from aveyb_retrieval.encoder.text.outline import outline
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
+from aveyb_retrieval.indexes.search.options import within
 from aveyb_retrieval.indexes.search.several import SeveralView
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.store.filters import advice_on, compile_filter
@@ -24,9 +25,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from aveyb_retrieval.documents.records import FileOrigin
-    from aveyb_retrieval.indexes.engines.base import EngineView
+    from aveyb_retrieval.indexes.engines.base import EngineView, VectorEngine
     from aveyb_retrieval.indexes.search.hits import Hit
-    from aveyb_retrieval.indexes.search.retriever import Retriever
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
 
 BATCH = 256  # documents that are read at once
@@ -69,98 +69,6 @@ class Document:
     def to_dict(self) -> dict[str, Any]:
         """Return what JSON can hold, and what `build_index` and `upsert_documents` take as a document."""
         return {"_id": self.id, "title": self.title, "text": self.text, "metadata": self.metadata}
-
-
-def get(view: EngineView, ids: Sequence[str], *, missing_ok: bool) -> list[Document]:
-    """Fetch documents by id, in the order of `ids`.
-
-    Raises:
-        InputError: `ids` is not a list of strings, or (unless `missing_ok`) the index has no document of such an id.
-    """
-    ids = check_ids(ids)
-    found = view.find(ids)
-    if not missing_ok and (missing := next((i for i in ids if i not in found), None)) is not None:
-        raise InputError(f"{view.info.name}: no document has the id {missing!r}")
-    return list(_fetch(view, [found[document_id] for document_id in ids if document_id in found]))
-
-
-def count(view: EngineView, where: Filter | None) -> int:
-    """Count the documents that satisfy a filter; None counts all."""
-    selection = view.select(where)
-    return view.info.documents if selection is None else len(view.matching(selection))
-
-
-def values(view: EngineView, field: str, where: Filter | None, limit: int) -> list[tuple[Scalar, int]]:
-    """Count the values of a field, as `Retriever.values` says.
-
-    Raises:
-        ConfigError: an engine is asked, the field is not one, or `limit` is out of range.
-    """
-    if not isinstance(field, str):
-        raise ConfigError(f"field={field!r}: must be the name of a field")
-    if not isinstance(limit, int) or isinstance(limit, bool) or not 0 < limit <= MOST_GIVEN:
-        raise ConfigError(f"limit={limit!r}: must be a whole number from 1 to {MOST_GIVEN:,}")
-    if isinstance(view, SeveralView):  # some of them may know nothing of the field
-        known = [each for each in view.views if not isinstance(each, Snapshot) or each.has_field(field)]
-        counted = [_values(each, field, where) for each in known or view.views[:1]]
-        return most_frequent(chain.from_iterable(counted))[:limit]
-    return _values(view, field, where)[:limit]
-
-
-def advice(view: EngineView, where: Filter) -> list[str]:
-    """Say why a filter may match nothing; nothing where the engine cannot tell.
-
-    Raises:
-        ConfigError: the filter means nothing.
-    """
-    compile_filter(where)  # only for its errors
-    views = view.views if isinstance(view, SeveralView) else [view]
-    found = [advice_on(each.tables, where) for each in views if isinstance(each, Snapshot)]
-    return list(dict.fromkeys(chain.from_iterable(found)))
-
-
-def _values(view: EngineView, field: str, where: Filter | None) -> list[tuple[Scalar, int]]:
-    if not isinstance(view, Snapshot):
-        raise ConfigError(f"{view.info.name}: values are counted in index directories alone; ask the database itself")
-    return view.values(field, where)
-
-
-def documents(
-    viewing: AbstractContextManager[EngineView], where: Filter | None, limit: int | None, offset: int
-) -> Iterator[Document]:
-    """Yield the documents that satisfy a filter, oldest first, in constant memory but for their numbers.
-
-    The view is entered when the first document is asked for, and left after the last one.
-
-    Raises:
-        ConfigError: `limit` or `offset` is not a whole number of at least 0, or the filter means nothing.
-    """
-    for name, value in (("limit", limit), ("offset", offset)):
-        if value is None and name == "limit":
-            continue
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise ConfigError(f"{name}={value!r}: must be a whole number of at least 0")
-    compile_filter({} if where is None else where)  # only for its errors
-    return _documents(viewing, {} if where is None else where, slice(offset, None if limit is None else offset + limit))
-
-
-def _documents(viewing: AbstractContextManager[EngineView], where: Filter, wanted: slice) -> Iterator[Document]:
-    with viewing as view:
-        yield from _fetch(view, view.matching(view.select(where))[wanted].tolist())
-
-
-def _fetch(view: EngineView, numbers: Sequence[int]) -> Iterator[Document]:
-    for start in range(0, len(numbers), BATCH):
-        some = numbers[start : start + BATCH]
-        found = view.documents(some)
-        for number in some:
-            if number not in found:
-                raise IndexFormatError(f"{view.info.name}: document number {number} has no text; {view.info.remedy}")
-            stored = found[number]
-            yield Document(stored.id, stored.text, stored.title, stored.metadata, stored.origin, stored.of_index)
-
-
-# --- parts of documents
 
 
 @dataclass(frozen=True)
@@ -211,53 +119,203 @@ class Excerpt:
     left_out: int
 
 
-def grep(
-    retriever: Retriever,
-    pattern: str,
-    *,
-    filter: Filter | None = None,
-    limit: int = 100,
-    ignore_case: bool = False,
-    seconds: float = SECONDS,
-) -> list[Match]:
-    """Find where a regular expression matches in the stored texts, in the order of the documents.
+class Documents:
+    """The documents of an index, read without a search."""
 
-    Args:
-        retriever: over the index.
-        pattern: an expression of the package `regex`; `^` and `$` match at lines.
-        filter: only in documents that satisfy it.
-        limit: the most matches; 1 to 1,000.
-        ignore_case: whether "A" matches "a".
-        seconds: the most processor time that it may take, over all documents.
+    _engine: VectorEngine
 
-    Raises:
-        ConfigError: the expression is none, is too long or takes too long, or `limit` is out of range.
-    """
-    if not 1 <= limit <= MOST_MATCHES:
-        raise ConfigError(f"limit={limit}: must be 1 to {MOST_MATCHES:,}")
-    if not pattern or len(pattern) > LONGEST_PATTERN:
-        raise ConfigError(f"pattern of {len(pattern):,} characters: must have 1 to {LONGEST_PATTERN:,}")
-    try:
-        expression = regex.compile(pattern, regex.MULTILINE | (regex.IGNORECASE if ignore_case else 0))
-    except (regex.error, RecursionError, OverflowError) as error:
-        raise ConfigError(f"pattern {pattern[:100]!r}: not an expression ({error})") from error
-    found: list[Match] = []
-    end = time.thread_time() + seconds
-    try:
-        for document in retriever.documents(filter):
-            left = end - time.thread_time()
-            if left <= 0:
-                raise TimeoutError
-            for match in expression.finditer(document.text, timeout=left):
-                found.append(_match(document, match.span()))
-                if len(found) >= limit:
-                    return found
-    except TimeoutError:
-        raise ConfigError(
-            f"pattern {pattern[:100]!r}: took longer than {seconds:g} s; write it so that it tries less (no repeats "
-            "inside repeats), or narrow the documents with a filter"
-        ) from None
-    return found
+    def get(self, ids: Sequence[str], *, missing_ok: bool = False) -> list[Document]:
+        """Return documents by id, in the order of `ids`; with `missing_ok`, without those that are not there.
+
+        Raises:
+            InputError: an id is not in the index, or `ids` is not a list of strings.
+        """
+        ids = check_ids(ids)
+        with self._engine.view() as view:
+            found = view.find(ids)
+            if not missing_ok and (missing := next((i for i in ids if i not in found), None)) is not None:
+                raise InputError(f"{view.info.name}: no document has the id {missing!r}")
+            return list(_fetch(view, [found[document_id] for document_id in ids if document_id in found]))
+
+    def documents(
+        self, filter: Filter | None = None, *, limit: int | None = None, offset: int = 0
+    ) -> Iterator[Document]:
+        """Yield all documents that satisfy a filter, oldest first, or up to `limit` of them after the first `offset`.
+
+        They are read as they are asked for, all from the version that is open now.
+
+        Raises:
+            ConfigError: the filter, `limit` or `offset` is not one.
+        """
+        for name, value in (("limit", limit), ("offset", offset)):
+            if value is None and name == "limit":
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise ConfigError(f"{name}={value!r}: must be a whole number of at least 0")
+        where = {} if filter is None else filter
+        compile_filter(where)  # only for its errors
+        wanted = slice(offset, None if limit is None else offset + limit)
+        return _matching(self._engine.view(), where, wanted)
+
+    def count(self, filter: Filter | None = None) -> int:
+        """Count the documents that satisfy a filter; without one, all.
+
+        Raises:
+            ConfigError: the filter means nothing.
+        """
+        with self._engine.view() as view:
+            selection = view.select(filter)
+            return view.info.documents if selection is None else len(view.matching(selection))
+
+    def advice(self, filter: Filter) -> list[str]:
+        """Say why a filter may match nothing: fields that no document has, values of another type.
+
+        Of an index directory, or of several; engines say nothing.
+
+        Raises:
+            ConfigError: the filter means nothing.
+        """
+        compile_filter(filter)  # only for its errors
+        with self._engine.view() as view:
+            views = view.views if isinstance(view, SeveralView) else [view]
+            found = [advice_on(each.tables, filter) for each in views if isinstance(each, Snapshot)]
+        return list(dict.fromkeys(chain.from_iterable(found)))
+
+    def values(
+        self, field: str, filter: Filter | None = None, *, ids: Sequence[str] | None = None, limit: int = 100
+    ) -> list[tuple[Scalar, int]]:
+        """Give the values of a field, each with the number of documents that have it, the most frequent first.
+
+        Counted are all documents that `filter` and `ids` let through, whether a search finds them or not: once for each
+        different value of theirs. An element of a list is a value; null, objects and lists in lists are none. Equal
+        numbers are one value, 2 and 2.0, but not 1 and true. Fields are those of filters, such as `author.name` and
+        `title`. At most `limit` values are given, 1 to 10,000.
+
+        Raises:
+            ConfigError: no document has the field, it has more than 100,000 values, an argument means nothing, or this
+                is no index directory: engines do not count values.
+            InputError: `ids` is not a list of strings.
+        """
+        if not isinstance(field, str):
+            raise ConfigError(f"field={field!r}: must be the name of a field")
+        if not isinstance(limit, int) or isinstance(limit, bool) or not 0 < limit <= MOST_GIVEN:
+            raise ConfigError(f"limit={limit!r}: must be a whole number from 1 to {MOST_GIVEN:,}")
+        where = within(filter, ids)
+        with self._engine.view() as view:
+            if not isinstance(view, SeveralView):
+                return _values(view, field, where)[:limit]
+            # some of them may know nothing of the field
+            known = [each for each in view.views if not isinstance(each, Snapshot) or each.has_field(field)]
+            counted = [_values(each, field, where) for each in known or view.views[:1]]
+        return most_frequent(chain.from_iterable(counted))[:limit]
+
+    def grep(
+        self, pattern: str, *, filter: Filter | None = None, limit: int = 100, ignore_case: bool = False
+    ) -> list[Match]:
+        """Find where a regular expression matches in the stored texts, in the order of the documents.
+
+        Args:
+            pattern: an expression of the package `regex`; `^` and `$` match at lines.
+            filter: only in documents that satisfy it.
+            limit: the most matches; 1 to 1,000.
+            ignore_case: whether "A" matches "a".
+
+        Raises:
+            ConfigError: the expression is none, is too long or takes longer than 1 s, or `limit` is out of range.
+        """
+        if not 1 <= limit <= MOST_MATCHES:
+            raise ConfigError(f"limit={limit}: must be 1 to {MOST_MATCHES:,}")
+        if not pattern or len(pattern) > LONGEST_PATTERN:
+            raise ConfigError(f"pattern of {len(pattern):,} characters: must have 1 to {LONGEST_PATTERN:,}")
+        try:
+            expression = regex.compile(pattern, regex.MULTILINE | (regex.IGNORECASE if ignore_case else 0))
+        except (regex.error, RecursionError, OverflowError) as error:
+            raise ConfigError(f"pattern {pattern[:100]!r}: not an expression ({error})") from error
+        found: list[Match] = []
+        end = time.thread_time() + SECONDS
+        try:
+            for document in self.documents(filter):
+                left = end - time.thread_time()
+                if left <= 0:
+                    raise TimeoutError
+                for match in expression.finditer(document.text, timeout=left):
+                    found.append(_match(document, match.span()))
+                    if len(found) >= limit:
+                        return found
+        except TimeoutError:
+            raise ConfigError(
+                f"pattern {pattern[:100]!r}: took longer than {SECONDS:g} s; write it so that it tries less (no "
+                "repeats inside repeats), or narrow the documents with a filter"
+            ) from None
+        return found
+
+    def outline(self, id: str) -> list[Section]:
+        """Return the headings of a document with what stands under each, in order.
+
+        Raises:
+            InputError: there is no such document.
+        """
+        return _sections(self.get([id])[0])
+
+    def read(
+        self,
+        id: str,
+        *,
+        span: tuple[int, int] | None = None,
+        heading: str | None = None,
+        max_tokens: int = 4000,
+    ) -> Excerpt:
+        """Return a part of a document that fits into a budget, cut behind a sentence.
+
+        Args:
+            id: of the document.
+            span: its characters; None: from its beginning, or from `heading`.
+            heading: the words of a heading, case aside; the part goes to the next heading.
+            max_tokens: the budget, of about four characters each.
+
+        Raises:
+            ConfigError: `span` is not in the document, or both are given, or the budget is out of range.
+            InputError: there is no such document, or no such heading.
+        """
+        (document,) = self.get([id])
+        length = len(document.text)
+        if max_tokens < 1:
+            raise ConfigError(f"max_tokens={max_tokens}: must be at least 1")
+        if span is not None and heading is not None:
+            raise ConfigError("give a span or a heading, not both")
+        start, end = (0, length) if span is None else span
+        if not 0 <= start <= end <= length:
+            raise ConfigError(f"span [{start}, {end}): the document {document.id!r} has {length:,} characters")
+        if heading is not None:
+            start, end = _under(document, heading)
+        cut = end
+        if end > (most := start + max_tokens * CHARACTERS):
+            places = [start + int(place) for place in outline(document.text[start:most]).places]
+            cut = next((place for place in reversed(places) if place > start), most)
+        text = document.text[start:cut]
+        return Excerpt(document.id, document.title, text, (start, cut), _page(document, start), end - cut)
+
+
+def _values(view: EngineView, field: str, where: Filter | None) -> list[tuple[Scalar, int]]:
+    if not isinstance(view, Snapshot):
+        raise ConfigError(f"{view.info.name}: values are counted in index directories alone; ask the database itself")
+    return view.values(field, where)
+
+
+def _matching(viewing: AbstractContextManager[EngineView], where: Filter, wanted: slice) -> Iterator[Document]:
+    with viewing as view:
+        yield from _fetch(view, view.matching(view.select(where))[wanted].tolist())
+
+
+def _fetch(view: EngineView, numbers: Sequence[int]) -> Iterator[Document]:
+    for start in range(0, len(numbers), BATCH):
+        some = numbers[start : start + BATCH]
+        found = view.documents(some)
+        for number in some:
+            if number not in found:
+                raise IndexFormatError(f"{view.info.name}: document number {number} has no text; {view.info.remedy}")
+            stored = found[number]
+            yield Document(stored.id, stored.text, stored.title, stored.metadata, stored.origin, stored.of_index)
 
 
 def _match(document: Document, span: tuple[int, int]) -> Match:
@@ -273,7 +331,7 @@ def _page(document: Document, place: int) -> int | None:
     return None if pages is None else pages.at(place).number
 
 
-def sections(document: Document) -> list[Section]:
+def _sections(document: Document) -> list[Section]:
     """Return the headings of a document with what stands under each, in order."""
     found = outline(document.text).headings
     ends = [*(heading.start for heading in found[1:]), len(document.text)][: len(found)]
@@ -283,45 +341,8 @@ def sections(document: Document) -> list[Section]:
     ]
 
 
-def excerpt(
-    document: Document,
-    *,
-    span: tuple[int, int] | None = None,
-    heading: str | None = None,
-    max_tokens: int = 4000,
-) -> Excerpt:
-    """Return a part of a document that fits into a budget, cut behind a sentence.
-
-    Args:
-        document: the document.
-        span: its characters; None: from its beginning, or from `heading`.
-        heading: the words of a heading, case aside; the part goes to the next heading.
-        max_tokens: the budget, of about four characters each.
-
-    Raises:
-        ConfigError: `span` is not in the document, or both are given, or the budget is out of range.
-        InputError: there is no such heading.
-    """
-    length = len(document.text)
-    if max_tokens < 1:
-        raise ConfigError(f"max_tokens={max_tokens}: must be at least 1")
-    if span is not None and heading is not None:
-        raise ConfigError("give a span or a heading, not both")
-    start, end = (0, length) if span is None else span
-    if not 0 <= start <= end <= length:
-        raise ConfigError(f"span [{start}, {end}): the document {document.id!r} has {length:,} characters")
-    if heading is not None:
-        start, end = _under(document, heading)
-    cut = end
-    if end > (most := start + max_tokens * CHARACTERS):
-        places = [start + int(place) for place in outline(document.text[start:most]).places]
-        cut = next((place for place in reversed(places) if place > start), most)
-    text = document.text[start:cut]
-    return Excerpt(document.id, document.title, text, (start, cut), _page(document, start), end - cut)
-
-
 def _under(document: Document, heading: str) -> tuple[int, int]:
-    found = sections(document)
+    found = _sections(document)
     wanted = heading.strip().strip("#").strip().casefold()
     for section in found:
         if section.heading.casefold() == wanted:

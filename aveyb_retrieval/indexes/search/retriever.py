@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Union, overload
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.engines.opening import is_address, open_engine
 from aveyb_retrieval.indexes.model import Model, check_loaded, load_model, load_recorded
-from aveyb_retrieval.indexes.search import reading
 from aveyb_retrieval.indexes.search.documents import DocumentSearch
-from aveyb_retrieval.indexes.search.options import Options, SearchOptions, within
+from aveyb_retrieval.indexes.search.options import Options, SearchOptions
 from aveyb_retrieval.indexes.search.quotes import QuoteCheck, check_quotes
+from aveyb_retrieval.indexes.search.reading import Documents
 from aveyb_retrieval.indexes.search.scoring import unit_queries
 from aveyb_retrieval.indexes.search.search import PassageSearch
 from aveyb_retrieval.indexes.search.several import MOST, SeveralEngine
@@ -27,7 +27,7 @@ from aveyb_retrieval.indexes.store.manifest import IndexDirectory
 from aveyb_retrieval.indexes.types import EmbedderLike, check_fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     import numpy as np
@@ -36,9 +36,8 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.engines.base import EngineInfo, EngineView, VectorEngine
     from aveyb_retrieval.indexes.search.hits import Hit, Result
-    from aveyb_retrieval.indexes.search.reading import Document, Excerpt, Match, Section
     from aveyb_retrieval.indexes.search.search import Search
-    from aveyb_retrieval.indexes.store.filters import Filter, Scalar
+    from aveyb_retrieval.indexes.store.filters import Filter
 
 
 class LocalEngine:
@@ -50,11 +49,7 @@ class LocalEngine:
     """
 
     def __init__(self, path: str | Path, *, mapped: bool = True, full_check: bool = False, device: str = "cpu") -> None:
-        """Open the visible version.
-
-        Raises:
-            IndexFormatError: there is no index, or it is damaged.
-        """
+        """Open the visible version, or raise IndexFormatError."""
         self._path = path
         self._open = partial(Snapshot.open, path, mapped=mapped, device=device)
         self._moving = threading.RLock()
@@ -62,11 +57,7 @@ class LocalEngine:
         self.snapshot = self._open(full_check=full_check)
 
     def view(self) -> AbstractContextManager[Snapshot]:
-        """Return the version that is open now (with `follow`: the newest one), also for later.
-
-        Raises:
-            AveyBError: the process was forked since the index was opened.
-        """
+        """Return the version that is open now (with `follow`: the newest one), also for later."""
         check_fork()
         if self.follow is not None and self.is_stale:
             with self._moving:
@@ -80,13 +71,7 @@ class LocalEngine:
         return IndexDirectory(self._path).current() != self.snapshot.manifest.name
 
     def reopen(self, check: Callable[[EngineInfo], None]) -> None:
-        """Move to the newest version, unless `check` of it raises an error.
-
-        The old one lets go of its files when the last search on it ends.
-
-        Raises:
-            AveyBError: the engine is closed, or there is no version that can be read.
-        """
+        """Move to the newest version, unless `check` of it raises; the old one is let go when its last search ends."""
         with self._moving:
             self.snapshot.check_open()
             snapshot = self._open(before=self.snapshot)
@@ -102,7 +87,7 @@ class LocalEngine:
 Place = Union[str, Path, "Retriever"]
 
 
-class Retriever:
+class Retriever(Documents):
     """Searches an index directory. Safe to use from many threads; several processes may open the same index.
 
     A retriever keeps to the version that was visible when it was loaded, however the index is changed meanwhile;
@@ -245,67 +230,6 @@ class Retriever:
         """Number of documents."""
         return self._info().documents
 
-    # --- documents ---------------------------------------------------------------------------------------------------
-
-    def get(self, ids: Sequence[str], *, missing_ok: bool = False) -> list[Document]:
-        """Return documents by id, in the order of `ids`; with `missing_ok`, without those that are not there.
-
-        Raises:
-            InputError: an id is not in the index, or `ids` is not a list of strings.
-        """
-        with self._engine.view() as view:
-            return reading.get(view, ids, missing_ok=missing_ok)
-
-    def documents(
-        self, filter: Filter | None = None, *, limit: int | None = None, offset: int = 0
-    ) -> Iterator[Document]:
-        """Yield all documents that satisfy a filter, oldest first, or up to `limit` of them after the first `offset`.
-
-        They are read as they are asked for, all from the version that is open now.
-
-        Raises:
-            ConfigError: the filter, `limit` or `offset` is not one.
-        """
-        return reading.documents(self._engine.view(), filter, limit, offset)
-
-    def count(self, filter: Filter | None = None) -> int:
-        """Count the documents that satisfy a filter; without one, all.
-
-        Raises:
-            ConfigError: the filter means nothing.
-        """
-        with self._engine.view() as view:
-            return reading.count(view, filter)
-
-    def advice(self, filter: Filter) -> list[str]:
-        """Say why a filter may match nothing: fields that no document has, values of another type.
-
-        Of an index directory, or of several; engines say nothing.
-
-        Raises:
-            ConfigError: the filter means nothing.
-        """
-        with self._engine.view() as view:
-            return reading.advice(view, filter)
-
-    def values(
-        self, field: str, filter: Filter | None = None, *, ids: Sequence[str] | None = None, limit: int = 100
-    ) -> list[tuple[Scalar, int]]:
-        """Give the values of a field, each with the number of documents that have it, the most frequent first.
-
-        Counted are all documents that `filter` and `ids` let through, whether a search finds them or not: once for each
-        different value of theirs. An element of a list is a value; null, objects and lists in lists are none. Equal
-        numbers are one value, 2 and 2.0, but not 1 and true. Fields are those of filters, such as `author.name` and
-        `title`. At most `limit` values are given, 1 to 10,000.
-
-        Raises:
-            ConfigError: no document has the field, it has more than 100,000 values, an argument means nothing, or this
-                is no index directory: engines do not count values.
-            InputError: `ids` is not a list of strings.
-        """
-        with self._engine.view() as view:
-            return reading.values(view, field, within(filter, ids), limit)
-
     # --- searching ---------------------------------------------------------------------------------------------------
 
     # a string is a sequence of strings, too: it takes the first of the two
@@ -369,52 +293,6 @@ class Retriever:
             ConfigError: `answer` is not a text.
         """
         return check_quotes(self, answer, hits, filter=filter)
-
-    def grep(
-        self, pattern: str, *, filter: Filter | None = None, limit: int = 100, ignore_case: bool = False
-    ) -> list[Match]:
-        """Find where a regular expression matches in the stored texts, in the order of the documents.
-
-        Args:
-            pattern: an expression of the package `regex`; `^` and `$` match at lines.
-            filter: only in documents that satisfy it.
-            limit: the most matches; 1 to 1,000.
-            ignore_case: whether "A" matches "a".
-
-        Raises:
-            ConfigError: the expression is none, is too long or takes longer than 1 s, or `limit` is out of range.
-        """
-        return reading.grep(self, pattern, filter=filter, limit=limit, ignore_case=ignore_case)
-
-    def outline(self, id: str) -> list[Section]:
-        """Return the headings of a document with what stands under each, in order.
-
-        Raises:
-            InputError: there is no such document.
-        """
-        return reading.sections(self.get([id])[0])
-
-    def read(
-        self,
-        id: str,
-        *,
-        span: tuple[int, int] | None = None,
-        heading: str | None = None,
-        max_tokens: int = 4000,
-    ) -> Excerpt:
-        """Return a part of a document that fits into a budget, cut behind a sentence.
-
-        Args:
-            id: of the document.
-            span: its characters; None: from its beginning, or from `heading`.
-            heading: the words of a heading, case aside; the part goes to the next heading.
-            max_tokens: the budget, of about four characters each.
-
-        Raises:
-            ConfigError: `span` is not in the document, or both are given, or the budget is out of range.
-            InputError: there is no such document, or no such heading.
-        """
-        return reading.excerpt(self.get([id])[0], span=span, heading=heading, max_tokens=max_tokens)
 
     def search_vectors(
         self, vectors: npt.NDArray[np.floating], k: int = 10, **options: Unpack[SearchOptions]

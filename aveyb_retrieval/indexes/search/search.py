@@ -283,10 +283,7 @@ class Search(ABC):
         return query
 
     def _parts(self, query: Query, near: Near) -> Iterator[list[Match]]:
-        """Yield the ranking, best first, in parts of which each is behind the one before.
-
-        A step some of whose candidates are below the least score is the last one.
-        """
+        """Yield the ranking, best first, in parts; a step with candidates below the least score is the last one."""
         options, depth, seen = self._options, self._options.depth, set[int]()
         while True:
             query.found(near)
@@ -613,9 +610,7 @@ class PassageSearch(Search):
     def _by_diversity(self, matches: list[Match], chosen: list[Match]) -> Iterator[Match]:
         """Yield matches by maximal marginal relevance: score against likeness to what was chosen before.
 
-        Args:
-            matches: Best first.
-            chosen: What was chosen before; the caller puts there a match that it keeps, before it asks for the next.
+        The caller appends to `chosen` a match that it keeps, before it asks for the next.
         """
         if not matches:
             return
