@@ -30,12 +30,14 @@ from aveyb_retrieval.indexes.changes.update import update_metadata as update_met
 from aveyb_retrieval.indexes.changes.update import upsert_documents as upsert_documents
 from aveyb_retrieval.indexes.changes.verify import verify_index as verify_index
 from aveyb_retrieval.indexes.cluster import build_on_ray as build_on_ray
+from aveyb_retrieval.engines.publish import publish_index as publish_index
+from aveyb_retrieval.engines.publish import unpublish_documents as unpublish_documents
 from aveyb_retrieval.indexes.index import Index as Index
 from aveyb_retrieval.indexes.search.hits import Hit as Hit
 from aveyb_retrieval.indexes.search.hits import Passage as Passage
-from aveyb_retrieval.indexes.search.hits import hits_to_prompt as hits_to_prompt
-from aveyb_retrieval.indexes.search.lookup import Document as Document
-from aveyb_retrieval.indexes.search.result import Result as Result
+from aveyb_retrieval.indexes.search.hits import Result as Result
+from aveyb_retrieval.indexes.search.reading import Document as Document
+from aveyb_retrieval.indexes.search.reading import hits_to_prompt as hits_to_prompt
 from aveyb_retrieval.indexes.search.retriever import Retriever as Retriever
 
 __version__: str

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.changes.change import Report
     from aveyb_retrieval.indexes.changes.sync import SyncPlan
     from aveyb_retrieval.indexes.search.hits import Hit
-    from aveyb_retrieval.indexes.search.lookup import Document
+    from aveyb_retrieval.indexes.search.reading import Document
 
 _NAMED = 20  # lines or files that a summary names
 

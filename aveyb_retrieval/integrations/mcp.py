@@ -22,7 +22,7 @@ with extra_for("the tools of an agent", "mcp"):
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aveyb_retrieval.indexes.search import result
+    from aveyb_retrieval.indexes.search.hits import Result as Found
 
 # An agent refuses an answer beyond 25,000 tokens, and may count it twice (as text and as structured output). English
 # has about 4 bytes a token, Chinese and tables of numbers about 2.
@@ -289,7 +289,7 @@ def _lines_that_fit(lines: list[str], last: list[str]) -> str:
     return "\n".join([*kept, *last])
 
 
-def _search_answer(hits: result.Result, offset: int, limit: int, page: str | None) -> SearchAnswer:
+def _search_answer(hits: Found, offset: int, limit: int, page: str | None) -> SearchAnswer:
     answer = SearchAnswer(results=[], note="")
     shown = [_result(hit, page) for hit in hits]
     room = MAX_BYTES

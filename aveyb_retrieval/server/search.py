@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from aveyb_retrieval.indexes.search.lookup import Document
-    from aveyb_retrieval.indexes.search.result import Result
+    from aveyb_retrieval.indexes.search.hits import Result
+    from aveyb_retrieval.indexes.search.reading import Document
     from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.server.http import Limits
     from aveyb_retrieval.server.indexes import Indexes

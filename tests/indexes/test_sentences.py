@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aveyb_retrieval import Index, hits_to_prompt
-from aveyb_retrieval.indexes.search.sentences import Sentences
+from aveyb_retrieval.indexes.search.hits import Sentences
 from aveyb_retrieval.indexes.store.words import language
 from tests.indexes.fake import FakeEmbedder
 

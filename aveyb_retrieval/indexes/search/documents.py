@@ -9,7 +9,7 @@ import numpy as np
 
 from aveyb_retrieval.indexes.engine import passage_numbers
 from aveyb_retrieval.indexes.search import scoring
-from aveyb_retrieval.indexes.search.copies import Copies
+from aveyb_retrieval.indexes.search.hits import Copies
 from aveyb_retrieval.indexes.search.scoring import (
     Match,
     background,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from aveyb_retrieval.indexes.search.scoring import Foremost, Near, PassageScores
-    from aveyb_retrieval.indexes.search.search import Query, Ranked
+    from aveyb_retrieval.indexes.search.search import Query
     from aveyb_retrieval.indexes.types import FloatArray, IntArray
 
 READ = 50  # documents whose passages are read together: of all candidates they gained .0015 at most on development sets
@@ -49,15 +49,15 @@ class DocumentSearch(Search):
     def _key(self, match: Match) -> int:
         return match.doc
 
-    def _candidates(self, ranked: Ranked, near: Near, depth: int) -> tuple[list[Match], bool]:
-        options, query, few = self._options, ranked.query, len(near.matches) < depth
+    def _candidates(self, query: Query, near: Near, depth: int) -> tuple[list[Match], bool]:
+        options, few = self._options, len(near.matches) < depth
         dense = {match.doc: match.score for match in near.matches}
         if options.mode == "dense":
-            ranked.add_scores("dense", dense)
+            query.add_scores("dense", dense)
             return near.matches, few
         found = self._view.by_words("document", query.sought, depth, self._selection)
         words = dict(found)
-        ranked.add_scores("lexical", words)
+        query.add_scores("lexical", words)
         if options.mode == "lexical":
             return [Match(doc, score) for doc, score in found], len(found) < depth
         if options.fusion == "rrf":
@@ -67,7 +67,7 @@ class DocumentSearch(Search):
             fused = scoring.weighted(
                 dense, words, background=background(self._view, query.vector), weight=options.weight
             )
-        ranked.add_scores("dense", dense)
+        query.add_scores("dense", dense)
         return [Match(doc, score) for doc, score in scoring.ranked(fused)], few and len(found) < depth
 
     def _cosines_of_documents(self, query: Query, docs: IntArray) -> dict[int, float]:
@@ -83,48 +83,45 @@ class DocumentSearch(Search):
                 found[doc] = max(score, found.get(doc, score))
         return found
 
-    def _scored_parts(self, ranked: Ranked, new: list[Match]) -> Iterable[list[Match]]:
-        """Add to each document's score its best passage's, and order documents among those read with them.
-
-        The only passage of a document says what the document has said already, so the sum counts by the share of
-        passages that are not alone. Where the order changes later, all are one part.
-        """
+    def _scored_parts(self, query: Query, new: list[Match]) -> Iterable[list[Match]]:
+        """Add to each document's score its best passage's, and order those read together; if ranked again, all are."""
         options = self._options
         if options.mode != "hybrid" or options.fusion == "rrf" or "passage" not in options.kinds:
             return [new]
         size = READ if options.rerank is None and options.boost is None else max(len(new), 1)
-        return (self._with_best_passages(ranked, new[at : at + size]) for at in range(0, len(new), size))
+        return (self._with_best_passages(query, new[at : at + size]) for at in range(0, len(new), size))
 
-    def _with_best_passages(self, ranked: Ranked, part: list[Match]) -> list[Match]:
-        info, query = self._view.info, ranked.query
+    def _with_best_passages(self, query: Query, part: list[Match]) -> list[Match]:
+        info = self._view.info
         scored = self._scored(query, self._promising(query, np.array([match.doc for match in part], np.int64)))
         best = scored.best(self._options.weight)
-        ranked.add_scores("passage", best)
+        query.add_scores("passage", best)
+        # the only passage of a document says what the document has said already
         share = max(0.0, 1 - info.documents / info.passages) if info.passages else 0.0
         summed = {match.doc: match.score + share * best.get(match.doc, 0.0) for match in part}
         return [Match(doc, score) for doc, score in scoring.ranked(summed)]
 
-    def _above_least(self, ranked: Ranked, part: list[Match]) -> list[Match]:
+    def _above_least(self, query: Query, part: list[Match]) -> list[Match]:
         options, least = self._options, self._least
         if least is None:
             return part
         if options.mode != "hybrid" or options.rerank is not None:
             return [match for match in part if match.score >= least]
-        best = self._best_of(ranked.query, [match.doc for match in part], 1)
+        best = self._best_of(query, [match.doc for match in part], 1)
         return [match for match in part if match.doc in best and (best[match.doc][0].confidence or 0.0) >= least]
 
     # --- copies ------------------------------------------------------------------------------------------------------
 
-    def _choose(self, ranked: Ranked, parts: Iterable[list[Match]]) -> list[Match]:
+    def _choose(self, query: Query, parts: Iterable[list[Match]]) -> list[Match]:
         """Take the best; copies of a better document are named beside it, as far as the last hit."""
         if not self._options.fold:
-            return super()._choose(ranked, parts)
+            return super()._choose(query, parts)
         chosen: list[Match] = []
         copies, duplicates, known = Copies(), dict[int, list[int]](), set[int]()
         for part in parts:
             alike = self._of_one_length([match.doc for match in [*chosen, *part]])
             for doc in (match.doc for match in chosen if match.doc in alike - known):
-                copies.find_or_remember(doc, self._beginning(ranked.query, [doc])[doc], partial(self._whole_text, doc))
+                copies.find_or_remember(doc, self._beginning(query, [doc])[doc], partial(self._whole_text, doc))
             known |= alike
             beginnings: dict[int, str] = {}
             for at, match in enumerate(part):
@@ -132,7 +129,7 @@ class DocumentSearch(Search):
                 if doc in alike:
                     if doc not in beginnings:  # read as they are needed, those that come next together
                         following = [each.doc for each in part[at : at + self._options.last] if each.doc in alike]
-                        beginnings = self._beginning(ranked.query, following)
+                        beginnings = self._beginning(query, following)
                     first = copies.find_or_remember(doc, beginnings[doc], partial(self._whole_text, doc))
                     if first is not None:
                         duplicates.setdefault(first, []).append(doc)
@@ -142,7 +139,7 @@ class DocumentSearch(Search):
                     break
             if len(chosen) == self._options.last:
                 break
-        ranked.duplicates.update(self._names(duplicates))
+        query.duplicates.update(self._names(duplicates))
         return chosen
 
     def _of_one_length(self, docs: list[int]) -> set[int]:
@@ -171,10 +168,9 @@ class DocumentSearch(Search):
     # --- passages ----------------------------------------------------------------------------------------------------
 
     def _promising(self, query: Query, docs: IntArray) -> IntArray:
-        """Numbers of the passages among which the best of documents are, ascending.
+        """Numbers, ascending, of the passages among which the best of documents are: all of a short one.
 
-        All of a short document; of a longer one the first that the rankings of all passages have and, where these have
-        too few, those found among its own.
+        Of a longer one those that the rankings of all passages have and, where they are too few, the best of its own.
         """
         options, docs = self._options, np.unique(docs)
         each = max(EACH, options.passages)
@@ -182,7 +178,8 @@ class DocumentSearch(Search):
         whole, docs = passage_numbers(self._view, docs[~long]), docs[long]
         if not len(docs):
             return whole
-        found = np.unique(np.concatenate([self._listed(ids, docs, each) for ids in self._rankings(query)]))
+        listed = (ids[np.isin(ids >> PASSAGE_BITS, docs)] for ids in self._rankings(query))
+        found = np.unique(np.concatenate([first_of_each(ids, each) for ids in listed]))
         there, counts = np.unique(found >> PASSAGE_BITS, return_counts=True)
         lacking = np.setdiff1d(docs, there[counts >= options.passages])
         if len(lacking):
@@ -197,18 +194,14 @@ class DocumentSearch(Search):
             query.by_words = np.array([number for number, _ in found], np.int64)
         return [query.by_words] if query.near is None else [query.near, query.by_words]
 
-    def _listed(self, ids: IntArray, docs: IntArray, each: int) -> IntArray:
-        """Of passages, best first, the first of each of some documents."""
-        return first_of_each(ids[np.isin(ids >> PASSAGE_BITS, docs)], each)
-
-    def _best_passages(self, ranked: Ranked) -> dict[int, list[Best]]:
-        options, query = self._options, ranked.query
+    def _best_passages(self, query: Query) -> dict[int, list[Best]]:
+        options = self._options
         known: dict[int, list[Best]] = {}
         if options.mode == "dense" and options.passages == 1:  # what decided a document is its best passage
-            numbers = np.array([match.passage for match in ranked.matches if match.passage >= 0], np.int64)
+            numbers = np.array([match.passage for match in query.matches if match.passage >= 0], np.int64)
             for number, score in zip(numbers.tolist(), query.cosines.of(numbers).tolist(), strict=True):
                 known[number >> PASSAGE_BITS] = [Best(number, score, {"dense": score}, None)]
-        left = [match.doc for match in ranked.matches if match.doc not in known]
+        left = [match.doc for match in query.matches if match.doc not in known]
         return {**known, **self._best_of(query, left, options.passages)}
 
     def _best_of(self, query: Query, docs: list[int], count: int) -> dict[int, list[Best]]:
@@ -254,17 +247,17 @@ class DocumentSearch(Search):
 
     # --- ranking again -----------------------------------------------------------------------------------------------
 
-    def _closest(self, ranked: Ranked, part: list[Match]) -> dict[int, int]:
+    def _closest(self, query: Query, part: list[Match]) -> dict[int, int]:
         docs = [match.doc for match in part]
         if "passage" not in self._view.info.kinds:
             return dict(zip(docs, docs, strict=True))
-        best = self._best_of(ranked.query, docs, 1)
+        best = self._best_of(query, docs, 1)
         return {doc: best[doc][0].number for doc in docs if doc in best}
 
-    def _closest_texts(self, ranked: Ranked, part: list[Match]) -> dict[int, str]:
+    def _closest_texts(self, query: Query, part: list[Match]) -> dict[int, str]:
         """The best passage of each document, or its whole text where it has none."""
-        best = {doc: chosen[0].number for doc, chosen in self._best_of(ranked.query, [m.doc for m in part], 1).items()}
-        texts = self._texts(ranked.query, list(best.values()))
+        best = {doc: chosen[0].number for doc, chosen in self._best_of(query, [m.doc for m in part], 1).items()}
+        texts = self._texts(query, list(best.values()))
         others = [match.doc for match in part if match.doc not in best]
         whole = self._view.documents(others, ("text",)) if others else {}
         self._check_stored("document", others, whole)

@@ -1,41 +1,75 @@
-"""What a search gives back."""
+"""What a search gives back: hits with their passages, sentences that these are cited by, words that may be meant.
+
+The best sentence of a passage, and what stands over it:
+
+    score(sentence) = sum over the query's tokens t of  w(t) * max over the sentence's tokens u of  cos(t, u)
+
+The vectors are the model's embeddings of tokens, which know synonyms and need no layer to run: looking them up and
+multiplying them takes about a millisecond for a passage. w(t) is the weight of the word that a token belongs to, by
+how few passages hold it, and 0 of a word that is not looked up. Without such vectors a cosine is 1 for an equal word,
+else 0.
+
+Copies are texts whose words are equal, whatever their case, spaces and punctuation. All else may carry the meaning and
+makes texts different: the order of words, a negation, a number as it is written (`1.5`, `1,500`, `-5`, `(5)`, `3/4`), a
+sign (`%`, `€`, `<`, `?`).
+"""
 
 from __future__ import annotations
 
 import re
 import reprlib
-from bisect import bisect_left
+import unicodedata
+from bisect import bisect
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import asdict, dataclass, field, fields
+from functools import cache, cached_property, partial
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import regex
 
 from aveyb_retrieval.encoder.text.outline import outline
-from aveyb_retrieval.errors import ConfigError, IndexFormatError
+from aveyb_retrieval.errors import IndexFormatError
+from aveyb_retrieval.indexes.store.letters import UNSPACED
+from aveyb_retrieval.indexes.store.vocabulary import edits, swaps, within
+from aveyb_retrieval.indexes.types import WordVectors, token_width
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from aveyb_retrieval.documents.records import Page
     from aveyb_retrieval.documents.records import Pages
     from aveyb_retrieval.indexes.engine import EngineView
-    from aveyb_retrieval.indexes.search.sentences import Cited, Sentences, Span
     from aveyb_retrieval.indexes.store.tables import Part, StoredDocument
+    from aveyb_retrieval.indexes.store.words import Finder
+    from aveyb_retrieval.indexes.types import EmbedderLike, FloatArray
 
-# What of passages and hits is read when it is asked for.
-CITED = ("heading", "headings", "page", "page_label", "page_unit", "pages")
-LATER = ("text", "metadata", "highlights", "best_sentence", *CITED)
+Span = tuple[int, int]
+
+# what of a passage, and so of the hit that shows it, is found when it is asked for
+_CITED = ("heading", "headings", "page", "page_label", "page_unit", "pages", "best_sentence")
 BEGINNING = 10_000  # characters of a document without passages in which words are looked for
+SUGGESTED = 3  # words in place of one that no document has
 _BRIEF = reprlib.Repr()
 _BRIEF.maxstring = _BRIEF.maxother = 100
 _BRIEF.maxdict = 10
+_COMPARED_FIRST = 50  # words: most texts differ in them
+_DASHES = dict.fromkeys([*range(0x2010, 0x2015), 0x2212], "-")
+_SAID = regex.compile(
+    r"""(?:(?<!\w)[.,])?\d+(?:[.,:/'-]\d+)*   # a number, date or time
+      | (?<!\w)-(?=[\w.\p{Sc}])               # a minus, but no dash of a list or between words
+      | \((?=\p{Sc}?[.,]?\d)                  # the minus of accounts
+      | !(?=\S)                               # "not" in code
+      | (?<=\w)\#                             # C#
+      | [^\W\d_]+
+      | [^\w\s.,;:!"'(){}\[\]*_`\#~\p{Pi}\p{Pf}\p{Ps}\p{Pe}…。、，；：！-]""",  # noqa: RUF001  # other scripts' points
+    regex.VERBOSE,
+)
 
 
 class _Shown:
-    """What has a page, is read when it is asked for, and prints in a few lines.
-
-    Printed texts are cut, and what is empty or was not asked for is left out.
-    """
+    """What has a page, is read when it is asked for, and prints in a few lines, without what is empty or unread."""
 
     page: int | None
     page_label: str | None
@@ -50,10 +84,10 @@ class _Shown:
 
         def __getattr__(self, name: str) -> Any:
             """Read what was not asked for before."""
-            unread = self.__dict__.get("_unread")
-            if unread is None or name not in LATER:
+            read = self.__dict__.get("_later", {}).get(name)
+            if read is None:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            value = self.__dict__[name] = getattr(unread, name)
+            value = self.__dict__[name] = read()
             return value
 
     def __getstate__(self) -> dict[str, Any]:
@@ -62,7 +96,7 @@ class _Shown:
 
     def __repr__(self) -> str:
         known = ((name, value) for name, value in self.__dict__.items() if value not in (None, "", (), {}))
-        shown = [f"{name}={_BRIEF.repr(value)}" for name, value in known if name != "_unread"]
+        shown = [f"{name}={_BRIEF.repr(value)}" for name, value in known if name != "_later"]
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
@@ -86,7 +120,7 @@ class Passage(_Shown):
         headings: All headings that parts of it are under, in order.
     """
 
-    # those of `CITED` have no plain default, which the class would have in their place
+    # those that are read later have no plain default, which the class would have in their place
     text: str
     span: tuple[int, int]
     score: float
@@ -109,61 +143,6 @@ class Chosen(NamedTuple):
     scores: dict[str, float]
 
 
-class _Unshown:
-    """What a passage is cited by, of which nothing is found before it is asked for."""
-
-    def __init__(self, chosen: Chosen, pages: Pages | None, sentences: Sentences) -> None:
-        self._chosen = chosen
-        self._pages = pages
-        self._sentences = sentences
-
-    @cached_property
-    def _cited(self) -> Cited:
-        (start, stop), text, heading, *_ = self._chosen
-        breaks = [at - start for at in self._pages.starts if start < at < stop] if self._pages else []
-        return self._sentences.cite(text, heading, breaks)
-
-    @property
-    def best_sentence(self) -> Span | None:
-        found, start = self._cited.sentence, self._chosen.span[0]
-        return None if found is None else (start + found[0], start + found[1])
-
-    @property
-    def heading(self) -> str:
-        return self._cited.heading
-
-    @property
-    def headings(self) -> tuple[str, ...]:
-        return self._cited.headings
-
-    @property
-    def pages(self) -> tuple[int, int] | None:
-        if self._pages is None:
-            return None
-        first, last = self._pages.range(*self._chosen.span)
-        return first.number, last.number
-
-    @property
-    def page(self) -> int | None:
-        return None if self._page is None else self._page.number
-
-    @property
-    def page_label(self) -> str | None:
-        return None if self._page is None else self._page.label
-
-    @property
-    def page_unit(self) -> str | None:
-        return None if self._page is None else self._page.unit
-
-    @property
-    def _page(self) -> Page | None:
-        if self._pages is None:
-            return None
-        first, last = self._pages.range(*self._chosen.span)
-        best = self.best_sentence if first.number < last.number else None
-        return first if best is None else self._pages.at(best[0])
-
-
 def _joined(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """Spans in order; those that overlap are one."""
     joined: list[tuple[int, int]] = []
@@ -179,9 +158,10 @@ def _joined(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 class Hit(_Shown):
     """One document found, or one passage with `unit="passage"`.
 
-    What `LATER` names is read when it is first asked for, texts and metadata for all hits of the search at once, from
-    the version that was searched; a copy, `pickle` and `dataclasses.asdict` read them. Where that version cannot be
-    read any more, as the retriever was closed or the files are gone, this is an error.
+    The text, metadata, highlights, the best sentence, headings and pages are read when they are first asked for, texts
+    and metadata for all hits of the search at once, from the version that was searched; a copy, `pickle` and
+    `dataclasses.asdict` read them. Where that version cannot be read any more, as the retriever was closed or the files
+    are gone, this is an error.
 
     Attributes:
         id: Of the document.
@@ -212,7 +192,7 @@ class Hit(_Shown):
             them, ascending: in the passages and the context given, or in the first 10,000 characters of a document
             without passages. Empty where a vector was searched for.
         best_sentence: The characters in `text` of the best passage's sentence that comes nearest to the query's words:
-            `aveyb_retrieval.indexes.search.sentences` says how. None where a vector was searched for, or only words and
+            `aveyb_retrieval.indexes.search.hits` says how. None where a vector was searched for, or only words and
             the passage holds none.
         index: The name of its index where several are searched together, else None.
     """
@@ -276,66 +256,44 @@ class Later:
         return found
 
 
-class _Unread:
-    """The same of one hit. `parts` are the characters of the document's text that are shown, with where they begin."""
-
-    def __init__(
-        self, document: StoredDocument, parts: Sequence[tuple[int, str]], first: Passage | None, later: Later
-    ) -> None:
-        self._document = document
-        self._parts = parts
-        self._first = first
-        self._later = later
-
-    def __getattr__(self, name: str) -> Any:
-        """What a hit has of its best passage."""
-        if name not in LATER:
-            raise AttributeError(name)
-        if self._first is None:
-            return {"heading": "", "headings": ()}.get(name)
-        return getattr(self._first, name)
-
-    @property
-    def text(self) -> str:
-        return self._later.texts[self._document.doc]
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        return self._later.metadata[self._document.doc]
-
-    @property
-    def highlights(self) -> tuple[tuple[int, int], ...]:
-        parts = self._parts or [(0, self.text[:BEGINNING])]
-        find = self._later.sentences.find
-        return _joined((start + word.start, start + word.stop) for start, text in parts for word in find(text))
-
-
 def make_hit(
     document: StoredDocument,
     score: float,
     chosen: Sequence[Chosen],
     scores: dict[str, float],
     *,
-    context: tuple[tuple[int, int], str] | None,
+    context: tuple[Span, str] | None,
     confidence: float | None,
     duplicates: tuple[str, ...],
     later: Later,
 ) -> Hit:
-    """Make a hit of a document and its passages, best first; what is in `LATER` is read when it is asked for.
-
-    `context` are the characters of the first passage with others, and their text.
-    """
+    """Make a hit of a document and its passages, best first; `context` are the first one and its neighbors."""
     pages = document.origin.pages if document.origin else None
     passages = tuple(_make_passage(each, pages, later.sentences) for each in chosen)
     first, (span, together) = passages[0] if passages else None, context or (None, None)
     parts = [(each.span[0], each.text) for each in passages]
     if span is not None and together is not None:
         parts.append((span[0], together))
-    known = {
+    hit = object.__new__(Hit)
+
+    def highlights() -> tuple[Span, ...]:
+        find, shown = later.sentences.find, parts or [(0, hit.text[:BEGINNING])]
+        return _joined((start + word.start, start + word.stop) for start, text in shown for word in find(text))
+
+    read: dict[str, Callable[[], Any]] = {
+        "text": lambda: later.texts[document.doc],
+        "metadata": lambda: later.metadata[document.doc],
+        "highlights": highlights,
+    }
+    known = dict.fromkeys(_CITED) | {"heading": "", "headings": ()} if first is None else {}
+    if first is not None:
+        read |= {name: partial(getattr, first, name) for name in _CITED}
+    known |= {
         "id": document.id,
         "score": score,
         "title": document.title,
         "passage": first.text if first else None,
+        "span": first.span if first else None,
         "passages": passages,
         "context": together,
         "context_span": span,
@@ -343,92 +301,214 @@ def make_hit(
         "duplicates": duplicates,
         "scores": scores,
         "index": document.of_index,
-        "span": first.span if first else None,
-        "_unread": _Unread(document, parts, first, later),
     }
-    hit = object.__new__(Hit)
-    hit.__dict__.update(known)
+    hit.__dict__.update(known, _later=read)
     return hit
 
 
 def _make_passage(chosen: Chosen, pages: Pages | None, sentences: Sentences) -> Passage:
-    """Make what is shown of one passage of a document."""
+    """Make what is shown of one passage of a document; its best sentence is looked for when it is needed."""
+    (start, stop), text, heading, score, scores = chosen
+    span = start, stop
+
+    @cache
+    def cited() -> Cited:
+        breaks = [at - start for at in pages.starts if start < at < stop] if pages else []
+        found = sentences.cite(text, heading, breaks)
+        return found._replace(sentence=found.sentence and (start + found.sentence[0], start + found.sentence[1]))
+
+    def page(part: Literal["number", "label", "unit"]) -> Any:
+        if pages is None:
+            return None
+        first, last = pages.range(start, stop)
+        best = cited().sentence if first.number < last.number else None
+        return getattr(first if best is None else pages.at(best[0]), part)
+
+    later: dict[str, Callable[[], Any]] = {
+        "heading": lambda: cited().heading,
+        "headings": lambda: cited().headings,
+        "best_sentence": lambda: cited().sentence,
+        "page": partial(page, "number"),
+        "page_label": partial(page, "label"),
+        "page_unit": partial(page, "unit"),
+        "pages": lambda: None if pages is None else tuple(each.number for each in pages.range(start, stop)),
+    }
     passage = object.__new__(Passage)
-    known = {"text": chosen.text, "span": chosen.span, "score": chosen.score, "scores": chosen.scores}
-    passage.__dict__.update(known, _unread=_Unshown(chosen, pages, sentences))
+    passage.__dict__.update(text=text, span=span, score=score, scores=scores, _later=later)
     return passage
 
 
-_LONGEST_TOKEN = 16  # characters, in the mean: of a longer text no more can fit
-_PIECE = re.compile(r"[^\W\d_]{1,5}|\d{1,3}|[^\w\s]|_|\n+")
+class Result(list[Hit]):
+    """The hits of one query, best first.
 
-
-def estimate_tokens(text: str) -> int:
-    """Estimate how many tokens a language model will read: five letters, three digits or one sign are one each.
-
-    Characters outside ASCII count as one each. Mostly too high, not always.
+    Attributes:
+        words: The words of the query that were looked up, as the index has them.
+        unmet: Conditions of the query, as they were written, that must be fulfilled and that nothing fulfills: the
+            reason why there are no hits.
     """
-    return sum(1 if piece.isascii() else len(piece) for piece in _PIECE.findall(text))
+
+    def __init__(
+        self,
+        hits: Iterable[Hit] = (),
+        words: Sequence[str] = (),
+        unmet: Sequence[str] = (),
+        suggest: Callable[[], dict[str, tuple[str, ...]]] = dict,
+    ) -> None:
+        """Keep hits, and what looks for suggestions when they are asked for."""
+        super().__init__(hits)
+        self.words, self.unmet = tuple(words), tuple(unmet)
+        self._suggest = suggest
+
+    @cached_property
+    def suggestions(self) -> dict[str, tuple[str, ...]]:
+        """Words that may be meant, the nearest first, by the words of the query that are in no document.
+
+        They are words of the index, one or two edits away; nothing was searched by them. They are looked for when they
+        are first asked for, which takes some milliseconds for each such word.
+        """
+        return self._suggest()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy the hits and what was said; no copy asks the index again."""
+        return Result, (list(self), self.words, self.unmet, partial(dict, self.suggestions))
 
 
-def hits_to_prompt(
-    hits: Sequence[Hit], *, max_tokens: int = 2000, count: Callable[[str], int] = estimate_tokens
-) -> str:
-    """Write the passages of hits one after another, numbered and cited, within a budget of tokens.
-
-    Of the first hit as many sentences are kept as fit, or words where not even one does: from the beginning of its
-    passage, or from its best sentence where that would be lost; the characters that are cited are those that are kept.
-    Any other passage that does not fit is left out as a whole, and smaller ones after it may still be taken; the
-    numbers stay those of the hits, so that `[3]` in an answer means `hits[2]`.
-
-    Args:
-        hits: Best first. A hit without a passage gives its whole text.
-        max_tokens: The budget.
-        count: How many tokens a text has; the default is an estimate that is mostly too high.
-
-    Raises:
-        ConfigError: the budget is not a positive number, or none of the hits fits into it.
-    """
-    if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
-        raise ConfigError(f"max_tokens={max_tokens!r}: must be a whole number of at least 1")
-    blocks, left, smallest = [], max_tokens, 0
-    for number, hit in enumerate(hits, start=1):
-        block = _block(number, hit)
-        size = count(block)
-        smallest = min(smallest or size, size)
-        if number == 1 and size > left:
-            block = _block(1, _trimmed(hit, left, lambda shorter: count(_block(1, shorter)) <= max_tokens) or hit)
-            size = count(block)
-        if size <= left:
-            blocks.append(block)
-            left -= size
-    if hits and not blocks:
-        raise ConfigError(f"max_tokens={max_tokens}: none of the {len(hits)} hits fits; the smallest has {smallest}")
-    return "".join(blocks)
+def suggest(query: str, view: EngineView) -> dict[str, tuple[str, ...]]:
+    """Words of the index in place of those words of a query that are in none of its documents, the nearest first."""
+    rules, vocabulary = view.language, view.vocabulary
+    suggested = {}
+    for word in dict.fromkeys(re.findall(r"\w+", query)) if vocabulary else ():
+        form, stored = rules.form(word), rules.in_order(word)
+        if not edits(form) or form.isdigit() or len(stored) != 1 or UNSPACED.search(word) or any(view.holding(stored)):
+            continue
+        assert vocabulary is not None  # else there are no words to go through
+        near = vocabulary.near(form, edits(form))
+        first = near.keys() & swaps(form) | {each for each in near if within(form, each, 1)}
+        order = sorted(near, key=lambda each: (each not in first, -near[each], each))
+        if order:
+            suggested[word] = tuple(order[:SUGGESTED])
+    return suggested
 
 
-def _trimmed(hit: Hit, tokens: int, fits: Callable[[Hit], bool]) -> Hit | None:
-    """What fits of a hit: whole sentences, else words; None where not even a word does."""
-    whole, offset = (hit.text, 0) if hit.passage is None else (hit.passage, hit.span[0] if hit.span else 0)
-    best = (0, 0) if hit.best_sentence is None else (hit.best_sentence[0] - offset, hit.best_sentence[1] - offset)
-    for begin in sorted({0, best[0]}):
-        text = whole[begin : begin + _LONGEST_TOKEN * tokens]
-
-        def part(end: int, text: str = text, start: int = offset + begin) -> Hit:
-            kept = text[:end].rstrip()
-            return replace(hit, passage=kept, span=(start, start + len(kept)))
-
-        words = [word.end() for word in re.finditer(r"\S+", text)]
-        for ends in ([*outline(text).places[1:].tolist(), len(text)], words):
-            number = bisect_left(ends, True, key=lambda end: not fits(part(end)))
-            if number and (begin == best[0] or ends[number - 1] >= best[1]):
-                return part(ends[number - 1])
-    return None
+# --- sentences
 
 
-def _block(number: int, hit: Hit) -> str:
-    place = hit.id if hit.page is None else f"{hit.id}, {hit.place}"
-    place += f", characters {hit.span[0]}-{hit.span[1]}" if hit.span else ""
-    names = [part for part in (hit.title, hit.heading) if part]
-    head = f"[{number}] {' > '.join(names)} ({place})" if names else f"[{number}] ({place})"
-    return f"{head}\n{(hit.passage if hit.passage is not None else hit.text).strip()}\n\n"
+class Cited(NamedTuple):
+    """A passage's best sentence (None: it holds no word of the query), the heading over it, and all headings in it."""
+
+    sentence: Span | None
+    heading: str
+    headings: tuple[str, ...]
+
+
+class Sentences:
+    """Finds the sentences that answer one query, in any passage."""
+
+    def __init__(
+        self,
+        query: str,
+        find: Finder,
+        weights: Callable[[], Mapping[str, float]],
+        model: Callable[[], EmbedderLike] | None,
+    ) -> None:
+        """Take a query's text, what finds and weighs its words, and what loads the model; None: without one."""
+        self.find = find
+        self._query = query
+        self._weights = weights
+        self._load = model
+
+    def cite(self, passage: str, heading: str, breaks: Sequence[int] = ()) -> Cited:
+        """Find the best sentence of a passage and its heading, given the one over its beginning.
+
+        Of a sentence that goes on over a page, which begin at the characters `breaks`, the parts are compared.
+        """
+        found = outline(passage)
+        starts = sorted({0, *found.places.tolist(), *breaks})
+        marks = [each.start for each in found.headings]
+        names = [heading, *(each.words for each in found.headings)]
+        under = names[1:] if marks and not passage[: marks[0]].strip() else names
+        best = self._best(passage, starts)
+        if best is None:
+            return Cited(None, under[0], tuple(dict.fromkeys(filter(None, under))))
+        start, stop = starts[best], ([*starts, len(passage)])[best + 1]
+        inside = [each.stop for each in found.headings if start <= each.start < stop]  # they begin it
+        body = inside[-1] if inside and passage[inside[-1] : stop].strip() else start
+        text = passage[body:stop]
+        first = body + len(text) - len(text.lstrip())
+        sentence = first, first + len(text.strip())
+        above = bisect(marks, first)
+        return Cited(sentence, names[above] or under[0], tuple(dict.fromkeys(filter(None, under))))
+
+    @cached_property
+    def _model(self) -> WordVectors | None:
+        """The model, if it knows what words mean; else they have to be equal."""
+        model = None if self._load is None else self._load()
+        return model if isinstance(model, WordVectors) and token_width(model) else None
+
+    @cached_property
+    def _asked(self) -> tuple[FloatArray, FloatArray]:
+        """The query's tokens that count: unit rows `[T, D]`, and their weights `[T]`."""
+        assert self._model is not None  # else words are compared
+        rows, places = self._model.word_vectors(self._query)
+        weights, words = self._weights(), self.find(self._query)
+        counted = np.zeros(len(rows), np.float32)
+        for word in words:
+            counted[(places[:, 0] >= word.start) & (places[:, 0] < word.stop)] = weights[word.word]
+        return rows[counted > 0], counted[counted > 0]
+
+    def _best(self, passage: str, starts: Sequence[int]) -> int | None:
+        """The number of the best of the sentences that begin at `starts`, ascending; None where none is any good."""
+        scores = self._by_words(passage, starts) if self._model is None else self._by_meaning(passage, starts)
+        best = int(np.argmax(scores))
+        return best if scores[best] > 0 else None
+
+    def _by_words(self, passage: str, starts: Sequence[int]) -> FloatArray:
+        held = {(bisect(starts, word.start) - 1, word.word) for word in self.find(passage)}
+        scores, weights = np.zeros(len(starts), np.float32), self._weights() if held else {}
+        for sentence, word in sorted(held):
+            scores[sentence] += weights[word]
+        return scores
+
+    def _by_meaning(self, passage: str, starts: Sequence[int]) -> FloatArray:
+        assert self._model is not None  # else words are compared
+        asked, weights = self._asked
+        rows, places = self._model.word_vectors(passage)
+        if not len(asked) or not len(rows):
+            return np.zeros(len(starts), np.float32)
+        cosines = asked @ rows.T
+        bounds = [*np.searchsorted(places[:, 0], starts).tolist(), len(rows)]
+        nearest = [cosines[:, a:b].max(axis=1, initial=0.0) for a, b in pairwise(bounds)]
+        return np.stack(nearest) @ weights
+
+
+class Copies:
+    """Texts seen so far, to find those that say the same as one of them."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, ...], list[tuple[int, Callable[[], str]]]] = {}
+
+    def find_or_remember(self, number: int, beginning: str, whole: Callable[[], str] | None = None) -> int | None:
+        """Return the number of the text that this one says the same as; where it is new, remember it and return None.
+
+        Texts whose beginning has no words are always new. `whole` reads all of a text whose beginning is alike.
+        """
+        words = tuple(islice(_words(beginning), _COMPARED_FIRST))
+        if not words:
+            return None
+        read = whole or (lambda: beginning)
+        alike = self._seen.setdefault(words, [])
+        for first, other in alike:
+            if same_words(read(), other()):
+                return first
+        alike.append((number, read))
+        return None
+
+
+def same_words(first: str, second: str) -> bool:
+    """Whether two texts say the same."""
+    return first == second or list(_words(first)) == list(_words(second))
+
+
+def _words(text: str) -> Iterator[str]:
+    normal = unicodedata.normalize("NFC", text).translate(_DASHES).lower()
+    return (found.group() for found in _SAID.finditer(normal))

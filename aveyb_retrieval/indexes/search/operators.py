@@ -18,8 +18,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.indexes.store.vocabulary import swaps, within
-from aveyb_retrieval.indexes.store.words import UNSPACED, protected_words, read_synonyms, synonyms_of
+from aveyb_retrieval.indexes.store.vocabulary import swaps
+from aveyb_retrieval.indexes.store.vocabulary import within
+from aveyb_retrieval.indexes.store.words import UNSPACED
+from aveyb_retrieval.indexes.store.words import protected_words
+from aveyb_retrieval.indexes.store.words import read_synonyms
+from aveyb_retrieval.indexes.store.words import synonyms_of
+from aveyb_retrieval.indexes.store.vocabulary import edits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +34,6 @@ if TYPE_CHECKING:
 
 MOST = 100  # conditions of a query
 MOST_WORDS = 1024  # that a beginning or a typo stands for
-SUGGESTED = 3  # words in place of one that no document has
 _ALIKE = str.maketrans("\u201c\u201d\u201e\u201f\u00ab\u00bb\uff02\uff0b\uff0d\u2212\uff0a\uff5e", '"' * 7 + "+--*~")
 _PART = re.compile(r'(?P<sign>[+-]?)"(?P<phrase>[^"]*)"(?P<after>\S*)|(?P<word>[^\s"]+(?P<open>"?))|(?P<quote>")')
 _FIELD = re.compile(r"[^\W\d]\w*:(?!//)")
@@ -69,9 +73,7 @@ class Asked(NamedTuple):
 def ask(query: str, view: EngineView) -> Asked:
     """Read the signs of a query, and look up in an index what its conditions stand for.
 
-    Raises:
-        ConfigError: a sign means nothing here, or a condition stands for too much.
-        InputError: all that is asked for is what must not be there.
+    Raises InputError where all that is asked for is what must not be there, and ConfigError as `parse` does.
     """
     plain, conditions = list[str](), list[Sought]()
     for part in parse(query, view.language):
@@ -88,11 +90,7 @@ def ask(query: str, view: EngineView) -> Asked:
 
 
 def parse(query: str, rules: Language) -> list[str | Condition]:
-    """Read the signs of a query: plain text and conditions, in order.
-
-    Raises:
-        ConfigError: a quote does not close, a field is named, or there are too many conditions.
-    """
+    """Read the signs of a query: plain text and conditions; raises ConfigError where a sign means nothing here."""
     parts, found = list[str | Condition](), 0
     for match in _PART.finditer(query.translate(_ALIKE)):
         if match["quote"] or match["open"]:
@@ -153,20 +151,8 @@ def _seek(condition: Condition, view: EngineView) -> Sought:
     return Sought(condition, tuple((word,) for word in stems), found)
 
 
-def edits(word: str) -> int:
-    """How many edits a typo of a word may have."""
-    return (len(word) >= 4) + (len(word) >= 8)
-
-
 def with_synonyms(rules: Language, source: Any) -> Language:
-    """The rules of an index with more synonyms, from a file or its lines; None: with none.
-
-    Raises:
-        ConfigError: a word is to be protected, which is decided where an index is built.
-        InputError: the file cannot be read, or a line says nothing.
-    """
-    if source is None:
-        return rules
+    """The rules of an index with more synonyms, from a file or its lines; none of these may protect a word."""
     lines = read_synonyms(source)
     if protected := protected_words(lines):
         raise ConfigError(
@@ -174,20 +160,3 @@ def with_synonyms(rules: Language, source: Any) -> Language:
             "out, or build with this file"
         )
     return replace(rules, synonyms=rules.synonyms + synonyms_of(lines))
-
-
-def suggest(query: str, view: EngineView) -> dict[str, tuple[str, ...]]:
-    """Words of the index in place of those words of a query that are in none of its documents, the nearest first."""
-    rules, vocabulary = view.language, view.vocabulary
-    suggested = {}
-    for word in dict.fromkeys(re.findall(r"\w+", query)) if vocabulary else ():
-        form, stored = rules.form(word), rules.in_order(word)
-        if not edits(form) or form.isdigit() or len(stored) != 1 or UNSPACED.search(word) or any(view.holding(stored)):
-            continue
-        assert vocabulary is not None  # else there are no words to go through
-        near = vocabulary.near(form, edits(form))
-        first = near.keys() & swaps(form) | {each for each in near if within(form, each, 1)}
-        order = sorted(near, key=lambda each: (each not in first, -near[each], each))
-        if order:
-            suggested[word] = tuple(order[:SUGGESTED])
-    return suggested

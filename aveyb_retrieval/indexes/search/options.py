@@ -9,9 +9,9 @@ import numpy as np
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.encoding import GRANULARITIES
-from aveyb_retrieval.indexes.search.lookup import within
 from aveyb_retrieval.indexes.search.rerank import CrossEncoderLike
 from aveyb_retrieval.indexes.search.scoring import read_boost
+from aveyb_retrieval.indexes.store.numbering import check_ids
 from aveyb_retrieval.wording import no_option
 
 if TYPE_CHECKING:
@@ -238,3 +238,11 @@ def _is_whole(value: object) -> bool:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+
+
+def within(where: Filter | None, ids: Iterable[str] | None) -> Filter | None:
+    """A filter that also keeps to some ids, where they are given; raises InputError as `check_ids` does."""
+    if ids is None:
+        return where
+    among = {"_id": {"$in": check_ids(ids)}}
+    return among if where is None else {"$and": [among, where]}

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from aveyb_retrieval.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from aveyb_retrieval.indexes.search.hits import Hit
-    from aveyb_retrieval.indexes.search.lookup import Document
+    from aveyb_retrieval.indexes.search.reading import Document
     from aveyb_retrieval.indexes.search.retriever import Retriever
     from aveyb_retrieval.indexes.store.filters import Filter
 
@@ -162,12 +162,11 @@ def _mark_at(answer: str, place: int) -> int | None:
 
 
 class Tokens(NamedTuple):
-    """A text as tokens.
+    """A text as tokens, as they are compared, with their characters in the text.
 
-    words: each as it is compared.
-    starts, stops: their characters in the text.
-    places: where each begins in the tokens joined, and at the end where they end.
-    glued: whether a hyphen or an apostrophe, or nothing at all, stands before a token.
+    Attributes:
+        places: where each begins in the tokens joined, and at the end where they end.
+        glued: whether a hyphen or an apostrophe, or nothing at all, stands before a token.
     """
 
     words: list[str]
@@ -256,19 +255,9 @@ class _Text:
 def check_quotes(
     retriever: Retriever, answer: str, hits: Sequence[Hit] | None = None, *, filter: Filter | None = None
 ) -> list[QuoteCheck]:
-    """Look for every quotation of an answer in the hits that it was made from, then in the whole index.
+    """Look for every quotation of an answer, as `Retriever.check_quotes` says.
 
-    Args:
-        retriever: over the index.
-        answer: plain text or Markdown.
-        hits: what the answer was made from, in the order of its marks `[1]`, `[2]`; None: only the index counts.
-        filter: only documents that satisfy it exist.
-
-    Returns:
-        One for each quotation, in order. One or two words that are not found are no quotation and are left out.
-
-    Raises:
-        ConfigError: `answer` is not a text.
+    One or two words that are not found are no quotation and are left out.
     """
     if not isinstance(answer, str):
         raise ConfigError(f"answer is of type {type(answer).__name__}; give the text of the answer")
@@ -278,11 +267,10 @@ def check_quotes(
     found: list[QuoteCheck] = []
     for start in range(0, len(asked), _TOGETHER):
         found += checker.check(asked[start : start + _TOGETHER])
-    few = LEAST_WORDS
     return [
         check
         for check, (_, parts) in zip(found, asked, strict=True)
-        if check.verdict in ("found", "elsewhere") or sum(len(part.words) for part in parts) >= few
+        if check.verdict in ("found", "elsewhere") or sum(len(part.words) for part in parts) >= LEAST_WORDS
     ]
 
 
@@ -310,9 +298,8 @@ class _Checker:
         """Ids of the documents that hold most of each quotation's words."""
         options: dict[str, Any] = {"k": _CANDIDATES, "mode": "lexical", "filter": self._filter}
         whole = self._retriever.search(quotes, **options)
-        parts = whole
-        if self._retriever.granularity != "document":
-            parts = self._retriever.search(quotes, **options, unit="passage", fold=False)
+        by_passage = self._retriever.granularity != "document"
+        parts = self._retriever.search(quotes, **options, unit="passage", fold=False) if by_passage else whole
         return [list(dict.fromkeys(hit.id for hit in [*a, *b])) for a, b in zip(parts, whole, strict=True)]
 
     def _check(self, quotation: Quotation, parts: list[Tokens], names: list[str]) -> QuoteCheck:
@@ -333,16 +320,12 @@ class _Checker:
         quote = tokens_of(" ".join(_LEFT_OUT.split(quotation.text)))
         best = max(((*self._text(name).nearest(quote), name) for name in order), default=None, key=lambda each: each[0])
         if best is None or best[0] < ALTERED or not _shares_contents(self._text(best[3]), quote, best[1], best[2]):
-            return QuoteCheck(quotation.text, "absent", quotation.position, version=self._version, mark=mark)
+            return QuoteCheck(quotation.text, "absent", quotation.position, version=self._retriever.version, mark=mark)
         return self._told(quotation, "altered", best[3], best[1], best[2], quote)
 
     def _text(self, name: str) -> _Text:
         text: _Text = self._texts(self._known[name].text)
         return text
-
-    @property
-    def _version(self) -> str:
-        return self._retriever.version
 
     def _told(
         self, quotation: Quotation, verdict: Verdict, name: str, first: int, stop: int, quote: Tokens | None = None
@@ -351,9 +334,7 @@ class _Checker:
         span = text.tokens.starts[first], text.tokens.stops[stop - 1]
         origin = document.origin
         page = None if origin is None or origin.pages is None else origin.pages.at(span[0]).number
-        differences: Iterable[tuple[str, str]] = ()
-        if quote is not None:
-            differences = _differences(quote, text, first, stop)
+        differences = () if quote is None else tuple(_differences(quote, text, first, stop))
         return QuoteCheck(
             quotation.text,
             verdict,
@@ -361,10 +342,10 @@ class _Checker:
             id=name,
             span=span,
             stored=document.text[slice(*span)],
-            differences=tuple(differences),
+            differences=differences,
             page=page,
             sha256=None if origin is None else origin.sha256,
-            version=self._version,
+            version=self._retriever.version,
             mark=quotation.mark,
         )
 

@@ -1,26 +1,74 @@
-"""Reading stored documents without a search: headings, matches of an expression, and parts within a budget."""
+"""Reading stored documents without a search: by id or filter, headings, matches of an expression, parts and prompts."""
 
 from __future__ import annotations
 
+import re
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from bisect import bisect_left
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import regex
 
 from aveyb_retrieval.encoder.text.outline import outline
-from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
+from aveyb_retrieval.indexes.search.options import within
+from aveyb_retrieval.indexes.search.several import SeveralView
+from aveyb_retrieval.indexes.search.snapshot import Snapshot
+from aveyb_retrieval.indexes.store.filters import advice_on, compile_filter
+from aveyb_retrieval.indexes.store.numbering import check_ids
+from aveyb_retrieval.indexes.store.tables import MOST_GIVEN, most_frequent
 
 if TYPE_CHECKING:
-    from aveyb_retrieval.indexes.search.lookup import Document
-    from aveyb_retrieval.indexes.search.retriever import Retriever
-    from aveyb_retrieval.indexes.store.filters import Filter
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
+    from aveyb_retrieval.documents.records import FileOrigin
+    from aveyb_retrieval.indexes.engines.base import EngineView, VectorEngine
+    from aveyb_retrieval.indexes.search.hits import Hit
+    from aveyb_retrieval.indexes.store.filters import Filter, Scalar
+
+BATCH = 256  # documents that are read at once
+_BEGINNING = 4000  # characters in which a document's first heading is looked for
 SECONDS = 1.0  # of processor time that an expression may take over all documents
 MOST_MATCHES = 1000
 LONGEST_PATTERN = 1000
 CONTEXT = 100  # characters beside a match, up to the ends of its line
 CHARACTERS = 4  # of a token, at least, in most scripts that are written with spaces
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document of an index.
+
+    Attributes:
+        id: The document's id.
+        text: The whole text.
+        title: The title, "" where there is none.
+        metadata: All other fields.
+        origin: The file that it was read from, if it was one of its own.
+        index: The name of its index where several are read together, else None.
+    """
+
+    id: str
+    text: str
+    title: str
+    metadata: dict[str, Any]
+    origin: FileOrigin | None = field(default=None, repr=False, compare=False)
+    index: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called: its title, else its first heading, else its id."""
+        if self.title:
+            return self.title
+        headings = outline(self.text[:_BEGINNING]).headings
+        return headings[0].words if headings else self.id
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what JSON can hold, and what `build_index` and `upsert_documents` take as a document."""
+        return {"_id": self.id, "title": self.title, "text": self.text, "metadata": self.metadata}
 
 
 @dataclass(frozen=True)
@@ -71,53 +119,203 @@ class Excerpt:
     left_out: int
 
 
-def grep(
-    retriever: Retriever,
-    pattern: str,
-    *,
-    filter: Filter | None = None,
-    limit: int = 100,
-    ignore_case: bool = False,
-    seconds: float = SECONDS,
-) -> list[Match]:
-    """Find where a regular expression matches in the stored texts, in the order of the documents.
+class Documents:
+    """The documents of an index, read without a search."""
 
-    Args:
-        retriever: over the index.
-        pattern: an expression of the package `regex`; `^` and `$` match at lines.
-        filter: only in documents that satisfy it.
-        limit: the most matches; 1 to 1,000.
-        ignore_case: whether "A" matches "a".
-        seconds: the most processor time that it may take, over all documents.
+    _engine: VectorEngine
 
-    Raises:
-        ConfigError: the expression is none, is too long or takes too long, or `limit` is out of range.
-    """
-    if not 1 <= limit <= MOST_MATCHES:
-        raise ConfigError(f"limit={limit}: must be 1 to {MOST_MATCHES:,}")
-    if not pattern or len(pattern) > LONGEST_PATTERN:
-        raise ConfigError(f"pattern of {len(pattern):,} characters: must have 1 to {LONGEST_PATTERN:,}")
-    try:
-        expression = regex.compile(pattern, regex.MULTILINE | (regex.IGNORECASE if ignore_case else 0))
-    except (regex.error, RecursionError, OverflowError) as error:
-        raise ConfigError(f"pattern {pattern[:100]!r}: not an expression ({error})") from error
-    found: list[Match] = []
-    end = time.thread_time() + seconds
-    try:
-        for document in retriever.documents(filter):
-            left = end - time.thread_time()
-            if left <= 0:
-                raise TimeoutError
-            for match in expression.finditer(document.text, timeout=left):
-                found.append(_match(document, match.span()))
-                if len(found) >= limit:
-                    return found
-    except TimeoutError:
-        raise ConfigError(
-            f"pattern {pattern[:100]!r}: took longer than {seconds:g} s; write it so that it tries less (no repeats "
-            "inside repeats), or narrow the documents with a filter"
-        ) from None
-    return found
+    def get(self, ids: Sequence[str], *, missing_ok: bool = False) -> list[Document]:
+        """Return documents by id, in the order of `ids`; with `missing_ok`, without those that are not there.
+
+        Raises:
+            InputError: an id is not in the index, or `ids` is not a list of strings.
+        """
+        ids = check_ids(ids)
+        with self._engine.view() as view:
+            found = view.find(ids)
+            if not missing_ok and (missing := next((i for i in ids if i not in found), None)) is not None:
+                raise InputError(f"{view.info.name}: no document has the id {missing!r}")
+            return list(_fetch(view, [found[document_id] for document_id in ids if document_id in found]))
+
+    def documents(
+        self, filter: Filter | None = None, *, limit: int | None = None, offset: int = 0
+    ) -> Iterator[Document]:
+        """Yield all documents that satisfy a filter, oldest first, or up to `limit` of them after the first `offset`.
+
+        They are read as they are asked for, all from the version that is open now.
+
+        Raises:
+            ConfigError: the filter, `limit` or `offset` is not one.
+        """
+        for name, value in (("limit", limit), ("offset", offset)):
+            if value is None and name == "limit":
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise ConfigError(f"{name}={value!r}: must be a whole number of at least 0")
+        where = {} if filter is None else filter
+        compile_filter(where)  # only for its errors
+        wanted = slice(offset, None if limit is None else offset + limit)
+        return _matching(self._engine.view(), where, wanted)
+
+    def count(self, filter: Filter | None = None) -> int:
+        """Count the documents that satisfy a filter; without one, all.
+
+        Raises:
+            ConfigError: the filter means nothing.
+        """
+        with self._engine.view() as view:
+            selection = view.select(filter)
+            return view.info.documents if selection is None else len(view.matching(selection))
+
+    def advice(self, filter: Filter) -> list[str]:
+        """Say why a filter may match nothing: fields that no document has, values of another type.
+
+        Of an index directory, or of several; engines say nothing.
+
+        Raises:
+            ConfigError: the filter means nothing.
+        """
+        compile_filter(filter)  # only for its errors
+        with self._engine.view() as view:
+            views = view.views if isinstance(view, SeveralView) else [view]
+            found = [advice_on(each.tables, filter) for each in views if isinstance(each, Snapshot)]
+        return list(dict.fromkeys(chain.from_iterable(found)))
+
+    def values(
+        self, field: str, filter: Filter | None = None, *, ids: Sequence[str] | None = None, limit: int = 100
+    ) -> list[tuple[Scalar, int]]:
+        """Give the values of a field, each with the number of documents that have it, the most frequent first.
+
+        Counted are all documents that `filter` and `ids` let through, whether a search finds them or not: once for each
+        different value of theirs. An element of a list is a value; null, objects and lists in lists are none. Equal
+        numbers are one value, 2 and 2.0, but not 1 and true. Fields are those of filters, such as `author.name` and
+        `title`. At most `limit` values are given, 1 to 10,000.
+
+        Raises:
+            ConfigError: no document has the field, it has more than 100,000 values, an argument means nothing, or this
+                is no index directory: engines do not count values.
+            InputError: `ids` is not a list of strings.
+        """
+        if not isinstance(field, str):
+            raise ConfigError(f"field={field!r}: must be the name of a field")
+        if not isinstance(limit, int) or isinstance(limit, bool) or not 0 < limit <= MOST_GIVEN:
+            raise ConfigError(f"limit={limit!r}: must be a whole number from 1 to {MOST_GIVEN:,}")
+        where = within(filter, ids)
+        with self._engine.view() as view:
+            if not isinstance(view, SeveralView):
+                return _values(view, field, where)[:limit]
+            # some of them may know nothing of the field
+            known = [each for each in view.views if not isinstance(each, Snapshot) or each.has_field(field)]
+            counted = [_values(each, field, where) for each in known or view.views[:1]]
+        return most_frequent(chain.from_iterable(counted))[:limit]
+
+    def grep(
+        self, pattern: str, *, filter: Filter | None = None, limit: int = 100, ignore_case: bool = False
+    ) -> list[Match]:
+        """Find where a regular expression matches in the stored texts, in the order of the documents.
+
+        Args:
+            pattern: an expression of the package `regex`; `^` and `$` match at lines.
+            filter: only in documents that satisfy it.
+            limit: the most matches; 1 to 1,000.
+            ignore_case: whether "A" matches "a".
+
+        Raises:
+            ConfigError: the expression is none, is too long or takes longer than 1 s, or `limit` is out of range.
+        """
+        if not 1 <= limit <= MOST_MATCHES:
+            raise ConfigError(f"limit={limit}: must be 1 to {MOST_MATCHES:,}")
+        if not pattern or len(pattern) > LONGEST_PATTERN:
+            raise ConfigError(f"pattern of {len(pattern):,} characters: must have 1 to {LONGEST_PATTERN:,}")
+        try:
+            expression = regex.compile(pattern, regex.MULTILINE | (regex.IGNORECASE if ignore_case else 0))
+        except (regex.error, RecursionError, OverflowError) as error:
+            raise ConfigError(f"pattern {pattern[:100]!r}: not an expression ({error})") from error
+        found: list[Match] = []
+        end = time.thread_time() + SECONDS
+        try:
+            for document in self.documents(filter):
+                left = end - time.thread_time()
+                if left <= 0:
+                    raise TimeoutError
+                for match in expression.finditer(document.text, timeout=left):
+                    found.append(_match(document, match.span()))
+                    if len(found) >= limit:
+                        return found
+        except TimeoutError:
+            raise ConfigError(
+                f"pattern {pattern[:100]!r}: took longer than {SECONDS:g} s; write it so that it tries less (no "
+                "repeats inside repeats), or narrow the documents with a filter"
+            ) from None
+        return found
+
+    def outline(self, id: str) -> list[Section]:
+        """Return the headings of a document with what stands under each, in order.
+
+        Raises:
+            InputError: there is no such document.
+        """
+        return _sections(self.get([id])[0])
+
+    def read(
+        self,
+        id: str,
+        *,
+        span: tuple[int, int] | None = None,
+        heading: str | None = None,
+        max_tokens: int = 4000,
+    ) -> Excerpt:
+        """Return a part of a document that fits into a budget, cut behind a sentence.
+
+        Args:
+            id: of the document.
+            span: its characters; None: from its beginning, or from `heading`.
+            heading: the words of a heading, case aside; the part goes to the next heading.
+            max_tokens: the budget, of about four characters each.
+
+        Raises:
+            ConfigError: `span` is not in the document, or both are given, or the budget is out of range.
+            InputError: there is no such document, or no such heading.
+        """
+        (document,) = self.get([id])
+        length = len(document.text)
+        if max_tokens < 1:
+            raise ConfigError(f"max_tokens={max_tokens}: must be at least 1")
+        if span is not None and heading is not None:
+            raise ConfigError("give a span or a heading, not both")
+        start, end = (0, length) if span is None else span
+        if not 0 <= start <= end <= length:
+            raise ConfigError(f"span [{start}, {end}): the document {document.id!r} has {length:,} characters")
+        if heading is not None:
+            start, end = _under(document, heading)
+        cut = end
+        if end > (most := start + max_tokens * CHARACTERS):
+            places = [start + int(place) for place in outline(document.text[start:most]).places]
+            cut = next((place for place in reversed(places) if place > start), most)
+        text = document.text[start:cut]
+        return Excerpt(document.id, document.title, text, (start, cut), _page(document, start), end - cut)
+
+
+def _values(view: EngineView, field: str, where: Filter | None) -> list[tuple[Scalar, int]]:
+    if not isinstance(view, Snapshot):
+        raise ConfigError(f"{view.info.name}: values are counted in index directories alone; ask the database itself")
+    return view.values(field, where)
+
+
+def _matching(viewing: AbstractContextManager[EngineView], where: Filter, wanted: slice) -> Iterator[Document]:
+    with viewing as view:
+        yield from _fetch(view, view.matching(view.select(where))[wanted].tolist())
+
+
+def _fetch(view: EngineView, numbers: Sequence[int]) -> Iterator[Document]:
+    for start in range(0, len(numbers), BATCH):
+        some = numbers[start : start + BATCH]
+        found = view.documents(some)
+        for number in some:
+            if number not in found:
+                raise IndexFormatError(f"{view.info.name}: document number {number} has no text; {view.info.remedy}")
+            stored = found[number]
+            yield Document(stored.id, stored.text, stored.title, stored.metadata, stored.origin, stored.of_index)
 
 
 def _match(document: Document, span: tuple[int, int]) -> Match:
@@ -133,7 +331,7 @@ def _page(document: Document, place: int) -> int | None:
     return None if pages is None else pages.at(place).number
 
 
-def sections(document: Document) -> list[Section]:
+def _sections(document: Document) -> list[Section]:
     """Return the headings of a document with what stands under each, in order."""
     found = outline(document.text).headings
     ends = [*(heading.start for heading in found[1:]), len(document.text)][: len(found)]
@@ -143,48 +341,88 @@ def sections(document: Document) -> list[Section]:
     ]
 
 
-def excerpt(
-    document: Document,
-    *,
-    span: tuple[int, int] | None = None,
-    heading: str | None = None,
-    max_tokens: int = 4000,
-) -> Excerpt:
-    """Return a part of a document that fits into a budget, cut behind a sentence.
-
-    Args:
-        document: the document.
-        span: its characters; None: from its beginning, or from `heading`.
-        heading: the words of a heading, case aside; the part goes to the next heading.
-        max_tokens: the budget, of about four characters each.
-
-    Raises:
-        ConfigError: `span` is not in the document, or both are given, or the budget is out of range.
-        InputError: there is no such heading.
-    """
-    length = len(document.text)
-    if max_tokens < 1:
-        raise ConfigError(f"max_tokens={max_tokens}: must be at least 1")
-    if span is not None and heading is not None:
-        raise ConfigError("give a span or a heading, not both")
-    start, end = (0, length) if span is None else span
-    if not 0 <= start <= end <= length:
-        raise ConfigError(f"span [{start}, {end}): the document {document.id!r} has {length:,} characters")
-    if heading is not None:
-        start, end = _under(document, heading)
-    cut = end
-    if end > (most := start + max_tokens * CHARACTERS):
-        places = [start + int(place) for place in outline(document.text[start:most]).places]
-        cut = next((place for place in reversed(places) if place > start), most)
-    text = document.text[start:cut]
-    return Excerpt(document.id, document.title, text, (start, cut), _page(document, start), end - cut)
-
-
 def _under(document: Document, heading: str) -> tuple[int, int]:
-    found = sections(document)
+    found = _sections(document)
     wanted = heading.strip().strip("#").strip().casefold()
     for section in found:
         if section.heading.casefold() == wanted:
             return section.span
     some = ", ".join(repr(section.heading) for section in found[:10]) or "none"
     raise InputError(f"{document.id}: no heading {heading!r}; the headings are {some}")
+
+
+# --- prompts
+
+_LONGEST_TOKEN = 16  # characters, in the mean: of a longer text no more can fit
+_PIECE = re.compile(r"[^\W\d_]{1,5}|\d{1,3}|[^\w\s]|_|\n+")
+
+
+def estimate_tokens(text: str) -> int:
+    """Estimate how many tokens a language model will read: five letters, three digits or one sign are one each.
+
+    Characters outside ASCII count as one each. Mostly too high, not always.
+    """
+    return sum(1 if piece.isascii() else len(piece) for piece in _PIECE.findall(text))
+
+
+def hits_to_prompt(
+    hits: Sequence[Hit], *, max_tokens: int = 2000, count: Callable[[str], int] = estimate_tokens
+) -> str:
+    """Write the passages of hits one after another, numbered and cited, within a budget of tokens.
+
+    Of the first hit as many sentences are kept as fit, or words where not even one does: from the beginning of its
+    passage, or from its best sentence where that would be lost; the characters that are cited are those that are kept.
+    Any other passage that does not fit is left out as a whole, and smaller ones after it may still be taken; the
+    numbers stay those of the hits, so that `[3]` in an answer means `hits[2]`.
+
+    Args:
+        hits: Best first. A hit without a passage gives its whole text.
+        max_tokens: The budget.
+        count: How many tokens a text has; the default is an estimate that is mostly too high.
+
+    Raises:
+        ConfigError: the budget is not a positive number, or none of the hits fits into it.
+    """
+    if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
+        raise ConfigError(f"max_tokens={max_tokens!r}: must be a whole number of at least 1")
+    blocks, left, smallest = [], max_tokens, 0
+    for number, hit in enumerate(hits, start=1):
+        block = _block(number, hit)
+        size = count(block)
+        smallest = min(smallest or size, size)
+        if number == 1 and size > left:
+            block = _block(1, _trimmed(hit, left, lambda shorter: count(_block(1, shorter)) <= max_tokens) or hit)
+            size = count(block)
+        if size <= left:
+            blocks.append(block)
+            left -= size
+    if hits and not blocks:
+        raise ConfigError(f"max_tokens={max_tokens}: none of the {len(hits)} hits fits; the smallest has {smallest}")
+    return "".join(blocks)
+
+
+def _trimmed(hit: Hit, tokens: int, fits: Callable[[Hit], bool]) -> Hit | None:
+    """What fits of a hit: whole sentences, else words; None where not even a word does."""
+    whole, offset = (hit.text, 0) if hit.passage is None else (hit.passage, hit.span[0] if hit.span else 0)
+    best = (0, 0) if hit.best_sentence is None else (hit.best_sentence[0] - offset, hit.best_sentence[1] - offset)
+    for begin in sorted({0, best[0]}):
+        text = whole[begin : begin + _LONGEST_TOKEN * tokens]
+
+        def part(end: int, text: str = text, start: int = offset + begin) -> Hit:
+            kept = text[:end].rstrip()
+            return replace(hit, passage=kept, span=(start, start + len(kept)))
+
+        words = [word.end() for word in re.finditer(r"\S+", text)]
+        for ends in ([*outline(text).places[1:].tolist(), len(text)], words):
+            number = bisect_left(ends, True, key=lambda end: not fits(part(end)))
+            if number and (begin == best[0] or ends[number - 1] >= best[1]):
+                return part(ends[number - 1])
+    return None
+
+
+def _block(number: int, hit: Hit) -> str:
+    place = hit.id if hit.page is None else f"{hit.id}, {hit.place}"
+    place += f", characters {hit.span[0]}-{hit.span[1]}" if hit.span else ""
+    names = [part for part in (hit.title, hit.heading) if part]
+    head = f"[{number}] {' > '.join(names)} ({place})" if names else f"[{number}] ({place})"
+    return f"{head}\n{(hit.passage if hit.passage is not None else hit.text).strip()}\n\n"

@@ -75,11 +75,7 @@ def _mean_best(
 
 
 def cross_encode(encoder: CrossEncoderLike | str, device: str, query: str, texts: Sequence[str]) -> list[float]:
-    """Score texts against a query with a cross-encoder, or with the one of a name or folder.
-
-    Raises:
-        ConfigError: nothing can be loaded from there, or the model gives more than one number for a pair.
-    """
+    """Score texts against a query with a cross-encoder, or with the one of a name or folder."""
     if not texts:
         return []
     model = load_cross_encoder(encoder, device) if isinstance(encoder, str) else encoder
@@ -94,19 +90,14 @@ def cross_encode(encoder: CrossEncoderLike | str, device: str, query: str, texts
 
 @lru_cache(maxsize=4)
 def load_cross_encoder(name: str, device: str) -> CrossEncoderLike:
-    """Load a cross-encoder of sentence-transformers; kept, so that the next search has it.
-
-    Raises:
-        ConfigError: nothing can be loaded from there.
-    """
+    """Load a cross-encoder of sentence-transformers; kept, so that the next search has it."""
     with extra_for(f"the cross-encoder {name}"):
         from sentence_transformers import CrossEncoder
 
     try:
         return CrossEncoder(name, device=device)
     except (OSError, ValueError, RuntimeError) as error:
-        reason = first_line(error)
         raise ConfigError(
             f"rerank={name!r}: must be 'maxsim', or a sentence-transformers cross-encoder, its name or its folder "
-            f"({reason})"
+            f"({first_line(error)})"
         ) from error

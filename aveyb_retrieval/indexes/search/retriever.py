@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Union, overload
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.engine import is_address, open_engine
 from aveyb_retrieval.indexes.model import Model, check_loaded, load_model, load_recorded
-from aveyb_retrieval.indexes.search import lookup, reading
 from aveyb_retrieval.indexes.search.documents import DocumentSearch
 from aveyb_retrieval.indexes.search.options import Options, SearchOptions
 from aveyb_retrieval.indexes.search.quotes import QuoteCheck, check_quotes
+from aveyb_retrieval.indexes.search.reading import Documents
 from aveyb_retrieval.indexes.search.scoring import unit_queries
 from aveyb_retrieval.indexes.search.search import PassageSearch
 from aveyb_retrieval.indexes.search.several import MOST, SeveralEngine
@@ -27,20 +27,24 @@ from aveyb_retrieval.indexes.store.manifest import IndexDirectory
 from aveyb_retrieval.indexes.types import EmbedderLike, check_fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     import numpy as np
     import numpy.typing as npt
     from typing_extensions import Self, Unpack
 
-    from aveyb_retrieval.indexes.engine import EngineInfo, EngineView, VectorEngine
+    from aveyb_retrieval.indexes.engine import EngineInfo
+    from aveyb_retrieval.indexes.engine import EngineView
+    from aveyb_retrieval.indexes.engine import VectorEngine
     from aveyb_retrieval.indexes.search.hits import Hit
     from aveyb_retrieval.indexes.search.lookup import Document
-    from aveyb_retrieval.indexes.search.reading import Excerpt, Match, Section
-    from aveyb_retrieval.indexes.search.result import Result
+    from aveyb_retrieval.indexes.search.reading import Excerpt
+    from aveyb_retrieval.indexes.search.reading import Match
+    from aveyb_retrieval.indexes.search.reading import Section
+    from aveyb_retrieval.indexes.search.hits import Result
     from aveyb_retrieval.indexes.search.search import Search
-    from aveyb_retrieval.indexes.store.filters import Filter, Scalar
+    from aveyb_retrieval.indexes.store.filters import Filter
 
 
 class LocalEngine:
@@ -52,11 +56,7 @@ class LocalEngine:
     """
 
     def __init__(self, path: str | Path, *, mapped: bool = True, full_check: bool = False, device: str = "cpu") -> None:
-        """Open the visible version.
-
-        Raises:
-            IndexFormatError: there is no index, or it is damaged.
-        """
+        """Open the visible version, or raise IndexFormatError."""
         self._path = path
         self._open = partial(Snapshot.open, path, mapped=mapped, device=device)
         self._moving = threading.RLock()
@@ -64,11 +64,7 @@ class LocalEngine:
         self.snapshot = self._open(full_check=full_check)
 
     def view(self) -> AbstractContextManager[Snapshot]:
-        """Return the version that is open now (with `follow`: the newest one), also for later.
-
-        Raises:
-            AveyBError: the process was forked since the index was opened.
-        """
+        """Return the version that is open now (with `follow`: the newest one), also for later."""
         check_fork()
         if self.follow is not None and self.is_stale:
             with self._moving:
@@ -82,13 +78,7 @@ class LocalEngine:
         return IndexDirectory(self._path).current() != self.snapshot.manifest.name
 
     def reopen(self, check: Callable[[EngineInfo], None]) -> None:
-        """Move to the newest version, unless `check` of it raises an error.
-
-        The old one lets go of its files when the last search on it ends.
-
-        Raises:
-            AveyBError: the engine is closed, or there is no version that can be read.
-        """
+        """Move to the newest version, unless `check` of it raises; the old one is let go when its last search ends."""
         with self._moving:
             self.snapshot.check_open()
             snapshot = self._open(before=self.snapshot)
@@ -104,7 +94,7 @@ class LocalEngine:
 Place = Union[str, Path, "Retriever"]
 
 
-class Retriever:
+class Retriever(Documents):
     """Searches an index directory. Safe to use from many threads; several processes may open the same index.
 
     A retriever keeps to the version that was visible when it was loaded, however the index is changed meanwhile;
@@ -247,67 +237,6 @@ class Retriever:
         """Number of documents."""
         return self._info().documents
 
-    # --- documents ---------------------------------------------------------------------------------------------------
-
-    def get(self, ids: Sequence[str], *, missing_ok: bool = False) -> list[Document]:
-        """Return documents by id, in the order of `ids`; with `missing_ok`, without those that are not there.
-
-        Raises:
-            InputError: an id is not in the index, or `ids` is not a list of strings.
-        """
-        with self._engine.view() as view:
-            return lookup.get(view, ids, missing_ok=missing_ok)
-
-    def documents(
-        self, filter: Filter | None = None, *, limit: int | None = None, offset: int = 0
-    ) -> Iterator[Document]:
-        """Yield all documents that satisfy a filter, oldest first, or up to `limit` of them after the first `offset`.
-
-        They are read as they are asked for, all from the version that is open now.
-
-        Raises:
-            ConfigError: the filter, `limit` or `offset` is not one.
-        """
-        return lookup.documents(self._engine.view(), filter, limit, offset)
-
-    def count(self, filter: Filter | None = None) -> int:
-        """Count the documents that satisfy a filter; without one, all.
-
-        Raises:
-            ConfigError: the filter means nothing.
-        """
-        with self._engine.view() as view:
-            return lookup.count(view, filter)
-
-    def advice(self, filter: Filter) -> list[str]:
-        """Say why a filter may match nothing: fields that no document has, values of another type.
-
-        Of an index directory, or of several; engines say nothing.
-
-        Raises:
-            ConfigError: the filter means nothing.
-        """
-        with self._engine.view() as view:
-            return lookup.advice(view, filter)
-
-    def values(
-        self, field: str, filter: Filter | None = None, *, ids: Sequence[str] | None = None, limit: int = 100
-    ) -> list[tuple[Scalar, int]]:
-        """Give the values of a field, each with the number of documents that have it, the most frequent first.
-
-        Counted are all documents that `filter` and `ids` let through, whether a search finds them or not: once for each
-        different value of theirs. An element of a list is a value; null, objects and lists in lists are none. Equal
-        numbers are one value, 2 and 2.0, but not 1 and true. Fields are those of filters, such as `author.name` and
-        `title`. At most `limit` values are given, 1 to 10,000.
-
-        Raises:
-            ConfigError: no document has the field, it has more than 100,000 values, an argument means nothing, or this
-                is no index directory: engines do not count values.
-            InputError: `ids` is not a list of strings.
-        """
-        with self._engine.view() as view:
-            return lookup.values(view, field, lookup.within(filter, ids), limit)
-
     # --- searching ---------------------------------------------------------------------------------------------------
 
     # a string is a sequence of strings, too: it takes the first of the two
@@ -339,7 +268,7 @@ class Retriever:
         texts = _as_list(query)
         with self._engine.view() as view:
             search = self._prepare(view, k, options)
-            hits = [search.result(ranked) for ranked in search.rank_texts(texts)]
+            hits = [search.result(each) for each in search.rank_texts(texts)]
         return hits[0] if isinstance(query, str) else hits
 
     @overload
@@ -372,52 +301,6 @@ class Retriever:
         """
         return check_quotes(self, answer, hits, filter=filter)
 
-    def grep(
-        self, pattern: str, *, filter: Filter | None = None, limit: int = 100, ignore_case: bool = False
-    ) -> list[Match]:
-        """Find where a regular expression matches in the stored texts, in the order of the documents.
-
-        Args:
-            pattern: an expression of the package `regex`; `^` and `$` match at lines.
-            filter: only in documents that satisfy it.
-            limit: the most matches; 1 to 1,000.
-            ignore_case: whether "A" matches "a".
-
-        Raises:
-            ConfigError: the expression is none, is too long or takes longer than 1 s, or `limit` is out of range.
-        """
-        return reading.grep(self, pattern, filter=filter, limit=limit, ignore_case=ignore_case)
-
-    def outline(self, id: str) -> list[Section]:
-        """Return the headings of a document with what stands under each, in order.
-
-        Raises:
-            InputError: there is no such document.
-        """
-        return reading.sections(self.get([id])[0])
-
-    def read(
-        self,
-        id: str,
-        *,
-        span: tuple[int, int] | None = None,
-        heading: str | None = None,
-        max_tokens: int = 4000,
-    ) -> Excerpt:
-        """Return a part of a document that fits into a budget, cut behind a sentence.
-
-        Args:
-            id: of the document.
-            span: its characters; None: from its beginning, or from `heading`.
-            heading: the words of a heading, case aside; the part goes to the next heading.
-            max_tokens: the budget, of about four characters each.
-
-        Raises:
-            ConfigError: `span` is not in the document, or both are given, or the budget is out of range.
-            InputError: there is no such document, or no such heading.
-        """
-        return reading.excerpt(self.get([id])[0], span=span, heading=heading, max_tokens=max_tokens)
-
     def search_vectors(
         self, vectors: npt.NDArray[np.floating], k: int = 10, **options: Unpack[SearchOptions]
     ) -> list[Result]:
@@ -435,7 +318,7 @@ class Retriever:
                     "search_vectors: lexical search, fusion, reranking and operators need queries of text; use search"
                 )
             unit = unit_queries(vectors, view.info.dim)
-            return [search.result(ranked) for ranked in search.rank_vectors(unit)]
+            return [search.result(each) for each in search.rank_vectors(unit)]
 
     def rank(
         self, queries: Sequence[str], k: int = 10, **options: Unpack[SearchOptions]
@@ -452,7 +335,7 @@ class Retriever:
         options.setdefault("fold", False)
         with self._engine.view() as view:
             search = self._prepare(view, k, options)
-            return [search.pairs(ranked) for ranked in search.rank_texts(_as_list(list(queries)))]
+            return [search.pairs(each) for each in search.rank_texts(_as_list(list(queries)))]
 
     def words(self, query: str) -> list[str]:
         """Return the words of a query that a lexical search looks up: without stop words, stemmed if the index is."""

@@ -35,10 +35,10 @@ A document without a value gets nothing; a value of another type is an error, as
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -105,11 +105,7 @@ def first_of_each(numbers: IntArray, most: int) -> IntArray:
 
 
 def unit_queries(vectors: npt.NDArray[np.floating], dim: int) -> FloatArray:
-    """Scale query vectors `[n, d]` to unit length.
-
-    Raises:
-        InputError: they are of another dimension, or not finite.
-    """
+    """Scale query vectors `[n, d]` to unit length; raises InputError where they are of another size, or not finite."""
     try:
         rows = np.ascontiguousarray(vectors, dtype=np.float32)
     except (TypeError, ValueError) as error:
@@ -130,11 +126,8 @@ def nearest_documents(
     *,
     exact: bool = False,
 ) -> list[Near]:
-    """The `k` best documents for each query `[n, d]`: by their vector, their best passage, or the better one.
-
-    With both kinds the `k` best of each are enough: a document among the `k` best by the larger of its two scores
-    is among the `k` best by that score.
-    """
+    """The `k` best documents for each query `[n, d]`: by their vector, their best passage, or the better one."""
+    # of both kinds the `k` best are enough: a document among the best by the larger of two scores is so by that score
     results: list[dict[int, Match]] = [{} for _ in queries]
     passages = [NO_COSINES for _ in queries]
     for kind in kinds:
@@ -182,13 +175,10 @@ def _by_passage(view: EngineView, queries: FloatArray, k: int, selection: Select
 def _of_documents(
     view: EngineView, query: FloatArray, k: int, selection: Selection | None, exact: bool, near: Cosines
 ) -> Cosines:
-    """The nearest passages, and more of them until they are of `k` documents or there are no more, by number.
-
-    Where few documents are left beside those found, the best passages of these are looked for among their own.
-    """
+    """The nearest passages, by number, and more of them until they are of `k` documents or there are no more."""
     available, there = view.count("passage", selection), view.count("document", selection)
     while (known := len(docs := np.unique(near.ids >> PASSAGE_BITS))) < k and len(near.ids) < available:
-        if there - known <= k:
+        if there - known <= k:  # the best of those few documents are looked for among their own
             every = view.matching(view.select({}) if selection is None else selection)
             others = np.setdiff1d(every, docs)
             more = passage_numbers(view, others) if exact else view.best_passages(others, query, (), 1)
@@ -208,20 +198,12 @@ def _best_of_each(found: Cosines) -> tuple[IntArray, FloatArray]:
     return best[order], scores[order]
 
 
-Document = TypeVar("Document", bound=Hashable)
-
 RRF_K = 60  # Cormack, Clarke and Buettcher, SIGIR 2009
 MAXSIM_WEIGHT = 3.0  # weight of late interaction, where it is added to a weighted fusion
 
-Ranking = Sequence[tuple[int, float]]
-"""(document, score), best first."""
 
-
-def reciprocal_rank(rankings: Sequence[Ranking]) -> dict[int, float]:
-    """Reciprocal rank fusion: the sum of 1 / (60 + rank) over the rankings a document is in, rank from 1.
-
-    Documents of equal scores have the rank of the first of them.
-    """
+def reciprocal_rank(rankings: Sequence[Sequence[tuple[int, float]]]) -> dict[int, float]:
+    """Reciprocal rank fusion: the sum of 1 / (60 + rank) over a document's rankings; equal scores share one."""
     fused: dict[int, float] = {}
     for ranking in rankings:
         rank, last = 0, math.nan
@@ -232,17 +214,11 @@ def reciprocal_rank(rankings: Sequence[Ranking]) -> dict[int, float]:
 
 
 def weighted(
-    dense: Mapping[Document, float], lexical: Mapping[Document, float], *, background: float, weight: float
-) -> dict[Document, float]:
-    """Weighted sum of the two scores, each as a share of the way from a document at random to the best one.
+    dense: Mapping[int, float], lexical: Mapping[int, float], *, background: float, weight: float
+) -> dict[int, float]:
+    """Weighted sum of cosines and BM25, each as a share of the way from a document at random to the best one.
 
     A document at random has none of the query's words, so BM25's way begins at 0; cosines begin at `background`.
-
-    Args:
-        dense: cosine of each candidate.
-        lexical: BM25 of those that have words of the query; 0 for the others.
-        background: the mean cosine of all documents with the query.
-        weight: of the dense share, 0 to 1; the lexical one gets the rest.
     """
     nearest = max(dense.values(), default=background) - background
     highest = max(lexical.values(), default=0.0)
@@ -288,15 +264,11 @@ class WordScores:
     @property
     def coverage(self) -> FloatArray:
         """The share of the query's words, by weight, that each passage holds, `[n]`, 0 to 1."""
-        return self.found / self.total if self.total else self.found
+        return self.found / (self.total or 1.0)
 
     @property
     def bm25(self) -> FloatArray:
-        """BM25 of the passages, `[n]`.
-
-        A word counts once in a passage however often it is there: passages are short and of one size, and so they
-        need not be counted.
-        """
+        """BM25 of the passages, `[n]`, where a word counts once: they are short and of one size."""
         penalty = K1 * (1 - B + B * self.lengths / max(self.mean_length, 1.0))
         return (self.found * (K1 + 1) / (1 + penalty)).astype(np.float32)
 
@@ -319,8 +291,8 @@ FEWEST = 3  # documents from which on a confidence is given: among one or two, a
 class PassageScores:
     """Passages and their scores for one query, all `[n]`, ascending by number; None where a part was not computed.
 
-    `score` orders them, and `shown` is what hits show: of a hybrid search the confidence, once it is known, which
-    orders them alike, else the same. `near` is the part of the vectors in r(p).
+    `score` orders them; `shown` is what hits show: the confidence, once it is known, else the same. `near` is the part
+    of the vectors in r(p).
     """
 
     ids: IntArray
@@ -336,13 +308,6 @@ class PassageScores:
         words = None if self.words is None else self.words.take(rows)
         return PassageScores(self.ids[rows], self.score[rows], self.shown[rows], cosine, words, near)
 
-    def best_rows(self, count: int) -> dict[int, IntArray]:
-        """The rows of the `count` best passages of each document, best first, by its number; ties by the lower one."""
-        docs = self.ids >> PASSAGE_BITS
-        order = np.lexsort((self.ids, -self.score, docs))
-        found = zip(*np.unique(docs, return_index=True, return_counts=True), strict=True)
-        return {int(doc): order[first : first + min(count, size)] for doc, first, size in found}
-
     def best(self, weight: float) -> dict[int, float]:
         """The score of each document's best passage, by its number, with `weight` (0 to 1) for the vectors."""
         assert self.near is not None  # of a hybrid score it is
@@ -356,10 +321,7 @@ class PassageScores:
 
 
 def score_hybrid(ids: IntArray, cosine: FloatArray, words: WordScores, background: float) -> PassageScores:
-    """Score passages, numbers `[n]` ascending, by their cosines `[n]` with a query and by its words.
-
-    Neighbors only count if they are among the passages.
-    """
+    """Score passages, numbers `[n]` ascending, by cosines `[n]`, words, and those neighbors that are among them."""
     near = COSINE * (cosine - background)
     own = _together(near, words, 0.5)
     score = own + NEIGHBOR * better_neighbor(ids, own)
@@ -385,22 +347,11 @@ def foremost(scored: PassageScores) -> Foremost | None:
     return Foremost(number, float(scored.score[best]), float(following), float(scored.cosine[best]))
 
 
-def margins(ids: IntArray, score: FloatArray, best: Foremost) -> FloatArray:
-    """How far passages `[n]` with scores s `[n]` are below the best one, or it above the next one: m(p)."""
-    return np.where(ids == best.number, score - best.following, score - max(best.score, 0.0))
-
-
 def confidence(ids: IntArray, score: FloatArray, best: Foremost, passages: int) -> FloatArray:
-    """Estimate the probability that each passage answers, `[n]`: it orders them as their scores s `[n]` do.
-
-    Args:
-        ids: Their numbers.
-        score: s.
-        best: Of all passages.
-        passages: How many the index has.
-    """
+    """Estimate the probability that each passage answers, `[n]`: it orders them as their scores s `[n]` do."""
+    margin = np.where(ids == best.number, score - best.following, score - max(best.score, 0.0))
     common = NEAR * best.cosine + CHANCE * math.log(max(passages, 1)) + OFFSET
-    found: FloatArray = (1 / (1 + np.exp(-(common + MARGIN * margins(ids, score, best))))).astype(np.float32)
+    found: FloatArray = (1 / (1 + np.exp(-(common + MARGIN * margin)))).astype(np.float32)
     return found
 
 

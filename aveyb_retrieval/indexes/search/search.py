@@ -19,13 +19,12 @@ import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.search import rerank, scoring
-from aveyb_retrieval.indexes.search.copies import Copies
-from aveyb_retrieval.indexes.search.hits import Chosen, Later, make_hit
-from aveyb_retrieval.indexes.search.operators import ask, suggest, with_synonyms
-from aveyb_retrieval.indexes.search.result import Result
+from aveyb_retrieval.indexes.search.hits import Chosen, Copies, Later, Result, Sentences, make_hit, suggest
+from aveyb_retrieval.indexes.search.operators import ask, with_synonyms
 from aveyb_retrieval.indexes.search.scoring import (
     FEWEST,
     NO_COSINES,
+    Cosines,
     Match,
     Near,
     PassageScores,
@@ -39,7 +38,6 @@ from aveyb_retrieval.indexes.search.scoring import (
     with_neighbors,
     word_weights,
 )
-from aveyb_retrieval.indexes.search.sentences import Sentences
 from aveyb_retrieval.indexes.store.tables import PARTS, StoredPassages
 from aveyb_retrieval.indexes.types import PASSAGE_BITS, inner_products
 
@@ -60,49 +58,50 @@ WIDEN = 4  # every further step of a ranking takes this many times as many candi
 NO_VECTOR = np.empty(0, np.float32)
 
 
+@dataclass(eq=False)
 class Query:
-    """A query, and what was read for it: each passage and vector once.
+    """A query, what was read for it, each passage and vector once, and what was found.
 
     Attributes:
         text: As it was given (with operators: the question), "" where only a vector was.
         words: Those of the text that are looked up.
+        beside: What the words are found by besides: with their accents, and without.
+        conditions: What must be there, and what must not.
+        unmet: Those of them, as they were written, that nothing fulfills by itself and that must be there.
         vector: Its unit vector `[d]`, `NO_VECTOR` where none was needed.
         weights: Of the words, `[t]`, once they are needed.
         passages: The passages that were read, with which of the words they hold (not in dense mode).
         shown: What is shown of passages, as far as it was read.
         cosines: Of the passages that were compared with it.
-        scores: s of the passages that were ranked, by number.
-        foremost: The best passage of the first step, once it is needed.
         near, by_words: The passages that the first step found by vectors and, once they are asked for, by words, best
             first.
-        beside: What the words are found by besides: with their accents, and without.
-        conditions: What must be there, and what must not.
-        unmet: Those of them, as they were written, that nothing fulfills by itself and that must be there.
+        strengths: s of the passages that were ranked, by number.
+        foremost: The best passage of the first step, once it is needed.
+        matches: What was found, best first.
+        scores: Every score that was computed: name, key, value. Keys are numbers of documents or, in a search for
+            passages, of passages.
+        confidence: That of passages in hybrid mode.
+        duplicates: The ids of documents that copies of a match were found in, by its key.
     """
 
-    def __init__(
-        self,
-        text: str,
-        words: Sequence[str],
-        vector: FloatArray = NO_VECTOR,
-        *,
-        beside: Sequence[str] = (),
-        conditions: Sequence[Sought] = (),
-    ) -> None:
-        self.text = text
-        self.words = words
-        self.vector = vector
-        self.weights: FloatArray | None = None
-        self.passages: StoredPassages | None = None
-        self.shown: dict[int, ShownPassage] = {}
-        self.cosines = NO_COSINES
-        self.scores: dict[int, float] = {}
-        self.foremost: Foremost | None = None
-        self.near: IntArray | None = None
-        self.by_words: IntArray | None = None
-        self.beside = beside
-        self.conditions = conditions
-        self.unmet: Sequence[str] = ()
+    text: str = ""
+    words: Sequence[str] = ()
+    beside: Sequence[str] = ()
+    conditions: Sequence[Sought] = ()
+    unmet: Sequence[str] = ()
+    vector: FloatArray = field(default_factory=lambda: NO_VECTOR)
+    weights: FloatArray | None = None
+    passages: StoredPassages | None = None
+    shown: dict[int, ShownPassage] = field(default_factory=dict)
+    cosines: Cosines = NO_COSINES
+    near: IntArray | None = None
+    by_words: IntArray | None = None
+    strengths: dict[int, float] = field(default_factory=dict)
+    foremost: Foremost | None = None
+    matches: list[Match] = field(default_factory=list)
+    scores: dict[str, dict[int, float]] = field(default_factory=dict)
+    confidence: dict[int, float] = field(default_factory=dict)
+    duplicates: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def sought(self) -> list[str]:
@@ -124,21 +123,6 @@ class Query:
         self.cosines = self.cosines.joined(near.passages.ids[new], near.passages.values[new])
         if self.near is None:
             self.near = near.passages.best_first()
-
-
-@dataclass(frozen=True)
-class Ranked:
-    """What was found for a query, best first, and every score that was computed: name, key, value.
-
-    Keys are numbers of documents or, in a search for passages, of passages. `confidence` has that of passages in hybrid
-    mode, `duplicates` the ids of documents that copies of a match were found in.
-    """
-
-    query: Query
-    matches: list[Match]
-    scores: dict[str, dict[int, float]] = field(default_factory=dict)
-    confidence: dict[int, float] = field(default_factory=dict)
-    duplicates: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     def add_scores(self, name: str, found: Mapping[int, float]) -> None:
         """Keep scores of some documents or passages; those that are there stay."""
@@ -168,7 +152,8 @@ class Search(ABC):
         self._model = model
         self._device = device
         self._among = self._selection = view.select(options.where)
-        self._rules = with_synonyms(view.language, options.synonyms)
+        rules, more = view.language, options.synonyms
+        self._rules = rules if more is None else with_synonyms(rules, more)
         self._documents: dict[int, StoredDocument] = {}
         self._parts_read: tuple[Part, ...] = ("title", "metadata") if options.boost else ("title",)
         if not view.lasting:
@@ -197,62 +182,57 @@ class Search(ABC):
         options = self._options
         return options.mode != "dense" or options.rerank is not None or options.operators
 
-    def rank_texts(self, texts: Sequence[str]) -> Iterator[Ranked]:
+    def rank_texts(self, texts: Sequence[str]) -> Iterator[Query]:
         """Rank documents or passages for each text; where there are none, without the model."""
         if self._options.operators:
-            return (self._rank_asked(text) for text in texts)
-        asked = [self._query(text) for text in texts]
-        if not self._view.count("document", self._selection):
-            return (Ranked(query, []) for query in asked)
-        if self._options.mode == "lexical":
-            return (self._rank(query, Near([])) for query in asked)
-        vectors = unit_queries(self._model().encode_queries(texts), self._view.info.dim)
-        found = zip(asked, vectors, self._nearest(vectors, self._options.depth), strict=True)
-        return (self._rank(query, near, vector) for query, vector, near in found)
+            return (query for text in texts for query in self._rank_all([self._asked(text)]))
+        return self._rank_all([self._query(text) for text in texts])
 
     def _query(self, text: str, conditions: Sequence[Sought] = ()) -> Query:
-        rules = self._rules
-        return Query(text, rules.words(text), beside=rules.beside(text), conditions=conditions)
+        return Query(text, self._rules.words(text), self._rules.beside(text), conditions)
 
-    def _rank_asked(self, text: str) -> Ranked:
-        """Rank for one query with operators: among what fulfills its conditions."""
-        view, mode = self._view, self._options.mode
+    def _asked(self, text: str) -> Query:
+        """A query with operators; what follows is among what fulfills its conditions."""
+        view, unit = self._view, self._options.unit
         question, conditions = ask(text, view)
         query = self._query(question, conditions)
-        unit = self._options.unit
         self._selection = view.narrow(self._among, unit, conditions) if conditions else self._among
         if not view.count(unit, self._selection):
-            must = [each for each in conditions if each.condition.must]
+            must = (each for each in conditions if each.condition.must)
             query.unmet = [
                 each.condition.written for each in must if not view.count(unit, view.narrow(None, unit, [each]))
             ]
-            return Ranked(query, [])
-        if mode == "lexical":
-            return self._rank(query, Near([]))
-        vectors = unit_queries(self._model().encode_queries([question]), view.info.dim)
-        return self._rank(query, self._nearest(vectors, self._options.depth)[0], vectors[0])
+        return query
 
-    def rank_vectors(self, vectors: FloatArray) -> Iterator[Ranked]:
+    def _rank_all(self, asked: list[Query]) -> Iterator[Query]:
+        if not self._view.count(self._options.unit, self._selection):
+            return iter(asked)
+        if self._options.mode == "lexical":
+            return (self._rank(query, Near([])) for query in asked)
+        vectors = self._model().encode_queries([query.text for query in asked])
+        return self._rank_near(asked, unit_queries(vectors, self._view.info.dim))
+
+    def rank_vectors(self, vectors: FloatArray) -> Iterator[Query]:
         """Rank documents or passages for each unit vector `[n, d]`; the options ask for nothing that needs a text."""
-        found = zip(vectors, self._nearest(vectors, self._options.depth), strict=True)
-        return (self._rank(Query("", ()), near, vector) for vector, near in found)
+        return self._rank_near([Query() for _ in vectors], vectors)
 
-    def result(self, ranked: Ranked) -> Result:
-        """Fetch what was found, with what is to be said beside it."""
-        query = ranked.query
-        return Result(self.hits(ranked), query.words, query.unmet, partial(suggest, query.text, self._view))
+    def _rank_near(self, asked: list[Query], vectors: FloatArray) -> Iterator[Query]:
+        for query, vector in zip(asked, vectors, strict=True):
+            query.vector = vector
+        found = zip(asked, self._nearest(vectors, self._options.depth), strict=True)
+        return (self._rank(query, near) for query, near in found)
 
-    def hits(self, ranked: Ranked) -> list[Hit]:
+    def result(self, query: Query) -> Result:
         """Make hits of what was found: titles and passages are read, the rest of a hit when it is asked for."""
-        query, documents = ranked.query, self._fetch(match.doc for match in ranked.matches)
-        best = self._best_passages(ranked)
+        documents = self._fetch(match.doc for match in query.matches)
+        best = self._best_passages(query)
         contexts = self._contexts([chosen[0].number for chosen in best.values()])
         numbers = list(chain((each.number for chosen in best.values() for each in chosen), *contexts.values()))
         self._shown_passages(query, numbers)
         spans = self._spans(query, numbers)
         later = Later(self._view, documents, self._sentences(query))
         hits = []
-        for match in ranked.matches:
+        for match in query.matches:
             key = self._key(match)
             mine = best.get(key, [])
             context = contexts.get(mine[0].number) if mine else None
@@ -261,14 +241,14 @@ class Search(ABC):
                     documents[match.doc],
                     match.score,
                     [_chosen(each, spans, query.shown) for each in mine],
-                    ranked.scores_of(key),
+                    query.scores_of(key),
                     context=None if context is None else _together(context, spans, query.shown),
                     confidence=mine[0].confidence if mine and self._knows_confidence else None,
-                    duplicates=ranked.duplicates.get(key, ()),
+                    duplicates=query.duplicates.get(key, ()),
                     later=later,
                 )
             )
-        return hits
+        return Result(hits, query.words, query.unmet, partial(suggest, query.text, self._view))
 
     def _sentences(self, query: Query) -> Sentences:
         """Return what finds a query's words and sentences; the model is not loaded for a search of words."""
@@ -282,55 +262,51 @@ class Search(ABC):
         )
 
     @abstractmethod
-    def _best_passages(self, ranked: Ranked) -> dict[int, list[Best]]:
+    def _best_passages(self, query: Query) -> dict[int, list[Best]]:
         """The passages to show of each match, best first, by key; none where it has none."""
 
-    def pairs(self, ranked: Ranked) -> list[tuple[str, float]]:
+    def pairs(self, query: Query) -> list[tuple[str, float]]:
         """Name what was found: (id of the document, score)."""
-        wanted = list(dict.fromkeys(match.doc for match in ranked.matches))
+        wanted = list(dict.fromkeys(match.doc for match in query.matches))
         names = self._view.documents(wanted, ())
         self._check_stored("document", wanted, names)
-        return [(names[match.doc].id, match.score) for match in ranked.matches]
+        return [(names[match.doc].id, match.score) for match in query.matches]
 
     # --- ranking -----------------------------------------------------------------------------------------------------
 
-    def _rank(self, query: Query, near: Near, vector: FloatArray = NO_VECTOR) -> Ranked:
+    def _rank(self, query: Query, near: Near) -> Query:
         """Rank for one query, given its first candidates by vectors (none in lexical mode): one page of the ranking."""
-        query.vector = vector
-        ranked = Ranked(query, [])
-        chosen = self._choose(ranked, self._parts(ranked, near))
+        chosen = self._choose(query, self._parts(query, near))
         scores = accumulate((match.score for match in chosen), _at_most)
         matches = [match._replace(score=score) for match, score in zip(chosen, scores, strict=True)]
-        return replace(ranked, matches=matches[self._options.offset :])
+        query.matches = matches[self._options.offset :]
+        return query
 
-    def _parts(self, ranked: Ranked, near: Near) -> Iterator[list[Match]]:
-        """Yield the ranking, best first, in parts of which each is behind the one before.
-
-        A step some of whose candidates are below the least score is the last one.
-        """
+    def _parts(self, query: Query, near: Near) -> Iterator[list[Match]]:
+        """Yield the ranking, best first, in parts; a step with candidates below the least score is the last one."""
         options, depth, seen = self._options, self._options.depth, set[int]()
         while True:
-            ranked.query.found(near)
-            candidates, all_found = self._candidates(ranked, near, depth)
+            query.found(near)
+            candidates, all_found = self._candidates(query, near, depth)
             new = [match for match in candidates if self._key(match) not in seen]
             seen.update(map(self._key, new))
             kept = 0
-            for scored in self._scored_parts(ranked, new):
+            for scored in self._scored_parts(query, new):
                 size = options.depth if options.rerank is not None else max(len(scored), 1)
                 for start in range(0, len(scored), size):
                     part = scored[start : start + size]
                     if options.rerank is not None:
-                        part = self._reranked(ranked, part)
-                    part = self._boosted(ranked, self._above_least(ranked, part))
+                        part = self._reranked(query, part)
+                    part = self._boosted(query, self._above_least(query, part))
                     kept += len(part)
                     yield part
             if all_found or kept < len(new):
                 return
             depth *= WIDEN
             if options.mode != "lexical":
-                (near,) = self._nearest(ranked.query.vector[None], depth)
+                (near,) = self._nearest(query.vector[None], depth)
 
-    def _choose(self, ranked: Ranked, parts: Iterable[list[Match]]) -> list[Match]:
+    def _choose(self, query: Query, parts: Iterable[list[Match]]) -> list[Match]:
         """Take matches from the ranking, as many as the page and those before it have."""
         chosen: list[Match] = []
         for part in parts:
@@ -344,15 +320,15 @@ class Search(ABC):
         """Find what is nearest to each unit vector `[n, d]`: the candidates by vectors."""
 
     @abstractmethod
-    def _candidates(self, ranked: Ranked, near: Near, depth: int) -> tuple[list[Match], bool]:
+    def _candidates(self, query: Query, near: Near, depth: int) -> tuple[list[Match], bool]:
         """Return the candidates of both rankings, best first, and whether there are no more; their scores are kept."""
 
-    def _scored_parts(self, ranked: Ranked, new: list[Match]) -> Iterable[list[Match]]:
+    def _scored_parts(self, query: Query, new: list[Match]) -> Iterable[list[Match]]:
         """Yield the candidates of a step, best first, scored by what is only read for as many as are needed."""
         return [new]
 
     @abstractmethod
-    def _above_least(self, ranked: Ranked, part: list[Match]) -> list[Match]:
+    def _above_least(self, query: Query, part: list[Match]) -> list[Match]:
         """Leave out what is below the least score asked for."""
 
     @abstractmethod
@@ -362,51 +338,51 @@ class Search(ABC):
     # --- ranking again -----------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _closest(self, ranked: Ranked, part: list[Match]) -> dict[int, int]:
+    def _closest(self, query: Query, part: list[Match]) -> dict[int, int]:
         """Return by key the passage of each match that is looked at again, or the document where it has none."""
 
     @abstractmethod
-    def _closest_texts(self, ranked: Ranked, part: list[Match]) -> dict[int, str]:
+    def _closest_texts(self, query: Query, part: list[Match]) -> dict[int, str]:
         """Return by key the text of each match that is looked at again."""
 
     @abstractmethod
     def _with_maxsim(self, query: Query, part: list[Match], maxsim: dict[int, float]) -> dict[int, float]:
         """Add late interaction to the scores of a hybrid search, both by key."""
 
-    def _reranked(self, ranked: Ranked, part: list[Match]) -> list[Match]:
+    def _reranked(self, query: Query, part: list[Match]) -> list[Match]:
         """Order candidates by a closer look at them."""
-        options, query = self._options, ranked.query.text
+        options = self._options
         if options.rerank in rerank.LATE_INTERACTION:
-            name, found = "maxsim", self._maxsim(ranked, part)
-            scores = self._with_maxsim(ranked.query, part, found) if options.mode == "hybrid" else found
+            name, found = "maxsim", self._maxsim(query, part)
+            scores = self._with_maxsim(query, part, found) if options.mode == "hybrid" else found
         else:
             assert options.rerank is not None  # else there is nothing to do
-            name, texts = "cross-encoder", self._closest_texts(ranked, part)
-            values = rerank.cross_encode(options.rerank, self._device, query, list(texts.values()))
+            name, texts = "cross-encoder", self._closest_texts(query, part)
+            values = rerank.cross_encode(options.rerank, self._device, query.text, list(texts.values()))
             scores = found = dict(zip(texts, values, strict=True))
         by_key = {self._key(match): match for match in part}
-        ranked.add_scores(name, found)
+        query.add_scores(name, found)
         return [by_key[key]._replace(score=score) for key, score in scoring.ranked(scores)]
 
-    def _boosted(self, ranked: Ranked, part: list[Match]) -> list[Match]:
+    def _boosted(self, query: Query, part: list[Match]) -> list[Match]:
         """Order matches, best first, by their scores with what is added by metadata."""
         if not self._options.boost or not part:
             return part
         documents = self._fetch(match.doc for match in part)
         best, shares = max(abs(match.score) for match in part), gains(self._options.boost, documents, self._view)
         added = {self._key(match): best * shares[match.doc] for match in part}
-        ranked.add_scores("boost", added)
+        query.add_scores("boost", added)
         moved = [match._replace(score=match.score + added[self._key(match)]) for match in part]
         return sorted(moved, key=lambda match: -match.score)
 
-    def _maxsim(self, ranked: Ranked, part: list[Match]) -> dict[int, float]:
+    def _maxsim(self, query: Query, part: list[Match]) -> dict[int, float]:
         """Score every match by late interaction, by key: with stored token vectors where the index keeps them."""
-        tokens, device, query = self._view.tokens, self._device, ranked.query.text
+        tokens, device = self._view.tokens, self._device
         if tokens is None:
-            texts = self._closest_texts(ranked, part)
-            return dict(zip(texts, rerank.maxsim(self._model(), device, query, list(texts.values())), strict=True))
-        closest = self._closest(ranked, part)
-        scores = rerank.stored_maxsim(self._model(), tokens, device, query, list(closest.values()))
+            texts = self._closest_texts(query, part)
+            return dict(zip(texts, rerank.maxsim(self._model(), device, query.text, list(texts.values())), strict=True))
+        closest = self._closest(query, part)
+        scores = rerank.stored_maxsim(self._model(), tokens, device, query.text, list(closest.values()))
         return {self._key(match): 0.0 for match in part} | dict(zip(closest, scores, strict=True))
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -538,10 +514,10 @@ def _chosen(best: Best, spans: Mapping[int, tuple[int, int]], shown: Mapping[int
 class PassageSearch(Search):
     """A search for passages."""
 
-    def _best_passages(self, ranked: Ranked) -> dict[int, list[Best]]:
+    def _best_passages(self, query: Query) -> dict[int, list[Best]]:
         found = {}
-        for match in ranked.matches:
-            scores, confidence = ranked.scores_of(match.passage), ranked.confidence.get(match.passage)
+        for match in query.matches:
+            scores, confidence = query.scores_of(match.passage), query.confidence.get(match.passage)
             found[match.passage] = [Best(match.passage, match.score, scores, confidence)]
         return found
 
@@ -553,22 +529,21 @@ class PassageSearch(Search):
     def _key(self, match: Match) -> int:
         return match.passage
 
-    def _candidates(self, ranked: Ranked, near: Near, depth: int) -> tuple[list[Match], bool]:
-        mode, query = self._options.mode, ranked.query
+    def _candidates(self, query: Query, near: Near, depth: int) -> tuple[list[Match], bool]:
+        mode = self._options.mode
         few = len(near.matches) < depth
         if mode == "dense":
-            ranked.add_scores("dense", {match.passage: match.score for match in near.matches})
+            query.add_scores("dense", {match.passage: match.score for match in near.matches})
             return near.matches, few
         found = self._view.by_words("passage", query.sought, depth, self._selection)
         if mode == "lexical":
-            ranked.add_scores("lexical", dict(found))
+            query.add_scores("lexical", dict(found))
             return [Match(i >> PASSAGE_BITS, score, i) for i, score in found], len(found) < depth
         candidates = np.unique(np.concatenate([near.passages.ids, np.array([i for i, _ in found], np.int64)]))
-        return self._scored_candidates(ranked, candidates), few and len(found) < depth
+        return self._scored_candidates(query, candidates), few and len(found) < depth
 
-    def _scored_candidates(self, ranked: Ranked, candidates: IntArray) -> list[Match]:
+    def _scored_candidates(self, query: Query, candidates: IntArray) -> list[Match]:
         """Score the candidates of both rankings, best first."""
-        query = ranked.query
         # neighbors are scored with them, for `better_neighbor`, but are not candidates
         there = self._passages_there(query, with_neighbors(candidates)).numbers
         rows = np.flatnonzero(np.isin(there, candidates))
@@ -577,36 +552,36 @@ class PassageSearch(Search):
         scored = self._scored(query, there).take(rows)
         query.foremost = query.foremost or foremost(scored)
         scored = self._with_confidence(query, scored)
-        query.scores.update(zip(scored.ids.tolist(), scored.score.tolist(), strict=True))
+        query.strengths.update(zip(scored.ids.tolist(), scored.score.tolist(), strict=True))
         order = np.lexsort((scored.ids, -scored.score))
         scored_in_order = zip(scored.ids[order].tolist(), scored.shown[order].tolist(), strict=True)
         matches = [Match(i >> PASSAGE_BITS, score, i) for i, score in scored_in_order]
         for name, values in scored.parts().items():
-            ranked.add_scores(name, dict(zip(scored.ids.tolist(), values.tolist(), strict=True)))
-        ranked.confidence.update(
-            {match.passage: match.score for match in matches if match.passage not in ranked.confidence}
+            query.add_scores(name, dict(zip(scored.ids.tolist(), values.tolist(), strict=True)))
+        query.confidence.update(
+            {match.passage: match.score for match in matches if match.passage not in query.confidence}
         )
         return matches
 
-    def _above_least(self, ranked: Ranked, part: list[Match]) -> list[Match]:
+    def _above_least(self, query: Query, part: list[Match]) -> list[Match]:
         least = self._least
         return part if least is None else [match for match in part if match.score >= least]
 
-    def _closest(self, ranked: Ranked, part: list[Match]) -> dict[int, int]:
+    def _closest(self, query: Query, part: list[Match]) -> dict[int, int]:
         return {match.passage: match.passage for match in part}
 
-    def _closest_texts(self, ranked: Ranked, part: list[Match]) -> dict[int, str]:
-        return self._texts(ranked.query, [match.passage for match in part])
+    def _closest_texts(self, query: Query, part: list[Match]) -> dict[int, str]:
+        return self._texts(query, [match.passage for match in part])
 
     def _with_maxsim(self, query: Query, part: list[Match], maxsim: dict[int, float]) -> dict[int, float]:
         weight = scoring.MAXSIM_CONFIDENCE
-        return {match.passage: query.scores[match.passage] + weight * maxsim[match.passage] for match in part}
+        return {match.passage: query.strengths[match.passage] + weight * maxsim[match.passage] for match in part}
 
     # --- choosing ----------------------------------------------------------------------------------------------------
 
-    def _choose(self, ranked: Ranked, parts: Iterable[list[Match]]) -> list[Match]:
+    def _choose(self, query: Query, parts: Iterable[list[Match]]) -> list[Match]:
         """Take the best, by diversity, without near copies and within the caps."""
-        options, query = self._options, ranked.query
+        options = self._options
         chosen: list[Match] = []
         copies, texts = Copies(), dict[int, str]()
         duplicates: dict[int, list[int]] = {}
@@ -629,15 +604,13 @@ class PassageSearch(Search):
                     break
             if len(chosen) == options.last:
                 break
-        ranked.duplicates.update(self._names(duplicates))
+        query.duplicates.update(self._names(duplicates))
         return chosen
 
     def _by_diversity(self, matches: list[Match], chosen: list[Match]) -> Iterator[Match]:
         """Yield matches by maximal marginal relevance: score against likeness to what was chosen before.
 
-        Args:
-            matches: Best first.
-            chosen: What was chosen before; the caller puts there a match that it keeps, before it asks for the next.
+        The caller appends to `chosen` a match that it keeps, before it asks for the next.
         """
         if not matches:
             return

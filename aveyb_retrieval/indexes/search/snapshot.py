@@ -131,7 +131,7 @@ class Snapshot:
         self._release()
 
     def check_open(self) -> None:
-        """Raise AveyBError where the snapshot is closed, or was opened before this process was forked."""
+        """Raise AveyBError where it is closed, or the process was forked."""
         check_fork()
         if not self._release.alive:
             raise AveyBError(f"{self.root}: this index was closed; load it again to search it")
@@ -139,10 +139,7 @@ class Snapshot:
     # --- filters -----------------------------------------------------------------------------------------------------
 
     def select(self, where: Filter | None, *, quiet: bool = False) -> Allowed | None:
-        """The documents that satisfy a filter; None where there is no filter. Remembered: a version never changes.
-
-        Where there are none, a warning says why, unless `quiet`.
-        """
+        """The documents that satisfy a filter, remembered; where there are none, a warning says why, unless `quiet`."""
         self.check_open()
         if where is None:
             return None
@@ -202,10 +199,7 @@ class Snapshot:
 
     @cached_property
     def mean_vector(self) -> FloatArray:
-        """The mean `[d]` of the vectors of some documents: its product with a query is a random document's score.
-
-        They are those whose ids have the least hashes: the same ones in whatever order documents came.
-        """
+        """The mean `[d]` of the vectors of the documents whose ids have the least hashes, in any order of them."""
         rows = self.tables.documents.scan(["doc", "rank"])
         docs, ranks = rows["doc"].to_numpy(), rows["rank"].to_numpy()
         if len(docs) > SAMPLE:
@@ -251,9 +245,8 @@ class Snapshot:
     def best_passages(self, docs: IntArray, query: FloatArray, words: Sequence[str], each: int) -> IntArray:
         """Numbers of passages among which are the `each` best of every one of some documents `[n]`.
 
-        Those nearest to a unit vector `[d]` or, where it is empty, the best by words (of a document that holds none of
-        them: none). They are looked for among the passages of all these documents, then of those of which too few were
-        found, and so on.
+        Those nearest to a unit vector `[d]` or, where it is empty, the best by words: among the passages of all these
+        documents, then of those of which too few were found, and so on.
         """
         docs, wanted, found = np.unique(docs), 4 * each * len(docs), [np.empty(0, np.int64)]
         while len(docs):
@@ -328,17 +321,14 @@ class Snapshot:
         return narrowed
 
     def _fulfilling(self, kind: Kind, sought: Sought) -> IntArray:
-        """Numbers of all documents or passages that fulfill one condition, ascending.
-
-        Passages have no list of words as they are written where these are stemmed: a passage holds a word that begins
-        so, or nearly, if its document does and it holds a form of that word.
-        """
+        """Numbers of all documents or passages that fulfill one condition, ascending."""
         tables, phrases = self.tables, sought.phrases
         if not sought.forms:
             return tables.of(kind).holding(*phrases)
         written, column = [(form,) for form in sought.forms], tables.forms
         if kind == "passage" and column == WORDS:
             return tables.passages.holding(*written)
+        # stemmed passages have no list of words as they are written: the document does, and the passage has some form
         docs = tables.texts.holding(*written, column=column)
         if kind == "document":
             return docs

@@ -227,3 +227,8 @@ def within(word: str, other: str, edits: int) -> bool:
         for place, mine in enumerate(word):
             row.append(min(before[place] + (mine != letter), before[place + 1] + 1, row[place] + 1))
     return row[-1] <= edits
+
+
+def edits(word: str) -> int:
+    """How many edits a typo of a word may have."""
+    return (len(word) >= 4) + (len(word) >= 8)
