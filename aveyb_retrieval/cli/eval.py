@@ -15,9 +15,8 @@ from aveyb_retrieval.eval.base import DEFAULT_METRICS, DEFAULT_MODE
 from aveyb_retrieval.wording import printable
 
 if TYPE_CHECKING:
-    from aveyb_retrieval.eval.metrics import Scores
+    from aveyb_retrieval.eval.metrics import Comparison, Scores
     from aveyb_retrieval.eval.runner import Result
-    from aveyb_retrieval.eval.significance import Comparison
     from aveyb_retrieval.eval.tasks import Task
     from aveyb_retrieval.indexes.search.options import Mode
 
@@ -139,9 +138,8 @@ def run(
     from aveyb_retrieval.eval.base import check_run_ids, write_run
     from aveyb_retrieval.eval.build import ModelOptions, make_systems
     from aveyb_retrieval.eval.encoders import LoadOptions
-    from aveyb_retrieval.eval.html import write_html
     from aveyb_retrieval.eval.metrics import load_trec_eval
-    from aveyb_retrieval.eval.report import print_results, write_json
+    from aveyb_retrieval.eval.report import print_results, write_html, write_json
     from aveyb_retrieval.eval.runner import ResultCache, Settings, run_system
 
     load_trec_eval()  # not found missing only after hours of encoding
@@ -244,9 +242,9 @@ def compare(
     """Compare two TREC runs: paired randomization test with its interval, wins, ties, losses."""
     from aveyb_retrieval.eval.base import read_run
     from aveyb_retrieval.eval.data import read_qrels, read_queries
+    from aveyb_retrieval.eval.metrics import compare as compare_scores
     from aveyb_retrieval.eval.metrics import evaluate, notices
     from aveyb_retrieval.eval.report import print_comparison
-    from aveyb_retrieval.eval.significance import compare as compare_scores
 
     judged = read_qrels(qrels)
     beside = qrels.parent.parent / "queries.jsonl"
@@ -358,7 +356,7 @@ def latency(
     """Time searches of an index as a user waits for them, query encoding included."""
     import time
 
-    from aveyb_retrieval.eval.latency import DEFAULT_QUERIES, measure, read_query_texts
+    from aveyb_retrieval.eval.runner import DEFAULT_QUERIES, measure, read_query_texts
     from aveyb_retrieval.indexes.search.retriever import Retriever
 
     queries = read_query_texts(query_file) if query_file else list(DEFAULT_QUERIES)

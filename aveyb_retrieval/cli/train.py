@@ -229,8 +229,7 @@ def set_threads(threads: int | None) -> None:
 def tokenizer(files: tuple[Path, ...], out: Path, vocab_size: int, field: str, capitals: str, overwrite: bool) -> None:
     """Learn a byte-level BPE vocabulary from FILES (.jsonl, .jsonl.gz, .jsonl.zst, .txt)."""
     from aveyb_retrieval.encoder.text.tokenizer import VOCAB_FILE
-    from aveyb_retrieval.training.texts import read_texts
-    from aveyb_retrieval.training.vocabulary import train_vocabulary
+    from aveyb_retrieval.training.texts import read_texts, train_vocabulary
 
     if (out / VOCAB_FILE).exists() and not overwrite:
         raise ConfigError(f"{out / VOCAB_FILE} exists: add --overwrite to replace it, or choose another folder")
@@ -257,7 +256,7 @@ def mlm(settings: MLMSettings, model: str | None, preset: str, **arguments: Any)
     That is 180 billion tokens, 512K of them a step, at a learning rate of 5e-4 (2.5e-4 for paper-large).
     """
     from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM
-    from aveyb_retrieval.training.loading import starting_model
+    from aveyb_retrieval.training.models import starting_model
 
     if preset in MLM_RATES and model is None and not _is_given("learning_rate"):
         settings = replace(settings, learning_rate=MLM_RATES[preset])
@@ -277,7 +276,7 @@ def mlm(settings: MLMSettings, model: str | None, preset: str, **arguments: Any)
 @RUN
 def clm(settings: CLMSettings, model: str | None, preset: str, **arguments: Any) -> dict[str, float]:
     """Next-token training of Avey, the causal language model, on FILES or a hub data set."""
-    from aveyb_retrieval.training.loading import causal_model
+    from aveyb_retrieval.training.models import causal_model
 
     return _pretrain(partial(causal_model, model, preset), "held out {}, as trained", settings, **arguments)
 
@@ -293,7 +292,7 @@ def _pretrain(
     run: Run,
 ) -> dict[str, float]:
     """Train the model that `make_model` makes; print its figures, called as `measured` says, and return them."""
-    from aveyb_retrieval.training.loading import open_vocabulary
+    from aveyb_retrieval.training.models import open_vocabulary
     from aveyb_retrieval.training.pretraining import pretrain
 
     options = run.prepare()
@@ -356,7 +355,7 @@ def mine(
     are skipped, and so are texts that score nearly as high. A query with fewer negatives than asked for keeps those it
     has; a query without any gets no row. The number of both is printed at the end.
     """
-    from aveyb_retrieval.training.mining import mine_negatives
+    from aveyb_retrieval.training.contrastive import mine_negatives
     from aveyb_retrieval.training.texts import read_texts
 
     if out.suffix != ".jsonl":
@@ -398,7 +397,7 @@ def contrastive(
 ) -> None:
     """Fine-tune on pairs or triplets from FILES (JSON lines: query, positive, optionally negative) or the hub."""
     from aveyb_retrieval.training.contrastive import train_contrastive
-    from aveyb_retrieval.training.loading import sentence_model
+    from aveyb_retrieval.training.models import sentence_model
 
     options = run.prepare()
     pairs, data = source.open(negative=negative)
@@ -445,8 +444,8 @@ def distill(
     turned to the student's width.
     """
     from aveyb_retrieval.training.distill import train_distill
-    from aveyb_retrieval.training.loading import sentence_model
-    from aveyb_retrieval.training.targets import Teacher
+    from aveyb_retrieval.training.models import sentence_model
+    from aveyb_retrieval.training.teacher import Teacher
     from aveyb_retrieval.training.texts import read_texts
 
     if prompts and len(prompts) != len(teachers):
@@ -488,7 +487,7 @@ def funnel(model: str | None, out: Path, after: int, factor: int, pool: str, rec
     The weights stay as they are. Documents of the new model are pooled behind the first layers, queries are not; an
     index belongs to one of the two models.
     """
-    from aveyb_retrieval.training.funnel import add_funnel
+    from aveyb_retrieval.training.models import add_funnel
 
     add_funnel(model, out, after=after, factor=factor, pool=pool, recovery=recovery)
     click.echo(f"model in {out}")

@@ -1,4 +1,10 @@
-"""Learn a sentence encoder from a teacher: its vectors and its scores, by the terms of `losses.py`.
+"""Learn a sentence encoder from a teacher: its vectors and its scores.
+
+The terms of the loss:
+
+- vectors: `1 - cos(W s, t)`, where W maps the student's width to the teacher's and is dropped afterwards;
+- scores: Kullback-Leibler divergence between the teacher's and the student's distribution over the batch
+  (for pairs: anchor against every positive; for single texts: each against all others).
 
 "The batch" is that of all processes: each gathers every vector and computes the whole loss. Gathering sums the
 gradients of the processes and DistributedDataParallel averages them, so the model's gradient, and that of W, which is
@@ -14,14 +20,12 @@ import torch
 from torch import nn
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.training.losses import distillation_loss
 from aveyb_retrieval.training.sentence_trainer import train_sentence_model
 from aveyb_retrieval.training.settings import DistillSettings
-from aveyb_retrieval.training.targets import Targets, Teacher, phrases, read_targets
-from aveyb_retrieval.training.teacher import cache_vectors, read_vectors
+from aveyb_retrieval.training.teacher import Targets, Teacher, cache_vectors, phrases, read_targets, read_vectors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import numpy as np
     from datasets import Dataset
@@ -29,6 +33,58 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.encoder.text.wordpiece import Tokenizer
     from aveyb_retrieval.indexes.types import Progress
+
+    Head = Callable[[torch.Tensor], torch.Tensor]
+
+
+def distillation_loss(
+    students: Sequence[torch.Tensor],
+    teachers: Sequence[torch.Tensor],
+    head: Head,
+    *,
+    vector_weight: float,
+    score_weight: float,
+    temperature: float,
+) -> torch.Tensor:
+    """Return the weighted sum of the terms over a batch, a float32 scalar.
+
+    Args:
+        students: float32 `[B, D]` unit rows for each text of a row: one (single texts) or two (anchor, positive).
+        teachers: float32 `[B, D_teacher]` unit rows, likewise.
+        head: maps `[B, D]` to `[B, D_teacher]`.
+        vector_weight: weight of the vectors.
+        score_weight: weight of the scores.
+        temperature: of the score distributions, on cosines.
+    """
+    loss = students[0].new_zeros(())
+    if vector_weight:
+        with torch.autocast(students[0].device.type, enabled=False):
+            cosines = [
+                nn.functional.cosine_similarity(head(s), t).mean() for s, t in zip(students, teachers, strict=True)
+            ]
+        loss = loss + vector_weight * (1 - torch.stack(cosines).mean())
+    if score_weight:
+        loss = loss + score_weight * score_divergence(batch_scores(students), batch_scores(teachers), temperature)
+    return loss
+
+
+def batch_scores(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return cosines `[B, B]`: first texts by second ones, or single texts by each other (-inf with themselves)."""
+    with torch.autocast(vectors[0].device.type, enabled=False):  # a temperature makes what bfloat16 rounds away large
+        scores = vectors[0] @ vectors[-1].T
+    if len(vectors) == 1:
+        return scores.masked_fill(torch.eye(len(scores), dtype=torch.bool, device=scores.device), float("-inf"))
+    return scores
+
+
+def score_divergence(student: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Return the mean over rows of KL(teacher || student) of the softmax of scores `[B, B]`."""
+    if len(student) == 1:
+        return student.new_zeros(())
+    target = (teacher / temperature).softmax(-1)
+    # log p is -inf where a score is (a text with itself); the target is 0 there and the product must be, too.
+    difference = (teacher / temperature).log_softmax(-1) - (student / temperature).log_softmax(-1)
+    return torch.where(target > 0, target * difference, 0).sum(-1).mean()
 
 
 class DistillationLoss(nn.Module):
@@ -127,7 +183,7 @@ def train_distill(
     All read the texts as documents and queries as queries, with their own prompts for those.
 
     The teacher's vectors are cached in `folder/teacher` first (resumable by itself). Of several teachers, or with
-    queries or phrases, the student learns what they say together (`targets.py`).
+    queries or phrases, the student learns what they say together (`teacher.py`).
 
     Args:
         model: the student.

@@ -32,7 +32,7 @@ from aveyb_retrieval.encoder.text.tokenizer import write_limit
 from aveyb_retrieval.encoder.text.wordpiece import load_tokenizer
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.training.labeled import label_ids, read_answered, read_labeled, read_tagged
-from aveyb_retrieval.training.packing import IGNORED_LABEL
+from aveyb_retrieval.training.pretraining import IGNORED_LABEL
 from aveyb_retrieval.training.run_folder import RunCallback, RunFolder
 from aveyb_retrieval.training.trainer import CheckedSteps, optimizer_and_schedule, run_to_end, shared_arguments
 

@@ -41,8 +41,7 @@ from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.metrics import evaluate
 from aveyb_retrieval.eval.report import write_text
 from aveyb_retrieval.eval.tasks import Task, make_task
-from aveyb_retrieval.training.packing import MaskedSequences, pack_texts
-from aveyb_retrieval.training.pretraining import evaluate_labels
+from aveyb_retrieval.training.pretraining import MaskedSequences, evaluate_labels, pack_texts
 from aveyb_retrieval.training.settings import ContrastiveSettings, MLMSettings, RunSettings
 from aveyb_retrieval.training.texts import read_records
 from aveyb_retrieval.training.trainer import optimizer_and_schedule

@@ -24,7 +24,7 @@ from aveyb_retrieval.encoder.folders import model_folder
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.encoder.text.wordpiece import load_tokenizer
 from aveyb_retrieval.errors import ModelError
-from aveyb_retrieval.training.packing import end_of_text
+from aveyb_retrieval.training.pretraining import end_of_text
 from aveyb_retrieval.training.texts import read_texts
 
 if TYPE_CHECKING:

@@ -37,8 +37,7 @@ from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE
 from aveyb_retrieval.eval.base import fingerprint_of
 from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.encoders import load_encoder, load_peer
-from aveyb_retrieval.eval.html import write_html
-from aveyb_retrieval.eval.report import write_text
+from aveyb_retrieval.eval.report import write_html, write_text
 from aveyb_retrieval.eval.runner import Result, ResultCache, run_system
 from aveyb_retrieval.eval.systems import BM25System, DenseSystem, HybridSystem, IndexSystem, VectorCache
 from aveyb_retrieval.eval.tasks import Task, make_task

@@ -34,7 +34,7 @@ from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.passages import PassageSize, cut_passages, repeat_title
 from aveyb_retrieval.encoder.text.wordpiece import read_vocabulary
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.training.losses import batch_scores, score_divergence
+from aveyb_retrieval.training.distill import batch_scores, score_divergence
 from aveyb_retrieval.training.texts import read_records, read_texts
 from aveyb_retrieval.training.trainer import learning_rate_factor
 

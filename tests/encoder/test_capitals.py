@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from aveyb_retrieval.encoder.text.tokenizer import END, LOCK, MARKS, UP, AveyBTokenizer, mark, restore
 from aveyb_retrieval.errors import ModelError
-from aveyb_retrieval.training.vocabulary import train_vocabulary
+from aveyb_retrieval.training.texts import train_vocabulary
 
 CASES = [
     ("See Paris", f"{UP}see{UP} paris"),

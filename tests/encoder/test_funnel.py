@@ -26,7 +26,7 @@ from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.model import pooling
 from aveyb_retrieval.indexes.search.retriever import Retriever
-from aveyb_retrieval.training.funnel import add_funnel
+from aveyb_retrieval.training.models import add_funnel
 from tests.encoder.models import small_config, small_model
 from tests.encoder.onnx.forms import save_model
 from tests.indexes.fake import FakeEmbedder

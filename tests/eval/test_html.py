@@ -13,8 +13,7 @@ import pytest
 
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.eval.base import SystemInfo
-from aveyb_retrieval.eval.html import render, write_html
-from aveyb_retrieval.eval.report import write_json
+from aveyb_retrieval.eval.report import render, write_html, write_json
 from aveyb_retrieval.eval.runner import Result
 from tests.eval.toys import read_report
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.eval.latency import measure, read_query_texts
+from aveyb_retrieval.eval.runner import measure, read_query_texts
 
 
 def test_times_by_a_known_clock():

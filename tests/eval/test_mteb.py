@@ -41,8 +41,8 @@ def _main_score(model, titles=True):
 
 def test_both_ways_through_mteb_agree():
     """What MTEB finds through our search protocol is what its vectors find, and scored as by our metrics."""
+    from aveyb_retrieval.eval.encoders import EmbedderModel, IndexModel
     from aveyb_retrieval.eval.metrics import evaluate
-    from aveyb_retrieval.eval.mteb import EmbedderModel, IndexModel
 
     embedder = ToyEmbedder()
     pairs = [(f"{title}\n" if title else "", text) for _, title, text in DOCUMENTS]
@@ -61,7 +61,7 @@ def test_both_ways_through_mteb_agree():
 def test_our_index_end_to_end():
     """A real index, built by `build_index` and searched by `Retriever`, inside MTEB."""
     pytest.importorskip("faiss")
-    from aveyb_retrieval.eval.mteb import EmbedderModel, IndexModel
+    from aveyb_retrieval.eval.encoders import EmbedderModel, IndexModel
 
     embedder = ToyEmbedder()
     assert 0.5 < _main_score(IndexModel(embedder, index="Flat")) <= 1.0
@@ -73,14 +73,14 @@ def test_a_saved_model_passes_as_sentence_transformer_and_as_embedder(model_fold
     from sentence_transformers import SentenceTransformer
 
     from aveyb_retrieval.encoder.embedders.embedder import Embedder
-    from aveyb_retrieval.eval.mteb import EmbedderModel
+    from aveyb_retrieval.eval.encoders import EmbedderModel
 
     ours = _main_score(EmbedderModel(Embedder.load(model_folder)), titles=False)
     assert _main_score(SentenceTransformer(str(model_folder)), titles=False) == pytest.approx(ours, abs=1e-6)
 
 
 def test_meta_names_the_weights():
-    from aveyb_retrieval.eval.mteb import EmbedderModel, IndexModel
+    from aveyb_retrieval.eval.encoders import EmbedderModel, IndexModel
 
     meta = EmbedderModel(ToyEmbedder()).mteb_model_meta
     assert meta.name == "aveyb-retrieval/toy"
@@ -89,7 +89,7 @@ def test_meta_names_the_weights():
 
 
 def test_prompts_follow_the_prompt_type():
-    from aveyb_retrieval.eval.mteb import EmbedderModel
+    from aveyb_retrieval.eval.encoders import EmbedderModel
 
     embedder = ToyEmbedder()
     embedder.prompts = {"query": "Q: ", "document": "D: "}
@@ -100,7 +100,7 @@ def test_prompts_follow_the_prompt_type():
 
 
 def test_misuse_is_refused():
-    from aveyb_retrieval.eval.mteb import IndexModel
+    from aveyb_retrieval.eval.encoders import IndexModel
 
     model = IndexModel(ToyEmbedder())
     with pytest.raises(ConfigError, match=r"before IndexModel.index"):

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.eval.metrics import evaluate
-from aveyb_retrieval.eval.significance import compare, randomization_test
+from aveyb_retrieval.eval.metrics import compare, evaluate, randomization_test
 
 
 def _shuffled_system(rng, n_queries, shuffle):

@@ -37,7 +37,7 @@ def one_thread():
 
 @pytest.fixture(scope="session")
 def tokenizer() -> AveyBTokenizer:
-    from aveyb_retrieval.training.vocabulary import train_vocabulary
+    from aveyb_retrieval.training.texts import train_vocabulary
 
     return train_vocabulary(SENTENCES, 360, name="tiny")
 

@@ -15,9 +15,8 @@ from aveyb_retrieval.encoder.avey.model import AveyForCausalLM
 from aveyb_retrieval.encoder.config import AveyConfig
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
-from aveyb_retrieval.training.loading import causal_model
-from aveyb_retrieval.training.packing import NextTokens, end_of_text
-from aveyb_retrieval.training.pretraining import pretrain
+from aveyb_retrieval.training.models import causal_model
+from aveyb_retrieval.training.pretraining import NextTokens, end_of_text, pretrain
 from aveyb_retrieval.training.run_folder import read_metrics
 from aveyb_retrieval.training.settings import CLMSettings
 from aveyb_retrieval.training.trainer import learning_rate_factor

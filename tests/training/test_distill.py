@@ -14,9 +14,8 @@ from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_tra
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.training.distill import DistillationLoss, train_distill
-from aveyb_retrieval.training.loading import sentence_model
-from aveyb_retrieval.training.losses import batch_scores
+from aveyb_retrieval.training.distill import DistillationLoss, batch_scores, train_distill
+from aveyb_retrieval.training.models import sentence_model
 from aveyb_retrieval.training.sentence_trainer import train_sentence_model
 from aveyb_retrieval.training.settings import DistillSettings
 

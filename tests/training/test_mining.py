@@ -12,7 +12,7 @@ from datasets import Dataset
 
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.types import EncodedRow
-from aveyb_retrieval.training.mining import Mined, mine_negatives
+from aveyb_retrieval.training.contrastive import Mined, mine_negatives
 from aveyb_retrieval.training.settings import MiningRules
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def test_anchors_without_negatives_are_named() -> None:
 def test_more_anchors_than_are_searched_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [(f"anchor {i}", text) for i, text in enumerate(COSINES)]
     whole = mine(pairs, NO_MARGIN)
-    monkeypatch.setattr("aveyb_retrieval.training.mining._ANCHORS", 2)
+    monkeypatch.setattr("aveyb_retrieval.training.contrastive._ANCHORS", 2)
     assert list(mine(pairs, NO_MARGIN).triplets) == list(whole.triplets)
 
 

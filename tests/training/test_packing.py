@@ -5,7 +5,7 @@ import pytest
 
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.training.packing import IGNORED_LABEL, MaskedSequences, pack_texts
+from aveyb_retrieval.training.pretraining import IGNORED_LABEL, MaskedSequences, pack_texts
 
 from .conftest import SENTENCES
 

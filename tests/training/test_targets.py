@@ -13,7 +13,7 @@ from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.training.distill import rows_to_learn, train_distill
 from aveyb_retrieval.training.settings import DistillSettings
-from aveyb_retrieval.training.targets import Targets, Teacher, centred, phrases, read_targets, turned, unit
+from aveyb_retrieval.training.teacher import Targets, Teacher, centred, phrases, read_targets, turned, unit
 
 from .conftest import SENTENCES, tiny_config
 

@@ -2,7 +2,7 @@ import pytest
 
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.training.vocabulary import train_vocabulary
+from aveyb_retrieval.training.texts import train_vocabulary
 
 from .conftest import SENTENCES
 
