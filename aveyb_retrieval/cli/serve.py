@@ -92,10 +92,8 @@ def main(
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     from aveyb_retrieval.server.app import create_app, listen, log_shortly, serve
-    from aveyb_retrieval.server.gate import Keys, read_keys
+    from aveyb_retrieval.server.gate import Keys, Metrics, Origins, read_keys
     from aveyb_retrieval.server.indexes import Indexes, named_paths
-    from aveyb_retrieval.server.metrics import Metrics
-    from aveyb_retrieval.server.origins import Origins
 
     log_shortly()
     allowed = Limits(**bounds)  # type: ignore[arg-type]  # click has made whole numbers of them

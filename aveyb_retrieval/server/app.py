@@ -22,10 +22,8 @@ from starlette.routing import Route
 from aveyb_retrieval.errors import AveyBError, ConfigError
 from aveyb_retrieval.server import openapi
 from aveyb_retrieval.server.connections import Connection, Door
-from aveyb_retrieval.server.gate import Gate, Keys
+from aveyb_retrieval.server.gate import Gate, Keys, Metrics, Origins
 from aveyb_retrieval.server.http import Context, Limits, refuse, to_json
-from aveyb_retrieval.server.metrics import Metrics
-from aveyb_retrieval.server.origins import Origins
 from aveyb_retrieval.server.work import Work
 from aveyb_retrieval.system import allow_files
 from aveyb_retrieval.wording import shortened

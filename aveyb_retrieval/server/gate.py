@@ -1,4 +1,9 @@
-"""What every request passes: its origin and key are checked, it is counted, and its answer gets safe headers."""
+"""What every request passes: its origin and key are checked, it is counted, and its answer gets safe headers.
+
+A browser sends requests in the name of any page that somebody visits, also to a server that only this machine reaches.
+It says where the page comes from: in Origin (every request that is not a plain GET), in Sec-Fetch-Site (all requests to
+HTTPS and to this machine). Programs send neither, and are not held up. Content-Type: see `requests.read_body`.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +12,170 @@ import hmac
 import logging
 import time
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.server.http import error_response, network
-from aveyb_retrieval.server.ticket import Pool, Ticket
+from aveyb_retrieval.server.http import context, error_response, network
+from aveyb_retrieval.server.work import Pool, Ticket
 from aveyb_retrieval.wording import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from aveyb_retrieval.server.http import Limits
-    from aveyb_retrieval.server.metrics import Metrics
-    from aveyb_retrieval.server.origins import Origins
+    from aveyb_retrieval.server.indexes import Indexes
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_SIZES = (1, 2, 4, 8, 16, 32, 64)
+
+
+class Metrics:
+    """The counters of one server, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.requests = Counter(
+            "aveyb_requests", "Requests that were answered.", ("route", "status"), registry=self.registry
+        )
+        self.seconds = Histogram(
+            "aveyb_request_seconds",
+            "From the arrival of a request to the end of its answer.",
+            ("route",),
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.running = Gauge("aveyb_running_requests", "Requests without an answer yet.", registry=self.registry)
+        self._batches = Histogram(
+            "aveyb_query_batch_size", "Queries that were encoded together.", buckets=_SIZES, registry=self.registry
+        )
+
+    def count_batch(self, size: int) -> None:
+        """Count a batch of queries."""
+        self._batches.observe(size)
+
+    def watch(self, indexes: Indexes) -> None:
+        """Also report the state of the indexes, whenever it is asked for."""
+        self.registry.register(_IndexCollector(indexes))
+
+
+class _IndexCollector:
+    def __init__(self, indexes: Indexes) -> None:
+        self._indexes = indexes
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the sizes of the indexes, and which of them cannot follow their newest version."""
+        documents = GaugeMetricFamily("aveyb_index_documents", "Documents of an index.", labels=("index", "version"))
+        failing = GaugeMetricFamily(
+            "aveyb_index_follow_failing", "1 while the newest version of an index cannot be opened.", labels=("index",)
+        )
+        for name, retriever in self._indexes.retrievers.items():
+            documents.add_metric((name, retriever.version), len(retriever))
+            failing.add_metric((name,), float(name in self._indexes.failures))
+        yield documents
+        yield failing
+
+
+async def metrics(request: Request) -> Response:
+    """Answer a scrape."""
+    return Response(generate_latest(context(request).metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+_OURS = ("same-origin", "none")  # none: typed, or a bookmark
+_PREFLIGHT_SECONDS = 600
+
+
+class Origins:
+    """Who may ask from a browser.
+
+    Args:
+        hosts: Names that the header Host may have, which keeps out pages that reach this server by a name of their own
+            (DNS rebinding); None for any.
+        others: Origins, as `https://app.example.org`, whose pages may ask besides this server's own.
+
+    Raises:
+        ConfigError: what is given in `others` is no origin.
+    """
+
+    def __init__(self, hosts: Collection[str] | None = None, others: Collection[str] = ()) -> None:
+        self._hosts = hosts
+        self._others = {_checked(origin) for origin in others}
+
+    def refusal(self, headers: Headers, method: str, *, is_page: bool) -> tuple[int, str] | None:
+        """Say why a request is refused, as status and message; None where it is not.
+
+        Args:
+            headers: Its headers.
+            method: Its method.
+            is_page: Whether it asks for a file of this server's page, to which other sites may link.
+        """
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if self._hosts is not None and (name := _name(host)) not in self._hosts:
+            return 421, f"this server is not called {name!r}; name it with --allow-host"
+        if origin in self._others:
+            return None
+        site = headers.get("sec-fetch-site")
+        if site in _OURS or (site is None and (origin is None or origin.partition("://")[2] == host)):
+            return None
+        if is_page and method == "GET" and headers.get("sec-fetch-mode") == "navigate":
+            return None
+        return 403, f"a page of {origin or 'another site'} asks; allow it with --cors-origin"
+
+    def answer_headers(self, headers: Headers) -> Mapping[str, str]:
+        """Return headers that let a page of another origin read the answer; of a preflight: send the request."""
+        if not self._others:
+            return {}
+        if (origin := headers.get("origin")) not in self._others:
+            return {"Vary": "Origin"}
+        allowed = {
+            "Vary": "Origin",
+            "Access-Control-Allow-Origin": origin or "",
+            "Access-Control-Expose-Headers": "Retry-After",
+        }
+        if "access-control-request-method" in headers:
+            allowed |= {
+                "Access-Control-Allow-Methods": "GET, POST, PUT, PATCH, DELETE",
+                "Access-Control-Allow-Headers": "Authorization, Content-Type",
+                "Access-Control-Max-Age": str(_PREFLIGHT_SECONDS),
+            }
+        return allowed
+
+    def is_preflight(self, headers: Headers, method: str) -> bool:
+        """Whether a browser asks if a page of an allowed origin may send a request."""
+        return (
+            method == "OPTIONS" and "access-control-request-method" in headers and headers.get("origin") in self._others
+        )
+
+
+def _name(host: str) -> str:
+    """Return the name in a header Host, without a port and without the brackets of an IPv6 address."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.partition(":")[0].lower()
+
+
+def _checked(origin: str) -> str:
+    """Return an origin as browsers write it."""
+    try:
+        parts = urlsplit(origin)
+        is_origin = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_origin = False
+    if not is_origin or origin.lower() != f"{parts.scheme}://{parts.netloc}".lower():
+        raise ConfigError(f"--cors-origin {origin}: not an origin; write it as https://app.example.org, without a path")
+    return origin.lower()
+
 
 _log = logging.getLogger("aveyb_retrieval.server")
 PART = 1 << 18  # bytes of a body that are sent at once

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from aveyb_retrieval.server import models, search, writing
-from aveyb_retrieval.server.gate import CHANGES
+from aveyb_retrieval.server import models, search
+from aveyb_retrieval.server.gate import CHANGES, metrics
 from aveyb_retrieval.server.http import context, json_answer
-from aveyb_retrieval.server.metrics import metrics
 from aveyb_retrieval.server.requests import (
     JSON,
     JSON_LINES,
@@ -164,9 +163,9 @@ OPERATIONS = (
     Operation("POST", "/search", search.search, _FOUND, (search.search_fields,)),
     Operation("GET", "/documents/{id}", search.document, _reference("Document"), (search.document_parameters,)),
     Operation("GET", "/originals/{id}", search.original, _TEXT, (search.index_field,), "application/octet-stream"),
-    Operation("PUT", "/documents", writing.put_documents, _CHANGED),
-    Operation("PATCH", "/documents/{id}", writing.change_metadata, _CHANGED, (writing.metadata_fields,)),
-    Operation("DELETE", "/documents/{id}", writing.delete_document, _CHANGED),
+    Operation("PUT", "/documents", search.put_documents, _CHANGED),
+    Operation("PATCH", "/documents/{id}", search.change_metadata, _CHANGED, (search.metadata_fields,)),
+    Operation("DELETE", "/documents/{id}", search.delete_document, _CHANGED),
     Operation("GET", "/indexes", search.indexes, _reference("Indexes")),
     Operation("POST", "/v1/embeddings", models.embeddings, _reference("Embeddings"), (models.embeddings_fields,)),
     Operation("GET", "/v1/models", models.models, _reference("Models")),
@@ -273,7 +272,7 @@ def _schemas() -> dict[str, Schema]:
         "FoundForEach": _closed({"index": maybe_text, "facets": facets, "results": _list(_reference("Result"))}),
         "Value": _closed({"value": {"type": ["string", "number", "boolean"]}, "count": _WHOLE}),
         "Document": _closed({**document, "length": _WHOLE, "original": _FLAG}),
-        "Changed": _closed({"index": _TEXT, "version": _TEXT, **dict.fromkeys(writing.COUNTS, _WHOLE)}),
+        "Changed": _closed({"index": _TEXT, "version": _TEXT, **dict.fromkeys(search.COUNTS, _WHOLE)}),
         "Indexes": _closed({"indexes": _list(index), "model": maybe_text, "max_k": _WHOLE}),
         "Embeddings": _closed({**listed, "model": _TEXT, "usage": usage, "data": _list(_closed(embedding))}),
         "Model": _closed({"id": _TEXT, "object": {"const": "model"}, "created": _WHOLE, "owned_by": _TEXT}),

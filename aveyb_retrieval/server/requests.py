@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from aveyb_retrieval.server.http import Context
-    from aveyb_retrieval.server.ticket import Ticket
+    from aveyb_retrieval.server.work import Ticket
 
 Schema = dict[str, Any]
 Take = Callable[[str, Any], Any]
