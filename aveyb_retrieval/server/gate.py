@@ -7,10 +7,14 @@ HTTPS and to this machine). Programs send neither, and are not held up. Content-
 
 from __future__ import annotations
 
-import hashlib
-import hmac
+import json
 import logging
+import sys
 import time
+from datetime import datetime, timezone
+from hashlib import sha256
+from logging import StreamHandler, makeLogRecord
+from logging.handlers import WatchedFileHandler
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -28,13 +32,13 @@ from aveyb_retrieval.wording import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from aveyb_retrieval.server.http import Limits
     from aveyb_retrieval.server.indexes import Indexes
+    from aveyb_retrieval.server.keys import Key, KeyFile, Keys, Right
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -195,54 +199,17 @@ CHANGES = ("PUT", "PATCH", "DELETE")  # methods that need a key that may write
 _NO_STORE = "no-store"  # answers may hold what only the owner of a key may see
 
 
-class Keys:
-    """The keys that open a server; none open it to everybody. Only those in `writing` open it to changes."""
-
-    def __init__(self, keys: Sequence[str] = (), writing: Sequence[str] = ()) -> None:
-        self._digests = [_digest(key.encode()) for key in (*writing, *keys)]
-        self.reading, self.writing = len(keys), len(writing)  # how many; those that may write come first
-
-    def which(self, authorization: str) -> int | None:
-        """Return which of the keys a header `Authorization: Bearer KEY` has; takes equally long for any wrong one."""
-        scheme, _, key = authorization.partition(" ")
-        given = _digest(key.strip().encode("latin-1"))
-        fitting = [hmac.compare_digest(given, digest) for digest in self._digests]
-        return fitting.index(True) if scheme.lower() == "bearer" and any(fitting) else None
-
-
-def read_keys(path: Path) -> list[str]:
-    """Read keys from a file, one on each line; empty lines and those that begin with # do not count.
-
-    Raises:
-        ConfigError: the file cannot be read, holds no key, or one that is no printable ASCII.
-    """
-    try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read as a file of keys ({error})") from None
-    keys = [line for line in lines if line and not line.startswith("#")]
-    if not keys:
-        raise ConfigError(f"{path}: holds no key; write one on each line")
-    for number, key in enumerate(keys, start=1):
-        if not (key.isascii() and key.isprintable() and " " not in key):
-            raise ConfigError(f"{path}: key {number} must be printable ASCII without blanks")
-    return keys
-
-
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()
-
-
 class Gate:
     """ASGI middleware around the whole application: every request passes with a ticket, in its state.
 
     Args:
         app: What is behind it.
         limits: What a request may take.
-        keys: One of these is needed, but for paths that `is_open`; for changes one that may write.
+        keys: One of these is needed, but for paths that are open; it must have the right that a path needs.
+        log: Notes who asked for what.
         origins: Which browsers' pages may ask, and by which names.
         metrics: Where requests are counted.
-        is_open: Whether a path needs no key (to be read).
+        right: What a key must be allowed to read a path; None: it needs none.
     """
 
     def __init__(
@@ -250,10 +217,11 @@ class Gate:
         app: ASGIApp,
         *,
         limits: Limits,
-        keys: Keys,
+        keys: Keys | KeyFile,
+        log: AccessLog | None,
         origins: Origins,
         metrics: Metrics,
-        is_open: Callable[[str], bool],
+        right: Callable[[str], Right | None],
     ) -> None:
         self._app = app
         self._limits = limits
@@ -261,7 +229,8 @@ class Gate:
         self._origins = origins
         self._metrics = metrics
         self._pool = Pool()
-        self._is_open = is_open
+        self._right = right
+        self._log = log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it; a bug of ours is logged, and the client does not see its traceback."""
@@ -284,13 +253,16 @@ class Gate:
             else:
                 await _send_in_parts(message, send)
 
-        key = self._keys.which(request_headers.get("authorization", ""))
+        keys = self._keys.current()
+        number = keys.which(request_headers.get("authorization", ""))
+        key = None if number is None else keys.entries[number]
         address = scope["client"][0] if scope.get("client") else ""
-        client = network(address) if key is None else f"key {key}"  # on whose fair share it counts
+        client = network(address) if key is None else key.name  # on whose fair share it counts
         ticket = scope.setdefault("state", {})["ticket"] = Ticket(client, self._pool, self._limits, receive)
+        ticket.only = None if key is None else key.filter
         self._metrics.running.inc()
         try:
-            refusal = self._refusal(scope, request_headers, key)
+            refusal = self._refusal(scope, request_headers, keys, key)
             await (refusal or self._app)(scope, receive, send_safely)
         except ClientDisconnect:
             status = 499  # it left while it sent its body; nobody is there to be answered
@@ -305,27 +277,72 @@ class Gate:
             self._metrics.running.dec()
             route = _route(scope)
             self._metrics.requests.labels(route, str(status)).inc()
-            self._metrics.seconds.labels(route).observe(time.perf_counter() - began)
+            seconds = time.perf_counter() - began
+            self._metrics.seconds.labels(route).observe(seconds)
+            if self._log is not None:
+                self._log.note(scope, client, status, seconds, ticket.asked)
 
-    def _refusal(self, scope: Scope, headers: Headers, key: int | None) -> Response | None:
+    def _refusal(self, scope: Scope, headers: Headers, keys: Keys, key: Key | None) -> Response | None:
         path, method = scope["path"], scope["method"]
         if "transfer-encoding" in headers and "content-length" in headers:  # a proxy may read another end of the body
             message = "Content-Length beside Transfer-Encoding; send one of them"
             return error_response(path, 400, message, headers={"Connection": "close"})
-        is_open = self._is_open(path) and method in ("GET", "HEAD")
+        needed = "write" if method in CHANGES else self._right(path)
+        is_open = needed is None and method in ("GET", "HEAD")
+        right: Right = needed or "search"
         if refused := self._origins.refusal(headers, method, is_page=is_open):
             return error_response(path, *refused)
         if self._origins.is_preflight(headers, method):
             return Response(status_code=204)  # browsers send no key with it
-        changes = method in CHANGES
-        if changes and not self._keys.writing:
+        if right == "write" and not keys.writing:
             return error_response(path, 403, "this server takes no changes; start it with --write-key-file")
-        if key is None and (changes or (self._keys.reading and not is_open)):
+        if key is None and (right == "write" or (keys.reading and not is_open)):
             what = "wrong key" if "authorization" in headers else "no key"
             return error_response(path, 401, f"{what}; send the header Authorization: Bearer KEY", "invalid_api_key")
-        if key is not None and changes and key >= self._keys.writing:
-            return error_response(path, 403, "this key may only read; changes need one of --write-key-file")
+        if key is not None and not is_open and right not in key.rights:
+            only = "this key may only read; changes need one of --write-key-file"
+            return error_response(path, 403, only if right == "write" else f"this key has no right to {right}")
         return None
+
+
+class AccessLog:
+    """Who asked for what: a line of JSON for each request.
+
+    Args:
+        path: The file, to whose end lines are added; "-" for standard output.
+        questions: Whether questions are written as they are, instead of their hashes.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+
+    def __init__(self, path: str, *, questions: bool = False) -> None:
+        try:
+            # a file that was moved away is made again
+            self._to = StreamHandler(sys.stdout) if path == "-" else WatchedFileHandler(path, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"--access-log {path}: cannot be written ({error.strerror})") from None
+        self._questions = questions
+
+    def note(self, scope: Scope, client: str, status: int, seconds: float, asked: Sequence[str]) -> None:
+        """Write a line; questions are hashed by SHA-256, of which the first 16 digits are kept."""
+        shown = (
+            asked if self._questions else [sha256(each.encode("utf-8", "replace")).hexdigest()[:16] for each in asked]
+        )
+        line = {
+            "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+            "key": client,
+            "method": scope["method"],
+            "path": shortened(scope["path"]),
+            "status": status,
+            "seconds": round(seconds, 4),
+            "questions": shown,
+        }
+        self._to.handle(makeLogRecord({"msg": json.dumps(line)}))
+
+
+def _hashed(question: str) -> str:
+    return sha256(question.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 async def _send_in_parts(message: Message, send: Send) -> None:

@@ -19,12 +19,14 @@ from aveyb_retrieval.indexes.model import Model, load_model, load_recorded
 from aveyb_retrieval.indexes.search.retriever import Retriever
 from aveyb_retrieval.indexes.store.manifest import describe, read_manifest
 from aveyb_retrieval.server.http import Refusal
+from aveyb_retrieval.server.keys import Visible
 from aveyb_retrieval.server.work import CURRENT, check_current
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from aveyb_retrieval.encoder.embedders.sentence_embedder import SentenceEmbedder
+    from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.indexes.types import Encoded, FloatArray
     from aveyb_retrieval.server.work import Ticket
 
@@ -214,8 +216,8 @@ class Indexes:
             retrievers[name] = Retriever.load(path, model=own, device=device)
         return cls(retrievers, batched)
 
-    def named(self, name: str | None) -> tuple[str, Retriever]:
-        """Return an index with its name; the only one where there is one and no name is given.
+    def named(self, name: str | None, only: Filter | None = None) -> tuple[str, Visible]:
+        """Return an index with its name, as a key with a filter sees it; the only one where no name is given.
 
         Raises:
             Refusal: 404 where there is none of that name, 422 where there are several and no name is given.
@@ -227,7 +229,7 @@ class Indexes:
             name = next(iter(self.retrievers))
         if name not in self.retrievers:
             raise Refusal(404, f"index={name!r}: no such index; there are {known}")
-        return name, self.retrievers[name]
+        return name, Visible(self.retrievers[name], only)
 
     def needed_model(self) -> BatchedModel:
         """Return the model.

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, TypeVar
 from aveyb_retrieval.server.http import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
     from starlette.types import Receive
 
+    from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.server.http import Limits
 
 CURRENT: ContextVar[Ticket | None] = ContextVar("ticket", default=None)  # of the request that a thread works for
@@ -36,11 +37,15 @@ class Ticket:
 
     Attributes:
         client: Who asked: a key or an address, for a fair share of turns.
+        only: The filter of the key; None: all documents may be seen.
+        asked: The questions, for the log.
         seconds: The time that it has.
     """
 
     def __init__(self, client: str, pool: Pool, limits: Limits, receive: Receive) -> None:
         self.client = client
+        self.only: Filter | None = None
+        self.asked: Sequence[str] = ()
         self.seconds = limits.timeout
         self._pool = pool
         self._limits = limits
