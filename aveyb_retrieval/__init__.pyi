@@ -30,8 +30,6 @@ from aveyb_retrieval.indexes.changes.update import update_metadata as update_met
 from aveyb_retrieval.indexes.changes.update import upsert_documents as upsert_documents
 from aveyb_retrieval.indexes.changes.verify import verify_index as verify_index
 from aveyb_retrieval.indexes.cluster import build_on_ray as build_on_ray
-from aveyb_retrieval.engines.publish import publish_index as publish_index
-from aveyb_retrieval.engines.publish import unpublish_documents as unpublish_documents
 from aveyb_retrieval.indexes.index import Index as Index
 from aveyb_retrieval.indexes.search.hits import Hit as Hit
 from aveyb_retrieval.indexes.search.hits import Passage as Passage

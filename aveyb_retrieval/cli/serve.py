@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,16 @@ def _limit_options(command: Callable[..., None]) -> Callable[..., None]:
     help="File of keys, one on each line; requests need one as Authorization: Bearer KEY.",
 )
 @click.option("--write-key-file", type=click.Path(path_type=Path), help="File of keys that may also change documents.")
+@click.option(
+    "--keys",
+    "key_file",
+    type=click.Path(path_type=Path),
+    help="JSON file of keys with rights and filters, read again when it changes.",
+)
+@click.option("--access-log", metavar="FILE", help="Add a line for each request: who asked for what; - prints it.")
+@click.option(
+    "--log-questions", is_flag=True, help="With --access-log: questions as they are, instead of their hashes."
+)
 @click.option("--originals", is_flag=True, help="Also give out the files that documents were read from, if unchanged.")
 @click.option("--no-key", is_flag=True, help="Listen to other machines without a key.")
 @click.option(
@@ -72,6 +83,9 @@ def main(
     port: int,
     api_key_file: Path | None,
     write_key_file: Path | None,
+    key_file: Path | None,
+    access_log: str | None,
+    log_questions: bool,
     originals: bool,
     no_key: bool,
     hosts: tuple[str, ...],
@@ -92,19 +106,22 @@ def main(
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     from aveyb_retrieval.server.app import create_app, listen, log_shortly, serve
-    from aveyb_retrieval.server.gate import Keys, read_keys
+    from aveyb_retrieval.server.gate import AccessLog, Metrics, Origins
     from aveyb_retrieval.server.indexes import Indexes, named_paths
-    from aveyb_retrieval.server.metrics import Metrics
-    from aveyb_retrieval.server.origins import Origins
+    from aveyb_retrieval.server.keys import KeyFile, Keys, read_keys
 
     log_shortly()
     allowed = Limits(**bounds)  # type: ignore[arg-type]  # click has made whole numbers of them
     reading, writing = (read_keys(path) if path else () for path in (api_key_file, write_key_file))
-    local = host in LOOPBACK
-    if not (local or reading or no_key):
-        raise ConfigError(f"--host {host}: other machines can reach it; give --api-key-file, or --no-key to allow that")
+    keys = KeyFile(key_file, reading, writing) if key_file else Keys(reading, writing)
+    log = AccessLog(access_log, questions=log_questions) if access_log else None
+    local, closed = host in LOOPBACK, keys.current().reading > 0
+    if not (local or closed or no_key):
+        raise ConfigError(
+            f"--host {host}: other machines can reach it; give --api-key-file, or --no-key to allow that, or --keys"
+        )
     names = {*LOOPBACK, *(name.lower() for name in hosts)} if local or hosts else None
-    if names is None and not reading:
+    if names is None and not closed:
         click.echo(
             f"--host {host} --no-key: a page that somebody in this network visits can ask this server too, by a name "
             "of its own; name what users type with --allow-host",
@@ -117,8 +134,12 @@ def main(
         named_paths(indexes), model=model, device=device, precision=precision, observe=counters.count_batch
     )
     app = create_app(
-        opened, limits=allowed, keys=Keys(reading, writing), origins=origins, counters=counters, originals=originals
+        opened, limits=allowed, keys=keys, log=log, origins=origins, counters=counters, originals=originals
     )
+    for entry, retriever in product(keys.current().entries, opened.retrievers.values()):
+        if entry.filter and not retriever.count(entry.filter):
+            why = "; ".join(["no document satisfies its filter", *retriever.advice(entry.filter)])
+            click.echo(f"{retriever.path}: key {entry.name!r}: {why}", err=True)
     address = f"[{host}]" if ":" in host else host
     started = _announcer(opened, address, listener.getsockname()[1])
     serve(app, listener, limits=allowed, proxies=proxies, started=started)

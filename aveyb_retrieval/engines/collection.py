@@ -19,11 +19,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from aveyb_retrieval.documents.records import FileOrigin
-from aveyb_retrieval.documents.records import Pages
-from aveyb_retrieval.engines.rows import ascii_word
-from aveyb_retrieval.engines.rows import describe
-from aveyb_retrieval.engines.rows import kept_words
+from aveyb_retrieval.documents.records import FileOrigin, Pages
+from aveyb_retrieval.engines.rows import ascii_word, describe, kept_words
 from aveyb_retrieval.errors import AveyBError, ConfigError, EngineError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.encoding import KEPT, Encoding
 from aveyb_retrieval.indexes.engine import SAMPLE, EngineInfo

@@ -22,10 +22,9 @@ from starlette.routing import Route
 from aveyb_retrieval.errors import AveyBError, ConfigError
 from aveyb_retrieval.server import openapi
 from aveyb_retrieval.server.connections import Connection, Door
-from aveyb_retrieval.server.gate import Gate, Keys
+from aveyb_retrieval.server.gate import CHANGES, AccessLog, Gate, Metrics, Origins
 from aveyb_retrieval.server.http import Context, Limits, refuse, to_json
-from aveyb_retrieval.server.metrics import Metrics
-from aveyb_retrieval.server.origins import Origins
+from aveyb_retrieval.server.keys import KeyFile, Keys, Right
 from aveyb_retrieval.server.work import Work
 from aveyb_retrieval.system import allow_files
 from aveyb_retrieval.wording import shortened
@@ -66,14 +65,22 @@ def _route(path: str, name: str, media_type: str) -> Route:
 
 
 FOLLOW_SECONDS = 1.0  # how often new versions are looked for
-_OPEN = PATHS | {operation.path for operation in openapi.OPERATIONS if operation.is_open}
+_RIGHTS = {
+    operation.path.split("/")[1]: operation.right for operation in openapi.OPERATIONS if operation.method not in CHANGES
+}
+
+
+def _right(path: str) -> Right | None:
+    """What a key must be allowed to read a path; None: whoever asks may read it."""
+    return None if path in PATHS else _RIGHTS.get(path.strip("/").partition("/")[0], "search")
 
 
 def create_app(
     indexes: Indexes,
     *,
     limits: Limits | None = None,
-    keys: Keys | None = None,
+    keys: Keys | KeyFile | None = None,
+    log: AccessLog | None = None,
     origins: Origins | None = None,
     counters: Metrics | None = None,
     originals: bool = False,
@@ -84,6 +91,7 @@ def create_app(
         indexes: What it serves.
         limits: What a request may ask for.
         keys: What opens it; none: it is open to everybody who reaches it.
+        log: Who asked for what.
         origins: Names that it answers to, and which browsers' pages may ask; None: any name, only its own page.
         counters: Where it counts.
         originals: Whether it gives out the files that documents were read from.
@@ -98,7 +106,7 @@ def create_app(
         writing=Work("write", 1, limits.max_waiting),
         metrics=counters,
         originals=originals,
-        openapi=to_json(openapi.document(limits, has_keys=keys.reading > 0)),
+        openapi=to_json(openapi.document(limits, has_keys=keys.current().reading > 0)),
     )
     gate = Middleware(
         Gate,
@@ -106,7 +114,8 @@ def create_app(
         keys=keys,
         origins=origins or Origins(),
         metrics=counters,
-        is_open=lambda path: path in _OPEN,
+        log=log,
+        right=_right,
     )
     app = Starlette(
         routes=[*routes(), *openapi.routes()],

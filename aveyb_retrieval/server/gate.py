@@ -1,31 +1,185 @@
-"""What every request passes: its origin and key are checked, it is counted, and its answer gets safe headers."""
+"""What every request passes: its origin and key are checked, it is counted, and its answer gets safe headers.
+
+A browser sends requests in the name of any page that somebody visits, also to a server that only this machine reaches.
+It says where the page comes from: in Origin (every request that is not a plain GET), in Sec-Fetch-Site (all requests to
+HTTPS and to this machine). Programs send neither, and are not held up. Content-Type: see `requests.read_body`.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
+import json
 import logging
+import sys
 import time
+from datetime import datetime, timezone
+from hashlib import sha256
+from logging import StreamHandler, makeLogRecord
+from logging.handlers import WatchedFileHandler
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.server.http import error_response, network
-from aveyb_retrieval.server.ticket import Pool, Ticket
+from aveyb_retrieval.server.http import context, error_response, network
+from aveyb_retrieval.server.work import Pool, Ticket
 from aveyb_retrieval.wording import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+    from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from aveyb_retrieval.server.http import Limits
-    from aveyb_retrieval.server.metrics import Metrics
-    from aveyb_retrieval.server.origins import Origins
+    from aveyb_retrieval.server.indexes import Indexes
+    from aveyb_retrieval.server.keys import Key, KeyFile, Keys, Right
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_SIZES = (1, 2, 4, 8, 16, 32, 64)
+
+
+class Metrics:
+    """The counters of one server, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.requests = Counter(
+            "aveyb_requests", "Requests that were answered.", ("route", "status"), registry=self.registry
+        )
+        self.seconds = Histogram(
+            "aveyb_request_seconds",
+            "From the arrival of a request to the end of its answer.",
+            ("route",),
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.running = Gauge("aveyb_running_requests", "Requests without an answer yet.", registry=self.registry)
+        self._batches = Histogram(
+            "aveyb_query_batch_size", "Queries that were encoded together.", buckets=_SIZES, registry=self.registry
+        )
+
+    def count_batch(self, size: int) -> None:
+        """Count a batch of queries."""
+        self._batches.observe(size)
+
+    def watch(self, indexes: Indexes) -> None:
+        """Also report the state of the indexes, whenever it is asked for."""
+        self.registry.register(_IndexCollector(indexes))
+
+
+class _IndexCollector:
+    def __init__(self, indexes: Indexes) -> None:
+        self._indexes = indexes
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the sizes of the indexes, and which of them cannot follow their newest version."""
+        documents = GaugeMetricFamily("aveyb_index_documents", "Documents of an index.", labels=("index", "version"))
+        failing = GaugeMetricFamily(
+            "aveyb_index_follow_failing", "1 while the newest version of an index cannot be opened.", labels=("index",)
+        )
+        for name, retriever in self._indexes.retrievers.items():
+            documents.add_metric((name, retriever.version), len(retriever))
+            failing.add_metric((name,), float(name in self._indexes.failures))
+        yield documents
+        yield failing
+
+
+async def metrics(request: Request) -> Response:
+    """Answer a scrape."""
+    return Response(generate_latest(context(request).metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+_OURS = ("same-origin", "none")  # none: typed, or a bookmark
+_PREFLIGHT_SECONDS = 600
+
+
+class Origins:
+    """Who may ask from a browser.
+
+    Args:
+        hosts: Names that the header Host may have, which keeps out pages that reach this server by a name of their own
+            (DNS rebinding); None for any.
+        others: Origins, as `https://app.example.org`, whose pages may ask besides this server's own.
+
+    Raises:
+        ConfigError: what is given in `others` is no origin.
+    """
+
+    def __init__(self, hosts: Collection[str] | None = None, others: Collection[str] = ()) -> None:
+        self._hosts = hosts
+        self._others = {_checked(origin) for origin in others}
+
+    def refusal(self, headers: Headers, method: str, *, is_page: bool) -> tuple[int, str] | None:
+        """Say why a request is refused, as status and message; None where it is not.
+
+        Args:
+            headers: Its headers.
+            method: Its method.
+            is_page: Whether it asks for a file of this server's page, to which other sites may link.
+        """
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if self._hosts is not None and (name := _name(host)) not in self._hosts:
+            return 421, f"this server is not called {name!r}; name it with --allow-host"
+        if origin in self._others:
+            return None
+        site = headers.get("sec-fetch-site")
+        if site in _OURS or (site is None and (origin is None or origin.partition("://")[2] == host)):
+            return None
+        if is_page and method == "GET" and headers.get("sec-fetch-mode") == "navigate":
+            return None
+        return 403, f"a page of {origin or 'another site'} asks; allow it with --cors-origin"
+
+    def answer_headers(self, headers: Headers) -> Mapping[str, str]:
+        """Return headers that let a page of another origin read the answer; of a preflight: send the request."""
+        if not self._others:
+            return {}
+        if (origin := headers.get("origin")) not in self._others:
+            return {"Vary": "Origin"}
+        allowed = {
+            "Vary": "Origin",
+            "Access-Control-Allow-Origin": origin or "",
+            "Access-Control-Expose-Headers": "Retry-After",
+        }
+        if "access-control-request-method" in headers:
+            allowed |= {
+                "Access-Control-Allow-Methods": "GET, POST, PUT, PATCH, DELETE",
+                "Access-Control-Allow-Headers": "Authorization, Content-Type",
+                "Access-Control-Max-Age": str(_PREFLIGHT_SECONDS),
+            }
+        return allowed
+
+    def is_preflight(self, headers: Headers, method: str) -> bool:
+        """Whether a browser asks if a page of an allowed origin may send a request."""
+        return (
+            method == "OPTIONS" and "access-control-request-method" in headers and headers.get("origin") in self._others
+        )
+
+
+def _name(host: str) -> str:
+    """Return the name in a header Host, without a port and without the brackets of an IPv6 address."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.partition(":")[0].lower()
+
+
+def _checked(origin: str) -> str:
+    """Return an origin as browsers write it."""
+    try:
+        parts = urlsplit(origin)
+        is_origin = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_origin = False
+    if not is_origin or origin.lower() != f"{parts.scheme}://{parts.netloc}".lower():
+        raise ConfigError(f"--cors-origin {origin}: not an origin; write it as https://app.example.org, without a path")
+    return origin.lower()
+
 
 _log = logging.getLogger("aveyb_retrieval.server")
 PART = 1 << 18  # bytes of a body that are sent at once
@@ -45,54 +199,17 @@ CHANGES = ("PUT", "PATCH", "DELETE")  # methods that need a key that may write
 _NO_STORE = "no-store"  # answers may hold what only the owner of a key may see
 
 
-class Keys:
-    """The keys that open a server; none open it to everybody. Only those in `writing` open it to changes."""
-
-    def __init__(self, keys: Sequence[str] = (), writing: Sequence[str] = ()) -> None:
-        self._digests = [_digest(key.encode()) for key in (*writing, *keys)]
-        self.reading, self.writing = len(keys), len(writing)  # how many; those that may write come first
-
-    def which(self, authorization: str) -> int | None:
-        """Return which of the keys a header `Authorization: Bearer KEY` has; takes equally long for any wrong one."""
-        scheme, _, key = authorization.partition(" ")
-        given = _digest(key.strip().encode("latin-1"))
-        fitting = [hmac.compare_digest(given, digest) for digest in self._digests]
-        return fitting.index(True) if scheme.lower() == "bearer" and any(fitting) else None
-
-
-def read_keys(path: Path) -> list[str]:
-    """Read keys from a file, one on each line; empty lines and those that begin with # do not count.
-
-    Raises:
-        ConfigError: the file cannot be read, holds no key, or one that is no printable ASCII.
-    """
-    try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read as a file of keys ({error})") from None
-    keys = [line for line in lines if line and not line.startswith("#")]
-    if not keys:
-        raise ConfigError(f"{path}: holds no key; write one on each line")
-    for number, key in enumerate(keys, start=1):
-        if not (key.isascii() and key.isprintable() and " " not in key):
-            raise ConfigError(f"{path}: key {number} must be printable ASCII without blanks")
-    return keys
-
-
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()
-
-
 class Gate:
     """ASGI middleware around the whole application: every request passes with a ticket, in its state.
 
     Args:
         app: What is behind it.
         limits: What a request may take.
-        keys: One of these is needed, but for paths that `is_open`; for changes one that may write.
+        keys: One of these is needed, but for paths that are open; it must have the right that a path needs.
+        log: Notes who asked for what.
         origins: Which browsers' pages may ask, and by which names.
         metrics: Where requests are counted.
-        is_open: Whether a path needs no key (to be read).
+        right: What a key must be allowed to read a path; None: it needs none.
     """
 
     def __init__(
@@ -100,10 +217,11 @@ class Gate:
         app: ASGIApp,
         *,
         limits: Limits,
-        keys: Keys,
+        keys: Keys | KeyFile,
+        log: AccessLog | None,
         origins: Origins,
         metrics: Metrics,
-        is_open: Callable[[str], bool],
+        right: Callable[[str], Right | None],
     ) -> None:
         self._app = app
         self._limits = limits
@@ -111,7 +229,8 @@ class Gate:
         self._origins = origins
         self._metrics = metrics
         self._pool = Pool()
-        self._is_open = is_open
+        self._right = right
+        self._log = log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it; a bug of ours is logged, and the client does not see its traceback."""
@@ -134,13 +253,16 @@ class Gate:
             else:
                 await _send_in_parts(message, send)
 
-        key = self._keys.which(request_headers.get("authorization", ""))
+        keys = self._keys.current()
+        number = keys.which(request_headers.get("authorization", ""))
+        key = None if number is None else keys.entries[number]
         address = scope["client"][0] if scope.get("client") else ""
-        client = network(address) if key is None else f"key {key}"  # on whose fair share it counts
+        client = network(address) if key is None else key.name  # on whose fair share it counts
         ticket = scope.setdefault("state", {})["ticket"] = Ticket(client, self._pool, self._limits, receive)
+        ticket.only = None if key is None else key.filter
         self._metrics.running.inc()
         try:
-            refusal = self._refusal(scope, request_headers, key)
+            refusal = self._refusal(scope, request_headers, keys, key)
             await (refusal or self._app)(scope, receive, send_safely)
         except ClientDisconnect:
             status = 499  # it left while it sent its body; nobody is there to be answered
@@ -155,27 +277,72 @@ class Gate:
             self._metrics.running.dec()
             route = _route(scope)
             self._metrics.requests.labels(route, str(status)).inc()
-            self._metrics.seconds.labels(route).observe(time.perf_counter() - began)
+            seconds = time.perf_counter() - began
+            self._metrics.seconds.labels(route).observe(seconds)
+            if self._log is not None:
+                self._log.note(scope, client, status, seconds, ticket.asked)
 
-    def _refusal(self, scope: Scope, headers: Headers, key: int | None) -> Response | None:
+    def _refusal(self, scope: Scope, headers: Headers, keys: Keys, key: Key | None) -> Response | None:
         path, method = scope["path"], scope["method"]
         if "transfer-encoding" in headers and "content-length" in headers:  # a proxy may read another end of the body
             message = "Content-Length beside Transfer-Encoding; send one of them"
             return error_response(path, 400, message, headers={"Connection": "close"})
-        is_open = self._is_open(path) and method in ("GET", "HEAD")
+        needed = "write" if method in CHANGES else self._right(path)
+        is_open = needed is None and method in ("GET", "HEAD")
+        right: Right = needed or "search"
         if refused := self._origins.refusal(headers, method, is_page=is_open):
             return error_response(path, *refused)
         if self._origins.is_preflight(headers, method):
             return Response(status_code=204)  # browsers send no key with it
-        changes = method in CHANGES
-        if changes and not self._keys.writing:
+        if right == "write" and not keys.writing:
             return error_response(path, 403, "this server takes no changes; start it with --write-key-file")
-        if key is None and (changes or (self._keys.reading and not is_open)):
+        if key is None and (right == "write" or (keys.reading and not is_open)):
             what = "wrong key" if "authorization" in headers else "no key"
             return error_response(path, 401, f"{what}; send the header Authorization: Bearer KEY", "invalid_api_key")
-        if key is not None and changes and key >= self._keys.writing:
-            return error_response(path, 403, "this key may only read; changes need one of --write-key-file")
+        if key is not None and not is_open and right not in key.rights:
+            only = "this key may only read; changes need one of --write-key-file"
+            return error_response(path, 403, only if right == "write" else f"this key has no right to {right}")
         return None
+
+
+class AccessLog:
+    """Who asked for what: a line of JSON for each request.
+
+    Args:
+        path: The file, to whose end lines are added; "-" for standard output.
+        questions: Whether questions are written as they are, instead of their hashes.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+
+    def __init__(self, path: str, *, questions: bool = False) -> None:
+        try:
+            # a file that was moved away is made again
+            self._to = StreamHandler(sys.stdout) if path == "-" else WatchedFileHandler(path, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"--access-log {path}: cannot be written ({error.strerror})") from None
+        self._questions = questions
+
+    def note(self, scope: Scope, client: str, status: int, seconds: float, asked: Sequence[str]) -> None:
+        """Write a line; questions are hashed by SHA-256, of which the first 16 digits are kept."""
+        shown = (
+            asked if self._questions else [sha256(each.encode("utf-8", "replace")).hexdigest()[:16] for each in asked]
+        )
+        line = {
+            "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+            "key": client,
+            "method": scope["method"],
+            "path": shortened(scope["path"]),
+            "status": status,
+            "seconds": round(seconds, 4),
+            "questions": shown,
+        }
+        self._to.handle(makeLogRecord({"msg": json.dumps(line)}))
+
+
+def _hashed(question: str) -> str:
+    return sha256(question.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 async def _send_in_parts(message: Message, send: Send) -> None:

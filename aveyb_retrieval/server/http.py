@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from aveyb_retrieval.server.gate import Metrics
     from aveyb_retrieval.server.indexes import Indexes
-    from aveyb_retrieval.server.metrics import Metrics
     from aveyb_retrieval.server.work import Work
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")  # names and addresses of this machine

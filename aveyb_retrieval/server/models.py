@@ -23,8 +23,8 @@ from starlette.responses import JSONResponse
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.search.rerank import maxsim
 from aveyb_retrieval.server import requests
-from aveyb_retrieval.server.batching import MAX_BATCH
 from aveyb_retrieval.server.http import Refusal, context, joined, json_answer, to_json
+from aveyb_retrieval.server.indexes import MAX_BATCH
 from aveyb_retrieval.server.requests import (
     Field,
     Fields,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.types import FloatArray
     from aveyb_retrieval.server.http import Context, Limits
-    from aveyb_retrieval.server.ticket import Ticket
+    from aveyb_retrieval.server.work import Ticket
 
 QUERY, DOCUMENT = "query", "document"
 PART = 65_536  # characters that are encoded before others have their turn

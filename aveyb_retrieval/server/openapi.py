@@ -6,15 +6,15 @@ A test asks every route with what this declares.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from aveyb_retrieval.server import models, search, writing
-from aveyb_retrieval.server.gate import CHANGES
+from aveyb_retrieval.indexes.search.quotes import Verdict
+from aveyb_retrieval.server import models, search
+from aveyb_retrieval.server.gate import CHANGES, metrics
 from aveyb_retrieval.server.http import context, json_answer
-from aveyb_retrieval.server.metrics import metrics
 from aveyb_retrieval.server.requests import (
     JSON,
     JSON_LINES,
@@ -35,11 +35,12 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from aveyb_retrieval.server.http import Limits
+    from aveyb_retrieval.server.keys import Right
 
 _REASONS = {
     400: "The request is not HTTP, or a path is not valid",
     401: "No key, or a wrong one",
-    403: "A page of another origin asks, or the key may only read",
+    403: "A page of another origin asks, or the key has no right to this",
     404: "No such index, document or model",
     409: "Another process is writing to the index, or a cursor is of another search or version of it",
     413: "More than a limit allows",
@@ -105,7 +106,7 @@ class Operation:
         answer: The schema of the answer.
         fields: What is asked with, one of some sets: in the URL of GET, in the body of POST and PATCH.
         kind: The type of the answer.
-        is_open: Whether it needs no key.
+        right: What a key must be allowed to do; None: it needs no key.
     """
 
     method: str
@@ -114,7 +115,7 @@ class Operation:
     answer: Schema
     fields: tuple[Callable[[Limits], Fields], ...] = ()
     kind: str = "application/json"
-    is_open: bool = False
+    right: Right | None = "search"
 
     def describe(self, limits: Limits) -> Schema:
         """Describe it to clients of a server with certain limits."""
@@ -130,8 +131,8 @@ class Operation:
                 for status, reason in _REASONS.items()
             },
         }
-        if self.is_open or self.method in CHANGES:
-            described["security"] = [] if self.is_open else [{"key": []}]
+        if self.right is None or self.method in CHANGES:
+            described["security"] = [] if self.right is None else [{"key": []}]
         if self.method != "POST":
             described["parameters"] = self._parameters(limits)
         bodies = [schema_of(fields(limits)) for fields in self.fields if self.method != "GET"]
@@ -162,11 +163,19 @@ _RERANKED, _RANKS, _TOKENS = _reference("Reranked"), _list(_reference("Rank")), 
 OPERATIONS = (
     Operation("GET", "/search", search.search, _FOUND, (search.search_parameters,)),
     Operation("POST", "/search", search.search, _FOUND, (search.search_fields,)),
-    Operation("GET", "/documents/{id}", search.document, _reference("Document"), (search.document_parameters,)),
-    Operation("GET", "/originals/{id}", search.original, _TEXT, (search.index_field,), "application/octet-stream"),
-    Operation("PUT", "/documents", writing.put_documents, _CHANGED),
-    Operation("PATCH", "/documents/{id}", writing.change_metadata, _CHANGED, (writing.metadata_fields,)),
-    Operation("DELETE", "/documents/{id}", writing.delete_document, _CHANGED),
+    Operation("POST", "/check", search.check, _reference("Checked"), (search.check_fields,)),
+    Operation("POST", "/grep", search.grep, _reference("Matches"), (search.grep_fields,), right="read"),
+    Operation("GET", "/outline", search.outline, _reference("Outline"), (search.outline_parameters,), right="read"),
+    Operation("GET", "/outline/{id}", search.headings, _reference("Headings"), (search.index_field,), right="read"),
+    Operation(
+        "GET", "/documents/{id}", search.document, _reference("Document"), (search.document_parameters,), right="read"
+    ),
+    Operation(
+        "GET", "/originals/{id}", search.original, _TEXT, (search.index_field,), "application/octet-stream", "read"
+    ),
+    Operation("PUT", "/documents", search.put_documents, _CHANGED),
+    Operation("PATCH", "/documents/{id}", search.change_metadata, _CHANGED, (search.metadata_fields,)),
+    Operation("DELETE", "/documents/{id}", search.delete_document, _CHANGED),
     Operation("GET", "/indexes", search.indexes, _reference("Indexes")),
     Operation("POST", "/v1/embeddings", models.embeddings, _reference("Embeddings"), (models.embeddings_fields,)),
     Operation("GET", "/v1/models", models.models, _reference("Models")),
@@ -181,9 +190,9 @@ OPERATIONS = (
     Operation("POST", "/rerank", models.tei_rerank, _RANKS, (models.tei_rerank_fields,)),
     Operation("POST", "/tokenize", models.tokenize, _TOKENS, (models.tokenize_fields,)),
     Operation("GET", "/info", models.info, _reference("Info")),
-    Operation("GET", "/openapi.json", openapi, _OBJECT, is_open=True),
-    Operation("GET", "/metrics", metrics, _TEXT, kind="text/plain"),
-    Operation("GET", "/health", health, _reference("Health"), is_open=True),
+    Operation("GET", "/openapi.json", openapi, _OBJECT, right=None),
+    Operation("GET", "/metrics", metrics, _TEXT, kind="text/plain", right="admin"),
+    Operation("GET", "/health", health, _reference("Health"), right=None),
 )
 
 
@@ -265,7 +274,30 @@ def _schemas() -> dict[str, Schema]:
         "model_type": _OBJECT,
         "auto_truncate": {"const": False},
     }
+    section = {"heading": _TEXT, "span": _SPAN, "page": maybe_number}
+    match = {"id": _TEXT, "title": _TEXT, "span": _SPAN, "line": _TEXT, "page": maybe_number}
+    quote = {
+        "quote": _TEXT,
+        "verdict": {"enum": list(get_args(Verdict))},
+        "position": _WHOLE,
+        "id": maybe_text,
+        "span": maybe_span,
+        "stored": maybe_text,
+        "differences": _list(_list(_TEXT)),
+        "page": maybe_number,
+        "sha256": maybe_text,
+        "version": maybe_text,
+        "mark": maybe_number,
+    }
     schemas = {
+        "QuoteCheck": _closed(quote),
+        "Checked": _closed({"index": _TEXT, "quotes": _list(_reference("QuoteCheck"))}),
+        "Match": _closed(match),
+        "Matches": _closed({"index": _TEXT, "matches": _list(_reference("Match"))}),
+        "Named": _closed({"id": _TEXT, "name": _TEXT}),
+        "Outline": _closed({"index": _TEXT, "documents": _list(_reference("Named")), "next": maybe_number}),
+        "Section": _closed(section),
+        "Headings": _closed({"index": _TEXT, "id": _TEXT, "sections": _list(_reference("Section"))}),
         "Passage": _closed({"text": _TEXT, "span": _SPAN, "score": _NUMBER, **place}),
         "Hit": object_schema({**hit, "text": _TEXT}, list(hit)),  # the text only where it is asked for
         "Result": _closed(result),
@@ -273,7 +305,7 @@ def _schemas() -> dict[str, Schema]:
         "FoundForEach": _closed({"index": maybe_text, "facets": facets, "results": _list(_reference("Result"))}),
         "Value": _closed({"value": {"type": ["string", "number", "boolean"]}, "count": _WHOLE}),
         "Document": _closed({**document, "length": _WHOLE, "original": _FLAG}),
-        "Changed": _closed({"index": _TEXT, "version": _TEXT, **dict.fromkeys(writing.COUNTS, _WHOLE)}),
+        "Changed": _closed({"index": _TEXT, "version": _TEXT, **dict.fromkeys(search.COUNTS, _WHOLE)}),
         "Indexes": _closed({"indexes": _list(index), "model": maybe_text, "max_k": _WHOLE}),
         "Embeddings": _closed({**listed, "model": _TEXT, "usage": usage, "data": _list(_closed(embedding))}),
         "Model": _closed({"id": _TEXT, "object": {"const": "model"}, "created": _WHOLE, "owned_by": _TEXT}),

@@ -25,6 +25,8 @@ from aveyb_retrieval.documents.records import UNITS
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.search.hits import Hit, Passage
 from aveyb_retrieval.indexes.search.options import SearchOptions
+from aveyb_retrieval.indexes.search.quotes import QuoteCheck
+from aveyb_retrieval.indexes.search.reading import Match
 from aveyb_retrieval.server.http import Refusal, context
 from aveyb_retrieval.wording import plural
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from aveyb_retrieval.server.http import Context
-    from aveyb_retrieval.server.ticket import Ticket
+    from aveyb_retrieval.server.work import Ticket
 
 Schema = dict[str, Any]
 Take = Callable[[str, Any], Any]
@@ -316,6 +318,8 @@ MEANINGS = _TOLD | {
     "/v2/rerank": _TOLD["/v1/rerank"],
     "Hit": _attributes(Hit) | _UNIT,
     "Passage": _attributes(Passage) | _UNIT,
+    "QuoteCheck": _attributes(QuoteCheck),
+    "Match": _attributes(Match),
 }
 
 

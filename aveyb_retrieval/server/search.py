@@ -1,4 +1,4 @@
-"""`/search`, `/documents/{id}`, `/originals/{id}` and `/indexes`: what `Retriever` does, over HTTP."""
+"""Search, documents, originals and changes: what `Retriever` and `Index` do, over HTTP."""
 
 from __future__ import annotations
 
@@ -10,35 +10,43 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
-from aveyb_retrieval.errors import ConfigError, IndexFormatError
+from aveyb_retrieval.documents import json_lines
+from aveyb_retrieval.documents.reading import Reading
+from aveyb_retrieval.documents.records import Rejected
+from aveyb_retrieval.errors import ConfigError, IndexFormatError, IndexLockedError, InputError
 from aveyb_retrieval.files import read_bounded
 from aveyb_retrieval.indexes.search.options import Fusion, Granularity, Mode, SearchOptions, Unit, unknown_option
+from aveyb_retrieval.indexes.search.reading import LONGEST_PATTERN, MOST_MATCHES, excerpt, sections
 from aveyb_retrieval.indexes.search.rerank import MAXSIM
 from aveyb_retrieval.indexes.search.retriever import Retriever
 from aveyb_retrieval.indexes.search.several import MOST
 from aveyb_retrieval.server import requests
 from aveyb_retrieval.server.http import Refusal, context, joined, json_answer, to_json
+from aveyb_retrieval.server.keys import Visible
 from aveyb_retrieval.server.models import parts
-from aveyb_retrieval.server.requests import read_json, read_parameters
+from aveyb_retrieval.server.requests import JSON, JSON_LINES, read_body, read_json, read_parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from starlette.requests import Request
 
+    from aveyb_retrieval.indexes.changes.change import Report
+    from aveyb_retrieval.indexes.index import Index
     from aveyb_retrieval.indexes.search.hits import Result
     from aveyb_retrieval.indexes.search.reading import Document
     from aveyb_retrieval.indexes.store.filters import Filter
-    from aveyb_retrieval.server.http import Limits
+    from aveyb_retrieval.server.http import Context, Limits
     from aveyb_retrieval.server.indexes import Indexes
-    from aveyb_retrieval.server.ticket import Ticket
+    from aveyb_retrieval.server.work import Ticket
 
 K = 10
 FACETS = 20  # fields whose values are counted, by a request
 SYNONYMS, LONGEST_SYNONYM = 100, 1_000  # lines of a request, and their characters
 LONGEST_FIELD = 200  # characters of the name of a field: twenty of them fit into a URL
+OUTLINED = 200  # documents of one outline
 LONGEST_PART = 1 << 20  # characters of a document in one answer, unless more are asked for
 QUERIES_AT_ONCE = 8  # in one turn: others have theirs in between
 HITS_AT_ONCE = 512  # passages and contexts counted as hits
@@ -109,6 +117,8 @@ def document_parameters(limits: Limits) -> requests.Fields:
         "index": search_fields(limits)["index"],
         "start": requests.whole(0, _LONGEST, 0),
         "stop": requests.whole(0, _LONGEST, None),
+        "heading": requests.word(),
+        "max_tokens": requests.whole(1, _LONGEST, None),
     }
 
 
@@ -125,7 +135,8 @@ async def search(request: Request) -> Response:
     asked = requests.take_fields(given, search_fields(limits))
     single, queries = isinstance(given["query"], str), asked.pop("query")
     name, several = asked.pop("index"), asked.pop("indexes")
-    name, retriever = _searched(server.indexes, name, several)
+    name, index = _searched(server.indexes, name, several, ticket.only)
+    ticket.asked, version = queries, index.retriever.version
     k, with_text, facets = asked.pop("k"), asked.pop("text"), asked.pop("facets")
     cursor = Cursor.read(asked.pop("cursor"), asked.pop("offset"), single=single)
     offset = cursor.position
@@ -138,11 +149,11 @@ async def search(request: Request) -> Response:
     wanted = min(k + 1, limits.max_k - offset)
 
     def work(part: list[str]) -> list[bytes]:
-        found = retriever.search(part, wanted, **options)
-        note = "" if any(found) else _note(retriever, options.get("filter"))
+        found = index.search(part, wanted, **options)
+        note = "" if any(found) else index.note(options.get("filter"))
         results = []
         for query, result in zip(part, found, strict=True):
-            here = cursor.of(asked, query, several or name, retriever.version)
+            here = cursor.of(asked, query, several or name, version)
             following = str(here.after(k)) if len(result) > k else None
             told = {"note": note, "next": following}
             results.append(_result(query, result, k, told, with_text, ticket))
@@ -156,7 +167,7 @@ async def search(request: Request) -> Response:
     among, ids = options.get("filter"), options.get("ids")
 
     def count() -> bytes:
-        return to_json({f: [{"value": v, "count": n} for v, n in retriever.values(f, among, ids=ids)] for f in facets})
+        return to_json({f: [{"value": v, "count": n} for v, n in index.values(f, among, ids)] for f in facets})
 
     counted = await server.searching.run(count, ticket) if facets else b"{}"
     ticket.answer(len(counted))
@@ -164,26 +175,21 @@ async def search(request: Request) -> Response:
     return json_answer(head + results[0][1:] if single else head + b'"results":' + joined(results) + b"}")
 
 
-def _searched(indexes: Indexes, name: str | None, several: Sequence[str] | None) -> tuple[str | None, Retriever]:
+def _searched(
+    indexes: Indexes, name: str | None, several: Sequence[str] | None, only: Filter | None
+) -> tuple[str | None, Visible]:
     """The index that is meant, with its name, or several as one, without."""
     if several is None:
-        return indexes.named(name)
+        return indexes.named(name, only)
     if name is not None:
         raise ConfigError("index and indexes: give one of them")
-    return None, Retriever.load({each: indexes.named(each)[1] for each in several})
+    return None, Visible(Retriever.load({each: indexes.named(each)[1].retriever for each in several}), only)
 
 
 def _queries_at_once(wanted: int, options: SearchOptions) -> int:
     """How many queries are searched in one turn: what is found for them is in memory at once."""
     passages = options.get("passages", 1) * (1 + 2 * (options.get("context") or 0))
     return max(1, min(QUERIES_AT_ONCE, HITS_AT_ONCE // (wanted * passages)))
-
-
-def _note(retriever: Retriever, where: Filter | None) -> str:
-    """What is wrong with a filter under which nothing was found; "" where nothing is."""
-    if not where or retriever.count(where):
-        return ""
-    return "; ".join(["no document satisfies the filter", *retriever.advice(where)])
 
 
 @dataclass(frozen=True)
@@ -246,34 +252,130 @@ async def document(request: Request) -> Response:
     server, ticket = context(request), request.state.ticket
     document_id = request.path_params["id"]
     asked = requests.take_fields(read_parameters(request), document_parameters(server.limits))
-    name, retriever = server.indexes.named(asked["index"])
+    name, index = server.indexes.named(asked["index"], ticket.only)
     start, stop = asked["start"], asked["stop"]
-    if stop is None:
-        stop = start + LONGEST_PART
 
     def work() -> bytes:
-        found = retriever.get([document_id], missing_ok=True)
-        if not found:
-            raise Refusal(404, f"index {name!r}: no document has the id {document_id!r}")
-        length = len(found[0].text)
-        first, last = min(start, length), min(stop, length)
-        shown = found[0].text[first:last]
+        found = _found(name, index, document_id)
+        length = len(found.text)
+        first, last = min(start, length), min(start + LONGEST_PART if stop is None else stop, length)
+        if heading := asked["heading"]:
+            first, last = excerpt(found, heading=heading, max_tokens=_LONGEST).span
+        last = max(first, last)
+        if budget := asked["max_tokens"]:
+            last = excerpt(found, span=(first, last), max_tokens=budget).span[1]
+        shown = found.text[first:last]
         ticket.check_answer(len(shown))  # before it is written
         content = {
             "index": name,
-            "id": found[0].id,
-            "title": found[0].title,
-            "metadata": found[0].metadata,
+            "id": found.id,
+            "title": found.title,
+            "metadata": found.metadata,
             "text": shown,
-            "span": [first, max(first, last)],
+            "span": [first, last],
             "length": length,
-            "original": server.originals and found[0].origin is not None,
+            "original": server.originals and found.origin is not None,
         }
         return to_json(content)
 
+    return await _answered(server, work, ticket)
+
+
+def _found(name: str, index: Visible, document_id: str) -> Document:
+    if (found := index.find(document_id)) is None:
+        raise Refusal(404, f"index {name!r}: no document has the id {document_id!r}")
+    return found
+
+
+async def _answered(server: Context, work: Callable[[], bytes], ticket: Ticket) -> Response:
+    """Answer with JSON that is written in a thread."""
     written = await server.searching.run(work, ticket)
     ticket.answer(len(written))
     return json_answer(written)
+
+
+@cache
+def check_fields(limits: Limits) -> requests.Fields:
+    """The fields of `/check`."""
+    known = search_fields(limits)
+    return {"answer": requests.text(limits.max_text), "index": known["index"], "filter": known["filter"]}
+
+
+async def check(request: Request) -> Response:
+    """Look for the quotations of an answer in the documents, word for word."""
+    server, ticket, given = await read_json(request)
+    asked = requests.take_fields(given, check_fields(server.limits))
+    name, index = server.indexes.named(asked["index"], ticket.only)
+    ticket.asked, where = [asked["answer"]], index.narrowed(asked.get("filter"))
+
+    def work() -> bytes:
+        found = index.retriever.check_quotes(asked["answer"], filter=where)
+        return to_json({"index": name, "quotes": [each.to_dict() for each in found]})
+
+    return await _answered(server, work, ticket)
+
+
+@cache
+def grep_fields(limits: Limits) -> requests.Fields:
+    """The fields of `/grep`."""
+    known = search_fields(limits)
+    return {
+        "pattern": requests.text(LONGEST_PATTERN),
+        "ignore_case": requests.flag(default=False),
+        "limit": requests.whole(1, MOST_MATCHES, 100),
+        "index": known["index"],
+        "filter": known["filter"],
+    }
+
+
+async def grep(request: Request) -> Response:
+    """Find where a regular expression matches in the texts."""
+    server, ticket, given = await read_json(request)
+    asked = requests.take_fields(given, grep_fields(server.limits))
+    name, index = server.indexes.named(asked.pop("index"), ticket.only)
+    pattern, where = asked.pop("pattern"), index.narrowed(asked.pop("filter", None))
+    ticket.asked = [pattern]
+
+    def work() -> bytes:
+        found = index.retriever.grep(pattern, filter=where, **asked)
+        return to_json({"index": name, "matches": [vars(each) for each in found]})
+
+    return await _answered(server, work, ticket)
+
+
+@cache
+def outline_parameters(limits: Limits) -> requests.Fields:
+    """The fields of `/outline`."""
+    return {**index_field(limits), "offset": requests.whole(0, _LONGEST, 0)}
+
+
+async def outline(request: Request) -> Response:
+    """List the documents with what they are called, oldest first."""
+    server, ticket = context(request), request.state.ticket
+    asked = requests.take_fields(read_parameters(request), outline_parameters(server.limits))
+    name, index = server.indexes.named(asked["index"], ticket.only)
+    offset = asked["offset"]
+
+    def work() -> bytes:
+        found = [*index.retriever.documents(index.only, limit=OUTLINED + 1, offset=offset)]
+        listed = [{"id": each.id, "name": each.name} for each in found[:OUTLINED]]
+        following = offset + OUTLINED if len(found) > OUTLINED else None
+        return to_json({"index": name, "documents": listed, "next": following})
+
+    return await _answered(server, work, ticket)
+
+
+async def headings(request: Request) -> Response:
+    """List the headings of a document, each with the characters up to the next one."""
+    server, ticket = context(request), request.state.ticket
+    asked = requests.take_fields(read_parameters(request), index_field(server.limits))
+    name, index = server.indexes.named(asked["index"], ticket.only)
+
+    def work() -> bytes:
+        found = _found(name, index, request.path_params["id"])
+        return to_json({"index": name, "id": found.id, "sections": [each._asdict() for each in sections(found)]})
+
+    return await _answered(server, work, ticket)
 
 
 async def original(request: Request) -> Response:
@@ -281,11 +383,11 @@ async def original(request: Request) -> Response:
     server, ticket = context(request), request.state.ticket
     document_id = request.path_params["id"]
     asked = requests.take_fields(read_parameters(request), index_field(server.limits))
-    name, retriever = server.indexes.named(asked["index"])
+    name, index = server.indexes.named(asked["index"], ticket.only)
 
     def work() -> bytes:
-        found = retriever.get([document_id], missing_ok=True) if server.originals else []
-        data = _read_original(found[0], server.limits.max_answer) if found else None
+        found = index.find(document_id) if server.originals else None
+        data = _read_original(found, server.limits.max_answer) if found else None
         if data is None:
             why = "it has changed, is too large, or --originals is not given"
             raise Refusal(404, f"index {name!r}: no file of {document_id!r} is given out: {why}")
@@ -316,17 +418,97 @@ def _read_original(document: Document, most: int) -> bytes | None:
     return None
 
 
-async def indexes(request: Request) -> JSONResponse:
+async def indexes(request: Request) -> Response:
     """List the indexes and what can be asked of them."""
-    server = context(request)
+    server, ticket = context(request), request.state.ticket
     requests.take_fields(read_parameters(request), {})
-    return JSONResponse(
-        {
-            "indexes": [
-                {"name": name, "version": retriever.version, "documents": len(retriever)}
-                for name, retriever in server.indexes.retrievers.items()
-            ],
-            "model": Path(server.indexes.model.model_name).name if server.indexes.model else None,
-            "max_k": server.limits.max_k,
-        }
-    )
+    retrievers, model = server.indexes.retrievers, server.indexes.model
+
+    def work() -> bytes:
+        listed = [
+            {"name": name, "version": each.version, "documents": Visible(each, ticket.only).count()}
+            for name, each in retrievers.items()
+        ]
+        name = Path(model.model_name).name if model else None
+        return to_json({"indexes": listed, "model": name, "max_k": server.limits.max_k})
+
+    return await _answered(server, work, ticket)
+
+
+COUNTS = ("documents", "added", "replaced", "unchanged", "deleted")
+
+
+def metadata_fields(limits: Limits) -> requests.Fields:
+    """The fields of `PATCH /documents/{id}`."""
+    return {
+        "metadata": requests.Field({"type": "object"}, _metadata, {}),
+        "remove": replace(requests.texts(limits.max_batch, limits.max_query), default=()),
+        "clear": requests.flag(default=False),
+    }
+
+
+def _metadata(name: str, value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise InputError(f"{name}: a {requests.kind_of(value)}; an object of fields with their new values is needed")
+    return value
+
+
+async def put_documents(request: Request) -> Response:
+    """Add documents, and replace those whose ids are there: one object, a list of them, or JSON lines."""
+    data, most = await read_body(request, JSON, JSON_LINES), context(request).limits.max_batch
+
+    def change(index: Index) -> Report:
+        with index.batch() as batch:  # made whole or not at all
+            batch.upsert(_documents(data, most))
+        return batch.report
+
+    return await _change(request, change)
+
+
+def _documents(data: bytes, most: int) -> list[Any]:
+    """Read the documents of a body; one that is none refuses them all."""
+    found: list[Any] = []
+    for item in json_lines.read_json([data], "the body", Reading()):
+        if isinstance(item, Rejected):
+            raise InputError(f"{item.location}: {item.reason}; nothing was changed")
+        if len(found) == most:
+            raise Refusal(413, f"more than {most:,} documents, which are allowed at once; send them in parts")
+        found.append(item)
+    if not found:
+        raise InputError("the body holds no document; send an object with a text, and an _id")
+    return found
+
+
+async def delete_document(request: Request) -> Response:
+    """Remove a document."""
+    return await _change(request, lambda index: index.delete([request.path_params["id"]], missing_ok=True))
+
+
+async def change_metadata(request: Request) -> Response:
+    """Set and remove metadata fields of a document, for good; the others stay, and nothing is encoded."""
+    server, _, given = await read_json(request)
+    asked, ids = requests.take_fields(given, metadata_fields(server.limits)), [request.path_params["id"]]
+    changes: dict[str, Any] = asked.pop("metadata")
+    return await _change(request, lambda index: index.update_metadata(changes, ids, **asked, missing_ok=True))
+
+
+async def _change(request: Request, change: Callable[[Index], Report]) -> Response:
+    """Change an index, and search its new version from now on; say what was changed."""
+    server, document_id = context(request), request.path_params.get("id")
+    asked = requests.take_fields(read_parameters(request), index_field(server.limits))
+    name, index = server.indexes.named(asked["index"])
+
+    def work() -> bytes:
+        try:
+            report = change(server.indexes.writer(name))
+        except IndexLockedError:
+            raise Refusal(409, f"index {name!r}: another process is writing to it; try again later") from None
+        except (ConfigError, InputError) as error:
+            raise Refusal(422, str(error).replace(str(index.retriever.path), name)) from None
+        server.indexes.reopen(name)
+        if document_id is not None and not report.deleted + report.replaced:
+            raise Refusal(404, f"index {name!r}: no document has the id {document_id!r}")
+        counts = {count: getattr(report, count) for count in COUNTS}
+        return to_json({"index": name, "version": report.version, **counts})
+
+    return json_answer(await server.writing.run(work, request.state.ticket))

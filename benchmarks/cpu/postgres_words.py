@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aveyb_retrieval.documents.records import Record, SourceLocation
+from aveyb_retrieval.engines import postgres
 from aveyb_retrieval.engines.collection import CollectionSettings
 from aveyb_retrieval.indexes.encoding import Encoding
 from aveyb_retrieval.indexes.engine import open_writer
-from aveyb_retrieval.indexes.engines import postgres
 from aveyb_retrieval.indexes.types import EncodedRow
 from tests.engines.postgres_server import PostgresServer
 

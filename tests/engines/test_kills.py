@@ -25,7 +25,7 @@ BATCH, COUNT, KILLED_AT = 5, 300, 40
 WORK = """
 import sys
 from aveyb_retrieval import publish_index
-from aveyb_retrieval.indexes.engines import publish
+from aveyb_retrieval.engines import publish
 
 publish.BATCH_DOCUMENTS = int(sys.argv[4])
 publish_index(sys.argv[1], sys.argv[2], update=sys.argv[3] == "update",

@@ -14,8 +14,7 @@ from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, IndexLockedError, InputError
 from aveyb_retrieval.indexes.engine import open_writer
 from aveyb_retrieval.indexes.search import publish
-from aveyb_retrieval.indexes.vectors import StoredShards
-from aveyb_retrieval.indexes.vectors import encoded_of
+from aveyb_retrieval.indexes.vectors import StoredShards, encoded_of
 from tests.engines.stands import EMBEDDER, LocalStand, PostgresStand, PublishedCollection
 from tests.engines.test_searches import assert_same
 from tests.indexes.conftest import make_documents

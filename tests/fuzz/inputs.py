@@ -18,8 +18,8 @@ from aveyb_retrieval.documents.reading import Reading
 from aveyb_retrieval.documents.records import Record
 from aveyb_retrieval.eval.base import read_run, write_run
 from aveyb_retrieval.eval.data import read_qrels
-from aveyb_retrieval.indexes.vectors import PrecomputedVectors
 from aveyb_retrieval.eval.report import render
+from aveyb_retrieval.indexes.vectors import PrecomputedVectors
 from tests.eval.test_html import made_up_results
 from tests.fuzz import mutate
 from tests.indexes.conftest import make_documents

@@ -28,8 +28,8 @@ from aveyb_retrieval import (
     add_documents,
     verify_index,
 )
+from aveyb_retrieval.integrations.adapting import VectorsOnly
 from aveyb_retrieval.integrations.langchain import AveyBEmbeddings, AveyBRetriever, AveyBVectorStore
-from aveyb_retrieval.integrations.vectors_only import VectorsOnly
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aveyb_retrieval.errors import AveyBError, InputError
-from aveyb_retrieval.server.batching import MAX_BATCH, BatchedModel
+from aveyb_retrieval.server.indexes import MAX_BATCH, BatchedModel
 from tests.server.conftest import CountingEmbedder
 
 

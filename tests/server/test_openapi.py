@@ -15,8 +15,8 @@ import pytest
 
 from aveyb_retrieval.indexes.search.options import SearchOptions
 from aveyb_retrieval.server import app
-from aveyb_retrieval.server.gate import Keys
 from aveyb_retrieval.server.http import Limits
+from aveyb_retrieval.server.keys import Keys
 from aveyb_retrieval.server.openapi import document
 from aveyb_retrieval.server.requests import MEANINGS
 
@@ -58,6 +58,11 @@ VALUES = {
     "context": 1,
     "text": True,
     "facets": ["year", "tags"],
+    # /check, /grep
+    "answer": 'It says "word1 word2".',
+    "pattern": "word1",
+    "ignore_case": True,
+    "limit": 3,
     # /v1/embeddings
     "input": ["word1", "word2"],
     "model": "fake-a:query",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.server.gate import Keys
+from aveyb_retrieval.server.gate import Origins
 from aveyb_retrieval.server.http import LOOPBACK
-from aveyb_retrieval.server.origins import Origins
+from aveyb_retrieval.server.keys import Keys
 
 APP = "https://app.example.org"
 FIELDS = {"query": "word1"}

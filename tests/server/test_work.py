@@ -9,8 +9,7 @@ from collections import Counter
 import pytest
 
 from aveyb_retrieval.server.http import Limits, Refusal
-from aveyb_retrieval.server.ticket import Pool, Ticket, check_current
-from aveyb_retrieval.server.work import Work
+from aveyb_retrieval.server.work import Pool, Ticket, Work, check_current
 
 
 class Connection:

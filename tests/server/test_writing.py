@@ -13,9 +13,9 @@ from starlette.testclient import TestClient
 from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, writer_lock
 from aveyb_retrieval.server.app import create_app
-from aveyb_retrieval.server.gate import Keys
 from aveyb_retrieval.server.http import Limits
 from aveyb_retrieval.server.indexes import Indexes
+from aveyb_retrieval.server.keys import Keys
 from tests.server.conftest import running
 
 WRITER = {"Authorization": "Bearer writer"}

@@ -31,14 +31,13 @@ import regex
 
 from aveyb_retrieval.encoder.text.outline import outline
 from aveyb_retrieval.errors import IndexFormatError
-from aveyb_retrieval.indexes.store.letters import UNSPACED
 from aveyb_retrieval.indexes.store.vocabulary import edits, swaps, within
+from aveyb_retrieval.indexes.store.words import UNSPACED
 from aveyb_retrieval.indexes.types import WordVectors, token_width
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from aveyb_retrieval.documents.records import Page
     from aveyb_retrieval.documents.records import Pages
     from aveyb_retrieval.indexes.engine import EngineView
     from aveyb_retrieval.indexes.store.tables import Part, StoredDocument

@@ -18,13 +18,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.indexes.store.vocabulary import swaps
-from aveyb_retrieval.indexes.store.vocabulary import within
-from aveyb_retrieval.indexes.store.words import UNSPACED
-from aveyb_retrieval.indexes.store.words import protected_words
-from aveyb_retrieval.indexes.store.words import read_synonyms
-from aveyb_retrieval.indexes.store.words import synonyms_of
 from aveyb_retrieval.indexes.store.vocabulary import edits
+from aveyb_retrieval.indexes.store.words import UNSPACED, protected_words, read_synonyms, synonyms_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

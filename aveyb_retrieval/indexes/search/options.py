@@ -11,7 +11,7 @@ from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.encoding import GRANULARITIES
 from aveyb_retrieval.indexes.search.rerank import CrossEncoderLike
 from aveyb_retrieval.indexes.search.scoring import read_boost
-from aveyb_retrieval.indexes.store.numbering import check_ids
+from aveyb_retrieval.indexes.types import check_ids
 from aveyb_retrieval.wording import no_option
 
 if TYPE_CHECKING:

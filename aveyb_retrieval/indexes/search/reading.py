@@ -17,15 +17,15 @@ from aveyb_retrieval.indexes.search.options import within
 from aveyb_retrieval.indexes.search.several import SeveralView
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.store.filters import advice_on, compile_filter
-from aveyb_retrieval.indexes.store.numbering import check_ids
 from aveyb_retrieval.indexes.store.tables import MOST_GIVEN, most_frequent
+from aveyb_retrieval.indexes.types import check_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from aveyb_retrieval.documents.records import FileOrigin
-    from aveyb_retrieval.indexes.engines.base import EngineView, VectorEngine
+    from aveyb_retrieval.indexes.engine import EngineView, VectorEngine
     from aveyb_retrieval.indexes.search.hits import Hit
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
 

@@ -34,15 +34,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Self, Unpack
 
-    from aveyb_retrieval.indexes.engine import EngineInfo
-    from aveyb_retrieval.indexes.engine import EngineView
-    from aveyb_retrieval.indexes.engine import VectorEngine
-    from aveyb_retrieval.indexes.search.hits import Hit
-    from aveyb_retrieval.indexes.search.lookup import Document
-    from aveyb_retrieval.indexes.search.reading import Excerpt
-    from aveyb_retrieval.indexes.search.reading import Match
-    from aveyb_retrieval.indexes.search.reading import Section
-    from aveyb_retrieval.indexes.search.hits import Result
+    from aveyb_retrieval.indexes.engine import EngineInfo, EngineView, VectorEngine
+    from aveyb_retrieval.indexes.search.hits import Hit, Result
     from aveyb_retrieval.indexes.search.search import Search
     from aveyb_retrieval.indexes.store.filters import Filter
 

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from aveyb_retrieval.indexes.engine import EngineView
-    from aveyb_retrieval.indexes.search.hits import Hit
     from aveyb_retrieval.indexes.search.operators import Sought
     from aveyb_retrieval.indexes.search.options import Options
     from aveyb_retrieval.indexes.search.scoring import Foremost

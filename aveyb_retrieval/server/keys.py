@@ -1,0 +1,255 @@
+"""Who may see what: keys with rights and filters, and an index as the owner of a key may see it."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.indexes.search.hits import Result
+from aveyb_retrieval.indexes.store.filters import compile_filter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from aveyb_retrieval.indexes.search.lookup import Document
+    from aveyb_retrieval.indexes.search.retriever import Retriever
+    from aveyb_retrieval.indexes.store.filters import Filter, Scalar
+
+Right = Literal["search", "read", "write", "admin"]
+SHORTEST = 16  # characters of a key in a file of keys with filters
+
+_log = logging.getLogger("aveyb_retrieval.server")
+
+
+class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who asks.
+
+    Attributes:
+        name: What the owner is called, in logs and messages.
+        key: What is sent; several while a new one takes the place of an old one.
+        filter: Only documents that satisfy it are there; None: all.
+        rights: What the key is for: "search", "read" (whole documents), "write", "admin" (counters).
+        expires: An ISO date or time, from which on the key is none; without an offset in UTC.
+    """
+
+    name: str
+    key: str | list[str] = ""
+    filter: dict[str, Any] | None = None
+    rights: frozenset[Right] = frozenset({"search", "read"})
+    expires: str | None = None
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether its time is over."""
+        return self.expires is not None and datetime.now(timezone.utc) >= _time(self.expires)
+
+
+class Keys:
+    """The keys that open a server; none open it to everybody.
+
+    Args:
+        keys: Those that search, read, and see the counters.
+        writing: Those that also write.
+        named: Those of a file.
+    """
+
+    def __init__(self, keys: Sequence[str] = (), writing: Sequence[str] = (), named: Iterable[Key] = ()) -> None:
+        reader: frozenset[Right] = frozenset({"search", "read", "admin"})
+        plain = [Key(f"key {i}", key, rights=reader) for i, key in enumerate(keys)]
+        writers = [Key(f"writing key {i}", key, rights=reader | {"write"}) for i, key in enumerate(writing)]
+        self.entries = [*writers, *plain, *named]
+        self._digests = [
+            (_digest(text.encode()), number)
+            for number, entry in enumerate(self.entries)
+            for text in ([entry.key] if isinstance(entry.key, str) else entry.key)
+        ]
+        self.reading = len(self.entries) - len(writers)  # those without whom nobody may search
+        self.writing = sum("write" in entry.rights for entry in self.entries)
+
+    def current(self) -> Keys:
+        """The keys of this moment."""
+        return self
+
+    def which(self, authorization: str) -> int | None:
+        """Return which entry a header `Authorization: Bearer KEY` has; takes equally long for any wrong one."""
+        scheme, _, key = authorization.partition(" ")
+        given = _digest(key.strip().encode("latin-1"))
+        fitting = [number for digest, number in self._digests if hmac.compare_digest(given, digest)]
+        if scheme.lower() != "bearer" or not fitting or self.entries[fitting[0]].has_expired:
+            return None
+        return fitting[0]
+
+
+class KeyFile:
+    """The keys of a file, read again when it changes, beside others; one that is wrong by then changes nothing.
+
+    Args:
+        path: `{"keys": [{"name", "key", "filter", "rights", "expires"}, ...]}`.
+        keys, writing: As those of `Keys`.
+
+    Raises:
+        ConfigError: it cannot be read, or an entry is none.
+    """
+
+    def __init__(self, path: Path, keys: Sequence[str] = (), writing: Sequence[str] = ()) -> None:
+        self._path, self._beside = path, (keys, writing)
+        self._seen = self._stamp()
+        self._keys = Keys(keys, writing, read_key_file(path))
+
+    def current(self) -> Keys:
+        """The keys that the file has now."""
+        if (stamp := self._stamp()) != self._seen:
+            self._seen = stamp
+            try:
+                self._keys = Keys(*self._beside, read_key_file(self._path))
+                _log.warning("%s: read again, %d keys", self._path, len(self._keys.entries))
+            except ConfigError as error:
+                _log.error("the keys stay as they were: %s", error)
+        return self._keys
+
+    def _stamp(self) -> tuple[int, ...]:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return ()
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    keys: list[Key]
+
+
+def read_key_file(path: Path) -> list[Key]:
+    """Read the entries of a JSON file of keys.
+
+    Raises:
+        ConfigError: it cannot be read, or is no such file; an entry has no name or key, has those of another one, a
+            filter or time that means nothing, or writes or sees counters under a filter.
+    """
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_File).keys
+    except (OSError, msgspec.MsgspecError, RecursionError) as error:
+        raise ConfigError(f"{path}: cannot be read as a file of keys ({error})") from None
+    if not found:
+        raise ConfigError(f'{path}: holds no key; write {{"keys": [{{"name": "...", "key": "..."}}]}}')
+    names, texts = set[str](), set[str]()
+    for number, entry in enumerate(found, start=1):
+        where = f"{path}: key {number}, {entry.name!r}"
+        own = [entry.key] if isinstance(entry.key, str) else entry.key
+        if not entry.name or entry.name in names:
+            raise ConfigError(f"{where}: each needs a name of its own")
+        if not own or any(len(text) < SHORTEST or not _is_key(text) for text in own):
+            raise ConfigError(f"{where}: keys must be at least {SHORTEST} characters of printable ASCII without blanks")
+        if texts & set(own):
+            raise ConfigError(f"{where}: an entry before has the same key")
+        if entry.filter is not None and entry.rights & {"write", "admin"}:
+            raise ConfigError(
+                f"{where}: a filter goes with the rights search and read only; others touch all documents"
+            )
+        try:
+            compile_filter(entry.filter or {})
+            _time(entry.expires or "2000-01-01")
+        except (ConfigError, ValueError) as error:
+            raise ConfigError(f"{where}: {error}") from None
+        names.add(entry.name)
+        texts.update(own)
+    return found
+
+
+def read_keys(path: Path) -> list[str]:
+    """Read keys from a file, one on each line; empty lines and those that begin with # do not count.
+
+    Raises:
+        ConfigError: the file cannot be read, holds no key, or one that is no printable ASCII.
+    """
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read as a file of keys ({error})") from None
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys:
+        raise ConfigError(f"{path}: holds no key; write one on each line")
+    for number, key in enumerate(keys, start=1):
+        if not _is_key(key):
+            raise ConfigError(f"{path}: key {number} must be printable ASCII without blanks")
+    return keys
+
+
+def _is_key(text: str) -> bool:
+    return text.isascii() and text.isprintable() and " " not in text
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+def _time(text: str) -> datetime:
+    time = datetime.fromisoformat(text)
+    return time if time.tzinfo else time.replace(tzinfo=timezone.utc)
+
+
+class Visible:
+    """An index as the owner of a key may see it: what the filter leaves out is as if it were not there.
+
+    Scores and confidences come from the statistics of all documents; suggestions and advice, which name words and
+    fields of any of them, are given without a filter only.
+    """
+
+    def __init__(self, retriever: Retriever, only: Filter | None = None) -> None:
+        self.retriever, self.only = retriever, only
+
+    def narrowed(self, where: Filter | None) -> Filter | None:
+        """Join a filter of the asker with that of the key."""
+        if self.only is None or where is None:
+            return where if self.only is None else self.only
+        return {"$and": [self.only, where]}
+
+    def search(self, queries: list[str], k: int, **options: Any) -> list[Result]:
+        """As `Retriever.search`."""
+        if isinstance(boost := options.get("boost"), Mapping):
+            self._check_fields("boost", *boost)
+        found = self.retriever.search(queries, k, **{**options, "filter": self.narrowed(options.get("filter"))})
+        return found if self.only is None else [Result(each, each.words) for each in found]
+
+    def count(self, where: Filter | None = None) -> int:
+        """As `Retriever.count`."""
+        return self.retriever.count(self.narrowed(where))
+
+    def note(self, where: Filter | None) -> str:
+        """Say what is wrong with a filter under which nothing was found; "" where nothing is."""
+        if not where or self.count(where):
+            return ""
+        return "; ".join(["no document satisfies the filter", *(self.retriever.advice(where) if not self.only else ())])
+
+    def values(self, field: str, where: Filter | None, ids: Sequence[str] | None) -> list[tuple[Scalar, int]]:
+        """As `Retriever.values`."""
+        self._check_fields("facets", field)
+        return self.retriever.values(field, self.narrowed(where), ids=ids)
+
+    def find(self, document_id: str) -> Document | None:
+        """Return a document; None where there is none."""
+        if self.only is None:
+            found = self.retriever.get([document_id], missing_ok=True)
+        else:
+            found = list(self.retriever.documents(self.narrowed({"_id": document_id}), limit=1))
+        return found[0] if found else None
+
+    def get(self, document_id: str) -> Document:
+        """Return a document; raises InputError where there is none."""
+        if (found := self.find(document_id)) is None:
+            raise InputError(f"no document has the id {document_id!r}")
+        return found
+
+    def _check_fields(self, what: str, *fields: str) -> None:
+        """Refuse a field that only hidden documents have as one that none has."""
+        for field in fields if self.only is not None else ():
+            if not self.count({field: {"$exists": True}}):
+                raise ConfigError(f"{what}: no document has the field {field!r}")
