@@ -63,7 +63,7 @@ def read_pdf(data: bytes, longest: int) -> FileText:
         document = pypdfium2.PdfDocument(data)
     except pypdfium2.PdfiumError as error:
         code = getattr(error, "err_code", None)
-        raise Unreadable(_REASONS.get(code, f"not readable as PDF: {one_line(str(error))}")) from None
+        raise Unreadable(_REASONS.get(code or 0, f"not readable as PDF: {one_line(str(error))}")) from None
     with closing(document):
         return _read(document, longest)
 

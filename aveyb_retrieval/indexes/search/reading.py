@@ -255,7 +255,7 @@ class Documents:
         Raises:
             InputError: there is no such document.
         """
-        return _sections(self.get([id])[0])
+        return sections(self.get([id])[0])
 
     def read(
         self,
@@ -277,23 +277,7 @@ class Documents:
             ConfigError: `span` is not in the document, or both are given, or the budget is out of range.
             InputError: there is no such document, or no such heading.
         """
-        (document,) = self.get([id])
-        length = len(document.text)
-        if max_tokens < 1:
-            raise ConfigError(f"max_tokens={max_tokens}: must be at least 1")
-        if span is not None and heading is not None:
-            raise ConfigError("give a span or a heading, not both")
-        start, end = (0, length) if span is None else span
-        if not 0 <= start <= end <= length:
-            raise ConfigError(f"span [{start}, {end}): the document {document.id!r} has {length:,} characters")
-        if heading is not None:
-            start, end = _under(document, heading)
-        cut = end
-        if end > (most := start + max_tokens * CHARACTERS):
-            places = [start + int(place) for place in outline(document.text[start:most]).places]
-            cut = next((place for place in reversed(places) if place > start), most)
-        text = document.text[start:cut]
-        return Excerpt(document.id, document.title, text, (start, cut), _page(document, start), end - cut)
+        return excerpt(self.get([id])[0], span=span, heading=heading, max_tokens=max_tokens)
 
 
 def _values(view: EngineView, field: str, where: Filter | None) -> list[tuple[Scalar, int]]:
@@ -331,7 +315,7 @@ def _page(document: Document, place: int) -> int | None:
     return None if pages is None else pages.at(place).number
 
 
-def _sections(document: Document) -> list[Section]:
+def sections(document: Document) -> list[Section]:
     """Return the headings of a document with what stands under each, in order."""
     found = outline(document.text).headings
     ends = [*(heading.start for heading in found[1:]), len(document.text)][: len(found)]
@@ -341,8 +325,30 @@ def _sections(document: Document) -> list[Section]:
     ]
 
 
+def excerpt(
+    document: Document, *, span: tuple[int, int] | None = None, heading: str | None = None, max_tokens: int = 4000
+) -> Excerpt:
+    """Return a part of a document, as `Documents.read` does."""
+    length = len(document.text)
+    if max_tokens < 1:
+        raise ConfigError(f"max_tokens={max_tokens}: must be at least 1")
+    if span is not None and heading is not None:
+        raise ConfigError("give a span or a heading, not both")
+    start, end = (0, length) if span is None else span
+    if not 0 <= start <= end <= length:
+        raise ConfigError(f"span [{start}, {end}): the document {document.id!r} has {length:,} characters")
+    if heading is not None:
+        start, end = _under(document, heading)
+    cut = end
+    if end > (most := start + max_tokens * CHARACTERS):
+        places = [start + int(place) for place in outline(document.text[start:most]).places]
+        cut = next((place for place in reversed(places) if place > start), most)
+    text = document.text[start:cut]
+    return Excerpt(document.id, document.title, text, (start, cut), _page(document, start), end - cut)
+
+
 def _under(document: Document, heading: str) -> tuple[int, int]:
-    found = _sections(document)
+    found = sections(document)
     wanted = heading.strip().strip("#").strip().casefold()
     for section in found:
         if section.heading.casefold() == wanted:

@@ -38,7 +38,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassages
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
+Key = TypeVar("Key", int, str)  # documents by number, or by id in an evaluation
 ALL_AT_ONCE = 16  # passages for each document wanted: so few are fetched in one step
 
 
@@ -214,8 +215,8 @@ def reciprocal_rank(rankings: Sequence[Sequence[tuple[int, float]]]) -> dict[int
 
 
 def weighted(
-    dense: Mapping[int, float], lexical: Mapping[int, float], *, background: float, weight: float
-) -> dict[int, float]:
+    dense: Mapping[Key, float], lexical: Mapping[Key, float], *, background: float, weight: float
+) -> dict[Key, float]:
     """Weighted sum of cosines and BM25, each as a share of the way from a document at random to the best one.
 
     A document at random has none of the query's words, so BM25's way begins at 0; cosines begin at `background`.

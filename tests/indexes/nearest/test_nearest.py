@@ -226,7 +226,7 @@ def test_other_devices_are_refused(tmp_path: Path) -> None:
 def test_a_card_that_is_too_small_is_told_with_what_would_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     spare = 2 * tiers.LARGEST_BLOCK * (DIM + 256)
-    monkeypatch.setattr(memory, "check_device", lambda device: None)
+    monkeypatch.setattr(tiers, "check_device", lambda device: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (spare + 2 * DIM * 7, 0))
     stored = FakeVectors.random("document", 10, DIM)
     with pytest.raises(BackendError, match=r"'cuda:1': 10 vectors of 24 .* enough for 7 vectors"):
@@ -244,7 +244,7 @@ def test_two_wheels_of_faiss_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_vectors_on_a_device_are_found_by_products_in_float16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "check_device", lambda device: None)
+    monkeypatch.setattr(tiers, "check_device", lambda device: None)
     whole = FakeVectors.random("passage", 1500, DIM)
     whole.rows = unit(whole.rows.astype(np.float16).astype(np.float32))
     tier, _ = make_tier(tmp_path, "faiss/a", "passage", 0, 500, whole, 1200, "auto")
