@@ -2,58 +2,107 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
-from aveyb_retrieval.cli.common import CONTEXT, MODE, Command
+from aveyb_retrieval.cli.common import CONTEXT, MODE, Command, Commands
 from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.files import write_atomic
 from aveyb_retrieval.server.http import LOOPBACK
 
 PORT = 8765
+_DESKTOP = {"darwin": "~/Library/Application Support", "win32": "%APPDATA%"}.get(sys.platform, "~/.config")
+CLIENTS = {  # the file of its settings, and where servers stand in it
+    "claude": (f"{_DESKTOP}/Claude/claude_desktop_config.json", "mcpServers"),
+    "cursor": ("~/.cursor/mcp.json", "mcpServers"),
+    "vscode": (".vscode/mcp.json", "servers"),
+}
+DIRECTORY = click.argument("directory", type=click.Path(path_type=Path))
+NAME = click.option("--name", help="What agents call the index.  [default: the name of its folder]")
 
 
-@click.command(cls=Command, context_settings=CONTEXT)
+class _ServeOrInstall(Commands):
+    """Commands of which `serve` need not be named."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """Put `serve` before what names no command."""
+        named = not args or args[0] in self.commands or args[0] in ("--help", "-h", "--version")
+        return super().parse_args(context, args if named else ["serve", *args])
+
+
+@click.group(cls=_ServeOrInstall, context_settings=CONTEXT)
 @click.version_option(package_name="aveyb-retrieval")
-@click.argument("directory", type=click.Path(path_type=Path))
+def main() -> None:
+    """Give an agent tools to search and read an index: `aveyb-mcp DIRECTORY`."""
+
+
+@main.command(cls=Command)
+@DIRECTORY
 @click.option("--http", is_flag=True, help="Serve streamable HTTP at /mcp, instead of standard input and output.")
 @click.option("--host", default="127.0.0.1", help="With --http: address to listen on.")
 @click.option("--port", type=click.IntRange(1, 65535), help=f"With --http: port.  [default: {PORT}]")
-@click.option("--no-key", is_flag=True, help="With --http: let other machines ask; there are no keys.")
-@click.option("--name", help="What agents call the index.  [default: the name of its folder]")
+@click.option("--keys", "key_file", type=click.Path(path_type=Path), help="With --http: JSON file of keys.")
+@click.option("--no-key", is_flag=True, help="With --http: let other machines ask without a key.")
+@NAME
 @click.option("--page", help="Address of aveyb-serve's page of the index (?index=NAME behind it) for citations.")
 @MODE
 @click.option("--model", help="Folder or name of the model.  [default: where it was at the build]")
-def main(
-    directory: Path,
-    http: bool,
-    host: str,
-    port: int | None,
-    no_key: bool,
-    name: str | None,
-    page: str | None,
-    mode: str,
-    model: str | None,
+def serve(
+    directory: Path, http: bool, host: str, port: int | None, key_file: Path | None, no_key: bool, **options: Any
 ) -> None:
-    """Give an agent the tools search and fetch over the index in DIRECTORY.
+    """Give an agent tools over the index in DIRECTORY; `serve` may be left out.
 
     They only read, and follow new versions of the index. Agents start this command themselves, and talk to it over
-    standard input and output; with --http it is started once, for several.
+    standard input and output; with --http it is started once, for several. --keys is the file of `aveyb-serve`.
     """
-    if not http and (port is not None or host != "127.0.0.1" or no_key):
-        raise click.UsageError("--host, --port and --no-key: only with --http")
-    if http and host not in LOOPBACK and not no_key:
-        raise ConfigError(
-            f"--host {host}: other machines can reach it, and there are no keys; give --no-key to allow that"
-        )
-    from aveyb_retrieval.integrations.mcp import make_server
+    if not http and (port is not None or host != "127.0.0.1" or no_key or key_file):
+        raise click.UsageError("--host, --port, --keys and --no-key: only with --http")
+    if http and host not in LOOPBACK and not (no_key or key_file):
+        raise ConfigError(f"--host {host}: other machines can reach it; give --keys, or --no-key to allow that")
+    from aveyb_retrieval.integrations.mcp import make_server, serve_http
+    from aveyb_retrieval.server.keys import KeyFile
 
-    server = make_server(directory, model=model, name=name, page=page, mode=mode)
+    keys = KeyFile(key_file) if key_file else None
+    server = make_server(directory, keys=keys, **options)
     if http:
         click.echo(f"{directory}: http://{host}:{port or PORT}/mcp", err=True)
-        server.run("streamable-http", host=host, port=port or PORT)
+        serve_http(server, host, port or PORT, keys)
     else:
         server.run("stdio")
+
+
+@main.command(cls=Command)
+@click.argument("client", type=click.Choice(list(CLIENTS)))
+@DIRECTORY
+@NAME
+@click.option("--yes", is_flag=True, help="Write without asking.")
+def install(client: str, directory: Path, name: str | None, yes: bool) -> None:
+    """Add the index in DIRECTORY to the settings of CLIENT; they are shown first, and nothing there is replaced."""
+    from aveyb_retrieval.indexes.store.manifest import read_manifest
+
+    read_manifest(directory)  # says what is no index
+    place, servers = CLIENTS[client]
+    path, called = Path(os.path.expandvars(place)).expanduser(), name or directory.resolve().name
+    ours = {"command": sys.executable, "args": ["-m", "aveyb_retrieval.cli.mcp", str(directory.resolve())]}
+    added = json.dumps({servers: {called: ours}}, indent=2, ensure_ascii=False)
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if is_new := called not in settings.setdefault(servers, {}):
+            settings[servers][called] = ours
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ConfigError(f"{path}: cannot be read as settings ({error}); add this by hand: {added}") from None
+    if not is_new:
+        raise ConfigError(f"{path}: has a server {called!r} already; give --name, or take that one out")
+    click.echo(f"{path}:\n{added}")
+    if yes or click.confirm("Add this?"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, json.dumps(settings, indent=2, ensure_ascii=False).encode() + b"\n")
+        click.echo(f"written; restart {client}")
 
 
 if __name__ == "__main__":

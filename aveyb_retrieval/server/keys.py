@@ -212,12 +212,14 @@ class Visible:
             return where if self.only is None else self.only
         return {"$and": [self.only, where]}
 
-    def search(self, queries: list[str], k: int, **options: Any) -> list[Result]:
-        """As `Retriever.search`."""
+    def search(self, query: str | list[str], k: int, **options: Any) -> Any:
+        """As `Retriever.search`: a result, or for a list one for each query."""
         if isinstance(boost := options.get("boost"), Mapping):
             self._check_fields("boost", *boost)
-        found = self.retriever.search(queries, k, **{**options, "filter": self.narrowed(options.get("filter"))})
-        return found if self.only is None else [Result(each, each.words) for each in found]
+        found: Any = self.retriever.search(query, k, **{**options, "filter": self.narrowed(options.get("filter"))})
+        if self.only is None:
+            return found
+        return _told(found) if isinstance(found, Result) else [_told(each) for each in found]
 
     def count(self, where: Filter | None = None) -> int:
         """As `Retriever.count`."""
@@ -253,3 +255,8 @@ class Visible:
         for field in fields if self.only is not None else ():
             if not self.count({field: {"$exists": True}}):
                 raise ConfigError(f"{what}: no document has the field {field!r}")
+
+
+def _told(found: Result) -> Result:
+    """A result without what may name words of hidden documents."""
+    return Result(found, found.words)

@@ -10,10 +10,11 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx2
 import pytest
 
 pytest.importorskip("mcp", reason="mcp is not installed: pip install '.[integrations]'")
@@ -24,6 +25,7 @@ from mcp import Client, StdioServerParameters
 from aveyb_retrieval import ConfigError, Embedder, Index, add_documents, build_index, delete_documents
 from aveyb_retrieval.cli.mcp import main
 from aveyb_retrieval.integrations.mcp import MAX_BYTES, _search_answer, make_server
+from tests.integrations.conftest import DOCUMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -359,9 +361,9 @@ def port() -> int:
         return number
 
 
-@pytest.fixture
-def http_server(index: Path, port: int) -> Iterator[str]:
-    command = [sys.executable, "-m", "aveyb_retrieval.cli.mcp", str(index), "--http", "--port", str(port)]
+@contextmanager
+def serving(index: Path, port: int, *more: str) -> Iterator[str]:
+    command = [sys.executable, "-m", "aveyb_retrieval.cli.mcp", str(index), "--http", "--port", str(port), *more]
     process = subprocess.Popen(command, env=environment(), cwd=ROOT, stderr=subprocess.PIPE, text=True)
     try:
         deadline = time.monotonic() + 120
@@ -375,6 +377,90 @@ def http_server(index: Path, port: int) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(timeout=30)
+
+
+@pytest.fixture
+def http_server(index: Path, port: int) -> Iterator[str]:
+    with serving(index, port) as url:
+        yield url
+
+
+def test_over_http_each_key_has_its_own_documents_and_tools(index: Path, port: int, tmp_path: Path) -> None:
+    """Keys are those of `aveyb-serve --keys`; several ask at once."""
+    from mcp.client.streamable_http import create_mcp_http_client, streamable_http_client
+
+    recent = {"name": "recent", "key": "k-recent-0123456789", "filter": {"year": {"$gte": 2022}}}
+    finder = {"name": "finder", "key": "k-finder-0123456789", "rights": ["search"]}
+    (tmp_path / "keys.json").write_text(json.dumps({"keys": [recent, finder]}))
+
+    def client(url: str, key: str) -> Any:
+        headers = {"Authorization": f"Bearer {key}"}
+        return Client(streamable_http_client(url, http_client=create_mcp_http_client(headers=headers)))
+
+    async def talk(url: str) -> None:
+        async with client(url, recent["key"]) as some, client(url, finder["key"]) as all_of_them:
+            assert "4 documents" not in (some.instructions or "") and "year" not in (some.instructions or "")
+            for _ in range(2):
+                asked = {"query": "notice valve gate budget", "limit": 8}
+                few, many = [check(await each.call_tool("search", asked)) for each in (some, all_of_them)]
+                assert {each["id"] for each in few.structured_content["results"]} == {"minutes", "memo"}
+                assert {each["id"] for each in many.structured_content["results"]} == {
+                    each["_id"] for each in DOCUMENTS
+                }
+            refused = await all_of_them.call_tool("fetch", {"id": "lease"})
+            assert refused.is_error and "no right to read" in refused.content[0].text
+            hidden, missing = [(await some.call_tool("fetch", {"id": name})) for name in ("lease", "nobody")]
+            assert hidden.content[0].text.replace("lease", "nobody") == missing.content[0].text
+            told = [
+                (await some.call_tool(tool, arguments)).content[0].text
+                for tool, arguments in (
+                    ("outline", {}),
+                    ("outline", {"id": "lease"}),
+                    ("grep", {"pattern": "tenant"}),
+                    ("read", {"id": "lease"}),
+                    ("check_quotes", {"answer": '"The tenant may end the lease"'}),
+                    ("search", {"query": "tennant", "filter": {"tags": "rent"}}),
+                )
+            ]
+            assert [
+                text
+                for text in told
+                if "three months" in text or "Lease" in text or "tenant may end the lease w" in text
+            ] == []
+
+    with serving(index, port, "--keys", str(tmp_path / "keys.json")) as url:
+        asyncio.run(talk(url))
+        assert httpx2.post(url, json={}).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("client", "place"), [("cursor", "home/.cursor/mcp.json"), ("vscode", "work/.vscode/mcp.json")]
+)
+def test_install_adds_to_settings_and_replaces_nothing(
+    index: Path, tmp_path: Path, client: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+
+    def install(*more: str, typed: str | None = None) -> Any:
+        return CliRunner().invoke(main, ["install", client, str(index), *more], input=typed)
+
+    shown = install(typed="n\n")
+    assert (shown.exit_code, '"index"' in shown.output, (tmp_path / place).exists()) == (0, True, False)
+    (tmp_path / place).parent.mkdir(parents=True)
+    (tmp_path / place).write_text('{"theme": "dark"}')
+    assert install("--yes").exit_code == 0
+    settings = json.loads((tmp_path / place).read_text())
+    servers = settings["servers" if client == "vscode" else "mcpServers"]
+    assert (settings["theme"], servers["index"]["args"][-1]) == ("dark", str(index))
+    again = install("--yes")
+    assert (again.exit_code, "has a server 'index' already" in again.stderr) == (2, True)
+    assert install("--yes", "--name", "other").exit_code == 0
+    (tmp_path / place).write_text("// mine\n{}")
+    broken = install("--yes")
+    assert (broken.exit_code, "add this by hand" in broken.stderr) == (2, True)
+    assert (tmp_path / place).read_text() == "// mine\n{}"
 
 
 def test_over_http(http_server: str) -> None:
@@ -397,6 +483,8 @@ def test_http_refuses_a_foreign_host_name(http_server: str) -> None:
         (["none"], "no index here"),
         (["none", "--http", "--host", "0.0.0.0"], "other machines can reach it"),
         (["none", "--port", "1234"], "only with --http"),
+        (["none", "--keys", "keys.json"], "only with --http"),
+        (["none", "--http", "--keys", "no-such-file"], "cannot be read as a file of keys"),
     ],
 )
 def test_the_command_says_what_is_wrong(tmp_path: Path, arguments: list[str], words: str) -> None:
