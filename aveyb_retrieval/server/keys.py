@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from aveyb_retrieval.indexes.search.options import SearchOptions
     from aveyb_retrieval.indexes.search.reading import Document
     from aveyb_retrieval.indexes.search.retriever import Retriever
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
 
 Right = Literal["search", "read", "write", "admin"]
+MOST_FOUND = 10_000  # documents whose values are counted for a query
 SHORTEST = 16  # characters of a key in a file of keys with filters
 
 _log = logging.getLogger("aveyb_retrieval.server")
@@ -235,6 +237,13 @@ class Visible:
         """As `Retriever.values`."""
         self._check_fields("facets", field)
         return self.retriever.values(field, self.narrowed(where), ids=ids)
+
+    def found_by_words(self, queries: list[str], options: SearchOptions) -> set[str]:
+        """The ids of the best documents that hold words of the queries, at most `MOST_FOUND` for each."""
+        conditions: Any = {name: options[name] for name in ("ids", "operators", "synonyms") if name in options}
+        where = self.narrowed(options.get("filter"))
+        found = self.retriever.rank(queries, MOST_FOUND, mode="lexical", filter=where, **conditions)
+        return {document_id for ranked in found for document_id, _ in ranked}
 
     def find(self, document_id: str) -> Document | None:
         """Return a document; None where there is none."""

@@ -70,6 +70,7 @@ def search_fields(limits: Limits) -> requests.Fields:
         "filter": requests.Field({"type": ["object", "null"]}, _filter, requests.ABSENT),
         "ids": requests.passed_on({"type": ["array", "null"], "items": {"type": "string"}, "maxItems": 10_000}),
         "facets": replace(requests.texts(FACETS, LONGEST_FIELD), default=()),
+        "facets_of": requests.choice("all", "found"),
         "mode": requests.passed_on({"enum": list(get_args(Mode))}),
         "granularity": requests.passed_on({"enum": [*get_args(Granularity), None]}),
         "fusion": requests.passed_on({"enum": list(get_args(Fusion))}),
@@ -138,6 +139,7 @@ async def search(request: Request) -> Response:
     name, index = _searched(server.indexes, name, several, ticket.only)
     ticket.asked, version = queries, index.retriever.version
     k, with_text, facets = asked.pop("k"), asked.pop("text"), asked.pop("facets")
+    follow = asked.pop("facets_of") == "found"
     cursor = Cursor.read(asked.pop("cursor"), asked.pop("offset"), single=single)
     offset = cursor.position
     if offset + k > limits.max_k:
@@ -167,7 +169,8 @@ async def search(request: Request) -> Response:
     among, ids = options.get("filter"), options.get("ids")
 
     def count() -> bytes:
-        return to_json({f: [{"value": v, "count": n} for v, n in index.values(f, among, ids)] for f in facets})
+        within = [*index.found_by_words(queries, options)] if follow else ids
+        return to_json({f: [{"value": v, "count": n} for v, n in index.values(f, among, within)] for f in facets})
 
     counted = await server.searching.run(count, ticket) if facets else b"{}"
     ticket.answer(len(counted))

@@ -58,6 +58,7 @@ VALUES = {
     "context": 1,
     "text": True,
     "facets": ["year", "tags"],
+    "facets_of": "found",
     # /check, /grep
     "answer": 'It says "word1 word2".',
     "pattern": "word1",
@@ -142,6 +143,7 @@ def test_it_has_every_option_of_a_search():
         "cursor",
         "text",
         "facets",
+        "facets_of",
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 
 import pytest
 
@@ -89,6 +90,16 @@ def test_a_cursor_of_another_search_is_refused(client):
         assert client.post("/search", json={"query": "word1 word5", "cursor": wrong}).status_code == 422
     for more in ({"offset": 3}, {"query": ["word1 word5"]}):
         assert client.post("/search", json={"query": "word1 word5", "cursor": cursor, **more}).status_code == 422
+
+
+def test_facets_follow_the_query_where_it_is_asked_for(client):
+    found = client.post("/search", json={"query": "word1", "mode": "lexical", "k": 100}).json()["hits"]
+    assert 0 < len(found) < 100
+    years = Counter(hit["metadata"]["year"] for hit in found)
+    asked = {"query": "word1", "k": 1, "facets": ["year"], "facets_of": "found"}
+    answer = client.post("/search", json=asked).json()
+    assert {each["value"]: each["count"] for each in answer["facets"]["year"]} == years
+    assert client.post("/search", json={**asked, "query": "nothing-like-it"}).json()["facets"]["year"] == []
 
 
 def test_facets_count_what_the_filter_and_the_ids_let_through(client, folder):

@@ -20,8 +20,9 @@ export function hideFacets() {
   byId("facets").hidden = true;
 }
 
-// Counts the values of the fields of these hits among all documents that the filter lets through.
-export async function showFacets({ name, scope, documents }, hits, query) {
+// Counts the values of the fields of these hits among the documents that the filter lets through and that hold words of
+// the query.
+export async function showFacets({ name, scope, documents }, hits, { query, operators }) {
   const lists = new Map(); // field -> whether its values are items of lists
   for (const [field, value] of hits.flatMap((hit) => Object.entries(hit.metadata))) {
     if (isShort(Array.isArray(value) ? value[0] : value) && !ONE_FOR_EACH.includes(field)) {
@@ -29,14 +30,14 @@ export async function showFacets({ name, scope, documents }, hits, query) {
     }
   }
   const filter = currentFilter();
-  const wanted = JSON.stringify([name, filter, [...lists]]);
+  const wanted = JSON.stringify([name, query, operators, filter, [...lists]]);
   if (wanted === shown) return;
   if (lists.size === 0 || documents > MOST_DOCUMENTS || uncounted.has(name)) return hideFacets();
   const facets = [...lists.keys()].map(path);
   shown = wanted;
   let counted = null;
   try {
-    counted = await search({ ...scope, query, mode: "lexical", k: 1, filter, facets });
+    counted = await search({ ...scope, query, operators, mode: "lexical", k: 1, filter, facets, facets_of: "found" });
   } catch (error) {
     if (error.status === 422) uncounted.add(name); // an engine, or a field of too many values
   }

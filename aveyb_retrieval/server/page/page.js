@@ -148,7 +148,7 @@ async function showHits() {
   }
   asked = JSON.stringify(fields);
   drawHits(fields, performance.now() - began);
-  showFacets(chosenIndex(wanted), answer.hits, fields.query);
+  showFacets(chosenIndex(wanted), answer.hits, fields);
 }
 
 function drawHits(fields, milliseconds) {
