@@ -5,13 +5,18 @@ A test asks every route with what this declares.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from aveyb_retrieval.indexes.search.quotes import Verdict
+from aveyb_retrieval.indexes.search.hits import Hit, Passage
+from aveyb_retrieval.indexes.search.quotes import QuoteCheck
+from aveyb_retrieval.indexes.search.reading import Match
 from aveyb_retrieval.server import models, search
 from aveyb_retrieval.server.gate import CHANGES, metrics
 from aveyb_retrieval.server.http import context, json_answer
@@ -21,15 +26,15 @@ from aveyb_retrieval.server.requests import (
     NEEDED,
     Fields,
     Schema,
+    attributes,
     explain,
     meaning,
-    object_schema,
     schema_of,
 )
 from aveyb_retrieval.system import package_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -66,26 +71,14 @@ async def health(request: Request) -> JSONResponse:
 # --- the shapes that answers share ------------------------------------------------------------------------------------
 
 _TEXT: Schema = {"type": "string"}
-_FLAG: Schema = {"type": "boolean"}
-_NUMBER: Schema = {"type": "number"}
-_WHOLE: Schema = {"type": "integer", "minimum": 0}
 _OBJECT: Schema = {"type": "object"}
 _JSON = ("filter", "ids", "facets", "indexes", "boost")  # fields that are JSON in a URL
-_SPAN: Schema = {"type": "array", "items": _WHOLE, "minItems": 2, "maxItems": 2}
 _FIELDS: Schema = {"_id": {"type": ["string", "integer"]}, "title": _TEXT, "text": _TEXT}
 _DOCUMENT: Schema = {**_OBJECT, "properties": _FIELDS, "required": ["text"]}  # what else it has are metadata
 
 
 def _list(items: Schema) -> Schema:
     return {"type": "array", "items": items}
-
-
-def _maybe(schema: Schema) -> Schema:
-    return {**schema, "type": [schema["type"], "null"]}
-
-
-def _closed(properties: Mapping[str, Schema]) -> Schema:
-    return object_schema(properties, list(properties))
 
 
 def _reference(name: str) -> Schema:
@@ -158,7 +151,8 @@ class Operation:
 
 _FOUND: Schema = {"oneOf": [_reference("Found"), _reference("FoundForEach")]}
 _CHANGED = _reference("Changed")
-_COSINES, _VECTORS = _list(_NUMBER), _list(_list(_NUMBER))
+_COSINES = _list({"type": "number"})
+_VECTORS = _list(_COSINES)
 _RERANKED, _RANKS, _TOKENS = _reference("Reranked"), _list(_reference("Rank")), _list(_list(_reference("Token")))
 OPERATIONS = (
     Operation("GET", "/search", search.search, _FOUND, (search.search_parameters,)),
@@ -221,101 +215,11 @@ def document(limits: Limits, *, has_keys: bool = False) -> Schema:
     return described
 
 
+@cache
 def _schemas() -> dict[str, Schema]:
-    """Describe the answers."""
-    maybe_text, maybe_number, maybe_span = _maybe(_TEXT), _maybe(_WHOLE), _maybe(_SPAN)
-    place = {
-        "heading": _TEXT,
-        "headings": _list(_TEXT),
-        "scores": {**_OBJECT, "additionalProperties": _NUMBER},
-        "page": maybe_number,
-        "page_label": maybe_text,
-        "page_unit": maybe_text,
-        "pages": maybe_span,
-    }
-    hit = {
-        "id": _TEXT,
-        "score": _NUMBER,
-        "title": _TEXT,
-        "metadata": _OBJECT,
-        "passage": maybe_text,
-        "span": maybe_span,
-        "passages": _list(_reference("Passage")),
-        "context": maybe_text,
-        "context_span": maybe_span,
-        "confidence": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
-        "duplicates": _list(_TEXT),
-        "highlights": _list(_SPAN),
-        "best_sentence": maybe_span,
-        "index": maybe_text,
-        **place,
-    }
-    result = {
-        "query": _TEXT,
-        "words": _list(_TEXT),
-        "unmet": _list(_TEXT),
-        "suggestions": {**_OBJECT, "additionalProperties": _list(_TEXT)},
-        "hits": _list(_reference("Hit")),
-        "next": maybe_text,
-        "note": _TEXT,
-    }
-    facets = {**_OBJECT, "additionalProperties": _list(_reference("Value"))}
-    document = {"index": _TEXT, "id": _TEXT, "title": _TEXT, "metadata": _OBJECT, "text": _TEXT, "span": _SPAN}
-    index = _closed({"name": _TEXT, "version": _TEXT, "documents": _WHOLE})
-    embedding = {"object": {"const": "embedding"}, "index": _WHOLE, "embedding": {"type": ["array", "string"]}}
-    usage = _closed({"prompt_tokens": _WHOLE, "total_tokens": _WHOLE})
-    listed = {"object": {"const": "list"}}
-    ranked = {"index": _WHOLE, "relevance_score": _NUMBER, "document": _closed({"text": _TEXT})}
-    openai_error = {"message": _TEXT, "type": _TEXT, "param": maybe_text, "code": maybe_text}
-    counts = ("max_concurrent_requests", "max_input_length", "max_batch_tokens", "max_client_batch_size")
-    info = {
-        **dict.fromkeys(("model_id", "model_sha", "model_dtype", "version"), _TEXT),
-        **dict.fromkeys(counts, _WHOLE),
-        "model_type": _OBJECT,
-        "auto_truncate": {"const": False},
-    }
-    section = {"heading": _TEXT, "span": _SPAN, "page": maybe_number}
-    match = {"id": _TEXT, "title": _TEXT, "span": _SPAN, "line": _TEXT, "page": maybe_number}
-    quote = {
-        "quote": _TEXT,
-        "verdict": {"enum": list(get_args(Verdict))},
-        "position": _WHOLE,
-        "id": maybe_text,
-        "span": maybe_span,
-        "stored": maybe_text,
-        "differences": _list(_list(_TEXT)),
-        "page": maybe_number,
-        "sha256": maybe_text,
-        "version": maybe_text,
-        "mark": maybe_number,
-    }
-    schemas = {
-        "QuoteCheck": _closed(quote),
-        "Checked": _closed({"index": _TEXT, "quotes": _list(_reference("QuoteCheck"))}),
-        "Match": _closed(match),
-        "Matches": _closed({"index": _TEXT, "matches": _list(_reference("Match"))}),
-        "Named": _closed({"id": _TEXT, "name": _TEXT}),
-        "Outline": _closed({"index": _TEXT, "documents": _list(_reference("Named")), "next": maybe_number}),
-        "Section": _closed(section),
-        "Headings": _closed({"index": _TEXT, "id": _TEXT, "sections": _list(_reference("Section"))}),
-        "Passage": _closed({"text": _TEXT, "span": _SPAN, "score": _NUMBER, **place}),
-        "Hit": object_schema({**hit, "text": _TEXT}, list(hit)),  # the text only where it is asked for
-        "Result": _closed(result),
-        "Found": _closed({"index": maybe_text, "facets": facets, **result}),
-        "FoundForEach": _closed({"index": maybe_text, "facets": facets, "results": _list(_reference("Result"))}),
-        "Value": _closed({"value": {"type": ["string", "number", "boolean"]}, "count": _WHOLE}),
-        "Document": _closed({**document, "length": _WHOLE, "original": _FLAG}),
-        "Changed": _closed({"index": _TEXT, "version": _TEXT, **dict.fromkeys(search.COUNTS, _WHOLE)}),
-        "Indexes": _closed({"indexes": _list(index), "model": maybe_text, "max_k": _WHOLE}),
-        "Embeddings": _closed({**listed, "model": _TEXT, "usage": usage, "data": _list(_closed(embedding))}),
-        "Model": _closed({"id": _TEXT, "object": {"const": "model"}, "created": _WHOLE, "owned_by": _TEXT}),
-        "Models": _closed({**listed, "data": _list(_reference("Model"))}),
-        "Reranked": _closed({"id": _TEXT, "model": _TEXT, "results": _list(object_schema(ranked, ["index"]))}),
-        "Rank": object_schema({"index": _WHOLE, "score": _NUMBER, "text": _TEXT}, ["index", "score"]),
-        "Token": _closed({"id": _WHOLE, "text": _TEXT, "special": _FLAG, "start": _WHOLE, "stop": _WHOLE}),
-        "Info": _closed(info),
-        "Health": _closed({"status": {"const": "ok"}}),
-        "Error": _closed({"error": _TEXT, "error_type": _TEXT}),
-        "OpenAIError": _closed({"error": _closed(openai_error)}),
-    }
-    return {name: explain(schema, name) for name, schema in schemas.items()}
+    """Describe the answers; what Python has, too, by the docstrings of its classes."""
+    found: dict[str, Schema] = json.loads(Path(__file__).with_name("answers.json").read_text(encoding="utf-8"))
+    for described in (Hit, Passage, QuoteCheck, Match):
+        for name, told in attributes(described).items():
+            found[described.__name__]["properties"].get(name, {}).setdefault("description", told)
+    return found

@@ -1,13 +1,8 @@
 """Fields of requests: what they are, what they mean, and how a body is read into them.
 
-The fields that requests have: each says in JSON Schema what it takes, and takes nothing else.
-
-What a route declares is what it reads, and what `/openapi.json` tells of it.
-
-What the fields of requests and answers mean, in a line each: the descriptions of `/openapi.json`.
-
-`meanings.json` has them by the path of a request or the name of an answer; "" is for all that have no meaning of their
-own. What Python has, too, is told by the docstrings of its classes.
+Each says in JSON Schema what it takes, and takes nothing else: what a route declares is what it reads, and what
+`/openapi.json` tells of it. What they mean stands in `meanings.json` by the path of a request ("" is for all that have
+no meaning of their own), or in the docstrings of Python's classes.
 """
 
 from __future__ import annotations
@@ -15,18 +10,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from aveyb_retrieval.documents.records import UNITS
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.indexes.search.hits import Hit, Passage
 from aveyb_retrieval.indexes.search.options import SearchOptions
-from aveyb_retrieval.indexes.search.quotes import QuoteCheck
-from aveyb_retrieval.indexes.search.reading import Match
 from aveyb_retrieval.server.http import Refusal, context
 from aveyb_retrieval.wording import plural
 
@@ -82,15 +73,14 @@ def take_fields(given: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
     return taken
 
 
-def object_schema(properties: Mapping[str, Schema], needed: Sequence[str]) -> Schema:
-    """Describe an object that has these properties and no others."""
-    return {"type": "object", "properties": dict(properties), "required": list(needed), "additionalProperties": False}
-
-
 def schema_of(fields: Fields) -> Schema:
-    """Describe an object that has these fields."""
-    needed = [name for name, field in fields.items() if field.default is NEEDED]
-    return object_schema({name: field.schema for name, field in fields.items()}, needed)
+    """Describe an object that has these fields and no others."""
+    return {
+        "type": "object",
+        "properties": {name: field.schema for name, field in fields.items()},
+        "required": [name for name, field in fields.items() if field.default is NEEDED],
+        "additionalProperties": False,
+    }
 
 
 # --- kinds of fields --------------------------------------------------------------------------------------------------
@@ -304,7 +294,7 @@ _IN_JSON = {"None": "null", "True": "true", "False": "false"}
 _TOLD: dict[str, dict[str, str]] = json.loads(Path(__file__).with_name("meanings.json").read_text(encoding="utf-8"))
 
 
-def _attributes(described: type) -> dict[str, str]:
+def attributes(described: type) -> dict[str, str]:
     """Return what the docstring of a class says of its attributes, by name."""
     _, _, listed = cleandoc(described.__doc__ or "").partition("Attributes:\n")
     found = re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", listed, re.MULTILINE)
@@ -312,24 +302,19 @@ def _attributes(described: type) -> dict[str, str]:
     return {name: " ".join(meaning.split()).removesuffix(".") for name, meaning in in_json.items()}
 
 
-_UNIT = {"page_unit": f"What that page is: {', '.join(UNITS)}"}
 MEANINGS = _TOLD | {
-    "/search": _attributes(SearchOptions) | _TOLD["/search"],
+    "/search": attributes(SearchOptions) | _TOLD["/search"],
     "/v2/rerank": _TOLD["/v1/rerank"],
-    "Hit": _attributes(Hit) | _UNIT,
-    "Passage": _attributes(Passage) | _UNIT,
-    "QuoteCheck": _attributes(QuoteCheck),
-    "Match": _attributes(Match),
 }
 
 
 def meaning(name: str, of: str) -> str:
-    """Return what a field of a request or answer means, "" where nothing is said of it."""
+    """Return what a field of a request means, "" where nothing is said of it."""
     return MEANINGS.get(of, {}).get(name) or MEANINGS[""].get(name, "")
 
 
 def explain(schema: Any, of: str) -> Any:
-    """Return a schema of a request or answer in which each field has its meaning."""
+    """Return a schema of a request in which each field has its meaning."""
     if isinstance(schema, list):
         return [explain(each, of) for each in schema]
     if not isinstance(schema, dict):
