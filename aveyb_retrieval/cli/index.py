@@ -411,7 +411,7 @@ def _print_documents(documents: Iterable[Document]) -> None:
         click.echo(json.dumps(document.to_dict(), ensure_ascii=False))
 
 
-WIDTH = 300  # characters that are shown of a document without passages
+WIDTH = 300  # characters that are shown of a passage, or of a document without passages
 RESUMABLE = ("build", "add", "upsert", "delete", "sync", "compact", "tune", "publish", "encode")
 
 
@@ -616,19 +616,17 @@ def verify(context: click.Context, directory: Path, repair: bool, deep: bool, as
 
 def _print_hit(number: int, hit: Hit) -> None:
     confidence = "" if hit.confidence is None else f"  confidence {hit.confidence:.2f}"
-    scores = "".join(f"  {name} {value:.3f}" for name, value in hit.scores.items())
-    click.echo(
-        f"{number:>3}. {click.style(printable(hit.title or hit.id), bold=True)}  [{printable(hit.id)}]  "
-        f"{hit.score:.4f}{confidence}{scores}"
-    )
+    name = click.style(printable(hit.title or hit.id), bold=True)
+    click.echo(f"{number:>3}. {name}  [{printable(hit.id)}]  {hit.score:.4f}{confidence}")
     for passage in hit.passages:
-        heading = f" {printable(passage.heading)}:" if passage.heading else ""
         page = f", {printable(passage.place)}" if passage.place else ""
         if passage.pages is not None and passage.pages[0] < passage.pages[1]:
             page += f" ({passage.page_unit}s {passage.pages[0]}-{passage.pages[1]})"
-        click.echo(f"     {passage.span[0]}-{passage.span[1]}{page}:{heading} {_marked(hit, passage.span)}")
+        shown = _marked(hit, passage.span)
+        heading = f" {printable(passage.heading)}:" if passage.heading and passage.heading not in shown else ""
+        click.echo(f"     {passage.span[0]}-{passage.span[1]}{page}:{heading} {shown}")
     if not hit.passages:
-        click.echo(f"     {_marked(hit, (0, WIDTH))}{'…' if len(hit.text) > WIDTH else ''}")
+        click.echo(f"     {_marked(hit, (0, len(hit.text)))}")
     if hit.context_span is not None:
         click.echo(f"     around it, {hit.context_span[0]}-{hit.context_span[1]}: {_marked(hit, hit.context_span)}")
     if hit.duplicates:
@@ -636,12 +634,18 @@ def _print_hit(number: int, hit: Hit) -> None:
 
 
 def _marked(hit: Hit, span: tuple[int, int]) -> str:
-    """Some characters of a hit's text on one line, the query's words in bold."""
-    parts, end = [], span[0]
-    for start, stop in (mark for mark in hit.highlights if span[0] <= mark[0] and mark[1] <= span[1]):
-        parts += [_one_line(hit.text[end:start]), click.style(_one_line(hit.text[start:stop]), bold=True)]
-        end = stop
-    return "".join([*parts, _one_line(hit.text[end : span[1]])]).strip()
+    """Some characters of a hit's text on one line, the query's words in bold; of many, from its best sentence."""
+    (first, last), start = span, span[0]
+    marks = [mark for mark in hit.highlights if first <= mark[0] and mark[1] <= last]
+    places = [place[0] for place in (hit.best_sentence, *marks) if place and first <= place[0] < last]
+    if last - first > WIDTH and places:
+        start = min(places[0], last - WIDTH)
+    stop = min(start + WIDTH, last)
+    parts, end = ["… "] if start > first else [], start
+    for begin, over in (mark for mark in marks if start <= mark[0] and mark[1] <= stop):
+        parts += [_one_line(hit.text[end:begin]), click.style(_one_line(hit.text[begin:over]), bold=True)]
+        end = over
+    return "".join([*parts, _one_line(hit.text[end:stop]), " …" if stop < last else ""]).strip()
 
 
 def _chosen(hit: Hit, fields: str | None) -> dict[str, Any]:

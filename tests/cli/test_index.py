@@ -189,6 +189,16 @@ def test_passages_are_shown_whole_with_the_words_marked(run: Run, index: Path) -
     assert run("search", index, "bananas", "-k", 2, "--offset", 1).output == whole[whole.index("  2. ") :]
 
 
+def test_of_a_long_passage_the_best_sentence_is_shown_in_a_short_line(run: Run, tmp_path: Path) -> None:
+    rest = " ".join(f"Nothing of use stands in line {number}." for number in range(40))
+    text = f"{rest} The bananas are kept in the cold store. {rest}"
+    (tmp_path / "long.jsonl").write_text(json.dumps({"_id": "long", "text": text}) + "\n")
+    assert run("build", tmp_path / "long.jsonl", "-o", tmp_path / "ix", "--granularity", "document").exit_code == 0
+    lines = run("search", tmp_path / "ix", "bananas", "--mode", "lexical").output.splitlines()
+    assert len(lines[1]) < 330 and lines[1].strip().startswith("…") and lines[1].endswith("…")
+    assert "bananas are kept in the cold store" in lines[1]
+
+
 def test_what_was_cut_or_left_out_is_said(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_text('{"_id": "a", "text": "one two three four"}\n{"_id": \n')
