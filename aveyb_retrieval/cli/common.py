@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from aveyb_retrieval.indexes.search.retriever import Retriever
     from aveyb_retrieval.indexes.types import Progress
 
 
@@ -302,6 +303,13 @@ class _Index(click.ParamType):
 
 
 INDEX = _Index()
+
+
+def opened(directory: str | Path, **options: Any) -> Retriever:
+    """Open an index for reading; what it needs is loaded when a command runs."""
+    from aveyb_retrieval.indexes.search.retriever import Retriever
+
+    return Retriever.load(directory, **options)
 
 
 def _parse_types(given: tuple[str, ...]) -> dict[str, str]:

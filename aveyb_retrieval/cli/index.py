@@ -33,6 +33,7 @@ from aveyb_retrieval.cli.common import (
     WRITING,
     Commands,
     filter_option,
+    opened,
     parse_json,
     progress_bar,
 )
@@ -339,9 +340,7 @@ FILTER = filter_option('Only documents that match, such as {"year": {"$gte": 202
 @click.option("--missing-ok", is_flag=True, help="Ignore ids that are not in the index.")
 def get(directory: str | Path, ids: tuple[str, ...], missing_ok: bool) -> None:
     """Print the documents of the index in DIRECTORY with these IDS, one JSON object per line."""
-    from aveyb_retrieval.indexes.search.retriever import Retriever
-
-    with Retriever.load(directory) as retriever:
+    with opened(directory) as retriever:
         _print_documents(retriever.get(ids, missing_ok=missing_ok))
 
 
@@ -356,9 +355,7 @@ def list_documents(directory: str | Path, where: Any, only_ids: bool, **page: An
 
     `aveyb-index build` reads what this prints.
     """
-    from aveyb_retrieval.indexes.search.retriever import Retriever
-
-    with Retriever.load(directory) as retriever:
+    with opened(directory) as retriever:
         found = retriever.documents(where, **page)
         if only_ids:
             for document in found:
@@ -372,9 +369,7 @@ def list_documents(directory: str | Path, where: Any, only_ids: bool, **page: An
 @FILTER
 def count(directory: str | Path, where: Any) -> None:
     """Print how many documents the index in DIRECTORY has."""
-    from aveyb_retrieval.indexes.search.retriever import Retriever
-
-    with Retriever.load(directory) as retriever:
+    with opened(directory) as retriever:
         click.echo(str(retriever.count(where)))
 
 
@@ -527,11 +522,9 @@ def search(
     **arguments: Any,
 ) -> None:
     """Search the index in DIRECTORY for QUERY, or the collection at an address (postgresql://... or milvus://...)."""
-    from aveyb_retrieval.indexes.search.retriever import Retriever
-
     if fields is not None and not as_json:
         raise click.UsageError("--fields: only with --json")
-    with Retriever.load(directory, model=model, device=device, precision=precision) as retriever:
+    with opened(directory, model=model, device=device, precision=precision) as retriever:
         given = {name: value for name, value in arguments.items() if value not in (None, ())}
         hits = retriever.search(query, k, filter=where, **given)
         for number, hit in enumerate(hits, start=1 + arguments["offset"]):

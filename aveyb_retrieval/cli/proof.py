@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aveyb_retrieval.cli.common import PATH, filter_option
+from aveyb_retrieval.cli.common import PATH, filter_option, opened
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.wording import printable
 
@@ -32,8 +32,6 @@ def check(directory: Path, answer: Any, where: Any, as_json: bool) -> None:
 
     Exit code 1 where one is altered or absent.
     """
-    from aveyb_retrieval.indexes.search.retriever import Retriever
-
     data = answer.read(MAX_ANSWER + 1)
     if len(data) > MAX_ANSWER:
         raise InputError(f"{answer.name}: more than {MAX_ANSWER >> 20} MiB; check it in parts")
@@ -41,7 +39,7 @@ def check(directory: Path, answer: Any, where: Any, as_json: bool) -> None:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{answer.name}: byte {error.start:,} is not UTF-8; save it as UTF-8") from error
-    with Retriever.load(directory) as retriever:
+    with opened(directory) as retriever:
         found = retriever.check_quotes(text, filter=where)
     for each in found:
         click.echo(json.dumps(each.to_dict(), ensure_ascii=False) if as_json else _told(each))
@@ -70,9 +68,7 @@ def _told(check: QuoteCheck) -> str:
 @_AS_JSON
 def grep(directory: Path, pattern: str, where: Any, ignore_case: bool, limit: int, as_json: bool) -> None:
     """Print where the regular expression PATTERN matches in the stored texts. Exit code 1 where it does not."""
-    from aveyb_retrieval.indexes.search.retriever import Retriever
-
-    with Retriever.load(directory) as retriever:
+    with opened(directory) as retriever:
         found = retriever.grep(pattern, filter=where, limit=limit, ignore_case=ignore_case)
     for each in found:
         place = f"{each.id} {each.span[0]}-{each.span[1]}"
@@ -86,9 +82,7 @@ def grep(directory: Path, pattern: str, where: Any, ignore_case: bool, limit: in
 @click.argument("document")
 def outline(directory: Path, document: str) -> None:
     """Print the headings of a document, given by its id, with their characters."""
-    from aveyb_retrieval.indexes.search.retriever import Retriever
-
-    with Retriever.load(directory) as retriever:
+    with opened(directory) as retriever:
         for section in retriever.outline(document):
             page = "" if section.page is None else f"  page {section.page}"
             click.echo(f"{section.span[0]}-{section.span[1]}  {printable(section.heading)}{page}")

@@ -17,8 +17,6 @@ from aveyb_retrieval.wording import plural
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aveyb_retrieval.server.indexes import Indexes
-
 
 def _limit_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add an option for each limit of a server."""
@@ -141,17 +139,13 @@ def main(
             why = "; ".join(["no document satisfies its filter", *retriever.advice(entry.filter)])
             click.echo(f"{retriever.path}: key {entry.name!r}: {why}", err=True)
     address = f"[{host}]" if ":" in host else host
-    started = _announcer(opened, address, listener.getsockname()[1])
-    serve(app, listener, limits=allowed, proxies=proxies, started=started)
 
-
-def _announcer(indexes: Indexes, address: str, port: int) -> Callable[[], None]:
-    def announce() -> None:
-        for name, retriever in indexes.retrievers.items():
+    def started() -> None:
+        for name, retriever in opened.retrievers.items():
             click.echo(f"{name}: {plural(len(retriever), 'document')}, version {retriever.version}", err=True)
-        click.echo(f"http://{address}:{port}/", err=True)
+        click.echo(f"http://{address}:{listener.getsockname()[1]}/", err=True)
 
-    return announce
+    serve(app, listener, limits=allowed, proxies=proxies, started=started)
 
 
 if __name__ == "__main__":

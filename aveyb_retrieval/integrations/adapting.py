@@ -40,6 +40,12 @@ def row(document_id: str, text: str, metadata: Mapping[str, Any]) -> dict[str, A
     return {"_id": document_id, "title": title or "", "text": text, "metadata": dict(metadata)}
 
 
+def passage(hit: Hit) -> tuple[str, int, int]:
+    """Return the text of a hit's passage, or of its document, and its characters `[start, end)`."""
+    text = hit.text if hit.passage is None else hit.passage
+    return text, *(hit.span or (0, len(text)))
+
+
 def place(hit: Hit) -> dict[str, Any]:
     """Return the title of a hit's document, the heading over its best sentence and all of its passage, and its copies.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval import Index
 from aveyb_retrieval.errors import extra_for
-from aveyb_retrieval.integrations.adapting import in_thread, place, row
+from aveyb_retrieval.integrations.adapting import in_thread, passage, place, row
 
 with extra_for("the adapter of Haystack", "haystack"):
     from haystack import Document, component, default_from_dict, default_to_dict
@@ -193,8 +193,7 @@ def _metadata(found: Hit | Stored) -> dict[str, Any]:
 
 
 def _passage(hit: Hit) -> Document:
-    text = hit.text if hit.passage is None else hit.passage
-    start, stop = hit.span or (0, len(text))
+    text, start, stop = passage(hit)
     meta = {**_metadata(hit), "source_id": hit.id, **place(hit), "span": [start, stop]}
     return Document(f"{hit.id}#{start}-{stop}", text, meta=meta, score=hit.score)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval import ConfigError, Embedder, Index, Retriever
 from aveyb_retrieval.errors import extra_for
-from aveyb_retrieval.integrations.adapting import in_thread, place, row
+from aveyb_retrieval.integrations.adapting import in_thread, passage, place, row
 
 with extra_for("the adapter of LlamaIndex", "llama-index"):
     from llama_index.core.base.base_retriever import BaseRetriever
@@ -149,8 +149,7 @@ _CITED = ("title", "heading", "page_label")
 
 
 def _passage(hit: Hit) -> NodeWithScore:
-    text = hit.text if hit.passage is None else hit.passage
-    start, stop = hit.span or (0, len(text))
+    text, start, stop = passage(hit)
     metadata = {**hit.metadata, **place(hit)}
     node = TextNode(
         id_=f"{hit.id}#{start}-{stop}",

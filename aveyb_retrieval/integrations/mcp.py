@@ -13,6 +13,7 @@ from urllib.parse import quote, urlencode
 from aveyb_retrieval import AveyBError, ConfigError, Document, Hit, Index, InputError, __version__
 from aveyb_retrieval.errors import extra_for
 from aveyb_retrieval.indexes.search.reading import excerpt, sections
+from aveyb_retrieval.integrations.adapting import passage
 from aveyb_retrieval.server.keys import Key, KeyFile, Visible
 from aveyb_retrieval.wording import shortened, without_flags
 
@@ -368,8 +369,7 @@ def _search_answer(hits: Found, offset: int, limit: int, page: str | None) -> Se
 
 
 def _result(hit: Hit, page: str | None) -> Result:
-    text = hit.text if hit.passage is None else hit.passage
-    start, end = hit.span or (0, len(text))
+    text, start, end = passage(hit)
     label = hit.page_label if hit.page_unit == "page" else hit.place
     return Result(
         id=hit.id,

@@ -326,9 +326,7 @@ class AccessLog:
 
     def note(self, scope: Scope, client: str, status: int, seconds: float, asked: Sequence[str]) -> None:
         """Write a line; questions are hashed by SHA-256, of which the first 16 digits are kept."""
-        shown = (
-            asked if self._questions else [sha256(each.encode("utf-8", "replace")).hexdigest()[:16] for each in asked]
-        )
+        shown = [each if self._questions else _hashed(each) for each in asked]
         line = {
             "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
             "key": client,

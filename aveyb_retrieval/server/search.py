@@ -252,14 +252,11 @@ def index_field(limits: Limits) -> requests.Fields:
 
 async def document(request: Request) -> Response:
     """Return one document, or the characters `start` to `stop` of it."""
-    server, ticket = context(request), request.state.ticket
-    document_id = request.path_params["id"]
-    asked = requests.take_fields(read_parameters(request), document_parameters(server.limits))
-    name, index = server.indexes.named(asked["index"], ticket.only)
+    server, ticket, asked, name, index = await _ask(request, document_parameters)
     start, stop = asked["start"], asked["stop"]
 
     def work() -> bytes:
-        found = _found(name, index, document_id)
+        found = _found(name, index, request.path_params["id"])
         length = len(found.text)
         first, last = min(start, length), min(start + LONGEST_PART if stop is None else stop, length)
         if heading := asked["heading"]:
@@ -284,6 +281,18 @@ async def document(request: Request) -> Response:
     return await _answered(server, work, ticket)
 
 
+Asked = tuple["Context", "Ticket", dict[str, Any], str, Visible]
+
+
+async def _ask(request: Request, fields: Callable[[Limits], requests.Fields]) -> Asked:
+    """Read what is asked of one index, in the URL or by POST."""
+    server, ticket = context(request), request.state.ticket
+    given = (await read_json(request))[2] if request.method == "POST" else read_parameters(request)
+    asked = requests.take_fields(given, fields(server.limits))
+    name, index = server.indexes.named(asked.pop("index"), ticket.only)
+    return server, ticket, asked, name, index
+
+
 def _found(name: str, index: Visible, document_id: str) -> Document:
     if (found := index.find(document_id)) is None:
         raise Refusal(404, f"index {name!r}: no document has the id {document_id!r}")
@@ -306,9 +315,7 @@ def check_fields(limits: Limits) -> requests.Fields:
 
 async def check(request: Request) -> Response:
     """Look for the quotations of an answer in the documents, word for word."""
-    server, ticket, given = await read_json(request)
-    asked = requests.take_fields(given, check_fields(server.limits))
-    name, index = server.indexes.named(asked["index"], ticket.only)
+    server, ticket, asked, name, index = await _ask(request, check_fields)
     ticket.asked, where = [asked["answer"]], index.narrowed(asked.get("filter"))
 
     def work() -> bytes:
@@ -333,9 +340,7 @@ def grep_fields(limits: Limits) -> requests.Fields:
 
 async def grep(request: Request) -> Response:
     """Find where a regular expression matches in the texts."""
-    server, ticket, given = await read_json(request)
-    asked = requests.take_fields(given, grep_fields(server.limits))
-    name, index = server.indexes.named(asked.pop("index"), ticket.only)
+    server, ticket, asked, name, index = await _ask(request, grep_fields)
     pattern, where = asked.pop("pattern"), index.narrowed(asked.pop("filter", None))
     ticket.asked = [pattern]
 
@@ -354,9 +359,7 @@ def outline_parameters(limits: Limits) -> requests.Fields:
 
 async def outline(request: Request) -> Response:
     """List the documents with what they are called, oldest first."""
-    server, ticket = context(request), request.state.ticket
-    asked = requests.take_fields(read_parameters(request), outline_parameters(server.limits))
-    name, index = server.indexes.named(asked["index"], ticket.only)
+    server, ticket, asked, name, index = await _ask(request, outline_parameters)
     offset = asked["offset"]
 
     def work() -> bytes:
@@ -370,9 +373,7 @@ async def outline(request: Request) -> Response:
 
 async def headings(request: Request) -> Response:
     """List the headings of a document, each with the characters up to the next one."""
-    server, ticket = context(request), request.state.ticket
-    asked = requests.take_fields(read_parameters(request), index_field(server.limits))
-    name, index = server.indexes.named(asked["index"], ticket.only)
+    server, ticket, _, name, index = await _ask(request, index_field)
 
     def work() -> bytes:
         found = _found(name, index, request.path_params["id"])
@@ -383,10 +384,8 @@ async def headings(request: Request) -> Response:
 
 async def original(request: Request) -> Response:
     """Give the file that a document was read from, byte by byte as it was read."""
-    server, ticket = context(request), request.state.ticket
+    server, ticket, _, name, index = await _ask(request, index_field)
     document_id = request.path_params["id"]
-    asked = requests.take_fields(read_parameters(request), index_field(server.limits))
-    name, index = server.indexes.named(asked["index"], ticket.only)
 
     def work() -> bytes:
         found = index.find(document_id) if server.originals else None
