@@ -46,9 +46,7 @@ _LINES = {
     "center", "legend", "option", "text", "optgroup", "nav", "iframe", "object", "canvas", "audio", "video",
 }  # fmt: skip
 # Lines that end before and behind an element.
-_GAPS = (
-    dict.fromkeys(_LINES, 1) | dict.fromkeys(_PARAGRAPHS, 2) | dict.fromkeys(_HEADINGS, 2)
-)
+_GAPS = dict.fromkeys(_LINES, 1) | dict.fromkeys(_PARAGRAPHS, 2) | dict.fromkeys(_HEADINGS, 2)
 _APART = {"button", "select", "textarea", "input", "label", "output"}  # side by side on a line, never one word
 _CELLS = {"td", "th"}
 _HELD = ("sup", "sub", "rt")  # what is not written where it stands

@@ -13,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.base import FileText, Parts, Unreadable, clean, one_line, whole_words
-from aveyb_retrieval.documents.readers.characters import decode, lowered, raised
+from aveyb_retrieval.documents.readers.characters import decode, shifted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,12 +25,15 @@ def read_text(data: bytes, encoding: str | None) -> FileText:
 
 
 _RAISED, _LOWERED, _END = "\ue000", "\ue001", "\ue002"  # private characters, in place of RTF's words for it
+_RTF_MARKS = {"super": _RAISED, "sub": _LOWERED, "nosupersub": _END}
 _RTF_RAISED = re.compile(r"\\(super|sub|nosupersub)(?![a-z0-9-]) ?")
 _RTF_GROUP_END = re.compile(f"([{_RAISED}{_LOWERED}][^{{}}{_END}]*)\\}}")
 _RTF_SIGNS = re.compile(f"[{_RAISED}-{_END}]")
 _RAISED_TEXT = re.compile(f"([{_RAISED}{_LOWERED}])(?:([^{_RAISED}-{_END}\n]*){_END}|([-+]?\\d+|\\S))")
 _RTF_ASIDE = re.compile(r"\{(?:\\\*)?\\(?:footnote|annotation|header[lrf]?|footer[lrf]?)(?![a-z])")
 _RTF_FONTS = re.compile(r"\{\\fonttbl")
+_RTF_CODEPAGE = re.compile(r"\\ansicpg\d+")
+_BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
 def read_rtf(data: bytes, encoding: str | None) -> FileText:
@@ -47,9 +50,9 @@ def read_rtf(data: bytes, encoding: str | None) -> FileText:
     source = _RTF_RAISED.sub(lambda found: f"{found[0].rstrip()} {_RTF_MARKS[found[1]]}", source)
     source = _RTF_GROUP_END.sub(rf"\1{_END}}}", source)
     fonts = _RTF_FONTS.search(source)
-    start = f"{{\\rtf1\\ansi{source[fonts.start() : _group_end(source, fonts.start())] if fonts else ''} "
-    codepage = re.search(r"\\ansicpg\d+", source[:1000])
-    start = start.replace("\\ansi", f"\\ansi{codepage[0] if codepage else ''}", 1)
+    codepage = _RTF_CODEPAGE.search(source[:1000])
+    of_fonts = source[fonts.start() : _group_end(source, fonts.start())] if fonts else ""
+    start = f"{{\\rtf1\\ansi{codepage[0] if codepage else ''}{of_fonts} "
     body, asides, position = [], [], 0
     for found in _RTF_ASIDE.finditer(source):
         if found.start() >= position:
@@ -59,9 +62,6 @@ def read_rtf(data: bytes, encoding: str | None) -> FileText:
             position = end
     texts = [_rtf_text(part, encoding) for part in ("".join([*body, source[position:]]), *asides)]
     return FileText("", "\n\n".join(dict.fromkeys(filter(None, texts))))
-
-
-_RTF_MARKS = {"super": _RAISED, "sub": _LOWERED, "nosupersub": _END}
 
 
 def _group_end(source: str, start: int) -> int:
@@ -74,9 +74,6 @@ def _group_end(source: str, start: int) -> int:
     return len(source)
 
 
-_BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
-
-
 def _rtf_text(source: str, encoding: str | None) -> str:
     from striprtf.striprtf import rtf_to_text
 
@@ -84,8 +81,8 @@ def _rtf_text(source: str, encoding: str | None) -> str:
     parts, position = [""], 0
     for found in _RAISED_TEXT.finditer(text):
         parts.append(text[position : found.start()])
-        write = raised if found[1] == _RAISED else lowered
-        parts.append(write(parts[-1] or "".join(parts[-3:]), found[2] if found[2] is not None else found[3]))
+        inside = found[2] if found[2] is not None else found[3]
+        parts.append(shifted(parts[-1] or "".join(parts[-3:]), inside, 1 if found[1] == _RAISED else -1))
         position = found.end()
     text = "".join([*parts, text[position:]])
     return clean(_RTF_SIGNS.sub("", text)).strip("\n")
@@ -277,14 +274,11 @@ def _toml(source: str) -> dict[str, Any] | None:
 
 
 def _plain_fields(values: object) -> dict[str, Any] | None:
-    if not isinstance(values, dict):
-        return None
+    """Names and values as JSON can hold them; None of another value, or one that is nested too deeply."""
     try:
-        plain = {str(name): _plain(value) for name, value in values.items()}
-        json.dumps(plain, allow_nan=False)
-    except (ValueError, TypeError, RecursionError):
+        return _plain(values) if isinstance(values, dict) else None
+    except (RecursionError, ValueError):  # the second: a number of thousands of digits
         return None
-    return plain
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
@@ -296,8 +290,5 @@ def _plain(value: Any, depth: int = 0) -> Any:
         return [_plain(inner, depth + 1) for inner in value]
     if isinstance(value, (datetime, date, time)):
         return value.isoformat()
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
-        return str(value)
-    return value if value is None or isinstance(value, (bool, int, float)) else str(value)
+    fits = math.isfinite(value) if isinstance(value, float) else value is None or isinstance(value, bool)
+    return value if fits or (isinstance(value, int) and -(1 << 63) <= value < 1 << 64) else str(value)
