@@ -69,7 +69,12 @@ class _Style:
     name: str
     above: str
     level: int | None
-    number: str  # the id of its list; "" where it has none
+    number: str = ""  # the id of its list; "" where it has none
+    align: str = ""  # "superscript" or "subscript"
+    hidden: bool = False
+
+
+_NO_STYLE = _Style("", "", None)
 
 
 @dataclass
@@ -143,7 +148,7 @@ class _Reader:
 
     def _styled(self, text: str, paragraph: Any) -> Iterator[str]:
         style_id = _value(paragraph, "pPr", "pStyle")
-        style = self._styles.get(style_id, _Style("", "", None, ""))
+        style = self._styles.get(style_id, _NO_STYLE)
         name = style.name.lower()
         if name.startswith("toc "):
             return
@@ -207,10 +212,14 @@ class _Reader:
         inside = _Line(boxes=line.boxes)
         self._runs(run, inside)
         text = "".join(inside.parts)
-        if text.strip() and _is_hidden(run, properties):
+        style = self._styles.get(_value(run, "rPr", "rStyle"), _NO_STYLE)
+        if text.strip() and (_is_hidden(run, properties) or style.hidden):
             self._whole.hidden += 1
             return
-        line.add(shifted("".join(line.parts[-3:]), text, SHIFTS.get(_value(run, "rPr", "vertAlign"), 0)))
+        align = _value(run, "rPr", "vertAlign") or style.align
+        moved = _value(run, "rPr", "position") if text.strip().isdigit() else ""  # by hand
+        shift = SHIFTS.get(align, 0) or (-1 if moved.startswith("-") else int(whole(moved) > 0))
+        line.add(shifted("".join(line.parts[-3:]), text, shift))
         line.readings += inside.readings
 
     def _ruby(self, ruby: Any, line: _Line) -> None:
@@ -284,7 +293,12 @@ def _styles(root: Any | None) -> dict[str, _Style]:
         kind, _, number = name.lower().partition(" ")
         level = whole(number, -1, 99) if kind == "heading" else -1
         found[element.get(f"{W}styleId") or ""] = _Style(
-            name, _value(element, "basedOn"), level if level >= 0 else _level(element), _list_of(element)[0]
+            name,
+            _value(element, "basedOn"),
+            level if level >= 0 else _level(element),
+            _list_of(element)[0],
+            _value(element, "rPr", "vertAlign"),
+            is_on(element.find(f"{W}rPr/{W}vanish"), f"{W}val"),
         )
     for style in found.values():
         above, seen = style.above, 0

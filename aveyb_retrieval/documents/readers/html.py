@@ -53,6 +53,7 @@ _HELD = ("sup", "sub", "rt")  # what is not written where it stands
 _KEPT = {"html", "body", "main", "article"}  # these are never dropped for a class
 _TYPED = {"", "text", "search", "email", "number", "tel", "url", "date", "time", "month", "week", "datetime-local"}
 _HIDDEN_STYLE = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse))", re.IGNORECASE)
+_SHIFT_STYLE = re.compile(r"(?:^|;)\s*vertical-align\s*:\s*(su[pb])(?:er)?\b", re.IGNORECASE)
 _MATH = {"msup": "^", "msub": "_", "mfrac": "/", "mover": " ", "munder": " ", "mroot": " "}
 
 _META = re.compile(rb"<meta[^<>]+charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
@@ -163,7 +164,7 @@ def _begin(node: LexborNode, tag: str, writer: _Writer) -> None:
         writer.add(_typed(node) if tag == "input" else "")
     elif tag == "ruby":
         writer.readings.append([])
-    elif tag in _HELD:
+    elif _shift(node, tag):
         writer.hold()
 
 
@@ -183,9 +184,20 @@ def _leave(node: LexborNode, writer: _Writer) -> None:
         writer.add(" ")
     elif tag == "ruby":
         writer.write_readings()
-    elif tag in _HELD:
-        writer.release(tag)
+    elif shift := _shift(node, tag):
+        writer.release(shift)
     writer.gap(_GAPS.get(tag, 0))
+
+
+def _shift(node: LexborNode, tag: str) -> str:
+    """Return "sup", "sub" or "rt" where text does not stand where it is written: by tag, style, or as a mark."""
+    if tag in _HELD:
+        return tag
+    attributes = node.attributes if tag in ("a", "span") else {}
+    if "noteref" in f"{attributes.get('epub:type')} {attributes.get('role')}":
+        return "sup"
+    style = _SHIFT_STYLE.search(attributes.get("style") or "")
+    return style[1].lower() if style else ""
 
 
 def _typed(node: LexborNode) -> str:

@@ -413,7 +413,8 @@ def _number(value: float, pieces: list[tuple[str, str]]) -> str:
         return general(value)
     amount = Decimal(repr(value)) * Decimal(100) ** sum(piece == ("other", "%") for piece in pieces)
     if any(kind == "exponent" for kind, _ in pieces):
-        return f"{amount:.{min(len(shapes[0].partition('.')[2]), _MOST_DIGITS)}E}"
+        mantissa, _, power = f"{amount:.{min(len(shapes[0].partition('.')[2]), _MOST_DIGITS)}E}".partition("E")
+        return f"{mantissa}E{int(power):+03}"
     shape = "".join(shapes)
     amount /= Decimal(1000) ** (len(shape) - len(shape.rstrip(",")))
     before, _, behind = shape.rstrip(",").partition(".")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.base import FileText, Parts, Unreadable, clean, one_line, whole_words
 from aveyb_retrieval.documents.readers.characters import decode, shifted
+from aveyb_retrieval.documents.readers.html import read_html
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,12 +26,13 @@ def read_text(data: bytes, encoding: str | None) -> FileText:
 
 
 _RAISED, _LOWERED, _END = "\ue000", "\ue001", "\ue002"  # private characters, in place of RTF's words for it
-_RTF_MARKS = {"super": _RAISED, "sub": _LOWERED, "nosupersub": _END}
-_RTF_RAISED = re.compile(r"\\(super|sub|nosupersub)(?![a-z0-9-]) ?")
+_RTF_MARKS = {"super": _RAISED, "sub": _LOWERED, "nosupersub": _END, "up": _RAISED, "dn": _LOWERED}
+_RTF_RAISED = re.compile(r"\\(super|sub|nosupersub|up|dn)(\d{0,3})(?![a-z0-9-]) ?")
 _RTF_GROUP_END = re.compile(f"([{_RAISED}{_LOWERED}][^{{}}{_END}]*)\\}}")
 _RTF_SIGNS = re.compile(f"[{_RAISED}-{_END}]")
 _RAISED_TEXT = re.compile(f"([{_RAISED}{_LOWERED}])(?:([^{_RAISED}-{_END}\n]*){_END}|([-+]?\\d+|\\S))")
 _RTF_ASIDE = re.compile(r"\{(?:\\\*)?\\(?:footnote|annotation|header[lrf]?|footer[lrf]?)(?![a-z])")
+_RTF_CELL = re.compile(r"\\(?:nest)?cell(?![a-z]) ?")
 _RTF_FONTS = re.compile(r"\{\\fonttbl")
 _RTF_CODEPAGE = re.compile(r"\\ansicpg\d+")
 _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
@@ -47,7 +49,7 @@ def read_rtf(data: bytes, encoding: str | None) -> FileText:
     if not data.startswith(b"{\\rtf"):
         raise Unreadable("not an RTF file")
     source = data.decode("latin-1")
-    source = _RTF_RAISED.sub(lambda found: f"{found[0].rstrip()} {_RTF_MARKS[found[1]]}", source)
+    source = _RTF_CELL.sub(" | ", _RTF_RAISED.sub(_marked, source))
     source = _RTF_GROUP_END.sub(rf"\1{_END}}}", source)
     fonts = _RTF_FONTS.search(source)
     codepage = _RTF_CODEPAGE.search(source[:1000])
@@ -62,6 +64,10 @@ def read_rtf(data: bytes, encoding: str | None) -> FileText:
             position = end
     texts = [_rtf_text(part, encoding) for part in ("".join([*body, source[position:]]), *asides)]
     return FileText("", "\n\n".join(dict.fromkeys(filter(None, texts))))
+
+
+def _marked(found: re.Match[str]) -> str:
+    return f"{found[0].rstrip()} {_END if found[2] == '0' else _RTF_MARKS[found[1]]}"
 
 
 def _group_end(source: str, start: int) -> int:
@@ -85,7 +91,8 @@ def _rtf_text(source: str, encoding: str | None) -> str:
         parts.append(shifted(parts[-1] or "".join(parts[-3:]), inside, 1 if found[1] == _RAISED else -1))
         position = found.end()
     text = "".join([*parts, text[position:]])
-    return clean(_RTF_SIGNS.sub("", text)).strip("\n")
+    lines = clean(_RTF_SIGNS.sub("", text)).split("\n")
+    return "\n".join(line.removesuffix(" | ") for line in lines).strip()
 
 
 def read_notebook(data: bytes, encoding: str | None) -> FileText:
@@ -110,16 +117,23 @@ def _cell(cell: dict[str, Any], language: str) -> Iterator[str]:
     elif source.strip():
         yield f"```{language}\n{source}\n```"
     for output in cell.get("outputs", ()):
-        text = _joined(output.get("text", "")) or _joined(output.get("data", {}).get("text/plain", ""))
-        if text.strip():
+        shown = output.get("data", {})
+        texts = (output.get("text"), shown.get("text/plain"), output.get("evalue"))  # the last: of an error
+        text = next((text for text in map(_joined, texts) if text.strip()), "")
+        if text:
             yield f"```\n{text.rstrip()}\n```"
+        elif page := _joined(shown.get("text/html")):
+            yield read_html(page.encode("utf-8", "replace"), None, declared="utf-8").text
+        else:
+            yield _joined(shown.get("text/markdown"))
 
 
 def _joined(lines: Any) -> str:
-    return lines if isinstance(lines, str) else "".join(map(str, lines))
+    return lines if isinstance(lines, str) else "".join(map(str, lines or ()))
 
 
 _TIMES = re.compile(r"\s*(?:(\d{1,4}):)?(\d{1,2}):(\d{2})[.,]\d{1,3}[ \t]+-->")
+_VOICE = re.compile(r"<v(?:\.[^ \t<>]*)?[ \t]+([^<>]+)>")
 _MARKS = re.compile(r"<[^<>]*>|\{\\[^{}]*\}")
 _ASIDE = re.compile(r"\s*(?:NOTE|STYLE|REGION)\b")
 _SENTENCE_END = (".", "!", "?", "…", "。", "！", "？")  # noqa: RUF001  # stops of other scripts
@@ -139,7 +153,7 @@ def read_subtitles(data: bytes, encoding: str | None, longest: int) -> FileText:
     for cue, ((start, found), end) in enumerate(zip(times.items(), [*list(times)[1:], len(lines)], strict=True), 2):
         label = f"{int(found[1] or 0)}:{found[2]:>02}:{found[3]}"
         said = _without_asides(lines[start + 1 : _end_of_cue(lines, start + 1, end, cue)])
-        words = " ".join(_MARKS.sub("", " ".join(said)).split())
+        words = " ".join(_MARKS.sub("", _VOICE.sub(r"\1: ", " ".join(said))).split())
         if is_vtt or "&" in words:
             words = " ".join(html.unescape(words).split())
         if words:
