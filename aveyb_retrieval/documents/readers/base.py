@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from aveyb_retrieval.documents.records import MAX_PAGES, Pages, short_label
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 # Whatever is read from a file that may be hostile is bounded by these.
 MAX_FILE = 512 << 20  # bytes of a file
@@ -132,6 +132,11 @@ def named(value: str | None) -> str:
 def about(author: str | None, created: str | None) -> dict[str, Any]:
     """Metadata that office programs and PDF have in common; those that are missing are left out."""
     return {key: value for key, value in (("author", named(author)), ("created", one_line(created or ""))) if value}
+
+
+def some(names: Sequence[object], most: int = 8) -> str:
+    """Return the first of some names as a list in words."""
+    return ", ".join(map(str, names[:most])) + (", ..." if len(names) > most else "")
 
 
 def one_line(text: str) -> str:

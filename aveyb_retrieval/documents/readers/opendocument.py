@@ -13,6 +13,7 @@ from aveyb_retrieval.documents.readers.base import (
     named,
     one_line,
     paragraphs,
+    some,
     whole,
 )
 from aveyb_retrieval.documents.readers.characters import shifted
@@ -262,7 +263,7 @@ def read_ods(data: bytes, longest: int) -> FileText:
         notes = [one_line("".join(note.itertext())) for note in sheet.iter(f"{_OFFICE}annotation")]
         parts.add(sheet_text(name, rows, (f"Comment: {note}" for note in notes if note)), name)
     title, metadata = _properties(archive)
-    told = [f"{plural(len(sheets), 'hidden sheet')} left out: {', '.join(sheets[:5])}"] if sheets else []
+    told = [f"{plural(len(sheets), 'hidden sheet')} left out: {some(sheets)}"] if sheets else []
     told += [f"{plural(hidden, 'hidden row or column', 'hidden rows or columns')} left out"] if hidden else []
     return parts.text(title, "; ".join(told), metadata)
 
