@@ -146,5 +146,5 @@ def one_line(text: str) -> str:
 
 def whole(text: str | None, otherwise: int = 0, most: int = 1 << 31) -> int:
     """Return the whole number that a file has written, at most `most`; `otherwise` where it is none."""
-    digits = (text or "").strip()
-    return min(int(digits), most) if digits.isascii() and digits.isdigit() and len(digits) < 12 else otherwise
+    digits = text.strip() if text else ""
+    return min(int(digits), most) if digits.isdigit() and digits.isascii() and len(digits) < 12 else otherwise

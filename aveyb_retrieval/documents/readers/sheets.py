@@ -149,7 +149,7 @@ class _Book:
     def _shown(self, cell: Any) -> str:
         """The text of a cell as it is shown; "" of an empty one."""
         kind, found = cell.get("t") or "n", cell.find(f"{S}v")
-        style = whole(cell.get("s"))
+        style = whole(cell.get("s")) if kind == "n" or self._white else 0
         if kind == "inlineStr":
             inside = cell.find(f"{S}is")
             text = "" if inside is None else one_line(_string(inside))
