@@ -57,8 +57,13 @@ def read_objects(path: str | Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         with path.open("rb") as handle:
             lines = split_lines(decompress(handle, path, split_suffix(path)[1]), LARGEST_LINE)
             for number, line in enumerate(lines, start=1):
-                if isinstance(line, LongLine) or line.strip():
-                    yield number, _object(line, f"{path}, line {number}")
+                where = f"{path}, line {number}"
+                if isinstance(line, LongLine):
+                    raise InputError(f"{where}: {line.length:,} bytes; a line has at most {LARGEST_LINE:,}")
+                if line.strip():
+                    yield number, _object(line)
+    except BadRecord as error:
+        raise InputError(f"{where}: {error}") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
 
@@ -96,13 +101,11 @@ def decompress(handle: BinaryIO, path: PurePath, compression: str) -> Iterator[b
     try:
         yield from read_blocks(stream)
     except OSError as error:
+        kind = compression[1:]
+        reason = f"not valid {kind} data ({error}); the file is damaged"
         if "Truncated" in str(error):
-            raise InputError(
-                f"{path}: ends in the middle of its {compression[1:]} data; the file is cut short, fetch it again"
-            ) from error
-        raise InputError(
-            f"{path}: not valid {compression[1:]} data ({error}); the file is damaged, fetch it again"
-        ) from error
+            reason = f"ends in the middle of its {kind} data; the file is cut short"
+        raise InputError(f"{path}: {reason}, fetch it again") from error
 
 
 @dataclass(frozen=True)
@@ -144,25 +147,25 @@ def _line(pieces: list[bytes], length: int, longest: int, first: bool) -> bytes 
     return line if length <= longest else LongLine(line[:SHOWN], length)
 
 
-def _object(line: bytes | LongLine, where: str) -> Mapping[str, Any]:
-    if isinstance(line, LongLine):
-        raise InputError(f"{where}: {line.length:,} bytes; a line has at most {LARGEST_LINE:,}")
+def _object(line: bytes) -> Mapping[str, Any]:
     try:
         return parse_json(line.decode())
     except UnicodeDecodeError as error:
-        raise InputError(f"{where}: invalid UTF-8 at byte {error.start}; save the file as UTF-8") from error
-    except BadRecord as error:
-        raise InputError(f"{where}: {error}") from error
+        raise BadRecord(f"invalid UTF-8 at byte {error.start}; save the file as UTF-8") from error
 
 
 def read_json_lines(blocks: Iterable[bytes], source: str, reading: Reading, *, first_line: int = 1) -> Iterator[Item]:
     """Read one object from each line; a line that is none is rejected. `first_line` is the number of the first one."""
     for number, line in enumerate(split_lines(blocks, reading.max_line), start=first_line):
+        location = SourceLocation(source, number)
         if isinstance(line, LongLine):
             start = line.start.decode("utf-8", "backslashreplace")
-            yield Rejected(SourceLocation(source, number), too_long(line.length, reading.max_line), f"{start}...")
+            yield Rejected(location, too_long(line.length, reading.max_line), f"{start}...")
         elif line.strip():
-            yield _parse_line(line, SourceLocation(source, number), reading)
+            try:
+                yield make_record(_object(line), location, reading.names)
+            except BadRecord as error:
+                yield Rejected(location, str(error), shown(line.decode("utf-8", "backslashreplace")))
 
 
 def read_json(blocks: Iterable[bytes], source: str, reading: Reading) -> Iterator[Item]:
@@ -188,11 +191,9 @@ def read_json(blocks: Iterable[bytes], source: str, reading: Reading) -> Iterato
 
 def _spans_lines(start: bytes) -> bool:
     """Whether a text begins with an array, or with an object whose first line is not its last."""
-    start = start.lstrip()
-    line, newline, _ = start.partition(b"\n")
-    return start.startswith(b"[") or (
-        start.startswith(b"{") and newline != b"" and line.rstrip().endswith((b"{", b",", b"["))
-    )
+    line, newline, _ = start.lstrip().partition(b"\n")
+    goes_on = newline and line.rstrip().endswith((b"{", b",", b"["))
+    return line.startswith(b"[") or (line.startswith(b"{") and bool(goes_on))
 
 
 def _read_elements(text: _Buffer, reading: Reading) -> Iterator[Item]:
@@ -294,15 +295,3 @@ class _Buffer:
             parts.append(part)
             count -= len(part)
         self.characters = "".join(parts)
-
-
-def _parse_line(line: bytes, location: SourceLocation, reading: Reading) -> Item:
-    try:
-        text = line.decode()
-    except UnicodeDecodeError as error:
-        raw = shown(line.decode("utf-8", "backslashreplace"))
-        return Rejected(location, f"invalid UTF-8 at byte {error.start}", raw)
-    try:
-        return make_record(parse_json(text), location, reading.names)
-    except BadRecord as error:
-        return Rejected(location, str(error), shown(text))

@@ -7,7 +7,8 @@ says what becomes of them; it needs pandoc, LibreOffice (Writer, Calc, Impress),
 two options name the Python of an environment that has the peer. All readers take the same file before the next, so
 that other load falls on all.
 
-A character of a file's text is right if its word stands in a run of three words that the reader's text holds, too. The
+A character of a file's text is right if its word stands in a run of three words that the reader's text holds, too; a
+word is lost if the reader's text does not hold it as often as the file does. The
 text of a file is known where the file was made here; that of PDF files that were found is what poppler reads; that of
 HTML pages that were found is unknown.
 
@@ -113,16 +114,19 @@ def time_readers(folder: Folder, peers: dict[str, Peer]) -> dict[str, dict[str, 
             kind = path.parent.name
             truth = folder.truth / kind / f"{path.name}.txt"
             wanted = words(truth.read_text(encoding="utf-8")) if truth.exists() else []
-            row = table.setdefault(kind, {"files": 0, "bytes": 0, "truth": 0, "readers": {}})
+            row = table.setdefault(kind, {"files": 0, "bytes": 0, "truth": 0, "words": 0, "readers": {}})
             row["files"] += 1
             row["bytes"] += path.stat().st_size
             row["truth"] += sum(map(len, wanted))
+            row["words"] += len(wanted)
             for name, one in readers.items():
                 seconds, text = one.read(path)
-                counts = row["readers"].setdefault(name, {"seconds": 0.0, "read": 0, "right": 0})
+                counts = row["readers"].setdefault(name, {"seconds": 0.0, "read": 0, "right": 0, "words lost": 0})
                 counts["seconds"] += seconds
                 counts["read"] += bool(text and text.strip())
-                counts["right"] += right_characters(wanted, words(text or ""))
+                found = words(text or "")
+                counts["right"] += right_characters(wanted, found)
+                counts["words lost"] += (Counter(wanted) - Counter(found)).total()
     return table
 
 

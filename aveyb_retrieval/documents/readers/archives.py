@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.base import MAX_UNPACKED, FileText, Parts, Unreadable, one_line
+from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,11 +132,9 @@ class InnerFiles:
 
     def text(self, title: str, metadata: dict[str, Any] | None = None) -> FileText:
         """Return what was read, and which files were not."""
-        warnings = list(self._warnings)
-        if self._left_out:
-            files = "files" if len(self._left_out) > 1 else "file"
-            warnings.insert(0, f"{len(self._left_out):,} {files} in it left out: " + "; ".join(self._left_out))
-        return self._parts.text(title, "; ".join(warnings), metadata)
+        left_out = f"{plural(len(self._left_out), 'file')} in it left out: " if self._left_out else ""
+        told = [f"{left_out}{'; '.join(self._left_out)}", *self._warnings]
+        return self._parts.text(title, "; ".join(filter(None, told)), metadata)
 
 
 def read_zip(data: bytes, inner: InnerFiles) -> FileText:

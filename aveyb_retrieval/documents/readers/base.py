@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from aveyb_retrieval.documents.records import MAX_PAGES, Pages, short_label
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 # Whatever is read from a file that may be hostile is bounded by these.
 MAX_FILE = 512 << 20  # bytes of a file
@@ -134,6 +134,11 @@ def about(author: str | None, created: str | None) -> dict[str, Any]:
     return {key: value for key, value in (("author", named(author)), ("created", one_line(created or ""))) if value}
 
 
+def some(names: Sequence[object], most: int = 8) -> str:
+    """Return the first of some names as a list in words."""
+    return ", ".join(map(str, names[:most])) + (", ..." if len(names) > most else "")
+
+
 def one_line(text: str) -> str:
     """Return a text with each run of white space as one blank."""
     return " ".join(clean(text).split())
@@ -141,5 +146,5 @@ def one_line(text: str) -> str:
 
 def whole(text: str | None, otherwise: int = 0, most: int = 1 << 31) -> int:
     """Return the whole number that a file has written, at most `most`; `otherwise` where it is none."""
-    digits = (text or "").strip()
-    return min(int(digits), most) if digits.isascii() and digits.isdigit() and len(digits) < 12 else otherwise
+    digits = text.strip() if text else ""
+    return min(int(digits), most) if digits.isdigit() and digits.isascii() and len(digits) < 12 else otherwise

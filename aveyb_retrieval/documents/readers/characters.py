@@ -115,16 +115,13 @@ def _tried(data: bytes, name: str) -> str | None:
     encoding = python_encoding(name)
     if encoding is None:
         return None
+    # bytes that are no character in Python are control characters in browsers, which show nothing for them
+    errors = "ignore" if encoding.startswith(("cp125", "cp874")) else "strict"
     try:
-        text = data.decode(encoding, _errors(encoding))
+        text = data.decode(encoding, errors)
     except UnicodeDecodeError:
         return None
     return None if "\0" in text else text
-
-
-def _errors(encoding: str) -> str:
-    # bytes that are no character in Python are control characters in browsers, which show nothing for them
-    return "ignore" if encoding.startswith(("cp125", "cp874")) else "strict"
 
 
 @cache

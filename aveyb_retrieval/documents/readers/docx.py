@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.base import FileText, one_line, paragraphs, whole
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _UNREAD = ("del", "moveFrom", "instrText", "delText", "rPr", "pPr", "sectPr", "sdtPr", "tblPr", "trPr", "tcPr", "rt")
+_RUN_STYLE, _HIDING = f"{W}rStyle", {f"{W}vanish", f"{W}color"}
 _SKIPPED = {f"{W}{name}" for name in _UNREAD} | {FALLBACK}
 _ASIDES = ("footnotes", "endnotes", "comments", "header", "footer")  # parts that stand behind the text, in this order
 _SYMBOLS = str.maketrans(  # of the font Symbol
@@ -69,7 +71,12 @@ class _Style:
     name: str
     above: str
     level: int | None
-    number: str  # the id of its list; "" where it has none
+    number: str = ""  # the id of its list; "" where it has none
+    align: str = ""  # "superscript" or "subscript"
+    hidden: bool = False
+
+
+_NO_STYLE = _Style("", "", None)
 
 
 @dataclass
@@ -143,7 +150,7 @@ class _Reader:
 
     def _styled(self, text: str, paragraph: Any) -> Iterator[str]:
         style_id = _value(paragraph, "pPr", "pStyle")
-        style = self._styles.get(style_id, _Style("", "", None, ""))
+        style = self._styles.get(style_id, _NO_STYLE)
         name = style.name.lower()
         if name.startswith("toc "):
             return
@@ -207,10 +214,15 @@ class _Reader:
         inside = _Line(boxes=line.boxes)
         self._runs(run, inside)
         text = "".join(inside.parts)
-        if text.strip() and _is_hidden(run, properties):
+        own = {child.tag: child.get(f"{W}val") or "" for child in properties}
+        style = self._styles.get(own[_RUN_STYLE], _NO_STYLE) if _RUN_STYLE in own else _NO_STYLE
+        if (style.hidden or not own.keys().isdisjoint(_HIDING)) and text.strip() and _is_hidden(run, properties, style):
             self._whole.hidden += 1
             return
-        line.add(shifted("".join(line.parts[-3:]), text, SHIFTS.get(_value(run, "rPr", "vertAlign"), 0)))
+        align = own.get(f"{W}vertAlign") or style.align
+        moved = own.get(f"{W}position", "") if text.strip().isdigit() else ""  # by hand
+        shift = SHIFTS.get(align, 0) or (-1 if moved.startswith("-") else int(whole(moved) > 0))
+        line.add(shifted("".join(line.parts[-3:]), text, shift))
         line.readings += inside.readings
 
     def _ruby(self, ruby: Any, line: _Line) -> None:
@@ -244,9 +256,10 @@ def _character(element: Any) -> str:
     return chr(code).translate(_SYMBOLS) if font == "Symbol" and code < 0x100 else chr(code) if code < 0xD800 else ""
 
 
-def _is_hidden(run: Any, properties: Any) -> bool:
+def _is_hidden(run: Any, properties: Any, style: _Style) -> bool:
     """Whether a run is hidden, or white on white: in a table or a box its ground may have a colour."""
-    if is_on(properties.find(f"{W}vanish"), f"{W}val"):
+    vanish = properties.find(f"{W}vanish")
+    if style.hidden if vanish is None else is_on(vanish, f"{W}val"):
         return True
     colour = properties.find(f"{W}color")
     if colour is None or (colour.get(f"{W}val") or "").upper() != "FFFFFF":
@@ -261,8 +274,13 @@ def _is_hidden(run: Any, properties: Any) -> bool:
 
 def _value(element: Any, *path: str) -> str:
     """The value of an element below another one; "" where it has none."""
-    found = element.find("/".join(f"{W}{name}" for name in path))
+    found = element.find(_joined(path))
     return "" if found is None else found.get(f"{W}val") or ""
+
+
+@cache
+def _joined(path: tuple[str, ...]) -> str:
+    return "/".join(f"{W}{name}" for name in path)
 
 
 def _level(element: Any) -> int | None:
@@ -284,7 +302,12 @@ def _styles(root: Any | None) -> dict[str, _Style]:
         kind, _, number = name.lower().partition(" ")
         level = whole(number, -1, 99) if kind == "heading" else -1
         found[element.get(f"{W}styleId") or ""] = _Style(
-            name, _value(element, "basedOn"), level if level >= 0 else _level(element), _list_of(element)[0]
+            name,
+            _value(element, "basedOn"),
+            level if level >= 0 else _level(element),
+            _list_of(element)[0],
+            _value(element, "rPr", "vertAlign"),
+            is_on(element.find(f"{W}rPr/{W}vanish"), f"{W}val"),
         )
     for style in found.values():
         above, seen = style.above, 0

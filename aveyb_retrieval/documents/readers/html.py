@@ -8,11 +8,21 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from aveyb_retrieval.documents.readers.archives import open_archive, parse_xml, read_member
-from aveyb_retrieval.documents.readers.base import FileText, Unreadable, about, check_characters, clean, named, one_line
-from aveyb_retrieval.documents.readers.characters import decode, lowered, marked, python_encoding, raised
+from aveyb_retrieval.documents.readers.base import (
+    FileText,
+    Unreadable,
+    about,
+    check_characters,
+    clean,
+    named,
+    one_line,
+    whole,
+)
+from aveyb_retrieval.documents.readers.characters import decode, marked, python_encoding, shifted
 
 if TYPE_CHECKING:
     import zipfile
+    from collections.abc import Iterator
 
     from selectolax.lexbor import LexborHTMLParser, LexborNode
 
@@ -26,22 +36,24 @@ _DROPPED_CLASSES = {
     "headerlink", "skip-link",
 }  # fmt: skip
 _MAYBE_LINKS = {"sidebar", "related"}  # links of a site, or a box in a text, as DocBook has it
+_HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 _PARAGRAPHS = {
     "p", "ul", "ol", "dl", "table", "blockquote", "figure", "section", "article", "main", "pre", "hr", "details",
     "fieldset", "address", "aside", "dialog",
 }  # fmt: skip
 _LINES = {
     "div", "li", "tr", "dt", "dd", "br", "form", "caption", "figcaption", "summary", "header", "footer", "body",
-    "center", "legend", "option", "text", "optgroup",
+    "center", "legend", "option", "text", "optgroup", "nav", "iframe", "object", "canvas", "audio", "video",
 }  # fmt: skip
+# Lines that end before and behind an element.
+_GAPS = dict.fromkeys(_LINES, 1) | dict.fromkeys(_PARAGRAPHS, 2) | dict.fromkeys(_HEADINGS, 2)
 _APART = {"button", "select", "textarea", "input", "label", "output"}  # side by side on a line, never one word
 _CELLS = {"td", "th"}
-_HELD = {"sup", "sub", "rt", "ruby"}  # what is not written where it stands
-_BLOCKS = {"nav", "iframe", "object", "canvas", "audio", "video"}  # which end a line though they are not read
-_HEADINGS = {f"h{level}": level for level in range(1, 7)}
+_HELD = ("sup", "sub", "rt")  # what is not written where it stands
 _KEPT = {"html", "body", "main", "article"}  # these are never dropped for a class
 _TYPED = {"", "text", "search", "email", "number", "tel", "url", "date", "time", "month", "week", "datetime-local"}
 _HIDDEN_STYLE = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse))", re.IGNORECASE)
+_SHIFT_STYLE = re.compile(r"(?:^|;)\s*vertical-align\s*:\s*(su[pb])(?:er)?\b", re.IGNORECASE)
 _MATH = {"msup": "^", "msub": "_", "mfrac": "/", "mover": " ", "munder": " ", "mroot": " "}
 
 _META = re.compile(rb"<meta[^<>]+charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
@@ -81,7 +93,8 @@ def _shown(tree: LexborHTMLParser, *, hidden_too: bool) -> str:
     tops = [
         main
         for main in tree.css("main, [role=main]")
-        if (hidden_too or not _is_hidden_inside(main)) and not _is_inside(main.parent, {"main"})
+        if (hidden_too or not any(_is_hidden(node.attributes, node.tag or "") for node in _above(main)))
+        and not _is_inside(main, {"main"})
     ]
     for top in tops or filter(None, [tree.body or tree.root]):
         _write(top, writer)
@@ -126,7 +139,7 @@ def _enter(node: LexborNode, writer: _Writer) -> bool:
     if not node.is_element_node:
         return False
     if _is_dropped(node, tag, writer.hidden_too):
-        writer.gap(2 if tag in _PARAGRAPHS else 1 if tag in _LINES or tag in _BLOCKS else 0)
+        writer.gap(_GAPS.get(tag, 0))
         return False
     if writer.has_math and node.parent is not None and node.parent.tag in _MATH and node.prev is not None:
         writer.join(_MATH[node.parent.tag])
@@ -135,35 +148,23 @@ def _enter(node: LexborNode, writer: _Writer) -> bool:
 
 
 def _begin(node: LexborNode, tag: str, writer: _Writer) -> None:
+    writer.gap(_GAPS.get(tag, 0))
     if tag in _HEADINGS:
-        writer.gap(2)
-        writer.begin("#" * _HEADINGS[tag] + " ")
+        writer.begin(_HEADINGS[tag])
+    elif tag == "li":
+        writer.begin("- ")
+    elif tag == "pre":
+        writer.preformatted += 1
     elif tag == "table":
-        writer.gap(2)
         writer.tables.append(_Table(node, len(writer.tables)))
     elif tag in _CELLS:
         writer.enter_cell(node)
-    elif tag in _PARAGRAPHS:
-        writer.gap(2)
-        writer.preformatted += tag == "pre"
-    elif tag in _LINES:
-        writer.gap(1)
-        if tag == "li":
-            writer.begin("- ")
-        elif tag == "tr" and writer.tables:
-            writer.tables[-1].column = 0
-    elif tag in _APART or tag in _HELD:
-        _begin_inside(node, tag, writer)
-
-
-def _begin_inside(node: LexborNode, tag: str, writer: _Writer) -> None:
-    """Begin an element within a line."""
-    if tag in _APART:
+    elif tag in _APART:
         writer.add(" ")
         writer.add(_typed(node) if tag == "input" else "")
     elif tag == "ruby":
         writer.readings.append([])
-    else:
+    elif _shift(node, tag):
         writer.hold()
 
 
@@ -171,25 +172,32 @@ def _leave(node: LexborNode, writer: _Writer) -> None:
     tag = node.tag or ""
     if tag in _HEADINGS:
         writer.begin("")
-        writer.gap(2)
+    elif tag == "pre":
+        writer.preformatted -= 1
     elif tag == "table":
-        writer.gap(2)
         writer.tables.pop()
     elif tag in _CELLS:
         writer.leave_cell()
-    elif tag in _PARAGRAPHS:
-        writer.gap(2)
-        writer.preformatted -= tag == "pre" and writer.preformatted > 0
     elif tag == "tr":
         writer.leave_row()
-    elif tag in _LINES:
-        writer.gap(1)
     elif tag in _APART:
         writer.add(" ")
-    elif tag in ("sup", "sub", "rt"):
-        writer.release(tag)
     elif tag == "ruby":
         writer.write_readings()
+    elif shift := _shift(node, tag):
+        writer.release(shift)
+    writer.gap(_GAPS.get(tag, 0))
+
+
+def _shift(node: LexborNode, tag: str) -> str:
+    """Return "sup", "sub" or "rt" where text does not stand where it is written: by tag, style, or as a mark."""
+    if tag in _HELD:
+        return tag
+    attributes = node.attributes if tag in ("a", "span") else {}
+    if "noteref" in f"{attributes.get('epub:type')} {attributes.get('role')}":
+        return "sup"
+    style = _SHIFT_STYLE.search(attributes.get("style") or "")
+    return style[1].lower() if style else ""
 
 
 def _typed(node: LexborNode) -> str:
@@ -224,15 +232,6 @@ def _is_hidden(attributes: dict[str, str | None], tag: str) -> bool:
     return bool(style) and _HIDDEN_STYLE.search(style or "") is not None
 
 
-def _is_hidden_inside(node: LexborNode | None) -> bool:
-    """Whether a node or one around it is hidden."""
-    while node is not None and node.is_element_node:
-        if _is_hidden(node.attributes, node.tag or ""):
-            return True
-        node = node.parent
-    return False
-
-
 def _is_around(node: LexborNode, tag: str) -> bool:
     """Whether an element stands around the text of a page, or is one that is not open or not chosen."""
     if tag == "header":
@@ -249,14 +248,12 @@ def _is_around(node: LexborNode, tag: str) -> bool:
 
 
 def _is_chosen(option: LexborNode) -> bool:
-    above = option.parent
-    while above is not None and above.tag not in ("select", "datalist"):
-        above = above.parent
-    if above is None:
+    around = next((node for node in _above(option) if node.tag in ("select", "datalist")), None)
+    if around is None:
         return True
-    chosen = above.css("option[selected]")
-    if not chosen and "multiple" not in above.attributes:
-        chosen = above.css("option")[:1]
+    chosen = around.css("option[selected]")
+    if not chosen and "multiple" not in around.attributes:
+        chosen = around.css("option")[:1]
     return any(one.mem_id == option.mem_id for one in chosen)
 
 
@@ -266,30 +263,29 @@ def _is_mostly_links(node: LexborNode) -> bool:
 
 
 def _is_inside_article(node: LexborNode) -> bool:
-    return _is_inside(node.parent, {"article", "main", "section", "blockquote", "td", "figure"})
+    return _is_inside(node, {"article", "main", "section", "blockquote", "td", "figure"})
 
 
-def _is_inside(node: LexborNode | None, tags: set[str]) -> bool:
-    while node is not None:
-        if node.tag in tags:
-            return True
+def _is_inside(node: LexborNode, tags: set[str]) -> bool:
+    return any(above.tag in tags for above in _above(node.parent))
+
+
+def _above(node: LexborNode | None) -> Iterator[LexborNode]:
+    """A node and those around it."""
+    while node is not None and node.is_element_node:
+        yield node
         node = node.parent
-    return False
 
 
 class _Table:
-    """A table that is being written: where it stands, and the cells of rows above that reach down.
-
-    A table is one for layout, whose cells are text like any other, where it says so, holds another table or headings,
-    or has one column.
-    """
+    """A table that is being written. One for layout says so, holds another one or headings, or has one column."""
 
     def __init__(self, node: LexborNode, depth: int) -> None:
         role = (node.attributes.get("role") or "").lower()
         self.column = 0
-        self.row_began = False
+        self.cells: list[str] = []  # of the row that is being read
         self.spans: dict[int, tuple[int, str]] = {}  # rows that are left and text, by column
-        self.cell: tuple[int, int, int] | None = None  # where its text begins, and the rows and columns that it spans
+        self.span = (1, 1)  # rows and columns of the cell that is being read
         self.of_layout = (
             role in ("presentation", "none")
             or depth > _DEEP
@@ -297,6 +293,24 @@ class _Table:
             or node.css_first("td h1, td h2, td h3, td h4, td h5, td h6, td pre") is not None
             or (node.css_first("td + td, td + th, th + td, th + th") is None)
         )
+
+    def end_cell(self, text: str) -> None:
+        """Add a cell to the row, and to rows below that it reaches into."""
+        rows, columns = self.span
+        self.cells.append(text)
+        if rows > 1:
+            places = range(self.column, min(self.column + columns, _MOST_COLUMNS))
+            self.spans |= dict.fromkeys(places, (rows - 1, text))
+        self.column += columns
+
+    def repeat_cells(self) -> None:
+        """Add to the row the cells of rows above that reach into it here."""
+        while self.column in self.spans:
+            rows, text = self.spans.pop(self.column)
+            if rows > 1:
+                self.spans[self.column] = (rows - 1, text)
+            self.cells.append(text)
+            self.column += 1
 
 
 class _Writer:
@@ -309,7 +323,7 @@ class _Writer:
         self.tables: list[_Table] = []
         self.readings: list[list[str]] = []
         self._parts: list[str] = []
-        self._held: list[tuple[list[str], bool]] = []
+        self._held: list[tuple[list[str], int, bool]] = []
         self._gap = 0
         self._blank = False
         self._prefix = ""
@@ -319,14 +333,12 @@ class _Writer:
         if self.preformatted and not self._held:
             text = _COMMENT.sub("    ", text if self._parts else text.lstrip("\n"))
             if text:
-                self._start()
-                self._parts.append(text)
+                self._write(text)
             return
         words = " ".join(text.split())
-        self._blank |= text[:1].isspace() and not (self._parts and self._parts[-1] == " | ")
+        self._blank |= text[:1].isspace()
         if words:
-            self._start()
-            self._parts.append(words)
+            self._write(words)
             self._blank = text[-1:].isspace()
 
     def join(self, text: str) -> None:
@@ -335,122 +347,89 @@ class _Writer:
         self._blank = False
 
     def gap(self, lines: int) -> None:
-        """End the line (1), or the paragraph (2); in a cell of a table both are a blank."""
-        if not lines:
-            return
-        cell = self.tables[-1].cell if self.tables and not self.tables[-1].of_layout else None
-        if self._held or cell is not None:
-            self._blank = cell is None or len(self._parts) > cell[0]
+        """End the line (1), or the paragraph (2); in what is held, as a cell of a table, both are a blank."""
+        if self._held:
+            self._blank |= lines > 0
         else:
             self._gap = max(self._gap, lines)
 
     def begin(self, prefix: str) -> None:
-        """Write a prefix in front of the text that follows; none in a cell, which is a part of a line."""
-        if not self._held and not (self.tables and self.tables[-1].cell is not None):
+        """Write a prefix in front of the text that follows; none in what is held, which is a part of a line."""
+        if not self._held:
             self._prefix = prefix
 
     def hold(self) -> None:
-        """Keep what follows apart until `release`."""
-        if self._gap or self._blank:
-            self._flush_gap()
-        self._held.append((self._parts, self._blank))
-        self._parts, self._blank = [], False
+        """Keep what follows apart until `release`, or the end of a cell."""
+        self._held.append((self._parts, self._gap, self._blank))
+        self._parts, self._gap, self._blank = [], 0, False
+
+    def _take(self) -> str:
+        text = "".join(self._parts).strip()
+        self._parts, self._gap, self._blank = self._held.pop()
+        return text
 
     def release(self, tag: str) -> None:
         """Write what was held: raised, lowered, or as the reading of the characters before."""
-        text = "".join(self._parts).strip()
-        self._parts, blank = self._held.pop()
+        text = self._take()
         if tag == "rt":
             if self.readings:
                 self.readings[-1].append(text)
-            self._blank = blank
             return
-        before = "" if self._parts and self._parts[-1].endswith("\n") else "".join(self._parts[-3:])
+        before = "" if self._gap else "".join(self._parts[-3:]) + " " * self._blank
         if text:
-            self._start()
-            self._parts.append((raised if tag == "sup" else lowered)(before, text))
-        self._blank = False
+            self._write(shifted(before, text, 1 if tag == "sup" else -1))
 
     def write_readings(self) -> None:
         """Write the readings of a group of characters behind it, in brackets."""
         if readings := "".join(self.readings.pop()):
             self._parts.append(f"({readings})")
 
+    def _data_table(self) -> _Table | None:
+        return self.tables[-1] if self.tables and not self.tables[-1].of_layout else None
+
     def enter_cell(self, node: LexborNode) -> None:
         """Begin a cell of a table, behind those of rows above that reach into its row."""
-        if not self.tables or self.tables[-1].of_layout:
+        table = self._data_table()
+        if table is None:
             self.gap(2 if self.tables else 1)
             return
-        table = self.tables[-1]
-        self._repeat_cells(table)
-        self._separate(table)
-        attributes = node.attributes
-        table.cell = (len(self._parts), _span(attributes.get("rowspan")), _span(attributes.get("colspan")))
+        table.repeat_cells()
+        table.span = _span(node.attributes.get("rowspan")), _span(node.attributes.get("colspan"))
+        self.hold()
 
     def leave_cell(self) -> None:
         """End a cell."""
-        table = self.tables[-1] if self.tables else None
-        if table is None or table.of_layout:
+        if (table := self._data_table()) is None:
             self.gap(2)
-            return
-        if table.cell is None:
-            return
-        start, rows, columns = table.cell
-        table.cell = None
-        if rows > 1:
-            text = one_line("".join(self._parts[start:]))
-            for column in range(table.column, min(table.column + columns, _MOST_COLUMNS)):
-                table.spans[column] = (rows - 1, text)
-        table.column += columns
-        self._blank = False
+        else:
+            table.end_cell(one_line(self._take()))
 
     def leave_row(self) -> None:
-        """End a row of a table."""
-        if self.tables and not self.tables[-1].of_layout:
-            self._repeat_cells(self.tables[-1])
-            self.tables[-1].row_began = False
+        """Write a row of a table."""
         self._prefix = ""
-        self.gap(1)
-
-    def _repeat_cells(self, table: _Table) -> None:
-        while table.column in table.spans:
-            rows, text = table.spans.pop(table.column)
-            if rows > 1:
-                table.spans[table.column] = (rows - 1, text)
-            self._separate(table)
-            self.add(text)
-            self._blank = False
-            table.column += 1
-
-    def _separate(self, table: _Table) -> None:
-        if table.row_began:
-            self._blank = False
-            self._start()
-            self._parts.append(" | ")
-        table.row_began = True
+        if (table := self._data_table()) is not None:
+            table.repeat_cells()
+            if any(table.cells):
+                self._write(" | ".join(table.cells))
+            table.cells, table.column = [], 0
 
     def text(self) -> str:
         """Return what was written."""
         lines = (line.rstrip() if line.strip(" |") else "" for line in clean("".join(self._parts)).split("\n"))
         return "\n".join(_LINK_SIGN.sub("", line) if line.startswith("#") else line for line in lines).strip()
 
-    def _start(self) -> None:
-        self._flush_gap()
+    def _write(self, text: str) -> None:
+        if self._parts and (self._gap or self._blank):
+            self._parts.append("\n" * self._gap or " ")
         if self._prefix and not self._held:
             self._parts.append(self._prefix)
             self._prefix = ""
-
-    def _flush_gap(self) -> None:
-        if self._gap and self._parts:
-            self._parts.append("\n" * self._gap)
-        elif self._blank and self._parts:
-            self._parts.append(" ")
+        self._parts.append(text)
         self._gap, self._blank = 0, False
 
 
 def _span(value: str | None) -> int:
-    text = (value or "").strip()
-    return min(max(1, int(text)), _MOST_SPANS) if text.isascii() and text.isdigit() and len(text) < 9 else 1
+    return max(1, whole(value, 1, most=_MOST_SPANS))
 
 
 _CONTAINER = "META-INF/container.xml"

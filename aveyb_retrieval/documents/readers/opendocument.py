@@ -13,6 +13,7 @@ from aveyb_retrieval.documents.readers.base import (
     named,
     one_line,
     paragraphs,
+    some,
     whole,
 )
 from aveyb_retrieval.documents.readers.characters import shifted
@@ -97,6 +98,7 @@ class _Reader:
         self.asides: list[Any] = []
         self.hidden = 0
         self._shifts: dict[str, int] = {}
+        self._above: dict[str, str] = {}
         self._hidden_styles: set[str] = set()
         self._lists: dict[str, dict[int, Any]] = {}
         for part in parts:
@@ -105,13 +107,12 @@ class _Reader:
 
     def _read_styles(self, part: Any) -> None:
         for style in part.iter(f"{_STYLE}style"):
-            properties = style.find(f"{_STYLE}text-properties")
+            properties, name = style.find(f"{_STYLE}text-properties"), style.get(f"{_STYLE}name") or ""
+            self._above[name] = style.get(f"{_STYLE}parent-style-name") or ""
             if properties is None:
                 continue
-            name = style.get(f"{_STYLE}name") or ""
-            position = (properties.get(f"{_STYLE}text-position") or "").split()
-            if position and position[0] not in ("0%", "0"):
-                self._shifts[name] = -1 if position[0] == "sub" or position[0].startswith("-") else 1
+            if position := (properties.get(f"{_STYLE}text-position") or "").split():
+                self._shifts[name] = -1 if position[0].startswith(("sub", "-")) else int(position[0] not in ("0%", "0"))
             if properties.get(f"{_TEXT}display") == "none":
                 self._hidden_styles.add(name)
         for style in part.iter(f"{_TEXT}list-style"):
@@ -192,12 +193,15 @@ class _Reader:
             parts.append(child.tail or "")
 
     def _span(self, span: Any, parts: list[str]) -> None:
-        style = span.get(f"{_TEXT}style-name") or ""
-        if style in self._hidden_styles:
+        styles = [span.get(f"{_TEXT}style-name") or ""]
+        while (above := self._above.get(styles[-1])) and above not in styles:
+            styles.append(above)
+        if self._hidden_styles.intersection(styles):
             self.hidden += 1
         else:
+            shift = next((self._shifts[style] for style in styles if style in self._shifts), 0)
             before, inside = "".join(parts[-6:]), self.words(span)
-            parts.append(shifted(before, inside, self._shifts.get(style, 0)))
+            parts.append(shifted(before, inside, shift))
 
     def _ruby(self, ruby: Any, parts: list[str]) -> None:
         for base in ruby.iter(f"{_TEXT}ruby-base"):
@@ -259,7 +263,7 @@ def read_ods(data: bytes, longest: int) -> FileText:
         notes = [one_line("".join(note.itertext())) for note in sheet.iter(f"{_OFFICE}annotation")]
         parts.add(sheet_text(name, rows, (f"Comment: {note}" for note in notes if note)), name)
     title, metadata = _properties(archive)
-    told = [f"{plural(len(sheets), 'hidden sheet')} left out: {', '.join(sheets[:5])}"] if sheets else []
+    told = [f"{plural(len(sheets), 'hidden sheet')} left out: {some(sheets)}"] if sheets else []
     told += [f"{plural(hidden, 'hidden row or column', 'hidden rows or columns')} left out"] if hidden else []
     return parts.text(title, "; ".join(told), metadata)
 

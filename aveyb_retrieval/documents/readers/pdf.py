@@ -10,7 +10,16 @@ from datetime import datetime, timezone
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aveyb_retrieval.documents.readers.base import FileText, Unreadable, about, check_characters, clean, named, one_line
+from aveyb_retrieval.documents.readers.base import (
+    FileText,
+    Unreadable,
+    about,
+    check_characters,
+    clean,
+    named,
+    one_line,
+    some,
+)
 from aveyb_retrieval.documents.readers.pdf_page import (
     ALL_SECONDS,
     font_size,
@@ -40,7 +49,6 @@ _REASONS = {  # by FPDF_GetLastError
     5: "encrypted in a way that PDFium does not know; save it without a password",
 }
 _LONGEST_NUMBER = 8  # letters and digits in front of a heading that its bookmark does not repeat: "3.2", "A.1"
-_NAMED = 8  # pages that a warning names
 # Headings of a file without bookmarks: short lines in larger type than most of its text.
 _LARGER = 1.15  # times the size of most of the text
 _LONGEST_HEADING = 120  # characters of a heading
@@ -121,14 +129,10 @@ def _told(document: pypdfium2.PdfDocument, pictures: list[str]) -> Iterator[str]
     """What is not read of a document: pages without text, embedded files."""
     if pictures:
         pages = f"{len(pictures):,} of {len(document):,} pages"
-        yield f"{pages} are pictures without text, probably scanned: {_some(pictures)}"
+        yield f"{pages} are pictures without text, probably scanned: {some(pictures)}"
     if files := min(document.count_attachments(), 1000):
-        names = [one_line(document.get_attachment(number).get_name()) for number in range(min(files, _NAMED + 1))]
-        yield f"{plural(files, 'embedded file')} not read: {_some(names)}"
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+        names = [one_line(document.get_attachment(number).get_name()) for number in range(min(files, 9))]
+        yield f"{plural(files, 'embedded file')} not read: {some(names)}"
 
 
 def _date(value: str) -> str:

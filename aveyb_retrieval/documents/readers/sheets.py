@@ -9,6 +9,7 @@ import calendar
 import io
 import operator
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
@@ -16,7 +17,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.archives import is_archive
-from aveyb_retrieval.documents.readers.base import FileText, Parts, Unreadable, clean, one_line, whole
+from aveyb_retrieval.documents.readers.base import FileText, Parts, Unreadable, clean, one_line, some, whole
 from aveyb_retrieval.documents.readers.characters import shifted
 from aveyb_retrieval.documents.readers.ooxml import (
     GRAPHICS,
@@ -33,7 +34,7 @@ from aveyb_retrieval.documents.readers.tables import Merged, Rows, row_text, she
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 S = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 _ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
@@ -53,54 +54,38 @@ def read_spreadsheet(data: bytes, longest: int) -> FileText:
         return read_ods(data, longest)
     package = Package(data)
     name, root = package.main("a spreadsheet", "xl/workbook.xml", f"{S}workbook")
-    book = _Book(package, name, root)
-    parts = Parts("sheet", longest)
-    relations = package.relations(name)
+    book, relations = _Book(package, name, root), package.relations(name)
+    parts, hidden = Parts("sheet", longest), []
     for sheet in root.iter(f"{S}sheet"):
         title = one_line(sheet.get("name") or "")
         if (sheet.get("state") or "visible") != "visible":
-            book.told.hidden_sheets.append(title)
+            hidden.append(title)
             continue
         target = relations.get(sheet.get(f"{R}id") or "", ("", ""))[1]
         rows = Rows(longest)
         book.read_rows(target, rows)
         parts.add(sheet_text(title, rows, _asides(package, target)), title)
     title, metadata = package.properties()
-    return parts.text(title, package.warning(*book.told.words()), metadata)
+    return parts.text(title, package.warning(*_told(hidden, book.told)), metadata)
 
 
-@dataclass
-class _Told:
-    """What is not read of a workbook."""
-
-    hidden_sheets: list[str] = field(default_factory=list)
-    hidden_rows: int = 0
-    hidden_columns: int = 0
-    white: int = 0
-    formulas: int = 0
-
-    def words(self) -> Iterator[str]:
-        if self.hidden_sheets:
-            names = ", ".join(self.hidden_sheets[:5]) + (", ..." if self.hidden_sheets[5:] else "")
-            yield f"{plural(len(self.hidden_sheets), 'hidden sheet')} left out: {names}"
-        for count, what in (
-            (self.hidden_rows, "hidden row"),
-            (self.hidden_columns, "cell of hidden columns"),
-            (self.white, "cell in white on white"),
-        ):
-            if count:
-                yield f"{plural(count, what, what.replace('row', 'rows').replace('cell', 'cells'))} left out"
-        if self.formulas:
-            yield (
-                f"{plural(self.formulas, 'formula')} without a value: open and save the file in a spreadsheet program"
-            )
+def _told(hidden: list[str], counts: Mapping[str, int]) -> Iterator[str]:
+    if hidden:
+        yield f"{plural(len(hidden), 'hidden sheet')} left out: {some(hidden)}"
+    for what, count in counts.items():
+        number = plural(
+            count, what, what.replace("row", "rows").replace("cell", "cells").replace("formula", "formulas")
+        )
+        why = "without a value: open and save the file in a spreadsheet program" if what == "formula" else "left out"
+        if count:
+            yield f"{number} {why}"
 
 
 class _Book:
-    """The strings and the formats of a workbook."""
+    """The strings and the formats of a workbook, and how many things of it are not read."""
 
     def __init__(self, package: Package, name: str, root: Any) -> None:
-        self.told = _Told()
+        self.told: Counter[str] = Counter()
         self._package = package
         related = dict(package.relations(name).values())
         about = root.find(f"{S}workbookPr")
@@ -123,7 +108,7 @@ class _Book:
                 continue
             number = whole(element.get("r")) or number + 1
             if is_true(element, "hidden"):
-                self.told.hidden_rows += len(element) > 0
+                self.told["hidden row"] += len(element) > 0
                 continue
             cells = self._cells(element, hidden)
             ends = {column: merges[number, column] for column in cells if (number, column) in merges} if merges else {}
@@ -136,7 +121,7 @@ class _Book:
             column = _column(cell.get("r") or "", column + 1)
             if text := self._shown(cell):
                 if column in hidden:
-                    self.told.hidden_columns += 1
+                    self.told["cell of hidden columns"] += 1
                 else:
                     cells[column] = text
         return cells
@@ -164,12 +149,12 @@ class _Book:
     def _shown(self, cell: Any) -> str:
         """The text of a cell as it is shown; "" of an empty one."""
         kind, found = cell.get("t") or "n", cell.find(f"{S}v")
-        style = whole(cell.get("s"))
+        style = whole(cell.get("s")) if kind == "n" or self._white else 0
         if kind == "inlineStr":
             inside = cell.find(f"{S}is")
             text = "" if inside is None else one_line(_string(inside))
         elif found is None or not found.text:
-            self.told.formulas += cell.find(f"{S}f") is not None and kind != "str"
+            self.told["formula"] += cell.find(f"{S}f") is not None and kind != "str"
             return ""
         elif kind == "s":
             place = whole(found.text)
@@ -181,7 +166,7 @@ class _Book:
         else:  # a text, an error, a date of ISO 8601
             text = one_line(found.text)
         if text and style in self._white:
-            self.told.white += 1
+            self.told["cell in white on white"] += 1
             return ""
         return text
 
@@ -286,12 +271,12 @@ def _read_old(data: bytes, longest: int) -> FileText:
     """Read a workbook of Excel 97, by calamine: values without their formats."""
     import python_calamine
 
-    parts, told = Parts("sheet", longest), _Told()
+    parts, hidden = Parts("sheet", longest), []
     try:
         book = python_calamine.CalamineWorkbook.from_filelike(io.BytesIO(data))
         for about in book.sheets_metadata:
             if about.visible != python_calamine.SheetVisibleEnum.Visible:
-                told.hidden_sheets.append(one_line(about.name))
+                hidden.append(one_line(about.name))
                 continue
             rows = Rows(longest)
             for row in book.get_sheet_by_name(about.name).iter_rows():
@@ -299,7 +284,7 @@ def _read_old(data: bytes, longest: int) -> FileText:
             parts.add(sheet_text(about.name, rows), one_line(about.name))
     except python_calamine.CalamineError as error:
         raise Unreadable(f"damaged or encrypted: not a spreadsheet ({one_line(str(error))})") from None
-    return parts.text("", "; ".join(told.words()))
+    return parts.text("", "; ".join(_told(hidden, {})))
 
 
 def _value(value: Any) -> str:
@@ -413,7 +398,8 @@ def _number(value: float, pieces: list[tuple[str, str]]) -> str:
         return general(value)
     amount = Decimal(repr(value)) * Decimal(100) ** sum(piece == ("other", "%") for piece in pieces)
     if any(kind == "exponent" for kind, _ in pieces):
-        return f"{amount:.{min(len(shapes[0].partition('.')[2]), _MOST_DIGITS)}E}"
+        mantissa, _, power = f"{amount:.{min(len(shapes[0].partition('.')[2]), _MOST_DIGITS)}E}".partition("E")
+        return f"{mantissa}E{int(power):+03}"
     shape = "".join(shapes)
     amount /= Decimal(1000) ** (len(shape) - len(shape.rstrip(",")))
     before, _, behind = shape.rstrip(",").partition(".")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.readers.base import FileText, Parts, clean, one_line
+from aveyb_retrieval.documents.readers.base import FileText, Parts, clean, one_line, some
 from aveyb_retrieval.documents.readers.ooxml import (
     FALLBACK,
     GRAPHICS,
@@ -12,6 +12,7 @@ from aveyb_retrieval.documents.readers.ooxml import (
     Package,
     R,
     graphic_lines,
+    is_true,
     paragraphs_of_drawing,
 )
 from aveyb_retrieval.wording import plural
@@ -47,7 +48,7 @@ def read_pptx(data: bytes, longest: int) -> FileText:
         parts.add("" if slide is None else "\n\n".join(filter(None, _slide(slide, target, package))))
     title, metadata = package.properties()
     told = [
-        f"{plural(len(numbers), 'slide')} {why}: {', '.join(map(str, numbers[:8]))}{', ...' if numbers[8:] else ''}"
+        f"{plural(len(numbers), 'slide')} {why}: {some(numbers)}"
         for numbers, why in ((hidden, "hidden and left out"), (missing, "missing in the file"))
         if numbers
     ]
@@ -57,16 +58,14 @@ def read_pptx(data: bytes, longest: int) -> FileText:
 def _slide(slide: Any, name: str, package: Package) -> Iterator[str]:
     relations = package.relations(name)
     shapes = slide.find(f"{P}cSld/{P}spTree")
-    title = (
-        None if shapes is None else next((shape for shape in shapes.iter(f"{P}sp") if _kind(shape) in _TITLES), None)
-    )
+    shapes = () if shapes is None else shapes
+    title = next((shape for top in shapes for shape in top.iter(f"{P}sp") if _kind(shape) in _TITLES), None)
     if title is not None and (words := one_line(" ".join(_texts(title)))):
         yield f"# {words}"
     else:
         title = None
-    if shapes is not None:
-        for shape in shapes:
-            yield from _shape(shape, title, relations, package)
+    for shape in shapes:
+        yield from _shape(shape, title, relations, package)
     for kind, target in relations.values():
         root = package.part(target) if kind == "notesSlide" or kind in _COMMENTS else None
         if root is None:
@@ -81,22 +80,20 @@ def _slide(slide: Any, name: str, package: Package) -> Iterator[str]:
 def _shape(shape: Any, title: Any | None, relations: dict[str, tuple[str, str]], package: Package) -> Iterator[str]:
     if shape is title or not isinstance(shape.tag, str) or shape.tag == FALLBACK:
         return
+    about = shape.find(f"*/{P}cNvPr")
+    if about is not None and is_true(about, "hidden"):
+        return
     if shape.tag == f"{P}sp":
-        if _kind(shape) != "sldNum" and not _is_hidden(shape):
+        if _kind(shape) != "sldNum":
             yield "\n".join(_texts(shape)).strip()
     elif shape.tag == f"{P}graphicFrame":
-        if not _is_hidden(shape):
-            yield from _frame(shape, relations, package)
-    elif not _is_hidden(shape):  # a group, or alternatives of which the first one is read
+        for table in shape.iter(f"{A}tbl"):
+            yield "\n".join(_rows(table))
+        for reference in shape.iter(*GRAPHICS):
+            yield "\n".join(graphic_lines(reference, relations, package))
+    else:  # a group, or alternatives of which the first one is read
         for inner in shape:
             yield from _shape(inner, title, relations, package)
-
-
-def _frame(frame: Any, relations: dict[str, tuple[str, str]], package: Package) -> Iterator[str]:
-    for table in frame.iter(f"{A}tbl"):
-        yield "\n".join(_rows(table))
-    for reference in frame.iter(*GRAPHICS):
-        yield "\n".join(graphic_lines(reference, relations, package))
 
 
 def _rows(table: Any) -> Iterator[str]:
@@ -106,9 +103,9 @@ def _rows(table: Any) -> Iterator[str]:
         cells = []
         for column, cell in enumerate(row.iter(f"{A}tc")):
             text = one_line(" ".join(_texts(cell)))
-            if cell.get("vMerge") in ("1", "true"):
+            if is_true(cell, "vMerge"):
                 text = text or above.get(column, "")
-            elif cell.get("hMerge") in ("1", "true"):
+            elif is_true(cell, "hMerge"):
                 continue
             else:
                 above[column] = text
@@ -117,24 +114,14 @@ def _rows(table: Any) -> Iterator[str]:
 
 
 def _texts(shape: Any) -> Iterator[str]:
-    for tag in (f"{P}txBody", f"{A}txBody"):
-        for body in shape.iter(tag):
-            yield from filter(None, paragraphs_of_drawing(body))
+    for body in shape.iter(f"{P}txBody", f"{A}txBody"):
+        yield from filter(None, paragraphs_of_drawing(body))
 
 
 def _kind(shape: Any) -> str:
     """The kind of a placeholder: "title" and the like; "" of another shape."""
     found = shape.find(f"{P}nvSpPr/{P}nvPr/{P}ph")
     return "" if found is None else (found.get("type") or "body")
-
-
-def _is_hidden(shape: Any) -> bool:
-    return any(
-        inner.get("hidden") in ("1", "true")
-        for element in shape[:1]
-        for inner in element[:1]
-        if inner.tag == f"{P}cNvPr"
-    )
 
 
 def _comments(root: Any) -> Iterator[str]:

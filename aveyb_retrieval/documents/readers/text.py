@@ -13,7 +13,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.base import FileText, Parts, Unreadable, clean, one_line, whole_words
-from aveyb_retrieval.documents.readers.characters import decode, lowered, raised
+from aveyb_retrieval.documents.readers.characters import decode, shifted
+from aveyb_retrieval.documents.readers.html import read_html
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,12 +26,16 @@ def read_text(data: bytes, encoding: str | None) -> FileText:
 
 
 _RAISED, _LOWERED, _END = "\ue000", "\ue001", "\ue002"  # private characters, in place of RTF's words for it
-_RTF_RAISED = re.compile(r"\\(super|sub|nosupersub)(?![a-z0-9-]) ?")
+_RTF_MARKS = {"super": _RAISED, "sub": _LOWERED, "nosupersub": _END, "up": _RAISED, "dn": _LOWERED}
+_RTF_RAISED = re.compile(r"\\(super|sub|nosupersub|up|dn)(\d{0,3})(?![a-z0-9-]) ?")
 _RTF_GROUP_END = re.compile(f"([{_RAISED}{_LOWERED}][^{{}}{_END}]*)\\}}")
 _RTF_SIGNS = re.compile(f"[{_RAISED}-{_END}]")
 _RAISED_TEXT = re.compile(f"([{_RAISED}{_LOWERED}])(?:([^{_RAISED}-{_END}\n]*){_END}|([-+]?\\d+|\\S))")
 _RTF_ASIDE = re.compile(r"\{(?:\\\*)?\\(?:footnote|annotation|header[lrf]?|footer[lrf]?)(?![a-z])")
+_RTF_CELL = re.compile(r"\\(?:nest)?cell(?![a-z]) ?")
 _RTF_FONTS = re.compile(r"\{\\fonttbl")
+_RTF_CODEPAGE = re.compile(r"\\ansicpg\d+")
+_BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
 def read_rtf(data: bytes, encoding: str | None) -> FileText:
@@ -44,12 +49,12 @@ def read_rtf(data: bytes, encoding: str | None) -> FileText:
     if not data.startswith(b"{\\rtf"):
         raise Unreadable("not an RTF file")
     source = data.decode("latin-1")
-    source = _RTF_RAISED.sub(lambda found: f"{found[0].rstrip()} {_RTF_MARKS[found[1]]}", source)
+    source = _RTF_CELL.sub(" | ", _RTF_RAISED.sub(_marked, source))
     source = _RTF_GROUP_END.sub(rf"\1{_END}}}", source)
     fonts = _RTF_FONTS.search(source)
-    start = f"{{\\rtf1\\ansi{source[fonts.start() : _group_end(source, fonts.start())] if fonts else ''} "
-    codepage = re.search(r"\\ansicpg\d+", source[:1000])
-    start = start.replace("\\ansi", f"\\ansi{codepage[0] if codepage else ''}", 1)
+    codepage = _RTF_CODEPAGE.search(source[:1000])
+    of_fonts = source[fonts.start() : _group_end(source, fonts.start())] if fonts else ""
+    start = f"{{\\rtf1\\ansi{codepage[0] if codepage else ''}{of_fonts} "
     body, asides, position = [], [], 0
     for found in _RTF_ASIDE.finditer(source):
         if found.start() >= position:
@@ -61,7 +66,8 @@ def read_rtf(data: bytes, encoding: str | None) -> FileText:
     return FileText("", "\n\n".join(dict.fromkeys(filter(None, texts))))
 
 
-_RTF_MARKS = {"super": _RAISED, "sub": _LOWERED, "nosupersub": _END}
+def _marked(found: re.Match[str]) -> str:
+    return f"{found[0].rstrip()} {_END if found[2] == '0' else _RTF_MARKS[found[1]]}"
 
 
 def _group_end(source: str, start: int) -> int:
@@ -74,9 +80,6 @@ def _group_end(source: str, start: int) -> int:
     return len(source)
 
 
-_BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
-
-
 def _rtf_text(source: str, encoding: str | None) -> str:
     from striprtf.striprtf import rtf_to_text
 
@@ -84,11 +87,12 @@ def _rtf_text(source: str, encoding: str | None) -> str:
     parts, position = [""], 0
     for found in _RAISED_TEXT.finditer(text):
         parts.append(text[position : found.start()])
-        write = raised if found[1] == _RAISED else lowered
-        parts.append(write(parts[-1] or "".join(parts[-3:]), found[2] if found[2] is not None else found[3]))
+        inside = found[2] if found[2] is not None else found[3]
+        parts.append(shifted(parts[-1] or "".join(parts[-3:]), inside, 1 if found[1] == _RAISED else -1))
         position = found.end()
     text = "".join([*parts, text[position:]])
-    return clean(_RTF_SIGNS.sub("", text)).strip("\n")
+    lines = clean(_RTF_SIGNS.sub("", text)).split("\n")
+    return "\n".join(line.removesuffix(" | ") for line in lines).strip()
 
 
 def read_notebook(data: bytes, encoding: str | None) -> FileText:
@@ -113,16 +117,23 @@ def _cell(cell: dict[str, Any], language: str) -> Iterator[str]:
     elif source.strip():
         yield f"```{language}\n{source}\n```"
     for output in cell.get("outputs", ()):
-        text = _joined(output.get("text", "")) or _joined(output.get("data", {}).get("text/plain", ""))
-        if text.strip():
+        shown = output.get("data", {})
+        texts = (output.get("text"), shown.get("text/plain"), output.get("evalue"))  # the last: of an error
+        text = next((text for text in map(_joined, texts) if text.strip()), "")
+        if text:
             yield f"```\n{text.rstrip()}\n```"
+        elif page := _joined(shown.get("text/html")):
+            yield read_html(page.encode("utf-8", "replace"), None, declared="utf-8").text
+        else:
+            yield _joined(shown.get("text/markdown"))
 
 
 def _joined(lines: Any) -> str:
-    return lines if isinstance(lines, str) else "".join(map(str, lines))
+    return lines if isinstance(lines, str) else "".join(map(str, lines or ()))
 
 
 _TIMES = re.compile(r"\s*(?:(\d{1,4}):)?(\d{1,2}):(\d{2})[.,]\d{1,3}[ \t]+-->")
+_VOICE = re.compile(r"<v(?:\.[^ \t<>]*)?[ \t]+([^<>]+)>")
 _MARKS = re.compile(r"<[^<>]*>|\{\\[^{}]*\}")
 _ASIDE = re.compile(r"\s*(?:NOTE|STYLE|REGION)\b")
 _SENTENCE_END = (".", "!", "?", "…", "。", "！", "？")  # noqa: RUF001  # stops of other scripts
@@ -142,7 +153,7 @@ def read_subtitles(data: bytes, encoding: str | None, longest: int) -> FileText:
     for cue, ((start, found), end) in enumerate(zip(times.items(), [*list(times)[1:], len(lines)], strict=True), 2):
         label = f"{int(found[1] or 0)}:{found[2]:>02}:{found[3]}"
         said = _without_asides(lines[start + 1 : _end_of_cue(lines, start + 1, end, cue)])
-        words = " ".join(_MARKS.sub("", " ".join(said)).split())
+        words = " ".join(_MARKS.sub("", _VOICE.sub(r"\1: ", " ".join(said))).split())
         if is_vtt or "&" in words:
             words = " ".join(html.unescape(words).split())
         if words:
@@ -277,14 +288,11 @@ def _toml(source: str) -> dict[str, Any] | None:
 
 
 def _plain_fields(values: object) -> dict[str, Any] | None:
-    if not isinstance(values, dict):
-        return None
+    """Names and values as JSON can hold them; None of another value, or one that is nested too deeply."""
     try:
-        plain = {str(name): _plain(value) for name, value in values.items()}
-        json.dumps(plain, allow_nan=False)
-    except (ValueError, TypeError, RecursionError):
+        return _plain(values) if isinstance(values, dict) else None
+    except (RecursionError, ValueError):  # the second: a number of thousands of digits
         return None
-    return plain
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
@@ -296,8 +304,5 @@ def _plain(value: Any, depth: int = 0) -> Any:
         return [_plain(inner, depth + 1) for inner in value]
     if isinstance(value, (datetime, date, time)):
         return value.isoformat()
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
-        return str(value)
-    return value if value is None or isinstance(value, (bool, int, float)) else str(value)
+    fits = math.isfinite(value) if isinstance(value, float) else value is None or isinstance(value, bool)
+    return value if fits or (isinstance(value, int) and -(1 << 63) <= value < 1 << 64) else str(value)
