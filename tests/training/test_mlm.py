@@ -261,9 +261,7 @@ def test_a_step_that_would_not_fit_is_refused_before_it_starts(
 ) -> None:
     asked: list[int] = []
     monkeypatch.setattr(trainer, "free_bytes", lambda device: asked.append(1) or (1 << 18))
-    with pytest.raises(
-        ConfigError, match=r"500 sequences of 40 tokens are read .* need about .* lower micro"
-    ):
+    with pytest.raises(ConfigError, match=r"500 sequences of 40 tokens are read .* need about .* lower micro"):
         run(tmp_path / "run", tokenizer, replace(SETTINGS, batch_size=500, micro_batch=500))
     assert not (tmp_path / "run").exists()
     monkeypatch.setattr(trainer, "free_bytes", lambda device: 1 << 24)

@@ -370,8 +370,6 @@ def test_a_step_that_would_not_fit_is_refused_before_it_starts(
     monkeypatch.setattr(trainer, "free_bytes", lambda device: 1 << 16)
     settings = ClassifySettings(**FAST)
     task = classification([labeled(tmp_path / "data.jsonl")], [], str(encoder), settings)
-    with pytest.raises(
-        ConfigError, match=r"8 rows are read at once, .* lower batch_size or length"
-    ):
+    with pytest.raises(ConfigError, match=r"8 rows are read at once, .* lower batch_size or length"):
         train_task(task, tmp_path / "run", data={}, settings=settings, device="cpu")
     assert not (tmp_path / "run").exists()
