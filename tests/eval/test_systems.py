@@ -192,6 +192,15 @@ def test_bm25_returns_only_documents_that_share_a_term(task):
     assert result.mean["ndcg@10"] > 0.9
 
 
+def test_a_corpus_of_stop_words_is_named(tmp_path):
+    pytest.importorskip("bm25s")
+    folder = write_folder(tmp_path / "toy")
+    rows = [f'{{"_id": "d{i}", "text": "the and of"}}\n' for i in range(1, 6)]
+    (folder / "corpus.jsonl").write_text("".join(rows))
+    with pytest.raises(InputError, match="BM25 finds no word in the corpus that is not a stop word"):
+        BM25System(load_dataset(str(folder)).corpus).search({"q": "moon"}, 3)
+
+
 class Fixed:
     def __init__(self, run, name="fixed"):
         self.run = run
