@@ -183,11 +183,6 @@ def is_index(path: str) -> bool:
 
 
 def _wants_index(model: str, task: Task, options: ModelOptions) -> bool:
-    """Return whether a model is measured through an index.
-
-    Raises:
-        ConfigError: an index type is named for something that has no index.
-    """
     if options.index_type == NO_INDEX:
         return False
     reason = None

@@ -180,27 +180,6 @@ def render(results: Sequence[Result], title: str = "Retrieval evaluation") -> st
         .replace("\u2028", "\\u2028")
         .replace("\u2029", "\\u2029")
     )
-    body = f"""{tables}
-<section aria-labelledby="plots">
-<h2 id="plots">Query by query</h2>
-<p class="controls">
-<label>Data set <select id="group"></select></label>
-<label>Horizontal <select id="first"></select></label>
-<label>Vertical <select id="second"></select></label>
-</p>
-<div class="plots">
-<figure><div id="scatter"></div><figcaption id="scatter-text"></figcaption></figure>
-<figure><div id="lengths"></div><figcaption id="lengths-text"></figcaption></figure>
-</div>
-<noscript><p>The plots need JavaScript; the tables above hold the means.</p></noscript>
-</section>"""
-    return _page(
-        title, body, f'<script type="application/json" id="data">{payload}</script>\n<script>\n{script}</script>'
-    )
-
-
-def _page(title: str, body: str, scripts: str = "") -> str:
-    """Return a whole page."""
     style = files("aveyb_retrieval.eval").joinpath("report.css").read_text(encoding="utf-8")
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -215,9 +194,24 @@ def _page(title: str, body: str, scripts: str = "") -> str:
 <body>
 <header><h1>{escape(title)}</h1></header>
 <main>
-{body}
+{tables}
+<section aria-labelledby="plots">
+<h2 id="plots">Query by query</h2>
+<p class="controls">
+<label>Data set <select id="group"></select></label>
+<label>Horizontal <select id="first"></select></label>
+<label>Vertical <select id="second"></select></label>
+</p>
+<div class="plots">
+<figure><div id="scatter"></div><figcaption id="scatter-text"></figcaption></figure>
+<figure><div id="lengths"></div><figcaption id="lengths-text"></figcaption></figure>
+</div>
+<noscript><p>The plots need JavaScript; the tables above hold the means.</p></noscript>
+</section>
 </main>
-{scripts}
+<script type="application/json" id="data">{payload}</script>
+<script>
+{script}</script>
 </body>
 </html>
 """

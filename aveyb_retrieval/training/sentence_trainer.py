@@ -202,7 +202,7 @@ def _text_columns(rows: Dataset) -> list[str]:
 
 
 class _Trainer(CheckedSteps, SentenceTransformerTrainer):
-    """sentence-transformers' trainer with the checks that all runs share."""
+    pass
 
 
 def _check(sets: dict[str, Dataset], settings: RunSettings) -> None:

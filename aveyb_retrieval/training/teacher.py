@@ -184,12 +184,8 @@ def _start_or_continue(folder: Path, settings: TeacherSettings) -> None:
         raise InputError(f"{path} was made with {old}, this run has {new}: choose another folder or delete this one")
 
 
-def read_vectors(folder: str | Path, *, allow_partial: bool = False) -> np.ndarray:
+def read_vectors(folder: str | Path) -> np.ndarray:
     """Read the cached vectors `[n, dim]` float16, in the order of the texts.
-
-    Args:
-        folder: of the cache.
-        allow_partial: take the complete shards from the front where later ones are still missing.
 
     Raises:
         InputError: the folder is not a cache, a shard is missing, or one has another shape.
@@ -200,8 +196,6 @@ def read_vectors(folder: str | Path, *, allow_partial: bool = False) -> np.ndarr
     for number, start in enumerate(range(0, settings.n_texts, settings.shard_size)):
         path = shard_path(folder, number)
         if not path.exists():
-            if allow_partial and shards:
-                break
             raise InputError(f"{path} is missing: the teacher's vectors are incomplete; run the caching step again")
         shard = np.load(path, allow_pickle=False)
         rows = min(settings.shard_size, settings.n_texts - start)
