@@ -70,7 +70,7 @@ def main() -> None:
 @click.option(
     "--mode",
     type=MODES,
-    help="How to search. Default: hybrid, as `aveyb-index search`; dense for whatever is measured without an index.",
+    help="How to search. Default: hybrid, as `aveyb-index search`; dense where every vector is scored.",
 )
 @click.option(
     "--granularity",
@@ -86,7 +86,7 @@ def main() -> None:
 @click.option(
     "--index-type",
     help="Build an index of this type (auto, flat, hnsw or a FAISS factory string) and search it; "
-    "none scores every vector in memory instead. Default: auto.",
+    "none scores every vector instead. Default: auto.",
 )
 @gather(
     "load",

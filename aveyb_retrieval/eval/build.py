@@ -2,42 +2,39 @@
 
 A model of ours, and with `index_type` any other, is measured as users search: an index of the corpus is built and
 searched by `Retriever`, with words and vectors unless `mode` says otherwise. Everything else (peers, fixed chunks, the
-paper's protocol, and `index_type="none"`) is measured by its vectors in memory, every one scored exactly;
-`mode="hybrid"` then adds the BM25 of bm25s. An option that a system cannot honor is refused.
+paper's protocol, and `index_type="none"`) is measured by its vectors: the index is built without approximation, and
+every vector is scored. An option that a system cannot honor is refused.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.eval.base import DEFAULT_MODE, System, fingerprint_of
 from aveyb_retrieval.eval.encoders import (
+    AsMeasured,
+    ChunkedModel,
     Chunker,
-    CorpusEncoder,
-    EmbedderEncoder,
     LoadOptions,
+    MeasuredModel,
     is_ours,
     load_embedder,
-    load_encoder,
+    load_measured,
 )
-from aveyb_retrieval.eval.passages import (
-    ExactPassages,
-    PassageScores,
-    VectorScorer,
-    evaluate_passages,
-    late_against_fixed,
-)
-from aveyb_retrieval.eval.systems import BM25System, DenseSystem, HybridSystem, IndexSystem, VectorCache
+from aveyb_retrieval.eval.passages import IndexPassages, PassageScores, evaluate_passages
+from aveyb_retrieval.eval.systems import BM25System, IndexSystem
 from aveyb_retrieval.eval.tasks import PAPER, Task
 from aveyb_retrieval.indexes.types import silent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from aveyb_retrieval.indexes.types import Progress
+    from aveyb_retrieval.eval.data import Corpus
+    from aveyb_retrieval.indexes.types import EmbedderLike, Progress
 
 NO_INDEX = "none"
 INDEX_TYPES = {"auto": "auto", "flat": "Flat", "hnsw": "HNSW32"}
@@ -80,16 +77,104 @@ def make_systems(
         ConfigError: options that contradict each other, or that a system cannot honor.
         ModelError: a model cannot be loaded.
     """
-    cache = VectorCache(folder, reuse=reuse, progress=progress)
     for model in models:
         if model == "bm25":
             yield BM25System(task.corpus, task.protocol)
         elif is_index(model):
             yield _existing_index(model, task, options)
         elif _wants_index(model, task, options):
-            yield _built_index(model, task, options, folder, reuse=reuse, progress=progress)
+            embedder = load_embedder(model, options.load)
+            yield _built_index(embedder, task, options, folder, reuse=reuse, progress=progress)
         else:
-            yield _exact(model, task, options, cache)
+            if options.mode == "lexical":
+                raise ConfigError(
+                    f"mode 'lexical' leaves nothing of {model!r} to measure without an index; name bm25 instead"
+                )
+            measured = load_measured(model, task.protocol, options.load, chunk_words=options.chunk_words)
+            yield exact_system(
+                measured,
+                task.corpus,
+                folder,
+                mode=options.mode or "dense",
+                granularity=options.granularity,
+                options=options.load,
+                reuse=reuse,
+                progress=progress,
+            )
+
+
+def exact_system(
+    model: AsMeasured,
+    corpus: Corpus,
+    folder: Path,
+    *,
+    mode: str = "dense",
+    granularity: str | None = None,
+    options: LoadOptions | None = None,
+    name: str = "",
+    reuse: bool = True,
+    progress: Progress = silent,
+) -> IndexSystem:
+    """Measure a model by its vectors, every one scored: an index of the corpus without approximation.
+
+    Raises:
+        ConfigError: `granularity` names vectors that the model does not make.
+    """
+    if granularity is not None and model.granularity not in ("both", granularity):
+        raise ConfigError(
+            f"granularity {granularity!r}: {model.model_name} with chunks {model.chunks!r} makes only vectors of "
+            f"{model.granularity}s; leave it out"
+        )
+    path = indexed(model, corpus, folder / "vectors", granularity=model.granularity, reuse=reuse, progress=progress)
+    label = model.model_name if model.chunks in ("passages", "none") else f"{model.model_name}, {model.chunks}"
+    if granularity not in (None, model.granularity):
+        label += f", {granularity}"
+    options = replace(options or LoadOptions(), max_tokens=None)
+    system = IndexSystem(
+        path, mode=mode, granularity=granularity, options=options, model=model, name=name or label, exact=True
+    )
+    system.info = replace(system.info, kind=mode, settings={**system.info.settings, "chunks": model.chunks})
+    return system
+
+
+def indexed(
+    model: EmbedderLike,
+    corpus: Corpus,
+    folder: Path,
+    *,
+    kind: str = "none",
+    granularity: str = "both",
+    reuse: bool = True,
+    progress: Progress = silent,
+) -> Path:
+    """Return an index of a corpus below `folder`, found with `reuse` where it was made before; else it is built.
+
+    Each document has its id as the metadata field `document` as well, for searches within some of them.
+    """
+    from aveyb_retrieval.indexes.changes.build import build_index
+
+    read = [str(getattr(model, name, None)) for name in ("passage_size", "max_tokens", "precision")]
+    path = folder / fingerprint_of([model.fingerprint, corpus.fingerprint, kind, granularity, *read])[:32]
+    if not (reuse and is_index(str(path))):
+        build_index(
+            indexed_rows(corpus),
+            path,
+            model=model,
+            index=kind,
+            granularity=granularity,
+            overwrite=True,
+            restart=True,
+            progress=lambda stage, done, total, tokens: progress(
+                f"{model.model_name}: {stage}", done, total or len(corpus), tokens
+            ),
+        )
+    return path
+
+
+def indexed_rows(corpus: Corpus) -> Iterator[dict[str, str]]:
+    """Yield the documents of a corpus for `build_index`, each with its id as the metadata field `document`."""
+    for document in corpus:
+        yield {"_id": document.id, "title": document.title, "text": document.text, "document": document.id}
 
 
 def is_index(path: str) -> bool:
@@ -98,11 +183,6 @@ def is_index(path: str) -> bool:
 
 
 def _wants_index(model: str, task: Task, options: ModelOptions) -> bool:
-    """Return whether a model is measured through an index.
-
-    Raises:
-        ConfigError: an index type is named for something that has no index.
-    """
     if options.index_type == NO_INDEX:
         return False
     reason = None
@@ -113,7 +193,7 @@ def _wants_index(model: str, task: Task, options: ModelOptions) -> bool:
     if reason is None:
         return is_ours(model) or options.index_type is not None
     if options.index_type is not None:
-        raise ConfigError(f"index type {options.index_type!r}: {reason}; leave it out to score vectors in memory")
+        raise ConfigError(f"index type {options.index_type!r}: {reason}; leave it out to score every vector")
     return False
 
 
@@ -133,62 +213,20 @@ def _existing_index(path: str, task: Task, options: ModelOptions) -> System:
 
 
 def _built_index(
-    model: str, task: Task, options: ModelOptions, folder: Path, *, reuse: bool, progress: Progress
+    embedder: MeasuredModel, task: Task, options: ModelOptions, folder: Path, *, reuse: bool, progress: Progress
 ) -> System:
     """Build (or with `reuse` find) an index of the task's corpus, to be measured through `Retriever`."""
-    from aveyb_retrieval.indexes.changes.build import build_index
-
-    embedder = load_embedder(model, options.load)
     named = options.index_type or "auto"
     kind = INDEX_TYPES.get(named.lower(), named)
-    load = options.load
-    passages = str(getattr(embedder, "passage_size", None))
-    parts = [embedder.fingerprint, passages, task.corpus.fingerprint, kind, load.max_tokens, embedder.precision]
-    key = fingerprint_of(parts)[:32]
-    target = folder / "indexes" / key
-    if not (reuse and is_index(str(target))):
-        rows = ({"_id": doc.id, "title": doc.title, "text": doc.text} for doc in task.corpus)
-        build_index(
-            rows,
-            target,
-            model=embedder,
-            index=kind,
-            overwrite=True,
-            restart=True,
-            progress=lambda stage, *counts: progress(f"{embedder.model_name}: {stage}", *counts),
-        )
     mode = options.mode or DEFAULT_MODE
     return IndexSystem(
-        target,
+        indexed(embedder, task.corpus, folder / "indexes", kind=kind, reuse=reuse, progress=progress),
         mode=mode,
         granularity=options.granularity,
-        options=load,
+        options=options.load,
         model=embedder,
         name=f"{embedder.model_name}, {mode}, {kind} index",
     )
-
-
-def _exact(model: str, task: Task, options: ModelOptions, cache: VectorCache) -> System:
-    """Measure a model by its vectors, scored exactly, or by those and BM25."""
-    if options.mode == "lexical":
-        raise ConfigError(f"mode 'lexical' leaves nothing of {model!r} to measure without an index; name bm25 instead")
-    encoder = load_encoder(model, task.protocol, options.load, chunk_words=options.chunk_words)
-    granularity = options.granularity or _all_vectors(encoder)
-    name = _display_name(encoder, granularity)
-    dense = DenseSystem(encoder, task.corpus, cache, granularity=granularity, name=name)
-    return HybridSystem(BM25System(task.corpus, task.protocol), dense) if options.mode == "hybrid" else dense
-
-
-def _all_vectors(encoder: CorpusEncoder) -> str:
-    """Return the granularity that ranks by every vector an encoder makes."""
-    return {"passages": "both", "none": "document"}.get(encoder.info.settings["chunks"], "passage")
-
-
-def _display_name(encoder: CorpusEncoder, granularity: str) -> str:
-    chunks = encoder.info.settings["chunks"]
-    if chunks not in ("passages", "none"):
-        return f"{encoder.info.name}, {chunks}"
-    return encoder.info.name if granularity == _all_vectors(encoder) else f"{encoder.info.name}, {granularity}"
 
 
 def passage_table(
@@ -202,18 +240,41 @@ def passage_table(
     progress: Progress = silent,
 ) -> list[PassageScores]:
     """Score late chunking, the same spans encoded one by one, and each peer on chunks of `chunk_words`."""
-    cache = VectorCache(folder, progress=progress)
-    embedder: Any = None
+    with TemporaryDirectory(prefix="aveyb-eval-") as temporary:
+        where = folder or Path(temporary)
+        late, alone = late_against_fixed(load_embedder(model), task, where, progress=progress)
+        found = [late, alone]
+        for peer in peers:
+            measured = load_measured(peer, task.protocol, chunk_words=chunk_words)
+            path = indexed(measured, task.corpus, where / "vectors", granularity="passage", progress=progress)
+            name = f"{measured.model_name}, {measured.chunks}"
+            found.append(IndexPassages(path, mode="dense", model=measured, name=name, exact=True))
+        return [evaluate_passages(system, task, scope=scope) for system in found]
 
-    def make_encoder(chunker: Chunker | None) -> CorpusEncoder:
-        nonlocal embedder
-        if embedder is None:
-            embedder = load_embedder(model)
-        return EmbedderEncoder(embedder, task.protocol, chunker=chunker)
 
-    systems = late_against_fixed(make_encoder, task.corpus, cache)
-    for peer in peers:
-        encoder = load_encoder(peer, task.protocol, chunk_words=chunk_words)
-        scorer = VectorScorer(encoder, task.corpus, cache, name=_display_name(encoder, "passage"))
-        systems.append(ExactPassages(scorer))
-    return [evaluate_passages(system, task, scope=scope) for system in systems]
+def late_against_fixed(
+    embedder: MeasuredModel, task: Task, folder: Path, *, progress: Progress = silent
+) -> tuple[IndexPassages, IndexPassages]:
+    """Return passages that have seen their document, and the same spans encoded one by one."""
+    late = AsMeasured(embedder, task.protocol)
+    path = indexed(late, task.corpus, folder / "vectors", progress=progress)
+    fixed = ChunkedModel(late, chunks_of(path), f"passages of {late.passage_size or late.model_name}")
+    other = indexed(fixed, task.corpus, folder / "vectors", granularity="passage", progress=progress)
+    named = ((path, late, "late chunking"), (other, fixed, "chunks one by one"))
+    first, second = (
+        IndexPassages(at, mode="dense", model=model, name=f"{late.model_name}, {what}", exact=True)
+        for at, model, what in named
+    )
+    return first, second
+
+
+def chunks_of(path: Path) -> Chunker:
+    """Return a chunker that repeats the passages of an index, to read exactly those in another way."""
+    from aveyb_retrieval.indexes.vectors import StoredShards
+
+    spans = {
+        record.text: [(int(start), int(end)) for start, end in record.encoded.spans]
+        for record in StoredShards(path).documents()
+        if record.encoded is not None
+    }
+    return lambda text: spans[text]

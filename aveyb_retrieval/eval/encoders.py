@@ -1,7 +1,7 @@
-"""Models that turn a corpus and queries into vectors, as an index reads documents, or as peers are usually measured.
+"""Models as an evaluation reads documents with them: as an index does, or as peers are usually measured.
 
-All are loaded by `aveyb_retrieval.encoder.embedders.loading`, like the model of an index, and used through the
-`CorpusEncoder` protocol, so that peers are measured by the same code in the same run.
+All are loaded by `aveyb_retrieval.encoder.embedders.loading`, like the model of an index, and an index takes each of
+them, so that peers are measured by the same code in the same run.
 
 Inside MTEB (extra `mteb`):
 
@@ -26,48 +26,33 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, ModelError, extra_for
-from aveyb_retrieval.eval.base import SystemInfo
-from aveyb_retrieval.eval.data import Document
-from aveyb_retrieval.eval.tasks import STANDARD, EvalProtocol, joined_text
-from aveyb_retrieval.eval.vectors import DocumentVectors
-from aveyb_retrieval.indexes.types import EmbedderLike
+from aveyb_retrieval.eval.base import fingerprint_of
+from aveyb_retrieval.eval.tasks import STANDARD, EvalProtocol
+from aveyb_retrieval.indexes.types import EmbedderLike, Encoded, EncodedRow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Mapping
 
     from mteb.models.model_meta import ModelMeta
 
     from aveyb_retrieval.encoder.embedders.embedder import Embedder
     from aveyb_retrieval.encoder.embedders.sentence_embedder import SentenceEmbedder
+    from aveyb_retrieval.encoder.text.passages import PassageSize
     from aveyb_retrieval.indexes.search.retriever import Retriever
 
 
-Chunker = Callable[[Document], list[tuple[int, int]]]
-"""Cuts a document's text into character ranges [start, end) that are read one by one."""
+Chunker = Callable[[str], list[tuple[int, int]]]
+"""Cuts a text into character ranges [start, end) that are read one by one."""
 
 _TEXTS_PER_CALL = 512  # texts handed to a model at once; it sorts them by length inside
 
 
-class CorpusEncoder(Protocol):
-    """A model under one protocol; `info` names weights, prompts, length limit and precision."""
-
-    info: SystemInfo
-    dim: int
-    cut_texts: int  # texts longer than the limit, counted while encoding documents
-
-    def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
-        """Encode queries into unit rows `[n, d]` float32."""
-
-    def encode_corpus(self, documents: Iterable[Document]) -> Iterator[DocumentVectors]:
-        """Yield the vectors of each document, in order."""
-
-
-class PromptedEmbedder(EmbedderLike, Protocol):
+class MeasuredModel(EmbedderLike, Protocol):
     """A model for an index that also shows its prompts: our `Embedder`, or a stand-in in tests."""
 
     prompts: dict[str, str]
@@ -87,8 +72,8 @@ def word_chunks(words: int, overlap: int = 0) -> Chunker:
     if not 0 <= overlap < words:
         raise ConfigError(f"an overlap of {overlap} words: must be at least 0 and below the chunk's {words}")
 
-    def chunk(document: Document) -> list[tuple[int, int]]:
-        tokens = list(re.finditer(r"\S+", document.text))
+    def chunk(text: str) -> list[tuple[int, int]]:
+        tokens = list(re.finditer(r"\S+", text))
         last = max(len(tokens) - overlap, min(len(tokens), 1))  # a chunk of nothing but overlap adds nothing
         return [
             (tokens[i].start(), tokens[min(i + words, len(tokens)) - 1].end()) for i in range(0, last, words - overlap)
@@ -97,186 +82,137 @@ def word_chunks(words: int, overlap: int = 0) -> Chunker:
     return chunk
 
 
-class EmbedderEncoder:
-    """A model as an index uses it: one vector for the document and one for each passage, or fixed chunks one by one.
+class AsMeasured:
+    """A model that reads documents as a protocol shows them; an index takes it in the model's place.
 
-    The title goes in front of the text, on a line of its own as the index builds it (`standard`) or as the protocol
-    joins it, and only an index reads it again in later splits. With a `chunker`, each chunk is encoded alone (without
-    its document, without late chunking) and there is no document vector; `chunks` names the chunking in reports and
-    fingerprints.
+    Attributes:
+        granularity: what it makes vectors of: "document", "passage" or "both".
+        chunks: how documents are cut, for reports: "passages" (as an index of the model does), "none", "60 words".
     """
 
-    def __init__(
-        self,
-        embedder: PromptedEmbedder,
-        protocol: EvalProtocol = STANDARD,
-        *,
-        chunker: Chunker | None = None,
-        chunks: str = "fixed",
-        max_tokens: int | None = None,
-    ) -> None:
-        """Measure an embedder; `max_tokens` says how it was loaded."""
+    granularity = "both"
+    chunks = "passages"
+
+    def __init__(self, model: MeasuredModel, protocol: EvalProtocol = STANDARD) -> None:
+        """Measure a loaded model; by a protocol with prefixes it reads those, and titles once, as its authors do."""
         if protocol.query_prefix is not None and protocol.document_prefix is not None:
-            embedder = copy.copy(embedder)  # the caller's keeps its own prompts
-            embedder.prompts = {"query": protocol.query_prefix, "document": protocol.document_prefix}
-        if protocol is not STANDARD:
-            embedder = _reading_titles_once(embedder)
-        self.dim = embedder.dim
-        self.cut_texts = 0
-        self._embedder = embedder
-        self._chunker = chunker
+            model = copy.copy(model)  # the caller's keeps its own prompts
+            model.prompts = {"query": protocol.query_prefix, "document": protocol.document_prefix}
+        if protocol is not STANDARD and (size := getattr(model, "passage_size", None)) is not None:
+            model = cast("Any", model).with_passage_size(replace(size, titled=False))
+        self._model = model
         self._separator = "\n" if protocol is STANDARD else protocol.title_separator
-        name = _label(embedder.model_name)
-        self.info = SystemInfo(
-            name=name,
-            kind="dense",
-            model=name,
-            fingerprint=embedder.fingerprint,
-            max_tokens=max_tokens,
-            prompts=dict(embedder.prompts),
-            precision=embedder.precision,
-            settings={
-                "title_separator": self._separator,
-                "chunks": chunks if chunker else "passages",
-                "passage_size": str(getattr(embedder, "passage_size", None)),
-            },
-        )
+        self.dim, self.model_name, self.precision = model.dim, _label(model.model_name), model.precision
+        self.prompts: dict[str, str] = dict(model.prompts)
+        self.max_tokens: int | None = getattr(model, "max_tokens", None)
+        self.passage_size: PassageSize | None = getattr(model, "passage_size", None)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the model's own and of how it reads documents."""
+        size = str(self.passage_size)
+        return fingerprint_of([self._model.fingerprint, self.prompts, self._separator, self.chunks, size])
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
         """Encode queries into unit rows `[n, d]` float32."""
-        return np.asarray(self._embedder.encode_queries(queries), dtype=np.float32)
+        return np.asarray(self._model.encode_queries(queries), dtype=np.float32)
 
-    def encode_corpus(self, documents: Iterable[Document]) -> Iterator[DocumentVectors]:
-        """Yield the vectors of each document, in order."""
-        if self._chunker is not None:
-            yield from _encode_chunks(documents, self._chunker, self._encode_texts, self.dim)
-            return
-        pairs = ((document.title + self._separator if document.title else "", document.text) for document in documents)
-        for encoded in self._embedder.encode_documents(pairs):
-            self.cut_texts += encoded.n_cut > 0
-            yield DocumentVectors(encoded.vector, encoded.passages, encoded.spans)
+    def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[Encoded]:
+        """Yield the vectors of each (prefix, text), in order; a prefix is a title and a line end."""
+        return self._model.encode_documents((self._titled(prefix), text) for prefix, text in documents)
 
-    def _encode_texts(self, texts: list[str]) -> np.ndarray:
-        encoded = list(self._embedder.encode_documents(("", text) for text in texts))
-        self.cut_texts += sum(item.n_cut > 0 for item in encoded)
-        return np.stack([item.vector for item in encoded])
+    def token_vectors(self, texts: Sequence[str], *, prompt: str) -> list[np.ndarray]:
+        """Encode texts into one `[T, d]` float32 array of unit rows each."""
+        return self._model.token_vectors(texts, prompt=prompt)
+
+    def _titled(self, prefix: str) -> str:
+        return prefix.removesuffix("\n") + self._separator if prefix else ""
 
 
-def _reading_titles_once(embedder: Any) -> Any:
-    """Return the same model without titles at the head of later splits: a document is one text to the authors."""
-    size = getattr(embedder, "passage_size", None)
-    return embedder if size is None else embedder.with_passage_size(replace(size, titled=False))
-
-
-class SentenceTransformerEncoder:
-    """A sentence-transformers model as peers are usually measured: whole texts cut at its limit, or fixed chunks.
+class PeerModel(AsMeasured):
+    """A sentence-transformers model as peers are usually measured: whole texts, cut at its limit without a word.
 
     Under `standard` the model's own query and document prompts are used; under a protocol with prefixes those are put
-    in front of the text instead, as plain text. Chunks carry the title in front of the first one only: the title is
-    read where the document begins.
+    in front of the text instead, as plain text.
     """
 
-    def __init__(
-        self,
-        embedder: SentenceEmbedder,
-        name: str,
-        protocol: EvalProtocol = STANDARD,
-        *,
-        chunker: Chunker | None = None,
-        chunks: str = "",
-    ) -> None:
-        """Measure a loaded model under the given name; texts are cut at its `model.max_seq_length`."""
-        self.cut_texts = 0
-        self.dim = embedder.dim
-        self._model = embedder.model
-        self._protocol = protocol
-        self._chunker = chunker
-        if protocol.query_prefix is None:
-            self._prompts = embedder.prompts
-        else:
-            self._prompts = {"query": protocol.query_prefix, "document": protocol.document_prefix or ""}
-        self.info = SystemInfo(
-            name=name,
-            kind="dense",
-            model=name,
-            fingerprint=embedder.fingerprint,
-            max_tokens=self._model.max_seq_length,
-            prompts=self._prompts,
-            precision=embedder.precision,
-            settings={"title_separator": protocol.title_separator, "chunks": chunks if chunker else "none"},
-        )
+    granularity = "document"
+    chunks = "none"
+
+    def __init__(self, model: SentenceEmbedder, protocol: EvalProtocol = STANDARD) -> None:
+        """Measure a loaded model; texts are cut at its `model.max_seq_length`."""
+        super().__init__(model, protocol)
+        self._peer, self._own_prompts = model.model, protocol.query_prefix is None
+        self._separator = protocol.title_separator
+        self.max_tokens, self.passage_size = self._peer.max_seq_length, None
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
         """Encode queries into unit rows `[n, d]` float32."""
         return self._encode(list(queries), "query")
 
-    def encode_corpus(self, documents: Iterable[Document]) -> Iterator[DocumentVectors]:
-        """Yield the vectors of each document, in order."""
-        if self._chunker is not None:
-            yield from _encode_chunks(documents, self._chunker, self._encode_documents, self.dim, self._protocol)
-            return
+    def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[Encoded]:
+        """Yield the vector of each (prefix, text), in order."""
         nothing = np.zeros((0, self.dim), dtype=np.float32), np.zeros((0, 2), dtype=np.int64)
         for batch in _batches(documents, _TEXTS_PER_CALL):
-            vectors = self._encode_documents([joined_text(document, self._protocol) for document in batch])
-            yield from (DocumentVectors(vector, *nothing) for vector in vectors)
-
-    def _encode_documents(self, texts: list[str]) -> np.ndarray:
-        self.cut_texts += self._count_cut([self._prompts["document"] + text for text in texts])
-        return self._encode(texts, "document")
+            texts = [self._titled(prefix) + text for prefix, text in batch]
+            counts = self._count([self.prompts["document"] + text for text in texts])
+            limit = self.max_tokens or max(counts)
+            for vector, tokens in zip(self._encode(texts, "document"), counts, strict=True):
+                yield EncodedRow(vector, *nothing, n_tokens=min(tokens, limit), n_cut=max(0, tokens - limit))
 
     def _encode(self, texts: list[str], kind: str) -> np.ndarray:
         options = {"batch_size": 32, "normalize_embeddings": True, "show_progress_bar": False}
-        if self._protocol.query_prefix is not None:
-            vectors = self._model.encode([self._prompts[kind] + text for text in texts], prompt="", **options)
+        if not self._own_prompts:
+            vectors = self._peer.encode([self.prompts[kind] + text for text in texts], prompt="", **options)
         elif kind == "query":
-            vectors = self._model.encode_query(texts, **options)
+            vectors = self._peer.encode_query(texts, **options)
         else:
-            vectors = self._model.encode_document(texts, **options)
+            vectors = self._peer.encode_document(texts, **options)
         return np.asarray(vectors, dtype=np.float32)
 
-    def _count_cut(self, texts: list[str]) -> int:
-        """Count the texts that are longer than the model's limit, which it truncates silently."""
-        limit = self._model.max_seq_length
-        if limit is None:
-            return 0
-        lengths = self._model.tokenizer(texts, truncation=False, verbose=False, return_attention_mask=False)[
-            "input_ids"
-        ]
-        return sum(len(ids) > limit for ids in lengths)
+    def _count(self, texts: list[str]) -> list[int]:
+        options = {"truncation": False, "verbose": False, "return_attention_mask": False}
+        return [len(ids) for ids in self._peer.tokenizer(texts, **options)["input_ids"]]
 
 
-def _encode_chunks(
-    documents: Iterable[Document],
-    chunker: Chunker,
-    encode: Callable[[list[str]], np.ndarray],
-    dim: int,
-    protocol: EvalProtocol = STANDARD,
-) -> Iterator[DocumentVectors]:
-    """Encode every chunk as a text of its own, a few hundred per call; the title is joined to the first chunk."""
-    waiting: list[list[tuple[int, int]]] = []
-    texts: list[str] = []
+class ChunkedModel(AsMeasured):
+    """A model that reads the chunks of a document one by one, and nothing else of it.
 
-    def encoded() -> Iterator[DocumentVectors]:
-        vectors = encode(texts) if texts else np.zeros((0, dim), dtype=np.float32)
-        row = 0
-        for ranges in waiting:
-            spans = np.array(ranges, dtype=np.int64).reshape(-1, 2)
-            yield DocumentVectors(None, vectors[row : row + len(ranges)], spans)
-            row += len(ranges)
+    The title is read with the first chunk, where the document begins.
+    """
 
-    for document in documents:
-        ranges = chunker(document)
-        waiting.append(ranges)
-        for i, (start, end) in enumerate(ranges):
-            text = document.text[start:end]
-            texts.append(joined_text(document._replace(text=text), protocol) if i == 0 else text)
-        if len(texts) >= _TEXTS_PER_CALL:
-            yield from encoded()
-            waiting, texts = [], []
-    yield from encoded()
+    granularity = "passage"
+
+    def __init__(
+        self, model: AsMeasured, chunker: Chunker, chunks: str = "fixed", protocol: EvalProtocol = STANDARD
+    ) -> None:
+        """Measure a model on what `chunker` cuts; `chunks` names the chunking in reports and fingerprints."""
+        super().__init__(model)
+        self._separator, self._chunker, self.chunks = protocol.title_separator, chunker, chunks
+        self.max_tokens, self.passage_size = model.max_tokens, None
+
+    def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[Encoded]:
+        """Yield the chunks of each (prefix, text) as its passages, in order; the document's own vector is 0."""
+        for batch in _batches(documents, _TEXTS_PER_CALL):
+            cuts = [self._chunker(text) for _, text in batch]
+            encoded = self._model.encode_documents(
+                ("", (self._titled(prefix) if i == 0 else "") + text[start:end])
+                for (prefix, text), cut in zip(batch, cuts, strict=True)
+                for i, (start, end) in enumerate(cut)
+            )
+            for cut in cuts:
+                own = list(itertools.islice(encoded, len(cut)))
+                vectors = np.array([item.vector for item in own], dtype=np.float32).reshape(-1, self.dim)
+                yield EncodedRow(
+                    np.zeros(self.dim, np.float32),
+                    vectors,
+                    np.array(cut, dtype=np.int64).reshape(-1, 2),
+                    n_tokens=sum(item.n_tokens for item in own),
+                    n_cut=sum(item.n_cut for item in own),
+                )
 
 
-def _batches(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:
+def _batches(documents: Iterable[tuple[str, str]], size: int) -> Iterator[list[tuple[str, str]]]:
     iterator = iter(documents)
     while batch := list(itertools.islice(iterator, size)):
         yield batch
@@ -316,43 +252,31 @@ def load_embedder(model: str, options: LoadOptions | None = None) -> Embedder | 
     )
 
 
-def load_encoder(
+def load_measured(
     model: str,
     protocol: EvalProtocol = STANDARD,
     options: LoadOptions | None = None,
     *,
     chunk_words: int | None = None,
-) -> CorpusEncoder:
-    """Load a model to be measured as an index uses it; a peer's chunks, and by the paper's protocol.
+) -> AsMeasured:
+    """Load a model to be measured as an index uses it; a peer's chunks, and by the paper's protocol, as a peer.
 
     Raises:
         ModelError: the model cannot be loaded.
         ConfigError: an option is out of range or not one that this model has.
     """
     options = options or LoadOptions()
-    chunker = word_chunks(chunk_words) if chunk_words else None
-    chunks = f"{chunk_words} words" if chunk_words else ""
-    ours = is_ours(model)
-    if not ours and (chunker or protocol.query_prefix is not None):
-        return load_peer(model, protocol, options, chunker=chunker, chunks=chunks)
-    return EmbedderEncoder(
-        load_embedder(model, options),
-        protocol,
-        chunker=chunker,
-        chunks=chunks,
-        max_tokens=options.max_tokens,
-    )
+    if not is_ours(model) and (chunk_words or protocol.query_prefix is not None):
+        loaded: AsMeasured = load_peer(model, protocol, options)
+    else:
+        loaded = AsMeasured(load_embedder(model, options), protocol)
+    if not chunk_words:
+        return loaded
+    return ChunkedModel(loaded, word_chunks(chunk_words), f"{chunk_words} words", protocol)
 
 
-def load_peer(
-    model: str,
-    protocol: EvalProtocol = STANDARD,
-    options: LoadOptions | None = None,
-    *,
-    chunker: Chunker | None = None,
-    chunks: str = "",
-) -> SentenceTransformerEncoder:
-    """Load a sentence-transformers model to be measured as peers usually are: texts, or chunks, cut at its limit.
+def load_peer(model: str, protocol: EvalProtocol = STANDARD, options: LoadOptions | None = None) -> PeerModel:
+    """Load a sentence-transformers model to be measured as peers usually are: texts cut at its limit.
 
     Raises:
         ModelError: the model cannot be loaded, or is one of ours.
@@ -366,7 +290,7 @@ def load_peer(
         raise ModelError(f"{model}: an Avey-B model has no limit at which texts are cut; measure it as an index does")
     if options.max_tokens is not None:
         loaded.model.max_seq_length = options.max_tokens
-    return SentenceTransformerEncoder(loaded, _label(model), protocol, chunker=chunker, chunks=chunks)
+    return PeerModel(loaded, protocol)
 
 
 def _label(model: str) -> str:

@@ -7,32 +7,28 @@ For a query with true ranges T (of one document) and the k passages that a syste
 all in characters, macro-averaged over queries. Overlapping passages count once. In scope `document` the system searches
 inside the document that holds the answer; in scope `corpus` everywhere, and characters of other documents count as
 retrieved and wrong. hit@k is the share of queries with any overlap.
-
-Rank passages by their vectors, exactly: every passage gets a score for every query.
-
-Ties go to the passage that comes first in the corpus.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.eval.base import DEFAULT_MODE
+from aveyb_retrieval.eval.encoders import LoadOptions
+from aveyb_retrieval.eval.systems import index_info, open_index
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from aveyb_retrieval.eval.base import SystemInfo
-    from aveyb_retrieval.eval.data import Corpus, Document
-    from aveyb_retrieval.eval.encoders import Chunker, CorpusEncoder
-    from aveyb_retrieval.eval.systems import VectorCache
     from aveyb_retrieval.eval.tasks import Task
-    from aveyb_retrieval.eval.vectors import EncodedCorpus
+    from aveyb_retrieval.indexes.search.retriever import Retriever
+    from aveyb_retrieval.indexes.types import EmbedderLike
 
 Range = tuple[int, int]
 Passage = tuple[str, int, int]
@@ -43,7 +39,7 @@ CUTOFFS = (1, 3, 5, 10)
 
 
 class PassageSystem(Protocol):
-    """Anything that ranks passages for queries; `passage_systems` holds ours and the peers."""
+    """Anything that ranks passages for queries."""
 
     @property
     def info(self) -> SystemInfo:
@@ -135,122 +131,40 @@ def evaluate_passages(
     )
 
 
-Scores = npt.NDArray[np.float32]
+class IndexPassages:
+    """Passages of an index, searched end to end through `Retriever`.
 
-
-class PassageTable:
-    """The passages of a corpus: row i is characters `spans[i]` of document `owners[i]`.
-
-    owners: `[m]` int64, positions in the corpus; spans: `[m, 2]` int64; offsets: `[n + 1]` int64, document j owns
-    rows offsets[j] to offsets[j + 1].
+    Near copies are kept, because the marked answers of a question may repeat. A search within documents filters on
+    the metadata field `document`: build the index of `build.indexed_rows`.
     """
 
-    def __init__(self, corpus: Corpus, offsets: np.ndarray, spans: np.ndarray) -> None:
-        self._corpus = corpus
-        self.offsets = np.asarray(offsets)
-        self.spans = np.asarray(spans)
-        self.owners = np.repeat(np.arange(len(corpus)), np.diff(self.offsets))
-
-    def rows(self, documents: Iterable[str] | None) -> np.ndarray:
-        """Return the rows of some documents, or of all; a passage without text is left out, it cannot be shown."""
-        if documents is None:
-            rows = np.arange(len(self.spans))
-        else:
-            positions = sorted(self._corpus.positions[doc] for doc in documents)
-            rows = np.concatenate([np.arange(self.offsets[p], self.offsets[p + 1]) for p in positions])
-        return rows[self.spans[rows, 0] < self.spans[rows, 1]]
-
-    def passage(self, row: int) -> Passage:
-        """Return the passage of a row."""
-        start, end = (int(value) for value in self.spans[row])
-        return self._corpus.ids[self.owners[row]], start, end
-
-
-class Scorer(Protocol):
-    """Gives every passage of a table a score for a query."""
-
-    info: SystemInfo
-
-    @property
-    def table(self) -> PassageTable:
-        """The passages."""
-
-    def scores(self, queries: Sequence[str]) -> Iterator[Scores]:
-        """Yield the scores `[m]` of all passages for each query; -inf for a passage that is not found at all."""
-
-
-class VectorScorer:
-    """Cosines of an encoder's passages: late chunking's, or chunks encoded one by one."""
-
-    def __init__(self, encoder: CorpusEncoder, corpus: Corpus, cache: VectorCache, *, name: str = "") -> None:
-        self.info = replace(encoder.info, name=name or encoder.info.name)
-        self._encoder = encoder
-        self._corpus = corpus
-        self._cache = cache
-
-    @cached_property
-    def _encoded(self) -> EncodedCorpus:
-        return self._cache.encoded(self._encoder, self._corpus)
-
-    @cached_property
-    def table(self) -> PassageTable:
-        """The passages that the encoder made."""
-        return PassageTable(self._corpus, self._encoded.offsets, self._encoded.spans)
-
-    def scores(self, queries: Sequence[str]) -> Iterator[Scores]:
-        """Yield the cosines of all passages with each query."""
-        vectors = np.asarray(self._encoded.passages)
-        for query in self._encoder.encode_queries(list(queries)):
-            yield vectors @ query
-
-
-class ExactPassages:
-    """Rank passages by one scorer, exactly."""
-
-    def __init__(self, scorer: Scorer, *, name: str = "") -> None:
-        """Rank by a scorer; reports call it `name`, else as the scorer is called."""
-        self._scorer = scorer
-        self.info = replace(scorer.info, name=name or scorer.info.name)
+    def __init__(
+        self,
+        path: Path,
+        *,
+        mode: str = DEFAULT_MODE,
+        rerank: str | None = None,
+        options: LoadOptions | None = None,
+        model: EmbedderLike | None = None,
+        name: str = "",
+        exact: bool = False,
+    ) -> None:
+        """Open an index; the arguments are those of `IndexSystem`, and `rerank` as in a search."""
+        self._path, self._model, self._options = path, model, options or LoadOptions()
+        self._search: dict[str, Any] = {"mode": mode, "unit": "passage", "fold": False, "rerank": rerank}
+        self._search |= {"exact": True} if exact else {}
+        self._retriever: Retriever | None = None
+        self.info = index_info(path, mode=mode, rerank=rerank, options=self._options, name=name)
 
     def search(
         self, queries: Mapping[str, str], k: int, within: Mapping[str, Sequence[str]] | None = None
     ) -> dict[str, list[Passage]]:
         """Return at most `k` passages per query, best first; see `PassageSystem`."""
-        table = self._scorer.table
+        if self._retriever is None:
+            self._retriever = open_index(self._path, self._model, self._options)
         found = {}
-        for query, scores in zip(queries, self._scorer.scores(list(queries.values())), strict=True):
-            best = best_rows(scores, table.rows(within[query] if within else None), k)
-            found[query] = [table.passage(row) for row in best]
+        for query, text in queries.items():
+            only: dict[str, Any] = {"filter": {"document": {"$in": list(within[query])}}} if within else {}
+            hits = self._retriever.search(text, k=k, **self._search, **only)
+            found[query] = [(hit.id, *hit.span) for hit in hits]
         return found
-
-
-def chunks_of(encoded: EncodedCorpus, positions: Mapping[str, int]) -> Chunker:
-    """Return a chunker that repeats the passages of an encoded corpus, to read exactly those in another way."""
-
-    def chunk(document: Document) -> list[Range]:
-        position = positions[document.id]
-        rows = encoded.spans[encoded.offsets[position] : encoded.offsets[position + 1]]
-        return [(int(start), int(end)) for start, end in rows]
-
-    return chunk
-
-
-def late_against_fixed(
-    make_encoder: Callable[[Chunker | None], CorpusEncoder], corpus: Corpus, cache: VectorCache
-) -> list[PassageSystem]:
-    """Return late chunking and the same spans encoded one by one; `make_encoder(None)` is the late-chunking encoder."""
-    late = make_encoder(None)
-    chunker = chunks_of(cache.encoded(late, corpus), corpus.positions)
-    fixed = make_encoder(chunker)
-    return [
-        ExactPassages(VectorScorer(late, corpus, cache), name=f"{late.info.name}, late chunking"),
-        ExactPassages(VectorScorer(fixed, corpus, cache), name=f"{fixed.info.name}, chunks one by one"),
-    ]
-
-
-def best_rows(scores: Scores, rows: np.ndarray, k: int) -> list[int]:
-    """Return the `k` best of some rows by their scores, best first, ties by the lower row."""
-    from aveyb_retrieval.indexes.nearest.tiers import top
-
-    _, ids = top(scores[rows][None], rows[None], k)
-    return [int(row) for row in ids[0] if row >= 0]

@@ -12,6 +12,11 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from rich.markup import escape as marked
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
 from aveyb_retrieval.eval.runner import RESULT_FORMAT
 from aveyb_retrieval.files import write_atomic
 from aveyb_retrieval.wording import plural
@@ -21,7 +26,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.console import Console
-    from rich.table import Table
 
     from aveyb_retrieval.eval.metrics import Comparison
     from aveyb_retrieval.eval.passages import PassageScores
@@ -59,9 +63,6 @@ def setting_text(result: Result) -> str:
 
 def print_results(results: Sequence[Result], console: Console) -> None:
     """Print one table per data set, split and protocol, with its conditions and the systems' settings."""
-    from rich.table import Table
-    from rich.text import Text
-
     for (dataset, split, protocol), members in group(results).items():
         first = members[0]
         reduced = (
@@ -98,8 +99,6 @@ def print_results(results: Sequence[Result], console: Console) -> None:
 
 def _print_whole(table: Table, console: Console) -> None:
     """Print a table as wide as it is: a narrow terminal breaks its lines, and no cell is cut."""
-    from rich.measure import Measurement
-
     before, whole = console.width, console.options.update(width=10_000)
     console.width = max(before, Measurement.get(console, whole, table).maximum)
     console.print(table)
@@ -108,15 +107,12 @@ def _print_whole(table: Table, console: Console) -> None:
 
 def print_comparison(comparison: Comparison, metric: str, name_a: str, name_b: str, console: Console) -> None:
     """Print means, difference with its interval, p-value, wins, ties and losses."""
-    from rich.markup import escape
-    from rich.table import Table
-
     percent = f"{100 * comparison.confidence:g} %"
     table = Table(
         title=f"{metric} over {plural(comparison.queries, 'query', 'queries')}", title_justify="left", show_header=False
     )
-    table.add_row(f"A  {escape(name_a)}", f"{comparison.mean_a:.4f}")
-    table.add_row(f"B  {escape(name_b)}", f"{comparison.mean_b:.4f}")
+    table.add_row(f"A  {marked(name_a)}", f"{comparison.mean_a:.4f}")
+    table.add_row(f"B  {marked(name_b)}", f"{comparison.mean_b:.4f}")
     table.add_row("A - B", f"{comparison.difference:+.4f}")
     table.add_row("p (paired randomization, two-sided)", f"{comparison.p_value:.4g}")
     table.add_row(f"{percent} interval (of that test)", f"{comparison.low:+.4f} to {comparison.high:+.4f}")
@@ -130,9 +126,6 @@ def print_comparison(comparison: Comparison, metric: str, name_a: str, name_b: s
 
 def print_passages(scores: Sequence[PassageScores], task: Task, console: Console) -> None:
     """Print precision, recall and IoU of characters at each k: one row per measure, one column per system."""
-    from rich.table import Table
-    from rich.text import Text
-
     title = f"{task.dataset} {task.split} · passages against true spans · scope {scores[0].scope}"
     counts = f"{plural(len(task.corpus), 'document')}, {plural(scores[0].queries, 'query', 'queries')} with spans"
     caption = f"{counts}; characters, mean over queries"
@@ -148,9 +141,6 @@ def print_passages(scores: Sequence[PassageScores], task: Task, console: Console
 
 def print_latency(rows: Sequence[Latency], caption: str, console: Console) -> None:
     """Print milliseconds per call by batch size."""
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(caption=Text(caption), caption_justify="left")
     for column in ("batch", "calls", "mean ms", "p50", "p95", "p99", "max", "queries/s"):
         table.add_column(column, justify="right")
@@ -190,27 +180,6 @@ def render(results: Sequence[Result], title: str = "Retrieval evaluation") -> st
         .replace("\u2028", "\\u2028")
         .replace("\u2029", "\\u2029")
     )
-    body = f"""{tables}
-<section aria-labelledby="plots">
-<h2 id="plots">Query by query</h2>
-<p class="controls">
-<label>Data set <select id="group"></select></label>
-<label>Horizontal <select id="first"></select></label>
-<label>Vertical <select id="second"></select></label>
-</p>
-<div class="plots">
-<figure><div id="scatter"></div><figcaption id="scatter-text"></figcaption></figure>
-<figure><div id="lengths"></div><figcaption id="lengths-text"></figcaption></figure>
-</div>
-<noscript><p>The plots need JavaScript; the tables above hold the means.</p></noscript>
-</section>"""
-    return _page(
-        title, body, f'<script type="application/json" id="data">{payload}</script>\n<script>\n{script}</script>'
-    )
-
-
-def _page(title: str, body: str, scripts: str = "") -> str:
-    """Return a whole page."""
     style = files("aveyb_retrieval.eval").joinpath("report.css").read_text(encoding="utf-8")
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -225,9 +194,24 @@ def _page(title: str, body: str, scripts: str = "") -> str:
 <body>
 <header><h1>{escape(title)}</h1></header>
 <main>
-{body}
+{tables}
+<section aria-labelledby="plots">
+<h2 id="plots">Query by query</h2>
+<p class="controls">
+<label>Data set <select id="group"></select></label>
+<label>Horizontal <select id="first"></select></label>
+<label>Vertical <select id="second"></select></label>
+</p>
+<div class="plots">
+<figure><div id="scatter"></div><figcaption id="scatter-text"></figcaption></figure>
+<figure><div id="lengths"></div><figcaption id="lengths-text"></figcaption></figure>
+</div>
+<noscript><p>The plots need JavaScript; the tables above hold the means.</p></noscript>
+</section>
 </main>
-{scripts}
+<script type="application/json" id="data">{payload}</script>
+<script>
+{script}</script>
 </body>
 </html>
 """

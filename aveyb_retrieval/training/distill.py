@@ -25,7 +25,7 @@ from aveyb_retrieval.training.settings import DistillSettings
 from aveyb_retrieval.training.teacher import Targets, Teacher, cache_vectors, phrases, read_targets, read_vectors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     import numpy as np
     from datasets import Dataset
@@ -33,39 +33,6 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.encoder.text.wordpiece import Tokenizer
     from aveyb_retrieval.indexes.types import Progress
-
-    Head = Callable[[torch.Tensor], torch.Tensor]
-
-
-def distillation_loss(
-    students: Sequence[torch.Tensor],
-    teachers: Sequence[torch.Tensor],
-    head: Head,
-    *,
-    vector_weight: float,
-    score_weight: float,
-    temperature: float,
-) -> torch.Tensor:
-    """Return the weighted sum of the terms over a batch, a float32 scalar.
-
-    Args:
-        students: float32 `[B, D]` unit rows for each text of a row: one (single texts) or two (anchor, positive).
-        teachers: float32 `[B, D_teacher]` unit rows, likewise.
-        head: maps `[B, D]` to `[B, D_teacher]`.
-        vector_weight: weight of the vectors.
-        score_weight: weight of the scores.
-        temperature: of the score distributions, on cosines.
-    """
-    loss = students[0].new_zeros(())
-    if vector_weight:
-        with torch.autocast(students[0].device.type, enabled=False):
-            cosines = [
-                nn.functional.cosine_similarity(head(s), t).mean() for s, t in zip(students, teachers, strict=True)
-            ]
-        loss = loss + vector_weight * (1 - torch.stack(cosines).mean())
-    if score_weight:
-        loss = loss + score_weight * score_divergence(batch_scores(students), batch_scores(teachers), temperature)
-    return loss
 
 
 def batch_scores(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -159,9 +126,22 @@ class DistillationLoss(nn.Module):
         return self.terms(students, teachers)
 
     def terms(self, students: Sequence[torch.Tensor], teachers: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the weighted sum of the terms, as `distillation_loss` does."""
-        weights = {"vector_weight": self.vector_weight, "score_weight": self.score_weight}
-        return distillation_loss(students, teachers, self.head, **weights, temperature=self.temperature)
+        """Return the weighted sum of the terms over a batch, a float32 scalar.
+
+        Args:
+            students: float32 `[B, D]` unit rows for each text of a row: one (single texts) or two (anchor, positive).
+            teachers: float32 `[B, D_teacher]` unit rows, likewise.
+        """
+        loss = students[0].new_zeros(())
+        if self.vector_weight:
+            with torch.autocast(students[0].device.type, enabled=False):
+                pairs = zip(students, teachers, strict=True)
+                cosines = [nn.functional.cosine_similarity(self.head(s), t).mean() for s, t in pairs]
+            loss = loss + self.vector_weight * (1 - torch.stack(cosines).mean())
+        if self.score_weight:
+            scores = batch_scores(students), batch_scores(teachers)
+            loss = loss + self.score_weight * score_divergence(*scores, self.temperature)
+        return loss
 
 
 def train_distill(

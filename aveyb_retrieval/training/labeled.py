@@ -68,12 +68,13 @@ def read_labeled(paths: Iterable[Path], *, numbers: bool) -> list[LabeledText]:
         if found and (found[0].pair is None) != (pair is None):
             kinds = ("a single text", "a pair") if pair is None else ("a pair", "a single text")
             raise InputError(f"{where}: {kinds[0]}, and {found[0].where} is {kinds[1]}; give all lines one form")
-        label = line.get("label")
+        label: Any = line.get("label")
         if numbers and (isinstance(label, bool) or not isinstance(label, (int, float)) or not math.isfinite(label)):
             raise InputError(f"{where}: field 'label' must be a number, it is {label!r}")
         if not numbers and not (isinstance(label, (str, int)) and str(label).strip()):
             raise InputError(f"{where}: field 'label' must be the name or the number of a class, it is {label!r}")
-        found.append(LabeledText(_text(line, _field(line, FIRST, where), where), pair, _label(label, numbers), where))
+        text = _text(line, _field(line, FIRST, where), where)
+        found.append(LabeledText(text, pair, float(label) if numbers else str(label), where))
     return _some(found, paths)
 
 
@@ -194,10 +195,6 @@ def _strings(line: Mapping[str, Any], field: str, where: str) -> list[str]:
     if not isinstance(value, list) or not value or not all(isinstance(v, str) and v.strip() for v in value):
         raise InputError(f"{where}: field {field!r} must be a list of texts that are not empty")
     return value
-
-
-def _label(label: Any, numbers: bool) -> str | float:
-    return float(label) if numbers else str(label)
 
 
 def _answers(value: Any, where: str) -> list[dict[str, Any]]:

@@ -16,7 +16,13 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from aveyb_retrieval.encoder.embedders.sentence_transformers import NO_LIMIT, save_again
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training.run_folder import RunCallback, RunFolder
-from aveyb_retrieval.training.trainer import CheckedSteps, optimizer_and_schedule, run_to_end, shared_arguments
+from aveyb_retrieval.training.trainer import (
+    CheckedSteps,
+    check_memory,
+    optimizer_and_schedule,
+    run_to_end,
+    shared_arguments,
+)
 from aveyb_retrieval.wording import plural
 
 _LOG = logging.getLogger(__name__)
@@ -96,7 +102,7 @@ def train_sentence_model(
         main = arguments.process_index == 0
         run = RunFolder(folder, asdict(settings) | (recorded or {}), data, resume=resume, main=main)
     size = settings.batch_size // arguments.world_size
-    check_memory(model, sets, min(rows_at_once or size, size), arguments.device)
+    _check_memory(model, sets, min(rows_at_once or size, size), arguments.device)
     callback = RunCallback(run, units_per_step=settings.batch_size, unit="rows")
     trainer = _Trainer(
         model=model,
@@ -173,54 +179,22 @@ def count_cut(model: SentenceTransformer, sets: dict[str, Dataset], prompts: dic
     return sum(len(ids) > limit for some in found for ids in some["input_ids"])
 
 
-def check_memory(model: SentenceTransformer, sets: dict[str, Dataset], rows: int, device: torch.device) -> None:
-    """Check that the activations of the longest texts fit into memory, beside gradients and Adam's moments.
-
-    The bytes that a token leaves for the backward pass are measured on a short text: they grow with the tokens.
-
-    Args:
-        model: the student.
-        sets: name -> rows.
-        rows: how many texts of a column are read at once.
-        device: where the run computes.
-
-    Raises:
-        ConfigError: they do not.
-    """
-    free = _free_bytes(device)
+def _check_memory(model: SentenceTransformer, sets: dict[str, Dataset], rows: int, device: torch.device) -> None:
+    """Check that the longest texts fit, of a column `rows` at once; see `check_memory`."""
     texts = (text for some in sets.values() for name in _text_columns(some) for text in some[name])
     longest = heapq.nlargest(rows, texts, key=len)
     tokens = int(model.preprocess(longest)["attention_mask"].sum())
     sample = model.preprocess([" ".join(longest[:8])[:2000]])
-    kept: dict[int, int] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    parameters = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in model.parameters()}
     sample = {name: value.to(model.device) for name, value in sample.items() if isinstance(value, torch.Tensor)}
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        out = model(dict(sample))  # held while it is measured: a freed storage's place would be given again
-    of_token = sum(size for place, size in kept.items() if place not in parameters) / int(
-        sample["attention_mask"].sum()
+    check_memory(
+        model,
+        lambda: model(dict(sample)),
+        int(sample["attention_mask"].sum()),
+        tokens,
+        device,
+        f"{rows} texts are read at once, and the longest have {tokens:,} tokens",
+        "max_tokens or micro_batch (in distillation batch_size)",
     )
-    del out
-    needed = tokens * of_token + 3 * sum(parameters.values())
-    if needed > free:
-        raise ConfigError(
-            f"{rows} texts are read at once, and the longest have {tokens:,} tokens: they need about "
-            f"{needed / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} GiB are free; lower max_tokens or micro_batch "
-            "(in distillation batch_size)"
-        )
-
-
-def _free_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    import psutil
-
-    return int(psutil.virtual_memory().available)
 
 
 def _text_columns(rows: Dataset) -> list[str]:
@@ -228,7 +202,7 @@ def _text_columns(rows: Dataset) -> list[str]:
 
 
 class _Trainer(CheckedSteps, SentenceTransformerTrainer):
-    """sentence-transformers' trainer with the checks that all runs share."""
+    pass
 
 
 def _check(sets: dict[str, Dataset], settings: RunSettings) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import Trainer, TrainingArguments
 
 from aveyb_retrieval.encoder.config import AveyBConfig
@@ -34,7 +35,13 @@ from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.training.labeled import label_ids, read_answered, read_labeled, read_tagged
 from aveyb_retrieval.training.pretraining import IGNORED_LABEL
 from aveyb_retrieval.training.run_folder import RunCallback, RunFolder
-from aveyb_retrieval.training.trainer import CheckedSteps, optimizer_and_schedule, run_to_end, shared_arguments
+from aveyb_retrieval.training.trainer import (
+    CheckedSteps,
+    check_memory,
+    optimizer_and_schedule,
+    run_to_end,
+    shared_arguments,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -89,15 +96,12 @@ def tag_metrics(predicted: Sequence[Sequence[str]], wanted: Sequence[Sequence[st
     within = [f1_score(own, tags, average="macro", zero_division=0.0) for tags, own in pairs]
     found["sentence_macro_f1"] = float(np.mean(within))
     if any("-" in tag for tag in flat[1]):
-        right = given = asked = 0
-        for tags, own in pairs:
-            entities, true_entities = set(entities_of(tags)), set(entities_of(own))
-            right, given, asked = (
-                right + len(entities & true_entities),
-                given + len(entities),
-                asked + len(true_entities),
-            )
-        precision, recall = right / max(1, given), right / max(1, asked)
+        given, asked = (
+            {(i, *entity) for i, tags in enumerate(side) for entity in entities_of(tags)}
+            for side in (predicted, wanted)
+        )
+        right = len(given & asked)
+        precision, recall = right / max(1, len(given)), right / max(1, len(asked))
         found |= {"entity_precision": precision, "entity_recall": recall, "entity_f1": _harmonic(precision, recall)}
     return found
 
@@ -154,11 +158,6 @@ def normalized_words(text: str) -> list[str]:
     """Return the words that SQuAD compares."""
     plain = "".join(character for character in text.lower() if character not in _PUNCTUATION)
     return _ARTICLES.sub(" ", plain).split()
-
-
-def majority(labels: Iterable[int]) -> int:
-    """Return the most frequent label of a word's tokens; of equally frequent ones the first."""
-    return Counter(labels).most_common(1)[0][0]
 
 
 def _overlap(found: Counter[object], wanted: Counter[object]) -> float:
@@ -237,19 +236,17 @@ def words_of_tokens(words: Sequence[str], offsets: np.ndarray) -> np.ndarray:
 
 
 def read_tags(example: Example, predicted: np.ndarray, names: Sequence[str]) -> list[str]:
-    """Return a tag for each word from labels int64 `[T]` of tokens, by majority; a word that was cut off gets O."""
+    """Return a tag for each word from labels int64 `[T]` of tokens, by majority; a word that was cut off gets O.
+
+    Of equally frequent labels the first one counts.
+    """
     words = example.source.words
     votes: list[list[int]] = [[] for _ in words]
     for token, word in enumerate(words_of_tokens(words, example.offsets)):
         if word >= 0:
             votes[word].append(int(predicted[token]))
     nothing = "O" if "O" in names else names[0]
-    return [names[majority(own)] if own else nothing for own in votes]
-
-
-def prompt_of(question: str) -> str:
-    """Return what is put before the context, as in the paper's evaluation."""
-    return f"Question: {question}\nContext: "
+    return [names[Counter(own).most_common(1)[0][0]] if own else nothing for own in votes]
 
 
 def answer_examples(rows: Iterable[AnsweredQuestion], tokenizer: Tokenizer, form: str, limit: int) -> list[Example]:
@@ -260,7 +257,7 @@ def answer_examples(rows: Iterable[AnsweredQuestion], tokenizer: Tokenizer, form
     """
     found = []
     for row in rows:
-        prompt = prompt_of(row.question)
+        prompt = f"Question: {row.question}\nContext: "  # as in the paper's evaluation
         ids, offsets = tokenizer.encode(prompt + row.context)
         offsets = offsets - len(prompt)
         if offsets[min(limit, len(ids)) - 1, 1] <= 0:
@@ -322,13 +319,9 @@ def answer_text(example: Example, tokens: np.ndarray) -> str:
 
 def collate(examples: Sequence[Example]) -> dict[str, torch.Tensor]:
     """Pad examples to a batch: `input_ids` and `attention_mask` int64 `[B, T]`, and their labels."""
-    width = max(len(example.ids) for example in examples)
 
     def padded(rows: list[np.ndarray], value: int) -> torch.Tensor:
-        out = np.full((len(rows), width), value, np.int64)
-        for target, row in zip(out, rows, strict=True):
-            target[: len(row)] = row
-        return torch.from_numpy(out)
+        return pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True, padding_value=value)
 
     batch = {
         "input_ids": padded([example.ids for example in examples], 0),
@@ -490,7 +483,7 @@ def train_task(
         where the run was interrupted.
 
     Raises:
-        ConfigError: settings are out of range, or the run folder holds another run.
+        ConfigError: settings are out of range, the memory is not enough, or the run folder holds another run.
         InputError: fewer rows than a batch, a loss that is not a number, or a resume that does not fit.
     """
     settings.check()
@@ -506,6 +499,18 @@ def train_task(
         per_device_train_batch_size=settings.batch_size,
         accelerator_config={"split_batches": True},
         remove_unused_columns=False,
+    )
+    size = settings.batch_size // arguments.world_size or 1
+    longest = max(task.train, key=lambda example: len(example.ids))
+    tokens, sample = len(longest.ids), {name: value.to(task.model.device) for name, value in collate([longest]).items()}
+    check_memory(
+        task.model,
+        lambda: task.model(**sample),
+        tokens,
+        size * tokens,
+        arguments.device,
+        f"{size} rows are read at once, and the longest has {tokens:,} tokens",
+        "batch_size or length",
     )
     run = RunFolder(folder, asdict(settings), data, resume=resume, main=arguments.process_index == 0)
     callback = RunCallback(run, units_per_step=settings.batch_size, unit="rows")
@@ -534,7 +539,7 @@ def train_task(
 
 
 class _Trainer(CheckedSteps, Trainer):
-    """transformers' Trainer with the checks that all runs share."""
+    pass
 
 
 def _split(

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from aveyb_retrieval.encoder.config import LOADING_ERRORS
@@ -164,31 +165,27 @@ def cache_vectors(
         if not shard_path(folder, number).exists():
             chosen = texts[start : start + shard_size]
             vectors = encode_with(teacher, chosen, precision=precision, kind=kind)
-            _write_array(shard_path(folder, number), vectors.astype(np.float16))
+            data = io.BytesIO()
+            np.save(data, vectors.astype(np.float16), allow_pickle=False)
+            _write(shard_path(folder, number), data.getvalue())
         if progress:
             progress("teacher", min(start + shard_size, len(texts)), len(texts), 0)
     return folder
 
 
 def _start_or_continue(folder: Path, settings: TeacherSettings) -> None:
-    path = folder / SETTINGS
+    path, now = folder / SETTINGS, asdict(settings)
     if not path.exists():
-        _write(path, (json.dumps(asdict(settings), indent=2) + "\n").encode())
+        _write(path, (json.dumps(now, indent=2) + "\n").encode())
         return
-    found = read_cache(folder)
-    different = [f for f, value in asdict(settings).items() if asdict(found)[f] != value]
-    if different:
-        was = {f: asdict(found)[f] for f in different}
-        now = {f: asdict(settings)[f] for f in different}
-        raise InputError(f"{path} was made with {was}, this run has {now}: choose another folder or delete this one")
+    was = asdict(read_cache(folder))
+    if different := [field for field in now if was[field] != now[field]]:
+        old, new = ({field: values[field] for field in different} for values in (was, now))
+        raise InputError(f"{path} was made with {old}, this run has {new}: choose another folder or delete this one")
 
 
-def read_vectors(folder: str | Path, *, allow_partial: bool = False) -> np.ndarray:
+def read_vectors(folder: str | Path) -> np.ndarray:
     """Read the cached vectors `[n, dim]` float16, in the order of the texts.
-
-    Args:
-        folder: of the cache.
-        allow_partial: take the complete shards from the front where later ones are still missing.
 
     Raises:
         InputError: the folder is not a cache, a shard is missing, or one has another shape.
@@ -199,8 +196,6 @@ def read_vectors(folder: str | Path, *, allow_partial: bool = False) -> np.ndarr
     for number, start in enumerate(range(0, settings.n_texts, settings.shard_size)):
         path = shard_path(folder, number)
         if not path.exists():
-            if allow_partial and shards:
-                break
             raise InputError(f"{path} is missing: the teacher's vectors are incomplete; run the caching step again")
         shard = np.load(path, allow_pickle=False)
         rows = min(settings.shard_size, settings.n_texts - start)
@@ -216,13 +211,6 @@ def _write(path: Path, data: bytes) -> None:
     write_atomic(path, data, tag=f".{os.getpid()}")  # another process may write the same
 
 
-def _write_array(path: Path, array: np.ndarray) -> None:
-    """Write an array as .npy, whole or not at all."""
-    data = io.BytesIO()
-    np.save(data, array, allow_pickle=False)
-    _write(path, data.getvalue())
-
-
 def shard_path(folder: str | Path, number: int) -> Path:
     """Return where shard `number` is kept."""
     return Path(folder) / f"vectors-{number:05d}.npy"
@@ -236,12 +224,10 @@ def read_cache(folder: str | Path) -> TeacherSettings:
     """
     path = Path(folder) / SETTINGS
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        prompts = found.pop("prompts", None)
-        return TeacherSettings(**found, prompts=None if prompts is None else tuple(prompts))
+        return msgspec.json.decode(path.read_bytes(), type=TeacherSettings)
     except FileNotFoundError:
         raise InputError(f"{path} is missing: {folder} does not hold teacher vectors") from None
-    except (json.JSONDecodeError, TypeError) as error:
+    except msgspec.DecodeError as error:
         raise InputError(f"{path} cannot be read ({error}); delete the folder and cache the vectors again") from error
 
 

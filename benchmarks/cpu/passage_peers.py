@@ -1,31 +1,124 @@
-"""What the passages of vectors are compared with: words, both fused, and an index of ours through `Retriever`.
+"""Passages ranked by a score of each of them: vectors, words, and both fused, to compare an index with.
 
-Words, too, are scored exactly; `IndexPassages` measures the product instead, from build to search.
+Ties go to the passage that comes first in the corpus.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.eval.base import DEFAULT_MODE, SystemInfo, fingerprint_of, info_fingerprint
+from aveyb_retrieval.eval.base import SystemInfo, fingerprint_of, info_fingerprint
+from aveyb_retrieval.eval.build import indexed
 from aveyb_retrieval.eval.encoders import LoadOptions
-from aveyb_retrieval.eval.passages import PassageTable, Scorer, Scores, best_rows
-from aveyb_retrieval.eval.systems import bm25_modules, index_info, open_index
+from aveyb_retrieval.eval.systems import bm25_modules, index_info
 from aveyb_retrieval.eval.tasks import STANDARD, joined_text
+from aveyb_retrieval.indexes.vectors import StoredShards
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from aveyb_retrieval.eval.data import Corpus, Document
-    from aveyb_retrieval.eval.encoders import Chunker
+    from aveyb_retrieval.eval.encoders import AsMeasured, Chunker
     from aveyb_retrieval.eval.passages import Passage, Range
-    from aveyb_retrieval.indexes.types import EmbedderLike
+    from aveyb_retrieval.indexes.types import EncodedRow
+
+Scores = npt.NDArray[np.float32]
+
+
+class PassageTable:
+    """The passages of a corpus: row i is characters `spans[i]` of document `owners[i]`.
+
+    owners: `[m]` int64, positions in the corpus; spans: `[m, 2]` int64; offsets: `[n + 1]` int64, document j owns
+    rows offsets[j] to offsets[j + 1].
+    """
+
+    def __init__(self, corpus: Corpus, offsets: np.ndarray, spans: np.ndarray) -> None:
+        self._corpus = corpus
+        self.offsets = np.asarray(offsets)
+        self.spans = np.asarray(spans)
+        self.owners = np.repeat(np.arange(len(corpus)), np.diff(self.offsets))
+
+    def rows(self, documents: Iterable[str] | None) -> np.ndarray:
+        """Return the rows of some documents, or of all; a passage without text is left out, it cannot be shown."""
+        if documents is None:
+            rows = np.arange(len(self.spans))
+        else:
+            positions = sorted(self._corpus.positions[doc] for doc in documents)
+            rows = np.concatenate([np.arange(self.offsets[p], self.offsets[p + 1]) for p in positions])
+        return rows[self.spans[rows, 0] < self.spans[rows, 1]]
+
+    def passage(self, row: int) -> Passage:
+        """Return the passage of a row."""
+        start, end = (int(value) for value in self.spans[row])
+        return self._corpus.ids[self.owners[row]], start, end
+
+
+class Scorer(Protocol):
+    """Gives every passage of a table a score for a query."""
+
+    info: SystemInfo
+
+    @property
+    def table(self) -> PassageTable:
+        """The passages."""
+
+    def scores(self, queries: Sequence[str]) -> Iterator[Scores]:
+        """Yield the scores `[m]` of all passages for each query; -inf for a passage that is not found at all."""
+
+
+class VectorScorer:
+    """Cosines of a model's passages: late chunking's, or chunks encoded one by one."""
+
+    def __init__(self, model: AsMeasured, corpus: Corpus, folder: Path, *, name: str = "") -> None:
+        self._model = model
+        self._corpus = corpus
+        self._path = indexed(model, corpus, folder / "vectors", granularity=model.granularity)
+        info = index_info(self._path, mode="dense", options=LoadOptions(), name=name or model.model_name)
+        self.info = replace(info, settings={**info.settings, "chunks": model.chunks})
+
+    @cached_property
+    def _encoded(self) -> list[EncodedRow]:
+        found = {record.id: record.encoded for record in StoredShards(self._path).documents()}
+        return [encoded for name in self._corpus.ids if (encoded := found[name]) is not None]
+
+    @cached_property
+    def table(self) -> PassageTable:
+        """The passages that the model made."""
+        offsets = np.cumsum([0, *(len(encoded.spans) for encoded in self._encoded)])
+        return PassageTable(self._corpus, offsets, np.concatenate([encoded.spans for encoded in self._encoded]))
+
+    def scores(self, queries: Sequence[str]) -> Iterator[Scores]:
+        """Yield the cosines of all passages with each query."""
+        vectors = np.concatenate([encoded.passages for encoded in self._encoded])
+        for query in self._model.encode_queries(list(queries)):
+            yield vectors @ query
+
+
+class ExactPassages:
+    """Rank passages by one scorer, exactly."""
+
+    def __init__(self, scorer: Scorer, *, name: str = "") -> None:
+        """Rank by a scorer; reports call it `name`, else as the scorer is called."""
+        self._scorer = scorer
+        self.info = replace(scorer.info, name=name or scorer.info.name)
+
+    def search(
+        self, queries: Mapping[str, str], k: int, within: Mapping[str, Sequence[str]] | None = None
+    ) -> dict[str, list[Passage]]:
+        """Return at most `k` passages per query, best first; see `PassageSystem`."""
+        table = self._scorer.table
+        found = {}
+        for query, scores in zip(queries, self._scorer.scores(list(queries.values())), strict=True):
+            best = best_rows(scores, table.rows(within[query] if within else None), k)
+            found[query] = [table.passage(row) for row in best]
+        return found
 
 
 class WordScorer:
@@ -50,7 +143,7 @@ class WordScorer:
     @cached_property
     def table(self) -> PassageTable:
         """The chunks."""
-        spans = [self._chunker(document) for document in self._corpus]
+        spans = [self._chunker(document.text) for document in self._corpus]
         offsets = np.cumsum([0, *(len(ranges) for ranges in spans)])
         return PassageTable(self._corpus, offsets, np.array([r for ranges in spans for r in ranges], dtype=np.int64))
 
@@ -133,51 +226,14 @@ class FusedPassages:
         )
 
 
-class IndexPassages:
-    """Passages of an index of ours, searched end to end through `Retriever`.
-
-    Near copies are kept, because the marked answers of a question may repeat. A search within documents filters on
-    the metadata field `document`: build the index of `indexed_rows`.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        *,
-        mode: str = DEFAULT_MODE,
-        rerank: str | None = None,
-        options: LoadOptions | None = None,
-        model: EmbedderLike | None = None,
-        name: str = "",
-    ) -> None:
-        """Open an index; the arguments are those of `IndexSystem`, and `rerank` as in a search."""
-        self._path = path
-        self._search: dict[str, Any] = {"mode": mode, "unit": "passage", "fold": False, "rerank": rerank}
-        self._options = options or LoadOptions()
-        self._model = model
-        self._retriever: Any = None
-        self.info = index_info(path, mode=mode, rerank=rerank, options=self._options, name=name)
-
-    def search(
-        self, queries: Mapping[str, str], k: int, within: Mapping[str, Sequence[str]] | None = None
-    ) -> dict[str, list[Passage]]:
-        """Return at most `k` passages per query, best first; see `PassageSystem`."""
-        if self._retriever is None:
-            self._retriever = open_index(self._path, self._model, self._options)
-        found = {}
-        for query, text in queries.items():
-            only = {"filter": {"document": {"$in": list(within[query])}}} if within else {}
-            hits = self._retriever.search(text, k=k, **self._search, **only)
-            found[query] = [(hit.id, *hit.span) for hit in hits]
-        return found
-
-
-def indexed_rows(corpus: Corpus) -> Iterator[dict[str, str]]:
-    """Yield the documents of a corpus for `build_index`, each with its id as the metadata field `document`."""
-    for document in corpus:
-        yield {"_id": document.id, "title": document.title, "text": document.text, "document": document.id}
-
-
 def _chunk_texts(document: Document, ranges: Sequence[Range]) -> list[str]:
     texts = [document.text[start:end] for start, end in ranges]
     return [joined_text(document._replace(text=texts[0]), STANDARD), *texts[1:]] if texts else []
+
+
+def best_rows(scores: Scores, rows: np.ndarray, k: int) -> list[int]:
+    """Return the `k` best of some rows by their scores, best first, ties by the lower row."""
+    from aveyb_retrieval.indexes.nearest.tiers import top
+
+    _, ids = top(scores[rows][None], rows[None], k)
+    return [int(row) for row in ids[0] if row >= 0]

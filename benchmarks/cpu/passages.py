@@ -22,25 +22,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from passage_peers import FusedPassages, IndexPassages, WordScorer
+from passage_peers import ExactPassages, FusedPassages, VectorScorer, WordScorer
 from quality import RESULTS, built, minilm_folder, with_documents
 
 from aveyb_retrieval import Embedder
 from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE, PassageSize
 from aveyb_retrieval.eval.base import fingerprint_of, info_fingerprint
+from aveyb_retrieval.eval.build import chunks_of, indexed
 from aveyb_retrieval.eval.data import load_dataset
-from aveyb_retrieval.eval.encoders import Chunker, EmbedderEncoder, load_encoder, word_chunks
-from aveyb_retrieval.eval.passages import (
-    SCOPES,
-    ExactPassages,
-    PassageScores,
-    PassageSystem,
-    VectorScorer,
-    chunks_of,
-    evaluate_passages,
-)
+from aveyb_retrieval.eval.encoders import AsMeasured, ChunkedModel, Chunker, load_measured, word_chunks
+from aveyb_retrieval.eval.passages import SCOPES, IndexPassages, PassageScores, PassageSystem, evaluate_passages
 from aveyb_retrieval.eval.report import write_text
-from aveyb_retrieval.eval.systems import VectorCache
 from aveyb_retrieval.eval.tasks import Task, make_task
 
 if TYPE_CHECKING:
@@ -60,20 +52,20 @@ def drawn(task: Task, documents: int | None) -> Task:
     return task if documents is None else with_documents(task, documents, seed=SEED)
 
 
-def peers(task: Task, cache: VectorCache, folder: Path, minilm: str) -> Iterator[PassageSystem]:
+def peers(task: Task, folder: Path, minilm: str) -> Iterator[PassageSystem]:
     """Yield BM25 on three chunkings, MiniLM on 110-word chunks, and its fusions with BM25."""
     bm25 = WordScorer(task.corpus, word_chunks(110), "110 words")
     yield ExactPassages(bm25)
     yield ExactPassages(WordScorer(task.corpus, word_chunks(200), "200 words"))
     yield ExactPassages(WordScorer(task.corpus, word_chunks(200, 50), "200 words, 50 shared"))
-    encoder = load_encoder(minilm, chunk_words=110)
-    dense = VectorScorer(encoder, task.corpus, cache, name="MiniLM, 110 words")
+    chunks = load_measured(minilm, chunk_words=110)
+    dense = VectorScorer(chunks, task.corpus, folder, name="MiniLM, 110 words")
     yield ExactPassages(dense)
     yield FusedPassages(bm25, dense, name="RRF of BM25 and MiniLM, 110 words")
     yield FusedPassages(bm25, dense, weight=0.4, name="0.4 MiniLM + 0.6 BM25, 110 words")
 
 
-def ours(task: Task, cache: VectorCache, folder: Path, minilm: str) -> Iterator[PassageSystem]:
+def ours(task: Task, folder: Path, minilm: str) -> Iterator[PassageSystem]:
     """Yield the default index, searched end to end with `unit="passage"`: by words and vectors, by either, reranked."""
     path = built(task, folder, passage_tokens=DEFAULT_SIZE.tokens, token_vectors="int8")
     for mode, what in MODES.items():
@@ -82,7 +74,7 @@ def ours(task: Task, cache: VectorCache, folder: Path, minilm: str) -> Iterator[
     yield IndexPassages(path, rerank="token-vectors", name="ours, default, reranked by int8 token vectors")
 
 
-def sizes(task: Task, cache: VectorCache, folder: Path, minilm: str) -> Iterator[PassageSystem]:
+def sizes(task: Task, folder: Path, minilm: str) -> Iterator[PassageSystem]:
     """Yield indexes of ours with smaller passages, and with overlap."""
     path = built(task, folder, passage_tokens=SMALL)
     yield IndexPassages(path, name=f"ours, words and vectors, {SMALL} tokens")
@@ -90,7 +82,7 @@ def sizes(task: Task, cache: VectorCache, folder: Path, minilm: str) -> Iterator
     yield IndexPassages(path, name=f"ours, words and vectors, {DEFAULT_SIZE.tokens} tokens, {OVERLAP} shared")
 
 
-def minilm_in_ours(task: Task, cache: VectorCache, folder: Path, minilm: str) -> Iterator[PassageSystem]:
+def minilm_in_ours(task: Task, folder: Path, minilm: str) -> Iterator[PassageSystem]:
     """Yield indexes of ours made by MiniLM, whose window holds about two passages of 128 tokens."""
     for late in (False, True):
         path = built(task, folder, model=minilm, passage_tokens=128, late=late)
@@ -100,19 +92,19 @@ def minilm_in_ours(task: Task, cache: VectorCache, folder: Path, minilm: str) ->
 
 
 def late_and_alone(
-    task: Task, cache: VectorCache, size: PassageSize | None, what: str
+    task: Task, folder: Path, size: PassageSize | None, what: str
 ) -> tuple[VectorScorer, VectorScorer, Chunker]:
     """Return ours on passages that have seen their document, on the same ones one by one, and what cuts them."""
-    late = EmbedderEncoder(Embedder.load(passage_size=size))
-    chunker = chunks_of(cache.encoded(late, task.corpus), task.corpus.positions)
-    alone = EmbedderEncoder(Embedder.load(precision="float32"), chunker=chunker, chunks=what)
-    return VectorScorer(late, task.corpus, cache), VectorScorer(alone, task.corpus, cache), chunker
+    late = AsMeasured(Embedder.load(passage_size=size))
+    chunker = chunks_of(indexed(late, task.corpus, folder / "vectors"))
+    alone = ChunkedModel(AsMeasured(Embedder.load(precision="float32")), chunker, what)
+    return VectorScorer(late, task.corpus, folder), VectorScorer(alone, task.corpus, folder), chunker
 
 
-def splits(task: Task, cache: VectorCache, folder: Path, minilm: str) -> Iterator[PassageSystem]:
+def splits(task: Task, folder: Path, minilm: str) -> Iterator[PassageSystem]:
     """Yield the embedded model's 256-token splits, scored exactly: by vectors, by words, and by both."""
     what = "splits of 256 tokens"
-    late, alone, chunker = late_and_alone(task, cache, None, what)
+    late, alone, chunker = late_and_alone(task, folder, None, what)
     words = WordScorer(task.corpus, chunker, what)
     yield ExactPassages(late, name=f"ours, {what}, late")
     yield ExactPassages(alone, name=f"ours, {what}, one by one")
@@ -120,16 +112,16 @@ def splits(task: Task, cache: VectorCache, folder: Path, minilm: str) -> Iterato
     yield FusedPassages(words, late, weight=0.4, name=f"0.4 ours, late + 0.6 BM25, {what}")
 
 
-def sentences(task: Task, cache: VectorCache, folder: Path, minilm: str) -> Iterator[PassageSystem]:
+def sentences(task: Task, folder: Path, minilm: str) -> Iterator[PassageSystem]:
     """Yield whole sentences as an index cuts them, scored exactly by vectors: with their document, or one by one."""
     for tokens in (DEFAULT_SIZE.tokens, 128):
         what = f"sentences of {tokens} tokens"
-        late, alone, _ = late_and_alone(task, cache, PassageSize(tokens), what)
+        late, alone, _ = late_and_alone(task, folder, PassageSize(tokens), what)
         yield ExactPassages(late, name=f"ours, {what}, late")
         yield ExactPassages(alone, name=f"ours, {what}, one by one")
 
 
-GROUPS: dict[str, Callable[[Task, VectorCache, Path, str], Iterator[PassageSystem]]] = {
+GROUPS: dict[str, Callable[[Task, Path, str], Iterator[PassageSystem]]] = {
     "peers": peers,
     "splits": splits,
     "sentences": sentences,
@@ -185,13 +177,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS, help="where passages.json and passages.md go")
     args = parser.parse_args()
     minilm = args.minilm or minilm_folder()
-    cache = VectorCache(args.cache)
     for name in args.sets:
         whole = make_task(load_dataset(str(args.data / name)))
         task = drawn(whole, args.documents or DOCUMENTS.get(name))
         for group in args.groups:
             rows = []
-            for system in GROUPS[group](task, cache, args.cache, minilm):
+            for system in GROUPS[group](task, args.cache, minilm):
                 for scope in SCOPES:
                     scores = scored(system, task, scope, args.cache)
                     rows.append({"set": name, "group": group, "scope": scope, "system": scores.name, **summary(scores)})

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,13 @@ import numpy as np
 from quality import MAX_QUERIES, RESULTS, SETS
 
 from aveyb_retrieval.cli.common import progress_bar
+from aveyb_retrieval.eval.build import exact_system, indexed
 from aveyb_retrieval.eval.data import load_dataset
-from aveyb_retrieval.eval.encoders import LoadOptions, load_encoder
+from aveyb_retrieval.eval.encoders import LoadOptions, load_measured
 from aveyb_retrieval.eval.report import write_text
 from aveyb_retrieval.eval.runner import run_system
-from aveyb_retrieval.eval.systems import DenseSystem, VectorCache
 from aveyb_retrieval.eval.tasks import make_task
+from aveyb_retrieval.indexes.vectors import StoredShards
 
 PRECISIONS = ("float32", "bfloat16")
 DEPTH = 10
@@ -53,18 +55,17 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     fingerprint = ""
     with progress_bar(True) as progress:
-        cache = VectorCache(args.cache, progress=progress)
+        folder = args.cache or Path(tempfile.mkdtemp())
         for name in args.sets:
             task = make_task(load_dataset(str(args.data / name)), max_queries=MAX_QUERIES)
             exact: tuple[np.ndarray, dict[str, dict[str, float]]] | None = None
             for precision in PRECISIONS:
-                encoder = load_encoder(args.model, options=LoadOptions(precision=precision))
-                system = DenseSystem(encoder, task.corpus, cache, granularity="both")
+                model = load_measured(args.model, options=LoadOptions(precision=precision))
+                system = exact_system(model, task.corpus, folder, progress=progress)
                 result, _ = run_system(system, task)
-                fingerprint = system.info.fingerprint
-                vectors = cache.encoded(system.encoder, task.corpus).documents
-                if vectors is None:
-                    raise SystemExit(f"{args.model} gives no document vectors")
+                fingerprint = model.fingerprint
+                stored = StoredShards(indexed(model, task.corpus, folder / "vectors")).documents()
+                vectors = np.stack([record.encoded.vector for record in stored if record.encoded is not None])
                 top = system.search(task.queries, DEPTH)
                 exact = exact or (vectors, top)
                 similar = cosines(vectors, exact[0])

@@ -27,19 +27,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from passage_peers import indexed_rows
 from rank_fusion import RRFSystem
 
 from aveyb_retrieval import Embedder, build_index
-from aveyb_retrieval.cli.common import progress_bar
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
 from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE
 from aveyb_retrieval.eval.base import fingerprint_of
+from aveyb_retrieval.eval.build import exact_system, indexed_rows
 from aveyb_retrieval.eval.data import load_dataset
-from aveyb_retrieval.eval.encoders import load_encoder, load_peer
+from aveyb_retrieval.eval.encoders import load_measured, load_peer
 from aveyb_retrieval.eval.report import write_html, write_text
 from aveyb_retrieval.eval.runner import Result, ResultCache, run_system
-from aveyb_retrieval.eval.systems import BM25System, DenseSystem, HybridSystem, IndexSystem, VectorCache
+from aveyb_retrieval.eval.systems import BM25System, IndexSystem
 from aveyb_retrieval.eval.tasks import Task, make_task
 from aveyb_retrieval.wording import plural
 
@@ -90,10 +89,10 @@ def with_documents(task: Task, documents: int, *, seed: int = 0) -> Task:
     )
 
 
-def systems(task: Task, args: argparse.Namespace, cache: VectorCache) -> Iterator[System]:
+def systems(task: Task, args: argparse.Namespace, folder: Path) -> Iterator[System]:
     """Yield the systems of the table on one set, of the groups that are asked for."""
     if "peers" in args.groups:
-        yield from peers(task, args, cache)
+        yield from peers(task, args, folder)
     if "ours" in args.groups:
         yield from indexes(task, args.cache, args.model)
     if "minilm" in args.groups and task.dataset in LONG:
@@ -101,19 +100,18 @@ def systems(task: Task, args: argparse.Namespace, cache: VectorCache) -> Iterato
         yield IndexSystem(path, name=f"index of MiniLM, passages of {WINDOWED} tokens, one by one")
 
 
-def peers(task: Task, args: argparse.Namespace, cache: VectorCache) -> Iterator[System]:
+def peers(task: Task, args: argparse.Namespace, folder: Path) -> Iterator[System]:
     """Yield BM25, MiniLM and their fusion."""
     bm25 = BM25System(task.corpus)
-    minilm = DenseSystem(load_peer(args.minilm), task.corpus, cache, name="MiniLM, cut at 256")
+    minilm = exact_system(load_peer(args.minilm), task.corpus, folder, name="MiniLM, cut at 256")
     yield bm25
     yield minilm
     yield RRFSystem([bm25, minilm], name="RRF of BM25 and MiniLM")
     if task.dataset in LONG:
-        chunks = load_encoder(args.minilm, chunk_words=CHUNK_WORDS)
+        chunks = load_measured(args.minilm, chunk_words=CHUNK_WORDS)
         name = f"MiniLM, {CHUNK_WORDS}-word chunks"
-        dense = DenseSystem(chunks, task.corpus, cache, granularity="passage", name=name)
-        yield dense
-        yield HybridSystem(bm25, dense, name=f"hybrid of BM25 and {name}")
+        yield exact_system(chunks, task.corpus, folder, name=name)
+        yield exact_system(chunks, task.corpus, folder, mode="hybrid", name=f"index of {name}")
 
 
 def indexes(task: Task, folder: Path | None, model: str) -> Iterator[System]:
@@ -184,15 +182,14 @@ def main() -> None:
     args.minilm = args.minilm or minilm_folder()
 
     results: list[Result] = []
-    with progress_bar(True) as progress:
-        cache = VectorCache(args.cache, progress=progress)
-        stored = ResultCache(args.cache) if args.cache else None
-        for name in args.sets:
-            task = make_task(load_dataset(str(args.data / name)), max_queries=MAX_QUERIES)
-            for system in systems(task, args, cache):
-                result, _ = run_system(system, task, cache=stored, only_missing=True)
-                results.append(result)
-                print(f"{name:<20} {system.info.name:<36} {result.score:.4f}  ({result.seconds:.1f} s)", flush=True)
+    folder = args.cache or Path(tempfile.mkdtemp())
+    stored = ResultCache(args.cache) if args.cache else None
+    for name in args.sets:
+        task = make_task(load_dataset(str(args.data / name)), max_queries=MAX_QUERIES)
+        for system in systems(task, args, folder):
+            result, _ = run_system(system, task, cache=stored, only_missing=True)
+            results.append(result)
+            print(f"{name:<20} {system.info.name:<36} {result.score:.4f}  ({result.seconds:.1f} s)", flush=True)
 
     command = "python benchmarks/cpu/quality.py"  # where files lie is nobody else's business
     machine = {

@@ -90,7 +90,7 @@ def test_modes_granularities_and_several_models(tmp_path, folder, invoke, toy_mo
     assert len(list((tmp_path / "runs").glob("toy.test.*.trec"))) == 2
     invoke("run", *common, "--mode", "hybrid", "--granularity", "document")
     [hybrid] = read_report(tmp_path / "r.json")
-    assert hybrid.system.settings["of"] == ["BM25", "toy, document"]
+    assert (hybrid.system.name, hybrid.system.kind) == ("toy, document", "hybrid")
     invoke("run", *common, "--chunk-words", "8")
     [chunks] = read_report(tmp_path / "r.json")
     assert (chunks.system.settings["granularity"], chunks.system.settings["chunks"]) == ("passage", "8 words")

@@ -12,7 +12,7 @@ from aveyb_retrieval import Embedder
 from aveyb_retrieval.cli.eval import main
 from aveyb_retrieval.eval.base import read_run
 from aveyb_retrieval.eval.data import Document
-from aveyb_retrieval.eval.encoders import LoadOptions, load_encoder
+from aveyb_retrieval.eval.encoders import LoadOptions, load_measured
 from aveyb_retrieval.eval.tasks import PAPER, STANDARD
 from tests.eval.toys import read_report, write_folder
 
@@ -35,7 +35,7 @@ def run(tmp_path, model_folder):
 
 def test_report_names_what_the_scores_depend_on(run):
     result, _ = run("--index-type", "none")
-    assert (result.system.precision, result.system.storage_dtype) == ("float32", None)
+    assert (result.system.precision, result.system.storage_dtype) == ("float32", "float32")
     assert result.system.model.endswith("random-avey")
     assert result.system.prompts == {"query": "find: ", "document": "text: "}
     assert result.system.max_tokens is None
@@ -48,20 +48,22 @@ def test_report_names_what_the_scores_depend_on(run):
 
 
 def test_the_embedded_model_is_measured_as_it_is_searched():
-    assert load_encoder("default").info.precision == "int8"
-    assert load_encoder("default", options=LoadOptions(precision="float32")).info.precision == "float32"
+    assert load_measured("default").precision == "int8"
+    assert load_measured("default", options=LoadOptions(precision="float32")).precision == "float32"
 
 
 def test_the_paper_protocol_reads_a_title_once(model_folder):
     """As one text with the document; an index reads it again where the text goes on."""
     document = Document("a", "A title of the text", "The pump runs. " * 60)
     for protocol, separator in ((STANDARD, "\n"), (PAPER, ". ")):
-        [encoded] = load_encoder(str(model_folder), protocol).encode_corpus([document])
+        [encoded] = load_measured(str(model_folder), protocol).encode_documents(
+            [(document.title + "\n", document.text)]
+        )
         whole = Embedder.load(model_folder)
         if protocol is PAPER:
             whole.prompts = {"query": "Query: ", "document": "Document: "}
         [as_one_text] = whole.encode_documents([("", document.title + separator + document.text)])
-        assert np.allclose(encoded.document, as_one_text.vector, atol=1e-5) == (protocol is PAPER)
+        assert np.allclose(encoded.vector, as_one_text.vector, atol=1e-5) == (protocol is PAPER)
 
 
 def test_an_index_ranks_as_exact_search_does(run):

@@ -6,21 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from passage_peers import FusedPassages, IndexPassages, WordScorer, indexed_rows
+from passage_peers import ExactPassages, FusedPassages, VectorScorer, WordScorer
 
 from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.eval.build import chunks_of, indexed, indexed_rows, late_against_fixed
 from aveyb_retrieval.eval.data import load_dataset
-from aveyb_retrieval.eval.encoders import EmbedderEncoder, word_chunks
-from aveyb_retrieval.eval.passages import (
-    ExactPassages,
-    VectorScorer,
-    chunks_of,
-    evaluate_passages,
-    late_against_fixed,
-    merge,
-    score_passages,
-)
-from aveyb_retrieval.eval.systems import VectorCache
+from aveyb_retrieval.eval.encoders import AsMeasured, ChunkedModel, word_chunks
+from aveyb_retrieval.eval.passages import IndexPassages, evaluate_passages, merge, score_passages
 from aveyb_retrieval.eval.tasks import make_task
 from tests.eval.toys import ToyEmbedder, write_folder
 
@@ -51,13 +43,20 @@ def task(tmp_path):
     return make_task(load_dataset(str(write_folder(tmp_path / "toy", spans=True))))
 
 
-def exact(encoder, task, cache=None):
-    return ExactPassages(VectorScorer(encoder, task.corpus, cache or VectorCache()))
+@pytest.fixture
+def exact(tmp_path):
+    """Passages of an index of the task's corpus, every one scored."""
+
+    def made(model, task):
+        path = indexed(model, task.corpus, tmp_path / "vectors", granularity=model.granularity)
+        return IndexPassages(path, mode="dense", model=model, exact=True)
+
+    return made
 
 
-def test_by_hand_on_the_toy_set(task):
+def test_by_hand_on_the_toy_set(task, exact):
     """The toy model ranks the passage that shares words with the query first."""
-    encoder = EmbedderEncoder(ToyEmbedder(split_words=10))
+    encoder = AsMeasured(ToyEmbedder(split_words=10))
     scores = evaluate_passages(exact(encoder, task), task, ks=(1, 2))
     assert scores.queries == 3
     text = task.corpus.get("d1").text
@@ -68,18 +67,16 @@ def test_by_hand_on_the_toy_set(task):
     assert scores.mean["precision@2"] < scores.mean["recall@2"]
 
 
-def test_scope_corpus_counts_other_documents_as_wrong(task):
-    encoder = EmbedderEncoder(ToyEmbedder())
-    system = exact(encoder, task)
+def test_scope_corpus_counts_other_documents_as_wrong(task, exact):
+    system = exact(AsMeasured(ToyEmbedder()), task)
     inside = evaluate_passages(system, task, ks=(5,))
     everywhere = evaluate_passages(system, task, ks=(5,), scope="corpus")
     assert everywhere.mean["precision@5"] < inside.mean["precision@5"]
     assert (inside.scope, everywhere.scope) == ("document", "corpus")
 
 
-def test_late_and_fixed_use_the_same_spans(task):
-    embedder = ToyEmbedder()
-    systems = late_against_fixed(lambda chunker: EmbedderEncoder(embedder, chunker=chunker), task.corpus, VectorCache())
+def test_late_and_fixed_use_the_same_spans(task, tmp_path):
+    systems = late_against_fixed(ToyEmbedder(), task, tmp_path)
     late, fixed = (evaluate_passages(system, task) for system in systems)
     assert late.name == "toy, late chunking"
     assert fixed.name == "toy, chunks one by one"
@@ -87,27 +84,26 @@ def test_late_and_fixed_use_the_same_spans(task):
     assert late.mean.keys() == fixed.mean.keys() >= {"precision@1", "recall@10", "iou@5", "hit@3"}
 
 
-def test_word_chunks_can_be_scored(task):
-    encoder = EmbedderEncoder(ToyEmbedder(), chunker=word_chunks(5), chunks="5 words")
+def test_word_chunks_can_be_scored(task, exact):
+    encoder = ChunkedModel(AsMeasured(ToyEmbedder()), word_chunks(5), "5 words")
     assert evaluate_passages(exact(encoder, task), task, ks=(10,)).mean["hit@10"] == 1.0
 
 
-def test_without_spans_it_says_so(tmp_path, task):
+def test_without_spans_it_says_so(tmp_path, task, exact):
     plain = make_task(load_dataset(str(write_folder(tmp_path / "plain"))))
     with pytest.raises(InputError, match=r"no spans.jsonl for the 3 queries of split 'test'"):
-        evaluate_passages(exact(EmbedderEncoder(ToyEmbedder()), plain), plain)
+        evaluate_passages(exact(AsMeasured(ToyEmbedder()), plain), plain)
     with pytest.raises(ConfigError, match=r"unknown scope"):
-        evaluate_passages(exact(EmbedderEncoder(ToyEmbedder()), task), task, scope="chapter")
+        evaluate_passages(exact(AsMeasured(ToyEmbedder()), task), task, scope="chapter")
 
 
-def test_chunks_may_share_words(task):
+def test_chunks_may_share_words():
     text = "a bb ccc dd e"
-    document = task.corpus.get("d1")._replace(text=text)
-    pieces = lambda *size: [text[a:b] for a, b in word_chunks(*size)(document)]
+    pieces = lambda *size: [text[a:b] for a, b in word_chunks(*size)(text)]
     assert pieces(2) == ["a bb", "ccc dd", "e"]
     assert pieces(3, 1) == ["a bb ccc", "ccc dd e"]  # and no third chunk of the shared word alone
     assert pieces(9, 4) == [text]
-    assert word_chunks(3, 1)(document._replace(text=" ")) == []
+    assert word_chunks(3, 1)(" ") == []
     with pytest.raises(ConfigError, match=r"an overlap of 2 words"):
         word_chunks(2, 2)
 
@@ -128,12 +124,12 @@ def test_words_find_passages_by_bm25_alone(task):
 
 
 @pytest.mark.parametrize("weight", [None, 0.4])
-def test_fused_passages(task, weight):
+def test_fused_passages(task, tmp_path, weight):
     """Words and vectors over the same passages; what either side alone puts first in both lists stays first."""
     pytest.importorskip("bm25s")
-    cache, encoder = VectorCache(), EmbedderEncoder(ToyEmbedder(split_words=5))
-    dense = VectorScorer(encoder, task.corpus, cache)
-    chunker = chunks_of(cache.encoded(encoder, task.corpus), task.corpus.positions)
+    model = AsMeasured(ToyEmbedder(split_words=5))
+    dense = VectorScorer(model, task.corpus, tmp_path)
+    chunker = chunks_of(indexed(model, task.corpus, tmp_path / "vectors"))
     words = WordScorer(task.corpus, chunker, "splits")
     fused = FusedPassages(words, dense, weight=weight)
     queries = {"q": "slow cooling glass"}
@@ -147,12 +143,12 @@ def test_fused_passages(task, weight):
     assert fused.info.settings["fusion"] == ("RRF" if weight is None else "weighted fusion (0.4 vectors)")
 
 
-def test_fused_scores_by_hand(task):
+def test_fused_scores_by_hand(task, tmp_path):
     """The weighted fusion is the index's: shares of the way from a passage at random to the best."""
     pytest.importorskip("bm25s")
-    cache, encoder = VectorCache(), EmbedderEncoder(ToyEmbedder(split_words=5))
-    dense = VectorScorer(encoder, task.corpus, cache)
-    chunker = chunks_of(cache.encoded(encoder, task.corpus), task.corpus.positions)
+    model = AsMeasured(ToyEmbedder(split_words=5))
+    dense = VectorScorer(model, task.corpus, tmp_path)
+    chunker = chunks_of(indexed(model, task.corpus, tmp_path / "vectors"))
     words = WordScorer(task.corpus, chunker, "splits")
     query = "sourdough bread and the moon"
     [cosines], [bm25] = dense.scores([query]), words.scores([query])

@@ -6,21 +6,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from passage_peers import IndexPassages, indexed_rows
 from rank_fusion import RRFSystem
 
 from aveyb_retrieval import build_index
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.eval import encoders, vectors
+from aveyb_retrieval.eval import encoders
 from aveyb_retrieval.eval.base import SystemInfo, info_fingerprint, rank
+from aveyb_retrieval.eval.build import exact_system, indexed, indexed_rows
 from aveyb_retrieval.eval.data import load_dataset
-from aveyb_retrieval.eval.encoders import EmbedderEncoder, word_chunks
+from aveyb_retrieval.eval.encoders import AsMeasured, ChunkedModel, word_chunks
+from aveyb_retrieval.eval.passages import IndexPassages
 from aveyb_retrieval.eval.runner import Result, ResultCache, Settings, result_key, run_system
-from aveyb_retrieval.eval.systems import BM25System, DenseSystem, HybridSystem, IndexSystem, VectorCache
+from aveyb_retrieval.eval.systems import BM25System, IndexSystem
 from aveyb_retrieval.eval.tasks import make_task
-from aveyb_retrieval.eval.vectors import DocumentVectors, EncodedCorpus, write_corpus
 from aveyb_retrieval.indexes.search import options, scoring
 from tests.eval.toys import ToyEmbedder, write_folder
 
@@ -30,122 +28,60 @@ def task(tmp_path):
     return make_task(load_dataset(str(write_folder(tmp_path / "toy"))))
 
 
-def _write(folder, counts, dim, rng, with_documents=True):
-    items = []
-    for count in counts:
-        document = rng.standard_normal(dim).astype(np.float32) if with_documents else None
-        passages = rng.standard_normal((count, dim)).astype(np.float32)
-        items.append(DocumentVectors(document, passages, np.zeros((count, 2), dtype=np.int64)))
-    write_corpus(folder, iter(items), dim, lambda: 0)
-    return items, EncodedCorpus(folder)
+def exact(model, task, folder, **options):
+    return exact_system(AsMeasured(model), task.corpus, folder, **options)
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    counts=st.lists(st.integers(0, 5), min_size=1, max_size=30),
-    k=st.integers(1, 12),
-    granularity=st.sampled_from(vectors.GRANULARITIES),
-    block=st.integers(1, 40),
-    seed=st.integers(0, 9),
-)
-def test_blocked_search_equals_one_matrix(tmp_path_factory, counts, k, granularity, block, seed):
-    counts = [*counts, 1]  # at least one passage
-    rng = np.random.default_rng(seed)
-    items, corpus = _write(tmp_path_factory.mktemp("v"), counts, 6, rng)
-    queries = rng.standard_normal((3, 6)).astype(np.float32)
-    expected = np.zeros((3, len(items)), dtype=np.float32)
-    for i, item in enumerate(items):
-        best = (queries @ item.passages.T).max(axis=1) if len(item.passages) else None
-        document = queries @ item.document
-        if granularity == "document":
-            expected[:, i] = document
-        elif granularity == "passage":
-            expected[:, i] = 0.0 if best is None else best
-        else:
-            expected[:, i] = document if best is None else np.maximum(document, best)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vectors, "_ROWS", block)
-        patch.setattr(vectors, "_QUERIES", 1 + block % 3)
-        positions, scores = vectors.search(corpus, queries, k, granularity)
-    wanted = -np.sort(-expected, axis=1)[:, :k]
-    np.testing.assert_allclose(scores, wanted, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(np.take_along_axis(expected, positions, axis=1), wanted, rtol=1e-5, atol=1e-6)
-    assert all(len(set(row)) == len(row) for row in positions.tolist())
+def pairs(task):
+    return [(f"{title}\n" if title else "", text) for _, title, text in task.corpus]
 
 
-@pytest.mark.parametrize("granularity", vectors.GRANULARITIES)
-@pytest.mark.parametrize("block", [7, 13, 30, 1000])
-def test_ties_do_not_depend_on_block_size(tmp_path, monkeypatch, granularity, block):
-    """Of 60 documents with four scores between them, the lower positions win at the edge of the best eight."""
-    levels = np.random.default_rng(0).permutation(np.repeat([1.0, 2.0, 3.0, 4.0], 15)).astype(np.float32)
-    items = [
-        DocumentVectors(np.array([x]), np.array([[x], [0.5]], np.float32), np.zeros((2, 2), dtype=np.int64))
-        for x in levels
-    ]
-    write_corpus(tmp_path, iter(items), 1, lambda: 0)
-    monkeypatch.setattr(vectors, "_ROWS", block)
-    positions, scores = vectors.search(EncodedCorpus(tmp_path), np.ones((5, 1), np.float32), 20, granularity)
-    expected = sorted(range(60), key=lambda i: (-levels[i], i))[:20]
-    assert positions.tolist() == [expected] * 5
-    assert scores.tolist() == [levels[expected].tolist()] * 5
-
-
-def test_scores_of_chosen_documents_are_those_of_search(tmp_path):
-    """Also where every passage points away from the query, or there is none."""
-    _, corpus = _write(tmp_path, [2, 0, 3, 1], 4, np.random.default_rng(3))
-    for query in np.random.default_rng(4).standard_normal((6, 4)).astype(np.float32):
-        for granularity in vectors.GRANULARITIES:
-            positions, scores = vectors.search(corpus, query[None], 4, granularity)
-            chosen = vectors.score_documents(corpus, query, positions[0], granularity)
-            np.testing.assert_allclose(chosen, scores[0], rtol=1e-5, atol=1e-6)
-    assert vectors.score_documents(corpus, query, np.array([], dtype=np.int64), "both").shape == (0,)
-
-
-def test_granularities_need_their_vectors(tmp_path):
-    _, corpus = _write(tmp_path, [2, 1], 4, np.random.default_rng(0), with_documents=False)
-    with pytest.raises(ConfigError, match=r"only chunks were encoded"):
-        vectors.search(corpus, np.ones((1, 4), np.float32), 1, "document")
-    _, whole = _write(tmp_path / "whole", [0, 0], 4, np.random.default_rng(0))
-    with pytest.raises(ConfigError, match=r"only whole documents were encoded"):
-        vectors.search(whole, np.ones((1, 4), np.float32), 1, "both")
-    with pytest.raises(ConfigError, match=r"unknown granularity"):
-        vectors.search(corpus, np.ones((1, 4), np.float32), 1, "token")
-
-
-def test_dense_system_finds_the_right_documents(task):
-    system = DenseSystem(EmbedderEncoder(ToyEmbedder()), task.corpus, VectorCache())
+def test_every_vector_is_scored(task, tmp_path):
+    system = exact(ToyEmbedder(), task, tmp_path, granularity="document")
     result, run = run_system(system, task)
     assert rank(run["q2"])[0] == "d2"
     assert result.mean["ndcg@10"] > 0.9
-    assert result.system.settings == {
-        "title_separator": "\n",
-        "chunks": "passages",
-        "passage_size": "None",
-        "granularity": "document",
-    }
+    settings = result.system.settings
+    assert (settings["chunks"], settings["granularity"], settings["exact"]) == ("passages", "document", True)
     assert result.relevant_words["q1"] == 16
+    toy = ToyEmbedder()
+    for granularity in ("document", "passage", "both"):
+        by_vectors = exact(toy, task, tmp_path, granularity=granularity).search(task.queries, len(task.corpus))
+        for query, encoded in zip(task.queries, toy.encode_queries(list(task.queries.values())), strict=True):
+            for (_, document), (name, *_) in zip(zip(pairs(task), toy.encode_documents(pairs(task)), strict=True),
+                                                 task.corpus, strict=True):  # fmt: skip
+                best = {"document": document.vector @ encoded, "passage": (document.passages @ encoded).max()}
+                expected = max(best.values()) if granularity == "both" else best[granularity]
+                assert by_vectors[query][name] == pytest.approx(expected, abs=1e-5)
+
+
+def test_granularities_need_their_vectors(task, tmp_path):
+    chunks = ChunkedModel(AsMeasured(ToyEmbedder()), word_chunks(4), "4 words")
+    with pytest.raises(ConfigError, match=r"with chunks '4 words' makes only vectors of passages"):
+        exact_system(chunks, task.corpus, tmp_path, granularity="document")
 
 
 def test_title_goes_on_its_own_line_and_chunks_carry_it_once(task):
     whole = ToyEmbedder()
-    list(EmbedderEncoder(whole).encode_corpus(task.corpus))
+    list(AsMeasured(whole).encode_documents(pairs(task)))
     assert whole.seen[0].startswith("Bees\nHoney")
     assert whole.seen[2].startswith("Tides")  # no title, no separator
     lone = ToyEmbedder()
-    vectors_ = list(EmbedderEncoder(lone, chunker=word_chunks(8), chunks="8 words").encode_corpus(task.corpus))
-    assert [len(v.passages) for v in vectors_] == [2, 2, 2, 2, 2]
+    found = list(ChunkedModel(AsMeasured(lone), word_chunks(8), "8 words").encode_documents(pairs(task)))
+    assert [len(encoded.passages) for encoded in found] == [2, 2, 2, 2, 2]
     assert lone.seen[:2] == [
         "Bees Honey bees dance to tell others where the",
         "flowers are. The dance points at the sun.",
     ]
-    first = vectors_[0].spans
+    first = found[0].spans
     assert task.corpus.get("d1").text[first[1, 0] : first[1, 1]] == "flowers are. The dance points at the sun."
-    assert vectors_[0].document is None
+    assert not found[0].vector.any()
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 7])
 def test_chunks_do_not_depend_on_how_they_are_grouped(task, monkeypatch, size):
-    make = lambda: EmbedderEncoder(ToyEmbedder(), chunker=word_chunks(4), chunks="4 words").encode_corpus(task.corpus)
+    chunked = ChunkedModel(AsMeasured(ToyEmbedder()), word_chunks(4), "4 words")
+    make = lambda: chunked.encode_documents(pairs(task))
     expected = list(make())
     monkeypatch.setattr(encoders, "_TEXTS_PER_CALL", size)
     for found, wanted in zip(make(), expected, strict=True):
@@ -154,12 +90,10 @@ def test_chunks_do_not_depend_on_how_they_are_grouped(task, monkeypatch, size):
 
 
 def test_word_chunks_of_odd_texts(task):
-    from aveyb_retrieval.eval.data import Document
-
     chunk = word_chunks(2)
-    assert chunk(Document("x", "", "")) == []
-    assert chunk(Document("x", "", "  \n ")) == []
-    assert chunk(Document("x", "", " a  bc\nd ")) == [(1, 6), (7, 8)]
+    assert chunk("") == []
+    assert chunk("  \n ") == []
+    assert chunk(" a  bc\nd ") == [(1, 6), (7, 8)]
     with pytest.raises(ConfigError, match=r"at least 1 word"):
         word_chunks(0)
 
@@ -167,13 +101,13 @@ def test_word_chunks_of_odd_texts(task):
 def test_vectors_are_cached_and_reused_only_when_asked(task, tmp_path):
     for reuse, texts in ((True, 5), (True, 0), (False, 5)):
         embedder = ToyEmbedder()
-        system = DenseSystem(EmbedderEncoder(embedder), task.corpus, VectorCache(tmp_path / "cache", reuse=reuse))
+        system = exact(embedder, task, tmp_path / "cache", reuse=reuse)
         system.search({"q": "bees"}, 3)
         system.search({"q": "glass"}, 3)
         assert len(embedder.seen) == texts + 2
     other = ToyEmbedder()
     other.prompts = {"query": "", "document": "D: "}
-    DenseSystem(EmbedderEncoder(other), task.corpus, VectorCache(tmp_path / "cache")).search({"q": "bees"}, 3)
+    exact(other, task, tmp_path / "cache").search({"q": "bees"}, 3)
     assert len(other.seen) == 5 + 1  # other prompts are another model
 
 
@@ -187,9 +121,9 @@ def test_an_interrupted_encoding_is_not_taken_for_complete(task, tmp_path):
 
     cache = tmp_path / "cache"
     with pytest.raises(KeyboardInterrupt):
-        DenseSystem(EmbedderEncoder(Dies()), task.corpus, VectorCache(cache)).search({"q": "bees"}, 3)
+        exact(Dies(), task, cache)
     embedder = ToyEmbedder()
-    run = DenseSystem(EmbedderEncoder(embedder), task.corpus, VectorCache(cache)).search({"q": "bees"}, 5)
+    run = exact(embedder, task, cache).search({"q": "bees"}, 5)
     assert len(embedder.seen) == 5 + 1
     assert len(run["q"]) == 5
 
@@ -258,6 +192,15 @@ def test_bm25_returns_only_documents_that_share_a_term(task):
     assert result.mean["ndcg@10"] > 0.9
 
 
+def test_a_corpus_of_stop_words_is_named(tmp_path):
+    pytest.importorskip("bm25s")
+    folder = write_folder(tmp_path / "toy")
+    rows = [f'{{"_id": "d{i}", "text": "the and of"}}\n' for i in range(1, 6)]
+    (folder / "corpus.jsonl").write_text("".join(rows))
+    with pytest.raises(InputError, match="BM25 finds no word in the corpus that is not a stop word"):
+        BM25System(load_dataset(str(folder)).corpus).search({"q": "moon"}, 3)
+
+
 class Fixed:
     def __init__(self, run, name="fixed"):
         self.run = run
@@ -278,11 +221,11 @@ def test_fusion_by_hand():
     assert hybrid.notices == ["a speaks", "b speaks"]
 
 
-def test_every_encoded_document_is_reported(task):
+def test_every_encoded_document_is_reported(task, tmp_path):
     seen = []
-    cache = VectorCache(progress=lambda *counts: seen.append(counts))
-    cache.encoded(EmbedderEncoder(ToyEmbedder()), task.corpus)
-    assert seen == [("toy: encoding", done, 5, 0) for done in (1, 2, 3, 4, 5)]
+    indexed(ToyEmbedder(), task.corpus, tmp_path, progress=lambda *counts: seen.append(counts))
+    assert max(done for _, done, total, _ in seen if total == 5) == 5
+    assert all(stage.startswith("toy: ") for stage, *_ in seen)
 
 
 def test_foreign_documents_and_silence_are_errors(task):
@@ -299,13 +242,15 @@ def test_missing_queries_are_counted(task):
     assert "2 judged queries without a hit: scored 0" in result.notices
 
 
-def test_cut_texts_are_announced(task):
+def test_cut_texts_are_announced(task, tmp_path):
     class Cuts(ToyEmbedder):
+        max_tokens = 9
+
         def encode_documents(self, documents):
             for encoded in super().encode_documents(documents):
                 yield replace(encoded, n_cut=7)
 
-    result, _ = run_system(DenseSystem(EmbedderEncoder(Cuts(), max_tokens=9), task.corpus, VectorCache()), task)
+    result, _ = run_system(exact(Cuts(), task, tmp_path), task)
     assert "toy: 5 of 5 texts cut at 9 tokens" in result.notices
 
 
@@ -339,34 +284,3 @@ def test_identical_ids_are_dropped_only_on_request(tmp_path):
     assert result.mean["mrr@10"] == 1.0
     assert run == {"d1": {"d3": 1.0}}
     assert any("dropped 1 hit with the query's own id" in notice for notice in result.notices)
-
-
-@pytest.mark.parametrize("granularity", vectors.GRANULARITIES)
-def test_weighted_hybrid_by_hand(task, tmp_path, granularity):
-    """Both scores of every candidate, as shares of the way from a document at random to the best one."""
-    lexical = BM25System(task.corpus)
-    dense = DenseSystem(
-        EmbedderEncoder(ToyEmbedder()), task.corpus, VectorCache(tmp_path / "vectors"), granularity=granularity
-    )
-    queries = {"q": "sourdough bread", "none": "zebra"}
-    run = HybridSystem(lexical, dense, weight=0.25, depth=1).search(queries, 1)
-    everything = dense.search(queries, len(task.corpus))
-    encoded = dense.cache.encoded(dense.encoder, task.corpus)
-    vectors = dense.encoder.encode_queries(list(queries.values()))
-    words = lexical.search(queries, 1)
-    for query, vector in zip(queries, vectors, strict=True):
-        nearest = max(everything[query].values())
-        background = float(np.mean(np.asarray(encoded.documents) @ vector))
-        expected = {}
-        for doc in {max(everything[query], key=everything[query].__getitem__), *words[query]}:
-            near = max(0.0, everything[query][doc] - background) / (nearest - background)
-            share = words[query].get(doc, 0.0) / max(words[query].values(), default=1.0)
-            expected[doc] = 0.25 * near + 0.75 * share
-        best = max(expected, key=expected.__getitem__)
-        assert run[query] == {best: pytest.approx(expected[best], abs=1e-5)}
-
-
-def test_a_hybrid_run_is_as_deep_as_it_is_asked_for(task, tmp_path):
-    dense = DenseSystem(EmbedderEncoder(ToyEmbedder()), task.corpus, VectorCache(tmp_path / "vectors"))
-    hybrid = HybridSystem(BM25System(task.corpus), dense, depth=1)
-    assert len(hybrid.search({"q": "zebra"}, len(task.corpus))["q"]) == len(task.corpus)

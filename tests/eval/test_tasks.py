@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from aveyb_retrieval.eval.build import exact_system
 from aveyb_retrieval.eval.data import load_dataset
-from aveyb_retrieval.eval.encoders import EmbedderEncoder, SentenceTransformerEncoder
+from aveyb_retrieval.eval.encoders import AsMeasured, PeerModel
 from aveyb_retrieval.eval.runner import run_system
-from aveyb_retrieval.eval.systems import DenseSystem, VectorCache
 from aveyb_retrieval.eval.tasks import PAPER, STANDARD, make_task
 from tests.eval.toys import DOCUMENTS, JUDGEMENTS, QUERIES, ToyEmbedder, write_folder, write_jsonl
 
@@ -43,14 +43,14 @@ def _paper_in_a_few_lines(queries, judgements, titled_texts, embedder):
     return total / len(queries)
 
 
-def test_paper_protocol(folder):
+def test_paper_protocol(folder, tmp_path):
     dataset = load_dataset(str(folder))
     titled = {d: f"{t}. {x}" if t else x for d, t, x in [*DOCUMENTS, *FILLER]}
     embedder = ToyEmbedder()
     scores = {}
     for protocol in (STANDARD, PAPER):
         task = make_task(dataset, protocol)
-        system = DenseSystem(EmbedderEncoder(embedder, protocol), task.corpus, VectorCache())
+        system = exact_system(AsMeasured(embedder, protocol), task.corpus, tmp_path, granularity="document")
         scores[protocol.name], _ = run_system(system, task)
     paper, standard = scores["paper"], scores["standard"]
     assert paper.score == pytest.approx(
@@ -93,13 +93,15 @@ def test_protocols_choose_prompts_and_keep_the_limit():
             return self.encode(["find: " + text for text in texts], prompt="", **options)
 
     model, prompts = Model(), {"query": "find: ", "document": ""}
-    embedder = SimpleNamespace(model=model, dim=2, prompts=prompts, fingerprint="f", precision="float32")
-    paper = SentenceTransformerEncoder(embedder, "m", PAPER)
-    assert paper.info.max_tokens == 256
+    embedder = SimpleNamespace(
+        model=model, model_name="m", dim=2, prompts=prompts, fingerprint="f", precision="float32"
+    )
+    paper = PeerModel(embedder, PAPER)
+    assert paper.max_tokens == 256
     paper.encode_queries(["x"])
     assert model.texts == ["Query: x"]
-    standard = SentenceTransformerEncoder(embedder, "m")
+    standard = PeerModel(embedder)
     standard.encode_queries(["x"])
     assert model.texts == ["find: x"]
-    assert standard.info.max_tokens == 256
-    assert standard.info.prompts == prompts
+    assert standard.max_tokens == 256
+    assert standard.prompts == prompts

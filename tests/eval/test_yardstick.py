@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aveyb_retrieval.eval.build import exact_system
 from aveyb_retrieval.eval.data import load_dataset
-from aveyb_retrieval.eval.encoders import load_encoder
+from aveyb_retrieval.eval.encoders import load_measured
 from aveyb_retrieval.eval.runner import run_system
-from aveyb_retrieval.eval.systems import BM25System, DenseSystem, VectorCache
+from aveyb_retrieval.eval.systems import BM25System
 from aveyb_retrieval.eval.tasks import PAPER, make_task
 from tests.eval.toys import write_folder
 
@@ -53,16 +54,16 @@ def test_sentence_transformers_model(tmp_path, minilm):
         file.write(long)
     dataset = load_dataset(str(folder))
     task = make_task(dataset)
-    system = DenseSystem(load_encoder(minilm), task.corpus, VectorCache())
+    system = exact_system(load_measured(minilm), task.corpus, tmp_path)
     result, _ = run_system(system, task)
     assert result.score > 0.9
     assert (result.system.max_tokens, result.system.precision) == (None, "float32")
     assert any("1 of 6 texts cut at the model's limit" in notice for notice in result.notices)
-    chunks = DenseSystem(load_encoder(minilm, chunk_words=50), task.corpus, VectorCache(), granularity="passage")
+    chunks = exact_system(load_measured(minilm, chunk_words=50), task.corpus, tmp_path)
     result, _ = run_system(chunks, task)
     assert not any("cut at" in notice for notice in result.notices)
-    assert load_encoder(minilm, PAPER).info.max_tokens == 256
-    assert load_encoder(minilm).info.fingerprint == load_encoder(minilm).info.fingerprint
+    assert load_measured(minilm, PAPER).max_tokens == 256
+    assert load_measured(minilm).fingerprint == load_measured(minilm).fingerprint
 
 
 def test_vectors_are_those_of_sentence_transformers(minilm):
@@ -70,4 +71,4 @@ def test_vectors_are_those_of_sentence_transformers(minilm):
 
     texts = ["a pendulum clock", "glass is sand"]
     expected = SentenceTransformer(minilm).encode(texts, normalize_embeddings=True)
-    np.testing.assert_allclose(load_encoder(minilm).encode_queries(texts), expected, atol=1e-6)
+    np.testing.assert_allclose(load_measured(minilm).encode_queries(texts), expected, atol=1e-6)

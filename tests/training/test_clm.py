@@ -99,6 +99,8 @@ def test_models_that_a_run_starts_from(tokenizer: AveyBTokenizer, tmp_path: Path
     AveyForCausalLM(AveyConfig.mini(vocab_size=17)).save_pretrained(tmp_path / "other")
     with pytest.raises(ModelError, match="has 360 ids, the model 17 embeddings"):
         causal_model(str(tmp_path / "other"), "mini", tokenizer, seed=4)
+    with pytest.raises(ConfigError, match="vocab_size is the vocabulary's, 360"):
+        causal_model(None, "mini", tokenizer, seed=4, fields={"vocab_size": 5})
     with pytest.raises(ConfigError, match="preset is 'tiny'"):
         causal_model(None, "tiny", tokenizer, seed=4)
 

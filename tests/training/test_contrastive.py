@@ -12,6 +12,7 @@ from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_tra
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
+from aveyb_retrieval.training import trainer
 from aveyb_retrieval.training.contrastive import (
     duplicate_labels,
     false_negatives,
@@ -240,9 +241,7 @@ def test_long_texts_are_cut_while_training_and_told(tokenizer, tmp_path: Path, c
 
 
 def test_a_step_that_would_not_fit_is_refused_before_it_starts(tokenizer, tmp_path: Path, monkeypatch) -> None:
-    from aveyb_retrieval.training import sentence_trainer
-
-    monkeypatch.setattr(sentence_trainer, "_free_bytes", lambda device: 1 << 16)
+    monkeypatch.setattr(trainer, "free_bytes", lambda device: 1 << 16)
     pairs = read_pairs([write(tmp_path / "a.jsonl", TRIPLETS)])
     with pytest.raises(ConfigError, match=r"8 texts are read at once, .* need about .* GiB of memory, and 0.0 GiB are"):
         train_contrastive(

@@ -14,6 +14,7 @@ from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_tra
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.training import distill
 from aveyb_retrieval.training.distill import DistillationLoss, batch_scores, train_distill
 from aveyb_retrieval.training.models import sentence_model
 from aveyb_retrieval.training.sentence_trainer import train_sentence_model
@@ -244,3 +245,14 @@ def test_sentence_model_views_any_folder(tokenizer: AveyBTokenizer, teacher: str
     assert view.prompts == {"query": "ask: ", "document": ""}
     assert view.get_embedding_dimension() == 48
     assert own.ranks == tokenizer.ranks
+
+
+def test_a_student_reads_its_own_prompts(
+    tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    student = make(tmp_path / "student", tokenizer)
+    student.prompts = {"query": "q: ", "document": "d: "}
+    asked: dict[str, object] = {}
+    monkeypatch.setattr(distill, "train_sentence_model", lambda *_, **options: asked.update(options))
+    train_distill(student, TEXTS, teacher, tmp_path / "run", data=DATA, settings=SETTINGS, device="cpu")
+    assert asked["prompts"] == {"text": "d: ", "query": "q: "}

@@ -39,7 +39,6 @@ def test_goes_on_where_it_was(teacher: str, tmp_path: Path) -> None:
     kept = (tmp_path / "vectors-00000.npy").stat().st_mtime_ns
     with pytest.raises(InputError, match=r"vectors-00001\.npy is missing"):
         read_vectors(tmp_path)
-    assert len(read_vectors(tmp_path, allow_partial=True)) == 10
     cache_vectors(TEXTS, tmp_path, model=teacher, shard_size=10)
     assert np.array_equal(read_vectors(tmp_path), whole)
     assert (tmp_path / "vectors-00000.npy").stat().st_mtime_ns == kept
