@@ -136,7 +136,7 @@ def _built_index(
     model: str, task: Task, options: ModelOptions, folder: Path, *, reuse: bool, progress: Progress
 ) -> System:
     """Build (or with `reuse` find) an index of the task's corpus, to be measured through `Retriever`."""
-    from aveyb_retrieval.indexes.changes.build import build_index
+    from aveyb_retrieval.indexes.changes.update import build_index
 
     embedder = load_embedder(model, options.load)
     named = options.index_type or "auto"

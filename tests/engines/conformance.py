@@ -26,7 +26,7 @@ import pytest
 
 from aveyb_retrieval.engines.publish import publish_index, unpublish_documents
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, InputError
-from aveyb_retrieval.indexes.changes.build import build_index
+from aveyb_retrieval.indexes.changes.update import build_index
 from aveyb_retrieval.indexes.search.retriever import Retriever
 from aveyb_retrieval.indexes.types import EncodedRow
 

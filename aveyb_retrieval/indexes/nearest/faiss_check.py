@@ -5,8 +5,8 @@
 reads what is expected of the files from FOLDER (written by `problems`) and prints, for each file in turn, one line with
 its problems as a list in JSON.
 
-`verify --deep` also gives it the stored vectors, of which some are searched for: a search of any type must find at least
-half of them.
+`verify --deep` also gives it the stored vectors, of which some are searched for: a file of any type must find half of
+them.
 """
 
 from __future__ import annotations
