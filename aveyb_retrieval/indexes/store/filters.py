@@ -82,7 +82,7 @@ def compile_filter(where: Filter) -> Condition:
     Raises:
         ConfigError: an operator is not known, or has a value of the wrong type.
     """
-    return _LanceFilters().compile(where)
+    return _IndexFilters().compile(where)
 
 
 def filter_key(where: Filter) -> str:
@@ -239,22 +239,22 @@ class _OwnFilters(FilterCompiler):
         return self.equal(field, "")
 
 
-class _LanceFilters(FilterCompiler):
+class LanceFilters(FilterCompiler):
     """Conditions on the column `metadata` of the table `documents`, as SQL/JSON paths.
 
     A path looks into lists by itself, so a condition on a field holds where an element satisfies it. Keys and values
     are JSON strings inside the path, and the path is one literal of SQL: nothing of a filter is syntax of either.
     """
 
-    own = _OwnFilters()
-
     def equal(self, field: str, value: Scalar) -> Condition:
+        """Some element of the field is this value."""
         if value == "":  # a path cannot hold an empty text
             element = f"coalesce(json_array_contains(metadata, {quoted(json_path(field))}, ''), false)"
             return join(" OR ", [_as_text(field, "= '\"\"'"), Condition(element, ())])
         return _some(field, "==", value)
 
     def one_of(self, field: str, values: Sequence[Scalar]) -> Condition:
+        """Some element of the field is one of these values."""
         parts = [self.equal(field, "")] if "" in values else []
         kinds: dict[str, list[Scalar]] = {}  # a path that compares one element with values of two types finds nothing
         for value in values:
@@ -267,6 +267,7 @@ class _LanceFilters(FilterCompiler):
         return join(" OR ", parts, empty=NOTHING)
 
     def compare(self, field: str, operator: str, value: str | int | float) -> Condition:
+        """Some element of the field is of the value's type and <, <=, > or >= it."""
         if value == "":
             above = _some(field, ">=", "\0")  # every other text
             return {"<": NOTHING, "<=": self.equal(field, ""), ">": above}.get(
@@ -275,9 +276,11 @@ class _LanceFilters(FilterCompiler):
         return _some(field, operator, value)
 
     def is_list(self, field: str) -> Condition:
+        """The field is a list."""
         return _as_text(field, "LIKE '[%'")
 
     def has_part(self, field: str, text: str) -> Condition:
+        """The field is a string that holds this text, letter by letter."""
         # it is stored as JSON: a part may not begin inside of an escape
         part = re.escape(json.dumps(text, ensure_ascii=False)[1:-1])
         pattern = quoted(rf'^"(\\u[0-9a-f]{{4}}|\\[^u]|[^\\])*{part}')
@@ -286,10 +289,18 @@ class _LanceFilters(FilterCompiler):
         )
 
     def exists(self, field: str) -> Condition:
+        """The field is there, even if it is null."""
         return _exists(json_path(field))
 
     def is_empty(self, field: str) -> Condition:
+        """The field is "", [], {}, null or missing."""
         return join(" OR ", [negate(self.exists(field)), _as_text(field, "IN ('\"\"', '[]', '{}', 'null')")])
+
+
+class _IndexFilters(LanceFilters):
+    """Conditions on metadata and on what is a document's own."""
+
+    own = _OwnFilters()
 
 
 def _quoted_text(field: str, value: Scalar) -> str:
