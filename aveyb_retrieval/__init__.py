@@ -29,7 +29,7 @@ _HOME = {
     "Result": "indexes.search.hits",
     "Retriever": "indexes.search.retriever",
     "add_documents": "indexes.changes.update",
-    "build_index": "indexes.changes.build",
+    "build_index": "indexes.changes.update",
     "build_on_ray": "indexes.cluster",
     "compact_index": "indexes.changes.change",
     "delete_documents": "indexes.changes.update",

@@ -20,11 +20,11 @@ from aveyb_retrieval.errors import IndexLockedError as IndexLockedError
 from aveyb_retrieval.errors import InputError as InputError
 from aveyb_retrieval.errors import ModelError as ModelError
 from aveyb_retrieval.errors import OptionalDependencyError as OptionalDependencyError
-from aveyb_retrieval.indexes.changes.build import build_index as build_index
 from aveyb_retrieval.indexes.changes.change import compact_index as compact_index
 from aveyb_retrieval.indexes.changes.change import tune_index as tune_index
 from aveyb_retrieval.indexes.changes.sync import sync_index as sync_index
 from aveyb_retrieval.indexes.changes.update import add_documents as add_documents
+from aveyb_retrieval.indexes.changes.update import build_index as build_index
 from aveyb_retrieval.indexes.changes.update import delete_documents as delete_documents
 from aveyb_retrieval.indexes.changes.update import update_metadata as update_metadata
 from aveyb_retrieval.indexes.changes.update import upsert_documents as upsert_documents

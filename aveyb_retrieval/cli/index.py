@@ -92,7 +92,7 @@ def build(out: Path, address: str | None, **arguments: Any) -> None:
     (.jsonl .json .csv .tsv .parquet; those of text also with .gz or .zst), globs, hf:OWNER/NAME for a data set of the
     Hugging Face hub, or - for JSON on standard input. If it is interrupted, run the same command again to continue.
     """
-    from aveyb_retrieval.indexes.changes.build import build_index
+    from aveyb_retrieval.indexes.changes.update import build_index
     from aveyb_retrieval.indexes.cluster import build_on_ray
 
     task = {name: value for name in ("of", "cpus", "gpus") if (value := arguments.pop(name)) is not None}
@@ -115,7 +115,7 @@ def build(out: Path, address: str | None, **arguments: Any) -> None:
 @WAIT
 def init(directory: Path, quiet: bool, **arguments: Any) -> None:
     """Make an index without documents in DIRECTORY, for `aveyb-index add` and `upsert`."""
-    from aveyb_retrieval.indexes.changes.build import build_index
+    from aveyb_retrieval.indexes.changes.update import build_index
 
     with progress_bar(not quiet) as progress:
         print_report(build_index([], directory, allow_empty=True, progress=progress, **arguments))
@@ -589,7 +589,7 @@ def tune(directory: Path, recall: float, **arguments: Any) -> None:
 @main.command()
 @click.argument("directory", type=PATH)
 @click.option("--repair", is_flag=True, help="Rebuild what can be rebuilt from the stored vectors.")
-@click.option("--deep", is_flag=True, help="Also compare texts, passages, words, vectors and FAISS codes.")
+@click.option("--deep", is_flag=True, help="Also compare texts, passages and words, and search FAISS files.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def verify(context: click.Context, directory: Path, repair: bool, deep: bool, as_json: bool) -> None:

@@ -346,7 +346,7 @@ class Address:
 
 
 class DocumentRow(NamedTuple):
-    """A document as it is stored: what `CollectionView` reads of it, `engines.facts` of its metadata, its words."""
+    """A document as it is stored: what `CollectionView` reads of it, `rows.describe` of its metadata, its words."""
 
     number: int
     rank: int

@@ -230,7 +230,7 @@ ALTER TABLE {schema}.{kind}_vectors ALTER vector SET STORAGE PLAIN;
 CREATE TABLE {schema}.{kind}_lists(key bytea NOT NULL, n integer NOT NULL, held bytea NOT NULL);
 ALTER TABLE {schema}.{kind}_lists ALTER held SET STORAGE EXTERNAL;
 """
-# A list of `engines.words` was written in one block for each batch: joined, up to BLOCK rows each.
+# A list of `pack_postings` was written in one block for each batch: joined, up to BLOCK rows each.
 _FINISH = """
 WITH written AS (DELETE FROM {schema}.{kind}_lists RETURNING *),
     parts AS (SELECT *, sum(n) OVER (PARTITION BY key ROWS UNBOUNDED PRECEDING) / {block} AS part FROM written)

@@ -364,7 +364,7 @@ class IndexModel:
 
     def index(self, corpus: Iterable[Mapping[str, Any]], **_: Any) -> None:
         """Build an index of MTEB's corpus (rows with `id`, `text`, optionally `title`)."""
-        from aveyb_retrieval.indexes.changes.build import build_index
+        from aveyb_retrieval.indexes.changes.update import build_index
         from aveyb_retrieval.indexes.search.retriever import Retriever
 
         rows = ({"_id": str(r["id"]), "title": r.get("title") or "", "text": r.get("text") or ""} for r in corpus)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from aveyb_retrieval import files
 from aveyb_retrieval.documents.corpus import STDIN, source_names
 from aveyb_retrieval.errors import AveyBError, ConfigError, EngineError, IndexLockedError, InputError, extra_for
-from aveyb_retrieval.indexes.changes.build import build_index
+from aveyb_retrieval.indexes.changes.update import build_index
 from aveyb_retrieval.indexes.model import BuildOptions, check_options
 from aveyb_retrieval.indexes.nearest.faiss_file import NONE
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory

@@ -9,9 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.changes.build import build_index
 from aveyb_retrieval.indexes.changes.change import compact_index
-from aveyb_retrieval.indexes.changes.update import Batch
+from aveyb_retrieval.indexes.changes.update import Batch, build_index
 from aveyb_retrieval.indexes.changes.verify import Verdict, verify_index
 from aveyb_retrieval.indexes.model import BuildOptions, check_options, check_wait
 from aveyb_retrieval.indexes.search.retriever import LocalEngine, Retriever

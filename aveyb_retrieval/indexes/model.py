@@ -84,21 +84,8 @@ def _place(model: str | Path | None) -> tuple[object, ...]:
     return (str(Path(model).resolve()), *((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in found))
 
 
-def limiting(model: EmbedderLike, max_tokens: int | None) -> EmbedderLike:
-    """Return the same model, reading so many tokens of a document; None: all. One without a limit stays as it is."""
-    if getattr(model, "max_tokens", max_tokens) == max_tokens:
-        return model
-    limited: Any = copy.copy(model)
-    limited.max_tokens = max_tokens
-    return limited
-
-
-def cutting(model: EmbedderLike, size: PassageSize | None) -> EmbedderLike:
-    """Return the same model, cutting passages of this size; None: in its own way.
-
-    Raises:
-        ConfigError: the model has no such choice.
-    """
+def _cutting(model: EmbedderLike, size: PassageSize | None) -> EmbedderLike:
+    """The same model, cutting passages of this size, or raises ConfigError; None: in its own way."""
     if isinstance(model, PassageCutter):
         return model if model.passage_size == size else model.with_passage_size(size)
     if size is not None:
@@ -106,19 +93,6 @@ def cutting(model: EmbedderLike, size: PassageSize | None) -> EmbedderLike:
             f"passage_tokens={size.tokens}: the model {model.model_name} cuts passages in its own way only"
         )
     return model
-
-
-def cut_as_asked(model: EmbedderLike, tokens: int | None, overlap: int | None, late: bool | None) -> EmbedderLike:
-    """Return the same model with the passages that were asked for; what was not asked for stays.
-
-    Raises:
-        ConfigError: the model has no such choice, or a size is out of range.
-    """
-    asked = {"tokens": tokens, "overlap": overlap, "late": late}
-    asked = {name: value for name, value in asked.items() if value is not None}
-    if not asked:
-        return model
-    return cutting(model, replace(getattr(model, "passage_size", None) or DEFAULT_SIZE, **asked))
 
 
 def pooling(model: EmbedderLike, after: int | None) -> EmbedderLike:
@@ -136,12 +110,8 @@ def pooling(model: EmbedderLike, after: int | None) -> EmbedderLike:
     return pooled
 
 
-def keeping_tokens(model: EmbedderLike, codec: TokenCodec | None) -> EmbedderLike:
-    """Return the same model, which also gives the token vectors of documents; None: without them.
-
-    Raises:
-        ConfigError: the model has none.
-    """
+def _keeping_tokens(model: EmbedderLike, codec: TokenCodec | None) -> EmbedderLike:
+    """The same model, which also gives the token vectors of documents, or raises ConfigError; None: without them."""
     if codec is None:
         return model
     if not isinstance(model, TokenEncoder):
@@ -150,6 +120,19 @@ def keeping_tokens(model: EmbedderLike, codec: TokenCodec | None) -> EmbedderLik
             "leave it out"
         )
     return model.with_token_codec(codec)
+
+
+def as_encoded(model: EmbedderLike, encoding: Encoding) -> EmbedderLike:
+    """Return the same model, making of documents what an index has of them.
+
+    Raises:
+        ConfigError: the model has no such choice.
+    """
+    if getattr(model, "max_tokens", encoding.max_tokens) != encoding.max_tokens:
+        limited: Any = copy.copy(model)
+        limited.max_tokens, model = encoding.max_tokens, limited
+    model = pooling(_cutting(model, encoding.passage_size), encoding.funnel)
+    return _keeping_tokens(model, encoding.token_codec)
 
 
 def load_recorded(places: Sequence[str], description: Mapping[str, Any], **options: Any) -> EmbedderLike:
@@ -447,9 +430,10 @@ def load_as_asked(options: Mapping[str, Any], *, batch_tokens: int | None = None
         max_tokens=options.get("max_tokens"),
         batch_tokens=batch_tokens,
     )
-    embedder = cut_as_asked(
-        embedder, options.get("passage_tokens"), options.get("passage_overlap"), options.get("late")
-    )
+    asked = {name: options.get(f"passage_{name}") for name in ("tokens", "overlap")} | {"late": options.get("late")}
+    asked = {name: value for name, value in asked.items() if value is not None}
+    if asked:
+        embedder = _cutting(embedder, replace(getattr(embedder, "passage_size", None) or DEFAULT_SIZE, **asked))
     embedder = pooling(embedder, options.get("funnel"))
     encoding = Encoding.of_model(
         embedder,
@@ -461,4 +445,4 @@ def load_as_asked(options: Mapping[str, Any], *, batch_tokens: int | None = None
         token_vectors=options.get("token_vectors"),
         **word_rules(options),
     )
-    return embedder, encoding
+    return _keeping_tokens(embedder, encoding.token_codec), encoding

@@ -29,7 +29,7 @@ from torch import nn
 from aveyb_retrieval.encoder.text.passages import cut_passages
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.files import write_atomic
-from aveyb_retrieval.indexes.changes.build import build_index
+from aveyb_retrieval.indexes.changes.update import build_index
 from aveyb_retrieval.indexes.model import load_model
 from aveyb_retrieval.indexes.search.options import Options
 from aveyb_retrieval.indexes.search.retriever import Retriever

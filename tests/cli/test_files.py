@@ -137,7 +137,7 @@ def test_an_interrupted_change_says_how_it_goes_on(
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("aveyb_retrieval.indexes.changes.build.build_index", interrupted)
+    monkeypatch.setattr("aveyb_retrieval.indexes.changes.update.build_index", interrupted)
     stopped = run("build", folder, "-o", tmp_path / "ix", "--quiet")
     assert stopped.exit_code == 130
     assert stopped.stderr == ("aveyb-index build: interrupted; the same command continues where this one stopped\n")

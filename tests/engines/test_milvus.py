@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 from aveyb_retrieval import Retriever, build_index, publish_index
 from aveyb_retrieval.cli.index import main
+from aveyb_retrieval.engines import publish
 from aveyb_retrieval.engines.milvus import FILTERS, MilvusCollection
 from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, InputError
-from aveyb_retrieval.indexes.search import publish
 from tests.engines.stands import EMBEDDER, MilvusLiteStand, PublishedCollection
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
@@ -204,7 +204,7 @@ def test_the_command_line_publishes_searches_and_removes(one: PublishedCollectio
         assert result.exit_code == code, result.output
         return result.output
 
-    run("encode", str(tmp_path / "corpus.jsonl"), "-o", str(tmp_path / "shards"), "--quiet")
+    run("build", str(tmp_path / "corpus.jsonl"), "-o", str(tmp_path / "shards"), "--index", "none", "--quiet")
     assert "2 documents (2 written now)" in run("publish", str(tmp_path / "shards"), "--to", url, "--quiet")
     assert "[lease]" in run("search", url, "how long is the notice period?", "-k", "1")
     assert json.loads(run("get", url, "loan"))["text"] == "Repay in rates."

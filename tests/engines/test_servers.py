@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 from aveyb_retrieval import Retriever, build_index, publish_index, unpublish_documents
 from aveyb_retrieval.cli.index import main
+from aveyb_retrieval.engines import publish
 from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, IndexLockedError, InputError
 from aveyb_retrieval.indexes.engine import open_writer
-from aveyb_retrieval.indexes.search import publish
 from aveyb_retrieval.indexes.vectors import StoredShards, encoded_of
 from tests.engines.stands import EMBEDDER, LocalStand, PostgresStand, PublishedCollection
 from tests.engines.test_searches import assert_same

@@ -18,10 +18,9 @@ from aveyb_retrieval import files
 from aveyb_retrieval.documents.folders import SourceFile, beir_corpus, list_folder, read_files, summary
 from aveyb_retrieval.documents.records import Notice, Record, Rejected, path_text
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, IndexLockedError, InputError
-from aveyb_retrieval.indexes.changes.build import build_index
 from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_change
 from aveyb_retrieval.indexes.changes.ingest import Ingestion, left_out_of
-from aveyb_retrieval.indexes.changes.update import open_model
+from aveyb_retrieval.indexes.changes.update import build_index, open_model
 from aveyb_retrieval.indexes.model import BuildOptions, SyncOptions, check_options, reading_of, writing_of
 from aveyb_retrieval.indexes.store.manifest import Changes, IndexDirectory, hold_visible, read_manifest
 from aveyb_retrieval.indexes.store.tables import Tables

@@ -11,7 +11,8 @@
 
 `vector` is a fixed-size list of d float32 or float16 of unit length, where the index keeps that kind; `codes` are those
 of the tokens, one row of bytes after the other, where it keeps them. What a change of metadata rewrites is in
-`documents` alone. A document's number, `doc`, is given once and never again; its passage `i` has `doc << 20 | i`.
+`documents` alone. Lance sorts the keys of JSON: metadata come back equal to what was given, types included, and in
+another order. A document's number, `doc`, is given once and never again; its passage `i` has `doc << 20 | i`.
 """
 
 from __future__ import annotations
