@@ -17,7 +17,6 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 
 from aveyb_retrieval.documents.records import FileOrigin, Pages
 from aveyb_retrieval.engines.rows import ascii_word, describe, kept_words
@@ -177,7 +176,7 @@ class CollectionView(ABC):
         if not rows:
             return StoredPassages.none(len(words))
         stored, starts, stops, *texts = zip(*rows, strict=True)
-        held = [held_words(pa.array(each), list(map(ascii_word, words))) for each in texts]
+        held = [held_words([text.encode() for text in each], list(map(ascii_word, words))) for each in texts]
         return StoredPassages.of(*map(np.array, (stored, starts, stops)), *held or [np.empty((len(rows), 0), np.bool_)])
 
     def shown_passages(self, numbers: Sequence[int]) -> dict[int, ShownPassage]:

@@ -1,4 +1,4 @@
-"""Vectors that are mapped from Lance's files are those that Lance itself reads, whatever was merged or deleted."""
+"""What is mapped from Lance's files is what Lance itself reads, whatever was merged or deleted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from aveyb_retrieval import build_index, compact_index, delete_documents, update_metadata, upsert_documents
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.store import dataset
-from aveyb_retrieval.indexes.store.dataset import FILES, LAYOUT, VECTOR, MappedVectors
+from aveyb_retrieval.indexes.store.dataset import FILES, LAYOUT, SPAN, VECTOR, WORDS, MappedTexts, MappedVectors
 from aveyb_retrieval.indexes.store.manifest import read_manifest
 from aveyb_retrieval.indexes.store.tables import Tables, fixed_lists
 from aveyb_retrieval.indexes.types import expand_passages
@@ -43,6 +43,11 @@ def test_they_are_what_lance_reads(dtype: str, tmp_path: Path, monkeypatch: pyte
             assert np.array_equal(table[stored.key].to_numpy(), tables.numbers(kind))
             expected = np.array(table[VECTOR].to_pylist(), dtype=np.float32)
             assert np.array_equal(tables.vectors(kind, tables.numbers(kind)), expected)
+        numbers = tables.numbers("passage")
+        table = tables.passages.take(numbers, [*SPAN, WORDS])
+        assert tables.passages.words(numbers) == [text.encode() for text in table[WORDS].to_pylist()]
+        starts, stops = (table[name].to_numpy() for name in SPAN)
+        assert np.array_equal(tables.passages.spans(numbers), np.stack([starts, stops], axis=1))
         rows = tables.documents.scan(["doc", "passages"]).to_pydict()
         pairs = np.array(sorted(zip(rows["doc"], rows["passages"], strict=True)))
         assert np.array_equal(tables.passage_numbers(rows["doc"]), expand_passages(pairs))
@@ -95,3 +100,41 @@ def test_another_layout_is_refused(tmp_path: Path) -> None:
     (file,) = made.get_fragments()[0].metadata.files
     with pytest.raises(IndexFormatError, match="laid out otherwise"):
         MappedVectors.open(tmp_path / "x" / "data" / file.path, VECTOR)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [" one "],
+        [" all are alike "] * 30,
+        [""] * 3,
+        [f" few {i} " for i in range(3)],
+        [f" text {i} " for i in range(300)],
+        [f" text {i % 7} " * 9 for i in range(200)],
+        [f" long text of many words {i}" * 60 for i in range(20_000)],
+        ["", " \u00fc ", " \u6f22\u5b57 " * 100, ""],
+    ],
+    ids=["one", "alike", "empty", "bytes", "short", "repeated", "pages", "other"],
+)
+def test_texts_of_every_size(texts: list[str], tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("n", pa.int64()), pa.field(WORDS, pa.large_string(), metadata=LAYOUT)])
+    rows = pa.table({"n": range(len(texts)), WORDS: texts}, schema=schema)
+    made = lance.write_dataset(rows, str(tmp_path / "x"), data_storage_version=FILES)
+    (file,) = made.get_fragments()[0].metadata.files
+    mapped = MappedTexts.open(tmp_path / "x" / "data" / file.path, WORDS)
+    wanted = np.random.default_rng(1).permutation(len(texts))
+    assert mapped.read(wanted) == [texts[row].encode() for row in wanted.tolist()]
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [["a", None, "b"] * 40, [None] * 5, ["c", None, *map(str, range(500))], [f" text {i} " * 50 for i in range(100)]],
+)
+def test_texts_that_are_null_or_compressed_are_refused(texts: list[str | None], tmp_path: Path) -> None:
+    layout = LAYOUT if None in texts else None
+    schema = pa.schema([pa.field("n", pa.int64()), pa.field(WORDS, pa.large_string(), metadata=layout)])
+    rows = pa.table({"n": range(len(texts)), WORDS: texts}, schema=schema)
+    made = lance.write_dataset(rows, str(tmp_path / "x"), data_storage_version=FILES)
+    (file,) = made.get_fragments()[0].metadata.files
+    with pytest.raises(IndexFormatError, match="laid out otherwise"):
+        MappedTexts.open(tmp_path / "x" / "data" / file.path, WORDS)

@@ -5,10 +5,11 @@ and `_Rows` maps numbers to addresses, fragment by fragment, so a new version co
 
 Lance never flushes files to the device; `Dataset.files` says which files a version is made of, so that the writer can.
 
-Vectors of a Lance data file, mapped: a row costs the copy of its bytes, where `take` costs milliseconds a call.
+Vectors and words of a Lance data file, mapped: a row costs the copy of its bytes, where `take` costs milliseconds.
 
-Lance's file format writes a column of fixed-size lists as it is, row after row, where the column asks for the layout
-"full zip" without compression and holds no nulls: each page is then an array `[n, d]` at a place in the file.
+Lance's file format writes a column as it is, row after row, where the column asks for the layout "full zip" without
+compression and holds no nulls: a page of fixed-size lists is then an array `[n, d]` at a place in the file; a page of
+texts are their lengths (eight bytes) and bytes, one after the other, and beside it the places of all.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from bisect import bisect_right
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -99,8 +101,12 @@ def session(path: Path, version: int = 0) -> lance.Session:
     return _session.caches
 
 
-LAYOUT = {b"lance-encoding:structural-encoding": b"fullzip", b"lance-encoding:compression": b"none"}
-"""What a field says of itself so that its vectors can be mapped."""
+LAYOUT = {
+    b"lance-encoding:structural-encoding": b"fullzip",
+    b"lance-encoding:compression": b"none",
+    b"lance-encoding:dict-divisor": b"1000000000",  # a page with fewer values than its rows by this would be numbered
+}
+"""What a field says of itself so that its vectors, or texts, can be mapped."""
 
 
 @dataclass(frozen=True)
@@ -155,15 +161,95 @@ class MappedVectors:
         out[places] = self.windows[first].view(self.dtype)
 
 
+@dataclass(frozen=True)
+class MappedTexts:
+    """The texts of one data file, deleted rows too.
+
+    Attributes:
+        starts: The row that each page begins with, `[p]`, ascending.
+        edges: Where each text of a page begins, its length first, and where the last one ends, `[p]` of `[n + 1]`.
+        pages: The bytes of each page, `[p]`.
+    """
+
+    starts: list[int]
+    edges: list[npt.NDArray[np.unsignedinteger]]
+    pages: list[npt.NDArray[np.uint8]]
+
+    @classmethod
+    def open(cls, path: Path, column: str) -> MappedTexts:
+        """Map a column of a data file.
+
+        Raises:
+            IndexFormatError: its texts are not laid out as this package has Lance write them.
+            OSError, ValueError: the file cannot be read.
+        """
+        from lance.file import LanceFileReader
+
+        about = LanceFileReader(str(path)).metadata()
+        place = about.schema.get_field_index(column)
+        found = about.columns[place].pages
+        if about.schema.field(place).metadata != LAYOUT:  # a compressed page has as many buffers
+            raise _unlike(path)
+        if any(len(page.buffers) < 2 for page in found):  # of equal texts, or of a single one, one is stored
+            texts = file_columns(path, [column])[column]
+            if texts.null_count:
+                raise _unlike(path)
+            return cls.of(texts.to_pylist())
+        mapped = np.asarray(np.memmap(path, np.uint8, "r"))
+        starts, edges, pages, rows = [], [], [], 0
+        for page in found:
+            if len(page.buffers) != 2:
+                raise _unlike(path)
+            data, places = page.buffers
+            width = next(size for size in (1, 2, 4, 8) if data.size < 1 << 8 * size)
+            if places.size % width or max(data.position + data.size, places.position + places.size) > len(mapped):
+                raise _unlike(path)
+            bounds = mapped[places.position : places.position + places.size].view(f"<u{width}")
+            first = int.from_bytes(mapped[data.position : data.position + 8].tobytes(), "little")
+            if len(bounds) < 2 or bounds[0] != 0 or bounds[1] != first + 8 or bounds[-1] != data.size:
+                raise _unlike(path)
+            starts.append(rows)
+            edges.append(bounds)
+            pages.append(mapped[data.position : data.position + data.size])
+            rows += len(bounds) - 1
+        if rows != about.num_rows:
+            raise _unlike(path)
+        return cls(starts, edges, pages)
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> MappedTexts:
+        """Lay out texts in memory as they are in a file."""
+        parts = [bytes(8) + text.encode() for text in texts]
+        edges = np.cumsum([0, *map(len, parts)]).astype(np.uint64)
+        return cls([0], [edges], [np.frombuffer(b"".join(parts), np.uint8)])
+
+    def read(self, rows: IntArray) -> list[bytes]:
+        """The texts of rows `[n]`, in UTF-8."""
+        found = []
+        for row in rows.tolist():
+            page = bisect_right(self.starts, row) - 1
+            edges, place = self.edges[page], row - self.starts[page]
+            found.append(self.pages[page][int(edges[place]) + 8 : int(edges[place + 1])].tobytes())
+        return found
+
+
+def file_columns(path: Path, columns: Sequence[str]) -> pa.Table:
+    """Columns of a data file, deleted rows too."""
+    from lance.file import LanceFileReader
+
+    return LanceFileReader(str(path), columns=list(columns)).read_all().to_table()
+
+
 def _unlike(path: Path) -> IndexFormatError:
     return IndexFormatError(
-        f"{path}: its vectors are laid out otherwise than this package writes them; build the index again"
+        f"{path}: its vectors or words are laid out otherwise than this package writes them; build the index again"
     )
 
 
 os.environ.setdefault("LANCE_LOG", "error")  # else every new dataset is a warning; read when Lance is imported
 
 WORDS, FORMS, VECTOR = "words", "forms", "vector"
+SPAN = ("start", "stop")
 HELD = "passages"  # a column of integers that is kept in memory, where a dataset has it
 
 FILES: Final = "2.2"  # the version of Lance's file format
@@ -193,6 +279,16 @@ class _Rows:
     def vectors(self) -> MappedVectors:
         """Their vectors."""
         return MappedVectors.open(self.file, VECTOR)
+
+    @cached_property
+    def words(self) -> MappedTexts:
+        """Their words."""
+        return MappedTexts.open(self.file, WORDS)
+
+    @cached_property
+    def spans(self) -> IntArray:
+        """The characters `[n, 2]` of passages in their documents' texts: kept in memory."""
+        return np.stack([column.to_numpy() for column in file_columns(self.file, SPAN).columns], axis=1)
 
     def find(self, wanted: IntArray) -> IntArray:
         """Rows of numbers `[n]`; -1 where this fragment does not have one."""
@@ -293,17 +389,37 @@ class Dataset:
             IndexFormatError: there never was a row of one of them, or a file is damaged.
         """
         out = np.empty((len(numbers), self.schema.field(VECTOR).type.list_size), np.float32)
+        for fragment, rows, places in self._stored(numbers):
+            fragment.vectors.read(rows, out, places)
+        return out
+
+    def spans(self, numbers: IntArray) -> IntArray:
+        """The columns `SPAN`, `[n, 2]`, of numbers `[n]`, as `vectors` reads its own."""
+        out = np.empty((len(numbers), 2), np.int64)
+        for fragment, rows, places in self._stored(numbers):
+            out[places] = fragment.spans[rows]
+        return out
+
+    def words(self, numbers: IntArray) -> list[bytes]:
+        """The column `WORDS` of passages, in UTF-8, of numbers `[n]`, as `vectors` reads its own."""
+        out = [b""] * len(numbers)
+        for fragment, rows, places in self._stored(numbers):
+            for place, text in zip(places.tolist(), fragment.words.read(rows), strict=True):
+                out[place] = text
+        return out
+
+    def _stored(self, numbers: IntArray) -> Iterator[tuple[_Rows, IntArray, IntArray]]:
+        """What `_find` yields, or an error where there never was a row of one of them."""
         left = len(numbers)
         with damage(self.path):
             for fragment, rows, places in self._find(numbers):
-                fragment.vectors.read(rows, out, places)
+                yield fragment, rows, places
                 left -= len(rows)
         if left:
             raise IndexFormatError(
                 f"{self.path}: the index has {left} numbers that are not stored; run `aveyb-index verify "
                 f"{self.path.parent}`"
             )
-        return out
 
     @cached_property
     def held(self) -> tuple[IntArray, IntArray]:

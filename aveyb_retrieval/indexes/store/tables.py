@@ -120,16 +120,10 @@ def texts_of_passages(text: str, spans: IntArray) -> list[str]:
     return [text[start : max(stop, end)] for (start, stop), end in zip(spans.tolist(), following, strict=False)]
 
 
-def held_words(stored: pa.ChunkedArray | pa.Array, words: Sequence[str]) -> BoolArray:
+def held_words(texts: Sequence[bytes], words: Sequence[str]) -> BoolArray:
     """Which of `t` words each of some stored texts `[n]` holds, `[n, t]`: one pass over all of them for a word."""
-    texts = pa.concat_arrays(stored.chunks) if isinstance(stored, pa.ChunkedArray) else stored
-    texts = texts.cast(pa.large_string())
     held = np.zeros((len(texts), len(words)), np.bool_)
-    if not len(texts):
-        return held
-    _, starts, data = texts.buffers()
-    ends = np.frombuffer(starts, np.int64)[texts.offset + 1 : texts.offset + len(texts) + 1]
-    together = b"" if data is None else data.to_pybytes()
+    ends, together = np.cumsum([len(text) for text in texts]), b"".join(texts)
     for column, word in enumerate(words):
         found, pattern = [], f" {word} ".encode()
         at = together.find(pattern)
@@ -183,7 +177,7 @@ def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
                 pa.field("heading", pa.string()),
                 pa.field("text", pa.large_string()),
                 pa.field("norm", pa.float32()),
-                pa.field(WORDS, pa.large_string()),
+                pa.field(WORDS, pa.large_string(), metadata=LAYOUT),
                 *of["passage"],
             ]
         ),
@@ -355,9 +349,9 @@ class Tables:
 
     def read_passages(self, numbers: IntArray, words: Sequence[str] = ()) -> StoredPassages:
         """Fetch passages `[n]` by number, with which of some words they hold; those that are not there are left out."""
-        rows = self.passages.take(numbers, ["start", "stop", *([WORDS] if words else [])])
-        held = held_words(rows[WORDS], words) if words else np.empty((rows.num_rows, 0), np.bool_)
-        return StoredPassages.of(rows["passage"].to_numpy(), rows["start"].to_numpy(), rows["stop"].to_numpy(), held)
+        numbers = np.sort(numbers[self._live("passage", numbers)])
+        held = held_words(self.passages.words(numbers) if words else [b""] * len(numbers), words)
+        return StoredPassages(numbers, self.passages.spans(numbers), held)
 
     def read_shown(self, numbers: Sequence[int]) -> dict[int, ShownPassage]:
         """What is shown of passages, by number; those that are not there are left out."""
@@ -386,13 +380,15 @@ class Tables:
 
     def live_vectors(self, kind: Kind, numbers: IntArray) -> tuple[IntArray, FloatArray]:
         """The same without those that are not there any more: numbers `[m]` and vectors `[m, d]`."""
-        if kind == "document":
-            live, _ = self._counts(numbers)
-        else:
-            live, counts = self._counts(numbers >> PASSAGE_BITS)
-            live &= numbers & (MAX_PASSAGES - 1) < counts
-        numbers = numbers[live]
+        numbers = numbers[self._live(kind, numbers)]
         return numbers, self.of(kind).vectors(numbers)
+
+    def _live(self, kind: Kind, numbers: IntArray) -> BoolArray:
+        """Which of documents or passages `[n]` are still there, `[n]`."""
+        if kind == "document":
+            return self._counts(numbers)[0]
+        live, counts = self._counts(numbers >> PASSAGE_BITS)
+        return live & (numbers & (MAX_PASSAGES - 1) < counts)
 
     def check_all(self, kind: Kind, wanted: IntArray, found: IntArray) -> None:
         """Raise IndexFormatError where some of the wanted documents or passages were not found."""
