@@ -50,7 +50,7 @@ _OF_TORCH = {
     "AveyBForTokenClassification": "encoder.network.heads",
     "AveyBModel": "encoder.network.model",
     "AveyConfig": "encoder.config",
-    "AveyForCausalLM": "encoder.avey.model",
+    "AveyForCausalLM": "encoder.network.avey",
 }
 
 

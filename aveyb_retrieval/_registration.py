@@ -38,9 +38,9 @@ def _register_models() -> None:
         AutoModelForTokenClassification,
     )
 
-    from aveyb_retrieval.encoder.avey.model import AveyForCausalLM
     from aveyb_retrieval.encoder.config import AveyBConfig, AveyConfig
     from aveyb_retrieval.encoder.network import heads
+    from aveyb_retrieval.encoder.network.avey import AveyForCausalLM
     from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
 
     AutoModel.register(AveyBConfig, AveyBModel, exist_ok=True)

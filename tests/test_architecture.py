@@ -19,7 +19,7 @@ BESIDE = {("eval", "training"), ("training", "eval")}
 # The same of the rooms of two folders, and of the files beside them.
 ROOMS = {
     "encoder": [
-        "folders", "device", "config", "text", "network", "avey", "onnx", "embedders",
+        "folders", "config", "text", "network", "onnx", "embedders",
     ],
     "indexes": [
         "types", "encoding", "store", "model", "vectors", "nearest", "engine", "changes", "cluster", "search", "index",

@@ -62,13 +62,16 @@ def model_folder(model: str | Path | None, *, fetch: bool = True) -> Path:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; an empty one where there is no file.
+    """Return the JSON object in a file, parsed once as long as it does not change; an empty one where there is no file.
 
     Raises:
         ModelError: the file holds anything else.
     """
-    if not path.is_file():
-        return {}
+    return dict(_object(path, _state(path))) if path.is_file() else {}
+
+
+@lru_cache(maxsize=16)
+def _object(path: Path, _state: tuple[int, ...]) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -97,8 +100,12 @@ def fingerprint(folder: Path, names: Iterable[str], settings: Mapping[str, str])
 
 def file_digest(path: Path) -> str:
     """SHA-256 (hex) of a file, which is read once as long as it does not change."""
+    return _digest(path, _state(path))
+
+
+def _state(path: Path) -> tuple[int, ...]:
     about = path.stat()
-    return _digest(path, (about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns))
+    return about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 
 @lru_cache(maxsize=64)

@@ -34,7 +34,7 @@ def activate(x: torch.Tensor, name: str, *, backend: Backend = "auto") -> torch.
         BackendError: `backend="triton"` cannot run: no Triton, no such device or dtype.
     """
     if name == "relu2" and not torch.compiler.is_compiling() and use_triton(backend, x, operation="relu2"):
-        from aveyb_retrieval.kernels.triton.activate import relu2_op
+        from aveyb_retrieval.kernels.triton.positionwise import relu2_op
 
         return relu2_op(x.contiguous())
     return enricher_activation(x, name)
@@ -67,7 +67,7 @@ def activate_around(
         BackendError: `backend="triton"` cannot run: no Triton, no such device or dtype.
     """
     if use_triton(backend, x, operation="activate_around"):
-        from aveyb_retrieval.kernels.triton.activate import activate_around_op
+        from aveyb_retrieval.kernels.triton.positionwise import activate_around_op
 
         found: torch.Tensor = activate_around_op(x, name, start, stop, norms)
         return found
@@ -118,7 +118,7 @@ def add_norm(
         BackendError: `backend="triton"` cannot run: no Triton, no such device or dtype.
     """
     if use_triton(backend, branch, operation="add_norm"):
-        from aveyb_retrieval.kernels.triton.norm import add_norm_op
+        from aveyb_retrieval.kernels.triton.positionwise import add_norm_op
 
         rows = (inner_contiguous(part).flatten(0, -2) for part in (branch, residual))
         x, normed = add_norm_op(*rows, alpha, weight, eps)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from transformers import PreTrainedModel
 
-from aveyb_retrieval.encoder.avey.model import AveyForCausalLM
 from aveyb_retrieval.encoder.config import AveyBConfig, AveyConfig
 from aveyb_retrieval.encoder.embedders.sentence_transformers import (
     PASSED_ON,
@@ -22,6 +21,7 @@ from aveyb_retrieval.encoder.embedders.sentence_transformers import (
     sentence_transformer,
 )
 from aveyb_retrieval.encoder.folders import is_released, model_folder
+from aveyb_retrieval.encoder.network.avey import AveyForCausalLM
 from aveyb_retrieval.encoder.network.checkpoints import read_settings
 from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer

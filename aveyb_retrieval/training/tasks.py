@@ -27,8 +27,9 @@ from aveyb_retrieval.encoder.network.heads import (
     AveyBForQuestionAnswering,
     AveyBForSequenceClassification,
     AveyBForTokenClassification,
+    sequence_ids,
+    write_template,
 )
-from aveyb_retrieval.encoder.text.pairs import sequence_ids, write_template
 from aveyb_retrieval.encoder.text.tokenizer import write_limit
 from aveyb_retrieval.encoder.text.wordpiece import load_tokenizer
 from aveyb_retrieval.errors import InputError

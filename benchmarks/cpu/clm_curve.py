@@ -27,8 +27,8 @@ from needle_lm import run_needles
 from perplexity import perplexities
 from transformers.trainer_utils import get_last_checkpoint
 
-from aveyb_retrieval.encoder.avey.model import AveyForCausalLM
 from aveyb_retrieval.encoder.config import AveyConfig
+from aveyb_retrieval.encoder.network.avey import AveyForCausalLM
 from aveyb_retrieval.training.pretraining import HELD_OUT, TRAIN, NextTokens, pretrain
 from aveyb_retrieval.training.run_folder import CHECKPOINTS, METRICS, MODEL, read_metrics
 from aveyb_retrieval.training.settings import CLMSettings

@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.table import Table
 
 from aveyb_retrieval.cli.common import Command
-from aveyb_retrieval.encoder.avey.model import AveyForCausalLM
-from aveyb_retrieval.encoder.device import check_device
+from aveyb_retrieval.encoder.embedders.embedder import check_device
 from aveyb_retrieval.encoder.folders import model_folder
+from aveyb_retrieval.encoder.network.avey import AveyForCausalLM
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.encoder.text.wordpiece import load_tokenizer
 from aveyb_retrieval.errors import ModelError

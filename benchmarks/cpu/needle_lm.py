@@ -21,7 +21,7 @@ from aveyb_retrieval.errors import ConfigError, InputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from aveyb_retrieval.encoder.avey.model import AveyForCausalLM
+    from aveyb_retrieval.encoder.network.avey import AveyForCausalLM
     from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 
 TASKS = ("passkey", "niah-1", "niah-2")

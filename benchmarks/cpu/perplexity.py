@@ -1,4 +1,4 @@
-"""Perplexity of a language model by length of text, as trained and strict (see `encoder/avey/model.py`).
+"""Perplexity of a language model by length of text, as trained and strict (see `encoder/network/avey.py`).
 
 As trained, all positions of a split share a ranking that has seen the whole split, so this figure is a little better
 than what generation gives; strict scores each position from its prefix alone, at S times the work, and is therefore
@@ -19,7 +19,7 @@ from aveyb_retrieval.errors import ConfigError, InputError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from aveyb_retrieval.encoder.avey.model import AveyForCausalLM
+    from aveyb_retrieval.encoder.network.avey import AveyForCausalLM
     from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 
 

@@ -52,7 +52,7 @@ SHAPES = {  # texts, tokens of each, ids
 def prepare(device: str) -> None:
     """Import what parts need, without touching the device."""
     if device == "cuda":
-        from aveyb_retrieval.kernels.triton import activate, dynamic_mix, maxsim, norm, static_mix  # noqa: F401
+        from aveyb_retrieval.kernels.triton import dynamic_mix, maxsim, positionwise, static_mix  # noqa: F401
 
 
 def random_model(config: AveyBConfig, dtype: torch.dtype, device: torch.device) -> InferenceModel:

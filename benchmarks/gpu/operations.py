@@ -16,8 +16,7 @@ from measure import ceilings, draw_ids, milliseconds, relative_error, replayed, 
 
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.kernels.dispatch import force_backend
-from aveyb_retrieval.kernels.late_interaction import late_interaction
-from aveyb_retrieval.kernels.maxsim import maxsim_selected, split_scores
+from aveyb_retrieval.kernels.maxsim import late_interaction, maxsim_selected, split_scores
 from aveyb_retrieval.kernels.mixing import (
     coupled_mix,
     dynamic_mix,

@@ -13,8 +13,8 @@ from language_model import main
 from needle_lm import TASKS, answer_greedily, make_needle, run_needles
 from perplexity import perplexities, token_stream
 
-from aveyb_retrieval.encoder.avey.model import AveyForCausalLM
 from aveyb_retrieval.encoder.config import AveyConfig
+from aveyb_retrieval.encoder.network.avey import AveyForCausalLM
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
 

@@ -18,12 +18,11 @@ from aveyb_retrieval import (
     upsert_documents,
     verify_index,
 )
-from aveyb_retrieval.encoder.network.token_codec import WIDTH, TokenCodec
+from aveyb_retrieval.encoder.network.token_codec import WIDTH, TokenCodec, late_interaction_numpy
 from aveyb_retrieval.encoder.text.passages import PassageSize
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.search import scoring
 from aveyb_retrieval.indexes.search.scoring import MARGIN, MAXSIM_CONFIDENCE
-from aveyb_retrieval.kernels.late_interaction_numpy import late_interaction_numpy
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 
@@ -99,7 +98,7 @@ def test_codes_have_the_documented_size_and_stand_for_the_documented_vectors(dim
 @pytest.mark.parametrize("storage", STORAGES)
 def test_torch_and_numpy_score_the_same(storage: str) -> None:
     torch = pytest.importorskip("torch")
-    from aveyb_retrieval.kernels.late_interaction import late_interaction
+    from aveyb_retrieval.kernels.maxsim import late_interaction
 
     rng, codec = np.random.default_rng(0), TokenCodec(256, storage)
     query, vectors = rng.standard_normal((7, 256), np.float32), rng.standard_normal((50, 256), np.float32)

@@ -24,8 +24,8 @@ from aveyb_retrieval.kernels.triton import (
     norm,
     static_mix,
 )
-from aveyb_retrieval.kernels.triton.configs import TABLE as TILES
-from aveyb_retrieval.kernels.triton.configs import Config, config_for
+from aveyb_retrieval.kernels.triton.tiles import TABLE as TILES
+from aveyb_retrieval.kernels.triton.tiles import Config, config_for
 from tests.kernels.ptx import Report, compile_kernel
 
 if TYPE_CHECKING:

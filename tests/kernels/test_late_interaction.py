@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from aveyb_retrieval.encoder.network import token_codec as module
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.kernels import late_interaction_numpy as module
-from aveyb_retrieval.kernels.late_interaction import late_interaction
+from aveyb_retrieval.kernels.maxsim import late_interaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable

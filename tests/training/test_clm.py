@@ -11,8 +11,8 @@ import torch
 from click.testing import CliRunner
 
 from aveyb_retrieval.cli.train import main
-from aveyb_retrieval.encoder.avey.model import AveyForCausalLM
 from aveyb_retrieval.encoder.config import AveyConfig
+from aveyb_retrieval.encoder.network.avey import AveyForCausalLM
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.training.models import causal_model

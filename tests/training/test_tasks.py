@@ -17,9 +17,10 @@ from aveyb_retrieval.encoder.network.heads import (
     AveyBForQuestionAnswering,
     AveyBForSequenceClassification,
     AveyBForTokenClassification,
+    sequence_ids,
+    write_template,
 )
 from aveyb_retrieval.encoder.network.model import AveyBModel
-from aveyb_retrieval.encoder.text.pairs import sequence_ids, write_template
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer, write_limit
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.search.rerank import cross_encode

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aveyb_retrieval.encoder.device import check_device
 from aveyb_retrieval.encoder.embedders.sentence_transformers import check_modules, identity, read_limit, read_prompts
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL, MODEL_FILES, fingerprint, model_folder
 from aveyb_retrieval.encoder.network.token_codec import TokenCodec, TokenCodes
@@ -29,7 +28,7 @@ from aveyb_retrieval.encoder.text.passages import (
 )
 from aveyb_retrieval.encoder.text.tokenizer import as_pairs, as_texts
 from aveyb_retrieval.encoder.text.wordpiece import load_tokenizer
-from aveyb_retrieval.errors import ConfigError, extra_for
+from aveyb_retrieval.errors import BackendError, ConfigError, extra_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -460,3 +459,28 @@ def _torch_model(folder: Path, device: str, precision: str) -> InferenceModel:
         from aveyb_retrieval.encoder.network.split_encoder import InferenceModel
     encoder = InferenceModel.load(folder)
     return encoder.to(device=device, dtype=getattr(torch, precision))
+
+
+def check_device(device: str) -> None:
+    """Check that this machine has the torch device of this name; the CPU needs no torch.
+
+    Raises:
+        ConfigError: torch has no device of this name.
+        BackendError: this machine, or this build of torch, has none.
+        OptionalDependencyError: torch is not installed.
+    """
+    if device == "cpu":
+        return
+    with extra_for(f"device {device!r}"):
+        import torch
+    try:
+        found = torch.device(device)
+    except RuntimeError as error:
+        raise ConfigError(f"device is {device!r}; give cpu, cuda, cuda:1 or another device of torch") from error
+    if found.type == "cuda" and not torch.cuda.is_available():
+        reason = "there is no GPU" if torch.version.cuda else "torch is built without CUDA"
+        raise BackendError(f"device {device!r}: {reason}; use cpu, or install a CUDA build of torch")
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise BackendError(f"device {device!r}: there are {torch.cuda.device_count()} GPUs, numbered from 0")
+    if found.type == "mps" and not torch.backends.mps.is_available():
+        raise BackendError(f"device {device!r}: this machine has none; use cpu")

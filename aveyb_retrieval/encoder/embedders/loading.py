@@ -6,8 +6,7 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.encoder.device import check_device
-from aveyb_retrieval.encoder.embedders.embedder import AUTO, Embedder
+from aveyb_retrieval.encoder.embedders.embedder import AUTO, Embedder, check_device
 from aveyb_retrieval.encoder.embedders.sentence_transformers import identity
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL, MODEL_FILES, fingerprint, model_folder, read_object
 from aveyb_retrieval.encoder.text.wordpiece import tokenizer_files
@@ -86,7 +85,7 @@ def _fingerprint(folder: Path) -> str:
     if is_aveyb(folder):
         return fingerprint(folder, (*MODEL_FILES, *tokenizer_files(folder)), identity(folder))
     with extra_for(f"{folder}, a sentence-transformers model"):
-        from aveyb_retrieval.encoder.embedders.sentence_models import model_files
+        from aveyb_retrieval.encoder.embedders.sentence_embedder import model_files
     return fingerprint(folder, model_files(folder), {"truncate_dim": "None"})
 
 

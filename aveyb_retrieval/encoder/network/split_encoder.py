@@ -27,8 +27,7 @@ from aveyb_retrieval.encoder.network.checkpoints import (
 )
 from aveyb_retrieval.encoder.network.cuda_graphs import CudaGraphs
 from aveyb_retrieval.encoder.network.funnel import Funnel
-from aveyb_retrieval.encoder.network.inference import fusable, intercepted, run_fused
-from aveyb_retrieval.encoder.network.layers import AveyBLayer, RMSNorm
+from aveyb_retrieval.encoder.network.layers import AveyBLayer, RMSNorm, fusable, intercepted, run_fused
 from aveyb_retrieval.encoder.network.layout import REPLAY_SIZES, group_widths, replay_places, replay_widths
 from aveyb_retrieval.encoder.network.ranker import Ranker, Retrieved
 from aveyb_retrieval.encoder.network.splits import BatchEncoder, SplitTable, padded_table, split_table

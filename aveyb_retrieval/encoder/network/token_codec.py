@@ -32,6 +32,7 @@ STORAGES = ("int8", "1bit")
 WIDTH = 128  # dimensions that are kept, where the model has as many
 _LEVELS = 127
 _BYTE = 8  # bits
+_BLOCK_ROWS = 4096  # document rows multiplied at once: they, and their products, stay in the processor's cache
 _MIN_NORM = 1e-12
 _SIGNS = (
     2 * np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.int8) - 1
@@ -145,3 +146,25 @@ class TokenCodec:
 
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
+
+
+def late_interaction_numpy(
+    query: npt.NDArray[np.float32], rows: npt.NDArray[Any], begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float32]:
+    """Score every document against one query, in blocks of whole documents; products are summed in float32.
+
+    Document i owns the rows `begins[i]` to `ends[i]` (int64 `[n]`, ascending) of `rows` `[R, D]`, whatever their type.
+    Returns float32 `[n]`; 0 for a document, or a query `[q, D]`, without tokens.
+    """
+    scores = np.zeros(len(begins), dtype=np.float32)
+    (present,) = np.nonzero(ends > begins)
+    begins, ends, first = begins[present], ends[present], 0
+    while len(query) and first < len(present):
+        after = max(first + 1, int(np.searchsorted(ends, begins[first] + _BLOCK_ROWS, side="right")))
+        origin = begins[first]
+        products = query @ rows[origin : ends[after - 1]].astype(np.float32, copy=False).T  # [q, rows]
+        # The maximum from each begin to its end, and from each end to the next begin, which is left out again.
+        bounds = np.stack([begins[first:after], ends[first:after]], 1).ravel()[:-1] - origin
+        scores[present[first:after]] = np.maximum.reduceat(products, bounds, axis=1)[:, ::2].sum(0)
+        first = after
+    return scores

@@ -25,8 +25,15 @@ import torch
 from aveyb_retrieval.encoder.folders import file_digest, model_folder
 from aveyb_retrieval.encoder.network.checkpoints import int8_table
 from aveyb_retrieval.encoder.network.split_encoder import InferenceModel, SplitEncoder
-from aveyb_retrieval.encoder.onnx.model import CHECKPOINT, EMBEDDING, FILES, METADATA, WEIGHTS, OnnxSettings
-from aveyb_retrieval.encoder.onnx.ranker import EmbeddingTable
+from aveyb_retrieval.encoder.onnx.model import (
+    CHECKPOINT,
+    EMBEDDING,
+    FILES,
+    METADATA,
+    WEIGHTS,
+    EmbeddingTable,
+    OnnxSettings,
+)
 from aveyb_retrieval.errors import ConfigError, ModelError, extra_for
 
 if TYPE_CHECKING:

@@ -127,7 +127,7 @@ PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]",
 GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 # The same with numbers cut into groups of three digits, so that a small vocabulary is not spent on years and prices.
 WORDS_PATTERN = GPT2_PATTERN.replace(r"\p{N}+", r"\p{N}{1,3}")
-# The same for text whose capitals are marks, each a token by itself (see `capitals.py`).
+# The same for text whose capitals are marks, each a token by itself (see `mark`).
 MARKED_PATTERN = r"[\x0e-\x10]|" + WORDS_PATTERN.replace(r"[^\s", r"[^\x0e-\x10\s")
 
 # BPE's cost grows faster than the length of one pre-token, and the pattern backtracks over white space. So runs without
@@ -184,7 +184,7 @@ class AveyBTokenizer(Vocabulary):
         pattern: pre-tokenization regular expression (no look-behind, no possessive quantifiers).
         special_tokens: name -> id, outside the ranks; holds at least [PAD] [UNK] [CLS] [SEP] [MASK].
         vocab_size: rows of the embedding table, at least highest id + 1.
-        capitals: "bytes", a capital is a character like any other | "marks", as in `capitals.py`.
+        capitals: "bytes", a capital is a character like any other | "marks", as `mark` makes them.
         name: shown in messages.
 
     Raises:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from aveyb_retrieval.encoder.network.token_codec import late_interaction_numpy
 from aveyb_retrieval.errors import ConfigError, extra_for
-from aveyb_retrieval.kernels.late_interaction_numpy import late_interaction_numpy
 from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _mean_best(
         return (scores / len(query)).tolist()
     import torch
 
-    from aveyb_retrieval.kernels.late_interaction import late_interaction
+    from aveyb_retrieval.kernels.maxsim import late_interaction
 
     asked, there = torch.from_numpy(query).to(device), torch.from_numpy(rows).to(device)
     there = there if there.is_floating_point() else there.half()  # kernels take floating types

@@ -19,9 +19,16 @@ import torch
 import triton
 import triton.language as tl
 
-from aveyb_retrieval.kernels.triton.configs import architecture, config_for
 from aveyb_retrieval.kernels.triton.static_mix import mix
-from aveyb_retrieval.kernels.triton.tiles import blocks, load_tile, power_of_two, precision, store_tile
+from aveyb_retrieval.kernels.triton.tiles import (
+    architecture,
+    blocks,
+    config_for,
+    load_tile,
+    power_of_two,
+    precision,
+    store_tile,
+)
 
 _MAX_PARTIALS = 64  # groups of contexts whose weight gradients are summed apart: bounds memory, fills the device
 _ALIGNED = 16  # columns: rows of A begin where a vector load may begin

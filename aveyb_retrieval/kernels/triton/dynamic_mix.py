@@ -25,12 +25,13 @@ import torch
 import triton
 import triton.language as tl
 
-from aveyb_retrieval.kernels.triton.configs import architecture, config_for
-from aveyb_retrieval.kernels.triton.operators import inference_operator
 from aveyb_retrieval.kernels.triton.static_mix import gated_grad, mix
 from aveyb_retrieval.kernels.triton.tiles import (
+    architecture,
     at_split,
     blocks,
+    config_for,
+    inference_operator,
     inverse_norm,
     larger,
     load_tile,

@@ -14,12 +14,13 @@ import torch
 import triton
 import triton.language as tl
 
-from aveyb_retrieval.kernels.triton.configs import architecture, config_for
-from aveyb_retrieval.kernels.triton.operators import inference_operator
 from aveyb_retrieval.kernels.triton.tiles import (
     activated,
+    architecture,
     at_split,
     blocks,
+    config_for,
+    inference_operator,
     larger,
     load_tile,
     own_rows,

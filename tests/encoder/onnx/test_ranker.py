@@ -10,9 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from aveyb_retrieval.encoder.network.splits import split_table
-from aveyb_retrieval.encoder.onnx import ranker
-from aveyb_retrieval.encoder.onnx.model import OnnxSettings
-from aveyb_retrieval.encoder.onnx.ranker import EmbeddingTable
+from aveyb_retrieval.encoder.onnx import model as ranker
+from aveyb_retrieval.encoder.onnx.model import EmbeddingTable, OnnxSettings
 from aveyb_retrieval.errors import ModelError
 from tests.encoder.models import small_config, small_model
 from tests.encoder.onnx.forms import store_table_in_int8

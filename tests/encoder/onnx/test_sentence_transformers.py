@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aveyb_retrieval.encoder.embedders.embedder import Embedder
-from aveyb_retrieval.encoder.embedders.onnx_sentence_transformers import onnx_sentence_transformer
+from aveyb_retrieval.encoder.embedders.sentence_embedder import onnx_sentence_transformer
 from aveyb_retrieval.errors import ModelError
 from tests.encoder.onnx.forms import cosines, save_model, texts
 

@@ -7,8 +7,8 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from aveyb_retrieval.encoder.avey.model import AveyForCausalLM
 from aveyb_retrieval.encoder.config import AveyConfig
+from aveyb_retrieval.encoder.network.avey import AveyForCausalLM
 from aveyb_retrieval.kernels.dispatch import force_backend
 from aveyb_retrieval.kernels.mixing import coupled_mix
 from aveyb_retrieval.kernels.triton.coupled_mix import coupled_mix_op

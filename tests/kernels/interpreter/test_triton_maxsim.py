@@ -10,7 +10,7 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from aveyb_retrieval.kernels import maxsim
-from aveyb_retrieval.kernels.late_interaction import late_interaction
+from aveyb_retrieval.kernels.maxsim import late_interaction
 
 EPS = 1e-12
 

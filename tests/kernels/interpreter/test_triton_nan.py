@@ -10,7 +10,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 from typing import TYPE_CHECKING
 
 from aveyb_retrieval.kernels import maxsim
-from aveyb_retrieval.kernels.late_interaction import late_interaction
+from aveyb_retrieval.kernels.maxsim import late_interaction
 from aveyb_retrieval.kernels.mixing import dynamic_mix, static_mix
 from aveyb_retrieval.kernels.positionwise import activate
 

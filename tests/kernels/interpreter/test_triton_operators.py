@@ -8,10 +8,9 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from aveyb_retrieval.kernels.mixing import dynamic_mix
-from aveyb_retrieval.kernels.triton.activate import activate_around_op, relu2_op
 from aveyb_retrieval.kernels.triton.dynamic_mix import dynamic_mix_op, dynamic_mix_over_gate_op
 from aveyb_retrieval.kernels.triton.maxsim import maxsim_selected_op
-from aveyb_retrieval.kernels.triton.norm import add_norm_op
+from aveyb_retrieval.kernels.triton.positionwise import activate_around_op, add_norm_op, relu2_op
 from aveyb_retrieval.kernels.triton.static_mix import static_mix_op, static_mix_over_gate_op
 
 # AOT dispatch, the fourth, compares compiled with eager runs: too slow in the interpreter.

@@ -8,8 +8,7 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.network.inference import fusable, run_fused
-from aveyb_retrieval.encoder.network.layers import AveyBLayer
+from aveyb_retrieval.encoder.network.layers import AveyBLayer, fusable, run_fused
 from aveyb_retrieval.kernels.dispatch import Backend, force_backend
 from aveyb_retrieval.kernels.mixing import dynamic_mix_over_gate, static_mix_over_gate
 from aveyb_retrieval.kernels.positionwise import activate, activate_around, add_norm, enricher_activation

@@ -1,1 +1,0 @@
-"""Avey, the causal model of the family."""

@@ -1,0 +1,50 @@
+"""Loading a model reads its configuration once and hashes its weights once."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from aveyb_retrieval import Retriever, build_index
+from aveyb_retrieval.encoder import folders
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_an_index_with_its_model_parses_and_hashes_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_index([{"_id": "a", "text": "the contract ends"}], tmp_path / "index")
+    folders._object.cache_clear()
+    folders._digest.cache_clear()
+    parsed: list[object] = []
+    hashed: list[Path] = []
+    loads, config = json.loads, (folders.DEFAULT_MODEL / "config.json").read_text()
+    weights = folders.DEFAULT_MODEL / "model.safetensors"
+
+    def counted_loads(text: object, *args: object, **kwargs: object) -> object:
+        parsed.extend([text] if text == config else [])
+        return loads(text, *args, **kwargs)  # type: ignore[arg-type]
+
+    real = folders._digest.__wrapped__
+
+    def counted_digest(path: Path, state: tuple[int, ...]) -> str:
+        hashed.append(path)
+        return real(path, state)
+
+    monkeypatch.setattr(json, "loads", counted_loads)
+    monkeypatch.setattr(folders, "_digest", folders.lru_cache(counted_digest))
+    with Retriever.load(tmp_path / "index") as retriever:
+        assert [hit.id for hit in retriever.search("contract", 1)] == ["a"]
+    assert len(parsed) == 1
+    assert hashed.count(weights) == 1
+
+
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{"a": 1}')
+    folders.read_object(path)["a"] = 5  # the caller's own
+    assert folders.read_object(path) == {"a": 1}
+    path.write_text('{"a": 22}')
+    assert folders.read_object(path) == {"a": 22}
