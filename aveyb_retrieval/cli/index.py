@@ -63,6 +63,7 @@ def _share(context: click.Context, parameter: click.Parameter, text: str | None)
 @click.command()
 @click.argument("corpus", nargs=-1)
 @click.option("-o", "--out", required=True, type=PATH, help="Directory of the index.")
+@click.option("--from", "from_index", metavar="INDEX", help="Encode the documents of an index anew, parsing nothing.")
 @VECTORS
 @MAKING
 @click.option("--allow-empty", is_flag=True, help="Make an index also where CORPUS holds no documents.")
@@ -149,7 +150,7 @@ def _insert(
     verbose: bool,
     **arguments: Any,
 ) -> None:
-    if not corpus and arguments["vectors"] is None:
+    if not corpus and arguments["vectors"] is None and arguments.get("from_index") is None:
         raise click.UsageError("give a CORPUS, or --vectors")
     with progress_bar(not quiet) as progress:
         report = change([Path(c) for c in corpus] or None, directory, progress=progress, **arguments)

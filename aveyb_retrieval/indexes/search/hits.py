@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from aveyb_retrieval.documents.pages import Page, Pages
-    from aveyb_retrieval.indexes.engines.base import EngineView
+    from aveyb_retrieval.documents.readers.boxes import Box
+    from aveyb_retrieval.documents.records import FileOrigin
+    from aveyb_retrieval.indexes.engines.base import EngineInfo, EngineView
     from aveyb_retrieval.indexes.search.sentences import Cited, Sentences, Span
     from aveyb_retrieval.indexes.store.tables import Part, StoredDocument
 
@@ -45,11 +47,15 @@ class _Shown:
         """The page as it is cited, such as "page iv" or "slide 3"; "" where the document has none."""
         return "" if self.page is None else f"{self.page_unit} {self.page_label}"
 
-    if not TYPE_CHECKING:
+    if TYPE_CHECKING:
+        _unread: _Unread
+    else:
 
         def __getattr__(self, name: str) -> Any:
             """Read what was not asked for before."""
             unread = self.__dict__.get("_unread")
+            if name == "_unread":
+                raise ConfigError("a copy of a hit does not know its index; ask the hit that the search gave")
             if unread is None or name not in LATER:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             value = self.__dict__[name] = getattr(unread, name)
@@ -239,6 +245,40 @@ class Hit(_Shown):
     best_sentence: tuple[int, int] | None = field(default_factory=lambda: None)
     index: str | None = None
 
+    def citation(self) -> dict[str, Any]:
+        """Return what `aveyb-index check --citation` checks years later, as JSON can hold it.
+
+        `id`, `span` and `quote` (the best sentence, else the passage, else the text), the file's `sha256`, and the
+        `build` and `version` of the index; None where there is none.
+
+        Raises:
+            ConfigError: this is a copy, which does not know its index.
+        """
+        start, stop = self.best_sentence or self.span or (0, len(self.text))
+        origin, info = self._unread.origin, self._unread.info
+        return {
+            "id": self.id,
+            "span": [start, stop],
+            "quote": self.text[start:stop],
+            "sha256": None if origin is None else origin.sha256,
+            "build": info.build or None,
+            "version": info.version,
+        }
+
+    def boxes(self) -> tuple[Box, ...]:
+        """Return where the best passage stands on the pages of its PDF: one rectangle for each line.
+
+        They are read from the original, which must be the file that was indexed. Words of a picture, which OCR found,
+        have none.
+
+        Raises:
+            InputError: there is no such file any more, it is no PDF or has changed.
+            ConfigError: this is a copy, which does not know its index.
+        """
+        from aveyb_retrieval.documents.readers.boxes import boxes_in_file
+
+        return boxes_in_file(self.id, self.text, self.span or (0, len(self.text)), self._unread.origin)
+
     def to_dict(self, *, text: bool = False) -> dict[str, Any]:
         """Return what JSON can hold; the whole text of the document only if asked for."""
         names = [each.name for each in fields(self) if text or each.name != "text"]
@@ -253,6 +293,7 @@ class Later:
     def __init__(self, view: EngineView, documents: Mapping[int, StoredDocument], sentences: Sentences) -> None:
         """Keep some documents by number, their view where it lasts, and what finds words and sentences."""
         self._view = view if view.lasting else None
+        self.info = view.info
         self._documents = documents
         self.sentences = sentences
 
@@ -293,6 +334,14 @@ class _Unread:
         if self._first is None:
             return {"heading": "", "headings": ()}.get(name)
         return getattr(self._first, name)
+
+    @property
+    def origin(self) -> FileOrigin | None:
+        return self._document.origin
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._later.info
 
     @property
     def text(self) -> str:
