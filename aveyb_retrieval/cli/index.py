@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aveyb_retrieval.cli import proof
+from aveyb_retrieval.cli.alerts import ALERTS, alerts, tell_alerts
 from aveyb_retrieval.cli.common import (
     CONTEXT,
     ENCODING,
@@ -124,21 +125,23 @@ def init(directory: Path, quiet: bool, **arguments: Any) -> None:
 @click.command()
 @INSERTING
 @VERBOSE
-def add(**arguments: Any) -> None:
+@ALERTS
+def add(directory: Path, receivers: dict[str, Any], **arguments: Any) -> None:
     """Add the documents of CORPUS to the index in DIRECTORY. Their ids must be new."""
     from aveyb_retrieval.indexes.changes.update import add_documents
 
-    _insert(add_documents, **arguments)
+    _insert(add_documents, directory, receivers=receivers, **arguments)
 
 
 @click.command()
 @INSERTING
 @VERBOSE
-def upsert(**arguments: Any) -> None:
+@ALERTS
+def upsert(directory: Path, receivers: dict[str, Any], **arguments: Any) -> None:
     """Add the documents of CORPUS and replace those whose ids exist. Only changed text is encoded."""
     from aveyb_retrieval.indexes.changes.update import upsert_documents
 
-    _insert(upsert_documents, **arguments)
+    _insert(upsert_documents, directory, receivers=receivers, **arguments)
 
 
 def _insert(
@@ -148,6 +151,7 @@ def _insert(
     corpus: tuple[str, ...],
     quiet: bool,
     verbose: bool,
+    receivers: dict[str, Any] | None = None,
     **arguments: Any,
 ) -> None:
     if not corpus and arguments["vectors"] is None and arguments.get("from_index") is None:
@@ -155,6 +159,8 @@ def _insert(
     with progress_bar(not quiet) as progress:
         report = change([Path(c) for c in corpus] or None, directory, progress=progress, **arguments)
     print_report(report, verbose=verbose)
+    if receivers is not None:
+        tell_alerts(directory, receivers)
     exit_if_incomplete(report)
 
 
@@ -216,6 +222,7 @@ def delete(directory: Path, ids: tuple[str, ...], ids_file: Any, **arguments: An
 @VERBOSE
 @WRITING
 @WAIT
+@ALERTS
 def sync(
     folder: Path,
     directory: Path,
@@ -225,6 +232,7 @@ def sync(
     fail_on: str,
     quiet: bool,
     verbose: bool,
+    receivers: dict[str, Any],
     **arguments: Any,
 ) -> None:
     """Bring an index into step with the files of FOLDER: new, changed, renamed and deleted ones.
@@ -246,6 +254,7 @@ def sync(
         if watch:
             click.echo(time.strftime("%Y-%m-%d %H:%M:%S "), nl=False)
         print_report(report, verbose=verbose)
+        tell_alerts(directory, receivers)
         return report
 
     if watch:
@@ -465,7 +474,7 @@ def unpublish(ids: tuple[str, ...], to: str, **options: Any) -> None:
 for command in (
     build, init, add, upsert, delete, sync,
     get, list_documents, count, update_metadata, publish, unpublish,
-    proof.check, proof.grep, proof.outline,
+    proof.check, proof.grep, proof.outline, alerts,
 ):  # fmt: skip
     main.add_command(command)
 
