@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Callable
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,7 @@ from aveyb_retrieval.indexes.store.filters import compile_filter
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, writer_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 Row = dict[str, Any]
 _LARGEST = 256 << 20  # bytes of the file
@@ -48,14 +47,14 @@ class Alert(msgspec.Struct):
     filter: dict[str, Any] | None = None
     build: str = ""
     upto: int = 1
-    told: list[str] = []  # noqa: RUF012  # msgspec makes a new one for each
+    told: list[str] = []  # msgspec makes a new one for each
 
 
 class _State(msgspec.Struct):
     """All of an index, and what receivers have not taken yet, by receiver."""
 
-    alerts: list[Alert] = []  # noqa: RUF012
-    waiting: dict[str, list[Row]] = {}  # noqa: RUF012
+    alerts: list[Alert] = []
+    waiting: dict[str, list[Row]] = {}
 
 
 def add_alert(root: str | Path, alert: Alert) -> None:
@@ -138,7 +137,9 @@ def run_alerts(
                     _TELL[receiver.partition(" ")[0]](what, rows)
                 del state.waiting[receiver]
             except (OSError, ValueError, subprocess.SubprocessError, AveyBError) as error:
-                failed.append(f"{receiver}: not told of {len(state.waiting[receiver])}, the next run tries again ({error})")
+                failed.append(
+                    f"{receiver}: not told of {len(state.waiting[receiver])}, the next run tries again ({error})"
+                )
     return new, failed
 
 
@@ -150,9 +151,7 @@ def _ask(alert: Alert, snapshot: Snapshot, retriever: Retriever) -> list[Row]:
     rows = list[Row]()
     for start in range(0, len(ids), _IDS):
         options: dict[str, Any] = {"unit": "passage", "fold": False, "filter": alert.filter}
-        hits = retriever.search(
-            alert.query, _MOST, ids=ids[start : start + _IDS], min_score=alert.at_least, **options
-        )
+        hits = retriever.search(alert.query, _MOST, ids=ids[start : start + _IDS], min_score=alert.at_least, **options)
         for hit in hits:
             key = hashlib.sha256(f"{hit.id}\0{hit.passage}".encode()).hexdigest()[:24]
             if hit.span is not None and key not in told:
@@ -195,7 +194,7 @@ def _post(url: str, rows: Sequence[Row]) -> None:
         try:
             with urllib.request.urlopen(request, timeout=_SECONDS):  # noqa: S310
                 ended.append(None)
-        except Exception as error:  # noqa: BLE001  # told by the thread that waits
+        except Exception as error:  # told by the thread that waits
             ended.append(error)
 
     thread = threading.Thread(target=send, daemon=True)
