@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aveyb_retrieval.cli import proof
+from aveyb_retrieval.cli.alerts import ALERTS, alerts, tell_alerts
 from aveyb_retrieval.cli.common import (
     CONTEXT,
     ENCODING,
@@ -64,6 +65,7 @@ def _share(context: click.Context, parameter: click.Parameter, text: str | None)
 @click.command()
 @click.argument("corpus", nargs=-1)
 @click.option("-o", "--out", required=True, type=PATH, help="Directory of the index.")
+@click.option("--from", "from_index", metavar="INDEX", help="Encode the documents of an index anew, parsing nothing.")
 @VECTORS
 @MAKING
 @click.option("--allow-empty", is_flag=True, help="Make an index also where CORPUS holds no documents.")
@@ -124,21 +126,23 @@ def init(directory: Path, quiet: bool, **arguments: Any) -> None:
 @click.command()
 @INSERTING
 @VERBOSE
-def add(**arguments: Any) -> None:
+@ALERTS
+def add(directory: Path, receivers: dict[str, Any], **arguments: Any) -> None:
     """Add the documents of CORPUS to the index in DIRECTORY. Their ids must be new."""
     from aveyb_retrieval.indexes.changes.update import add_documents
 
-    _insert(add_documents, **arguments)
+    _insert(add_documents, directory, receivers=receivers, **arguments)
 
 
 @click.command()
 @INSERTING
 @VERBOSE
-def upsert(**arguments: Any) -> None:
+@ALERTS
+def upsert(directory: Path, receivers: dict[str, Any], **arguments: Any) -> None:
     """Add the documents of CORPUS and replace those whose ids exist. Only changed text is encoded."""
     from aveyb_retrieval.indexes.changes.update import upsert_documents
 
-    _insert(upsert_documents, **arguments)
+    _insert(upsert_documents, directory, receivers=receivers, **arguments)
 
 
 def _insert(
@@ -148,13 +152,16 @@ def _insert(
     corpus: tuple[str, ...],
     quiet: bool,
     verbose: bool,
+    receivers: dict[str, Any] | None = None,
     **arguments: Any,
 ) -> None:
-    if not corpus and arguments["vectors"] is None:
+    if not corpus and arguments["vectors"] is None and arguments.get("from_index") is None:
         raise click.UsageError("give a CORPUS, or --vectors")
     with progress_bar(not quiet) as progress:
         report = change([Path(c) for c in corpus] or None, directory, progress=progress, **arguments)
     print_report(report, verbose=verbose)
+    if receivers is not None:
+        tell_alerts(directory, receivers)
     exit_if_incomplete(report)
 
 
@@ -216,6 +223,7 @@ def delete(directory: Path, ids: tuple[str, ...], ids_file: Any, **arguments: An
 @VERBOSE
 @WRITING
 @WAIT
+@ALERTS
 def sync(
     folder: Path,
     directory: Path,
@@ -225,6 +233,7 @@ def sync(
     fail_on: str,
     quiet: bool,
     verbose: bool,
+    receivers: dict[str, Any],
     **arguments: Any,
 ) -> None:
     """Bring an index into step with the files of FOLDER: new, changed, renamed and deleted ones.
@@ -246,6 +255,7 @@ def sync(
         if watch:
             click.echo(time.strftime("%Y-%m-%d %H:%M:%S "), nl=False)
         print_report(report, verbose=verbose)
+        tell_alerts(directory, receivers)
         return report
 
     if watch:
@@ -459,7 +469,7 @@ def unpublish(ids: tuple[str, ...], to: str, **options: Any) -> None:
 for command in (
     build, init, add, upsert, delete, sync,
     get, list_documents, count, update_metadata, publish, unpublish,
-    proof.check, proof.grep, proof.outline,
+    proof.check, proof.grep, proof.outline, alerts,
 ):  # fmt: skip
     main.add_command(command)
 

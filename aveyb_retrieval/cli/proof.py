@@ -24,14 +24,25 @@ _AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object
 
 @click.command()
 @click.argument("directory", type=PATH)
-@click.argument("answer", type=click.File("rb"))
+@click.argument("answer", type=click.File("rb"), required=False)
+@click.option("--citation", type=PATH, metavar="FILE",
+              help="Check a citation that was kept instead: against an index, or the original alone.")  # fmt: skip
 @_ONLY
 @_AS_JSON
-def check(directory: Path, answer: Any, where: Any, as_json: bool) -> None:
+def check(directory: Path, answer: Any, citation: Path | None, where: Any, as_json: bool) -> None:
     """Look for every quotation of ANSWER, a file of text or Markdown or -, in the index in DIRECTORY.
 
     Exit code 1 where one is altered or absent.
     """
+    from aveyb_retrieval.indexes.search.citations import check_citation, read_citation
+
+    if (answer is None) == (citation is None):
+        raise click.UsageError("give an ANSWER, or --citation FILE")
+    if citation is not None:
+        checked = check_citation(read_citation(citation), directory)
+        click.echo(json.dumps(asdict(checked), ensure_ascii=False) if as_json else printable(str(checked)))
+        raise SystemExit(0 if checked.holds else 1)
+
     data = answer.read(MAX_ANSWER + 1)
     if len(data) > MAX_ANSWER:
         raise InputError(f"{answer.name}: more than {MAX_ANSWER >> 20} MiB; check it in parts")

@@ -151,7 +151,7 @@ def indexed(
 
     Each document has its id as the metadata field `document` as well, for searches within some of them.
     """
-    from aveyb_retrieval.indexes.changes.build import build_index
+    from aveyb_retrieval.indexes.changes.update import build_index
 
     read = [str(getattr(model, name, None)) for name in ("passage_size", "max_tokens", "precision")]
     path = folder / fingerprint_of([model.fingerprint, corpus.fingerprint, kind, granularity, *read])[:32]

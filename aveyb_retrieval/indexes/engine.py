@@ -63,6 +63,7 @@ class EngineInfo:
         model: The description of the model that made the vectors; None where nobody named it.
         model_places: Where that model may be, best first; empty where it is the embedded one, or was given loaded.
         remedy: What to do where stored data contradict each other, for messages.
+        build: Identifies an index directory, whatever its version; "" of other engines.
     """
 
     name: str
@@ -74,6 +75,7 @@ class EngineInfo:
     model: dict[str, Any] | None
     model_places: tuple[str, ...]
     remedy: str
+    build: str = ""
 
     @property
     def kinds(self) -> tuple[Kind, ...]:

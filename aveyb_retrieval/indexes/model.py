@@ -286,6 +286,8 @@ class BuildOptions(ReadOptions, EncodeOptions, WriteOptions, total=False):
         vectors: Ready-made vectors, one row per document: `.npy`, Parquet with a column `vector`, or an array; or an
             index, a folder of indexes (the shards of a corpus), or a list of these, which hold the documents, too:
             `corpus` is None then.
+        from_index: An index, or a folder of shards, whose documents are encoded anew, with their metadata and files:
+            nothing is parsed again, and words are found as there unless asked otherwise. `corpus` is None then.
         share: Take only this share of the corpus, as (1, 4) for the first of four: a shard, for `vectors`.
         index: "auto" (by size; default), "none" (every search is exact), or a FAISS factory string such as "HNSW32" or
             "IVF4096,Flat".
@@ -298,6 +300,7 @@ class BuildOptions(ReadOptions, EncodeOptions, WriteOptions, total=False):
     """
 
     vectors: Vectors | None
+    from_index: str | Path | None
     share: tuple[int, int]
     index: str
     recall: float | None

@@ -7,6 +7,7 @@ names, so shards may be made by any processes, in any order, twice or again: eac
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
@@ -211,6 +212,10 @@ class StoredShards:
                 tables = Tables.open(root, manifest.tables)
                 yield from stored_documents(root, tables, manifest, tables.numbers("document")[start:])
             start = max(0, start - manifest.counts.documents)
+
+    def texts(self) -> Iterator[Record]:
+        """The same documents to be encoded anew: texts, metadata with what people set in it, and files."""
+        return (replace(record, encoded=None) for record in self.documents())
 
     def _check_complete(self) -> None:
         shares = [manifest.share for manifest in self._manifests]

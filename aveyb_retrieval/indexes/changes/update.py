@@ -19,7 +19,7 @@ from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_change
 from aveyb_retrieval.indexes.changes.ingest import Ingestion, ModelSource, PrecomputedSource, VectorSource, open_vectors
 from aveyb_retrieval.indexes.changes.transaction import State
-from aveyb_retrieval.indexes.encoding import Encoding
+from aveyb_retrieval.indexes.encoding import WORD_RULES, Encoding
 from aveyb_retrieval.indexes.model import (
     BuildOptions,
     InsertOptions,
@@ -68,7 +68,7 @@ def build_index(
         corpus: File, folder, glob, "hf:owner/name" for a Hugging Face dataset, "-" for standard input, several of
             these, or an iterable of texts or of mappings with `text`, optionally `_id` (or `id`) and `title`;
             everything else is metadata. A document without an id gets one that is made of its content. Folders hold
-            PDF, DOCX, HTML, EPUB, Markdown and text files. None only with `vectors`.
+            PDF, DOCX, HTML, EPUB, Markdown and text files. None only with `vectors` or `from_index`.
         out: The index directory. An index that is there stays visible to its readers until the new one is complete.
         **options: See `BuildOptions`, `ReadOptions` and `EncodeOptions`.
 
@@ -88,6 +88,8 @@ def build_index(
         create(index, encoding.dim)  # a factory string that FAISS does not know fails now, not after the encoding
     on_error = options.get("on_error", "auto")
     job = describe_job("build", corpus, encoding, on_error=on_error, reading=reading, vectors=source.describe())
+    if (old := options.get("from_index")) is not None:
+        job["from"] = StoredShards(old).describe()
     job |= {"index": index, "recall": options.get("recall")}
     share = check_share(options["share"]) if "share" in options else None
     if share is not None:
@@ -116,6 +118,13 @@ def _open_source(
     corpus: Source | Sequence[str | Path] | None, out: str | Path, options: Mapping[str, Any]
 ) -> tuple[VectorSource, Encoding, Any]:
     """Open what the vectors of a build come from: (source, what it makes, the documents)."""
+    if (old := options.get("from_index")) is not None:
+        if corpus is not None or options.get("vectors") is not None:
+            raise ConfigError(f"from_index={str(old)!r}: it holds the documents; leave the corpus and the vectors out")
+        stored = StoredShards(old)
+        embedder, encoding = load_as_asked(options)
+        kept: dict[str, Any] = {name: getattr(stored.encoding, name) for name in WORD_RULES if name not in options}
+        return ModelSource(embedder), replace(encoding, **kept), stored.texts()
     ready = open_vectors(options.get("vectors"), corpus)
     if ready is None:
         embedder, encoding = load_as_asked(options)

@@ -30,7 +30,7 @@ import numpy as np
 import regex
 
 from aveyb_retrieval.encoder.text.outline import outline
-from aveyb_retrieval.errors import IndexFormatError
+from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.store.vocabulary import edits, swaps, within
 from aveyb_retrieval.indexes.store.words import UNSPACED
 from aveyb_retrieval.indexes.types import WordVectors, token_width
@@ -38,8 +38,9 @@ from aveyb_retrieval.indexes.types import WordVectors, token_width
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from aveyb_retrieval.documents.records import Pages
-    from aveyb_retrieval.indexes.engine import EngineView
+    from aveyb_retrieval.documents.readers.boxes import Box
+    from aveyb_retrieval.documents.records import FileOrigin, Pages
+    from aveyb_retrieval.indexes.engine import EngineInfo, EngineView
     from aveyb_retrieval.indexes.store.tables import Part, StoredDocument
     from aveyb_retrieval.indexes.store.words import Finder
     from aveyb_retrieval.indexes.types import EmbedderLike, FloatArray
@@ -95,7 +96,7 @@ class _Shown:
 
     def __repr__(self) -> str:
         known = ((name, value) for name, value in self.__dict__.items() if value not in (None, "", (), {}))
-        shown = [f"{name}={_BRIEF.repr(value)}" for name, value in known if name != "_later"]
+        shown = [f"{name}={_BRIEF.repr(value)}" for name, value in known if name not in ("_later", "_found_in")]
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
@@ -219,6 +220,45 @@ class Hit(_Shown):
     best_sentence: tuple[int, int] | None = field(default_factory=lambda: None)
     index: str | None = None
 
+    def citation(self) -> dict[str, Any]:
+        """Return what `aveyb-index check --citation` checks years later, as JSON can hold it.
+
+        `id`, `span` and `quote` (the best sentence, else the passage, else the text), the file's `sha256`, and the
+        `build` and `version` of the index; None where there is none.
+
+        Raises:
+            ConfigError: this is a copy, which does not know its index.
+        """
+        start, stop = self.best_sentence or self.span or (0, len(self.text))
+        origin, info = self._source()
+        return {
+            "id": self.id,
+            "span": [start, stop],
+            "quote": self.text[start:stop],
+            "sha256": None if origin is None else origin.sha256,
+            "build": info.build or None,
+            "version": info.version,
+        }
+
+    def boxes(self) -> tuple[Box, ...]:
+        """Return where the best passage stands on the pages of its PDF: one rectangle for each line.
+
+        They are read from the original, which must be the file that was indexed. Words of a picture, which OCR found,
+        have none.
+
+        Raises:
+            InputError: there is no such file any more, it is no PDF or has changed.
+            ConfigError: this is a copy, which does not know its index.
+        """
+        from aveyb_retrieval.documents.readers.boxes import boxes_in_file
+
+        return boxes_in_file(self.id, self.text, self.span or (0, len(self.text)), self._source()[0])
+
+    def _source(self) -> tuple[FileOrigin | None, EngineInfo]:
+        if (source := self.__dict__.get("_found_in")) is None:
+            raise ConfigError("a copy of a hit does not know its index; ask the hit that the search gave")
+        return source
+
     def to_dict(self, *, text: bool = False) -> dict[str, Any]:
         """Return what JSON can hold; the whole text of the document only if asked for."""
         names = [each.name for each in fields(self) if text or each.name != "text"]
@@ -233,6 +273,7 @@ class Later:
     def __init__(self, view: EngineView, documents: Mapping[int, StoredDocument], sentences: Sentences) -> None:
         """Keep some documents by number, their view where it lasts, and what finds words and sentences."""
         self._view = view if view.lasting else None
+        self.info = view.info
         self._documents = documents
         self.sentences = sentences
 
@@ -301,7 +342,7 @@ def make_hit(
         "scores": scores,
         "index": document.of_index,
     }
-    hit.__dict__.update(known, _later=read)
+    hit.__dict__.update(known, _later=read, _found_in=(document.origin, later.info))
     return hit
 
 

@@ -350,6 +350,16 @@ class _Checker:
         )
 
 
+def stands_in(text: str, quote: str, place: Sequence[int]) -> tuple[int, int] | None:
+    """Find the words of a quotation in a text: at `place`, its characters, where they stand there, else the first."""
+    start, stop = (*place, 0, 0)[:2]
+    if quote == text[start:stop]:
+        return start, stop
+    stored, words = _Text(text), tokens_of(quote)
+    edges = stored.find(words) if words.words else None
+    return None if edges is None else (stored.tokens.starts[edges[0]], stored.tokens.stops[edges[1] - 1])
+
+
 def _find_parts(text: _Text, parts: list[Tokens]) -> tuple[int, int] | None:
     """The tokens `[first, stop)` that hold all parts of a quotation in order; None: there are none."""
     first, stop = None, 0

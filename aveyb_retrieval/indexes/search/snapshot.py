@@ -354,4 +354,5 @@ def _info(root: Path, manifest: Manifest) -> EngineInfo:
         model=encoding.model,
         model_places=encoding.model_places(root),
         remedy=f"run `aveyb-index verify {root}`",
+        build=manifest.build,
     )
