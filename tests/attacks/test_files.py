@@ -21,7 +21,7 @@ from aveyb_retrieval import Retriever, build_index, sync_index
 from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.documents.corpus import read_corpus
 from aveyb_retrieval.documents.folders import list_folder
-from aveyb_retrieval.documents.readers import formats, process, worker
+from aveyb_retrieval.documents.readers import formats, process
 from aveyb_retrieval.documents.readers.base import Unreadable
 from aveyb_retrieval.documents.readers.formats import FileKind, kind_of
 from aveyb_retrieval.documents.readers.process import FileReader
@@ -203,7 +203,7 @@ def test_every_kind_is_read_in_the_limited_process(tmp_path: Path) -> None:
         lines = Path(f"/proc/{reader._process.pid}/limits").read_text().splitlines()[1:]
         limits = {line[:25].strip(): line[25:].split()[0] for line in lines}
     assert limits["Max core file size"] == "0"
-    assert int(limits["Max address space"]) == worker.MEMORY <= 4 << 30
+    assert int(limits["Max address space"]) == process.MEMORY <= 4 << 30
 
 
 def test_a_file_has_a_budget_and_a_build_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

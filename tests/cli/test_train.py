@@ -223,8 +223,8 @@ def test_bad_input_ends_with_code_2_and_a_reason(text: Path, vocabulary: Path, e
         (("mlm", text, "--vocabulary", tmp_path, *run), "is missing"),
         (("mlm", "--vocabulary", vocabulary, *run), "give FILES or --hub"),
         (
-            ("mlm", text, "--vocabulary", vocabulary, "--length", 100_000, "--micro-batch", 4, *run),
-            "one sequence needs 100000",
+            ("mlm", text, "--vocabulary", vocabulary, "--length", 20_000, "--micro-batch", 1, *run),
+            "one sequence needs 20000",
         ),
         (
             ("mlm", text, "--vocabulary", vocabulary, "--set", "vocab_size=5", *run),

@@ -16,12 +16,10 @@ from typing import TYPE_CHECKING, Any
 import triton
 
 from aveyb_retrieval.kernels.triton import (
-    activate,
     coupled_mix,
     dynamic_mix,
-    late_interaction,
     maxsim,
-    norm,
+    positionwise,
     static_mix,
 )
 from aveyb_retrieval.kernels.triton.tiles import TABLE as TILES
@@ -48,10 +46,10 @@ PAPER_GAP = {"COLUMNS": 4 * WIDTH, "START": 2 * WIDTH, "STOP": 3 * WIDTH, "NORMS
 NORM = {"A": WIDTH, "BLOCK_A": 1024}
 
 KERNELS: dict[str, list[tuple[Any, list[dict[str, Any]]]]] = {
-    "add_norm": [(norm.add_norm_kernel, [NORM | SCALAR, NORM | PLAIN])],
+    "add_norm": [(positionwise.add_norm_kernel, [NORM | SCALAR, NORM | PLAIN])],
     "activate": [
-        (activate.activate_kernel, [GAP | GELU, PAPER_GAP | RELU2]),
-        (activate.relu2_backward_kernel, [{"COLUMNS": 4 * WIDTH}]),
+        (positionwise.activate_kernel, [GAP | GELU, PAPER_GAP | RELU2]),
+        (positionwise.relu2_backward_kernel, [{"COLUMNS": 4 * WIDTH}]),
     ],
     "dynamic_mix_norms": [(dynamic_mix.norms_kernel, [{}]), (dynamic_mix.mixture_grad_kernel, [RELEASED, PAPER])],
     "dynamic_mix_shares": [(dynamic_mix.shares_kernel, [RELEASED, PAPER])],
@@ -69,7 +67,7 @@ KERNELS: dict[str, list[tuple[Any, list[dict[str, Any]]]]] = {
     "maxsim_input": [(maxsim.selected_backward_kernel, [{}])],
     "best_by_id": [(maxsim.best_by_id_kernel, [{}])],
     "count_by_id": [(maxsim.count_kernel, [{}])],
-    "late_interaction": [(late_interaction.late_interaction_kernel, [{}])],
+    "late_interaction": [(maxsim.late_interaction_kernel, [{}])],
 }
 WITHOUT_PRODUCTS = {
     "activate",
@@ -93,7 +91,7 @@ ABSENT = {
     "RAGGED": "lengths",
     "ALPHA": "alpha",
 }
-_BACKWARD = activate.relu2_backward_kernel, dynamic_mix.mixture_grad_kernel  # they share a row with a forward
+_BACKWARD = positionwise.relu2_backward_kernel, dynamic_mix.mixture_grad_kernel  # they share a row with a forward
 _REPORTS: dict[str, Report] = {}
 TYPE_OF = {name: kind for kind, names in POINTERS.items() for name in names.split()}
 

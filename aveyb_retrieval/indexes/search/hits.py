@@ -317,7 +317,7 @@ def make_hit(
     hit = object.__new__(Hit)
 
     def highlights() -> tuple[Span, ...]:
-        find, shown = later.sentences.find, parts or [(0, hit.text[:BEGINNING])]
+        find, shown = later.sentences.find, parts or [(0, later.texts[document.doc][:BEGINNING])]  # not hit's: no cycle
         return _joined((start + word.start, start + word.stop) for start, text in shown for word in find(text))
 
     read: dict[str, Callable[[], Any]] = {

@@ -31,7 +31,7 @@ MOST = 100  # conditions of a query
 MOST_WORDS = 1024  # that a beginning or a typo stands for
 _ALIKE = str.maketrans("\u201c\u201d\u201e\u201f\u00ab\u00bb\uff02\uff0b\uff0d\u2212\uff0a\uff5e", '"' * 7 + "+--*~")
 _PART = re.compile(r'(?P<sign>[+-]?)"(?P<phrase>[^"]*)"(?P<after>\S*)|(?P<word>[^\s"]+(?P<open>"?))|(?P<quote>")')
-_FIELD = re.compile(r"[^\W\d]\w*:(?!//)")
+_FIELD = re.compile(r"[^\W\d]\w{0,99}:(?!//)")
 
 
 class Condition(NamedTuple):

@@ -278,17 +278,20 @@ class _Rows:
     @cached_property
     def vectors(self) -> MappedVectors:
         """Their vectors."""
-        return MappedVectors.open(self.file, VECTOR)
+        with damage(self.file.parent.parent):
+            return MappedVectors.open(self.file, VECTOR)
 
     @cached_property
     def words(self) -> MappedTexts:
         """Their words."""
-        return MappedTexts.open(self.file, WORDS)
+        with damage(self.file.parent.parent):
+            return MappedTexts.open(self.file, WORDS)
 
     @cached_property
     def spans(self) -> IntArray:
         """The characters `[n, 2]` of passages in their documents' texts: kept in memory."""
-        return np.stack([column.to_numpy() for column in file_columns(self.file, SPAN).columns], axis=1)
+        with damage(self.file.parent.parent):
+            return np.stack([column.to_numpy() for column in file_columns(self.file, SPAN).columns], axis=1)
 
     def find(self, wanted: IntArray) -> IntArray:
         """Rows of numbers `[n]`; -1 where this fragment does not have one."""
