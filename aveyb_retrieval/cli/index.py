@@ -599,7 +599,7 @@ def tune(directory: Path, recall: float, **arguments: Any) -> None:
 @main.command()
 @click.argument("directory", type=PATH)
 @click.option("--repair", is_flag=True, help="Rebuild what can be rebuilt from the stored vectors.")
-@click.option("--deep", is_flag=True, help="Also compare texts, passages and words, and search FAISS files.")
+@click.option("--deep", is_flag=True, help="Also compare texts, passages, words, vectors and FAISS codes.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def verify(context: click.Context, directory: Path, repair: bool, deep: bool, as_json: bool) -> None:

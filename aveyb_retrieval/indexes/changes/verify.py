@@ -158,7 +158,7 @@ def verify_index(root: str | Path, *, repair: bool = False, deep: bool = False, 
 
     FAISS files are read in another process, which a damaged one may crash. `deep` also compares what hashes say nothing
     of: texts with their digests, passages with texts, stored words and what a search of them finds with the texts, and
-    what searches of FAISS files find with stored vectors.
+    what FAISS holds of each vector with the stored vector.
 
     `repair` makes damaged FAISS files and indexes of words again, leaves a damaged list of rejected items behind, and
     points to the newest complete version where the pointer is lost. Documents, vectors and manifests have no second
@@ -313,7 +313,7 @@ def _vector_problems(tables: Tables, manifest: Manifest, kind: Kind, numbers: In
 def _expected(
     tables: Tables, manifest: Manifest, tier: Tier, numbers: IntArray, copy: Path | None
 ) -> faiss_check.Expected:
-    """What a file should hold; `copy` becomes a file of the stored vectors, of which some are searched for."""
+    """What a file should hold; `copy` becomes a file of the stored vectors, which its codes are compared with."""
     low, high = number_range(tier.kind, tier.first, tier.stop)
     live, dim = numbers[(numbers >= low) & (numbers < high)], manifest.encoding.dim
     if copy is not None and len(live):
