@@ -18,7 +18,7 @@ import numpy as np
 
 from aveyb_retrieval.errors import BackendError, IndexFormatError
 from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher
-from aveyb_retrieval.indexes.types import END, PASSAGE_BITS, inner_products, number_range
+from aveyb_retrieval.indexes.types import END, PASSAGE_BITS, inner_products, number_range, products
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -78,11 +78,11 @@ def scored(vectors: FloatArray, ids: IntArray, queries: FloatArray, k: int) -> t
     These are summed in float64, so that equal vectors have equal scores wherever they stand.
     """
     if len(ids) > k:
-        rough = queries @ vectors.T
+        rough = products(queries, vectors)
         least = np.partition(rough, len(ids) - k, axis=1)[:, len(ids) - k] - ALIKE
         columns = np.flatnonzero((rough >= least[:, None]).any(axis=0))
         ids, vectors = ids[columns], vectors[columns]
-    return ids, (queries.astype(np.float64) @ vectors.astype(np.float64).T).astype(np.float32)
+    return ids, products(queries.astype(np.float64), vectors.astype(np.float64)).astype(np.float32)
 
 
 def search_exactly(
