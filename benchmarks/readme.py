@@ -493,12 +493,6 @@ def fuzzed() -> str:
     )
 
 
-def ablations() -> str:
-    """Return the table of ablations.json."""
-    head, *rows = results("ablations.json")["table"]
-    return table(head, rows)
-
-
 def engines() -> str:
     """Return the table of engines.json."""
     found = results("engines.json")
@@ -562,7 +556,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "server": server,
     "hostile": hostile,
     "fuzzed": fuzzed,
-    "ablations": ablations,
     "engines": engines,
     "needle": needle,
     "precision": precision,

@@ -470,30 +470,6 @@ def distill(
 
 
 @click.command()
-@click.argument("model", required=False)
-@click.option("-o", "--out", required=True, type=PATH, help="Folder to write the model to; it must not exist.")
-@click.option("--after", type=click.IntRange(min=0), required=True, metavar="N", help="Layers that see every token.")
-@click.option("--factor", type=click.IntRange(1, 1024), default=2, help="Neighbouring tokens that become one row.")
-@click.option("--pool", default="mean", help="How they become one: mean or max.")
-@click.option(
-    "--recovery",
-    default="average_last",
-    help="What tells the tokens of a row apart in outputs of single tokens: sum_first, sum_last, sum_max, sum_mean, "
-    "average_last or max_last.",
-)
-def funnel(model: str | None, out: Path, after: int, factor: int, pool: str, recovery: str) -> None:
-    """Put a funnel into MODEL (the embedded one where none is named) without training, to encode documents faster.
-
-    The weights stay as they are. Documents of the new model are pooled behind the first layers, queries are not; an
-    index belongs to one of the two models.
-    """
-    from aveyb_retrieval.training.models import add_funnel
-
-    add_funnel(model, out, after=after, factor=factor, pool=pool, recovery=recovery)
-    click.echo(f"model in {out}")
-
-
-@click.command()
 @click.argument("model", type=PATH)
 @click.option(
     "--precision",
@@ -585,11 +561,11 @@ def _train_head(
 def main() -> None:
     """Train vocabularies and models: tokenizer, mlm, clm, mine, contrastive, distill, classify, tag, answer.
 
-    funnel and export make a trained model faster.
+    export makes a trained model faster.
     """
 
 
-for command in (tokenizer, mlm, clm, mine, contrastive, distill, funnel, classify, tag, answer, export):
+for command in (tokenizer, mlm, clm, mine, contrastive, distill, classify, tag, answer, export):
     main.add_command(command)
 
 

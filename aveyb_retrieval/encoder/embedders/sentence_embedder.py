@@ -593,9 +593,7 @@ class OnnxTokens(InputModule):
         ids, present = features["input_ids"].int().numpy(), features["attention_mask"].bool().numpy()
         counts, own = present.sum(axis=1).tolist(), np.ones(present.sum(), np.int64)  # each token is its own sum
         vectors, needed = np.zeros((*ids.shape, self.dim), np.float32), [0] * len(ids)
-        vectors[present], _ = self.onnx.token_sums(
-            ids[present], counts, own, first_needed=needed, funnel=False, codec=None
-        )
+        vectors[present], _ = self.onnx.token_sums(ids[present], counts, own, first_needed=needed, codec=None)
         return features | {"token_embeddings": torch.from_numpy(vectors)}
 
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:

@@ -133,7 +133,7 @@ class _WithTokenHead(_WithHead):
         self.post_init()
 
     def _logits(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-        hidden = self.model(input_ids, attention_mask, recover=True, return_dict=True).last_hidden_state
+        hidden = self.model(input_ids, attention_mask, return_dict=True).last_hidden_state
         return self.classifier(self.dense(hidden))
 
 

@@ -64,11 +64,6 @@ class SplitLayout:
         return np.arange(len(self.first)) - self.first
 
     @cached_property
-    def others(self) -> np.ndarray:
-        """How many other splits the document of each split has, int64 `[n]`."""
-        return np.repeat(np.diff(self.starts), np.diff(self.starts)) - 1
-
-    @cached_property
     def starts(self) -> list[int]:
         """The first split of each document that has one, and n at the end."""
         return [*np.flatnonzero(self.earlier == 0).tolist(), len(self.first)]
