@@ -258,7 +258,6 @@ EXTRAS = {
     "bm25": "BM25 by bm25s as a system of `aveyb-eval`",
     "hub": "data sets of the Hugging Face hub",
     "minilm": "the model all-MiniLM-L6-v2",
-    "mteb": "tasks of MTEB for `aveyb-eval`",
     "train": "`aveyb-train`",
 }
 
