@@ -45,7 +45,6 @@ _HOME = {
 _OF_TORCH = {
     "AveyBConfig": "encoder.config",
     "AveyBForMaskedLM": "encoder.network.model",
-    "AveyBForQuestionAnswering": "encoder.network.heads",
     "AveyBForSequenceClassification": "encoder.network.heads",
     "AveyBForTokenClassification": "encoder.network.heads",
     "AveyBModel": "encoder.network.model",

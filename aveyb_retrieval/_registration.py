@@ -33,7 +33,6 @@ def _register_models() -> None:
         AutoModel,
         AutoModelForCausalLM,
         AutoModelForMaskedLM,
-        AutoModelForQuestionAnswering,
         AutoModelForSequenceClassification,
         AutoModelForTokenClassification,
     )
@@ -48,7 +47,6 @@ def _register_models() -> None:
     AutoModelForCausalLM.register(AveyConfig, AveyForCausalLM, exist_ok=True)
     AutoModelForSequenceClassification.register(AveyBConfig, heads.AveyBForSequenceClassification, exist_ok=True)
     AutoModelForTokenClassification.register(AveyBConfig, heads.AveyBForTokenClassification, exist_ok=True)
-    AutoModelForQuestionAnswering.register(AveyBConfig, heads.AveyBForQuestionAnswering, exist_ok=True)
 
 
 _PENDING: dict[str, Callable[[], None]] = {

@@ -13,7 +13,6 @@ import aveyb_retrieval
 PUBLIC = [
     "AveyBConfig",
     "AveyBForMaskedLM",
-    "AveyBForQuestionAnswering",
     "AveyBForSequenceClassification",
     "AveyBForTokenClassification",
     "AveyBModel",

@@ -20,7 +20,6 @@ from aveyb_retrieval.cli.common import AT_LEAST_1, CONTEXT, Commands, gather, pr
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.training.settings import (
     MLM_RATES,
-    AnswerSettings,
     ClassifySettings,
     CLMSettings,
     ContrastiveSettings,
@@ -521,17 +520,6 @@ def tag(**arguments: Any) -> dict[str, float]:
     return _train_head(tagging, **arguments)
 
 
-@click.command()
-@LABELED
-@settings_options("settings", AnswerSettings())
-@RUN
-def answer(**arguments: Any) -> dict[str, float]:
-    """Train answers to questions from FILES (JSON lines: question, context, answers with text and start)."""
-    from aveyb_retrieval.training.tasks import answering
-
-    return _train_head(answering, **arguments)
-
-
 def _train_head(
     prepare: Callable[..., Task],
     files: tuple[Path, ...],
@@ -559,13 +547,13 @@ def _train_head(
 @click.group(cls=Commands, context_settings=CONTEXT)
 @click.version_option(package_name="aveyb-retrieval")
 def main() -> None:
-    """Train vocabularies and models: tokenizer, mlm, clm, mine, contrastive, distill, classify, tag, answer.
+    """Train vocabularies and models: tokenizer, mlm, clm, mine, contrastive, distill, classify, tag.
 
     export makes a trained model faster.
     """
 
 
-for command in (tokenizer, mlm, clm, mine, contrastive, distill, classify, tag, answer, export):
+for command in (tokenizer, mlm, clm, mine, contrastive, distill, classify, tag, export):
     main.add_command(command)
 
 

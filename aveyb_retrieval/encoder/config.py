@@ -117,7 +117,6 @@ _CHOICES = {
     "tail": ("masked", "zero_slots"),
     "weight_init": ("normal", "xavier"),
     "static_init": ("xavier", "local"),
-    "answer_form": ("span", "tokens"),
 }
 _LAYERS = ("static", "dynamic")
 # least and largest values: far beyond any model, but a damaged file must not ask for endless memory or time
@@ -203,10 +202,6 @@ class AveyBConfig(BaseConfig):
             more than distant ones, which masked-language modelling otherwise has to learn for every position of a split
             (`local_matrix`).
 
-    Heads (`heads.py`):
-        answer_form: what question answering marks, "span", the answer's first and last token | "tokens", each of its
-            tokens (the paper's form).
-
     Raises:
         ConfigError: a value is out of range or not one of its choices.
     """
@@ -239,7 +234,6 @@ class AveyBConfig(BaseConfig):
     weight_init: str = "normal"
     initializer_range: float = 0.02
     static_init: str = "xavier"
-    answer_form: str = "span"
     tie_word_embeddings: bool = True
     max_position_embeddings: int = -1  # sentence-transformers reads -1 as "no limit"
 

@@ -225,20 +225,6 @@ class ClassifySettings(TaskSettings):
 
 
 @dataclass(frozen=True)
-class AnswerSettings(TaskSettings):
-    """Answers to questions in a context."""
-
-    answer_form: str = setting(
-        "span",
-        "span: its first and last token; tokens: every token of it, as in the paper.",
-        choices=("span", "tokens"),
-    )
-    unanswerable: bool = setting(False, "Questions may have no answer (an empty list), as in SQuAD 2.")
-    longest_answer: int = setting(30, "Tokens of a predicted answer at most (span).", least=1)
-    epochs: float = 4.0
-
-
-@dataclass(frozen=True)
 class DistillSettings(RunSettings):
     """Distillation of a teacher's vectors and scores."""
 
