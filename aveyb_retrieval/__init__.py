@@ -48,8 +48,6 @@ _OF_TORCH = {
     "AveyBForSequenceClassification": "encoder.network.heads",
     "AveyBForTokenClassification": "encoder.network.heads",
     "AveyBModel": "encoder.network.model",
-    "AveyConfig": "encoder.config",
-    "AveyForCausalLM": "encoder.network.avey",
 }
 
 

@@ -16,8 +16,6 @@ PUBLIC = [
     "AveyBForSequenceClassification",
     "AveyBForTokenClassification",
     "AveyBModel",
-    "AveyConfig",
-    "AveyForCausalLM",
     "Document",
     "Embedder",
     "Hit",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,6 @@ from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.training.settings import (
     MLM_RATES,
     ClassifySettings,
-    CLMSettings,
     ContrastiveSettings,
     DistillSettings,
     MiningRules,
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from datasets import Dataset
-    from transformers import PreTrainedModel
 
     from aveyb_retrieval.training.tasks import Task
 
@@ -249,58 +246,31 @@ def tokenizer(files: tuple[Path, ...], out: Path, vocab_size: int, field: str, c
 @FIELDS
 @settings_options("settings", MLMSettings())
 @RUN
-def mlm(settings: MLMSettings, model: str | None, preset: str, **arguments: Any) -> dict[str, float]:
-    """Masked-language modeling on FILES or a hub data set, with the paper's recipe as defaults.
-
-    That is 180 billion tokens, 512K of them a step, at a learning rate of 5e-4 (2.5e-4 for paper-large).
-    """
-    from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM
-    from aveyb_retrieval.training.models import starting_model
-
-    if preset in MLM_RATES and model is None and not _is_given("learning_rate"):
-        settings = replace(settings, learning_rate=MLM_RATES[preset])
-    return _pretrain(partial(starting_model, AveyBForMaskedLM, model, preset), "held out {}", settings, **arguments)
-
-
-@click.command()
-@TEXTS
-@click.option(
-    "--preset",
-    type=click.Choice(["mini", "small", "medium", "large"]),
-    default="mini",
-    help="Shape of a new model; small, medium and large are the paper's.",
-)
-@FIELDS
-@settings_options("settings", CLMSettings())
-@RUN
-def clm(settings: CLMSettings, model: str | None, preset: str, **arguments: Any) -> dict[str, float]:
-    """Next-token training of Avey, the causal language model, on FILES or a hub data set."""
-    from aveyb_retrieval.training.models import causal_model
-
-    return _pretrain(partial(causal_model, model, preset), "held out {}, as trained", settings, **arguments)
-
-
-def _pretrain(
-    make_model: Callable[..., PreTrainedModel],
-    measured: str,
-    settings: MLMSettings | CLMSettings,
-    *,
+def mlm(
+    settings: MLMSettings,
+    model: str | None,
+    preset: str,
     source: TextSource,
     vocabulary: str,
     fields: dict[str, Any],
     run: Run,
 ) -> dict[str, float]:
-    """Train the model that `make_model` makes; print its figures, called as `measured` says, and return them."""
-    from aveyb_retrieval.training.models import open_vocabulary
+    """Masked-language modeling on FILES or a hub data set, with the paper's recipe as defaults.
+
+    That is 180 billion tokens, 512K of them a step, at a learning rate of 5e-4 (2.5e-4 for paper-large).
+    """
+    from aveyb_retrieval.training.models import open_vocabulary, starting_model
     from aveyb_retrieval.training.pretraining import pretrain
 
+    if preset in MLM_RATES and model is None and not _is_given("learning_rate"):
+        settings = replace(settings, learning_rate=MLM_RATES[preset])
     options = run.prepare()
     words = open_vocabulary(vocabulary)
     texts, data = source.open()
-    model = make_model(words, seed=settings.seed, fields=fields)
-    figures = pretrain(model, words, texts, run.out, data=data, settings=settings, **options)
+    made = starting_model(model, preset, words, seed=settings.seed, fields=fields)
+    figures = pretrain(made, words, texts, run.out, data=data, settings=settings, **options)
     for name, value in figures.items():
-        click.echo(f"{measured.format(name)}: {value:.4f}")
+        click.echo(f"held out {name}: {value:.4f}")
     run.report()
     return figures
 
@@ -547,13 +517,13 @@ def _train_head(
 @click.group(cls=Commands, context_settings=CONTEXT)
 @click.version_option(package_name="aveyb-retrieval")
 def main() -> None:
-    """Train vocabularies and models: tokenizer, mlm, clm, mine, contrastive, distill, classify, tag.
+    """Train vocabularies and models: tokenizer, mlm, mine, contrastive, distill, classify, tag.
 
     export makes a trained model faster.
     """
 
 
-for command in (tokenizer, mlm, clm, mine, contrastive, distill, classify, tag, export):
+for command in (tokenizer, mlm, mine, contrastive, distill, classify, tag, export):
     main.add_command(command)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import transformers
 from huggingface_hub.errors import StrictDataclassError
@@ -20,7 +20,7 @@ from aveyb_retrieval.errors import AveyBError, ConfigError, ModelError
 from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
 # what transformers and sentence-transformers raise about damaged folders, for want of errors of their own
 LOADING_ERRORS = (
@@ -46,64 +46,6 @@ def config_errors() -> Iterator[None]:
         raise
     except LOADING_ERRORS as error:
         raise ConfigError(f"config.json: {type(error).__name__} ({first_line(error)})") from error
-
-
-class BaseConfig(transformers.PreTrainedConfig):
-    """The widths of a layer, and the authors' format of a configuration."""
-
-    family: ClassVar[str]  # for messages
-
-    if TYPE_CHECKING:
-        hidden_size: int
-        expansion_factor: int
-        tail_share: float
-        from_released: ClassVar[Callable[..., Any]]  # of the fields that a `config.json` of the authors must have
-
-    def _check_tail(self) -> None:
-        tail = round(self.tail_share * self.expansion_factor * self.hidden_size, 6)  # 0.7 x 40 is not quite 28
-        if not 0 < self.tail_share < 1 or tail % 2:
-            raise ConfigError(
-                f"{type(self).__name__}.tail_share is {self.tail_share}: of expansion_factor {self.expansion_factor} x "
-                f"hidden_size {self.hidden_size} that is a tail of {tail:g}; it must be even, above 0 and less than all"
-            )
-
-    @property
-    def mixed_size(self) -> int:
-        """m, the width of the part that is mixed; the gate is as wide, the bypassed head takes the rest."""
-        return round(self.tail_share * self.expansion_factor * self.hidden_size) // 2
-
-    @property
-    def bypass_size(self) -> int:
-        """The width of the bypassed head."""
-        return self.expansion_factor * self.hidden_size - 2 * self.mixed_size
-
-    @classmethod
-    def read_released(cls, settings: Mapping[str, Any], where: str) -> Any:
-        """Return the configuration that a `config.json` in the authors' format means; `where` names the file.
-
-        Raises:
-            ConfigError: a value is out of range.
-            ModelError: a field is missing.
-        """
-        names = inspect.signature(cls.from_released).parameters
-        if missing := [name for name in names if name not in settings]:
-            raise ModelError(
-                f"{where}: a released {cls.family} configuration must have {', '.join(names)}; lacks {missing}"
-            )
-        return cls.from_released(**{name: settings[name] for name in names})
-
-    @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Build from the fields of a `config.json`, ours or the authors'; `kwargs` are those of transformers.
-
-        Raises:
-            ConfigError: a value is out of range, not one of its choices, or of another type.
-            ModelError: a released configuration lacks a field.
-        """
-        with config_errors():
-            if is_released(config_dict):
-                config_dict = cls.read_released(config_dict, "config.json").to_dict()
-            return super().from_dict(config_dict, **kwargs)
 
 
 _CHOICES = {
@@ -160,7 +102,7 @@ RELEASED: dict[str, Any] = {
 }
 
 
-class AveyBConfig(BaseConfig):
+class AveyBConfig(transformers.PreTrainedConfig):
     """Configuration of an Avey-B encoder.
 
     Sizes:
@@ -207,7 +149,6 @@ class AveyBConfig(BaseConfig):
     """
 
     model_type = "avey-b"
-    family: ClassVar[str] = "Avey-B"
 
     vocab_size: int = 50304
     hidden_size: int = 768
@@ -266,7 +207,12 @@ class AveyBConfig(BaseConfig):
             raise ConfigError(f"AveyBConfig.layer_pattern is {self.layer_pattern!r}; it must be a list")
 
     def _check(self) -> None:
-        self._check_tail()
+        tail = round(self.tail_share * self.expansion_factor * self.hidden_size, 6)  # 0.7 x 40 is not quite 28
+        if not 0 < self.tail_share < 1 or tail % 2:
+            raise ConfigError(
+                f"AveyBConfig.tail_share is {self.tail_share}: of expansion_factor {self.expansion_factor} x "
+                f"hidden_size {self.hidden_size} that is a tail of {tail:g}; it must be even, above 0 and less than all"
+            )
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in list(choices):
                 raise ConfigError(f"AveyBConfig.{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}")
@@ -276,6 +222,42 @@ class AveyBConfig(BaseConfig):
                 f"AveyBConfig.layer_pattern has {len(pattern)} entries {sorted(set(map(str, pattern)))} for "
                 f"num_hidden_layers {self.num_hidden_layers}; give one of {', '.join(_LAYERS)} for each layer"
             )
+
+    @property
+    def mixed_size(self) -> int:
+        """m, the width of the part that is mixed; the gate is as wide, the bypassed head takes the rest."""
+        return round(self.tail_share * self.expansion_factor * self.hidden_size) // 2
+
+    @property
+    def bypass_size(self) -> int:
+        """The width of the bypassed head."""
+        return self.expansion_factor * self.hidden_size - 2 * self.mixed_size
+
+    @classmethod
+    def read_released(cls, settings: Mapping[str, Any], where: str) -> AveyBConfig:
+        """Return the configuration that a `config.json` in the authors' format means; `where` names the file.
+
+        Raises:
+            ConfigError: a value is out of range.
+            ModelError: a field is missing.
+        """
+        names = inspect.signature(cls.from_released).parameters
+        if missing := [name for name in names if name not in settings]:
+            raise ModelError(f"{where}: a released Avey-B configuration must have {', '.join(names)}; lacks {missing}")
+        return cls.from_released(**{name: settings[name] for name in names})
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Build from the fields of a `config.json`, ours or the authors'; `kwargs` are those of transformers.
+
+        Raises:
+            ConfigError: a value is out of range, not one of its choices, or of another type.
+            ModelError: a released configuration lacks a field.
+        """
+        with config_errors():
+            if is_released(config_dict):
+                config_dict = cls.read_released(config_dict, "config.json").to_dict()
+            return super().from_dict(config_dict, **kwargs)
 
     @classmethod
     def paper_base(cls, **overrides: Any) -> AveyBConfig:
@@ -318,129 +300,4 @@ class AveyBConfig(BaseConfig):
             num_retrieved=k,
             norm_eps=eps,
             similarity_eps=eps,
-        )
-
-
-_POSITIVE = ("vocab_size", "hidden_size", "num_hidden_layers", "split_size", "expansion_factor")
-_WEIGHT_NORMS = ("max", "first")
-
-
-class AveyConfig(BaseConfig):
-    """Configuration of an Avey language model.
-
-    Sizes:
-        vocab_size: rows of the embedding, which is also the output layer.
-        hidden_size: d, the width of a token.
-        num_hidden_layers: layers of the neural processor.
-        split_size: S, tokens in a full split.
-        num_retrieved: k, earlier splits put before each split; a layer sees C = (k + 1) S tokens. The authors' code
-            counts the current split, too: its k is one more.
-        expansion_factor: the enricher's output is `expansion_factor * d` wide.
-        tail_share: the share of it that goes through the contextualizer, half of that mixed, half as gate; the rest
-            bypasses it.
-
-    Choices:
-        weight_norm: a retrieved split is weighted by its score divided by the highest among the chosen, "max" (paper),
-            or by that of the first of them in reading order, "first" (released code).
-
-    Numerics:
-        norm_eps: RMSNorm's epsilon.
-        similarity_eps: epsilon of the contextualizer's and the ranker's norms.
-        max_split_weight: bound on a retrieved split's weight.
-
-    Initialization:
-        initializer_range: standard deviation of embedding and linear maps; V starts Xavier normal.
-
-    Raises:
-        ConfigError: a value is out of range or not one of its choices.
-    """
-
-    model_type = "avey"
-    family: ClassVar[str] = "Avey"
-    retrieved_order: ClassVar[str] = "sequence"
-    enricher_activation: ClassVar[str] = "relu2"
-    mix_activation: ClassVar[str] = "none"
-    similarity_norm: ClassVar[str] = "none"
-    enriched_order: ClassVar[str] = "mixed_gate_bypass"
-    fuser_order: ClassVar[str] = "context_bypass"
-    mix_bias: ClassVar[bool] = False
-    learned_residual: ClassVar[bool] = False
-
-    vocab_size: int = 50304
-    hidden_size: int = 768
-    num_hidden_layers: int = 26
-    split_size: int = 64
-    num_retrieved: int = 7
-    expansion_factor: int = 4
-    tail_share: float = 0.5
-    weight_norm: str = "max"
-    norm_eps: float = 1e-10
-    similarity_eps: float = 1e-8
-    max_split_weight: float = 1e4
-    initializer_range: float = 0.02
-    tie_word_embeddings: bool = True
-    use_cache: bool = True
-    max_position_embeddings: int = -1  # no limit
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        super().__post_init__(**kwargs)
-        for name in _POSITIVE:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"AveyConfig.{name} is {getattr(self, name)}; it must be at least 1")
-        if self.num_retrieved < 0:
-            raise ConfigError(f"AveyConfig.num_retrieved is {self.num_retrieved}; it must be 0 or more")
-        if self.weight_norm not in _WEIGHT_NORMS:
-            raise ConfigError(
-                f"AveyConfig.weight_norm is {self.weight_norm!r}; choose one of {', '.join(_WEIGHT_NORMS)}"
-            )
-        self._check_tail()
-
-    @property
-    def context_size(self) -> int:
-        """C, the tokens that a layer sees: k retrieved splits and the current one."""
-        return (self.num_retrieved + 1) * self.split_size
-
-    @classmethod
-    def small(cls, **overrides: Any) -> AveyConfig:
-        """Return the paper's model of 153 M parameters."""
-        return cls(**{"hidden_size": 768, "num_hidden_layers": 26, **overrides})
-
-    @classmethod
-    def medium(cls, **overrides: Any) -> AveyConfig:
-        """Return the paper's model of 496 M parameters."""
-        return cls(**{"hidden_size": 768, "num_hidden_layers": 104, **overrides})
-
-    @classmethod
-    def large(cls, **overrides: Any) -> AveyConfig:
-        """Return the paper's model of 1.5 B parameters."""
-        return cls(**{"hidden_size": 2048, "num_hidden_layers": 48, **overrides})
-
-    @classmethod
-    def mini(cls, **overrides: Any) -> AveyConfig:
-        """Return a shape that trains on a CPU: splits of 32 tokens, 3 retrieved, 4 layers of width 128."""
-        sizes = {"hidden_size": 128, "num_hidden_layers": 4, "split_size": 32, "num_retrieved": 3}
-        return cls(**{**sizes, **overrides})
-
-    @classmethod
-    def from_released(
-        cls,
-        *,
-        vocab_size: int,
-        d_embed: int,
-        n_blocks: int,
-        expansion_factor: int,
-        chunk_size: int,
-        k: int,
-        context_proportion: float,
-    ) -> AveyConfig:
-        """Return the configuration that the fields of a released checkpoint's `config.json` mean; `k` counts itself."""
-        return cls(
-            vocab_size=vocab_size,
-            hidden_size=d_embed,
-            num_hidden_layers=n_blocks,
-            split_size=chunk_size,
-            num_retrieved=k - 1,
-            expansion_factor=expansion_factor,
-            tail_share=context_proportion,
-            weight_norm="first",
         )

@@ -1,4 +1,4 @@
-"""The contextualizers, which mix the tokens of a split: static, dynamic (Avey-B eq. 4 to 7) and coupled (Avey eq. 2).
+"""The contextualizers, which mix the tokens of a split: static and dynamic (Avey-B eq. 4 to 7).
 
 Each has a plain torch reference, which is its definition, and a form by kernels.
 """
@@ -241,46 +241,3 @@ def dynamic_mix_over_gate(
 def _limit(mixed: torch.Tensor) -> str | None:
     width = mixed.shape[1]
     return f"a program holds a row of at most {_MAX_TOKENS} tokens, not {width}" if width > _MAX_TOKENS else None
-
-
-def coupled_mix_reference(mixed: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, *, eps: float) -> torch.Tensor:
-    """`gate * ((tril(V) * (N(mixed) N(mixed)^T)) @ mixed)`, with `N(x) = x / sqrt(|x|^2 + eps)` row by row.
-
-    A row depends on itself and on rows before it only, so rows at the end that hold no token need no mask.
-
-    Args:
-        mixed: `[n, C, D]`, the half of the tail that is mixed across tokens.
-        gate: `[n, C, D]`, the half that gates.
-        weight: `[C, C]`, the upper left corner of V for contexts of C tokens.
-        eps: keeps the norm of a zero vector from being zero.
-
-    Returns:
-        `[n, C, D]` in the dtype of `mixed`.
-    """
-    unit = _unit(mixed, eps)
-    shares = torch.matmul(unit, unit.transpose(1, 2)) * weight.tril()
-    return gate * torch.matmul(shares, mixed)
-
-
-def coupled_mix(
-    mixed: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, *, eps: float, backend: Backend = "auto"
-) -> torch.Tensor:
-    """`coupled_mix_reference` by the implementation that `backend` means (see `dispatch.py`).
-
-    The kernel reads `mixed`, `gate` and `weight` through their strides; only the last axis must be contiguous.
-
-    Raises:
-        BackendError: `backend="triton"` cannot run: no Triton, no such device or dtype.
-    """
-    if use_triton(backend, mixed, operation="coupled_mix"):
-        from aveyb_retrieval.kernels.triton.coupled_mix import coupled_mix_op
-
-        weight = inner_contiguous(weight.to(mixed.dtype))
-        return coupled_mix_op(inner_contiguous(mixed), inner_contiguous(gate), weight, eps)[0]
-    return coupled_mix_reference(mixed, gate, weight, eps=eps)
-
-
-def _unit(x: torch.Tensor, eps: float) -> torch.Tensor:
-    """`x / sqrt(|x|^2 + eps)` over the last axis of `[n, C, D]`; the norms are float32 at least."""
-    wide = torch.promote_types(x.dtype, torch.float32)
-    return (x * (x.to(wide).square().sum(-1, keepdim=True) + eps).rsqrt()).to(x.dtype)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import PreTrainedModel
 
-from aveyb_retrieval.encoder.config import AveyBConfig, AveyConfig
+from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.embedders.sentence_transformers import (
     check_modules,
     read_limit,
@@ -15,35 +14,23 @@ from aveyb_retrieval.encoder.embedders.sentence_transformers import (
     sentence_transformer,
 )
 from aveyb_retrieval.encoder.folders import model_folder
-from aveyb_retrieval.encoder.network.avey import AveyForCausalLM
 from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.encoder.text.wordpiece import Tokenizer, load_tokenizer, read_vocabulary
 from aveyb_retrieval.errors import ConfigError, ModelError
-from aveyb_retrieval.training.pretraining import end_of_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from sentence_transformers import SentenceTransformer
 
 
-M = TypeVar("M", bound=PreTrainedModel)
-
-PRESETS: dict[type[PreTrainedModel], dict[str, Callable[..., Any]]] = {
-    AveyBForMaskedLM: {
-        "mini": AveyBConfig.mini,
-        "paper-base": AveyBConfig.paper_base,
-        "paper-large": AveyBConfig.paper_large,
-        "released-base": AveyBConfig.released_base,
-    },
-    AveyForCausalLM: {
-        "mini": AveyConfig.mini,
-        "small": AveyConfig.small,
-        "medium": AveyConfig.medium,
-        "large": AveyConfig.large,
-    },
+PRESETS = {
+    "mini": AveyBConfig.mini,
+    "paper-base": AveyBConfig.paper_base,
+    "paper-large": AveyBConfig.paper_large,
+    "released-base": AveyBConfig.released_base,
 }
 
 
@@ -53,18 +40,16 @@ def open_vocabulary(name: str) -> Tokenizer:
 
 
 def starting_model(
-    kind: type[M],
     model: str | None,
     preset: str,
     tokenizer: Tokenizer,
     *,
     seed: int,
     fields: Mapping[str, Any] | None = None,
-) -> M:
+) -> AveyBForMaskedLM:
     """Load a saved model in float32, or make a new one of a preset with an embedding for each id of the vocabulary.
 
     Args:
-        kind: class of the model, a key of `PRESETS`.
         model: a folder or a hub name; None: make a new one.
         preset: what makes a new one's configuration.
         tokenizer: the vocabulary.
@@ -76,31 +61,20 @@ def starting_model(
         ModelError: the saved model's embeddings are not those of the vocabulary.
     """
     if model is None:
-        presets = PRESETS[kind]
-        if preset not in presets:
-            raise ConfigError(f"preset is {preset!r}; choose one of {', '.join(presets)}")
-        defaults = presets[preset]()
+        if preset not in PRESETS:
+            raise ConfigError(f"preset is {preset!r}; choose one of {', '.join(PRESETS)}")
+        defaults = PRESETS[preset]()
         if "vocab_size" in (fields or {}):
             raise ConfigError(f"vocab_size is the vocabulary's, {tokenizer.vocab_size:,}: give another vocabulary")
         if unknown := [name for name in fields or {} if name not in type(defaults).__annotations__]:
             raise ConfigError(f"{unknown[0]!r} is not a field of {type(defaults).__name__}")
         torch.manual_seed(seed)
-        return kind(presets[preset](**{**(fields or {}), "vocab_size": tokenizer.vocab_size}))
+        return AveyBForMaskedLM(PRESETS[preset](**{**(fields or {}), "vocab_size": tokenizer.vocab_size}))
     if fields:
         raise ConfigError(f"{model} has its own configuration; {', '.join(fields)} can be set for a new model only")
-    loaded: M = kind.from_pretrained(model, dtype=torch.float32)
+    loaded: AveyBForMaskedLM = AveyBForMaskedLM.from_pretrained(model, dtype=torch.float32)
     tokenizer.check_embeddings(loaded.config.vocab_size, model)
     return loaded
-
-
-def causal_model(model: str | None, preset: str, tokenizer: Tokenizer, **options: Any) -> AveyForCausalLM:
-    """Return the model that next-token training starts from (see `starting_model`), its texts ending as in training."""
-    made = starting_model(AveyForCausalLM, model, preset, tokenizer, **options)
-    if made.generation_config is None:
-        raise ModelError(f"{model or preset}: transformers made no generation configuration; update transformers")
-    made.generation_config.eos_token_id = end_of_text(tokenizer)
-    made.generation_config.pad_token_id = tokenizer.pad_id
-    return made
 
 
 def sentence_model(

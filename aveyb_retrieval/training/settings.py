@@ -168,21 +168,6 @@ class MLMSettings(PretrainSettings):
 
 
 @dataclass(frozen=True)
-class CLMSettings(PretrainSettings):
-    """Next-token prediction with Avey; the defaults are its paper's: 100 billion tokens, 512K of them a step."""
-
-    length: int = 512
-    steps: int = 190_735
-    batch_size: int = 1024
-    learning_rate: float = 1e-3
-    schedule: str = "cosine"
-    warmup: float = 0.0
-    floor: float = 0.1
-    eps: float = 1e-12
-    seed: int = 11
-
-
-@dataclass(frozen=True)
 class ContrastiveSettings(RunSettings):
     """Contrastive fine-tuning; the defaults are the paper's protocol (its learning rate: the best of four)."""
 

@@ -18,7 +18,6 @@ from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.kernels.dispatch import force_backend
 from aveyb_retrieval.kernels.maxsim import late_interaction, maxsim_selected, split_scores
 from aveyb_retrieval.kernels.mixing import (
-    coupled_mix,
     dynamic_mix,
     dynamic_mix_over_gate,
     static_mix,
@@ -48,7 +47,6 @@ def prepare(device: str) -> None:
     if device == "cuda":
         from aveyb_retrieval.kernels.triton import (  # noqa: F401
             activate,
-            coupled_mix,
             dynamic_mix,
             late_interaction,
             maxsim,
@@ -138,17 +136,6 @@ def _mixing(judge: Judge, operation: str, preset: str, width: int, ragged: bool)
         how: dict[str, Any] = {"lengths": lengths, "activation": sigma, "backend": backend}
         mix = partial(static_mix, **how) if operation == "static" else partial(dynamic_mix, **how, **similarity)
         return _graded(mix, views, leaves["upstream"])
-
-    return judge(run, given)
-
-
-def _coupled(judge: Judge, width: int, tokens: int) -> dict[str, Any]:
-    given = {name: judge.draw(judge.splits // 4, tokens, width) for name in ("mixed", "gate", "upstream")}
-    given["weight"] = judge.draw(tokens, tokens, scale=tokens**-0.5)
-
-    def run(leaves: Tensors, backend: Any) -> Tensors:
-        views = {name: leaves[name] for name in ("mixed", "gate", "weight")}
-        return _graded(partial(coupled_mix, eps=1e-6, backend=backend), views, leaves["upstream"])
 
     return judge(run, given)
 
@@ -275,7 +262,6 @@ def _cases(device: torch.device, toy: bool) -> Iterator[tuple[str, Callable[[], 
             yield f"maxsim {width} {name}", partial(_pairs, judge, width, [3, 1, 5] if toy else [70, 20, 6])
             yield f"maxsim selected {width} {name}", partial(_selected, judge, width)
         yield f"late_interaction {name}", partial(_late, judge, 128)
-        yield f"coupled_mix {name}", partial(_coupled, judge, base, 2 * judge.size)
         preset, width = ("released", base) if dtype != torch.float32 else ("paper", small)
         if not toy or dtype == torch.float32:
             yield f"training {preset} {name}", partial(_training, judge, preset, width, 2 if toy else 4)

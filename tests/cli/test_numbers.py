@@ -12,7 +12,6 @@ import pytest
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.training.settings import (
     ClassifySettings,
-    CLMSettings,
     ContrastiveSettings,
     DistillSettings,
     MiningRules,
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 HOSTILE = ("-1", "0", "nan", "inf", "-inf", str(2**64))
 SETTINGS = (
     ClassifySettings,
-    CLMSettings,
     ContrastiveSettings,
     DistillSettings,
     MiningRules,

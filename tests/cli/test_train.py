@@ -12,7 +12,6 @@ from click.testing import CliRunner, Result
 from aveyb_retrieval.cli.train import fingerprints, main
 from aveyb_retrieval.encoder.embedders.embedder import Embedder
 from aveyb_retrieval.training.settings import (
-    CLMSettings,
     ContrastiveSettings,
     DistillSettings,
     MiningRules,
@@ -71,7 +70,6 @@ def test_help_names_the_commands() -> None:
     ("command", "defaults"),
     [
         ("mlm", MLMSettings()),
-        ("clm", CLMSettings()),
         ("contrastive", ContrastiveSettings()),
         ("distill", DistillSettings()),
         ("mine", MiningRules()),

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import triton
 
 from aveyb_retrieval.kernels.triton import (
-    coupled_mix,
     dynamic_mix,
     maxsim,
     positionwise,
@@ -56,8 +55,6 @@ KERNELS: dict[str, list[tuple[Any, list[dict[str, Any]]]]] = {
     "dynamic_mix_cosines": [(dynamic_mix.backward_cosines_kernel, [RELEASED, PAPER])],
     "dynamic_mix_weights": [(dynamic_mix.backward_weights_kernel, [{}])],
     "dynamic_mix_input": [(dynamic_mix.backward_input_kernel, [{}])],
-    "coupled_mix": [(coupled_mix.shares_kernel, [{}])],
-    "coupled_mix_backward": [(coupled_mix.backward_kernel, [{}])],
     "static_mix": [(static_mix.forward_kernel, TRAINED)],
     "static_mix_activating": [(static_mix.forward_kernel, ENCODING)],
     "static_mix_input": [(static_mix.backward_input_kernel, [RELEASED, PAPER])],

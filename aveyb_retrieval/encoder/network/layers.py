@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from aveyb_retrieval.kernels.mixing import (
-    coupled_mix,
     dynamic_mix,
     dynamic_mix_over_gate,
     static_mix,
@@ -27,7 +26,7 @@ from aveyb_retrieval.kernels.positionwise import activate_around, add_norm, enri
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aveyb_retrieval.encoder.config import AveyBConfig, AveyConfig
+    from aveyb_retrieval.encoder.config import AveyBConfig
     from aveyb_retrieval.kernels.mixing import Mixing, Similarity
 
 
@@ -101,12 +100,12 @@ class LayerSettings:
 class AveyBLayer(nn.Module):
     """`x -> fuser([contextualized tail, bypassed head]) + residual` on a group of splits, each split alone."""
 
-    def __init__(self, config: AveyBConfig | AveyConfig, kind: str, order: int = 0) -> None:
+    def __init__(self, config: AveyBConfig, kind: str, order: int = 0) -> None:
         """Make the layer's parameters, uninitialized where `_init_weights` of the model sets them.
 
         Args:
             config: the model's configuration.
-            kind: "static" or "dynamic"; "causal" in Avey, whose layers are coupled (2.2).
+            kind: "static" or "dynamic".
             order: how many layers of this kind come before it.
         """
         super().__init__()
@@ -117,7 +116,7 @@ class AveyBLayer(nn.Module):
         self.enricher = nn.Linear(d, 2 * mixed + bypass)
         self.fuser = nn.Linear(mixed + bypass, d)
         # V is the only weight that a dynamic layer lacks; it computes its mixing matrix from the input.
-        size = config.context_size if kind == "causal" else config.split_size
+        size = config.split_size
         self.spatial_proj = None if kind == "dynamic" else nn.Parameter(torch.empty(size, size))
         self.mix_bias = nn.Parameter(torch.zeros(size)) if config.mix_bias else None
         self.alpha = nn.Parameter(torch.ones(())) if config.learned_residual else None
@@ -153,8 +152,6 @@ class AveyBLayer(nn.Module):
         how = settings.mixing(lengths, None if bias is None else bias[:width])
         if weight is None:
             return dynamic_mix(mixed, gate, **settings.similarity, **how)
-        if self.kind == "causal":
-            return coupled_mix(mixed, gate, weight[:width, :width], eps=settings.similarity_eps)
         return static_mix(mixed, gate, weight[:width, :width], **how)
 
     def _fuser_parts(self) -> tuple[torch.Tensor, torch.Tensor]:

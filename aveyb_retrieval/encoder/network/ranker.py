@@ -18,7 +18,7 @@ from aveyb_retrieval.kernels.maxsim import maxsim_selected, scores_of_short, spl
 from aveyb_retrieval.kernels.positionwise import across, zero_padding
 
 if TYPE_CHECKING:
-    from aveyb_retrieval.encoder.config import AveyBConfig, AveyConfig
+    from aveyb_retrieval.encoder.config import AveyBConfig
     from aveyb_retrieval.encoder.network.splits import SplitGroup, SplitTable
 
 BLOCK = 128  # columns of such a document whose scores exist at once
@@ -38,14 +38,17 @@ class Retrieved:
     weights: torch.Tensor
 
 
-class SplitRanker(nn.Module):
-    """Choose and weight each split's k most relevant earlier splits by MaxSim; it has no parameters of its own."""
+class Ranker(nn.Module):
+    """Choose splits by MaxSim and compress `(k + 1) S` tokens back to S with one learned matrix (eq. 8)."""
 
-    def __init__(self, config: AveyBConfig | AveyConfig) -> None:
+    def __init__(self, config: AveyBConfig) -> None:
+        """Make the projection P `[S, (k + 1) S]`, uninitialized; none where nothing is retrieved."""
         super().__init__()
         self.config = config
         # Copies: reading an attribute of a transformers configuration costs as much as a small tensor operation.
         self.split_size, self.num_retrieved = config.split_size, config.num_retrieved
+        sizes = self.split_size, (self.num_retrieved + 1) * self.split_size
+        self.down_proj = nn.Parameter(torch.empty(sizes)) if self.num_retrieved else None
 
     def retrieve(self, table: SplitTable, embedding: torch.Tensor) -> Retrieved:
         """Rank every split of the batch against the earlier splits of its own document.
@@ -157,24 +160,11 @@ class SplitRanker(nn.Module):
         highest = scores.masked_fill(~found, float("-inf")).amax(1, keepdim=True)
         if self.config.weight_norm == "max":
             divisor = highest
-        elif self.config.weight_norm == "first":
-            first = (~found).sum(1, keepdim=True).clamp_max(scores.shape[1] - 1)
-            divisor = scores.gather(1, first)
         else:
             divisor = scores.masked_fill(~found, float("inf")).amin(1, keepdim=True) + self.config.similarity_eps
         floor = (highest.detach().abs() / self.config.max_split_weight).clamp_min(torch.finfo(torch.float32).tiny)
         divisor = divisor.maximum(floor).masked_fill(~found.any(1, keepdim=True), 1)
         return (scores / divisor).masked_fill(~found, 0)
-
-
-class Ranker(SplitRanker):
-    """Choose splits by MaxSim and compress `(k + 1) S` tokens back to S with one learned matrix (eq. 8)."""
-
-    def __init__(self, config: AveyBConfig) -> None:
-        """Make the projection P `[S, (k + 1) S]`, uninitialized; none where nothing is retrieved."""
-        super().__init__(config)
-        sizes = self.split_size, (self.num_retrieved + 1) * self.split_size
-        self.down_proj = nn.Parameter(torch.empty(sizes)) if self.num_retrieved else None
 
     def inputs(self, table: SplitTable, retrieved: Retrieved, group: SplitGroup) -> tuple[torch.Tensor | None, ...]:
         """Return what `compress` takes of a group of splits of a table, up to the embedding table."""
