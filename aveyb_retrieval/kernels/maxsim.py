@@ -206,7 +206,7 @@ def maxsim_by_token(ids: torch.Tensor, lengths: torch.Tensor, table: torch.Tenso
     return torch.sparse.mm(counts, best).masked_fill(left_out, float("-inf"))
 
 
-def maxsim_selected_reference(
+def maxsim_selected(
     unit: torch.Tensor, lengths: torch.Tensor, current: torch.Tensor, earlier: torch.Tensor
 ) -> torch.Tensor:
     """Score chosen pairs of splits, differentiably: the only scores that a gradient flows through.
@@ -221,29 +221,6 @@ def maxsim_selected_reference(
     """
     best = torch.matmul(unit[current], unit[earlier].transpose(1, 2)).amax(-1)
     return best.masked_fill(~row_mask(lengths[current], unit.shape[1])[..., 0], 0).sum(-1)
-
-
-def maxsim_selected(
-    unit: torch.Tensor,
-    lengths: torch.Tensor,
-    current: torch.Tensor,
-    earlier: torch.Tensor,
-    *,
-    backend: Backend = "auto",
-) -> torch.Tensor:
-    """`maxsim_selected_reference` by the implementation that `backend` means (see `dispatch.py`).
-
-    Where a token meets several equally similar ones, the reference shares the gradient among them and the kernel gives
-    it to the first; tokens of one id, the common case, have one embedding and sum to the same.
-
-    Raises:
-        BackendError: `backend="triton"` cannot run.
-    """
-    if use_triton(backend, unit, operation="maxsim_selected"):
-        from aveyb_retrieval.kernels.triton.maxsim import maxsim_selected_op
-
-        return maxsim_selected_op(unit.contiguous(), lengths, current, earlier)[0]
-    return maxsim_selected_reference(unit, lengths, current, earlier)
 
 
 @dataclass(frozen=True)

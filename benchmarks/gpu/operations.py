@@ -16,7 +16,7 @@ from measure import ceilings, draw_ids, milliseconds, relative_error, replayed, 
 
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.kernels.dispatch import force_backend
-from aveyb_retrieval.kernels.maxsim import late_interaction, maxsim_selected, split_scores
+from aveyb_retrieval.kernels.maxsim import late_interaction, split_scores
 from aveyb_retrieval.kernels.mixing import (
     dynamic_mix,
     dynamic_mix_over_gate,
@@ -188,18 +188,6 @@ def _pairs(judge: Judge, width: int, splits_of: list[int]) -> dict[str, Any]:
     return judge(run, {"table": judge.draw(400, width)}, 2e-5)
 
 
-def _selected(judge: Judge, width: int) -> dict[str, Any]:
-    unit = torch.nn.functional.normalize(judge.draw(12, judge.size, width).float(), dim=-1).to(judge.dtype)
-    pairs = torch.tensor([[1, 2, 2, 3, 5, 7, 11, 11], [0, 0, 1, 2, 4, 6, 3, 9]], device=judge.device)
-    whole = torch.full((12,), judge.size, device=judge.device)
-    upstream = torch.arange(1.0, 9.0, device=judge.device)
-
-    def run(leaves: Tensors, backend: Any) -> Tensors:
-        return _graded(lambda unit: maxsim_selected(unit, whole, *pairs, backend=backend), leaves, upstream)
-
-    return judge(run, {"unit": unit})
-
-
 def _late(judge: Judge, width: int) -> dict[str, Any]:
     starts = torch.tensor([0, 5, 5, 70, 300, 812])
 
@@ -260,7 +248,6 @@ def _cases(device: torch.device, toy: bool) -> Iterator[tuple[str, Callable[[], 
             yield text, partial(_passes, judge, preset, width, ragged)
         for width in (base, small):
             yield f"maxsim {width} {name}", partial(_pairs, judge, width, [3, 1, 5] if toy else [70, 20, 6])
-            yield f"maxsim selected {width} {name}", partial(_selected, judge, width)
         yield f"late_interaction {name}", partial(_late, judge, 128)
         preset, width = ("released", base) if dtype != torch.float32 else ("paper", small)
         if not toy or dtype == torch.float32:
