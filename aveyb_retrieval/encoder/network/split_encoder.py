@@ -46,7 +46,6 @@ else:
 # (bfloat16) times as long as 2,048.
 _CPU_GROUP_TOKENS = 2048
 _REPLAYS = ("cuda",)  # kinds of devices on which inference is replays
-_REPLAYED = REPLAY_SIZES[-1]  # splits of S tokens that go through the layers together there: bounds memory
 
 
 class SplitEncoder(BatchEncoder, _Module):
@@ -112,7 +111,7 @@ class SplitEncoder(BatchEncoder, _Module):
         size = self.split_size
         found = [[(SHORTCUT_SPLITS + 1) * size]]
         for width in replay_widths(size):
-            for n in dict.fromkeys(min(n * size // width, _REPLAYED) for n in REPLAY_SIZES):
+            for n in dict.fromkeys(min(n * size // width, REPLAY_SIZES[-1]) for n in REPLAY_SIZES):
                 found += [[width] * n, [width - 1] * n] if width > 1 else [[width] * n]
                 if n > 1:  # documents of two splits, the second of this width
                     found += [[2 * size] * (n // 2), [size + width - 1] * (n // 2)]
@@ -173,7 +172,7 @@ class SplitEncoder(BatchEncoder, _Module):
         return self._run(places, (input_ids, lengths, None, None), self.embed.weight)[:, :length]
 
     def _places(self, count: int, length: int) -> int:
-        return replay_places(count, _wider(length, self.split_size), self.split_size, _REPLAYED)
+        return replay_places(count, _wider(length, self.split_size), self.split_size)
 
     def retrieve(self, table: SplitTable) -> Retrieved:
         """Return what `ranker.retrieve` finds for the splits of a table, as a CUDA graph where that is possible."""
@@ -213,7 +212,7 @@ class SplitEncoder(BatchEncoder, _Module):
             needed,
             full_width=not self.masked_tail,
             max_tokens=self._group_tokens(table.ids.device),
-            largest_replay=0 if self._graphs_of_device() is None else _REPLAYED,
+            replays=self._graphs_of_device() is not None,
         )
         for group in groups:
             inputs = self.ranker.inputs(table, retrieved, group)

@@ -65,7 +65,7 @@ class SplitTable:
         *,
         full_width: bool,
         max_tokens: int,
-        largest_replay: int = 0,
+        replays: bool = False,
     ) -> list[SplitGroup]:
         """Return the groups of `SplitLayout.groups` on the table's device.
 
@@ -73,12 +73,12 @@ class SplitTable:
             needed: bool `[n]`; None: all.
             full_width: pad every split to S.
             max_tokens: larger groups are cut into several.
-            largest_replay: above 0 the groups are those of `SplitLayout.replays`, and `max_tokens` says nothing.
+            replays: the groups are those of `SplitLayout.replays`, and `max_tokens` says nothing.
         """
         layout = self.layout
         found: list[tuple[np.ndarray, int, int | None]]
-        if largest_replay:
-            found = list(layout.replays(needed, full_width=full_width, largest=largest_replay))
+        if replays:
+            found = list(layout.replays(needed, full_width=full_width))
         else:
             found = [(*group, None) for group in layout.groups(needed, full_width=full_width, max_tokens=max_tokens)]
         tokens = [_tokens(layout.lengths[rows], width) for rows, width, _ in found]
