@@ -14,7 +14,6 @@ from aveyb_retrieval.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-OPTIMIZERS = ("adamw", "stable_adamw")
 SCHEDULES = ("cosine", "linear", "trapezoidal", "constant")
 PRECISIONS = ("float32", "bfloat16")
 MLM_RATES = {"paper-large": 2.5e-4}
@@ -121,7 +120,6 @@ class RunSettings(Checked):
     schedule: str = setting("linear", "Shape of the learning rate after the warm-up.", choices=SCHEDULES)
     warmup: float = setting(0.1, "Share of the steps in which the learning rate rises to its peak.", least=0, below=1)
     floor: float = setting(0.0, "Where the learning rate ends, as a share of its peak.", least=0, most=1)
-    optimizer: str = setting("adamw", "Optimizer.", choices=OPTIMIZERS)
     betas: tuple[float, float] = setting(
         (0.9, 0.95), "Adam's decay rates of the gradient's mean and square.", least=0, below=1
     )
