@@ -45,12 +45,9 @@ _HOME = {
 _OF_TORCH = {
     "AveyBConfig": "encoder.config",
     "AveyBForMaskedLM": "encoder.network.model",
-    "AveyBForQuestionAnswering": "encoder.network.heads",
     "AveyBForSequenceClassification": "encoder.network.heads",
     "AveyBForTokenClassification": "encoder.network.heads",
     "AveyBModel": "encoder.network.model",
-    "AveyConfig": "encoder.config",
-    "AveyForCausalLM": "encoder.network.avey",
 }
 
 

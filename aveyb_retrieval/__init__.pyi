@@ -1,10 +1,7 @@
 """The public names of the package, for type checkers; `__init__.py` imports each when it is first used."""
 
 from aveyb_retrieval.encoder.config import AveyBConfig as AveyBConfig
-from aveyb_retrieval.encoder.config import AveyConfig as AveyConfig
 from aveyb_retrieval.encoder.embedders.embedder import Embedder as Embedder
-from aveyb_retrieval.encoder.network.avey import AveyForCausalLM as AveyForCausalLM
-from aveyb_retrieval.encoder.network.heads import AveyBForQuestionAnswering as AveyBForQuestionAnswering
 from aveyb_retrieval.encoder.network.heads import AveyBForSequenceClassification as AveyBForSequenceClassification
 from aveyb_retrieval.encoder.network.heads import AveyBForTokenClassification as AveyBForTokenClassification
 from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM as AveyBForMaskedLM

@@ -22,33 +22,27 @@ _AUTO = "transformers.models.auto."
 def _register_config() -> None:
     from transformers import AutoConfig
 
-    from aveyb_retrieval.encoder.config import AveyBConfig, AveyConfig
+    from aveyb_retrieval.encoder.config import AveyBConfig
 
     AutoConfig.register(AveyBConfig.model_type, AveyBConfig, exist_ok=True)
-    AutoConfig.register(AveyConfig.model_type, AveyConfig, exist_ok=True)
 
 
 def _register_models() -> None:
     from transformers import (
         AutoModel,
-        AutoModelForCausalLM,
         AutoModelForMaskedLM,
-        AutoModelForQuestionAnswering,
         AutoModelForSequenceClassification,
         AutoModelForTokenClassification,
     )
 
-    from aveyb_retrieval.encoder.config import AveyBConfig, AveyConfig
+    from aveyb_retrieval.encoder.config import AveyBConfig
     from aveyb_retrieval.encoder.network import heads
-    from aveyb_retrieval.encoder.network.avey import AveyForCausalLM
     from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
 
     AutoModel.register(AveyBConfig, AveyBModel, exist_ok=True)
     AutoModelForMaskedLM.register(AveyBConfig, AveyBForMaskedLM, exist_ok=True)
-    AutoModelForCausalLM.register(AveyConfig, AveyForCausalLM, exist_ok=True)
     AutoModelForSequenceClassification.register(AveyBConfig, heads.AveyBForSequenceClassification, exist_ok=True)
     AutoModelForTokenClassification.register(AveyBConfig, heads.AveyBForTokenClassification, exist_ok=True)
-    AutoModelForQuestionAnswering.register(AveyBConfig, heads.AveyBForQuestionAnswering, exist_ok=True)
 
 
 _PENDING: dict[str, Callable[[], None]] = {

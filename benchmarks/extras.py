@@ -40,7 +40,6 @@ EXTRAS = (
     "bm25",
     "hub",
     "minilm",
-    "mteb",
     "train",
 )
 

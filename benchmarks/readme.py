@@ -258,7 +258,6 @@ EXTRAS = {
     "bm25": "BM25 by bm25s as a system of `aveyb-eval`",
     "hub": "data sets of the Hugging Face hub",
     "minilm": "the model all-MiniLM-L6-v2",
-    "mteb": "tasks of MTEB for `aveyb-eval`",
     "train": "`aveyb-train`",
 }
 
@@ -493,12 +492,6 @@ def fuzzed() -> str:
     )
 
 
-def ablations() -> str:
-    """Return the table of ablations.json."""
-    head, *rows = results("ablations.json")["table"]
-    return table(head, rows)
-
-
 def engines() -> str:
     """Return the table of engines.json."""
     found = results("engines.json")
@@ -562,7 +555,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "server": server,
     "hostile": hostile,
     "fuzzed": fuzzed,
-    "ablations": ablations,
     "engines": engines,
     "needle": needle,
     "precision": precision,

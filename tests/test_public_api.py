@@ -13,12 +13,9 @@ import aveyb_retrieval
 PUBLIC = [
     "AveyBConfig",
     "AveyBForMaskedLM",
-    "AveyBForQuestionAnswering",
     "AveyBForSequenceClassification",
     "AveyBForTokenClassification",
     "AveyBModel",
-    "AveyConfig",
-    "AveyForCausalLM",
     "Document",
     "Embedder",
     "Hit",

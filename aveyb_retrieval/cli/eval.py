@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aveyb_retrieval.cli.common import CONTEXT, Commands, gather, make_console, progress_bar
-from aveyb_retrieval.eval.base import DEFAULT_METRICS, DEFAULT_MODE
+from aveyb_retrieval.eval.base import DEFAULT_METRICS
 from aveyb_retrieval.wording import printable
 
 if TYPE_CHECKING:
     from aveyb_retrieval.eval.metrics import Comparison, Scores
     from aveyb_retrieval.eval.runner import Result
     from aveyb_retrieval.eval.tasks import Task
-    from aveyb_retrieval.indexes.search.options import Mode
 
 PATH = click.Path(path_type=Path)
 MODES = click.Choice(["hybrid", "dense", "lexical"])
@@ -42,7 +41,7 @@ DRAW = gather(
 @click.group(cls=Commands, context_settings=CONTEXT)
 @click.version_option(package_name="aveyb-retrieval")
 def main() -> None:
-    """Measure retrieval with trec_eval's definitions: run, score, compare, passages, latency."""
+    """Measure retrieval with trec_eval's definitions: run, score, compare, passages."""
 
 
 @main.command()
@@ -109,13 +108,6 @@ def main() -> None:
 )
 @click.option("--run", "run_path", type=PATH, help="Write the TREC run; a folder when there are several.")
 @click.option("--report", type=PATH, help="Write all results as JSON.")
-@click.option(
-    "--html",
-    is_flag=False,
-    flag_value="aveyb-eval.html",
-    type=PATH,
-    help="Write one HTML page (default name: aveyb-eval.html).",
-)
 @click.option("--cache", type=PATH, help="Folder for vectors and results; default: ~/.cache/aveyb-retrieval/eval.")
 @click.option("--only-missing", is_flag=True, help="Use cached vectors and results; compute what is missing.")
 @QUIET
@@ -128,7 +120,6 @@ def run(
     settings: dict[str, Any],
     run_path: Path | None,
     report: Path | None,
-    html: Path | None,
     cache: Path | None,
     only_missing: bool,
     quiet: bool,
@@ -139,7 +130,7 @@ def run(
     from aveyb_retrieval.eval.build import ModelOptions, make_systems
     from aveyb_retrieval.eval.encoders import LoadOptions
     from aveyb_retrieval.eval.metrics import load_trec_eval
-    from aveyb_retrieval.eval.report import print_results, write_html, write_json
+    from aveyb_retrieval.eval.report import print_results, write_json
     from aveyb_retrieval.eval.runner import ResultCache, Settings, run_system
 
     load_trec_eval()  # not found missing only after hours of encoding
@@ -167,9 +158,6 @@ def run(
     if report:
         write_json(report, results, {"command": _command()})
         console.print(f"report: {report}", highlight=False)
-    if html:
-        write_html(html, results)
-        console.print(f"page: {html}", highlight=False)
 
 
 @main.command()
@@ -325,54 +313,6 @@ def passages(
         click.echo(json.dumps([asdict(item) for item in scores], indent=1))
     else:
         print_passages(scores, task, make_console())
-
-
-@main.command()
-@click.argument("index", type=PATH)
-@click.option(
-    "--queries", "query_file", type=PATH, help="Text (one per line) or queries.jsonl; default: built-in questions."
-)
-@click.option(
-    "--batch",
-    "batches",
-    type=click.IntRange(min=1),
-    multiple=True,
-    default=(1, 32),
-    help="Queries per call. Repeatable.",
-)
-@click.option("--calls", type=click.IntRange(1, 10**7), default=100, help="Calls that are timed.")
-@click.option("-k", type=click.IntRange(1, 1 << 24), default=10, help="Documents per query.")
-@click.option("--mode", type=MODES, default=DEFAULT_MODE, help="How to search.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def latency(
-    index: Path,
-    query_file: Path | None,
-    batches: tuple[int, ...],
-    calls: int,
-    k: int,
-    mode: Mode,
-    as_json: bool,
-) -> None:
-    """Time searches of an index as a user waits for them, query encoding included."""
-    import time
-
-    from aveyb_retrieval.eval.runner import DEFAULT_QUERIES, measure, read_query_texts
-    from aveyb_retrieval.indexes.search.retriever import Retriever
-
-    queries = read_query_texts(query_file) if query_file else list(DEFAULT_QUERIES)
-    start = time.perf_counter()
-    retriever = Retriever.load(index)
-    load_seconds = time.perf_counter() - start
-    rows = [
-        measure(lambda texts: retriever.search(texts, k=k, mode=mode), queries, batch=b, calls=calls) for b in batches
-    ]
-    if as_json:
-        report = {"index": str(index), "load_seconds": load_seconds, "k": k, "mode": mode}
-        click.echo(json.dumps({**report, "rows": [asdict(row) for row in rows]}, indent=1))
-        return
-    from aveyb_retrieval.eval.report import print_latency
-
-    print_latency(rows, f"{index}, k {k}, mode {mode}, loaded in {load_seconds:.2f} s", make_console())
 
 
 def _open_task(data: str, protocol: str = "standard", *, split: str | None, **draw: Any) -> Task:

@@ -69,9 +69,6 @@ def _share(context: click.Context, parameter: click.Parameter, text: str | None)
 @VECTORS
 @MAKING
 @click.option("--allow-empty", is_flag=True, help="Make an index also where CORPUS holds no documents.")
-@click.option(
-    "--funnel", type=int, metavar="N", help="Pool tokens of documents in pairs behind the model's first N layers."
-)
 @click.option("--overwrite", is_flag=True, help="Replace an existing index.")
 @click.option("--share", metavar="I/N", callback=_share, help="Take only share I of N of CORPUS: a shard.")
 @click.option(

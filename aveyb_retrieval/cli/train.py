@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +19,7 @@ from aveyb_retrieval.cli.common import AT_LEAST_1, CONTEXT, Commands, gather, pr
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.training.settings import (
     MLM_RATES,
-    AnswerSettings,
     ClassifySettings,
-    CLMSettings,
     ContrastiveSettings,
     DistillSettings,
     MiningRules,
@@ -31,10 +28,9 @@ from aveyb_retrieval.training.settings import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from datasets import Dataset
-    from transformers import PreTrainedModel
 
     from aveyb_retrieval.training.tasks import Task
 
@@ -51,27 +47,10 @@ def fingerprints(files: tuple[Path, ...]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where training data come from: files, or one hub data set."""
+class PairSource:
+    """Files of pairs or triplets, and the names of their fields."""
 
     files: tuple[Path, ...]
-    hub: str | None
-
-    def record(self) -> dict[str, Any]:
-        """Return what a run folder records of the data.
-
-        Raises:
-            click.UsageError: neither files nor a hub data set are given, or both.
-        """
-        if bool(self.files) == bool(self.hub):
-            raise click.UsageError("give FILES or --hub, one of them")
-        return {"hub": self.hub} if self.hub else fingerprints(self.files)
-
-
-@dataclass(frozen=True)
-class PairSource(Source):
-    """Pairs or triplets in files or a hub data set, and the names of their fields."""
-
     rows: int | None
     anchor: str | None
     positive: str | None
@@ -82,32 +61,12 @@ class PairSource(Source):
         Args:
             columns: field of a further side, such as `negative`; None: one of the usual names.
         """
-        from aveyb_retrieval.training.contrastive import read_hub_pairs, read_pairs
+        from aveyb_retrieval.training.contrastive import read_pairs
 
-        data = self.record()
         named: Mapping[str, str | None] = {"anchor": self.anchor, "positive": self.positive, **columns}
         given = {side: field for side, field in named.items() if field is not None}
-        options: dict[str, Any] = {"columns": given, "rows": self.rows}
-        pairs = read_hub_pairs(self.hub, **options) if self.hub else read_pairs(self.files, **options)
-        return pairs, data | {"rows": self.rows, "columns": given or None}
-
-
-@dataclass(frozen=True)
-class TextSource(Source):
-    """Documents in files or a hub data set, how many of them to read, and the field with the text."""
-
-    documents: int | None
-    field: str
-
-    def open(self) -> tuple[Iterator[str], dict[str, Any]]:
-        """Open the texts, which are read as they are needed; return them and what a run folder records of them."""
-        from itertools import islice
-
-        from aveyb_retrieval.training.texts import read_hub, read_texts
-
-        data = self.record() | {"documents": self.documents}
-        read = read_hub(self.hub, field=self.field) if self.hub else read_texts(self.files, field=self.field)
-        return islice(read, self.documents), data
+        pairs = read_pairs(self.files, columns=given, rows=self.rows)
+        return pairs, fingerprints(self.files) | {"rows": self.rows, "columns": given or None}
 
 
 @dataclass(frozen=True)
@@ -153,8 +112,7 @@ RUN = gather(
 PAIRS = gather(
     "source",
     PairSource,
-    click.argument("files", nargs=-1, type=FILE),
-    click.option("--hub", help="Hub data set to stream, as NAME or NAME:CONFIG (sentence-transformers/gooaq)."),
+    click.argument("files", nargs=-1, required=True, type=FILE),
     click.option("--rows", type=AT_LEAST_1, metavar="N", help="Read at most N rows.  [default: all]"),
     click.option("--anchor", help="Field of the query.  [default: anchor, query or question]"),
     click.option("--positive", help="Field of its answer.  [default: positive, document, passage, answer or pos]"),
@@ -184,18 +142,9 @@ FIELDS = click.option(
     help="Set a field of a new model's configuration, such as mix_activation=none. Repeatable.",
 )
 TEXTS = together(
-    gather(
-        "source",
-        TextSource,
-        click.argument("files", nargs=-1, type=FILE),
-        click.option(
-            "--hub", help="Hub data set to stream, as NAME or NAME:CONFIG (HuggingFaceFW/fineweb:sample-10BT)."
-        ),
-        click.option(
-            "--documents", type=click.IntRange(min=1), metavar="N", help="Read at most N documents.  [default: all]"
-        ),
-        TEXT_FIELD,
-    ),
+    click.argument("files", nargs=-1, required=True, type=FILE),
+    click.option("--documents", type=AT_LEAST_1, metavar="N", help="Read at most N documents.  [default: all]"),
+    TEXT_FIELD,
     click.option("--vocabulary", required=True, help="Folder of a vocabulary, or p50k_base."),
     click.option("--model", help="Model folder to continue from.  [default: a new model of --preset]"),
 )
@@ -250,58 +199,34 @@ def tokenizer(files: tuple[Path, ...], out: Path, vocab_size: int, field: str, c
 @FIELDS
 @settings_options("settings", MLMSettings())
 @RUN
-def mlm(settings: MLMSettings, model: str | None, preset: str, **arguments: Any) -> dict[str, float]:
-    """Masked-language modeling on FILES or a hub data set, with the paper's recipe as defaults.
-
-    That is 180 billion tokens, 512K of them a step, at a learning rate of 5e-4 (2.5e-4 for paper-large).
-    """
-    from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM
-    from aveyb_retrieval.training.models import starting_model
-
-    if preset in MLM_RATES and model is None and not _is_given("learning_rate"):
-        settings = replace(settings, learning_rate=MLM_RATES[preset])
-    return _pretrain(partial(starting_model, AveyBForMaskedLM, model, preset), "held out {}", settings, **arguments)
-
-
-@click.command()
-@TEXTS
-@click.option(
-    "--preset",
-    type=click.Choice(["mini", "small", "medium", "large"]),
-    default="mini",
-    help="Shape of a new model; small, medium and large are the paper's.",
-)
-@FIELDS
-@settings_options("settings", CLMSettings())
-@RUN
-def clm(settings: CLMSettings, model: str | None, preset: str, **arguments: Any) -> dict[str, float]:
-    """Next-token training of Avey, the causal language model, on FILES or a hub data set."""
-    from aveyb_retrieval.training.models import causal_model
-
-    return _pretrain(partial(causal_model, model, preset), "held out {}, as trained", settings, **arguments)
-
-
-def _pretrain(
-    make_model: Callable[..., PreTrainedModel],
-    measured: str,
-    settings: MLMSettings | CLMSettings,
-    *,
-    source: TextSource,
+def mlm(
+    settings: MLMSettings,
+    model: str | None,
+    preset: str,
+    files: tuple[Path, ...],
+    documents: int | None,
+    field: str,
     vocabulary: str,
     fields: dict[str, Any],
     run: Run,
 ) -> dict[str, float]:
-    """Train the model that `make_model` makes; print its figures, called as `measured` says, and return them."""
-    from aveyb_retrieval.training.models import open_vocabulary
-    from aveyb_retrieval.training.pretraining import pretrain
+    """Masked-language modeling on FILES, with the paper's recipe as defaults.
 
+    That is 180 billion tokens, 512K of them a step, at a learning rate of 5e-4 (2.5e-4 for paper-large).
+    """
+    from aveyb_retrieval.training.models import open_vocabulary, starting_model
+    from aveyb_retrieval.training.pretraining import pretrain
+    from aveyb_retrieval.training.texts import read_texts
+
+    if preset in MLM_RATES and model is None and not _is_given("learning_rate"):
+        settings = replace(settings, learning_rate=MLM_RATES[preset])
     options = run.prepare()
     words = open_vocabulary(vocabulary)
-    texts, data = source.open()
-    model = make_model(words, seed=settings.seed, fields=fields)
-    figures = pretrain(model, words, texts, run.out, data=data, settings=settings, **options)
+    texts, data = islice(read_texts(files, field=field), documents), fingerprints(files) | {"documents": documents}
+    made = starting_model(model, preset, words, seed=settings.seed, fields=fields)
+    figures = pretrain(made, words, texts, run.out, data=data, settings=settings, **options)
     for name, value in figures.items():
-        click.echo(f"{measured.format(name)}: {value:.4f}")
+        click.echo(f"held out {name}: {value:.4f}")
     run.report()
     return figures
 
@@ -349,7 +274,7 @@ def mine(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Find hard negatives for pairs from FILES (JSON lines) or a hub data set: texts that search ranks near the query.
+    """Find hard negatives for pairs from FILES (JSON lines): texts that search ranks near the query.
 
     The positives of all pairs and the texts of --corpus are indexed, and every query searches them. Its own positives
     are skipped, and so are texts that score nearly as high. A query with fewer negatives than asked for keeps those it
@@ -395,7 +320,7 @@ def contrastive(
     settings: ContrastiveSettings,
     run: Run,
 ) -> None:
-    """Fine-tune on pairs or triplets from FILES (JSON lines: query, positive, optionally negative) or the hub."""
+    """Fine-tune on pairs or triplets from FILES (JSON lines: query, positive, optionally negative)."""
     from aveyb_retrieval.training.contrastive import train_contrastive
     from aveyb_retrieval.training.models import sentence_model
 
@@ -470,30 +395,6 @@ def distill(
 
 
 @click.command()
-@click.argument("model", required=False)
-@click.option("-o", "--out", required=True, type=PATH, help="Folder to write the model to; it must not exist.")
-@click.option("--after", type=click.IntRange(min=0), required=True, metavar="N", help="Layers that see every token.")
-@click.option("--factor", type=click.IntRange(1, 1024), default=2, help="Neighbouring tokens that become one row.")
-@click.option("--pool", default="mean", help="How they become one: mean or max.")
-@click.option(
-    "--recovery",
-    default="average_last",
-    help="What tells the tokens of a row apart in outputs of single tokens: sum_first, sum_last, sum_max, sum_mean, "
-    "average_last or max_last.",
-)
-def funnel(model: str | None, out: Path, after: int, factor: int, pool: str, recovery: str) -> None:
-    """Put a funnel into MODEL (the embedded one where none is named) without training, to encode documents faster.
-
-    The weights stay as they are. Documents of the new model are pooled behind the first layers, queries are not; an
-    index belongs to one of the two models.
-    """
-    from aveyb_retrieval.training.models import add_funnel
-
-    add_funnel(model, out, after=after, factor=factor, pool=pool, recovery=recovery)
-    click.echo(f"model in {out}")
-
-
-@click.command()
 @click.argument("model", type=PATH)
 @click.option(
     "--precision",
@@ -545,17 +446,6 @@ def tag(**arguments: Any) -> dict[str, float]:
     return _train_head(tagging, **arguments)
 
 
-@click.command()
-@LABELED
-@settings_options("settings", AnswerSettings())
-@RUN
-def answer(**arguments: Any) -> dict[str, float]:
-    """Train answers to questions from FILES (JSON lines: question, context, answers with text and start)."""
-    from aveyb_retrieval.training.tasks import answering
-
-    return _train_head(answering, **arguments)
-
-
 def _train_head(
     prepare: Callable[..., Task],
     files: tuple[Path, ...],
@@ -583,13 +473,13 @@ def _train_head(
 @click.group(cls=Commands, context_settings=CONTEXT)
 @click.version_option(package_name="aveyb-retrieval")
 def main() -> None:
-    """Train vocabularies and models: tokenizer, mlm, clm, mine, contrastive, distill, classify, tag, answer.
+    """Train vocabularies and models: tokenizer, mlm, mine, contrastive, distill, classify, tag.
 
-    funnel and export make a trained model faster.
+    export makes a trained model faster.
     """
 
 
-for command in (tokenizer, mlm, clm, mine, contrastive, distill, funnel, classify, tag, answer, export):
+for command in (tokenizer, mlm, mine, contrastive, distill, classify, tag, export):
     main.add_command(command)
 
 

@@ -1,4 +1,4 @@
-"""AveyBConfig: every design choice that the Avey-B paper compares, or that its released code makes differently.
+"""AveyBConfig: the sizes of an Avey-B model, and each choice that the paper and its released code make differently.
 
 `paper_*` follows the text of the paper, `released_*` the authors' code and checkpoints, `mini` is a small shape
 for CPUs. One choice is the same everywhere and therefore not a field: the ranker's scores, choice
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import transformers
 from huggingface_hub.errors import StrictDataclassError
@@ -20,7 +20,7 @@ from aveyb_retrieval.errors import AveyBError, ConfigError, ModelError
 from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
 # what transformers and sentence-transformers raise about damaged folders, for want of errors of their own
 LOADING_ERRORS = (
@@ -48,89 +48,19 @@ def config_errors() -> Iterator[None]:
         raise ConfigError(f"config.json: {type(error).__name__} ({first_line(error)})") from error
 
 
-class BaseConfig(transformers.PreTrainedConfig):
-    """The widths of a layer, and the authors' format of a configuration."""
-
-    family: ClassVar[str]  # for messages
-
-    if TYPE_CHECKING:
-        hidden_size: int
-        expansion_factor: int
-        tail_share: float
-        from_released: ClassVar[Callable[..., Any]]  # of the fields that a `config.json` of the authors must have
-
-    def _check_tail(self) -> None:
-        tail = round(self.tail_share * self.expansion_factor * self.hidden_size, 6)  # 0.7 x 40 is not quite 28
-        if not 0 < self.tail_share < 1 or tail % 2:
-            raise ConfigError(
-                f"{type(self).__name__}.tail_share is {self.tail_share}: of expansion_factor {self.expansion_factor} x "
-                f"hidden_size {self.hidden_size} that is a tail of {tail:g}; it must be even, above 0 and less than all"
-            )
-
-    @property
-    def mixed_size(self) -> int:
-        """m, the width of the part that is mixed; the gate is as wide, the bypassed head takes the rest."""
-        return round(self.tail_share * self.expansion_factor * self.hidden_size) // 2
-
-    @property
-    def bypass_size(self) -> int:
-        """The width of the bypassed head."""
-        return self.expansion_factor * self.hidden_size - 2 * self.mixed_size
-
-    @classmethod
-    def read_released(cls, settings: Mapping[str, Any], where: str) -> Any:
-        """Return the configuration that a `config.json` in the authors' format means; `where` names the file.
-
-        Raises:
-            ConfigError: a value is out of range.
-            ModelError: a field is missing.
-        """
-        names = inspect.signature(cls.from_released).parameters
-        if missing := [name for name in names if name not in settings]:
-            raise ModelError(
-                f"{where}: a released {cls.family} configuration must have {', '.join(names)}; lacks {missing}"
-            )
-        return cls.from_released(**{name: settings[name] for name in names})
-
-    @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Build from the fields of a `config.json`, ours or the authors'; `kwargs` are those of transformers.
-
-        Raises:
-            ConfigError: a value is out of range, not one of its choices, or of another type.
-            ModelError: a released configuration lacks a field.
-        """
-        with config_errors():
-            if is_released(config_dict):
-                config_dict = cls.read_released(config_dict, "config.json").to_dict()
-            return super().from_dict(config_dict, **kwargs)
-
-
 _CHOICES = {
     "enricher_activation": ("gelu", "relu2"),
     "mix_activation": ("none", "relu"),
     "enriched_order": ("mixed_gate_bypass", "bypass_gate_mixed"),
     "fuser_order": ("context_bypass", "bypass_context"),
-    "similarity_norm": ("l1", "sum", "none", "rms", "softmax", "scaled_softmax"),
-    "ranker_direction": ("past", "both"),
-    "compressor": ("linear", "none"),
+    "similarity_norm": ("l1", "sum"),
     "weight_norm": ("max", "min"),
     "retrieved_order": ("sequence", "score"),
     "tail": ("masked", "zero_slots"),
     "weight_init": ("normal", "xavier"),
     "static_init": ("xavier", "local"),
-    "answer_form": ("span", "tokens"),
 }
-_LAYERS = ("static", "dynamic", "coupled")
-_FUNNEL_CHOICES = {
-    "funnel_pool": ("mean", "max"),
-    "funnel_recovery": ("sum_first", "sum_last", "sum_max", "sum_mean", "average_last", "max_last"),
-}
-_FUNNEL: dict[str, Any] = {
-    "funnel_factor": 2,
-    "funnel_pool": "mean",
-    "funnel_recovery": "average_last",
-}  # where it is on
+_LAYERS = ("static", "dynamic")
 # least and largest values: far beyond any model, but a damaged file must not ask for endless memory or time
 _SIZES = {
     "vocab_size": (1, 1 << 24),
@@ -140,7 +70,7 @@ _SIZES = {
     "num_retrieved": (0, 1 << 10),
     "expansion_factor": (1, 1 << 8),
 }
-_SWITCHES = ("mix_bias", "learned_residual", "final_norm", "compressor_residual")
+_SWITCHES = ("mix_bias", "learned_residual", "final_norm")
 _NUMBERS = ("norm_eps", "similarity_eps", "max_split_weight", "initializer_range", "tail_share")
 
 PAPER: dict[str, Any] = {
@@ -154,7 +84,6 @@ PAPER: dict[str, Any] = {
     "final_norm": True,
     "weight_norm": "max",
     "retrieved_order": "sequence",
-    "compressor_residual": True,
     "tail": "masked",
 }
 RELEASED: dict[str, Any] = {
@@ -169,12 +98,11 @@ RELEASED: dict[str, Any] = {
     "weight_norm": "min",
     "weight_init": "xavier",
     "retrieved_order": "score",
-    "compressor_residual": True,
     "tail": "zero_slots",
 }
 
 
-class AveyBConfig(BaseConfig):
+class AveyBConfig(transformers.PreTrainedConfig):
     """Configuration of an Avey-B encoder.
 
     Sizes:
@@ -186,8 +114,7 @@ class AveyBConfig(BaseConfig):
         expansion_factor: the enricher's output is `expansion_factor * d` wide.
         tail_share: which share of it, the tail, goes through the contextualizer, 0.5: half of the tail is mixed, half
             gates; the rest bypasses the contextualizer.
-        layer_pattern: "static", "dynamic" or "coupled" for each layer; None alternates, static first. Coupled layers
-            are Avey's (eq. 2): a learned matrix times the cosines as they are.
+        layer_pattern: "static" or "dynamic" for each layer; None alternates, static first.
 
     Choices:
         enricher_activation: "relu2" in the paper | "gelu" in the released code; so below.
@@ -195,20 +122,11 @@ class AveyBConfig(BaseConfig):
         mix_bias: a learned bias per token position after mixing, True | False (optional in the paper).
         enriched_order: columns of the enriched vector, "bypass_gate_mixed" | "mixed_gate_bypass".
         fuser_order: columns of the fuser's input, "bypass_context" | "context_bypass".
-        similarity_norm: of the rows of a dynamic layer, "sum", S / (sum S + eps) | "l1", S / max(sum abs S, 1e-12);
-            also the paper's other candidates (table 6), in plain torch on every device: "none"; "rms",
-            S / (rms S + eps); "softmax"; "scaled_softmax", the softmax of S / sqrt(m).
+        similarity_norm: of the rows of a dynamic layer, "sum", S / (sum S + eps) | "l1", S / max(sum abs S, 1e-12).
         learned_residual: the residual is scaled by a learned scalar per layer, False | True.
         final_norm: an RMSNorm after the last layer, True (as in Avey, appendix H) | False.
         weight_norm: a retrieved split is weighted by score / highest | score / lowest among the chosen.
         retrieved_order: "sequence" | "score" (highest first); missing splits are zeros on the left in both.
-        ranker_direction: which splits a split retrieves, "past", earlier ones (both) | "both", any other ones of its
-            document (table 4): then later tokens change earlier vectors, and a document that grows is encoded again.
-        compressor: "linear", P makes S tokens of (k + 1) S (eq. 8) | "none": the layers run on all (k + 1) S tokens,
-            missing splits as zeros on the left, and the last S are kept (table 10). None: "linear", or "none" where
-            `num_retrieved` is 0 and there is nothing to compress.
-        compressor_residual: the current split is added to the compressed one, True (published version) | True; False
-            without a compressor.
         tail: "masked", only valid tokens exist | "zero_slots", a short last split is filled up with zero embeddings
             that take part in every layer.
 
@@ -226,24 +144,11 @@ class AveyBConfig(BaseConfig):
             more than distant ones, which masked-language modelling otherwise has to learn for every position of a split
             (`local_matrix`).
 
-    Funnel:
-        funnel_after: how many layers see every token; behind them neighbouring tokens of a split are pooled.
-        funnel_factor: how many tokens become one row, 2; it divides `split_size`. 1 pools nothing.
-        funnel_pool: "mean" | "max" (the Funnel paper's).
-        funnel_recovery: what tells the tokens of a row apart in outputs of single tokens. With t the row's vector and
-            h the outputs of the full layers: "sum_first", t + h_1 | "sum_last", t + h_last | "sum_max", t + max h |
-            "sum_mean", t + mean h | "average_last", (t + h_last) / 2 (the usual one) | "max_last", max(t, h_last).
-
-    Heads (`heads.py`):
-        answer_form: what question answering marks, "span", the answer's first and last token | "tokens", each of its
-            tokens (the paper's form).
-
     Raises:
         ConfigError: a value is out of range or not one of its choices.
     """
 
     model_type = "avey-b"
-    family: ClassVar[str] = "Avey-B"
 
     vocab_size: int = 50304
     hidden_size: int = 768
@@ -263,9 +168,6 @@ class AveyBConfig(BaseConfig):
     final_norm: bool = True
     weight_norm: str = "max"
     retrieved_order: str = "sequence"
-    ranker_direction: str = "past"
-    compressor: str | None = None
-    compressor_residual: bool = True
     tail: str = "masked"
     norm_eps: float = 1e-12
     similarity_eps: float = 1e-12
@@ -273,11 +175,6 @@ class AveyBConfig(BaseConfig):
     weight_init: str = "normal"
     initializer_range: float = 0.02
     static_init: str = "xavier"
-    funnel_after: int | None = None
-    funnel_factor: int | None = None
-    funnel_pool: str | None = None
-    funnel_recovery: str | None = None
-    answer_form: str = "span"
     tie_word_embeddings: bool = True
     max_position_embeddings: int = -1  # sentence-transformers reads -1 as "no limit"
 
@@ -286,13 +183,12 @@ class AveyBConfig(BaseConfig):
         self._check_types()
         if self.layer_pattern is None:
             self.layer_pattern = ["dynamic" if i % 2 else "static" for i in range(self.num_hidden_layers)]
-        if self.compressor is None:
-            self.compressor = "linear" if self.num_retrieved else "none"
-        if self.compressor == "none":
-            self.compressor_residual = False
+        compressor = "linear" if self.num_retrieved else "none"
+        for name, own in {"compressor": compressor, "ranker_direction": "past", "funnel_after": None}.items():
+            if kwargs.get(name) not in (None, own):
+                raise ConfigError(f"AveyBConfig.{name} is {kwargs[name]!r}; models of this package have {own!r} alone")
         super().__post_init__(**kwargs)
         self._check()
-        self._fill_funnel()
 
     def _check_types(self) -> None:
         for name, (least, most) in _SIZES.items():
@@ -311,7 +207,12 @@ class AveyBConfig(BaseConfig):
             raise ConfigError(f"AveyBConfig.layer_pattern is {self.layer_pattern!r}; it must be a list")
 
     def _check(self) -> None:
-        self._check_tail()
+        tail = round(self.tail_share * self.expansion_factor * self.hidden_size, 6)  # 0.7 x 40 is not quite 28
+        if not 0 < self.tail_share < 1 or tail % 2:
+            raise ConfigError(
+                f"AveyBConfig.tail_share is {self.tail_share}: of expansion_factor {self.expansion_factor} x "
+                f"hidden_size {self.hidden_size} that is a tail of {tail:g}; it must be even, above 0 and less than all"
+            )
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in list(choices):
                 raise ConfigError(f"AveyBConfig.{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}")
@@ -321,64 +222,42 @@ class AveyBConfig(BaseConfig):
                 f"AveyBConfig.layer_pattern has {len(pattern)} entries {sorted(set(map(str, pattern)))} for "
                 f"num_hidden_layers {self.num_hidden_layers}; give one of {', '.join(_LAYERS)} for each layer"
             )
-        if "coupled" in pattern and self.similarity_norm not in ("sum", "l1", "none"):
-            raise ConfigError(
-                f"AveyBConfig.layer_pattern has 'coupled' layers and similarity_norm is {self.similarity_norm!r}: they "
-                "take cosines as they are; leave one of the two out"
-            )
-        if not self.num_retrieved:
-            for name, used in (("compressor", self.compressor == "linear"), ("ranker_direction", self.looks_ahead)):
-                if used:
-                    raise ConfigError(
-                        f"AveyBConfig.num_retrieved is 0 and {name} {getattr(self, name)!r}: without retrieved splits "
-                        "it means nothing; leave it out, or retrieve some"
-                    )
-
-    def _fill_funnel(self) -> None:
-        """Fill in the funnel's usual values and check them."""
-        after, factor = self.funnel_after, self.funnel_factor
-        given = [name for name in _FUNNEL if getattr(self, name) is not None]
-        if after is None:
-            if given:
-                raise ConfigError(
-                    f"AveyBConfig.{given[0]} is {getattr(self, given[0])!r} and funnel_after None: without a funnel it "
-                    "means nothing; set funnel_after, or leave both out"
-                )
-            return
-        if type(after) is not int or not 1 <= after < self.num_hidden_layers:
-            raise ConfigError(
-                f"AveyBConfig.funnel_after is {after!r} and num_hidden_layers {self.num_hidden_layers}: there must be "
-                "at least one layer before the funnel and one behind it"
-            )
-        factor = _FUNNEL["funnel_factor"] if factor is None else factor
-        if type(factor) is not int or factor < 1 or self.split_size % factor:
-            raise ConfigError(
-                f"AveyBConfig.funnel_factor is {factor!r} and split_size {self.split_size}: the factor must be a whole "
-                "number of 1 or more that divides the split"
-            )
-        self.funnel_factor = factor
-        if factor == 1:
-            if name := next((name for name in given if name != "funnel_factor"), None):
-                raise ConfigError(
-                    f"AveyBConfig.{name} is {getattr(self, name)!r} and funnel_factor 1: a factor of 1 pools nothing; "
-                    "leave one of the two out"
-                )
-            return
-        for name, choices in _FUNNEL_CHOICES.items():
-            if getattr(self, name) is None:
-                setattr(self, name, _FUNNEL[name])
-            if getattr(self, name) not in list(choices):
-                raise ConfigError(f"AveyBConfig.{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}")
 
     @property
-    def context_size(self) -> int:
-        """C, the most tokens that a layer sees of a split: S, or (k + 1) S where nothing compresses them."""
-        return self.split_size * (1 if self.compressor == "linear" else self.num_retrieved + 1)
+    def mixed_size(self) -> int:
+        """m, the width of the part that is mixed; the gate is as wide, the bypassed head takes the rest."""
+        return round(self.tail_share * self.expansion_factor * self.hidden_size) // 2
 
     @property
-    def looks_ahead(self) -> bool:
-        """Whether a split may retrieve later ones."""
-        return self.ranker_direction == "both"
+    def bypass_size(self) -> int:
+        """The width of the bypassed head."""
+        return self.expansion_factor * self.hidden_size - 2 * self.mixed_size
+
+    @classmethod
+    def read_released(cls, settings: Mapping[str, Any], where: str) -> AveyBConfig:
+        """Return the configuration that a `config.json` in the authors' format means; `where` names the file.
+
+        Raises:
+            ConfigError: a value is out of range.
+            ModelError: a field is missing.
+        """
+        names = inspect.signature(cls.from_released).parameters
+        if missing := [name for name in names if name not in settings]:
+            raise ModelError(f"{where}: a released Avey-B configuration must have {', '.join(names)}; lacks {missing}")
+        return cls.from_released(**{name: settings[name] for name in names})
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Build from the fields of a `config.json`, ours or the authors'; `kwargs` are those of transformers.
+
+        Raises:
+            ConfigError: a value is out of range, not one of its choices, or of another type.
+            ModelError: a released configuration lacks a field.
+        """
+        with config_errors():
+            if is_released(config_dict):
+                config_dict = cls.read_released(config_dict, "config.json").to_dict()
+            return super().from_dict(config_dict, **kwargs)
 
     @classmethod
     def paper_base(cls, **overrides: Any) -> AveyBConfig:
@@ -421,130 +300,4 @@ class AveyBConfig(BaseConfig):
             num_retrieved=k,
             norm_eps=eps,
             similarity_eps=eps,
-        )
-
-
-_POSITIVE = ("vocab_size", "hidden_size", "num_hidden_layers", "split_size", "expansion_factor")
-_WEIGHT_NORMS = ("max", "first")
-
-
-class AveyConfig(BaseConfig):
-    """Configuration of an Avey language model.
-
-    Sizes:
-        vocab_size: rows of the embedding, which is also the output layer.
-        hidden_size: d, the width of a token.
-        num_hidden_layers: layers of the neural processor.
-        split_size: S, tokens in a full split.
-        num_retrieved: k, earlier splits put before each split; a layer sees C = (k + 1) S tokens. The authors' code
-            counts the current split, too: its k is one more.
-        expansion_factor: the enricher's output is `expansion_factor * d` wide.
-        tail_share: the share of it that goes through the contextualizer, half of that mixed, half as gate; the rest
-            bypasses it.
-
-    Choices:
-        weight_norm: a retrieved split is weighted by its score divided by the highest among the chosen, "max" (paper),
-            or by that of the first of them in reading order, "first" (released code).
-
-    Numerics:
-        norm_eps: RMSNorm's epsilon.
-        similarity_eps: epsilon of the contextualizer's and the ranker's norms.
-        max_split_weight: bound on a retrieved split's weight.
-
-    Initialization:
-        initializer_range: standard deviation of embedding and linear maps; V starts Xavier normal.
-
-    Raises:
-        ConfigError: a value is out of range or not one of its choices.
-    """
-
-    model_type = "avey"
-    family: ClassVar[str] = "Avey"
-    retrieved_order: ClassVar[str] = "sequence"
-    enricher_activation: ClassVar[str] = "relu2"
-    mix_activation: ClassVar[str] = "none"
-    similarity_norm: ClassVar[str] = "none"
-    enriched_order: ClassVar[str] = "mixed_gate_bypass"
-    fuser_order: ClassVar[str] = "context_bypass"
-    mix_bias: ClassVar[bool] = False
-    learned_residual: ClassVar[bool] = False
-    looks_ahead: ClassVar[bool] = False
-
-    vocab_size: int = 50304
-    hidden_size: int = 768
-    num_hidden_layers: int = 26
-    split_size: int = 64
-    num_retrieved: int = 7
-    expansion_factor: int = 4
-    tail_share: float = 0.5
-    weight_norm: str = "max"
-    norm_eps: float = 1e-10
-    similarity_eps: float = 1e-8
-    max_split_weight: float = 1e4
-    initializer_range: float = 0.02
-    tie_word_embeddings: bool = True
-    use_cache: bool = True
-    max_position_embeddings: int = -1  # no limit
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        super().__post_init__(**kwargs)
-        for name in _POSITIVE:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"AveyConfig.{name} is {getattr(self, name)}; it must be at least 1")
-        if self.num_retrieved < 0:
-            raise ConfigError(f"AveyConfig.num_retrieved is {self.num_retrieved}; it must be 0 or more")
-        if self.weight_norm not in _WEIGHT_NORMS:
-            raise ConfigError(
-                f"AveyConfig.weight_norm is {self.weight_norm!r}; choose one of {', '.join(_WEIGHT_NORMS)}"
-            )
-        self._check_tail()
-
-    @property
-    def context_size(self) -> int:
-        """C, the tokens that a layer sees: k retrieved splits and the current one."""
-        return (self.num_retrieved + 1) * self.split_size
-
-    @classmethod
-    def small(cls, **overrides: Any) -> AveyConfig:
-        """Return the paper's model of 153 M parameters."""
-        return cls(**{"hidden_size": 768, "num_hidden_layers": 26, **overrides})
-
-    @classmethod
-    def medium(cls, **overrides: Any) -> AveyConfig:
-        """Return the paper's model of 496 M parameters."""
-        return cls(**{"hidden_size": 768, "num_hidden_layers": 104, **overrides})
-
-    @classmethod
-    def large(cls, **overrides: Any) -> AveyConfig:
-        """Return the paper's model of 1.5 B parameters."""
-        return cls(**{"hidden_size": 2048, "num_hidden_layers": 48, **overrides})
-
-    @classmethod
-    def mini(cls, **overrides: Any) -> AveyConfig:
-        """Return a shape that trains on a CPU: splits of 32 tokens, 3 retrieved, 4 layers of width 128."""
-        sizes = {"hidden_size": 128, "num_hidden_layers": 4, "split_size": 32, "num_retrieved": 3}
-        return cls(**{**sizes, **overrides})
-
-    @classmethod
-    def from_released(
-        cls,
-        *,
-        vocab_size: int,
-        d_embed: int,
-        n_blocks: int,
-        expansion_factor: int,
-        chunk_size: int,
-        k: int,
-        context_proportion: float,
-    ) -> AveyConfig:
-        """Return the configuration that the fields of a released checkpoint's `config.json` mean; `k` counts itself."""
-        return cls(
-            vocab_size=vocab_size,
-            hidden_size=d_embed,
-            num_hidden_layers=n_blocks,
-            split_size=chunk_size,
-            num_retrieved=k - 1,
-            expansion_factor=expansion_factor,
-            tail_share=context_proportion,
-            weight_norm="first",
         )

@@ -79,20 +79,6 @@ class Task:
         """sha256 (hex) over corpus, queries, judgements and protocol."""
         return fingerprint_of([self.corpus.fingerprint, self.queries, self.judgements, self.protocol.__dict__])
 
-    @cached_property
-    def relevant_words(self) -> dict[str, float]:
-        """Mean length, in words, of each query's relevant documents; queries without one in the corpus are absent."""
-        lengths: dict[str, int] = {}
-        result = {}
-        for query, documents in self.judgements.items():
-            found = [doc for doc, grade in documents.items() if grade > 0 and doc in self.corpus]
-            for doc in found:
-                if doc not in lengths:
-                    lengths[doc] = len(self.corpus.get(doc).text.split())
-            if found:
-                result[query] = float(np.mean([lengths[doc] for doc in found]))
-        return result
-
 
 def make_task(
     dataset: Dataset,

@@ -49,7 +49,6 @@ class Encoding:
         storage_dtype: How their numbers are kept, "float32" or "float16".
         max_tokens: Documents are cut after so many tokens; None: never.
         passage_tokens, passage_overlap, late, titled: The model's `PassageSize`; None: it cuts in its own way.
-        funnel: Layers before the tokens of documents are pooled in pairs; None: as the model does.
         token_vectors, token_dim: How the vectors of tokens are kept, and their width; None: they are not.
         language: The rules by which words are found.
         keep_accents: Whether words with other accents are other words.
@@ -66,7 +65,6 @@ class Encoding:
     passage_overlap: int = 0
     late: bool | None = None
     titled: bool = False
-    funnel: int | None = None
     token_vectors: str | None = None
     token_dim: int | None = None
     language: str = ENGLISH
@@ -83,7 +81,6 @@ class Encoding:
         granularity: str,
         storage_dtype: str,
         max_tokens: int | None = None,
-        funnel: int | None = None,
         token_vectors: str | None = None,
         **words: Any,
     ) -> Encoding:
@@ -100,7 +97,6 @@ class Encoding:
             passage_overlap=size.overlap if size else 0,
             late=size.late if size else None,
             titled=bool(size and size.titled),
-            funnel=funnel,
             token_vectors=token_vectors,
             token_dim=token_width(embedder) if token_vectors is not None else None,
             **words,

@@ -95,21 +95,6 @@ def _cutting(model: EmbedderLike, size: PassageSize | None) -> EmbedderLike:
     return model
 
 
-def pooling(model: EmbedderLike, after: int | None) -> EmbedderLike:
-    """Return the same model with a funnel for documents behind its first layers; None: as it is.
-
-    Raises:
-        ConfigError: the model has no such choice, or not so many layers.
-    """
-    if after is None:
-        return model
-    with_funnel = getattr(model, "with_funnel", None)
-    if with_funnel is None:
-        raise ConfigError(f"funnel={after}: only Avey-B models have one, not {model.model_name}; leave it out")
-    pooled: EmbedderLike = with_funnel(after)
-    return pooled
-
-
 def _keeping_tokens(model: EmbedderLike, codec: TokenCodec | None) -> EmbedderLike:
     """The same model, which also gives the token vectors of documents, or raises ConfigError; None: without them."""
     if codec is None:
@@ -131,8 +116,7 @@ def as_encoded(model: EmbedderLike, encoding: Encoding) -> EmbedderLike:
     if getattr(model, "max_tokens", encoding.max_tokens) != encoding.max_tokens:
         limited: Any = copy.copy(model)
         limited.max_tokens, model = encoding.max_tokens, limited
-    model = pooling(_cutting(model, encoding.passage_size), encoding.funnel)
-    return _keeping_tokens(model, encoding.token_codec)
+    return _keeping_tokens(_cutting(model, encoding.passage_size), encoding.token_codec)
 
 
 def load_recorded(places: Sequence[str], description: Mapping[str, Any], **options: Any) -> EmbedderLike:
@@ -254,8 +238,6 @@ class EncodeOptions(TypedDict, total=False):
             `passage_tokens`. None is what the model was loaded with, 0 by default.
         late: Encode passages within their document (True) or one by one (False). None is what the model was loaded
             with: within it for Avey-B models, which know no other way, one by one for sentence-transformers models.
-        funnel: Pool neighbouring tokens of documents in pairs behind the model's first N layers, to encode them in less
-            time (see `Embedder.with_funnel`). None is what the model does.
         language: How words are found: "english" (default), another language of
             `aveyb_retrieval.indexes.store.words.LANGUAGES`, or "none" (words as they are written). Scripts without
             spaces are found in all of them.
@@ -273,7 +255,6 @@ class EncodeOptions(TypedDict, total=False):
     passage_tokens: int | None
     passage_overlap: int | None
     late: bool | None
-    funnel: int | None
     language: str
     keep_accents: bool
     synonyms: str | Path | list[str] | tuple[str, ...] | None
@@ -437,14 +418,12 @@ def load_as_asked(options: Mapping[str, Any], *, batch_tokens: int | None = None
     asked = {name: value for name, value in asked.items() if value is not None}
     if asked:
         embedder = _cutting(embedder, replace(getattr(embedder, "passage_size", None) or DEFAULT_SIZE, **asked))
-    embedder = pooling(embedder, options.get("funnel"))
     encoding = Encoding.of_model(
         embedder,
         source=_source_of(model),
         granularity=options.get("granularity", "both"),
         storage_dtype=options.get("storage_dtype", "float32"),
         max_tokens=options.get("max_tokens"),
-        funnel=options.get("funnel"),
         token_vectors=options.get("token_vectors"),
         **word_rules(options),
     )

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.kernels.dispatch import Backend, inner_contiguous, to_device, use_triton
 from aveyb_retrieval.kernels.positionwise import row_mask
 
@@ -41,7 +40,6 @@ def split_scores(
     table: torch.Tensor,
     eps: float,
     *,
-    both_ways: bool = False,
     backend: Backend = "auto",
 ) -> torch.Tensor:
     """Score every split of a batch against the earlier splits of its own document, without gradient.
@@ -55,11 +53,10 @@ def split_scores(
         starts: the first split of each document, and n at the end; on the host, so that no device is waited for.
         table: `[V, D]` token embeddings.
         eps: added to each norm.
-        both_ways: score against later splits, too, in plain torch on every device.
 
     Returns:
         float32 `[n, W]`, W the splits of the longest document: column j is the document's split j; -inf where that is
-        not an earlier (with `both_ways`: another) split of the document.
+        not an earlier split of the document.
 
     Raises:
         BackendError: `backend="triton"` cannot run.
@@ -69,7 +66,7 @@ def split_scores(
         (len(ids), max((d.stop - d.start for d in documents), default=0)), float("-inf"), device=ids.device
     )
     with torch.no_grad(), torch.autocast(ids.device.type, enabled=False):
-        if use_triton(backend, table, operation="split_scores", limit=_limit(both_ways)):
+        if use_triton(backend, table, operation="split_scores"):
             splits = ids, lengths
             if short := [d for d in documents if d.stop - d.start <= SHORTCUT_SPLITS]:
                 _score_short(splits, short, table, eps, scores)
@@ -80,9 +77,7 @@ def split_scores(
             for document in documents:
                 size = document.stop - document.start
                 if size > 1:
-                    splits = ids[document], lengths[document]
-                    found = maxsim_by_token(*splits, table, eps, both_ways=both_ways)
-                    scores[document, :size] = found
+                    scores[document, :size] = maxsim_by_token(ids[document], lengths[document], table, eps)
     return scores
 
 
@@ -175,9 +170,7 @@ def inverse_norms(x: torch.Tensor, eps: float) -> torch.Tensor:
     return 1 / (torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32) + eps)
 
 
-def maxsim_by_token(
-    ids: torch.Tensor, lengths: torch.Tensor, table: torch.Tensor, eps: float, *, both_ways: bool = False
-) -> torch.Tensor:
+def maxsim_by_token(ids: torch.Tensor, lengths: torch.Tensor, table: torch.Tensor, eps: float) -> torch.Tensor:
     """Score one document's splits by token ids alone, in plain torch: a cosine depends only on them, and they repeat.
 
     With `m[u, j] = max over distinct ids v of split j of cos(E_u, E_v)`, the score is
@@ -190,18 +183,15 @@ def maxsim_by_token(
         lengths: int `[n]`, valid tokens of each split; all but the last are S.
         table: `[V, D]` token embeddings.
         eps: added to each norm.
-        both_ways: score against later splits, too.
 
     Returns:
-        float32 `[n, n]`; -inf where the column is not an earlier (with `both_ways`: another) split.
+        float32 `[n, n]`; -inf where the column is not an earlier split.
     """
     n = len(ids)
     vocabulary = vocabulary_of(ids, lengths)
     unit = unit_rows(table[vocabulary.ids], eps)
-    # Ids with a last occurrence after split j, for every j; or all of them.
-    asking = [len(unit)] * n
-    if not both_ways:
-        asking = torch.searchsorted(-vocabulary.last_seen, -torch.arange(n, device=ids.device)).tolist()
+    # Ids with a last occurrence after split j, for every j.
+    asking = torch.searchsorted(-vocabulary.last_seen, -torch.arange(n, device=ids.device)).tolist()
     best = unit.new_zeros(len(unit), n)
     starts = vocabulary.starts.tolist()
     for j, u in enumerate(asking):
@@ -211,64 +201,25 @@ def maxsim_by_token(
     splits = torch.repeat_interleave(torch.arange(n, device=ids.device), vocabulary.starts.diff())
     place = torch.stack([splits, vocabulary.entries])
     counts = torch.sparse_coo_tensor(place, vocabulary.counts, (n, len(unit)), check_invariants=False)
-    left_out = torch.eye(n, dtype=torch.bool, device=ids.device) if both_ways else _not_earlier(n, ids.device)
+    left_out = torch.ones(n, n, dtype=torch.bool, device=ids.device).triu()
     return torch.sparse.mm(counts, best).masked_fill(left_out, float("-inf"))
 
 
-def maxsim_selected_reference(
-    unit: torch.Tensor, lengths: torch.Tensor, current: torch.Tensor, earlier: torch.Tensor, *, both_ways: bool = False
+def maxsim_selected(
+    unit: torch.Tensor, lengths: torch.Tensor, current: torch.Tensor, earlier: torch.Tensor
 ) -> torch.Tensor:
     """Score chosen pairs of splits, differentiably: the only scores that a gradient flows through.
 
     Args:
         unit: float32 `[n, S, D]`, unit rows.
         lengths: int `[n]`.
-        current: int64 `[p]` and earlier: int64 `[p]`, the two splits of each pair.
-        both_ways: whether the second ones may be later, and therefore not full.
+        current: int64 `[p]` and earlier: int64 `[p]`, the two splits of each pair; an earlier one is full.
 
     Returns:
         float32 `[p]`.
     """
-    cosines = torch.matmul(unit[current], unit[earlier].transpose(1, 2))
-    if both_ways:
-        missing = ~row_mask(lengths[earlier], unit.shape[1]).transpose(1, 2)
-        cosines = cosines.masked_fill(missing, float("-inf"))
-    best = cosines.amax(-1)
+    best = torch.matmul(unit[current], unit[earlier].transpose(1, 2)).amax(-1)
     return best.masked_fill(~row_mask(lengths[current], unit.shape[1])[..., 0], 0).sum(-1)
-
-
-def maxsim_selected(
-    unit: torch.Tensor,
-    lengths: torch.Tensor,
-    current: torch.Tensor,
-    earlier: torch.Tensor,
-    *,
-    both_ways: bool = False,
-    backend: Backend = "auto",
-) -> torch.Tensor:
-    """`maxsim_selected_reference` by the implementation that `backend` means (see `dispatch.py`).
-
-    The kernel takes `earlier` splits for full ones, which later ones (`both_ways`) need not be.
-
-    Where a token meets several equally similar ones, the reference shares the gradient among them and the kernel gives
-    it to the first; tokens of one id, the common case, have one embedding and sum to the same.
-
-    Raises:
-        BackendError: `backend="triton"` cannot run.
-    """
-    if use_triton(backend, unit, operation="maxsim_selected", limit=_limit(both_ways)):
-        from aveyb_retrieval.kernels.triton.maxsim import maxsim_selected_op
-
-        return maxsim_selected_op(unit.contiguous(), lengths, current, earlier)[0]
-    return maxsim_selected_reference(unit, lengths, current, earlier, both_ways=both_ways)
-
-
-def _limit(both_ways: bool) -> str | None:
-    return "kernels score earlier splits only" if both_ways else None
-
-
-def _not_earlier(n: int, device: torch.device) -> torch.Tensor:
-    return torch.ones(n, n, dtype=torch.bool, device=device).triu()
 
 
 @dataclass(frozen=True)
@@ -404,18 +355,15 @@ def late_interaction(
         query: `[q, D]`, its tokens.
         documents: `[R, D]`, the tokens of all documents one after another, on the device of `query`; rows whose last
             axis is contiguous are read in place.
-        starts: int `[n + 1]`: document i owns the rows `starts[i]` to `starts[i + 1]`; from 0 to R. They are checked on
-            the CPU: keep them there, or a device is waited for.
+        starts: int64 `[n + 1]`, on the CPU: document i owns the rows `starts[i]` to `starts[i + 1]`; from 0 to R.
         backend: see `dispatch.py`.
 
     Returns:
         float32 `[n]`; 0 for a document or a query without tokens.
 
     Raises:
-        InputError: the shapes do not fit together, or `starts` does not fit the rows.
         BackendError: `backend="triton"` cannot run: no Triton, no such device or dtype, a gradient is recorded.
     """
-    starts = _checked(query, documents, starts)
     wants_grad = torch.is_grad_enabled() and (query.requires_grad or documents.requires_grad)
     limit = "the kernel has no gradient" if wants_grad else None
     if use_triton(backend, documents, operation="late_interaction", limit=limit):
@@ -435,23 +383,3 @@ def late_interaction_reference(query: torch.Tensor, documents: torch.Tensor, sta
     best = similarity.new_full((len(lengths), len(query)), float("-inf"))
     best = best.scatter_reduce(0, owner[:, None].expand_as(similarity), similarity, "amax")
     return best.sum(1).masked_fill(lengths == 0, 0.0).float()
-
-
-def _checked(query: torch.Tensor, documents: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-    """Return `starts`, int64 on the CPU, if all three fit together."""
-    if query.ndim != 2 or documents.ndim != 2 or query.shape[1] != documents.shape[1]:
-        raise InputError(
-            f"late interaction needs query [q, D] and documents [R, D] of one width D; "
-            f"their shapes are {list(query.shape)} and {list(documents.shape)}"
-        )
-    if starts.ndim != 1 or starts.is_floating_point() or starts.dtype == torch.bool:
-        raise InputError(f"starts must be integers [n + 1]; they are {starts.dtype} {list(starts.shape)}")
-    starts = starts.to("cpu", torch.int64)
-    if len(starts) == 0 or int(starts[0]) != 0 or int(starts[-1]) != len(documents):
-        ends = f"from {int(starts[0])} to {int(starts[-1])}" if len(starts) else "empty"
-        raise InputError(f"starts must go from 0 to the number of document rows ({len(documents)}); they are {ends}")
-    lengths = starts.diff()
-    if bool((lengths < 0).any()):
-        i = int(lengths.argmin())
-        raise InputError(f"starts must not fall: starts[{i}] is {int(starts[i])}, starts[{i + 1}] {int(starts[i + 1])}")
-    return starts

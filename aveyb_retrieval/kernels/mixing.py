@@ -1,4 +1,4 @@
-"""The contextualizers, which mix the tokens of a split: static, dynamic and coupled (Avey-B eq. 4 to 7, Avey eq. 2).
+"""The contextualizers, which mix the tokens of a split: static and dynamic (Avey-B eq. 4 to 7).
 
 Each has a plain torch reference, which is its definition, and a form by kernels.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypedDict
 import torch
 
 from aveyb_retrieval.kernels.dispatch import Backend, inner_contiguous, use_triton
-from aveyb_retrieval.kernels.positionwise import across, enricher_activation, mix_activation, row_mask, zero_padding
+from aveyb_retrieval.kernels.positionwise import across, enricher_activation, mix_activation, zero_padding
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -137,7 +137,6 @@ def static_mix_over_gate(
     return gate.copy_(static_mix_reference(mixed, own, weight, **how))
 
 
-_IN_KERNEL = ("l1", "sum")
 _MAX_TOKENS = 256  # columns that one program of the kernel holds in registers
 
 
@@ -159,9 +158,8 @@ def dynamic_mix_reference(
     Args:
         mixed: `[n, T, D]`, the half of the tail that is mixed across tokens.
         gate: `[n, T, D]`, the half that gates.
-        normalization: "sum": row / (sum + eps) (eq. 6); "l1": row / max(sum of absolutes, 1e-12) (released code);
-            "none"; "rms": row / (root of its mean square + eps); "softmax"; "scaled_softmax": of row / sqrt(D).
-        eps: the epsilon of "sum" and "rms".
+        normalization: "sum": row / (sum + eps) (eq. 6); "l1": row / max(sum of absolutes, 1e-12) (released code).
+        eps: the epsilon of "sum".
         lengths: int `[n]`, valid tokens of each split; None when all T are.
         bias: `[T]`, one value a token position, or None.
         activation: sigma, "none" or "relu".
@@ -176,13 +174,9 @@ def dynamic_mix_reference(
     similarity = torch.matmul(unit, unit.transpose(1, 2))
     if normalization == "l1":
         row_sum = similarity.abs().sum(-1, keepdim=True, dtype=wide).clamp_min(_MIN_NORM)
-        out = (torch.matmul(similarity, mixed) / row_sum).to(mixed.dtype)
-    elif normalization == "sum":
-        row_sum = similarity.sum(-1, keepdim=True, dtype=wide) + eps
-        out = (torch.matmul(similarity, mixed) / row_sum).to(mixed.dtype)
     else:
-        shares = _shares(similarity.to(wide), normalization, eps, lengths, mixed.shape[-1])
-        out = torch.matmul(shares.to(mixed.dtype), mixed)
+        row_sum = similarity.sum(-1, keepdim=True, dtype=wide) + eps
+    out = (torch.matmul(similarity, mixed) / row_sum).to(mixed.dtype)
     return gated(out, gate, lengths, bias, activation)
 
 
@@ -199,10 +193,9 @@ def dynamic_mix(
     views of the enricher's output. Unlike the reference, it passes no gradient through the direction of a zero vector.
 
     Raises:
-        BackendError: `backend="triton"` cannot run: no Triton, no such device, more than 256 tokens a split, or a
-            normalization other than "sum" and "l1".
+        BackendError: `backend="triton"` cannot run: no Triton, no such device, or more than 256 tokens a split.
     """
-    if use_triton(backend, mixed, operation="dynamic_mix", limit=_limit(mixed, how["normalization"])):
+    if use_triton(backend, mixed, operation="dynamic_mix", limit=_limit(mixed)):
         from aveyb_retrieval.kernels.triton.dynamic_mix import dynamic_mix_op
 
         lengths, bias, relu = for_kernel(how)
@@ -232,10 +225,9 @@ def dynamic_mix_over_gate(
         `gate`; rows at or beyond `lengths` are zero.
 
     Raises:
-        BackendError: `backend="triton"` cannot run: no Triton, no such device, more than 256 tokens a split, or a
-            normalization other than "sum" and "l1".
+        BackendError: `backend="triton"` cannot run: no Triton, no such device, or more than 256 tokens a split.
     """
-    if use_triton(backend, mixed, operation="dynamic_mix", limit=_limit(mixed, how["normalization"])):
+    if use_triton(backend, mixed, operation="dynamic_mix", limit=_limit(mixed)):
         from aveyb_retrieval.kernels.triton.dynamic_mix import dynamic_mix_over_gate_op
 
         lengths, bias, relu = for_kernel(how)
@@ -246,101 +238,6 @@ def dynamic_mix_over_gate(
     return gate.copy_(dynamic_mix_reference(mixed, own, **how))
 
 
-def in_kernel(normalization: str) -> bool:
-    """Return whether the kernel, and the CPU's own form, have this normalization; otherwise plain torch runs."""
-    return normalization in _IN_KERNEL
-
-
-def _shares(
-    similarity: torch.Tensor, normalization: str, eps: float, lengths: torch.Tensor | None, dim: int
-) -> torch.Tensor:
-    """Normalize the rows of `similarity` `[n, T, T]`, which are zero at padding."""
-    if normalization == "none":
-        return similarity
-    width = similarity.shape[-1]
-    if normalization == "rms":
-        count = width if lengths is None else lengths[:, None, None]
-        mean = similarity.square().sum(-1, keepdim=True) / count
-        return similarity / (mean.clamp_min(_MIN_NORM**2).sqrt() + eps)  # a root has no gradient at 0, as at padding
-    if normalization == "scaled_softmax":
-        similarity = similarity / dim**0.5
-    if lengths is not None:
-        similarity = similarity.masked_fill(~row_mask(lengths, width).transpose(1, 2), float("-inf"))
-    return similarity.softmax(-1)
-
-
-def _limit(mixed: torch.Tensor, normalization: str) -> str | None:
-    if not in_kernel(normalization):
-        return f"normalization {normalization!r} has no kernel, only {' and '.join(_IN_KERNEL)} have"
+def _limit(mixed: torch.Tensor) -> str | None:
     width = mixed.shape[1]
     return f"a program holds a row of at most {_MAX_TOKENS} tokens, not {width}" if width > _MAX_TOKENS else None
-
-
-def coupled_mix_reference(mixed: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, *, eps: float) -> torch.Tensor:
-    """`gate * ((tril(V) * (N(mixed) N(mixed)^T)) @ mixed)`, with `N(x) = x / sqrt(|x|^2 + eps)` row by row.
-
-    A row depends on itself and on rows before it only, so rows at the end that hold no token need no mask.
-
-    Args:
-        mixed: `[n, C, D]`, the half of the tail that is mixed across tokens.
-        gate: `[n, C, D]`, the half that gates.
-        weight: `[C, C]`, the upper left corner of V for contexts of C tokens.
-        eps: keeps the norm of a zero vector from being zero.
-
-    Returns:
-        `[n, C, D]` in the dtype of `mixed`.
-    """
-    unit = _unit(mixed, eps)
-    shares = torch.matmul(unit, unit.transpose(1, 2)) * weight.tril()
-    return gate * torch.matmul(shares, mixed)
-
-
-def coupled_mix_both_ways(
-    mixed: torch.Tensor,
-    gate: torch.Tensor,
-    weight: torch.Tensor,
-    *,
-    eps: float,
-    lengths: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    activation: str = "none",
-) -> torch.Tensor:
-    """`gate * sigma((V * (N(mixed) N(mixed)^T)) @ mixed + b)`: Avey-B's coupled layer, in plain torch.
-
-    Args:
-        mixed: `[n, T, D]`, as for `coupled_mix_reference`, as are gate, weight `[T, T]` and eps.
-        lengths: int `[n]`, valid tokens of each split; None when all T are.
-        bias: `[T]`, one value a token position, or None.
-        activation: sigma, "none" or "relu".
-
-    Returns:
-        `[n, T, D]` in the dtype of `mixed`; rows at or beyond `lengths` are zero.
-    """
-    mixed = zero_padding(mixed, lengths)
-    unit = _unit(mixed, eps)
-    out = torch.matmul(torch.matmul(unit, unit.transpose(1, 2)) * weight, mixed)
-    return gated(out, gate, lengths, bias, activation)
-
-
-def coupled_mix(
-    mixed: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, *, eps: float, backend: Backend = "auto"
-) -> torch.Tensor:
-    """`coupled_mix_reference` by the implementation that `backend` means (see `dispatch.py`).
-
-    The kernel reads `mixed`, `gate` and `weight` through their strides; only the last axis must be contiguous.
-
-    Raises:
-        BackendError: `backend="triton"` cannot run: no Triton, no such device or dtype.
-    """
-    if use_triton(backend, mixed, operation="coupled_mix"):
-        from aveyb_retrieval.kernels.triton.coupled_mix import coupled_mix_op
-
-        weight = inner_contiguous(weight.to(mixed.dtype))
-        return coupled_mix_op(inner_contiguous(mixed), inner_contiguous(gate), weight, eps)[0]
-    return coupled_mix_reference(mixed, gate, weight, eps=eps)
-
-
-def _unit(x: torch.Tensor, eps: float) -> torch.Tensor:
-    """`x / sqrt(|x|^2 + eps)` over the last axis of `[n, C, D]`; the norms are float32 at least."""
-    wide = torch.promote_types(x.dtype, torch.float32)
-    return (x * (x.to(wide).square().sum(-1, keepdim=True) + eps).rsqrt()).to(x.dtype)

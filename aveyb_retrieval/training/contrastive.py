@@ -36,7 +36,7 @@ from aveyb_retrieval.indexes.search.retriever import Retriever
 from aveyb_retrieval.indexes.types import silent
 from aveyb_retrieval.training.sentence_trainer import train_sentence_model
 from aveyb_retrieval.training.settings import ContrastiveSettings, MiningRules
-from aveyb_retrieval.training.texts import read_hub_rows, read_records, text_key
+from aveyb_retrieval.training.texts import read_records, text_key
 from aveyb_retrieval.training.trainer import started_processes
 
 if TYPE_CHECKING:
@@ -77,19 +77,28 @@ def read_pairs(
     Raises:
         InputError: there are no lines; a side is missing, empty or not a string (file, line and field are named).
     """
-    paths = list(paths)
+    from datasets import Dataset
+
+    paths, fields = list(paths), dict[str, str]()
+    pairs: list[dict[str, str]] = []
+    places: list[str] = []
     records = ((f"{path}, line {number}", record) for path in paths for number, record in read_records(path))
-    return _pairs(records, columns, rows, ", ".join(map(str, paths)))
-
-
-def read_hub_pairs(name: str, *, columns: Mapping[str, str] | None = None, rows: int | None = None) -> Dataset:
-    """Read pairs or triplets from a hub data set (`owner/set` or `owner/set:config`), streamed; see `read_pairs`.
-
-    Raises:
-        InputError: the data set does not exist, or as in `read_pairs`.
-    """
-    records = ((f"data set {name!r}, row {number}", row) for number, row in read_hub_rows(name))
-    return _pairs(records, columns, rows, f"data set {name!r}")
+    for where, record in islice(records, rows):
+        fields = fields or _fields(record, columns or {}, where)
+        for field in fields.values():
+            value = record.get(field)
+            if not isinstance(value, str) or not value.strip():
+                raise InputError(
+                    f"{where}: field {field!r} must be a text, it is {value!r}; every row needs "
+                    f"{', '.join(fields.values())}"
+                )
+        pairs.append({side: record[field] for side, field in fields.items()})
+        places.append(where)
+    if not pairs:
+        raise InputError(f"{', '.join(map(str, paths))}: there are no pairs")
+    if "negative" in fields:
+        _check_negatives(pairs, places)
+    return Dataset.from_list(pairs)
 
 
 def ranking_loss(
@@ -213,37 +222,9 @@ def train_contrastive(
         recorded={"prompts": prompts},
         prompts=prompts if any(prompts.values()) else None,
         max_tokens=settings.max_tokens,
-        rows_at_once=settings.micro_batch,
         resume=resume,
         device=device,
     )
-
-
-def _pairs(
-    records: Iterable[tuple[str, Mapping[str, Any]]], columns: Mapping[str, str] | None, rows: int | None, source: str
-) -> Dataset:
-    """Pick the sides of records, each of which comes with its file and line."""
-    from datasets import Dataset
-
-    fields: dict[str, str] = {}
-    pairs: list[dict[str, str]] = []
-    places: list[str] = []
-    for where, record in islice(records, rows):
-        fields = fields or _fields(record, columns or {}, where)
-        for field in fields.values():
-            value = record.get(field)
-            if not isinstance(value, str) or not value.strip():
-                raise InputError(
-                    f"{where}: field {field!r} must be a text, it is {value!r}; every row needs "
-                    f"{', '.join(fields.values())}"
-                )
-        pairs.append({side: record[field] for side, field in fields.items()})
-        places.append(where)
-    if not pairs:
-        raise InputError(f"{source}: there are no pairs")
-    if "negative" in fields:
-        _check_negatives(pairs, places)
-    return Dataset.from_list(pairs)
 
 
 def _check_negatives(pairs: list[dict[str, str]], places: list[str]) -> None:

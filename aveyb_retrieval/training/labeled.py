@@ -1,4 +1,4 @@
-"""Read labeled data for the heads from JSON Lines: labels of texts and pairs, tags of words, answers to questions."""
+"""Read labeled data for the heads from JSON Lines: labels of texts and pairs, tags of words."""
 
 from __future__ import annotations
 
@@ -37,16 +37,6 @@ class TaggedWords:
 
     words: list[str]
     tags: list[str]
-    where: str
-
-
-@dataclass(frozen=True)
-class AnsweredQuestion:
-    """A question, the text that is asked, and the answers in it as (first character, text); none: no answer."""
-
-    question: str
-    context: str
-    answers: list[tuple[int, str]]
     where: str
 
 
@@ -94,32 +84,6 @@ def read_tagged(paths: Iterable[Path]) -> list[TaggedWords]:
                 "needs one tag"
             )
         found.append(TaggedWords(words, tags, where))
-    return _some(found, paths)
-
-
-def read_answered(paths: Iterable[Path], *, allow_none: bool) -> list[AnsweredQuestion]:
-    """Read lines `{"question": ..., "context": ..., "answers": [{"text": ..., "start": ...}]}`.
-
-    SQuAD's form, `"answers": {"text": [...], "answer_start": [...]}`, is read as well. `start` counts characters;
-    without it the answer's first occurrence in the context is taken.
-
-    Args:
-        paths: the files, read in this order.
-        allow_none: questions may have no answer: an empty list.
-
-    Raises:
-        InputError: there are no lines, a field is missing or of the wrong kind, an answer is empty or is not in the
-            context where it should be, or a question has none and that is not allowed.
-    """
-    found = []
-    for where, line in _lines(paths):
-        context = _text(line, "context", where)
-        answers = [_answer(answer, context, where) for answer in _answers(line.get("answers"), where)]
-        if not answers and not allow_none:
-            raise InputError(
-                f"{where}: field 'answers' is empty; give the answer, or --unanswerable where questions may have none"
-            )
-        found.append(AnsweredQuestion(_text(line, "question", where), context, answers, where))
     return _some(found, paths)
 
 
@@ -195,25 +159,3 @@ def _strings(line: Mapping[str, Any], field: str, where: str) -> list[str]:
     if not isinstance(value, list) or not value or not all(isinstance(v, str) and v.strip() for v in value):
         raise InputError(f"{where}: field {field!r} must be a list of texts that are not empty")
     return value
-
-
-def _answers(value: Any, where: str) -> list[dict[str, Any]]:
-    if isinstance(value, dict) and isinstance(value.get("text"), list):
-        starts = value.get("answer_start", [None] * len(value["text"]))
-        if not isinstance(starts, list) or len(starts) != len(value["text"]):
-            raise InputError(f"{where}: field 'answers' needs one answer_start for each text")
-        return [{"text": text, "start": start} for text, start in zip(value["text"], starts, strict=True)]
-    if isinstance(value, list) and all(isinstance(answer, dict) for answer in value):
-        return value
-    raise InputError(f"{where}: field 'answers' must be a list of objects with text and start, it is {value!r}")
-
-
-def _answer(answer: Mapping[str, Any], context: str, where: str) -> tuple[int, str]:
-    text, start = answer.get("text"), answer.get("start")
-    if not isinstance(text, str) or not text.strip():
-        raise InputError(f"{where}: field 'answers' holds an empty answer ({text!r}); give its words")
-    if start is None:
-        start = context.find(text)
-    if isinstance(start, bool) or not isinstance(start, int) or start < 0 or context[start : start + len(text)] != text:
-        raise InputError(f"{where}: field 'answers': {text!r} is not at character {start} of the context")
-    return start, text

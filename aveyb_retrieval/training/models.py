@@ -1,56 +1,36 @@
-"""What a run starts from: a vocabulary, a new or saved model, a sentence-transformers folder; and funnels.
-
-A funnel is put into a trained model without training: its weights stay, its configuration changes.
-"""
+"""What a run starts from: a vocabulary, a new or saved model, a sentence-transformers folder."""
 
 from __future__ import annotations
 
-import json
-import shutil
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import PreTrainedModel
 
-from aveyb_retrieval.encoder.config import AveyBConfig, AveyConfig
+from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.embedders.sentence_transformers import (
-    PASSED_ON,
     check_modules,
     read_limit,
     read_prompts,
     sentence_transformer,
 )
-from aveyb_retrieval.encoder.folders import is_released, model_folder
-from aveyb_retrieval.encoder.network.avey import AveyForCausalLM
-from aveyb_retrieval.encoder.network.checkpoints import read_settings
+from aveyb_retrieval.encoder.folders import model_folder
 from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.encoder.text.wordpiece import Tokenizer, load_tokenizer, read_vocabulary
 from aveyb_retrieval.errors import ConfigError, ModelError
-from aveyb_retrieval.training.pretraining import end_of_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from sentence_transformers import SentenceTransformer
 
 
-M = TypeVar("M", bound=PreTrainedModel)
-
-PRESETS: dict[type[PreTrainedModel], dict[str, Callable[..., Any]]] = {
-    AveyBForMaskedLM: {
-        "mini": AveyBConfig.mini,
-        "paper-base": AveyBConfig.paper_base,
-        "paper-large": AveyBConfig.paper_large,
-        "released-base": AveyBConfig.released_base,
-    },
-    AveyForCausalLM: {
-        "mini": AveyConfig.mini,
-        "small": AveyConfig.small,
-        "medium": AveyConfig.medium,
-        "large": AveyConfig.large,
-    },
+PRESETS = {
+    "mini": AveyBConfig.mini,
+    "paper-base": AveyBConfig.paper_base,
+    "paper-large": AveyBConfig.paper_large,
+    "released-base": AveyBConfig.released_base,
 }
 
 
@@ -60,18 +40,16 @@ def open_vocabulary(name: str) -> Tokenizer:
 
 
 def starting_model(
-    kind: type[M],
     model: str | None,
     preset: str,
     tokenizer: Tokenizer,
     *,
     seed: int,
     fields: Mapping[str, Any] | None = None,
-) -> M:
+) -> AveyBForMaskedLM:
     """Load a saved model in float32, or make a new one of a preset with an embedding for each id of the vocabulary.
 
     Args:
-        kind: class of the model, a key of `PRESETS`.
         model: a folder or a hub name; None: make a new one.
         preset: what makes a new one's configuration.
         tokenizer: the vocabulary.
@@ -83,31 +61,20 @@ def starting_model(
         ModelError: the saved model's embeddings are not those of the vocabulary.
     """
     if model is None:
-        presets = PRESETS[kind]
-        if preset not in presets:
-            raise ConfigError(f"preset is {preset!r}; choose one of {', '.join(presets)}")
-        defaults = presets[preset]()
+        if preset not in PRESETS:
+            raise ConfigError(f"preset is {preset!r}; choose one of {', '.join(PRESETS)}")
+        defaults = PRESETS[preset]()
         if "vocab_size" in (fields or {}):
             raise ConfigError(f"vocab_size is the vocabulary's, {tokenizer.vocab_size:,}: give another vocabulary")
         if unknown := [name for name in fields or {} if name not in type(defaults).__annotations__]:
             raise ConfigError(f"{unknown[0]!r} is not a field of {type(defaults).__name__}")
         torch.manual_seed(seed)
-        return kind(presets[preset](**{**(fields or {}), "vocab_size": tokenizer.vocab_size}))
+        return AveyBForMaskedLM(PRESETS[preset](**{**(fields or {}), "vocab_size": tokenizer.vocab_size}))
     if fields:
         raise ConfigError(f"{model} has its own configuration; {', '.join(fields)} can be set for a new model only")
-    loaded: M = kind.from_pretrained(model, dtype=torch.float32)
+    loaded: AveyBForMaskedLM = AveyBForMaskedLM.from_pretrained(model, dtype=torch.float32)
     tokenizer.check_embeddings(loaded.config.vocab_size, model)
     return loaded
-
-
-def causal_model(model: str | None, preset: str, tokenizer: Tokenizer, **options: Any) -> AveyForCausalLM:
-    """Return the model that next-token training starts from (see `starting_model`), its texts ending as in training."""
-    made = starting_model(AveyForCausalLM, model, preset, tokenizer, **options)
-    if made.generation_config is None:
-        raise ModelError(f"{model or preset}: transformers made no generation configuration; update transformers")
-    made.generation_config.eos_token_id = end_of_text(tokenizer)
-    made.generation_config.pad_token_id = tokenizer.pad_id
-    return made
 
 
 def sentence_model(
@@ -133,56 +100,3 @@ def sentence_model(
     if (limit := read_limit(folder)) is not None:
         made.max_seq_length = limit
     return made, tokenizer
-
-
-def add_funnel(
-    model: str | Path | None,
-    out: Path,
-    *,
-    after: int,
-    factor: int = 2,
-    pool: str = "mean",
-    recovery: str = "average_last",
-) -> AveyBConfig:
-    """Write a copy of a model that pools neighbouring tokens behind its first layers (see `encoder/network/funnel.py`).
-
-    Args:
-        model: folder or hub name, with or without a head; None: the embedded model.
-        out: the new folder.
-        after: how many layers see every token.
-        factor: how many tokens become one row; 1 makes a model that computes what `model` does.
-        pool: "mean" or "max".
-        recovery: as `AveyBConfig.funnel_recovery`.
-
-    Returns:
-        The new configuration.
-
-    Raises:
-        ConfigError: `out` exists, the model has a funnel already, or the values do not fit it or each other.
-        ModelError: there is no Avey-B model.
-    """
-    folder = model_folder(model)
-    if out.exists():
-        raise ConfigError(f"{out} exists: choose another folder")
-    settings = read_settings(folder, {}, needed=True)
-    assert settings is not None  # it raises where there are none
-    config = AveyBConfig.from_dict(settings)
-    if config.funnel_after is not None:
-        raise ConfigError(
-            f"{folder}: funnel_after is {config.funnel_after} already, and after={after} is asked for: name the model "
-            "that it was made from"
-        )
-    chosen: dict[str, int | str] = {"funnel_after": after, "funnel_factor": factor}
-    if factor != 1:
-        chosen |= {"funnel_pool": pool, "funnel_recovery": recovery}
-    config = AveyBConfig.from_dict(config.to_dict() | chosen)
-    if is_released(settings):
-        AveyBModel.from_pretrained(folder, config=config).save_pretrained(out)
-        return config
-    shutil.copytree(folder, out, ignore=shutil.ignore_patterns("onnx"))  # the ONNX form has no funnel
-    (out / "config.json").write_text(json.dumps(settings | chosen, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    if (modules := out / "modules.json").is_file():
-        listed = json.loads(modules.read_text(encoding="utf-8"))
-        listed[0]["kwargs"] = PASSED_ON
-        modules.write_text(json.dumps(listed, indent=2), encoding="utf-8")
-    return config

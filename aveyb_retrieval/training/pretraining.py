@@ -1,8 +1,8 @@
-"""Pre-training on packed sequences with transformers' Trainer: what masked and causal language models share.
+"""Masked-language modeling on packed sequences with transformers' Trainer.
 
 `pack_texts` writes all documents one after another, each closed by a separator, as int32 on disk; memory does not grow
-with the text. Sample i of `MaskedSequences` and `NextTokens` is number i of an endless run: which N tokens, and which
-of them are masked, follow from (seed, i) alone. A resumed run, or one spread over several processes, therefore sees
+with the text. Sample i of `MaskedSequences` is number i of an endless run: which N tokens, and which of
+them are masked, follow from (seed, i) alone. A resumed run, or one spread over several processes, therefore sees
 exactly what an unbroken one sees.
 """
 
@@ -23,29 +23,17 @@ from aveyb_retrieval.encoder.folders import fingerprint
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.files import atomic_writer
 from aveyb_retrieval.training.run_folder import RunCallback, RunFolder
-from aveyb_retrieval.training.settings import CLMSettings, MLMSettings
-from aveyb_retrieval.training.trainer import (
-    CheckedSteps,
-    check_memory,
-    optimizer_and_schedule,
-    run_to_end,
-    shared_arguments,
-)
+from aveyb_retrieval.training.trainer import CheckedSteps, optimizer_and_schedule, run_to_end, shared_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from aveyb_retrieval.encoder.text.wordpiece import Tokenizer
+    from aveyb_retrieval.training.settings import MLMSettings
 
 
 IGNORED_LABEL = -100
-END_OF_TEXT = "<|endoftext|>"
 _ORDER, _MASK = 0, 1  # two independent streams of random numbers
-
-
-def end_of_text(tokenizer: Tokenizer) -> int:
-    """Return the token that closes a document of Avey: `<|endoftext|>` where the vocabulary has it, otherwise [SEP]."""
-    return tokenizer.special_tokens.get(END_OF_TEXT, tokenizer.sep_id)
 
 
 def pack_texts(
@@ -80,73 +68,19 @@ def pack_texts(
     return sizes[0], sizes[1]
 
 
-class PackedSequences(Dataset[dict[str, torch.Tensor]]):
-    """Sequences of `length` tokens of a packed file, in a new random order every epoch; a subclass makes the samples.
+class MaskedSequences(Dataset[dict[str, torch.Tensor]]):
+    """Sequences of `length` tokens of a packed file, in a new random order every epoch.
+
+    Sample i: `input_ids` and `labels`, int64 `[length]`; labels are -100 where a token is not masked. Exactly
+    `round(mask_rate * length)` tokens are masked, all by [MASK] (the paper's recipe), so every sequence weighs as much.
 
     Args:
         file: what `pack_texts` wrote.
         length: N, tokens in a sequence; the remainder at the end of the file is not used.
-        seed: decides the order.
-        samples: length of the run; None: once through the file, in order.
-
-    Raises:
-        ConfigError: a length below 1.
-        InputError: the file holds less than one sequence.
-    """
-
-    beyond = 0  # tokens that a sample needs behind its sequence
-
-    def __init__(self, file: Path, *, length: int, seed: int = 0, samples: int | None = None) -> None:
-        if length < 1:
-            raise ConfigError(f"length is {length}; it must be at least 1")
-        tokens = file.stat().st_size // 4
-        self.sequences = (tokens - self.beyond) // length
-        if self.sequences <= 0:
-            raise InputError(
-                f"the text has {tokens} tokens, one sequence needs {length + self.beyond}: give more text or a smaller "
-                "N"
-            )
-        self.file, self.length, self.seed = file, length, seed
-        self.in_order = samples is None
-        self.samples = self.sequences if samples is None else samples
-        self._tokens: np.ndarray | None = None
-        self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
-
-    def __len__(self) -> int:
-        return self.samples
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        if not 0 <= index < self.samples:
-            raise IndexError(index)
-        if self._tokens is None:  # opened where it is used: worker processes map the file themselves
-            self._tokens = np.memmap(self.file, dtype="<i4", mode="r")
-        start = (index if self.in_order else self._row(index)) * self.length
-        return self._sample(
-            torch.from_numpy(self._tokens[start : start + self.length + self.beyond].astype(np.int64)), index
-        )
-
-    def _sample(self, ids: torch.Tensor, index: int) -> dict[str, torch.Tensor]:
-        """Make sample `index` from its tokens int64 `[length + beyond]`."""
-        raise NotImplementedError
-
-    def _row(self, index: int) -> int:
-        epoch, position = divmod(index, self.sequences)
-        if epoch != self._epoch:
-            self._epoch = epoch
-            self._order = np.random.default_rng([self.seed, _ORDER, epoch]).permutation(self.sequences)
-        return int(self._order[position])
-
-
-class MaskedSequences(PackedSequences):
-    """Sample i: `input_ids` and `labels`, int64 `[length]`; labels are -100 where a token is not masked.
-
-    Exactly `round(mask_rate * length)` tokens are masked, all by [MASK] (the paper's recipe), so every sequence weighs
-    the same.
-
-    Args:
-        file: as for `PackedSequences`, as are `length`, `seed` (which also decides the masks) and `samples`.
         mask_id: the [MASK] token.
         mask_rate: share of the tokens that is masked.
+        seed: decides the order and the masks.
+        samples: length of the run; None: once through the file, in order.
 
     Raises:
         ConfigError: length or rate out of range.
@@ -169,24 +103,40 @@ class MaskedSequences(PackedSequences):
                 f"mask_rate {mask_rate} of {length} tokens masks {self.masked} of them; at least one must be "
                 "masked and one be seen"
             )
-        super().__init__(file, length=length, seed=seed, samples=samples)
-        self.mask_id = mask_id
+        tokens = file.stat().st_size // 4
+        self.sequences = tokens // length
+        if self.sequences <= 0:
+            raise InputError(
+                f"the text has {tokens} tokens, one sequence needs {length}: give more text or a smaller N"
+            )
+        self.file, self.length, self.mask_id, self.seed = file, length, mask_id, seed
+        self.in_order = samples is None
+        self.samples = self.sequences if samples is None else samples
+        self._tokens: np.ndarray | None = None
+        self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
 
-    def _sample(self, ids: torch.Tensor, index: int) -> dict[str, torch.Tensor]:
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        if not 0 <= index < self.samples:
+            raise IndexError(index)
+        if self._tokens is None:  # opened where it is used: worker processes map the file themselves
+            self._tokens = np.memmap(self.file, dtype="<i4", mode="r")
+        start = (index if self.in_order else self._row(index)) * self.length
+        ids = torch.from_numpy(self._tokens[start : start + self.length].astype(np.int64))
         chosen = np.random.default_rng([self.seed, _MASK, index]).permutation(self.length)[: self.masked]
         labels = torch.full_like(ids, IGNORED_LABEL)
         labels[chosen] = ids[chosen]
         ids[chosen] = self.mask_id
         return {"input_ids": ids, "labels": labels}
 
-
-class NextTokens(PackedSequences):
-    """Sample i: `input_ids` int64 `[length]` and, as `labels`, the token that follows each of them."""
-
-    beyond = 1
-
-    def _sample(self, ids: torch.Tensor, index: int) -> dict[str, torch.Tensor]:
-        return {"input_ids": ids[:-1], "labels": ids[1:].clone()}
+    def _row(self, index: int) -> int:
+        epoch, position = divmod(index, self.sequences)
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._order = np.random.default_rng([self.seed, _ORDER, epoch]).permutation(self.sequences)
+        return int(self._order[position])
 
 
 TRAIN, HELD_OUT = "train.tokens", "held_out.tokens"  # in the run folder, beside what run_folder.py lists
@@ -199,15 +149,14 @@ def pretrain(
     folder: str | Path,
     *,
     data: dict[str, Any],
-    settings: MLMSettings | CLMSettings,
+    settings: MLMSettings,
     resume: bool = False,
     device: str | None = None,
 ) -> dict[str, float]:
-    """Train a model and save it in the run folder; the settings say with which objective.
+    """Train a model to predict masked tokens, and save it in the run folder.
 
     Args:
-        model: takes `input_ids` and `labels`: of masked tokens (`MLMSettings`), or the next ones (`CLMSettings`).
-            Avey's sequences are scored as trained: all positions of a split share its ranking (`avey_model.py`).
+        model: takes `input_ids` and `labels` of masked tokens.
         tokenizer: of the model.
         texts: documents; tokenized once into the run folder.
         folder: the run folder (see `run_folder.py`).
@@ -226,16 +175,14 @@ def pretrain(
     """
     _check(model, tokenizer, settings)
     arguments = _arguments(folder, settings, device)
-    _check_memory(model, settings, arguments.device)
-    masked = isinstance(settings, MLMSettings)
     with arguments.main_process_first(local=False, desc="packing the text"):
         known, data = asdict(settings) | _shape(model), data | {"vocabulary": _vocabulary(tokenizer)}
         run = RunFolder(folder, known, data, resume=resume, main=arguments.process_index == 0)
         train_file, held_out_file = run.path / TRAIN, run.path / HELD_OUT
         if run.main and not (resume and train_file.exists()):
-            separator = tokenizer.sep_id if masked else end_of_text(tokenizer)
-            every = settings.held_out_every
-            pack_texts(texts, tokenizer, train_file, held_out_file, every=every, separator=separator)
+            pack_texts(
+                texts, tokenizer, train_file, held_out_file, every=settings.held_out_every, separator=tokenizer.sep_id
+            )
 
     held_out = open_held_out(run.path, tokenizer, settings)
     if settings.evaluate_every and held_out is None:
@@ -264,32 +211,28 @@ def pretrain(
     if trainer.is_world_process_zero():
         model.save_pretrained(run.model)
         tokenizer.save(run.model)
-        run.finish("Masked-language modeling" if masked else "Next-token training", figures)
+        run.finish("Masked-language modeling", figures)
     return figures
 
 
-def open_held_out(run: Path, tokenizer: Tokenizer, settings: MLMSettings | CLMSettings) -> PackedSequences | None:
+def open_held_out(run: Path, tokenizer: Tokenizer, settings: MLMSettings) -> MaskedSequences | None:
     """Open the held-out documents of a run folder, the same in every evaluation; None: less than one sequence."""
     file = run / HELD_OUT
-    if file.stat().st_size // 4 < settings.length + 1:
+    if file.stat().st_size // 4 < settings.length:
         return None
     return _open(file, tokenizer, settings, seed=settings.seed + 1, samples=None)
 
 
 def _open(
-    file: Path, tokenizer: Tokenizer, settings: MLMSettings | CLMSettings, *, seed: int, samples: int | None
-) -> PackedSequences:
-    """Open a file of packed tokens as the samples of the objective."""
-    length = settings.length
-    if isinstance(settings, CLMSettings):
-        return NextTokens(file, length=length, seed=seed, samples=samples)
+    file: Path, tokenizer: Tokenizer, settings: MLMSettings, *, seed: int, samples: int | None
+) -> MaskedSequences:
     mask_id, rate = tokenizer.mask_id, settings.mask_rate
-    return MaskedSequences(file, length=length, mask_id=mask_id, mask_rate=rate, seed=seed, samples=samples)
+    return MaskedSequences(file, length=settings.length, mask_id=mask_id, mask_rate=rate, seed=seed, samples=samples)
 
 
 @torch.inference_mode()
 def evaluate_labels(
-    model: nn.Module, sequences: PackedSequences, *, batch_size: int, precision: str = "float32"
+    model: nn.Module, sequences: MaskedSequences, *, batch_size: int, precision: str = "float32"
 ) -> dict[str, float]:
     """Return the mean cross entropy (nats) and the accuracy over the labels of `sequences`."""
     device = next(model.parameters()).device
@@ -316,7 +259,7 @@ class _Trainer(CheckedSteps, Trainer):
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Log and return `eval_loss` and `eval_accuracy`."""
-        assert isinstance(self.model, nn.Module) and isinstance(self.eval_dataset, PackedSequences)
+        assert isinstance(self.model, nn.Module) and isinstance(self.eval_dataset, MaskedSequences)
         size, precision = self.args.per_device_train_batch_size, "bfloat16" if self.args.bf16 else "float32"
         figures = evaluate_labels(self.model, self.eval_dataset, batch_size=size, precision=precision)
         figures = {f"eval_{name}": value for name, value in figures.items()}
@@ -325,7 +268,7 @@ class _Trainer(CheckedSteps, Trainer):
         return figures
 
 
-def _arguments(folder: str | Path, settings: MLMSettings | CLMSettings, device: str | None) -> TrainingArguments:
+def _arguments(folder: str | Path, settings: MLMSettings, device: str | None) -> TrainingArguments:
     arguments = TrainingArguments(
         **shared_arguments(settings, folder, device),
         per_device_train_batch_size=settings.micro_batch,
@@ -343,25 +286,6 @@ def _arguments(folder: str | Path, settings: MLMSettings | CLMSettings, device: 
     return arguments
 
 
-def _check_memory(model: PreTrainedModel, settings: MLMSettings | CLMSettings, device: torch.device) -> None:
-    """Check that a piece of a batch fits; with gradient checkpointing only the layers' inputs are kept."""
-    if settings.gradient_checkpointing:
-        return
-    ids = torch.zeros((1, settings.length), dtype=torch.long, device=model.device)
-    labels = torch.full_like(ids, IGNORED_LABEL)
-    labels[:, :: 1 if isinstance(settings, CLMSettings) else max(1, round(1 / settings.mask_rate))] = 0
-    tokens = settings.micro_batch * settings.length
-    check_memory(
-        model,
-        lambda: model(input_ids=ids, labels=labels),
-        settings.length,
-        tokens,
-        device,
-        f"{settings.micro_batch} sequences of {settings.length} tokens are read at once",
-        "micro_batch or length, or give gradient_checkpointing",
-    )
-
-
 def _shape(model: PreTrainedModel) -> dict[str, Any]:
     """Return the fields of the model's configuration as a run folder records them."""
     incidental = ("transformers_version", "architectures", "dtype")  # of the file that a model was read from
@@ -376,7 +300,7 @@ def _vocabulary(tokenizer: Tokenizer) -> str:
         return fingerprint(Path(folder), tokenizer.files, {})
 
 
-def _check(model: PreTrainedModel, tokenizer: Tokenizer, settings: MLMSettings | CLMSettings) -> None:
+def _check(model: PreTrainedModel, tokenizer: Tokenizer, settings: MLMSettings) -> None:
     rows = int(model.config.vocab_size)
     if tokenizer.vocab_size > rows:
         raise ConfigError(f"the tokenizer has {tokenizer.vocab_size} ids, the model {rows} embeddings; give it as many")

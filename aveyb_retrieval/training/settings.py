@@ -14,7 +14,6 @@ from aveyb_retrieval.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-OPTIMIZERS = ("adamw", "stable_adamw")
 SCHEDULES = ("cosine", "linear", "trapezoidal", "constant")
 PRECISIONS = ("float32", "bfloat16")
 MLM_RATES = {"paper-large": 2.5e-4}
@@ -121,7 +120,6 @@ class RunSettings(Checked):
     schedule: str = setting("linear", "Shape of the learning rate after the warm-up.", choices=SCHEDULES)
     warmup: float = setting(0.1, "Share of the steps in which the learning rate rises to its peak.", least=0, below=1)
     floor: float = setting(0.0, "Where the learning rate ends, as a share of its peak.", least=0, most=1)
-    optimizer: str = setting("adamw", "Optimizer.", choices=OPTIMIZERS)
     betas: tuple[float, float] = setting(
         (0.9, 0.95), "Adam's decay rates of the gradient's mean and square.", least=0, below=1
     )
@@ -168,21 +166,6 @@ class MLMSettings(PretrainSettings):
 
 
 @dataclass(frozen=True)
-class CLMSettings(PretrainSettings):
-    """Next-token prediction with Avey; the defaults are its paper's: 100 billion tokens, 512K of them a step."""
-
-    length: int = 512
-    steps: int = 190_735
-    batch_size: int = 1024
-    learning_rate: float = 1e-3
-    schedule: str = "cosine"
-    warmup: float = 0.0
-    floor: float = 0.1
-    eps: float = 1e-12
-    seed: int = 11
-
-
-@dataclass(frozen=True)
 class ContrastiveSettings(RunSettings):
     """Contrastive fine-tuning; the defaults are the paper's protocol (its learning rate: the best of four)."""
 
@@ -222,20 +205,6 @@ class ClassifySettings(TaskSettings):
         "cross_entropy: classes; mse: one number; bce: one number from 0 to 1, which makes a reranker.",
         choices=("cross_entropy", "mse", "bce"),
     )
-
-
-@dataclass(frozen=True)
-class AnswerSettings(TaskSettings):
-    """Answers to questions in a context."""
-
-    answer_form: str = setting(
-        "span",
-        "span: its first and last token; tokens: every token of it, as in the paper.",
-        choices=("span", "tokens"),
-    )
-    unanswerable: bool = setting(False, "Questions may have no answer (an empty list), as in SQuAD 2.")
-    longest_answer: int = setting(30, "Tokens of a predicted answer at most (span).", least=1)
-    epochs: float = 4.0
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,12 @@
-"""Train the heads on labeled data with transformers' Trainer: labels of texts, tags of words, answers to questions.
+"""Train the heads on labeled data with transformers' Trainer: labels of texts, tags of words.
 
-Metrics of the heads: the usual ones, and those of the paper under names of their own.
-
-The paper's figures for tokens and answers are not the usual ones: tags are scored by macro F1 within each sentence, the
-label O included, and averaged over sentences; answers by the overlap of token positions. Entity F1 (CoNLL 2003) and
-SQuAD's exact match and F1 are given beside them.
+The paper's figure for tags is not the usual one: macro F1 within each sentence, the label O included, averaged over
+sentences. Entity F1 (CoNLL 2003) is given beside it.
 """
 
 from __future__ import annotations
 
 import math
-import re
-import string
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -24,7 +19,6 @@ from transformers import Trainer, TrainingArguments
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.folders import model_folder
 from aveyb_retrieval.encoder.network.heads import (
-    AveyBForQuestionAnswering,
     AveyBForSequenceClassification,
     AveyBForTokenClassification,
     sequence_ids,
@@ -33,16 +27,10 @@ from aveyb_retrieval.encoder.network.heads import (
 from aveyb_retrieval.encoder.text.tokenizer import write_limit
 from aveyb_retrieval.encoder.text.wordpiece import load_tokenizer
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.training.labeled import label_ids, read_answered, read_labeled, read_tagged
+from aveyb_retrieval.training.labeled import label_ids, read_labeled, read_tagged
 from aveyb_retrieval.training.pretraining import IGNORED_LABEL
 from aveyb_retrieval.training.run_folder import RunCallback, RunFolder
-from aveyb_retrieval.training.trainer import (
-    CheckedSteps,
-    check_memory,
-    optimizer_and_schedule,
-    run_to_end,
-    shared_arguments,
-)
+from aveyb_retrieval.training.trainer import CheckedSteps, optimizer_and_schedule, run_to_end, shared_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,11 +39,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from aveyb_retrieval.encoder.text.wordpiece import Tokenizer
-    from aveyb_retrieval.training.labeled import AnsweredQuestion, LabeledText, TaggedWords
-    from aveyb_retrieval.training.settings import AnswerSettings, ClassifySettings, TaskSettings
-
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
-_PUNCTUATION = set(string.punctuation)
+    from aveyb_retrieval.training.labeled import LabeledText, TaggedWords
+    from aveyb_retrieval.training.settings import ClassifySettings, TaskSettings
 
 
 def class_metrics(predicted: Sequence[int], wanted: Sequence[int]) -> dict[str, float]:
@@ -126,48 +111,6 @@ def entities_of(tags: Sequence[str]) -> list[tuple[str, int, int]]:
     return found
 
 
-def answer_metrics(
-    predicted: Sequence[str], wanted: Sequence[Sequence[str]], positions: Sequence[tuple[set[int], list[set[int]]]]
-) -> dict[str, float]:
-    """Return metrics of answers, each the best over a question's true answers.
-
-    `exact_match` and `f1` by SQuAD's definitions: lower case, without punctuation and articles; `token_overlap_f1`: of
-    the sets of token positions, {0} where there is no answer (the paper's).
-
-    Args:
-        predicted: one answer for each question; empty for none.
-        wanted: the true answers; none: the question has no answer.
-        positions: the tokens of the predicted answer, and of each true one.
-    """
-    exact, overlap, by_position = [], [], []
-    for answer, truths in zip(predicted, wanted, strict=True):
-        words = normalized_words(answer)
-        own = [normalized_words(truth) for truth in truths] or [[]]
-        exact.append(max(float(words == truth) for truth in own))
-        overlap.append(max(_overlap(Counter(words), Counter(truth)) for truth in own))
-    for tokens, truth_tokens in positions:
-        sets = [truth or {0} for truth in truth_tokens] or [{0}]
-        by_position.append(max(_overlap(Counter(tokens or {0}), Counter(truth)) for truth in sets))
-    return {
-        "exact_match": float(np.mean(exact)),
-        "f1": float(np.mean(overlap)),
-        "token_overlap_f1": float(np.mean(by_position)),
-    }
-
-
-def normalized_words(text: str) -> list[str]:
-    """Return the words that SQuAD compares."""
-    plain = "".join(character for character in text.lower() if character not in _PUNCTUATION)
-    return _ARTICLES.sub(" ", plain).split()
-
-
-def _overlap(found: Counter[object], wanted: Counter[object]) -> float:
-    if not found or not wanted:
-        return float(found == wanted)
-    shared = sum((found & wanted).values())
-    return _harmonic(shared / sum(found.values()), shared / sum(wanted.values()))
-
-
 def _harmonic(a: float, b: float) -> float:
     return 2 * a * b / (a + b) if a + b else 0.0
 
@@ -185,7 +128,7 @@ class Example:
     Attributes:
         ids: int64 `[T]`.
         labels: what the model's `forward` takes, by argument name; a number, or int64 `[T]`.
-        offsets: int64 `[T, 2]`, the characters of each token, for answers and tags.
+        offsets: int64 `[T, 2]`, the characters of each token, for tags.
         source: the row it was made from.
         cut: whether tokens were cut off.
     """
@@ -250,74 +193,6 @@ def read_tags(example: Example, predicted: np.ndarray, names: Sequence[str]) -> 
     return [names[Counter(own).most_common(1)[0][0]] if own else nothing for own in votes]
 
 
-def answer_examples(rows: Iterable[AnsweredQuestion], tokenizer: Tokenizer, form: str, limit: int) -> list[Example]:
-    """Make examples of questions; the context is cut. An answer that is cut off counts as none.
-
-    Raises:
-        InputError: a question alone fills the limit.
-    """
-    found = []
-    for row in rows:
-        prompt = f"Question: {row.question}\nContext: "  # as in the paper's evaluation
-        ids, offsets = tokenizer.encode(prompt + row.context)
-        offsets = offsets - len(prompt)
-        if offsets[min(limit, len(ids)) - 1, 1] <= 0:
-            raise InputError(f"{row.where}: field 'question' alone has {limit} tokens or more; give a larger --length")
-        cut = len(ids) > limit
-        ids, offsets = ids[:limit].astype(np.int64), offsets[:limit]
-        inside = answer_tokens(offsets, *row.answers[0]) if row.answers else np.empty(0, np.int64)
-        if form == "span":
-            first, last = (int(inside[0]), int(inside[-1])) if len(inside) else (0, 0)
-            labels: dict[str, Any] = {"start_positions": first, "end_positions": last}
-        else:
-            marks = np.where(offsets[:, 1] > 0, 0, IGNORED_LABEL).astype(np.int64)
-            marks[inside] = 1
-            labels = {"labels": marks}
-        found.append(Example(ids, labels, offsets, row, cut))
-    return found
-
-
-def answer_tokens(offsets: np.ndarray, start: int, text: str) -> np.ndarray:
-    """Return the tokens that hold characters of an answer, all of which must be there; else none. int64 `[n]`."""
-    stop = start + len(text)
-    inside = np.flatnonzero((offsets[:, 1] > start) & (offsets[:, 0] < stop))
-    return inside if len(inside) and offsets[inside[-1], 1] >= stop else inside[:0]
-
-
-def read_answer(example: Example, logits: np.ndarray, form: str, *, longest: int, allow_none: bool) -> np.ndarray:
-    """Return the tokens of the predicted answer, int64 `[n]`; none for no answer.
-
-    Args:
-        example: the question.
-        logits: float `[T, 2]`.
-        form: "span": the best start and end, at most `longest` tokens apart; "tokens": the longest run of tokens that
-            are rather inside than outside.
-        longest: tokens of an answer at most ("span").
-        allow_none: "no answer" may win, by the scores of token 0 ("span").
-    """
-    context = np.flatnonzero(example.offsets[:, 1] > 0)
-    if form == "tokens":
-        inside = context[logits[context, 1] > logits[context, 0]]
-        runs = np.split(inside, np.flatnonzero(np.diff(inside) > 1) + 1)
-        return max(runs, key=len)
-    start, end = logits[context, 0], logits[context, 1]
-    scores = start[:, None] + end[None, :]
-    distance = np.arange(len(context))[None, :] - np.arange(len(context))[:, None]
-    scores = np.where((distance >= 0) & (distance < longest), scores, -np.inf)
-    first, last = np.unravel_index(int(scores.argmax()), scores.shape)
-    if allow_none and logits[0].sum() >= scores[first, last]:
-        return context[:0]
-    return context[first : last + 1]
-
-
-def answer_text(example: Example, tokens: np.ndarray) -> str:
-    """Return the characters of the context that tokens int64 `[n]` cover."""
-    if not len(tokens):
-        return ""
-    start, stop = max(0, int(example.offsets[tokens[0], 0])), int(example.offsets[tokens[-1], 1])
-    return str(example.source.context[start:stop]).strip()
-
-
 def collate(examples: Sequence[Example]) -> dict[str, torch.Tensor]:
     """Pad examples to a batch: `input_ids` and `attention_mask` int64 `[B, T]`, and their labels."""
 
@@ -348,8 +223,7 @@ def predict(
         batch = collate(part)
         inputs = {name: batch[name].to(device) for name in ("input_ids", "attention_mask")}
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
-            out = model(**inputs)
-        logits = torch.stack([out.start_logits, out.end_logits], -1) if "start_logits" in out else out.logits
+            logits = model(**inputs).logits
         for example, row in zip(part, logits.float().cpu().numpy(), strict=True):
             yield example, row[: len(example.ids)] if row.ndim == 2 else row
     model.train(training)
@@ -433,30 +307,6 @@ def tagging(files: Sequence[Path], validation: Sequence[Path], model: str | None
     return Task("Tags of words", made, tokenizer, examples[0], examples[1], score)
 
 
-def answering(files: Sequence[Path], validation: Sequence[Path], model: str | None, settings: AnswerSettings) -> Task:
-    """Prepare answers in texts; see `classification` for what is raised."""
-    none = settings.unanswerable
-    train, held_out = _split(files, validation, settings, lambda paths: read_answered(paths, allow_none=none))
-    form = settings.answer_form
-    head = {"num_labels": 2, "answer_form": form}
-    made, tokenizer = _start(AveyBForQuestionAnswering, model, head)
-
-    def score(found: list[tuple[Example, np.ndarray]]) -> dict[str, float]:
-        options: dict[str, Any] = {"longest": settings.longest_answer, "allow_none": none}
-        tokens = [read_answer(example, logits, form, **options) for example, logits in found]
-        texts = [answer_text(example, own) for (example, _), own in zip(found, tokens, strict=True)]
-        truths = [example.source.answers for example, _ in found]
-        true_tokens = [
-            [set(answer_tokens(example.offsets, *answer).tolist()) for answer in example.source.answers]
-            for example, _ in found
-        ]
-        positions = [(set(own.tolist()), sets) for own, sets in zip(tokens, true_tokens, strict=True)]
-        return answer_metrics(texts, [[text for _, text in own] for own in truths], positions)
-
-    examples = [answer_examples(rows, tokenizer, form, settings.length) for rows in (train, held_out)]
-    return Task("Answers to questions", made, tokenizer, examples[0], examples[1], score)
-
-
 def train_task(
     task: Task,
     folder: str | Path,
@@ -500,18 +350,6 @@ def train_task(
         per_device_train_batch_size=settings.batch_size,
         accelerator_config={"split_batches": True},
         remove_unused_columns=False,
-    )
-    size = settings.batch_size // arguments.world_size or 1
-    longest = max(task.train, key=lambda example: len(example.ids))
-    tokens, sample = len(longest.ids), {name: value.to(task.model.device) for name, value in collate([longest]).items()}
-    check_memory(
-        task.model,
-        lambda: task.model(**sample),
-        tokens,
-        size * tokens,
-        arguments.device,
-        f"{size} rows are read at once, and the longest has {tokens:,} tokens",
-        "batch_size or length",
     )
     run = RunFolder(folder, asdict(settings), data, resume=resume, main=arguments.process_index == 0)
     callback = RunCallback(run, units_per_step=settings.batch_size, unit="rows")

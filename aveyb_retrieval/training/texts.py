@@ -13,7 +13,7 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
 from aveyb_retrieval.documents.json_lines import read_objects
 from aveyb_retrieval.encoder.text.tokenizer import SPECIAL_TOKENS, AveyBTokenizer, mark, printable_bytes, words_pattern
-from aveyb_retrieval.errors import ConfigError, InputError, extra_for
+from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.files import hash_file
 
 if TYPE_CHECKING:
@@ -57,39 +57,6 @@ def read_records(path: str | Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     path = Path(path)
     _check(path)
     yield from read_objects(path)
-
-
-def read_hub(name: str, *, field: str = "text", split: str = "train") -> Iterator[str]:
-    """Yield every text of a hub data set, streamed; see `read_hub_rows`.
-
-    Raises:
-        InputError: a row lacks the field, or what `read_hub_rows` raises.
-    """
-    for number, row in read_hub_rows(name, split=split):
-        if not isinstance(row.get(field), str):
-            raise InputError(f"data set {name!r}, row {number}: field {field!r} is not a text; it has {sorted(row)}")
-        yield row[field]
-
-
-def read_hub_rows(name: str, *, split: str = "train") -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the number and the values of each row of a hub data set, streamed.
-
-    Args:
-        name: `owner/set` or `owner/set:config`; a folder of data files in a hub's layout does as well.
-        split: which of its splits.
-
-    Raises:
-        OptionalDependencyError: `datasets` is not installed.
-        InputError: the data set does not exist, or reading it fails.
-    """
-    with extra_for("reading a data set from the hub", "train"):
-        from datasets import load_dataset
-        from datasets.exceptions import DatasetsError
-    path, _, config = name.partition(":")
-    try:
-        yield from enumerate(load_dataset(path, config or None, split=split, streaming=True))
-    except (DatasetsError, OSError, ValueError) as error:
-        raise InputError(f"data set {name!r} could not be read ({type(error).__name__}: {error})") from error
 
 
 def fingerprint(path: str | Path) -> dict[str, Any]:

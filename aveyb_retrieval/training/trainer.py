@@ -12,10 +12,11 @@ from transformers import PrinterCallback, ProgressCallback, Trainer
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.training.run_folder import CHECKPOINTS, RunCallback, check_loss, check_shapes
-from aveyb_retrieval.training.settings import OPTIMIZERS, SCHEDULES
+from aveyb_retrieval.training.settings import SCHEDULES
+from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from torch import nn
 
@@ -33,18 +34,6 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
         {"params": [p for p in trained if p.dim() >= 2], "weight_decay": weight_decay},
         {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},
     ]
-
-
-def build_optimizer(groups: Iterable[dict[str, Any]], settings: RunSettings) -> torch.optim.Optimizer:
-    """Build the optimizer of a run over groups of parameters.
-
-    Raises:
-        ConfigError: the settings name one that is not in `OPTIMIZERS`.
-    """
-    kinds = {"adamw": torch.optim.AdamW, "stable_adamw": StableAdamW}
-    if settings.optimizer not in kinds:
-        raise ConfigError(f"optimizer is {settings.optimizer!r}; choose one of {', '.join(OPTIMIZERS)}")
-    return kinds[settings.optimizer](groups, lr=settings.learning_rate, betas=settings.betas, eps=settings.eps)
 
 
 def learning_rate_factor(name: str, steps: int, warmup: float, floor: float = 0.0) -> Callable[[int], float]:
@@ -83,55 +72,6 @@ def learning_rate_factor(name: str, steps: int, warmup: float, floor: float = 0.
     return factor
 
 
-class StableAdamW(torch.optim.Optimizer):
-    """AdamW whose step is bounded tensor by tensor (Wortsman et al., 2023, algorithm 2).
-
-    Each tensor's learning rate is divided by `max(1, RMS(g^2 / v))`: where the second moment lags behind a sudden
-    gradient the step shrinks, and no global gradient clipping is needed. Moments are debiased as in AdamW.
-    """
-
-    def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float,
-        betas: tuple[float, float] = (0.9, 0.98),
-        eps: float = 1e-6,
-        weight_decay: float = 0.01,
-    ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update every parameter that has a gradient; return the closure's loss, if one is given."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, group)
-        return loss
-
-    def _update(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
-        state, gradient = self.state[parameter], parameter.grad
-        assert gradient is not None
-        if not state:
-            state["step"] = torch.zeros(())
-            state["exp_avg"] = torch.zeros_like(parameter)
-            state["exp_avg_sq"] = torch.zeros_like(parameter)
-        state["step"] += 1
-        step, (beta1, beta2), eps = state["step"].item(), group["betas"], group["eps"]
-        mean, square = state["exp_avg"], state["exp_avg_sq"]
-        mean.lerp_(gradient, 1 - beta1)
-        square.lerp_(gradient.square(), 1 - beta2)
-        unbiased = square / (1 - beta2**step)
-        ratio = (gradient.square() / unbiased.clamp_min(eps**2)).mean().sqrt().item()
-        rate = group["lr"] / max(1.0, ratio)
-        parameter.mul_(1 - rate * group["weight_decay"])
-        parameter.addcdiv_(mean / (1 - beta1**step), unbiased.sqrt() + eps, value=-rate)
-
-
 def shared_arguments(settings: RunSettings, folder: str | Path, device: str | None) -> dict[str, Any]:
     """Return the arguments that transformers' and sentence-transformers' trainers have in common.
 
@@ -164,67 +104,15 @@ def started_processes() -> int:
 def optimizer_and_schedule(
     trained: nn.Module, settings: RunSettings
 ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LambdaLR]:
-    """Build the optimizer over all parameters of `trained`, and its learning-rate schedule.
+    """Build AdamW over all parameters of `trained`, and its learning-rate schedule.
 
     Raises:
-        ConfigError: an unknown optimizer or schedule, or a warm-up outside 0 to 1.
+        ConfigError: an unknown schedule, or a warm-up outside 0 to 1.
     """
-    optimizer = build_optimizer(parameter_groups(trained, settings.weight_decay), settings)
+    groups = parameter_groups(trained, settings.weight_decay)
+    optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, betas=settings.betas, eps=settings.eps)
     factor = learning_rate_factor(settings.schedule, settings.steps, settings.warmup, settings.floor)
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-
-
-def check_memory(
-    model: nn.Module,
-    forward: Callable[[], Any],
-    sample: int,
-    tokens: int,
-    device: torch.device,
-    what: str,
-    remedy: str,
-) -> None:
-    """Check that the activations of a step fit into memory, beside gradients and Adam's moments.
-
-    The bytes that a token leaves for the backward pass are measured on a sample: they grow with the tokens.
-
-    Args:
-        model: what is trained.
-        forward: runs it on the sample.
-        sample: tokens of the sample.
-        tokens: that are read at once in the run.
-        device: where the run computes.
-        what: needs the memory, for the message.
-        remedy: settings to lower.
-
-    Raises:
-        ConfigError: they do not.
-    """
-    kept: dict[int, int] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    parameters = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in model.parameters()}
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        out = forward()  # held while it is measured: a freed storage's place would be given again
-    of_token = sum(size for place, size in kept.items() if place not in parameters) / sample
-    del out
-    needed, free = tokens * of_token + 3 * sum(parameters.values()), free_bytes(device)
-    if needed > free:
-        raise ConfigError(
-            f"{what}: they need about {needed / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} GiB are free; lower "
-            f"{remedy}"
-        )
-
-
-def free_bytes(device: torch.device) -> int:
-    """Return the memory that is free where a run computes."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    import psutil
-
-    return int(psutil.virtual_memory().available)
 
 
 def run_to_end(trainer: Trainer, callback: RunCallback, checkpoint: str | None) -> bool:
@@ -233,18 +121,24 @@ def run_to_end(trainer: Trainer, callback: RunCallback, checkpoint: str | None) 
     Raises:
         ModelError: the checkpoint belongs to another model.
         InputError: the loss is not a number.
+        ConfigError: a step needs more memory than the accelerator has.
     """
     if checkpoint is not None and trainer.model is not None:
         check_shapes(checkpoint, trainer.model)
     try:
         trainer.train(resume_from_checkpoint=checkpoint)
+    except torch.OutOfMemoryError as error:
+        raise ConfigError(
+            f"the step {trainer.state.global_step + 1} needs more memory than there is ({first_line(error)}); lower "
+            "batch_size, micro_batch, or the tokens of a text"
+        ) from error
     finally:
         callback.release()
     return not callback.interrupted
 
 
 class CheckedSteps(_Base):
-    """Mixed into a Trainer: stop at a loss that is not a number, and leave the display to `RunCallback`."""
+    """Mixed into a Trainer: stop at a loss that is not a number, and leave what is shown to `RunCallback`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

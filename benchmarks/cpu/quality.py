@@ -36,7 +36,7 @@ from aveyb_retrieval.eval.base import fingerprint_of
 from aveyb_retrieval.eval.build import exact_system, indexed_rows
 from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.encoders import load_measured, load_peer
-from aveyb_retrieval.eval.report import write_html, write_text
+from aveyb_retrieval.eval.report import write_text
 from aveyb_retrieval.eval.runner import Result, ResultCache, run_system
 from aveyb_retrieval.eval.systems import BM25System, IndexSystem
 from aveyb_retrieval.eval.tasks import Task, make_task
@@ -151,7 +151,7 @@ def table(results: list[dict[str, Any]]) -> list[list[str]]:
 
 def together(path: Path, results: list[Result]) -> list[dict[str, Any]]:
     """Return what the committed file keeps of all results: those of this run, and those of the file that it lacks."""
-    left_out = ("per_query", "relevant_words", "source")
+    left_out = ("per_query", "source")
     rows = [{k: v for k, v in result.to_json().items() if k not in left_out} for result in results]
     old = json.loads(path.read_text(encoding="utf-8"))["results"] if path.is_file() else []
     names = list(dict.fromkeys(row["system"]["name"] for row in [*old, *rows]))
@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--minilm", default=None, help="folder of all-MiniLM-L6-v2")
     parser.add_argument("--cache", type=Path, help="folder for vectors and results, used again when it is there")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where quality.json and quality.md go")
-    parser.add_argument("--html", type=Path, help="also write the HTML page")
+
     args = parser.parse_args()
     args.minilm = args.minilm or minilm_folder()
 
@@ -205,8 +205,6 @@ def main() -> None:
     document = {"command": command, "machine": machine, "table": rows, "results": short}
     write_text(args.out / "quality.json", json.dumps(document, indent=1) + "\n")
     write_text(args.out / "quality.md", markdown(rows, command, machine))
-    if args.html:
-        write_html(args.html, results, "Retrieval quality")
 
 
 if __name__ == "__main__":

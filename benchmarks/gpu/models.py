@@ -33,7 +33,6 @@ MODELS: dict[str, tuple[Callable[..., AveyBConfig], dict[str, Any], torch.dtype]
     "released": (AveyBConfig.released_base, {}, torch.bfloat16),
     "paper": (AveyBConfig.paper_base, {"hidden_size": 384}, torch.bfloat16),
     "masked": (AveyBConfig.released_base, {"tail": "masked"}, torch.bfloat16),
-    "funnel": (AveyBConfig.paper_base, {"funnel_after": 1}, torch.bfloat16),
     "float32": (AveyBConfig.released_base, {"tail": "masked"}, torch.float32),
 }
 SHAPES = {  # texts, tokens of each, ids

@@ -16,9 +16,8 @@ from measure import ceilings, draw_ids, milliseconds, relative_error, replayed, 
 
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.kernels.dispatch import force_backend
-from aveyb_retrieval.kernels.maxsim import late_interaction, maxsim_selected, split_scores
+from aveyb_retrieval.kernels.maxsim import late_interaction, split_scores
 from aveyb_retrieval.kernels.mixing import (
-    coupled_mix,
     dynamic_mix,
     dynamic_mix_over_gate,
     static_mix,
@@ -48,7 +47,6 @@ def prepare(device: str) -> None:
     if device == "cuda":
         from aveyb_retrieval.kernels.triton import (  # noqa: F401
             activate,
-            coupled_mix,
             dynamic_mix,
             late_interaction,
             maxsim,
@@ -142,17 +140,6 @@ def _mixing(judge: Judge, operation: str, preset: str, width: int, ragged: bool)
     return judge(run, given)
 
 
-def _coupled(judge: Judge, width: int, tokens: int) -> dict[str, Any]:
-    given = {name: judge.draw(judge.splits // 4, tokens, width) for name in ("mixed", "gate", "upstream")}
-    given["weight"] = judge.draw(tokens, tokens, scale=tokens**-0.5)
-
-    def run(leaves: Tensors, backend: Any) -> Tensors:
-        views = {name: leaves[name] for name in ("mixed", "gate", "weight")}
-        return _graded(partial(coupled_mix, eps=1e-6, backend=backend), views, leaves["upstream"])
-
-    return judge(run, given)
-
-
 def _passes(judge: Judge, preset: str, width: int, ragged: bool) -> dict[str, Any]:
     """What inference launches in a layer, and ReLU squared with its gradient."""
     name, sigma, similarity = PRESETS[preset]
@@ -199,18 +186,6 @@ def _pairs(judge: Judge, width: int, splits_of: list[int]) -> dict[str, Any]:
         return {"scores": scores.masked_fill(torch.isneginf(scores), -7.0)}  # -inf must stand where it stands there
 
     return judge(run, {"table": judge.draw(400, width)}, 2e-5)
-
-
-def _selected(judge: Judge, width: int) -> dict[str, Any]:
-    unit = torch.nn.functional.normalize(judge.draw(12, judge.size, width).float(), dim=-1).to(judge.dtype)
-    pairs = torch.tensor([[1, 2, 2, 3, 5, 7, 11, 11], [0, 0, 1, 2, 4, 6, 3, 9]], device=judge.device)
-    whole = torch.full((12,), judge.size, device=judge.device)
-    upstream = torch.arange(1.0, 9.0, device=judge.device)
-
-    def run(leaves: Tensors, backend: Any) -> Tensors:
-        return _graded(lambda unit: maxsim_selected(unit, whole, *pairs, backend=backend), leaves, upstream)
-
-    return judge(run, {"unit": unit})
 
 
 def _late(judge: Judge, width: int) -> dict[str, Any]:
@@ -273,9 +248,7 @@ def _cases(device: torch.device, toy: bool) -> Iterator[tuple[str, Callable[[], 
             yield text, partial(_passes, judge, preset, width, ragged)
         for width in (base, small):
             yield f"maxsim {width} {name}", partial(_pairs, judge, width, [3, 1, 5] if toy else [70, 20, 6])
-            yield f"maxsim selected {width} {name}", partial(_selected, judge, width)
         yield f"late_interaction {name}", partial(_late, judge, 128)
-        yield f"coupled_mix {name}", partial(_coupled, judge, base, 2 * judge.size)
         preset, width = ("released", base) if dtype != torch.float32 else ("paper", small)
         if not toy or dtype == torch.float32:
             yield f"training {preset} {name}", partial(_training, judge, preset, width, 2 if toy else 4)

@@ -1,13 +1,63 @@
-"""Muon: momentum orthogonalized by Newton-Schulz, for the matrices of layers."""
+"""Muon: momentum orthogonalized by Newton-Schulz, for the matrices of layers; and StableAdamW for the rest."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from aveyb_retrieval.training.trainer import StableAdamW
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+
+class StableAdamW(torch.optim.Optimizer):
+    """AdamW whose step is bounded tensor by tensor (Wortsman et al., 2023, algorithm 2).
+
+    Each tensor's learning rate is divided by `max(1, RMS(g^2 / v))`: where the second moment lags behind a sudden
+    gradient the step shrinks, and no global gradient clipping is needed. Moments are debiased as in AdamW.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.98),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Update every parameter that has a gradient; return the closure's loss, if one is given."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, group)
+        return loss
+
+    def _update(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
+        state, gradient = self.state[parameter], parameter.grad
+        assert gradient is not None
+        if not state:
+            state["step"] = torch.zeros(())
+            state["exp_avg"] = torch.zeros_like(parameter)
+            state["exp_avg_sq"] = torch.zeros_like(parameter)
+        state["step"] += 1
+        step, (beta1, beta2), eps = state["step"].item(), group["betas"], group["eps"]
+        mean, square = state["exp_avg"], state["exp_avg_sq"]
+        mean.lerp_(gradient, 1 - beta1)
+        square.lerp_(gradient.square(), 1 - beta2)
+        unbiased = square / (1 - beta2**step)
+        ratio = (gradient.square() / unbiased.clamp_min(eps**2)).mean().sqrt().item()
+        rate = group["lr"] / max(1.0, ratio)
+        parameter.mul_(1 - rate * group["weight_decay"])
+        parameter.addcdiv_(mean / (1 - beta1**step), unbiased.sqrt() + eps, value=-rate)
 
 
 class Muon(StableAdamW):

@@ -36,9 +36,9 @@ def _score_file(tmp_path, name, run):
     return tmp_path / name
 
 
-def test_run_writes_run_report_and_page(tmp_path, folder, invoke):
+def test_run_writes_run_and_report(tmp_path, folder, invoke):
     pytest.importorskip("bm25s")
-    files = ("--run", tmp_path / "o.trec", "--report", tmp_path / "r.json", "--html", tmp_path / "p.html")
+    files = ("--run", tmp_path / "o.trec", "--report", tmp_path / "r.json")
     out = invoke("run", "--data", folder, "--model", "bm25", *files, "--cache", tmp_path / "cache", "--quiet")
     for fact in ("protocol standard", "5 documents, 3 queries, depth 100", "k1=0.9; b=0.4"):
         assert fact in out
@@ -46,15 +46,6 @@ def test_run_writes_run_report_and_page(tmp_path, folder, invoke):
     assert set(read_run(tmp_path / "o.trec")) == {"q1", "q2", "q3"}
     scored = json.loads(invoke("score", tmp_path / "o.trec", folder / "qrels" / "test.tsv", "--json"))
     assert scored["mean"] == result.mean  # the written run scores exactly as it did
-    assert "<svg" not in (tmp_path / "p.html").read_text()  # drawn by the script, when it is opened
-    assert f"{result.score:.4f}" in (tmp_path / "p.html").read_text()
-
-
-def test_html_takes_a_name_or_none(tmp_path, folder, invoke, monkeypatch):
-    pytest.importorskip("bm25s")
-    monkeypatch.chdir(tmp_path)
-    invoke("run", "--html", "--data", folder, "--model", "bm25", "--cache", tmp_path / "cache", "--quiet")
-    assert (tmp_path / "aveyb-eval.html").is_file()
 
 
 def test_only_missing_searches_once(tmp_path, folder, invoke, monkeypatch):
@@ -116,10 +107,6 @@ def test_index_end_to_end(tmp_path, folder, invoke, toy_model):
     [index] = (tmp_path / "cache" / "indexes").iterdir()
     invoke("run", *common, "--model", index, "--mode", "dense")
     assert read_report(tmp_path / "r.json")[0].mean == pytest.approx(exact.mean)
-    timed = json.loads(invoke("latency", index, "--calls", 3, "--batch", 1, "--batch", 4, "--json"))
-    assert [row["batch"] for row in timed["rows"]] == [1, 4]
-    assert all(0 < row["p50_ms"] <= row["max_ms"] for row in timed["rows"])
-    assert "queries/s" in invoke("latency", index, "--calls", 2, "--mode", "lexical")
 
 
 def test_the_default_is_the_product(tmp_path, folder, invoke, toy_model, monkeypatch):
@@ -137,8 +124,7 @@ def test_the_default_is_the_product(tmp_path, folder, invoke, toy_model, monkeyp
     for query in run:
         hits = retriever.search(QUERIES[query], k=100)
         assert run[query] == pytest.approx({hit.id: hit.score for hit in hits}, abs=1e-6)
-    timed = json.loads(invoke("latency", index, "--calls", 1, "--batch", 1, "--json"))
-    assert timed["mode"] == read_report(tmp_path / "r.json")[0].system.settings["mode"] == "hybrid"
+    assert read_report(tmp_path / "r.json")[0].system.settings["mode"] == "hybrid"
 
 
 @pytest.mark.parametrize(
@@ -231,7 +217,6 @@ def test_runs_hold_ids_with_spaces_and_others_are_refused_before_the_search(tmp_
         (("score", "{folder}/qrels/test.tsv", "{folder}/qrels/test.tsv"), "expected 6"),
         (("score", "{folder}/qrels/test.tsv", "{folder}"), "is this a qrels file?"),
         (("score", "{folder}", "{folder}/qrels/test.tsv"), "is this a run file?"),
-        (("latency", "{tmp}/noindex", "--queries", "{folder}"), "is this a file of queries?"),
         (("run", "--data", "{tmp}/nowhere", "--quiet"), "neither a folder nor a known data set"),
         (("run", "--data", "{folder}", "--metric", "p@10", "--model", "bm25", "--quiet"), "unknown metric 'p@10'"),
         pytest.param(
@@ -241,7 +226,6 @@ def test_runs_hold_ids_with_spaces_and_others_are_refused_before_the_search(tmp_
         ),
         (("run", "--data", "{folder}", "--split", "train", "--model", "bm25", "--quiet"), "no split 'train'"),
         (("run", "--data", "{folder}", "--precision", "int4", "--quiet"), "is 'int4'; choose one of"),
-        (("latency", "{tmp}/noindex"), "noindex"),
         pytest.param(
             ("run", "--data", "{folder}", "--model", "bm25", "--report", "{folder}/corpus.jsonl/r.json", "--quiet"),
             "/corpus.jsonl: File exists",

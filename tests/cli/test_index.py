@@ -240,7 +240,6 @@ def test_what_was_cut_or_left_out_is_said(run: Run, tmp_path: Path) -> None:
         (["tune", "INDEX", "--recall", "7"], "--recall 7"),
         (["upgrade", "INDEX"], "No such command 'upgrade'"),
         (["build", "CORPUS", "-o", "NEW", "--index-field", "year"], "No such option"),
-        (["build", "CORPUS", "-o", "NEW", "--funnel", "1"], "--funnel 1: only Avey-B models have one"),
         (["add", "NOWHERE", "CORPUS"], "no index here"),
         (["search", "INDEX", "q", "--filter", '{"year": {"$regex": "2"}}'], "'$regex' on 'year' is not known"),
     ],

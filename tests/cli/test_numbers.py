@@ -11,9 +11,7 @@ import pytest
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.training.settings import (
-    AnswerSettings,
     ClassifySettings,
-    CLMSettings,
     ContrastiveSettings,
     DistillSettings,
     MiningRules,
@@ -26,9 +24,7 @@ if TYPE_CHECKING:
 
 HOSTILE = ("-1", "0", "nan", "inf", "-inf", str(2**64))
 SETTINGS = (
-    AnswerSettings,
     ClassifySettings,
-    CLMSettings,
     ContrastiveSettings,
     DistillSettings,
     MiningRules,

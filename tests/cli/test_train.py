@@ -12,7 +12,6 @@ from click.testing import CliRunner, Result
 from aveyb_retrieval.cli.train import fingerprints, main
 from aveyb_retrieval.encoder.embedders.embedder import Embedder
 from aveyb_retrieval.training.settings import (
-    CLMSettings,
     ContrastiveSettings,
     DistillSettings,
     MiningRules,
@@ -71,7 +70,6 @@ def test_help_names_the_commands() -> None:
     ("command", "defaults"),
     [
         ("mlm", MLMSettings()),
-        ("clm", CLMSettings()),
         ("contrastive", ContrastiveSettings()),
         ("distill", DistillSettings()),
         ("mine", MiningRules()),
@@ -180,20 +178,6 @@ def test_mine_then_contrastive_on_what_was_mined(encoder: Path, tmp_path: Path) 
     assert result.exit_code == 0, result.output
 
 
-def test_contrastive_on_a_set_in_the_hubs_layout(encoder: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "set"
-    folder.mkdir()
-    lines = (json.dumps({"q": t["query"], "a": t["positive"]}) + "\n" for t in TRIPLETS)
-    (folder / "train.jsonl").write_text("".join(lines))
-    arguments = ("contrastive", "--hub", folder, "--anchor", "q", "--positive", "a", "--model", encoder, *RUN)
-    result = call(*arguments, "--rows", 4, "-o", tmp_path / "run")
-    assert result.exit_code == 0, result.output
-    data = json.loads((tmp_path / "run" / "run.json").read_text())["data"]
-    assert (data["hub"], data["rows"], data["columns"]) == (str(folder), 4, {"anchor": "q", "positive": "a"})
-    few = call(*arguments, "--rows", 3, "-o", tmp_path / "few")
-    assert few.exit_code == 2 and "has 3 rows, less than one batch of 4" in few.output
-
-
 def test_distill(text: Path, encoder: Path, tmp_path: Path) -> None:
     result = call("distill", text, "--model", encoder, "--teacher", encoder, "-o", tmp_path / "run", *RUN)
     assert result.exit_code == 0, result.output
@@ -221,7 +205,7 @@ def test_bad_input_ends_with_code_2_and_a_reason(text: Path, vocabulary: Path, e
         (("tokenizer", bad, "-o", tmp_path / "v"), "line 1: field 'text'"),
         (("tokenizer", text, "-o", tmp_path / "v", "--vocab-size", 100), "100 is not in the range"),
         (("mlm", text, "--vocabulary", tmp_path, *run), "is missing"),
-        (("mlm", "--vocabulary", vocabulary, *run), "give FILES or --hub"),
+        (("mlm", "--vocabulary", vocabulary, *run), "Missing argument 'FILES...'"),
         (
             ("mlm", text, "--vocabulary", vocabulary, "--length", 20_000, "--micro-batch", 1, *run),
             "one sequence needs 20000",
@@ -232,7 +216,6 @@ def test_bad_input_ends_with_code_2_and_a_reason(text: Path, vocabulary: Path, e
         ),
         (("contrastive", bad, "--model", encoder, *run), "no positive side"),
         (("contrastive", pairs, "--model", tmp_path / "nothing", *run), "no such model folder"),
-        (("contrastive", "--model", encoder, *run), "give FILES or --hub"),
         (("mine", pairs, "-o", tmp_path / "triplets.csv"), "a name that ends in .jsonl"),
         (("mine", pairs, *triplets, "--negatives", 51), "leave 50 ranks for 51 negatives"),
         (("mine", bad, *triplets), "bad.jsonl, line 1: no positive side"),

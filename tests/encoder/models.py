@@ -14,8 +14,6 @@ PRESETS = {
     "released": RELEASED,
     "released_masked": {**RELEASED, "tail": "masked"},
     "paper_zero_slots": {**PAPER, "tail": "zero_slots"},
-    "funnel_mean": {**PAPER, "funnel_after": 1},
-    "funnel_max": {**RELEASED, "tail": "masked", "funnel_after": 3, "funnel_factor": 4, "funnel_pool": "max"},
 }
 SMALL = {
     "vocab_size": 97,

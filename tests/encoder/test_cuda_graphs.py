@@ -195,13 +195,13 @@ def test_replays_hold_every_split_once(size: int) -> None:
     generator = np.random.default_rng(0)
     for counts in ([1], [size] * 70, [300 * size], generator.integers(0, 4 * size, 60)):
         layout = SplitLayout.of(counts, size)
-        groups = list(layout.replays(full_width=False, largest=64))
+        groups = list(layout.replays(full_width=False))
         assert sorted(row for rows, *_ in groups for row in rows) == list(range(len(layout.lengths)))
         for rows, width, places in groups:
             assert len(rows) <= places
             assert layout.lengths[rows].max() <= width
             assert width in replay_widths(size)
-            assert places in [min(64, n * size // width) for n in REPLAY_SIZES if n <= 64]
+            assert places in [min(256, n * size // width) for n in REPLAY_SIZES]
 
 
 def test_eight_texts_of_512_tokens_are_one_replay_of_sixteen_splits() -> None:
@@ -212,7 +212,7 @@ def test_eight_texts_of_512_tokens_are_one_replay_of_sixteen_splits() -> None:
         (10,): [(16, 16)],
         (2000,) * 8: [(256, 64)],  # the short splits at the ends fill the places
     }.items():
-        groups = SplitLayout.of(counts, 256).replays(full_width=False, largest=256)
+        groups = SplitLayout.of(counts, 256).replays(full_width=False)
         assert [(width, places) for _, width, places in groups] == wanted
 
 
@@ -223,8 +223,8 @@ def test_nothing_within_a_graph_waits_for_the_device(preset: str, ragged: bool) 
     model = small_model(preset)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode():
         ids, lengths = torch.zeros(2, 16, dtype=torch.int64), torch.ones(2, dtype=torch.int64)
-        inputs = ids, lengths if ragged else None, ids[:, None].expand(-1, 3, -1), torch.ones(2, 3), None
-        assert model._run(None, inputs, model.embed.weight, True, True)[0].shape == (2, 16, 32)
+        inputs = ids, lengths if ragged else None, ids[:, None].expand(-1, 3, -1), torch.ones(2, 3)
+        assert model._run(None, inputs, model.embed.weight).shape == (2, 16, 32)
         with pytest.raises(RuntimeError):
             bool(lengths.sum() > 0)
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from transformers import (
-    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
 )
@@ -15,7 +14,6 @@ from transformers import (
 import aveyb_retrieval
 from aveyb_retrieval import (
     AveyBForMaskedLM,
-    AveyBForQuestionAnswering,
     AveyBForSequenceClassification,
     AveyBForTokenClassification,
     AveyBModel,
@@ -36,7 +34,6 @@ RELEASED = {
 HEADS = {
     AveyBForSequenceClassification: AutoModelForSequenceClassification,
     AveyBForTokenClassification: AutoModelForTokenClassification,
-    AveyBForQuestionAnswering: AutoModelForQuestionAnswering,
 }
 
 
@@ -154,37 +151,6 @@ def test_several_labels_at_once_and_one_number() -> None:
     one = small(AveyBForSequenceClassification, num_labels=1)
     out = one(IDS, labels=torch.tensor([0.5, 2.0]))
     torch.testing.assert_close(out.loss, (out.logits[:, 0] - torch.tensor([0.5, 2.0])).square().mean())
-
-
-def test_both_forms_of_an_answer() -> None:
-    span = small(AveyBForQuestionAnswering)
-    start, end = torch.tensor([3, 0]), torch.tensor([5, 0])
-    out = span(IDS, start_positions=start, end_positions=end)
-    logs = [t.log_softmax(-1) for t in (out.start_logits, out.end_logits)]
-    by_hand = -(logs[0][[0, 1], start].mean() + logs[1][[0, 1], end].mean()) / 2
-    torch.testing.assert_close(out.loss, by_hand)
-    mask = torch.ones_like(IDS)
-    mask[0, 30:] = 0
-    assert span(IDS, attention_mask=mask).start_logits[0, 30:].isneginf().all()
-
-    tokens = small(AveyBForQuestionAnswering, answer_form="tokens")
-    labels = torch.zeros_like(IDS)
-    labels[0, 3:6], labels[:, :2] = 1, -100
-    out = tokens(IDS, labels=labels)
-    torch.testing.assert_close(
-        out.loss, torch.nn.functional.cross_entropy(out.logits[:, 2:].flatten(0, 1), labels[:, 2:].flatten())
-    )
-    torch.testing.assert_close(out.logits, torch.stack([t for t in span(IDS).values()], -1))
-    with pytest.raises(InputError, match="'span'; it takes start_positions and end_positions, not labels"):
-        span(IDS, labels=labels)
-    with pytest.raises(InputError, match="'tokens'; it takes labels"):
-        tokens(IDS, start_positions=start, end_positions=end)
-    with pytest.raises(InputError, match="belong together"):
-        span(IDS, start_positions=start)
-    with pytest.raises(ConfigError, match="num_labels is 3; question answering needs 2 for answer_form"):
-        small(AveyBForQuestionAnswering, num_labels=3)
-    with pytest.raises(ConfigError, match="answer_form is 'words'"):
-        small(AveyBForQuestionAnswering, answer_form="words")
 
 
 @pytest.mark.parametrize("cls", HEADS)

@@ -34,8 +34,7 @@ def by_the_book(ranker: Ranker, ids: torch.Tensor, embedding: torch.Tensor) -> l
         blocks += [x[j : j + size] * (score / divisor) for score, j in chosen]
         padded = torch.zeros(size, x.shape[1], dtype=torch.float64)
         padded[: len(current)] = current
-        compressed = projection @ torch.cat([*blocks, padded])
-        out.append((compressed + padded if config.compressor_residual else compressed)[: len(current)])
+        out.append((projection @ torch.cat([*blocks, padded]) + padded)[: len(current)])
     return out
 
 

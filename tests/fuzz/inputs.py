@@ -7,7 +7,6 @@ import gzip
 import io
 import json
 from functools import cache
-from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,9 +17,7 @@ from aveyb_retrieval.documents.reading import Reading
 from aveyb_retrieval.documents.records import Record
 from aveyb_retrieval.eval.base import read_run, write_run
 from aveyb_retrieval.eval.data import read_qrels
-from aveyb_retrieval.eval.report import render
 from aveyb_retrieval.indexes.vectors import PrecomputedVectors
-from tests.eval.test_html import made_up_results
 from tests.fuzz import mutate
 from tests.indexes.conftest import make_documents
 
@@ -107,42 +104,3 @@ def run(rng: random.Random, folder: Path) -> None:
     found = read_run(path)
     write_run(path, found)
     assert read_run(path) == found, "a run changes when it is written and read back"
-
-
-TEXTS = ("</script>", "<!--", "<script>alert(1)</script>", "]]>", "\u2028", "\x00", "&lt;", "\"'><img src=x onerror=y>")
-
-
-def page(rng: random.Random, folder: Path) -> None:
-    """A page of results whose names nobody checked: none of them may become markup."""
-    words = "".join(rng.choice((*TEXTS, mutate.text(rng))) for _ in range(3)).encode("utf-8", "replace").decode()
-    check_page(render(made_up_results(words), title=words))
-
-
-class Elements(HTMLParser):
-    """What a browser would make of a page: its elements, and the text of its data."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-        self.data = ""
-        self._inside = False
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.names.append(tag)
-        self._inside = ("id", "data") in attributes
-
-    def handle_data(self, data: str) -> None:
-        if self._inside:
-            self.data += data
-
-    def handle_endtag(self, tag: str) -> None:
-        self._inside = False
-
-
-def check_page(html: str) -> None:
-    html.encode("utf-8")
-    seen = Elements()
-    seen.feed(html)
-    assert seen.names.count("script") == 2, "a text became a script"
-    assert not {"img", "iframe", "object", "embed"} & set(seen.names), "a text became an element"
-    assert isinstance(json.loads(seen.data), list), "the data cannot be read back"

@@ -28,7 +28,6 @@ KINDS = {
     "model": "tests.fuzz.models.model",
     "qrels": "tests.fuzz.inputs.qrels",
     "run": "tests.fuzz.inputs.run",
-    "page": "tests.fuzz.inputs.page",
 }
 
 

@@ -143,7 +143,6 @@ def test_a_target_that_exists_needs_overwrite(tmp_path: Path, embedder: FakeEmbe
         ({"granularty": "both"}, "no option 'granularty'; did you mean 'granularity'"),
         ({"language": "latin"}, "language='latin': must be one of english"),
         ({"token_vectors": "int4"}, "token_vectors='int4'"),
-        ({"funnel": 1}, "funnel=1: only Avey-B models"),
         ({"late": True}, "cuts passages in its own way only"),
         ({"corpus": None}, "no corpus and no vectors"),
     ],

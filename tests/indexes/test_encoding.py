@@ -33,7 +33,7 @@ MODEL = {"name": "m", "fingerprint": "f" * 64, "dim": 8}
 ONE = Encoding(MODEL, "here", 8, "both", passage_tokens=256)
 OTHERS: dict[str, Any] = {
     "model": {**MODEL, "fingerprint": "e" * 64}, "dim": 9, "granularity": "document", "storage_dtype": "float16",
-    "max_tokens": 5, "passage_tokens": 64, "passage_overlap": 9, "late": True, "titled": True, "funnel": 1,
+    "max_tokens": 5, "passage_tokens": 64, "passage_overlap": 9, "late": True, "titled": True,
     "token_vectors": "int8", "token_dim": 8, "language": "german", "keep_accents": True,
     "synonyms": "car, automobile",
 }  # fmt: skip
@@ -54,8 +54,7 @@ def test_every_field_is_a_difference_but_where_the_model_lay() -> None:
             assert ONE.differences(other)[name] == (getattr(ONE, name), value)
 
 
-@pytest.mark.parametrize("name", ["model", "dim", "max_tokens", "passage_tokens", "passage_overlap", "late", "titled",
-                                  "funnel"])  # fmt: skip
+@pytest.mark.parametrize("name", ["model", "dim", "max_tokens", "passage_tokens", "passage_overlap", "late", "titled"])
 def test_what_decides_vectors_must_be_equal_to_be_put_together(name: str) -> None:
     other = dataclasses.replace(ONE, **{name: OTHERS[name]})
     with pytest.raises(ConfigError, match=f"there: {name} is .*, of here "):
@@ -78,33 +77,28 @@ def test_vectors_are_taken_where_they_are_more_than_is_kept() -> None:
 # --- a resumed build --------------------------------------------------------------------------------------------------
 
 
-class Pooling(FakeEmbedder):
-    """A model with a funnel; stops after some documents, as a killed process does."""
+class Stopping(FakeEmbedder):
+    """Stops after some documents, as a killed process does."""
 
-    def __init__(self, after: int | None = None, funnel: int | None = None) -> None:
+    def __init__(self, after: int | None = None) -> None:
         super().__init__()
-        self.after, self.funnel = after, funnel
-
-    def with_funnel(self, after: int) -> Pooling:
-        return Pooling(self.after, after)
+        self.after = after
 
     def encode_documents(self, documents: Any) -> Iterator[Any]:
         for number, encoded in enumerate(super().encode_documents(documents)):
             if number == self.after:
                 raise KeyboardInterrupt
-            yield dataclasses.replace(encoded, vector=-encoded.vector) if self.funnel else encoded
+            yield encoded
 
 
 CHANGED: list[tuple[dict[str, Any], str]] = [
-    ({}, "funnel was 1 and is None"),
-    ({"funnel": 2}, "funnel was 1 and is 2"),
-    ({"funnel": 1, "granularity": "passage"}, "granularity was 'both' and is 'passage'"),
-    ({"funnel": 1, "storage_dtype": "float16"}, "storage_dtype was 'float32' and is 'float16'"),
-    ({"funnel": 1, "language": "none"}, "language was 'english' and is 'none'"),
-    ({"funnel": 1, "token_vectors": "int8"}, "token_vectors was None and is 'int8'"),
-    ({"funnel": 1, "index": "Flat"}, "index was 'auto' and is 'Flat'"),
-    ({"funnel": 1, "text_field": "body"}, "fields was .* and is"),
-    ({"funnel": 1, "on_error": "skip"}, "on_error was 'auto' and is 'skip'"),
+    ({"granularity": "passage"}, "granularity was 'both' and is 'passage'"),
+    ({"storage_dtype": "float16"}, "storage_dtype was 'float32' and is 'float16'"),
+    ({"language": "none"}, "language was 'english' and is 'none'"),
+    ({"token_vectors": "int8"}, "token_vectors was None and is 'int8'"),
+    ({"index": "Flat"}, "index was 'auto' and is 'Flat'"),
+    ({"text_field": "body"}, "fields was .* and is"),
+    ({"on_error": "skip"}, "on_error was 'auto' and is 'skip'"),
 ]
 
 
@@ -114,31 +108,17 @@ def test_an_interrupted_build_never_goes_on_with_another_encoding(
     monkeypatch.setattr(ingest, "BATCH_DOCUMENTS", 10)
     rows, root = make_documents(60), tmp_path / "ix"
     with pytest.raises(KeyboardInterrupt):
-        build_index(rows, root, model=Pooling(after=45), funnel=1)
+        build_index(rows, root, model=Stopping(after=45))
     for options, words in CHANGED:
         with pytest.raises(ConfigError, match=words):
-            build_index(rows, root, model=Pooling(), **options)
-    assert build_index(rows, root, model=Pooling(), funnel=1).resumed
-    assert describe(root)["funnel"] == 1
-    build_index(rows, tmp_path / "whole", model=Pooling(), funnel=1)
+            build_index(rows, root, model=Stopping(), **options)
+    assert build_index(rows, root, model=Stopping()).resumed
+    build_index(rows, tmp_path / "whole", model=Stopping())
     found = []
     for path in (root, tmp_path / "whole"):
-        with Retriever.load(path, model=Pooling()) as retriever:
+        with Retriever.load(path, model=Stopping()) as retriever:
             hits = retriever.search("word1 word2", k=60, mode="dense", granularity="document")
             found.append([hit.to_dict(text=True) for hit in hits])
-    assert found[0] == found[1]
-
-
-def test_a_later_change_keeps_the_funnel(tmp_path: Path) -> None:
-    rows = make_documents(9, longest=5)[:8]
-    build_index(rows[:4], tmp_path / "ix", model=Pooling(), funnel=1)
-    upsert_documents(rows[4:], tmp_path / "ix", model=Pooling())
-    build_index(rows, tmp_path / "whole", model=Pooling(), funnel=1)
-    found = []
-    for path in (tmp_path / "ix", tmp_path / "whole"):
-        with Retriever.load(path, model=Pooling()) as retriever:
-            hits = retriever.search("word1 word2", k=60, mode="dense", granularity="document")
-            found.append([(hit.id, hit.score) for hit in hits])
     assert found[0] == found[1]
 
 

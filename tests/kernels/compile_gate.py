@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import triton
 
 from aveyb_retrieval.kernels.triton import (
-    coupled_mix,
     dynamic_mix,
     maxsim,
     positionwise,
@@ -56,15 +55,11 @@ KERNELS: dict[str, list[tuple[Any, list[dict[str, Any]]]]] = {
     "dynamic_mix_cosines": [(dynamic_mix.backward_cosines_kernel, [RELEASED, PAPER])],
     "dynamic_mix_weights": [(dynamic_mix.backward_weights_kernel, [{}])],
     "dynamic_mix_input": [(dynamic_mix.backward_input_kernel, [{}])],
-    "coupled_mix": [(coupled_mix.shares_kernel, [{}])],
-    "coupled_mix_backward": [(coupled_mix.backward_kernel, [{}])],
     "static_mix": [(static_mix.forward_kernel, TRAINED)],
     "static_mix_activating": [(static_mix.forward_kernel, ENCODING)],
     "static_mix_input": [(static_mix.backward_input_kernel, [RELEASED, PAPER])],
     "static_mix_weight": [(static_mix.backward_weight_kernel, [RELEASED, PAPER])],
-    "maxsim": [(maxsim.all_pairs_kernel, [{"SCALED": True}])],
-    "maxsim_selected": [(maxsim.selected_pairs_kernel, [{}])],
-    "maxsim_input": [(maxsim.selected_backward_kernel, [{}])],
+    "maxsim": [(maxsim.all_pairs_kernel, [{}])],
     "best_by_id": [(maxsim.best_by_id_kernel, [{}])],
     "count_by_id": [(maxsim.count_kernel, [{}])],
     "late_interaction": [(maxsim.late_interaction_kernel, [{}])],
@@ -142,8 +137,6 @@ class Case:
     def _type(self, name: str) -> str:
         if name.endswith(("_row", "_split")) and name != "first_split":
             return "i32"
-        if self.name == "maxsim_input" and name == "grad":
-            return "*fp32"
         return TYPE_OF.get(name, "*" + self.element)
 
 

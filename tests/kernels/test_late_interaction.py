@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from aveyb_retrieval.encoder.network import token_codec as module
-from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.kernels.maxsim import late_interaction
 
 if TYPE_CHECKING:
@@ -113,23 +112,3 @@ def test_a_document_does_not_depend_on_its_neighbors(score: Callable[..., torch.
     query, documents = torch.randn(3, 8), random_documents([5, 1, 9])
     alone = [float(score(query, *packed([document]))[0]) for document in documents]
     assert score(query, *packed(documents)).tolist() == pytest.approx(alone, rel=1e-6)
-
-
-ROWS = torch.zeros(4, 8)
-
-
-@pytest.mark.parametrize(
-    ("query", "documents", "starts", "what"),
-    [
-        (7, ROWS, torch.tensor([0, 4]), "one width D"),
-        (8, ROWS[0], torch.tensor([0, 4]), "one width D"),
-        (8, ROWS[None], torch.tensor([0, 4]), "one width D"),
-        (8, ROWS, torch.tensor([0, 3]), r"number of document rows \(4\); they are from 0 to 3"),
-        (8, ROWS, torch.zeros(0, dtype=torch.int64), "they are empty"),
-        (8, ROWS, torch.tensor([0, 3, 2, 4]), r"starts\[1\] is 3, starts\[2\] 2"),
-        (8, ROWS, torch.tensor([0.0, 4.0]), r"starts must be integers \[n \+ 1\]"),
-    ],
-)
-def test_shapes_that_do_not_fit_raise(query: int, documents: torch.Tensor, starts: torch.Tensor, what: str) -> None:
-    with pytest.raises(InputError, match=what):
-        late_interaction(torch.zeros(2, query), documents, starts)

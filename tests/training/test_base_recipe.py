@@ -152,3 +152,22 @@ def test_texts_leave_out_what_evaluation_needs(student: Path, tmp_path: Path, mo
     asked = [row["text"] for row in found["queries"]]
     assert "Mills: Part 3" in asked and "what is kept secret here" not in asked
     assert [document["title"] for document in found["documents"]] == ["Mills"]
+
+
+def test_stable_adamw_is_adamw_but_for_a_sudden_gradient() -> None:
+    kinds = (torch.optim.AdamW, recipe("muon").StableAdamW)
+    weights = [torch.nn.Parameter(torch.arange(1.0, 5.0)) for _ in kinds]
+    for weight, kind in zip(weights, kinds, strict=True):  # on the first step g^2 / v is one everywhere
+        (weight**2).sum().backward()
+        kind([weight], lr=0.1, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.1).step()
+    assert torch.allclose(*weights, atol=1e-6)
+    steps = []
+    for kind in kinds:
+        weight = torch.nn.Parameter(torch.zeros(8))
+        optimizer = kind([weight], lr=0.1, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
+        for size in [1e-3] * 20 + [1.0]:
+            before = weight.detach().clone()
+            weight.grad = torch.full((8,), size)
+            optimizer.step()
+        steps.append((weight.detach() - before).abs().max().item())
+    assert steps[1] < 0.5 * steps[0]

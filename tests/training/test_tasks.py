@@ -14,7 +14,6 @@ from transformers import AutoTokenizer
 
 from aveyb_retrieval.cli.train import main
 from aveyb_retrieval.encoder.network.heads import (
-    AveyBForQuestionAnswering,
     AveyBForSequenceClassification,
     AveyBForTokenClassification,
     sequence_ids,
@@ -24,19 +23,13 @@ from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer, write_limit
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.search.rerank import cross_encode
-from aveyb_retrieval.training import trainer
-from aveyb_retrieval.training.labeled import label_ids, read_answered
-from aveyb_retrieval.training.settings import AnswerSettings, ClassifySettings, TaskSettings
+from aveyb_retrieval.training.labeled import label_ids
+from aveyb_retrieval.training.settings import ClassifySettings, TaskSettings
 from aveyb_retrieval.training.tasks import (
-    answer_examples,
-    answer_metrics,
-    answer_text,
-    answering,
     class_metrics,
     classification,
     entities_of,
     number_metrics,
-    read_answer,
     read_tags,
     tag_examples,
     tag_metrics,
@@ -74,12 +67,6 @@ def tagged(path: Path) -> Path:
     for s, v, o in zip(SUBJECTS * 20, VERBS * 20, OBJECTS[1:] * 24, strict=False):
         tags = ["O" if w in ("the", "a", "an", "our") else "B-NP" if i < 2 else "I-NP" for i, w in enumerate(s.split())]
         rows.append({"words": [*s.split(), v, *o.split()], "tags": [*tags, "B-V", *["O"] * len(o.split())]})
-    return write(path, rows)
-
-
-def answered(path: Path) -> Path:
-    rows = [{"question": f"who {v} {o}?", "context": f"{s} {v} {o}.", "answers": [{"text": s, "start": 0}]}
-            for s in SUBJECTS[:3] for v in VERBS[:4] for o in OBJECTS]  # fmt: skip
     return write(path, rows)
 
 
@@ -144,42 +131,6 @@ def test_tags_are_learned(encoder: Path, tmp_path: Path) -> None:
     assert set(model.config.id2label.values()) == {"B-NP", "I-NP", "B-V", "O"}
 
 
-@pytest.mark.parametrize("form", ["span", "tokens"])
-def test_answers_are_learned(encoder: Path, tmp_path: Path, form: str) -> None:
-    settings = AnswerSettings(**{**FAST, "steps": 80}, answer_form=form)
-    task = answering([answered(tmp_path / "data.jsonl")], [], str(encoder), settings)
-    figures = train_task(task, tmp_path / "run", data={}, settings=settings, device="cpu")
-    assert figures["f1"] > 0.6 and figures["token_overlap_f1"] > 0.6
-    model = AveyBForQuestionAnswering.from_pretrained(tmp_path / "run" / "model")
-    assert model.config.answer_form == form
-
-
-def test_an_answer_is_read_back_from_perfect_scores(tmp_path: Path, tokenizer: AveyBTokenizer) -> None:
-    context = "Für the heron\u2019s sake: the boat, 12 miles, crosses."
-    rows = [{"question": "what?", "context": context, "answers": {"text": ["the boat"], "answer_start": [22]}},
-            {"question": "what?", "context": context, "answers": [{"text": "heron\u2019s"}]},
-            {"question": "what?", "context": context, "answers": []}]  # fmt: skip
-    assert context[22:30] == "the boat"
-    read = read_answered([write(tmp_path / "data.jsonl", rows)], allow_none=True)
-    for form in ("span", "tokens"):
-        for example, wanted in zip(
-            answer_examples(read, tokenizer, form, 99), ("the boat", "heron\u2019s", ""), strict=True
-        ):
-            logits = np.zeros((len(example.ids), 2))
-            if form == "span":
-                logits[example.labels["start_positions"], 0] = logits[example.labels["end_positions"], 1] = 5
-            else:
-                marks = example.labels["labels"]
-                logits[marks == 1, 1] = logits[marks == 0, 0] = 5
-            tokens = read_answer(example, logits, form, longest=30, allow_none=True)
-            assert answer_text(example, tokens) == wanted
-    (whole,) = answer_examples(read[:1], tokenizer, "span", 99)
-    (cut,) = answer_examples(read[:1], tokenizer, "span", whole.labels["end_positions"])  # all but its last token
-    assert cut.cut and cut.labels == {"start_positions": 0, "end_positions": 0}
-    with pytest.raises(InputError, match=r"data.jsonl, line 1: field 'question' alone has 5 tokens"):
-        answer_examples(read[:1], tokenizer, "span", 5)
-
-
 def test_words_get_the_tags_of_their_tokens(tmp_path: Path, tokenizer: AveyBTokenizer) -> None:
     words = ["neighbour", "x", "Zürich\u2014", "old", "watches"]
     row = type("Row", (), {"words": words, "tags": list("abcde"), "where": ""})()
@@ -204,11 +155,6 @@ def test_metrics_by_hand() -> None:
     # within the first sentence 1, 1, 1 and twice 0 (LOC missed, ORG wrong); the second is right
     assert found["sentence_macro_f1"] == pytest.approx((3 / 5 + 1) / 2)
     assert "entity_f1" not in tag_metrics([["NOUN"]], [["NOUN"]])
-    metrics = answer_metrics(["The red fox!", ""], [["red fox", "fox"], []], [({3, 4}, [{4, 5}]), (set(), [])])
-    assert metrics == {"exact_match": 1.0, "f1": 1.0, "token_overlap_f1": pytest.approx(0.75)}
-    half = answer_metrics(["red fox"], [["fox"]], [(set(), [{1}])])
-    assert half == {"exact_match": 0.0, "f1": pytest.approx(2 / 3), "token_overlap_f1": 0.0}
-    assert answer_metrics(["fox"], [[]], [({1}, [])])["f1"] == 0
 
 
 @pytest.mark.parametrize(
@@ -237,9 +183,8 @@ RUN = ("--steps", 1, "--batch-size", 4, "--precision", "float32", "--device", "c
 
 
 def test_the_commands(encoder: Path, tmp_path: Path) -> None:
-    files = {"classify": labeled(tmp_path / "c.jsonl", 20), "tag": tagged(tmp_path / "t.jsonl"),
-             "answer": answered(tmp_path / "a.jsonl")}  # fmt: skip
-    metrics = {"classify": "macro_f1", "tag": "entity_f1", "answer": "exact_match"}
+    files = {"classify": labeled(tmp_path / "c.jsonl", 20), "tag": tagged(tmp_path / "t.jsonl")}
+    metrics = {"classify": "macro_f1", "tag": "entity_f1"}
     for command, file in files.items():
         arguments = (command, file, "--model", encoder, "-o", tmp_path / command, "--validation", file, *RUN)
         result = call(*arguments)
@@ -270,12 +215,7 @@ BAD = [
     ("tag", [{"words": ["a", "b"], "tags": ["O"]}], "line 1: field 'words' has 2 entries, field 'tags' 1"),
     ("tag", [{"words": ["a", ""], "tags": ["O", "O"]}], "line 1: field 'words' must be a list of texts"),
     ("tag", [{"words": ["a"]}], "line 1: no field tags or labels or ner_tags"),
-    ("answer", [{"question": "a", "context": "b", "answers": []}], "line 1: field 'answers' is empty"),
-    ("answer", [{"question": "a", "context": "b", "answers": [{"text": ""}]}], "field 'answers' holds an empty answer"),
-    ("answer", [{"question": "a", "context": "bc", "answers": [{"text": "c", "start": 0}]}],
-     "'c' is not at character 0 of the context"),
-    ("answer", [{"question": "a", "context": "b", "answers": "b"}], "field 'answers' must be a list"),
-    ("answer", [], "there are no lines"),
+    ("tag", [], "there are no lines"),
 ]  # fmt: skip
 
 
@@ -341,7 +281,7 @@ def test_the_saved_tokenizer_of_tags_gives_the_ids_of_training(encoder: Path, tm
         assert saved(" ".join(example.source.words))["input_ids"] == example.ids.tolist()
 
 
-@pytest.mark.parametrize("kind", ["classes", "numbers", "shares", "tags", "tokens"])
+@pytest.mark.parametrize("kind", ["classes", "numbers", "shares", "tags"])
 def test_accumulated_losses_are_those_of_the_batch(kind: str) -> None:
     """`num_items_in_batch` is what transformers' Trainer counts: labels that are not -100."""
     torch.manual_seed(0)
@@ -354,7 +294,6 @@ def test_accumulated_losses_are_those_of_the_batch(kind: str) -> None:
         "numbers": (AveyBForSequenceClassification, {"num_labels": 1}, torch.randn(4)),
         "shares": (AveyBForSequenceClassification, {"num_labels": 2}, torch.randint(0, 2, (4, 2)).float()),
         "tags": (AveyBForTokenClassification, {"num_labels": 2}, of_tokens),
-        "tokens": (AveyBForQuestionAnswering, {"num_labels": 2, "answer_form": "tokens"}, of_tokens),
     }
     cls, settings, labels = heads[kind]
     model = cls(tiny_config(**settings)).eval()
@@ -363,14 +302,3 @@ def test_accumulated_losses_are_those_of_the_batch(kind: str) -> None:
     whole = model(ids, labels=labels).loss
     parts = sum(model(ids[i : i + 1], labels=labels[i : i + 1], num_items_in_batch=items).loss for i in range(4))
     assert torch.allclose(whole, parts, atol=1e-6)
-
-
-def test_a_step_that_would_not_fit_is_refused_before_it_starts(
-    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trainer, "free_bytes", lambda device: 1 << 16)
-    settings = ClassifySettings(**FAST)
-    task = classification([labeled(tmp_path / "data.jsonl")], [], str(encoder), settings)
-    with pytest.raises(ConfigError, match=r"8 rows are read at once, .* lower batch_size or length"):
-        train_task(task, tmp_path / "run", data={}, settings=settings, device="cpu")
-    assert not (tmp_path / "run").exists()

@@ -6,7 +6,7 @@ import pytest
 import zstandard
 
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.training.texts import fingerprint, read_hub, read_texts
+from aveyb_retrieval.training.texts import fingerprint, read_texts
 
 LINES = b"".join(json.dumps({"text": f"text {i} é"}).encode() + b"\n" for i in range(3))
 
@@ -68,23 +68,3 @@ def test_fingerprint_follows_the_bytes(tmp_path: Path) -> None:
     assert first["bytes"] == len(LINES)
     path.write_bytes(LINES + b"\n")
     assert fingerprint(path)["sha256"] != first["sha256"]
-
-
-def test_hub_sets_that_cannot_be_opened_or_lack_the_field(monkeypatch: pytest.MonkeyPatch) -> None:
-    import datasets
-
-    calls = []
-
-    def opened(path: str, config: str | None, *, split: str, streaming: bool) -> list[dict[str, str]]:
-        calls.append((path, config, split, streaming))
-        if path == "owner/missing":
-            raise datasets.exceptions.DatasetNotFoundError("no such set")
-        return [{"text": "one"}, {"text": "two"}]
-
-    monkeypatch.setattr(datasets, "load_dataset", opened)
-    assert list(read_hub("owner/set:part")) == ["one", "two"]
-    assert calls == [("owner/set", "part", "train", True)]
-    with pytest.raises(InputError, match=r"'owner/set', row 0: field 'body' is not a text"):
-        list(read_hub("owner/set", field="body"))
-    with pytest.raises(InputError, match="'owner/missing' could not be read"):
-        list(read_hub("owner/missing"))

@@ -223,30 +223,6 @@ class Embedder:
         other.token_codec = codec
         return other
 
-    def with_funnel(self, after: int) -> Embedder:
-        """Return the same model, which pools neighbouring tokens of documents in pairs behind its first layers.
-
-        Queries stay as they are, and so does the fingerprint: an index of such vectors is searched by this model. An
-        ONNX form has no funnel; its weights are loaded in torch then, as float32.
-
-        Args:
-            after: how many layers see every token.
-
-        Raises:
-            ConfigError: `after` does not fit the model's layers, or it has a funnel already.
-            OptionalDependencyError: torch is needed and not installed.
-        """
-        if self.model.config.funnel_after is not None:
-            raise ConfigError(
-                f"funnel={after}: the model {self.model_name} has a funnel already, funnel_after "
-                f"{self.model.config.funnel_after}; leave it out"
-            )
-        other, model = copy.copy(self), self.model
-        if isinstance(model, OnnxModel):
-            model, other.precision = _torch_model(model.folder, "cpu", "float32"), "float32"
-        other.model = model.with_funnel(after)
-        return other
-
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedDocument]:
         """Encode (prefix, text) pairs as they come, in order.
 
@@ -287,10 +263,7 @@ class Embedder:
                 f"{len(tokens.cuts)} passages"
             )
         if len(norms) and not self._keeps_passages:
-            raise ConfigError(
-                "encode_grown: passages that overlap, or that see what follows them (ranker_direction 'both'), cannot "
-                "be kept; encode the whole text"
-            )
+            raise ConfigError("encode_grown: passages that overlap cannot be kept; encode the whole text")
         lengths = np.diff(tokens.cuts.ranges[: len(norms)], axis=1)
         return next(self._encode([replace(tokens, known=passages * norms[:, None] * lengths)]))
 
@@ -310,18 +283,16 @@ class Embedder:
     @property
     def _keeps_passages(self) -> bool:
         """Whether passages before a change have the vectors that they had."""
-        return not self.model.config.looks_ahead and not (self.passage_size and self.passage_size.overlap)
+        return not (self.passage_size and self.passage_size.overlap)
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
-        """Return float32 `[n, d]`, unit rows: the queries' vectors, query prompt included, without a funnel.
+        """Return float32 `[n, d]`, unit rows: the queries' vectors, query prompt included.
 
         Raises:
             InputError: one of them is not a text; a single text is one query.
         """
         tokenized = (self._whole(query, "query") for query in as_texts(queries, "queries"))
-        vectors = [
-            encoded.vector for batch in self._batches(tokenized) for encoded in self._encode(batch, funnel=False)
-        ]
+        vectors = [encoded.vector for batch in self._batches(tokenized) for encoded in self._encode(batch)]
         return np.stack(vectors) if vectors else np.zeros((0, self.dim), np.float32)
 
     def count_tokens(self, texts: Sequence[str], *, prompt: str) -> list[int]:
@@ -359,7 +330,7 @@ class Embedder:
         vectors: list[np.ndarray] = []
         for batch in self._batches(self._whole(text, prompt) for text in as_texts(texts, "texts")):
             counts = [len(item.ids) for item in batch]
-            rows = self.model.token_rows(_joined(batch), counts, funnel=prompt != "query")
+            rows = self.model.token_rows(_joined(batch), counts)
             vectors += np.split(rows, np.cumsum(counts)[:-1])
         return vectors
 
@@ -402,13 +373,12 @@ class Embedder:
         if batch:
             yield batch
 
-    def _encode(self, batch: list[_Tokenized], *, funnel: bool = True) -> Iterator[EncodedDocument]:
+    def _encode(self, batch: list[_Tokenized]) -> Iterator[EncodedDocument]:
         sums, codes = self.model.token_sums(
             _joined(batch),
             [len(item.ids) for item in batch],
             np.concatenate([np.diff(np.append(item.edges, len(item.ids))) for item in batch]),
             first_needed=[item.first_needed for item in batch],
-            funnel=funnel,
             codec=self.token_codec,
         )
         start, first_token = 0, 0

@@ -18,14 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from safetensors import safe_open
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import InputModule
-from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
-from transformers import AutoTokenizer
 from transformers.utils import logging
 
 from aveyb_retrieval.encoder.config import LOADING_ERRORS
-from aveyb_retrieval.encoder.embedders.embedder import Embedder, EncodedDocument
+from aveyb_retrieval.encoder.embedders.embedder import EncodedDocument
 from aveyb_retrieval.encoder.folders import fingerprint
 from aveyb_retrieval.encoder.network.token_codec import TokenCodec, TokenCodes
 from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE, Cuts, PassageSize, cut_passages
@@ -567,37 +563,3 @@ def _no_progress_bar() -> Iterator[None]:
     finally:
         if shown:
             logging.enable_progress_bar()
-
-
-def onnx_sentence_transformer(model: str | Path | None = None) -> SentenceTransformer:
-    """Open the int8 form of a model, named as for `Embedder.load`, which says what is raised; it runs on the CPU."""
-    embedder = Embedder.load(model, precision="int8")
-    modules = [OnnxTokens(embedder), Pooling(embedder.dim, pooling_mode="mean"), Normalize()]
-    return SentenceTransformer(modules=modules, prompts=embedder.prompts, similarity_fn_name="cosine", device="cpu")
-
-
-class OnnxTokens(InputModule):
-    """Texts to token vectors: what takes the place of sentence-transformers' Transformer."""
-
-    def __init__(self, embedder: Embedder) -> None:
-        super().__init__()
-        self.onnx, self.dim = embedder.model, embedder.dim
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(self.onnx.folder)
-
-    def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
-        """Return int64 `[n, T]` of ids and of ones where they are."""
-        return dict(self.tokenizer([f"{prompt or ''}{text}" for text in inputs], padding=True, return_tensors="pt"))
-
-    def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Add `token_embeddings`, float32 `[n, T, D]`, zeros where no token is."""
-        ids, present = features["input_ids"].int().numpy(), features["attention_mask"].bool().numpy()
-        counts, own = present.sum(axis=1).tolist(), np.ones(present.sum(), np.int64)  # each token is its own sum
-        vectors, needed = np.zeros((*ids.shape, self.dim), np.float32), [0] * len(ids)
-        vectors[present], _ = self.onnx.token_sums(
-            ids[present], counts, own, first_needed=needed, funnel=False, codec=None
-        )
-        return features | {"token_embeddings": torch.from_numpy(vectors)}
-
-    def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
-        """Refuse: a saved folder is opened by torch."""
-        raise ModelError(f"{output_path}: an ONNX form is not saved from here; copy the model's folder")

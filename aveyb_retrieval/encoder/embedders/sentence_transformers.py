@@ -33,7 +33,6 @@ _EARLIER_MODES = {  # as older versions of sentence-transformers write them
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-PASSED_ON = ["task"]  # what a model with a funnel is given of a call, so that `encode_query` keeps every token
 
 
 class _Module(msgspec.Struct):
@@ -69,8 +68,6 @@ def sentence_transformer(
     sentence_model = SentenceTransformer(
         modules=modules, prompts={**NO_PROMPTS, **(prompts or {})}, similarity_fn_name="cosine", device="cpu"
     )
-    if model.config.funnel_after is not None:
-        sentence_model.module_kwargs = {"0": PASSED_ON}
     sentence_model.save(str(folder), create_model_card=False)
     tokenizer.save(folder)  # again: transformers has rewritten tokenizer.json
     return sentence_model

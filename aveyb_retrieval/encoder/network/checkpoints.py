@@ -32,7 +32,6 @@ _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "rev
 class CheckpointLoading:
     """Mixed into the models: a strict `from_pretrained`, and `from_released` for the authors' tensors."""
 
-    config_class: Any = AveyBConfig
     head_names: tuple[str, ...] = ()  # submodules of a head that no other class has
 
     @classmethod
@@ -54,15 +53,10 @@ class CheckpointLoading:
             ConfigError: the settings contradict each other.
             ModelError: a tensor is missing, left over, or of another shape than the settings say.
         """
-        config = cls.config_class.from_released(**settings)
+        config = AveyBConfig.from_released(**settings)
         if num_labels is not None:
             config.num_labels = num_labels
         return cls._filled(config, state_dict, "released checkpoint")
-
-    @staticmethod
-    def _released_tensors(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the tensors of a released checkpoint under the names of `base_model`, without a tied head."""
-        return released_tensors(state_dict)
 
     @classmethod
     def _filled(cls, config: Any, state_dict: Mapping[str, torch.Tensor], name: Any) -> Any:
@@ -70,7 +64,7 @@ class CheckpointLoading:
         encoder = model.base_model
         head = {n: t for n, t in model.state_dict().items() if n.startswith(cls.head_names)} if cls.head_names else {}
         expected = {n: t for n, t in encoder.state_dict().items() if n not in (model._tied_weights_keys or {})} | head
-        tensors = cls._released_tensors(state_dict) | {n: t for n, t in state_dict.items() if n in head}
+        tensors = released_tensors(state_dict) | {n: t for n, t in state_dict.items() if n in head}
         check_fits(name, tensors, {n: t.shape for n, t in expected.items()})
         encoder.load_state_dict({n: t for n, t in tensors.items() if n not in head}, strict=False)  # a tied head apart
         model.load_state_dict({n: tensors[n] for n in head}, strict=False)
@@ -93,11 +87,7 @@ class CheckpointLoading:
         """
         name = pretrained_model_name_or_path
         hub = _hub_options(kwargs)
-        settings = (
-            None
-            if name is None
-            else read_settings(name, hub, needed=kwargs.get("config") is None, model_type=cls.config_class.model_type)
-        )
+        settings = None if name is None else read_settings(name, hub, needed=kwargs.get("config") is None)
         if settings is not None:
             cls._check_kind(name, settings)
         try:
@@ -128,7 +118,7 @@ class CheckpointLoading:
         weights = _find_weights(name, kwargs) if kwargs.get("state_dict") is None else None
         if weights is not None and _has_int8_table(weights):
             if kwargs.get("config") is None:
-                kwargs["config"] = cls.config_class.from_pretrained(name, **_hub_options(kwargs))
+                kwargs["config"] = AveyBConfig.from_pretrained(name, **_hub_options(kwargs))
             kwargs["state_dict"] = float_table(load_file(weights), weights)
             source = None  # transformers takes tensors or a name, not both
         with _no_loading_report():
@@ -145,8 +135,8 @@ class CheckpointLoading:
         cls, name: Any, settings: dict[str, Any], hub: dict[str, Any], kwargs: dict[str, Any]
     ) -> Any:
         config = kwargs.get("config")
-        if not isinstance(config, cls.config_class):
-            config = cls.config_class.read_released(settings, str(name))
+        if not isinstance(config, AveyBConfig):
+            config = AveyBConfig.read_released(settings, str(name))
             config.num_labels = len(settings["id2label"]) if settings.get("id2label") else 2
         weights = _find_weights(name, hub)
         if weights is None:
@@ -221,13 +211,11 @@ def released_tensors(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.
     return {match[1]: tensor for name, tensor in state_dict.items() if (match := _ENCODER_NAME.match(name))}
 
 
-def read_settings(
-    name: Any, hub: dict[str, Any], *, needed: bool, model_type: str = AveyBConfig.model_type
-) -> dict[str, Any] | None:
+def read_settings(name: Any, hub: dict[str, Any], *, needed: bool) -> dict[str, Any] | None:
     """Return the fields of a `config.json` of our models, or None where there is none and none is needed.
 
     Raises:
-        ModelError: it is of another `model_type` ("avey-b" or "avey"), missing or damaged.
+        ModelError: it is of another `model_type`, missing or damaged.
     """
     path = cached_file(
         name,
@@ -243,11 +231,9 @@ def read_settings(
         return None
     settings = read_object(Path(path))
     kind = settings.get("model_type")
-    if kind != model_type and not is_released(settings):
-        wanted = {"avey-b": "an Avey-B model", "avey": "an Avey language model"}
-        hint = f" (it holds {wanted[kind]})" if kind in wanted else ""
+    if kind != AveyBConfig.model_type and not is_released(settings):
         raise ModelError(
-            f"{path}: model_type is {kind!r}, only {model_type!r} can be loaded{hint}; name {wanted[model_type]}, for "
+            f"{path}: model_type is {kind!r}, only {AveyBConfig.model_type!r} can be loaded; name an Avey-B model, for "
             "these weights would leave most of one at random"
         )
     return settings

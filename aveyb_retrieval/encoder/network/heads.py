@@ -1,4 +1,4 @@
-"""AveyBModel with a head for labels of texts, labels of tokens, or answers (Avey-B, 5.1), as transformers models.
+"""AveyBModel with a head for labels of texts or of tokens (Avey-B, 5.1), as transformers models.
 
 The heads are those of the authors' code: three linear maps with GELU between them on a text's mean token vector, one
 with tanh on every token's vector, each followed by a classifier. Padding never reaches a text's result.
@@ -12,11 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import nn
-from transformers.modeling_outputs import (
-    QuestionAnsweringModelOutput,
-    SequenceClassifierOutput,
-    TokenClassifierOutput,
-)
+from transformers.modeling_outputs import SequenceClassifierOutput, TokenClassifierOutput
 from transformers.utils import can_return_tuple
 
 from aveyb_retrieval.encoder.network.model import IGNORED_LABEL, AveyBModel, AveyBPreTrainedModel
@@ -123,22 +119,14 @@ class AveyBForSequenceClassification(_WithHead):
         return loss(logits, wanted, reduction="sum") / (logits.numel() if items is None else items)
 
 
-class _WithTokenHead(_WithHead):
-    """A head on every token's vector."""
+class AveyBForTokenClassification(_WithHead):
+    """`num_labels` scores for each token: entities, parts of speech."""
 
     def __init__(self, config: AveyBConfig) -> None:
         """Make the model with random weights; `from_pretrained` loads trained ones."""
         super().__init__(config)
         self.dense = nn.Sequential(nn.Linear(config.hidden_size, config.hidden_size), nn.Tanh())
         self.post_init()
-
-    def _logits(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-        hidden = self.model(input_ids, attention_mask, recover=True, return_dict=True).last_hidden_state
-        return self.classifier(self.dense(hidden))
-
-
-class AveyBForTokenClassification(_WithTokenHead):
-    """`num_labels` scores for each token: entities, parts of speech."""
 
     @can_return_tuple
     def forward(
@@ -162,79 +150,10 @@ class AveyBForTokenClassification(_WithTokenHead):
         Raises:
             InputError: a label outside of 0 to `num_labels - 1`, or labels of another shape than the input.
         """
-        logits = self._logits(input_ids, attention_mask)
+        hidden = self.model(input_ids, attention_mask, return_dict=True).last_hidden_state
+        logits = self.classifier(self.dense(hidden))
         loss = None if labels is None else _cross_entropy(logits.float(), labels, num_items_in_batch)
         return TokenClassifierOutput(loss=loss, logits=logits)
-
-
-class AveyBForQuestionAnswering(_WithTokenHead):
-    """Where the answer is, in a question followed by a context; `config.answer_form` says how it is marked.
-
-    "span": the two outputs of a token are its scores as the first and as the last token of the answer, as usual.
-    "tokens": they are its scores outside of and within the answer, the paper's form. Both have the same parameters,
-    those of a token classification with two labels.
-    """
-
-    def __init__(self, config: AveyBConfig) -> None:
-        """Make the model with random weights; `from_pretrained` loads trained ones.
-
-        Raises:
-            ConfigError: `num_labels` is not 2.
-        """
-        if config.num_labels != 2:
-            raise ConfigError(
-                f"AveyBConfig.num_labels is {config.num_labels}; question answering needs 2 for answer_form "
-                f"{config.answer_form!r}"
-            )
-        super().__init__(config)
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        start_positions: torch.Tensor | None = None,
-        end_positions: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        num_items_in_batch: torch.Tensor | int | None = None,
-    ) -> QuestionAnsweringModelOutput | TokenClassifierOutput:
-        """Score tokens as ends of the answer ("span") or as part of it ("tokens").
-
-        Args:
-            input_ids: int64 `[B, T]`, question and context.
-            attention_mask: `[B, T]`, non-zero where a token exists; None: all exist.
-            start_positions: "span": int64 `[B]`, the answer's first token; 0 (a token before the context) for none.
-            end_positions: "span": int64 `[B]`, its last token, inclusive.
-            labels: "tokens": int64 `[B, T]`, 1 within the answer, 0 outside, -100 where the loss is not asked.
-            num_items_in_batch: "tokens": labels in the whole (accumulated) batch; the loss is then the sum over that
-                number. "span": not used, each row has one label.
-
-        Returns:
-            "span": `start_logits` and `end_logits` `[B, T]`, -inf at padding. "tokens": `logits` `[B, T, 2]`. With
-            labels also the `loss`, float32: the mean of the two cross entropies, or the mean over tokens.
-
-        Raises:
-            InputError: labels of the other form, of another shape, or out of range.
-        """
-        spans = self.config.answer_form == "span"
-        if (labels is not None) if spans else (start_positions is not None or end_positions is not None):
-            raise InputError(
-                f"AveyBConfig.answer_form is {self.config.answer_form!r}; it takes "
-                f"{'start_positions and end_positions, not labels' if spans else 'labels, not positions'}"
-            )
-        if (start_positions is None) != (end_positions is None):
-            raise InputError("start_positions and end_positions belong together; one of them is None")
-        logits = self._logits(input_ids, attention_mask)
-        if not spans:
-            loss = None if labels is None else _cross_entropy(logits.float(), labels, num_items_in_batch)
-            return TokenClassifierOutput(loss=loss, logits=logits)
-        if attention_mask is not None:
-            logits = logits.masked_fill((attention_mask == 0)[..., None], float("-inf"))
-        start, end = logits.unbind(-1)
-        loss = None
-        if start_positions is not None and end_positions is not None:
-            loss = (_cross_entropy(start.float(), start_positions) + _cross_entropy(end.float(), end_positions)) / 2
-        return QuestionAnsweringModelOutput(loss=loss, start_logits=start, end_logits=end)
 
 
 def _problem(labels: torch.Tensor, num_labels: int) -> str:
@@ -243,7 +162,7 @@ def _problem(labels: torch.Tensor, num_labels: int) -> str:
     return "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
 
 
-def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | int | None = None) -> torch.Tensor:
+def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | int | None) -> torch.Tensor:
     """Return the mean cross entropy of `logits` `[..., L]` at `labels` int64 `[...]`, where they are not -100.
 
     With `items`: the sum over that number.

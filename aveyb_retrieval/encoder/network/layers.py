@@ -15,13 +15,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from aveyb_retrieval.encoder.network.funnel import pooled_bias, pooled_matrix
 from aveyb_retrieval.kernels.mixing import (
-    coupled_mix,
-    coupled_mix_both_ways,
     dynamic_mix,
     dynamic_mix_over_gate,
-    in_kernel,
     static_mix,
     static_mix_over_gate,
 )
@@ -30,7 +26,7 @@ from aveyb_retrieval.kernels.positionwise import activate_around, add_norm, enri
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aveyb_retrieval.encoder.config import AveyBConfig, AveyConfig
+    from aveyb_retrieval.encoder.config import AveyBConfig
     from aveyb_retrieval.kernels.mixing import Mixing, Similarity
 
 
@@ -74,13 +70,6 @@ class LayerSettings:
             bypass, gate, mixed = torch.split_with_sizes(enriched, (b, m, m), dim=-1)
         return mixed, gate, bypass
 
-    def weighed(self, mixed: torch.Tensor, factor: int) -> torch.Tensor:
-        """Let rows `[n, T, m]` of `factor` tokens each count so often, where a dynamic layer adds instead of averaging.
-
-        The cosines do not change, so what they multiply does.
-        """
-        return mixed * factor if factor > 1 and self.similarity_norm in ("none", "rms") else mixed
-
     def mixing(self, lengths: torch.Tensor | None, bias: torch.Tensor | None) -> Mixing:
         """Return the options of the contextualizer."""
         return {"lengths": lengths, "bias": bias, "activation": self.mix_activation}
@@ -111,12 +100,12 @@ class LayerSettings:
 class AveyBLayer(nn.Module):
     """`x -> fuser([contextualized tail, bypassed head]) + residual` on a group of splits, each split alone."""
 
-    def __init__(self, config: AveyBConfig | AveyConfig, kind: str, order: int = 0) -> None:
+    def __init__(self, config: AveyBConfig, kind: str, order: int = 0) -> None:
         """Make the layer's parameters, uninitialized where `_init_weights` of the model sets them.
 
         Args:
             config: the model's configuration.
-            kind: "static", "dynamic" or "coupled"; "causal" in Avey, whose layers are coupled one way (2.2).
+            kind: "static" or "dynamic".
             order: how many layers of this kind come before it.
         """
         super().__init__()
@@ -127,24 +116,15 @@ class AveyBLayer(nn.Module):
         self.enricher = nn.Linear(d, 2 * mixed + bypass)
         self.fuser = nn.Linear(mixed + bypass, d)
         # V is the only weight that a dynamic layer lacks; it computes its mixing matrix from the input.
-        size = config.context_size
+        size = config.split_size
         self.spatial_proj = None if kind == "dynamic" else nn.Parameter(torch.empty(size, size))
         self.mix_bias = nn.Parameter(torch.zeros(size)) if config.mix_bias else None
         self.alpha = nn.Parameter(torch.ones(())) if config.learned_residual else None
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor | None, factor: int = 1) -> torch.Tensor:
-        """Run the layer on a group of splits.
-
-        Args:
-            x: `[n, T, D]`, tokens, or behind a funnel pooled rows.
-            lengths: int `[n]`, valid rows of each split; None when all T are.
-            factor: how many tokens a row stands for.
-
-        Returns:
-            `[n, T, D]`.
-        """
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+        """Run the layer on a group of splits `[n, T, D]` of `lengths` tokens (int `[n]`; None: all T): `[n, T, D]`."""
         mixed, gate, bypass = self.enriched(x)
-        context = self.mix(mixed, gate, lengths, factor)
+        context = self.mix(mixed, gate, lengths)
         context_weight, bypass_weight = self._fuser_parts()
         return fuse(context, bypass, context_weight, bypass_weight, self.fuser.bias, x, self.alpha)
 
@@ -160,41 +140,19 @@ class AveyBLayer(nn.Module):
         )
         return self.settings.parts(enriched)
 
-    def mixing(self, factor: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Return V (None in a dynamic layer) and the bias (None where there is none) for rows of `factor` tokens each.
-
-        Returns:
-            `[S / factor, S / factor]` and `[S / factor]`.
-        """
-        weight, bias = self.spatial_proj, self.mix_bias
-        if factor == 1:
-            return weight, bias
-        return (
-            None if weight is None else pooled_matrix(weight, factor),
-            None if bias is None else pooled_bias(bias, factor),
-        )
-
-    def mix(
-        self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None, factor: int = 1
-    ) -> torch.Tensor:
+    def mix(self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
         """Run the contextualizer on two `[n, T, m]` -> `[n, T, m]`.
 
         Args:
             mixed: the half of the tail that is mixed across tokens.
             gate: the half that gates.
-            lengths: as in `forward`, as is factor.
+            lengths: as in `forward`.
         """
-        settings, width = self.settings, mixed.shape[1]
-        weight, bias = self.mixing(factor)
+        settings, width, weight, bias = self.settings, mixed.shape[1], self.spatial_proj, self.mix_bias
         how = settings.mixing(lengths, None if bias is None else bias[:width])
-        if self.kind in ("coupled", "causal"):
-            assert weight is not None  # only dynamic layers have none
-            if self.kind == "causal":
-                return coupled_mix(mixed, gate, weight[:width, :width], eps=settings.similarity_eps)
-            return coupled_mix_both_ways(mixed, gate, weight[:width, :width], eps=settings.similarity_eps, **how)
-        if weight is not None:
-            return static_mix(mixed, gate, weight[:width, :width], **how)
-        return dynamic_mix(settings.weighed(mixed, factor), gate, **settings.similarity, **how)
+        if weight is None:
+            return dynamic_mix(mixed, gate, **settings.similarity, **how)
+        return static_mix(mixed, gate, weight[:width, :width], **how)
 
     def _fuser_parts(self) -> tuple[torch.Tensor, torch.Tensor]:
         m, b = self.settings.mixed_size, self.settings.bypass_size
@@ -206,12 +164,8 @@ class AveyBLayer(nn.Module):
 
 
 def fusable(layer: AveyBLayer, dtype: torch.dtype) -> bool:
-    """Return whether `run_fused` has kernels for a layer of this form, on inputs of `dtype`.
-
-    Gate and bypass must stand in the fuser's order.
-    """
-    known = layer.kind == "static" or (layer.kind == "dynamic" and in_kernel(layer.settings.similarity_norm))
-    return known and layer.settings.joinable and all(p.dtype == dtype for p in layer.parameters())
+    """Return whether `run_fused` takes a layer on inputs of `dtype`: gate and bypass stand in the fuser's order."""
+    return layer.settings.joinable and all(p.dtype == dtype for p in layer.parameters())
 
 
 def intercepted(layer: nn.Module) -> bool:
@@ -224,16 +178,13 @@ def intercepted(layer: nn.Module) -> bool:
     )
 
 
-def run_fused(
-    layers: Sequence[AveyBLayer], x: torch.Tensor, lengths: torch.Tensor | None, factor: int = 1
-) -> torch.Tensor:
+def run_fused(layers: Sequence[AveyBLayer], x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
     """Run layers for which `fusable` holds, one after another.
 
     Args:
         layers: one at least.
         x: `[n, T, D]`.
         lengths: int `[n]`, valid rows of each split; None when all T are.
-        factor: how many tokens a row stands for.
 
     Returns:
         `[n, T, D]`.
@@ -241,13 +192,13 @@ def run_fused(
     normed = layers[0].norm(x)
     for layer, following in pairwise(layers):
         norm = following.norm
-        x, normed = add_norm(_branch(layer, normed, lengths, factor), x, layer.alpha, norm.weight, eps=norm.eps)
+        x, normed = add_norm(_branch(layer, normed, lengths), x, layer.alpha, norm.weight, eps=norm.eps)
     last = layers[-1]
-    branch = _branch(last, normed, lengths, factor)
+    branch = _branch(last, normed, lengths)
     return branch.add_(x) if last.alpha is None else branch.addcmul_(last.alpha, x)
 
 
-def _branch(layer: AveyBLayer, normed: torch.Tensor, lengths: torch.Tensor | None, factor: int) -> torch.Tensor:
+def _branch(layer: AveyBLayer, normed: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
     """The layer without its norm and its residual: `[n, T, D]` -> `[n, T, D]`."""
     settings, enricher, fuser = layer.settings, layer.enricher, layer.fuser
     enriched = torch.nn.functional.linear(normed, enricher.weight, enricher.bias)
@@ -255,13 +206,11 @@ def _branch(layer: AveyBLayer, normed: torch.Tensor, lengths: torch.Tensor | Non
     name = settings.enricher_activation
     norms = "head" if settings.mixed_first else "tail"
     inverse_norms = activate_around(enriched, name, *settings.gate_columns, norms=norms)
-    weight, bias = layer.mixing(factor)
-    width = mixed.shape[1]
+    weight, bias, width = layer.spatial_proj, layer.mix_bias, mixed.shape[1]
     how = settings.mixing(lengths, None if bias is None else bias[:width])
     if weight is not None:
         static_mix_over_gate(mixed, gate, weight[:width, :width], gate_activation=name, **how)
     else:
-        mixed = settings.weighed(mixed, factor)
         dynamic_mix_over_gate(mixed, gate, inverse_norms, gate_activation=name, **settings.similarity, **how)
     first = gate if settings.mixed_first else bypass
     # Gate and bypass stand side by side: see `LayerSettings.joinable`.

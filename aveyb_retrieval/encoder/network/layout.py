@@ -64,11 +64,6 @@ class SplitLayout:
         return np.arange(len(self.first)) - self.first
 
     @cached_property
-    def others(self) -> np.ndarray:
-        """How many other splits the document of each split has, int64 `[n]`."""
-        return np.repeat(np.diff(self.starts), np.diff(self.starts)) - 1
-
-    @cached_property
     def starts(self) -> list[int]:
         """The first split of each document that has one, and n at the end."""
         return [*np.flatnonzero(self.earlier == 0).tolist(), len(self.first)]
@@ -123,9 +118,7 @@ class SplitLayout:
             for start in range(0, len(rows), most):
                 yield rows[start : start + most], width
 
-    def replays(
-        self, needed: np.ndarray | None = None, *, full_width: bool, largest: int
-    ) -> Iterator[tuple[np.ndarray, int, int]]:
+    def replays(self, needed: np.ndarray | None = None, *, full_width: bool) -> Iterator[tuple[np.ndarray, int, int]]:
         """Yield (int64 `[m]` splits, padded width, n) so that every needed split is in exactly one group of n places.
 
         n times the width is one of `REPLAY_SIZES` times S, or less where n is the largest of them. The longest splits
@@ -134,7 +127,6 @@ class SplitLayout:
         Args:
             needed: bool `[n]`; None: all.
             full_width: pad every split to S.
-            largest: the largest of `REPLAY_SIZES` to use.
         """
         rows = np.arange(len(self.lengths)) if needed is None else np.flatnonzero(needed)
         widths = replay_widths(self.size)
@@ -147,7 +139,7 @@ class SplitLayout:
         while start < len(rows):
             width = int(width_of[start])
             of_this_width = int((width_of[start:] == width).sum())
-            n = replay_places(of_this_width, width, self.size, largest)
+            n = replay_places(of_this_width, width, self.size)
             yield np.sort(rows[start : start + n]), width, n
             start += n
 
@@ -157,15 +149,14 @@ def replay_widths(size: int) -> list[int]:
     return [1 << i for i in range(_NARROWEST_REPLAY.bit_length() - 1, (size - 1).bit_length())] + [size]
 
 
-def replay_places(count: int, width: int, size: int, largest: int) -> int:
+def replay_places(count: int, width: int, size: int) -> int:
     """Return for how many splits to make the next replay: the size that costs least for each of `count` splits.
 
     Args:
         count: how many splits of this width there are.
         width: T, what they are padded to.
         size: S.
-        largest: the largest of `REPLAY_SIZES` to use.
     """
-    # Each has k splits of S tokens to retrieve: more than `largest` would take more memory than that many of S tokens.
-    places = {n: min(n * size // width, largest) for n in REPLAY_SIZES if n <= largest}
+    # Each has k splits of S tokens to retrieve: more than the largest would take more memory than so many of S tokens.
+    places = {n: min(n * size // width, REPLAY_SIZES[-1]) for n in REPLAY_SIZES}
     return places[min(places, key=lambda n: (n + _REPLAY_COST) / min(count, places[n]))]

@@ -81,16 +81,12 @@ class AveyBModel(SplitEncoder, AveyBPreTrainedModel):
         self,
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        task: str | None = None,
-        recover: bool = False,
     ) -> BaseModelOutput:
         """Encode a padded batch.
 
         Args:
             input_ids: int64 `[B, T]`.
             attention_mask: `[B, T]`, non-zero where a token exists; None: all exist. Padding may be anywhere.
-            task: "query" keeps every token behind a funnel; sentence-transformers passes it on from `encode_query`.
-            recover: return outputs of single tokens behind a funnel, not those of their rows, of which means are taken.
 
         Returns:
             `last_hidden_state` `[B, T, D]`; zeros where there is padding.
@@ -98,8 +94,7 @@ class AveyBModel(SplitEncoder, AveyBPreTrainedModel):
         Raises:
             InputError: the two inputs do not have the same two-dimensional shape.
         """
-        out = self.encode_batch(input_ids, attention_mask, funnel=task != "query", recover=recover)
-        return BaseModelOutput(last_hidden_state=out)
+        return BaseModelOutput(last_hidden_state=self.encode_batch(input_ids, attention_mask))
 
 
 class AveyBForMaskedLM(AveyBPreTrainedModel):
@@ -137,7 +132,7 @@ class AveyBForMaskedLM(AveyBPreTrainedModel):
         Raises:
             InputError: labels of another shape than the input.
         """
-        hidden = self.model(input_ids, attention_mask, recover=True, return_dict=True).last_hidden_state
+        hidden = self.model(input_ids, attention_mask, return_dict=True).last_hidden_state
         loss = None
         if labels is not None:
             if labels.shape != input_ids.shape:

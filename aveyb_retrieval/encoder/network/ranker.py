@@ -18,7 +18,7 @@ from aveyb_retrieval.kernels.maxsim import maxsim_selected, scores_of_short, spl
 from aveyb_retrieval.kernels.positionwise import across, zero_padding
 
 if TYPE_CHECKING:
-    from aveyb_retrieval.encoder.config import AveyBConfig, AveyConfig
+    from aveyb_retrieval.encoder.config import AveyBConfig
     from aveyb_retrieval.encoder.network.splits import SplitGroup, SplitTable
 
 BLOCK = 128  # columns of such a document whose scores exist at once
@@ -38,18 +38,20 @@ class Retrieved:
     weights: torch.Tensor
 
 
-class SplitRanker(nn.Module):
-    """Choose and weight each split's k most relevant earlier splits by MaxSim; it has no parameters of its own."""
+class Ranker(nn.Module):
+    """Choose splits by MaxSim and compress `(k + 1) S` tokens back to S with one learned matrix (eq. 8)."""
 
-    def __init__(self, config: AveyBConfig | AveyConfig) -> None:
+    def __init__(self, config: AveyBConfig) -> None:
+        """Make the projection P `[S, (k + 1) S]`, uninitialized; none where nothing is retrieved."""
         super().__init__()
         self.config = config
         # Copies: reading an attribute of a transformers configuration costs as much as a small tensor operation.
         self.split_size, self.num_retrieved = config.split_size, config.num_retrieved
-        self.looks_ahead = config.looks_ahead
+        sizes = self.split_size, (self.num_retrieved + 1) * self.split_size
+        self.down_proj = nn.Parameter(torch.empty(sizes)) if self.num_retrieved else None
 
     def retrieve(self, table: SplitTable, embedding: torch.Tensor) -> Retrieved:
-        """Rank every split of the batch against the earlier (or all other) splits of its own document.
+        """Rank every split of the batch against the earlier splits of its own document.
 
         Gradients flow to `embedding` through the weights, which are functions of the scores; the choice has none.
 
@@ -113,7 +115,7 @@ class SplitRanker(nn.Module):
     def _best(self, table: SplitTable, embedding: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """float32 `[n, k]` best scores, best first, and int64 `[n, k]` splits, counted in the same document."""
         starts = table.layout.starts
-        if self.looks_ahead or max(np.diff(starts)) <= LONG_SPLITS:
+        if max(np.diff(starts)) <= LONG_SPLITS:
             return self._best_of_few(table.ids, table.lengths, starts, embedding)
         found = [self._best_of(table, document, embedding) for document in table.layout.documents()]
         return torch.cat([scores for scores, _ in found]), torch.cat([chosen for _, chosen in found])
@@ -134,19 +136,17 @@ class SplitRanker(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         k, eps = self.config.num_retrieved, self.config.similarity_eps
         # column j: split j of the document
-        scores = split_scores(ids, lengths, starts, embedding, eps, both_ways=self.looks_ahead)
-        return _sorted(scores, k)
+        return _sorted(split_scores(ids, lengths, starts, embedding, eps), k)
 
     def _differentiable_scores(self, table: SplitTable, rows: torch.Tensor, embedding: torch.Tensor) -> torch.Tensor:
         scores = torch.zeros(rows.shape, device=rows.device)
         # The last `min(k, number of candidates)` columns of a row are taken: known without looking.
-        layout = table.layout
-        free = self.num_retrieved - (layout.others if self.looks_ahead else layout.earlier)[:, None]
+        free = self.num_retrieved - table.layout.earlier[:, None]
         taken = np.nonzero(np.arange(self.num_retrieved) >= free)
         current, slot = to_device(taken, rows.device)
         unit = unit_rows(embedding[table.ids], self.config.similarity_eps)
         with torch.autocast(unit.device.type, enabled=False):
-            found = maxsim_selected(unit, table.lengths, current, rows[current, slot], both_ways=self.looks_ahead)
+            found = maxsim_selected(unit, table.lengths, current, rows[current, slot])
         return scores.index_put((current, slot), found)
 
     def weights(self, rows: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -160,31 +160,11 @@ class SplitRanker(nn.Module):
         highest = scores.masked_fill(~found, float("-inf")).amax(1, keepdim=True)
         if self.config.weight_norm == "max":
             divisor = highest
-        elif self.config.weight_norm == "first":
-            first = (~found).sum(1, keepdim=True).clamp_max(scores.shape[1] - 1)
-            divisor = scores.gather(1, first)
         else:
             divisor = scores.masked_fill(~found, float("inf")).amin(1, keepdim=True) + self.config.similarity_eps
         floor = (highest.detach().abs() / self.config.max_split_weight).clamp_min(torch.finfo(torch.float32).tiny)
         divisor = divisor.maximum(floor).masked_fill(~found.any(1, keepdim=True), 1)
         return (scores / divisor).masked_fill(~found, 0)
-
-
-class Ranker(SplitRanker):
-    """Choose splits by MaxSim and compress `(k + 1) S` tokens back to S with one learned matrix (eq. 8), or leave them.
-
-    Attributes:
-        before: how many rows of the processor's input come before the current split: 0, or without a compressor k S.
-    """
-
-    def __init__(self, config: AveyBConfig) -> None:
-        """Make the projection P `[S, (k + 1) S]`, uninitialized; none without a compressor."""
-        super().__init__(config)
-        self.residual = config.compressor_residual
-        compresses = config.compressor == "linear"
-        self.before = 0 if compresses else self.num_retrieved * self.split_size
-        sizes = self.split_size, (self.num_retrieved + 1) * self.split_size
-        self.down_proj = nn.Parameter(torch.empty(sizes)) if compresses else None
 
     def inputs(self, table: SplitTable, retrieved: Retrieved, group: SplitGroup) -> tuple[torch.Tensor | None, ...]:
         """Return what `compress` takes of a group of splits of a table, up to the embedding table."""
@@ -192,11 +172,8 @@ class Ranker(SplitRanker):
         ragged = group.tokens is not None or (group.places is not None and group.width < self.split_size)
         own = table.ids[rows, : group.width], table.lengths[rows] if ragged else None
         if group.alone:
-            return *own, None, None, None
-        chosen = retrieved.rows[rows].clamp_min(0)
-        # earlier splits are full, later ones need not be
-        lengths = table.lengths[chosen] if self.looks_ahead else None
-        return *own, table.ids[chosen], retrieved.weights[rows], lengths
+            return *own, None, None
+        return *own, table.ids[retrieved.rows[rows].clamp_min(0)], retrieved.weights[rows]
 
     def compress(
         self,
@@ -204,56 +181,47 @@ class Ranker(SplitRanker):
         lengths: torch.Tensor | None,
         retrieved: torch.Tensor | None,
         weights: torch.Tensor | None,
-        retrieved_lengths: torch.Tensor | None,
         embedding: torch.Tensor,
     ) -> torch.Tensor:
-        """Return the neural processor's input for one group of splits: `P [w1 X_r1, ..., wk X_rk, X] (+ X)`.
+        """Return the neural processor's input for one group of splits: `P [w1 X_r1, ..., wk X_rk, X] + X`.
 
-        Of the current split's block of P only the first T rows and columns are used. Without a compressor the
-        concatenation itself is the input, with zeros, which take part in every layer, where a split retrieves fewer
-        than k.
+        Of the current split's block of P only the first T rows and columns are used.
 
         Args:
             ids: int64 `[m, T]`, token ids.
             lengths: int64 `[m]`, tokens of each split; None: all T exist.
             retrieved: int64 `[m, k, S]`, ids of the retrieved splits; None: no split has any.
             weights: float32 `[m, k]`, theirs; 0 where there is none.
-            retrieved_lengths: int64 `[m, k]`, tokens of the retrieved splits; None: all S exist.
             embedding: `[V, D]`, the token embedding table.
 
         Returns:
-            `[m, before + T, D]` in the dtype of `embedding`; rows beyond a split's length are not meaningful.
+            `[m, T, D]` in the dtype of `embedding`; rows beyond a split's length are not meaningful.
         """
         current = zero_padding(embedding[ids], lengths)
-        if retrieved is None or weights is None:
-            return self.compress_alone(current)
-        m, k, size = retrieved.shape
-        earlier = embedding[retrieved]
-        if retrieved_lengths is not None:
-            earlier = zero_padding(earlier.flatten(0, 1), retrieved_lengths.flatten()).view(m, k, size, -1)
-        weights = weights.to(earlier.dtype)
-        if self.down_proj is None:
-            return torch.cat([(earlier * weights[..., None, None]).flatten(1, 2), current], dim=1)
         own = self.compress_alone(current)
+        if retrieved is None or weights is None or self.down_proj is None:
+            return own
+        _, k, size = retrieved.shape
+        earlier = embedding[retrieved]
+        weights = weights.to(earlier.dtype)
         # The weights scale columns of P, of which there are fewer than rows of embeddings are wide.
         columns = self.down_proj[: ids.shape[1], : k * size].unflatten(1, (k, size)) * weights[:, None, :, None]
         return own + torch.bmm(columns.flatten(2), earlier.flatten(1, 2)).to(own.dtype)
 
     def compress_alone(self, current: torch.Tensor) -> torch.Tensor:
-        """Return `compress` for splits that retrieve nothing: `P X (+ X)`, with the current split's block of P.
+        """Return `compress` for splits that retrieve nothing: `P X + X`, with the current split's block of P.
 
         Args:
             current: `[m, T, D]`, token embeddings, zero where there is no token.
 
         Returns:
-            `[m, before + T, D]`.
+            `[m, T, D]`; where the model never retrieves, `current`.
         """
         if self.down_proj is None:
-            return nn.functional.pad(current, (0, 0, self.before, 0))
+            return current
         width, start = current.shape[1], self.num_retrieved * self.split_size
         block = self.down_proj[:width, start : start + width]
-        out = across(block, current)
-        return out + current if self.residual else out
+        return across(block, current) + current
 
 
 def _sorted(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:

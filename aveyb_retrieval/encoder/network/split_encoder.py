@@ -6,9 +6,7 @@ which only encodes. The second is for searches: importing transformers' model cl
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -26,7 +24,6 @@ from aveyb_retrieval.encoder.network.checkpoints import (
     released_tensors,
 )
 from aveyb_retrieval.encoder.network.cuda_graphs import CudaGraphs
-from aveyb_retrieval.encoder.network.funnel import Funnel
 from aveyb_retrieval.encoder.network.layers import AveyBLayer, RMSNorm, fusable, intercepted, run_fused
 from aveyb_retrieval.encoder.network.layout import REPLAY_SIZES, group_widths, replay_places, replay_widths
 from aveyb_retrieval.encoder.network.ranker import Ranker, Retrieved
@@ -49,7 +46,6 @@ else:
 # (bfloat16) times as long as 2,048.
 _CPU_GROUP_TOKENS = 2048
 _REPLAYS = ("cuda",)  # kinds of devices on which inference is replays
-_REPLAYED = REPLAY_SIZES[-1]  # splits of S tokens that go through the layers together there: bounds memory
 
 
 class SplitEncoder(BatchEncoder, _Module):
@@ -70,7 +66,6 @@ class SplitEncoder(BatchEncoder, _Module):
         self.ln_f = RMSNorm(config.hidden_size, config.norm_eps) if config.final_norm else None
         # Copies: reading an attribute of a transformers configuration costs as much as a small tensor operation.
         self.split_size, self.masked_tail = config.split_size, config.tail == "masked"
-        self.funnel = Funnel.of(config)
         self.gradient_checkpointing = False
         self._graphs: CudaGraphs | None = None
 
@@ -90,65 +85,45 @@ class SplitEncoder(BatchEncoder, _Module):
             self._graphs = None
         return super().train(mode)
 
-    def with_funnel(self, after: int) -> Self:
-        """Return the same model with a funnel behind its first layers; it shares the parameters.
-
-        Raises:
-            ConfigError: `after` does not fit the model's layers.
-        """
-        other = copy.copy(self)
-        other.config = AveyBConfig.from_dict(self.config.to_dict() | {"funnel_after": after})
-        other.funnel = Funnel.of(other.config)
-        return other
-
     def warm_up(self) -> int:
         """Encode a batch of each kind that is met, so that the first text does not pay for what is made once.
 
         On a GPU kernels are compiled and all graphs captured.
 
         Returns:
-            How many batches; with a funnel twice as many, for documents and for queries.
+            How many batches.
         """
-        size, forms = self.split_size, (True,) if self.funnel is None else (True, False)
+        size = self.split_size
         with torch.inference_mode():
             if self._graphs_of_device() is None:
                 widths = [w for w in group_widths(size) if w] + [size]
                 batches = [[w] for w in widths] + [[w, max(1, w - 1)] for w in widths] + [[2 * size]]
             else:
                 batches = self._batches_of_replays()
-            for funnel, counts in ((funnel, counts) for funnel in forms for counts in batches):
+            for counts in batches:
                 table = split_table(np.zeros(sum(counts), dtype=np.int64), counts, size, self.device)
-                for _ in self.encode_splits(table, self.retrieve(table), funnel=funnel):
+                for _ in self.encode_splits(table, self.retrieve(table)):
                     pass
-        return len(forms) * len(batches)
+        return len(batches)
 
     def _batches_of_replays(self) -> list[list[int]]:
         """Return the lengths of texts of batches that take one replay each, of all that there are."""
-        size, largest = self.split_size, self._largest_replay()
+        size = self.split_size
         found = [[(SHORTCUT_SPLITS + 1) * size]]
         for width in replay_widths(size):
-            for n in dict.fromkeys(min(n * size // width, largest) for n in REPLAY_SIZES if n <= largest):
+            for n in dict.fromkeys(min(n * size // width, REPLAY_SIZES[-1]) for n in REPLAY_SIZES):
                 found += [[width] * n, [width - 1] * n] if width > 1 else [[width] * n]
                 if n > 1:  # documents of two splits, the second of this width
                     found += [[2 * size] * (n // 2), [size + width - 1] * (n // 2)]
         return found
 
-    def encode_batch(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        *,
-        funnel: bool = True,
-        recover: bool = False,
-    ) -> torch.Tensor:
+    def encode_batch(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
         """Encode a padded batch.
 
         Args:
             input_ids: int64 `[B, T]`.
             attention_mask: `[B, T]`, non-zero where a token exists; None: all exist. Padding may be anywhere. On a CUDA
                 device the mask is best left on the CPU: one that is on the device is waited for, once.
-            funnel: False keeps every token through all layers, as for queries; without a funnel nothing changes.
-            recover: return outputs of single tokens behind a funnel (`Funnel.recovered`), not those of their rows.
 
         Returns:
             `[B, T, D]`; zeros where there is padding.
@@ -161,8 +136,12 @@ class SplitEncoder(BatchEncoder, _Module):
         if present is not None and present.all():
             present = None
         if present is None and self.is_short(input_ids):
-            return self.encode_short(input_ids, funnel=funnel, recover=recover)
-        return self._encode_padded(input_ids, present, funnel, recover)
+            return self.encode_short(input_ids)
+        table, places = padded_table(input_ids, present, self.split_size)
+        out = self.embed.weight.new_zeros(input_ids.numel(), self.embed.embedding_dim)
+        for slots, tokens in self.encode_splits(table, self.retrieve(table)):
+            out = out.to(tokens.dtype).index_copy_(0, places[slots], tokens)
+        return out.view(*input_ids.shape, out.shape[1])
 
     def is_short(self, input_ids: torch.Tensor) -> bool:
         """Return whether `encode_short` takes this `[B, T]`: inference on one group of texts of one split each."""
@@ -174,12 +153,11 @@ class SplitEncoder(BatchEncoder, _Module):
             return batch <= self._places(batch, length)
         return input_ids.numel() <= self._group_tokens(input_ids.device)
 
-    def encode_short(self, input_ids: torch.Tensor, *, funnel: bool = True, recover: bool = False) -> torch.Tensor:
+    def encode_short(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Encode a batch of single-split texts without padding, such as queries, on a fast path.
 
         Args:
             input_ids: int64 `[B, T]`, no padding; `is_short` must hold.
-            funnel: as for `encode_batch`, as is recover.
 
         Returns:
             `[B, T, D]`, equal to what `forward` gives.
@@ -191,27 +169,17 @@ class SplitEncoder(BatchEncoder, _Module):
             if width > length or width < self.split_size:
                 lengths = input_ids.new_full((batch,), length)
                 input_ids = nn.functional.pad(input_ids, (0, width - length))
-        inputs = (input_ids, lengths, None, None, None)
-        return self._run(places, inputs, self.embed.weight, funnel, recover)[-1][:, :length]
+        return self._run(places, (input_ids, lengths, None, None), self.embed.weight)[:, :length]
 
     def _places(self, count: int, length: int) -> int:
-        return replay_places(count, _wider(length, self.split_size), self.split_size, self._largest_replay())
-
-    def _encode_padded(
-        self, input_ids: torch.Tensor, present: np.ndarray | None, funnel: bool, recover: bool
-    ) -> torch.Tensor:
-        table, places = padded_table(input_ids, present, self.split_size)
-        out = self.embed.weight.new_zeros(input_ids.numel(), self.embed.embedding_dim)
-        for slots, _, tokens in self.encode_splits(table, self.retrieve(table), funnel=funnel, recover=recover):
-            out = out.to(tokens.dtype).index_copy_(0, places[slots], tokens)
-        return out.view(*input_ids.shape, out.shape[1])
+        return replay_places(count, _wider(length, self.split_size), self.split_size)
 
     def retrieve(self, table: SplitTable) -> Retrieved:
         """Return what `ranker.retrieve` finds for the splits of a table, as a CUDA graph where that is possible."""
         graphs, layout, embedding = self._graphs_of_device(), table.layout, self.embed.weight
         n, longest = len(layout.lengths), int(np.diff(layout.starts).max(initial=0))
         places = next((size for size in REPLAY_SIZES if size >= n), None)
-        short = 1 < longest <= SHORTCUT_SPLITS and not self.ranker.looks_ahead and self.ranker.num_retrieved
+        short = 1 < longest <= SHORTCUT_SPLITS and self.ranker.num_retrieved
         if graphs is None or places is None or not short or not use_triton("auto", embedding, operation="split_scores"):
             return self.ranker.retrieve(table, embedding)
         width = min(places, SHORTCUT_SPLITS)
@@ -222,26 +190,18 @@ class SplitEncoder(BatchEncoder, _Module):
         return Retrieved(*graphs(retrieve, places, (table.ids, table.lengths, table.first)))
 
     def encode_splits(
-        self,
-        table: SplitTable,
-        retrieved: Retrieved,
-        needed: np.ndarray | None = None,
-        *,
-        funnel: bool = True,
-        recover: bool = False,
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        self, table: SplitTable, retrieved: Retrieved, needed: np.ndarray | None = None
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Run compressor and layers over the splits of a table, in groups of similar length.
 
         Args:
             table: the splits of any number of documents.
             retrieved: what `retrieve` found for them.
             needed: bool `[n]`, which splits to encode; None: all.
-            funnel: as for `encode_batch`, as is recover.
 
         Yields:
-            Slots of the table int64 `[t]`; the vectors `[t, D]` of the tokens in them, of which means are taken; and
-            their vectors as single tokens `[t, D]`, which differ where `recover` is set behind a funnel. Every token of
-            a needed split appears once.
+            Slots of the table int64 `[t]`, and the vectors `[t, D]` of the tokens in them. Every token of a needed
+            split appears once.
         """
         embedding = self.embed.weight
         if torch.is_grad_enabled() and embedding.requires_grad:
@@ -252,39 +212,31 @@ class SplitEncoder(BatchEncoder, _Module):
             needed,
             full_width=not self.masked_tail,
             max_tokens=self._group_tokens(table.ids.device),
-            both_ways=self.ranker.looks_ahead,
-            largest_replay=0 if self._graphs_of_device() is None else self._largest_replay(),
+            replays=self._graphs_of_device() is not None,
         )
         for group in groups:
             inputs = self.ranker.inputs(table, retrieved, group)
-            outputs = [out.flatten(0, 1) for out in self._run(group.places, inputs, embedding, funnel, recover)]
-            if group.tokens is not None:
-                outputs = [out[group.tokens] for out in outputs]
-            yield table.slots(group), outputs[0], outputs[-1]
+            vectors = self._run(group.places, inputs, embedding).flatten(0, 1)
+            yield table.slots(group), vectors if group.tokens is None else vectors[group.tokens]
 
     def _run(
-        self,
-        places: int | None,
-        inputs: tuple[torch.Tensor | None, ...],
-        embedding: torch.Tensor,
-        funnel: bool,
-        recover: bool,
-    ) -> tuple[torch.Tensor, ...]:
+        self, places: int | None, inputs: tuple[torch.Tensor | None, ...], embedding: torch.Tensor
+    ) -> torch.Tensor:
         """Run compressor, layers and final norm on what `ranker.inputs` gives, with `places` as a CUDA graph.
 
         Returns:
-            The vectors of which means are taken and, where they differ, those of single tokens: `[m, T, D]` each.
+            `[m, T, D]`.
         """
 
-        def encode(*inputs: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-            ids, lengths, retrieved, weights, retrieved_lengths = inputs
+        def encode(*inputs: torch.Tensor | None) -> tuple[torch.Tensor]:
+            ids, lengths, retrieved, weights = inputs
             assert ids is not None
-            x = self.ranker.compress(ids, lengths, retrieved, weights, retrieved_lengths, embedding)
-            return self._outputs(x, lengths if self.masked_tail else None, funnel, recover)
+            x = self.ranker.compress(ids, lengths, retrieved, weights, embedding)
+            return (self.run_layers(x, lengths if self.masked_tail else None),)
 
         if places is None or (graphs := self._graphs_of_device()) is None:
-            return encode(*inputs)
-        return graphs(encode, places, inputs, funnel, recover)
+            return encode(*inputs)[0]
+        return graphs(encode, places, inputs)[0]
 
     def _graphs_of_device(self) -> CudaGraphs | None:
         """Return the graphs of the device that the model is on, or None where inference runs launch by launch."""
@@ -301,77 +253,30 @@ class SplitEncoder(BatchEncoder, _Module):
             self._graphs = CudaGraphs(self, device)
         return self._graphs
 
-    def _largest_replay(self) -> int:
-        """The largest number of splits in one replay: fewer where each is longer."""
-        return max(n for n in REPLAY_SIZES if n == 1 or n * (1 + self.ranker.before // self.split_size) <= _REPLAYED)
-
-    def _outputs(
-        self, x: torch.Tensor, lengths: torch.Tensor | None, funnel: bool, recover: bool
-    ) -> tuple[torch.Tensor, ...]:
-        """Run the neural processor on what `compress` returned; see `_run`."""
-        before = self.ranker.before
-        lengths = lengths if lengths is None or not before else lengths + before
-        if recover and funnel and self.funnel is not None:
-            tiled, single = self._recovered(x, lengths, self.funnel)
-            return tiled[:, before:], single[:, before:]
-        return (self.run_layers(x, lengths, funnel)[:, before:],)
-
-    def run_layers(self, x: torch.Tensor, lengths: torch.Tensor | None, funnel: bool = True) -> torch.Tensor:
+    def run_layers(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
         """Run the layers and the final norm on a group of splits.
 
         Args:
             x: `[m, T, D]`, splits that have been through the compressor.
             lengths: int64 `[m]`, valid tokens of each split; None when all T are.
-            funnel: False keeps every token through all layers.
 
         Returns:
-            `[m, T, D]`; behind a funnel each token has the vector of its row.
+            `[m, T, D]`.
         """
-        if self.funnel is None or not funnel:
-            return self._normed(self._some_layers(x, lengths, slice(None)))
-        rows, _ = self._through_funnel(x, lengths, self.funnel, self.funnel.stops(recover=False))
-        return self.funnel.tiled(self._normed(rows), x.shape[1])
-
-    def _recovered(
-        self, x: torch.Tensor, lengths: torch.Tensor | None, funnel: Funnel
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return `run_layers`, and the outputs of single tokens, each `[m, T, D]`."""
-        rows, earlier = self._through_funnel(x, lengths, funnel, funnel.stops(recover=True))
-        tiled = funnel.tiled(rows, x.shape[1])
-        return self._normed(tiled), self._normed(funnel.recovered(tiled, earlier))
-
-    def _through_funnel(
-        self, x: torch.Tensor, lengths: torch.Tensor | None, funnel: Funnel, stops: list[int]
-    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Return the last layer's rows `[m, ceil(T / factor), D]`, and the outputs `[m, T, D]` after `stops` layers."""
-        earlier: list[torch.Tensor] = []
-        for start, stop in pairwise([0, *stops]):
-            x = self._some_layers(x, lengths, slice(start, stop))
-            earlier.append(x)
-        rows, valid = funnel.pooled(x, lengths)
-        return self._some_layers(rows, valid, slice(funnel.after, None), funnel.factor), earlier
-
-    def _some_layers(
-        self, x: torch.Tensor, lengths: torch.Tensor | None, which: slice, factor: int = 1
-    ) -> torch.Tensor:
-        """Run some layers on rows `[m, T, D]` of `factor` tokens each."""
-        layers = cast("list[AveyBLayer]", list(self.layers)[which])
+        layers = cast("list[AveyBLayer]", list(self.layers))
         if fuses_passes(x) and all(fusable(layer, x.dtype) and not intercepted(layer) for layer in layers):
-            return run_fused(layers, x, lengths, factor)
-        for layer in layers:
-            if self.gradient_checkpointing and self.training:
-                x = self._gradient_checkpointing_func(layer.__call__, x, lengths, factor)
-            else:
-                x = layer(x, lengths, factor)
-        return x
-
-    def _normed(self, x: torch.Tensor) -> torch.Tensor:
+            x = run_fused(layers, x, lengths)
+        else:
+            for layer in layers:
+                if self.gradient_checkpointing and self.training:
+                    x = self._gradient_checkpointing_func(layer.__call__, x, lengths)
+                else:
+                    x = layer(x, lengths)
         return x if self.ln_f is None else self.ln_f(x)
 
     def _group_tokens(self, device: torch.device) -> int:
         small = device.type == "cpu" and not torch.is_grad_enabled()
-        rows = min(self.max_group_tokens, _CPU_GROUP_TOKENS) if small else self.max_group_tokens
-        return max(1, rows // (1 + self.ranker.before // self.split_size))
+        return min(self.max_group_tokens, _CPU_GROUP_TOKENS) if small else self.max_group_tokens
 
 
 class InferenceModel(SplitEncoder, nn.Module):

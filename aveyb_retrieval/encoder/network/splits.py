@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.encoder.network.token_codec import TokenCodec
 
-    Pieces = Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+    Pieces = Iterator[tuple[torch.Tensor, torch.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,7 @@ class SplitTable:
         *,
         full_width: bool,
         max_tokens: int,
-        both_ways: bool = False,
-        largest_replay: int = 0,
+        replays: bool = False,
     ) -> list[SplitGroup]:
         """Return the groups of `SplitLayout.groups` on the table's device.
 
@@ -74,21 +73,19 @@ class SplitTable:
             needed: bool `[n]`; None: all.
             full_width: pad every split to S.
             max_tokens: larger groups are cut into several.
-            both_ways: whether later splits are candidates, too.
-            largest_replay: above 0 the groups are those of `SplitLayout.replays`, and `max_tokens` says nothing.
+            replays: the groups are those of `SplitLayout.replays`, and `max_tokens` says nothing.
         """
         layout = self.layout
         found: list[tuple[np.ndarray, int, int | None]]
-        if largest_replay:
-            found = list(layout.replays(needed, full_width=full_width, largest=largest_replay))
+        if replays:
+            found = list(layout.replays(needed, full_width=full_width))
         else:
             found = [(*group, None) for group in layout.groups(needed, full_width=full_width, max_tokens=max_tokens)]
         tokens = [_tokens(layout.lengths[rows], width) for rows, width, _ in found]
-        candidates = layout.others if both_ways else layout.earlier
         sent = iter(to_device([*(rows for rows, *_ in found), *(t for t in tokens if t is not None)], self.ids.device))
         on_device = [next(sent) for _ in found]
         return [
-            SplitGroup(there, width, places, None if t is None else next(sent), not candidates[rows].any())
+            SplitGroup(there, width, places, None if t is None else next(sent), not layout.earlier[rows].any())
             for there, (rows, width, places), t in zip(on_device, found, tokens, strict=True)
         ]
 
@@ -169,7 +166,6 @@ class BatchEncoder:
         runs: np.ndarray,
         *,
         first_needed: Sequence[int],
-        funnel: bool,
         codec: TokenCodec | None,
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Encode texts and sum their tokens' vectors over runs of tokens.
@@ -179,7 +175,6 @@ class BatchEncoder:
             counts: tokens of each text.
             runs: int64 `[n]`, tokens of each run, none across two texts.
             first_needed: in each text, the first token whose output is needed; earlier ones may be left out of sums.
-            funnel: False keeps every token through all layers, as for queries.
             codec: makes token vectors small; None: they are not wanted.
 
         Returns:
@@ -191,40 +186,31 @@ class BatchEncoder:
             if len(counts) == 1 and first_needed[0] == 0 and not codec:  # usually one query: no table is needed
                 text, owners = to_device([ids.astype(np.int64)[None], owner], self.device)
                 if self.is_short(text):
-                    hidden = self.encode_short(text, funnel=funnel)[0]
+                    hidden = self.encode_short(text)[0]
                     return sums.index_add_(0, owners, hidden.float()).cpu().numpy(), None
-            table, pieces = self._pieces(ids, counts, first_needed, funnel=funnel, recover=codec is not None)
+            table, pieces = self._pieces(ids, counts, first_needed)
             (owners,) = to_device([table.layout.spread(owner)], self.device)
             codes = codec.empty(table.ids.numel()) if codec else None
-            for slots, hidden, single in pieces:
+            for slots, hidden in pieces:
                 sums.index_add_(0, owners[slots], hidden.float())
                 if codec and codes is not None:
-                    codes[slots.cpu().numpy()] = codec.encode(single)
+                    codes[slots.cpu().numpy()] = codec.encode(hidden)
             if codes is not None:
                 codes = np.concatenate([codes[taken] for taken in table.layout.taken()])
             return sums.cpu().numpy(), codes
 
-    def token_rows(self, ids: np.ndarray, counts: Sequence[int], *, funnel: bool) -> np.ndarray:
-        """Encode texts token by token.
-
-        Args:
-            ids: as for `token_sums`, as are counts and funnel.
-
-        Returns:
-            float32 `[T, d]`, unit rows.
-        """
+    def token_rows(self, ids: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+        """Encode texts, as for `token_sums`, token by token: float32 `[T, d]`, unit rows."""
         with torch.inference_mode():
-            table, pieces = self._pieces(ids, counts, [0] * len(counts), funnel=funnel, recover=True)
+            table, pieces = self._pieces(ids, counts, [0] * len(counts))
             out = torch.zeros(table.ids.numel(), self.embed.embedding_dim)
-            for slots, _, hidden in pieces:
+            for slots, hidden in pieces:
                 out[slots.cpu()] = torch.nn.functional.normalize(hidden.float(), dim=-1).cpu()
             return torch.cat([out[:0], *(out[taken] for taken in table.layout.taken())]).numpy()
 
-    def _pieces(
-        self, ids: np.ndarray, counts: Sequence[int], first_needed: Sequence[int], *, funnel: bool, recover: bool
-    ) -> tuple[SplitTable, Pieces]:
+    def _pieces(self, ids: np.ndarray, counts: Sequence[int], first_needed: Sequence[int]) -> tuple[SplitTable, Pieces]:
         """Return the splits of some texts, and what `encode_splits` yields for those that are needed."""
         table = split_table(ids, counts, self.split_size, self.device)
         retrieved = self.retrieve(table)
         needed = table.layout.needed(first_needed)
-        return table, self.encode_splits(table, retrieved, needed, funnel=funnel, recover=recover)
+        return table, self.encode_splits(table, retrieved, needed)

@@ -286,14 +286,12 @@ def layer_rows(model: SplitEncoder) -> Iterator[LayerRows]:
 
 
 _MIN_NORM = 1e-12
-_LOWEST = -3e38  # stands for minus infinity in a softmax
 
 
 class Network:
     """Writes the network of one model into a graph.
 
-    Shapes: `[n, T]` splits of T tokens, of which each retrieves j others; R = n T rows, or with no compressor
-    n (j S + T).
+    Shapes: `[n, T]` splits of T tokens, of which each retrieves j others; R = n T rows.
     """
 
     def __init__(self, model: SplitEncoder, graph: Graph, linear: Float32) -> None:
@@ -311,11 +309,7 @@ class Network:
         if self._model.ln_f is not None:
             weight = graph.constant(_array(self._model.ln_f.weight), name="final_norm")
             x = graph.op("Mul", graph.op("Div", x, self._root_mean_square(x)), weight)
-        before = self._model.ranker.before
-        x = self._splits(x, config.hidden_size)
-        if before:
-            x = graph.op("Slice", x, *self._ints([before], [1 << 30], [1]))
-        return graph.op("Identity", x, name="vectors")
+        return graph.op("Identity", self._splits(x, config.hidden_size), name="vectors")
 
     # -- embedding and compressor ----------------------------------------------------------------------------------
 
@@ -332,22 +326,13 @@ class Network:
             earlier = graph.op("Mul", self._linear.table(table, "retrieved"), self._unsqueezed("weights", 2, 3))
             shape = graph.op("Concat", self._batch, *self._ints([-1], [config.hidden_size]), axis=0)
             earlier = graph.op("Reshape", earlier, shape, allowzero=0)
-            x = graph.op("Concat", earlier, current, axis=1)
-            if config.compressor == "linear":
-                x = self._compressed(current, x, earlier)
-        if config.compressor != "linear" and config.num_retrieved:
-            before = self._model.ranker.before
-            pads = graph.constant([0, before, 0, 0, 0, 0], np.int64)
-            present = graph.op("Cast", present, to=1)
-            present = graph.op("Pad", present, pads, graph.constant(1.0))
-            self._width = graph.op("Add", self._width, graph.constant([before], np.int64))
-            self._mask = present
-        elif self._masked:
+            x = self._compressed(current, graph.op("Concat", earlier, current, axis=1), earlier)
+        if self._masked:
             self._mask = graph.op("Cast", present, to=1)
         return graph.op("Reshape", x, graph.constant([-1, config.hidden_size], np.int64))
 
     def _compressed(self, current: str, joined: str, earlier: str) -> str:
-        """`P [w1 X_r1, ..., X] (+ X)`: earlier ones stand for the last blocks of P before the current split's."""
+        """`P [w1 X_r1, ..., X] + X`: earlier ones stand for the last blocks of P before the current split's."""
         graph, size, k = self._graph, self._config.split_size, self._config.num_retrieved
         assert self._model.ranker.down_proj is not None  # there is a compressor
         matrix = self._linear.matrix(_array(self._model.ranker.down_proj), "compressor")
@@ -357,8 +342,7 @@ class Network:
         stops = graph.op("Concat", self._width, graph.op("Add", end, self._width), axis=0)
         block = graph.op("Slice", matrix, starts, stops, graph.constant([0, 1], np.int64))
         # One product: of no earlier splits alone, older versions of ONNX Runtime return noise.
-        out = graph.op("MatMul", block, joined)
-        return graph.op("Add", out, current) if self._config.compressor_residual else out
+        return graph.op("Add", graph.op("MatMul", block, joined), current)
 
     # -- layers ----------------------------------------------------------------------------------------------------
 
@@ -409,19 +393,12 @@ class Network:
         """Contextualize and gate rows `[R, m]` -> `[R, m]`; what comes out of padding rows is not meaningful."""
         graph, settings, m = self._graph, layer.settings, layer.settings.mixed_size
         mixed = self._splits(mixed, m)
-        if self._mask and self._masked:
+        if self._mask:
             mixed = graph.op("Mul", mixed, self._mask)
         if layer.kind == "static":
             out = graph.op("MatMul", self._corner(layer, name), mixed)
-        elif layer.kind == "coupled":
-            square = graph.op("ReduceSumSquare", mixed, self._axis(-1), keepdims=1)
-            norm = graph.op("Sqrt", graph.op("Add", square, graph.constant(settings.similarity_eps)))
-            shares = graph.op("Mul", self._similarity(mixed, norm), self._corner(layer, name))
-            out = graph.op("MatMul", shares, mixed)
         else:
-            norm = graph.op("ReduceL2", mixed, self._axis(-1), keepdims=1)
-            norm = graph.op("Max", norm, graph.constant(_MIN_NORM))
-            out = self._dynamic(self._similarity(mixed, norm), mixed, layer)
+            out = self._dynamic(mixed, layer)
         if layer.mix_bias is not None:
             column = graph.constant(_array(layer.mix_bias)[:, None], name=f"{name}_mix_bias")
             zero = graph.constant([0], np.int64)
@@ -430,40 +407,18 @@ class Network:
             out = graph.op("Relu", out)
         return graph.op("Mul", gate, graph.op("Reshape", out, graph.constant([-1, m], np.int64)))
 
-    def _similarity(self, mixed: str, norm: str) -> str:
-        unit = self._graph.op("Div", mixed, norm)
-        return self._graph.op("MatMul", unit, self._graph.op("Transpose", unit, perm=[0, 2, 1]))
-
-    def _dynamic(self, similarity: str, mixed: str, layer: AveyBLayer) -> str:
-        graph, settings = self._graph, layer.settings
-        kind, eps = settings.similarity_norm, settings.similarity_eps
-        if kind in ("l1", "sum"):
-            out = graph.op("MatMul", similarity, mixed)
-            if kind == "l1":
-                total = graph.op("ReduceL1", similarity, self._axis(-1), keepdims=1)
-                return graph.op("Div", out, graph.op("Max", total, graph.constant(_MIN_NORM)))
-            total = graph.op("ReduceSum", similarity, self._axis(-1), keepdims=1)
-            # a padding row sums to zero: whatever it gives is cut off, but it must be a number
-            return graph.op("Div", out, graph.op("Add", total, graph.constant(max(eps, 1e-30))))
-        if kind == "rms":
-            total = graph.op("ReduceSumSquare", similarity, self._axis(-1), keepdims=1)
-            mean = graph.op("Max", graph.op("Div", total, self._count()), graph.constant(_MIN_NORM**2))
-            similarity = graph.op("Div", similarity, graph.op("Add", graph.op("Sqrt", mean), graph.constant(eps)))
-        elif kind != "none":
-            if kind == "scaled_softmax":
-                similarity = graph.op("Div", similarity, graph.constant(settings.mixed_size**0.5))
-            if self._mask and self._masked:
-                present = graph.op("Cast", graph.op("Transpose", self._mask, perm=[0, 2, 1]), to=9)
-                similarity = graph.op("Where", present, similarity, graph.constant(_LOWEST))
-            similarity = graph.op("Softmax", similarity, axis=-1)
-        return graph.op("MatMul", similarity, mixed)
-
-    def _count(self) -> str:
-        """Tokens of each split, float `[n, 1, 1]`."""
+    def _dynamic(self, mixed: str, layer: AveyBLayer) -> str:
         graph = self._graph
-        if self._mask and self._masked:
-            return graph.op("ReduceSum", self._mask, self._axis(1), keepdims=1)
-        return graph.op("Cast", self._width, to=1)
+        norm = graph.op("ReduceL2", mixed, self._axis(-1), keepdims=1)
+        unit = graph.op("Div", mixed, graph.op("Max", norm, graph.constant(_MIN_NORM)))
+        similarity = graph.op("MatMul", unit, graph.op("Transpose", unit, perm=[0, 2, 1]))
+        out = graph.op("MatMul", similarity, mixed)
+        if layer.settings.similarity_norm == "l1":
+            total = graph.op("ReduceL1", similarity, self._axis(-1), keepdims=1)
+            return graph.op("Div", out, graph.op("Max", total, graph.constant(_MIN_NORM)))
+        total = graph.op("ReduceSum", similarity, self._axis(-1), keepdims=1)
+        # a padding row sums to zero: whatever it gives is cut off, but it must be a number
+        return graph.op("Div", out, graph.op("Add", total, graph.constant(max(layer.settings.similarity_eps, 1e-30))))
 
     def _corner(self, layer: AveyBLayer, name: str) -> str:
         """The upper left corner of V, `[T, T]`."""
@@ -522,7 +477,7 @@ def export_onnx(model: str | Path | None = None, *, precision: str = "int8") -> 
 
     Raises:
         ConfigError: an unknown precision.
-        ModelError: there is no model, it has a funnel, or it is too large for one file.
+        ModelError: there is no model, or it is too large for one file.
         OptionalDependencyError: the package onnx is not installed.
     """
     if precision not in _LINEAR:
@@ -546,7 +501,7 @@ def onnx_bytes(model: SplitEncoder, precision: str, weights: str, name: str, tab
     Its inputs are a group of n splits:
         ids: int32 `[n, T]`, tokens of each split, T at most S; -1 where there is none.
         retrieved: int32 `[n, j, S]`, the ids of the j splits that each retrieves, in the compressor's order, j from 0
-            to k (without a compressor always k); -1 where there is no token.
+            to k; -1 where there is no token.
         weights: float32 `[n, j]`, theirs; 0 where there is none.
     Models that retrieve nothing lack the last two. The output `vectors` is float32 `[n, T, D]`; rows without a token
     are not meaningful.
@@ -559,14 +514,10 @@ def onnx_bytes(model: SplitEncoder, precision: str, weights: str, name: str, tab
         table: its checkpoint's embeddings: rows in int8 are read from there, and take no place in the int8 form.
 
     Raises:
-        ModelError: it has a funnel, or is too large for one file.
+        ModelError: it is too large for one file.
         OptionalDependencyError: the package onnx is not installed.
     """
     config = model.config
-    if config.funnel_after is not None:
-        raise ModelError(
-            f"{name}: funnel_after is {config.funnel_after}; the ONNX form has no funnel, so run this model in torch"
-        )
     settings = OnnxSettings(
         precision=precision,
         weights=weights,

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
@@ -61,20 +61,13 @@ class OnnxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hidden_size: _Size
     split_size: _Size
     num_retrieved: Annotated[int, msgspec.Meta(ge=0, lt=_LARGEST_SIZE)]
-    compressor: str
     tail: str
-    ranker_direction: str
     retrieved_order: str
     weight_norm: str
     similarity_eps: float
     max_split_weight: float
-
-    funnel_after: ClassVar[None] = None  # the ONNX form has no funnel
-
-    @property
-    def looks_ahead(self) -> bool:
-        """Whether a split may retrieve later ones."""
-        return self.ranker_direction == "both"
+    compressor: Annotated[str, msgspec.Meta(pattern="^(linear|none)$")] = "linear"  # none: nothing is retrieved
+    ranker_direction: Annotated[str, msgspec.Meta(pattern="^past$")] = "past"
 
     def to_json(self) -> str:
         """Return the settings as the file's metadata."""
@@ -187,7 +180,6 @@ class OnnxModel:
         runs: np.ndarray,
         *,
         first_needed: list[int],
-        funnel: bool,
         codec: TokenCodec | None,
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """See `BatchEncoder.token_sums`."""
@@ -202,7 +194,7 @@ class OnnxModel:
                 codes[tokens] = codec.encode(vectors)
         return sums, codes
 
-    def token_rows(self, ids: np.ndarray, counts: list[int], *, funnel: bool) -> np.ndarray:
+    def token_rows(self, ids: np.ndarray, counts: list[int]) -> np.ndarray:
         """See `BatchEncoder.token_rows`."""
         out = np.zeros((len(ids), self.config.hidden_size), np.float32)
         for tokens, vectors in self._outputs(ids, counts, None):
@@ -232,8 +224,6 @@ class OnnxModel:
     def _by_candidates(self, group: np.ndarray, choice: Choice) -> Iterator[np.ndarray]:
         """Cut a group so that all splits of a part retrieve equally many."""
         found = (choice.rows[group] >= 0).sum(axis=1)
-        if self.config.compressor == "none":  # there every split has k places
-            found[:] = self.config.num_retrieved
         for number in np.unique(found):
             yield group[found == number]
 
@@ -242,7 +232,7 @@ class OnnxModel:
         feed = {"ids": np.ascontiguousarray(splits[rows, :width])}
         k = self.config.num_retrieved
         if k:
-            used = k if self.config.compressor == "none" else int((choice.rows[rows[0]] >= 0).sum())
+            used = int((choice.rows[rows[0]] >= 0).sum())
             retrieved = choice.rows[rows, k - used :]
             feed["retrieved"] = np.where(retrieved[..., None] >= 0, splits[retrieved], np.int32(-1))
             feed["weights"] = choice.weights[rows, k - used :]
@@ -252,7 +242,7 @@ class OnnxModel:
 
 def _check_config(settings: OnnxSettings, config: dict[str, Any], path: Path) -> None:
     """Raise ModelError where a `config.json` says otherwise; a field that it lacks or leaves open says nothing."""
-    for name in (*settings.__struct_fields__, "funnel_after"):
+    for name in settings.__struct_fields__:
         own = getattr(settings, name)
         if config.get(name) not in (None, own):
             raise ModelError(
@@ -305,7 +295,7 @@ class Choice:
 
 
 def retrieve(layout: SplitLayout, ids: np.ndarray, table: EmbeddingTable, settings: OnnxSettings) -> Choice:
-    """Rank every split of a batch against the earlier (or all other) splits of its own document.
+    """Rank every split of a batch against the earlier splits of its own document.
 
     Args:
         layout: the batch, n splits.
@@ -318,7 +308,7 @@ def retrieve(layout: SplitLayout, ids: np.ndarray, table: EmbeddingTable, settin
     for document in layout.documents():
         if k and document.stop - document.start > 1:
             splits = [row[:length] for row, length in zip(ids[document], layout.lengths[document], strict=True)]
-            best, chosen = best_splits(splits, table, settings.similarity_eps, k, both_ways=settings.looks_ahead)
+            best, chosen = best_splits(splits, table, settings.similarity_eps, k)
             missing = np.isneginf(best)
             # Put into slot order: missing ones first, then by the order that the model asks for.
             key = chosen if settings.retrieved_order == "sequence" else np.broadcast_to(np.arange(k), chosen.shape)
@@ -329,17 +319,14 @@ def retrieve(layout: SplitLayout, ids: np.ndarray, table: EmbeddingTable, settin
     return Choice(rows, split_weights(rows, scores, settings))
 
 
-def best_splits(
-    splits: list[np.ndarray], table: EmbeddingTable, eps: float, k: int, *, both_ways: bool = False
-) -> tuple[np.ndarray, np.ndarray]:
-    """Score one document's splits, and keep each split's k best earlier (with `both_ways`: other) ones.
+def best_splits(splits: list[np.ndarray], table: EmbeddingTable, eps: float, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Score one document's splits, and keep each split's k best earlier ones.
 
     Args:
         splits: the ids of each split.
         table: the embeddings.
         eps: added to each norm.
         k: how many.
-        both_ways: whether later splits are candidates, too.
 
     Returns:
         float32 `[n, k]` scores, best first, equal ones by the lower split, -inf where there are fewer than k; int64
@@ -356,7 +343,7 @@ def best_splits(
     ends = np.cumsum([len(split) for split in splits])
     held = [np.unique(part, return_counts=True) for part in np.split(place[position], ends[:-1])]
     unit = _unit_rows(table[distinct[order]], eps)
-    asking = np.full(n, len(unit)) if both_ways else np.searchsorted(-last_seen[order], -np.arange(n))
+    asking = np.searchsorted(-last_seen[order], -np.arange(n))
     best = np.full((n, k), -np.inf, dtype=np.float32)
     chosen = np.zeros((n, k), dtype=np.int64)
     for first in range(0, n, BLOCK):
@@ -365,12 +352,12 @@ def best_splits(
         for j in range(first, stop):
             if asking[j]:
                 highest[: asking[j], j - first] = (unit[: asking[j]] @ unit[held[j][0]].T).max(axis=1)
-        after = 0 if both_ways else first + 1
+        after = first + 1
         if after >= n:
             break
         found = np.stack([counts.astype(np.float32) @ highest[entries] for entries, counts in held[after:]])
         columns, own = np.arange(first, stop), np.arange(after, n)[:, None]
-        found[columns == own if both_ways else columns >= own] = -np.inf
+        found[columns >= own] = -np.inf
         # Stable, and what is kept comes first: equal scores stay with the lower split.
         scores = np.concatenate([best[after:], found], axis=1)
         numbers = np.concatenate([chosen[after:], np.broadcast_to(columns, found.shape)], axis=1)

@@ -154,7 +154,7 @@ def _open_source(
 def _encoding_of_shards(shards: StoredShards, named: Encoding | None, options: Mapping[str, Any]) -> Encoding:
     """What an index of stored documents says of its vectors: what they say, and what was asked for where it may be."""
     made = shards.encoding
-    for name in ("passage_tokens", "passage_overlap", "late", "max_tokens", "funnel"):
+    for name in ("passage_tokens", "passage_overlap", "late", "max_tokens"):
         asked = options.get(name)
         if asked is not None and asked != getattr(made, name):
             raise ConfigError(

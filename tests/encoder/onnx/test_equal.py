@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 LENGTHS = [1, 60, 16, 0, 17, 33, 3, 300]  # of splits of 16
 SIZE = PassageSize(tokens=16)
-WITHOUT_FUNNEL = [name for name in PRESETS if "funnel" not in name]
-by_switch = pytest.mark.parametrize("switch", [name for name in SWITCHES if "funnel" not in name])
+by_switch = pytest.mark.parametrize("switch", SWITCHES)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +45,7 @@ def encoded(embedder: Embedder, documents: list[tuple[str, str]]) -> tuple[np.nd
     return np.stack([one.vector for one in found]), np.concatenate([one.passages for one in found])
 
 
-@pytest.mark.parametrize("preset", WITHOUT_FUNNEL)
+@pytest.mark.parametrize("preset", PRESETS)
 def test_float32_is_the_torch_model(preset: str, tmp_path: Path) -> None:
     folder = save_model(tmp_path, preset)
     ours, torchs = with_form(folder, "float32"), Embedder.load(folder, precision="float32")
@@ -157,13 +156,6 @@ def test_the_form_is_chosen_by_precision(folder: Path, tmp_path: Path) -> None:
         Embedder.load(plain, precision="int8")
     with pytest.raises(ConfigError, match="int8 runs on a CPU"):
         Embedder.load(folder, precision="int8", device="cuda")
-
-
-def test_a_funnel_runs_in_torch(folder: Path) -> None:
-    pooled = Embedder.load(folder).with_funnel(1)
-    assert pooled.precision == "float32"
-    expected = Embedder.load(folder, precision="float32").with_funnel(1)
-    np.testing.assert_array_equal(encoded(pooled, texts([60]))[1], encoded(expected, texts([60]))[1])
 
 
 def test_warm_up_runs_every_kind_of_length(folder: Path) -> None:

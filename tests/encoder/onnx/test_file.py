@@ -72,7 +72,7 @@ def test_one_of_other_weights(folder: Path, tmp_path: Path) -> None:
     assert "made from other weights than model.safetensors beside it; export it again, or remove it" in refusal(folder)
 
 
-@pytest.mark.parametrize(("field", "value"), [("funnel_after", 1), ("num_retrieved", 2), ("weight_norm", "min")])
+@pytest.mark.parametrize(("field", "value"), [("num_retrieved", 2), ("weight_norm", "min")])
 def test_one_of_another_configuration(folder: Path, field: str, value: object) -> None:
     path = folder / "config.json"
     settings = json.loads(path.read_text())
@@ -171,8 +171,6 @@ def test_a_graph_is_a_valid_one(saved: Path) -> None:
 
 
 def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="funnel_after is 1; the ONNX form has no funnel"):
-        save_model(tmp_path, funnel_after=1)
     with pytest.raises(ConfigError, match="precision is 'int4'; an ONNX form has one of float32, int8"):
         export_onnx(tmp_path, precision="int4")
     assert not (tmp_path / "onnx").exists()

@@ -23,7 +23,6 @@ COUNTS = [0, 5, 16, 500, 33, 2100, 17]  # tokens of documents in splits of 16
 CHOICES = (
     {},
     {"weight_norm": "min", "retrieved_order": "score"},
-    {"ranker_direction": "both"},
     {"num_retrieved": 1},
     {"max_split_weight": 1.01, "weight_norm": "min"},
 )

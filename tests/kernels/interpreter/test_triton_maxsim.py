@@ -79,38 +79,6 @@ def test_a_long_document_does_not_depend_on_the_batch(monkeypatch: pytest.Monkey
         assert torch.equal(together[start:stop, : stop - start], alone)
 
 
-@pytest.mark.parametrize(("split", "last"), [(16, 1), (17, 15), (80, 33)])
-def test_selected_pairs_and_their_gradient(split: int, last: int) -> None:
-    n = 4
-    unit = torch.nn.functional.normalize(torch.randn(n, split, 24), dim=-1)
-    unit[-1, last:] = float("nan")
-    unit.requires_grad_()
-    lengths = torch.tensor([split] * (n - 1) + [last])
-    current, earlier = torch.tensor([1, 2, 2, 3, 3, 3]), torch.tensor([0, 1, 0, 2, 0, 1])
-    upstream = torch.randn(6)
-    got = maxsim.maxsim_selected(unit, lengths, current, earlier, backend="triton")
-    wanted = maxsim.maxsim_selected(unit, lengths, current, earlier, backend="torch")
-    assert torch.allclose(got, wanted, rtol=1e-6, atol=1e-5)
-    (got_grad,) = torch.autograd.grad(got, unit, upstream)
-    clean = unit.detach().clone().nan_to_num(0.0).requires_grad_()
-    reference = maxsim.maxsim_selected(clean, lengths, current, earlier, backend="torch")
-    (wanted_grad,) = torch.autograd.grad(reference, clean, upstream)
-    assert torch.allclose(got_grad, wanted_grad, rtol=1e-6, atol=1e-6)
-
-
-def test_ties_sum_to_the_same_gradient_of_the_table() -> None:
-    """A split repeats tokens: the reference shares the gradient among equals, the kernel takes the first."""
-    ids, lengths, _ = batch([64], 16, vocabulary=9)
-    current, earlier = torch.tensor([1, 2, 3, 3]), torch.tensor([0, 1, 0, 2])
-    grads = []
-    for backend in ("torch", "triton"):
-        table = torch.randn(9, 16, generator=torch.Generator().manual_seed(3)).requires_grad_()
-        unit = maxsim.unit_rows(table[ids], EPS)
-        scores = maxsim.maxsim_selected(unit, lengths, current, earlier, backend=backend)
-        grads.append(torch.autograd.grad(scores @ torch.tensor([1.0, -2.0, 0.5, 3.0]), table)[0])
-    assert torch.allclose(*grads, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("query", [1, 7, 70])
 def test_late_interaction(query: int) -> None:
     own = [1, 0, 65, 16, 130]

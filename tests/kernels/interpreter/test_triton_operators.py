@@ -9,7 +9,6 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from aveyb_retrieval.kernels.mixing import dynamic_mix
 from aveyb_retrieval.kernels.triton.dynamic_mix import dynamic_mix_op, dynamic_mix_over_gate_op
-from aveyb_retrieval.kernels.triton.maxsim import maxsim_selected_op
 from aveyb_retrieval.kernels.triton.positionwise import activate_around_op, add_norm_op, relu2_op
 from aveyb_retrieval.kernels.triton.static_mix import static_mix_op, static_mix_over_gate_op
 
@@ -46,11 +45,6 @@ def test_static_mix() -> None:
 def test_dynamic_mix() -> None:
     arguments = (leaf(2, 17, 16), leaf(2, 17, 16), torch.tensor([17, 3]), None, 1e-6, True, False)
     torch.library.opcheck(dynamic_mix_op, arguments, test_utils=CHECKS)
-
-
-def test_maxsim_selected() -> None:
-    arguments = (leaf(3, 16, 16), torch.tensor([16, 16, 5]), torch.tensor([1, 2]), torch.tensor([0, 0]))
-    torch.library.opcheck(maxsim_selected_op, arguments, test_utils=CHECKS)
 
 
 def test_no_new_graph_for_a_new_number_of_splits() -> None:
