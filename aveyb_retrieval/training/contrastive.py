@@ -222,6 +222,7 @@ def train_contrastive(
         recorded={"prompts": prompts},
         prompts=prompts if any(prompts.values()) else None,
         max_tokens=settings.max_tokens,
+        rows_at_once=settings.micro_batch,
         resume=resume,
         device=device,
     )

@@ -23,7 +23,13 @@ from aveyb_retrieval.encoder.folders import fingerprint
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.files import atomic_writer
 from aveyb_retrieval.training.run_folder import RunCallback, RunFolder
-from aveyb_retrieval.training.trainer import CheckedSteps, optimizer_and_schedule, run_to_end, shared_arguments
+from aveyb_retrieval.training.trainer import (
+    CheckedSteps,
+    check_memory,
+    optimizer_and_schedule,
+    run_to_end,
+    shared_arguments,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -175,6 +181,7 @@ def pretrain(
     """
     _check(model, tokenizer, settings)
     arguments = _arguments(folder, settings, device)
+    _check_memory(model, settings, arguments.device)
     with arguments.main_process_first(local=False, desc="packing the text"):
         known, data = asdict(settings) | _shape(model), data | {"vocabulary": _vocabulary(tokenizer)}
         run = RunFolder(folder, known, data, resume=resume, main=arguments.process_index == 0)
@@ -284,6 +291,25 @@ def _arguments(folder: str | Path, settings: MLMSettings, device: str | None) ->
         )
     arguments.gradient_accumulation_steps = per_process
     return arguments
+
+
+def _check_memory(model: PreTrainedModel, settings: MLMSettings, device: torch.device) -> None:
+    """Check that a piece of a batch fits; with gradient checkpointing only the layers' inputs are kept."""
+    if settings.gradient_checkpointing:
+        return
+    ids = torch.zeros((1, settings.length), dtype=torch.long, device=model.device)
+    labels = torch.full_like(ids, IGNORED_LABEL)
+    labels[:, :: max(1, round(1 / settings.mask_rate))] = 0
+    tokens = settings.micro_batch * settings.length
+    check_memory(
+        model,
+        lambda: model(input_ids=ids, labels=labels),
+        settings.length,
+        tokens,
+        device,
+        f"{settings.micro_batch} sequences of {settings.length} tokens are read at once",
+        "micro_batch or length, or give gradient_checkpointing",
+    )
 
 
 def _shape(model: PreTrainedModel) -> dict[str, Any]:

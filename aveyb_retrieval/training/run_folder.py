@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
 import transformers
@@ -33,6 +33,47 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from torch import nn
+
+BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} steps{postfix} [{elapsed}<{remaining}]"
+
+
+class StepDisplay:
+    """Steps, loss, speed and the time left.
+
+    Args:
+        total: steps of the whole run.
+        first: steps done by the run that is resumed; they do not count for the time left.
+        unit: what the speed counts, such as "tokens".
+        out: where to write; None: stderr.
+    """
+
+    def __init__(self, total: int, first: int, unit: str, *, out: TextIO | None = None) -> None:
+        self.total, self.first, self.unit, self.out = total, first, unit, out or sys.stderr
+        self.started = time.perf_counter()
+        self.bar: tqdm | None = None
+        if self.out.isatty():
+            self.bar = tqdm(total=total, initial=first, bar_format=BAR, dynamic_ncols=True, file=self.out)
+
+    def advance(self, step: int) -> None:
+        """Show that `step` steps are done."""
+        if self.bar is not None:
+            self.bar.update(step - self.bar.n)
+
+    def report(self, step: int, loss: float, units_per_second: float) -> None:
+        """Show the mean loss since the last report, and the speed."""
+        figures = f"loss {loss:.4g}, {units_per_second:,.0f} {self.unit}/s"
+        if self.bar is not None:
+            self.bar.set_postfix_str(figures)
+        else:
+            left = (time.perf_counter() - self.started) / max(1, step - self.first) * (self.total - step)
+            self.out.write(f"step {step}/{self.total}, {figures}, {tqdm.format_interval(left)} left\n")
+            self.out.flush()
+
+    def close(self) -> None:
+        """Leave the last state on the screen."""
+        if self.bar is not None:
+            self.bar.close()
+
 
 SETTINGS, METRICS, CURVES, CHECKPOINTS, MODEL = "run.json", "metrics.jsonl", "loss.png", "checkpoints", "model"
 _MAY_CHANGE = {"save_every", "log_every", "keep", "micro_batch"}  # may differ on resume: the result is the same
@@ -123,7 +164,7 @@ class RunFolder:
 
 
 class RunCallback(TrainerCallback):
-    """Writes metrics.jsonl, shows its lines, saves on Ctrl-C; `release` it when the run has ended.
+    """Writes metrics.jsonl, shows the steps, saves on Ctrl-C; `release` it when the run has ended.
 
     Args:
         run: the folder.
@@ -138,6 +179,7 @@ class RunCallback(TrainerCallback):
         self._started = time.perf_counter()
         self._first_step = 0
         self._previous_handler: Any = None
+        self._display: StepDisplay | None = None
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -150,6 +192,7 @@ class RunCallback(TrainerCallback):
             self._previous_handler = None
         if state.is_world_process_zero:
             self.run.drop_metrics_after(state.global_step)
+            self._display = StepDisplay(state.max_steps, state.global_step, self.unit)
 
     def on_log(
         self,
@@ -159,7 +202,7 @@ class RunCallback(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Append one line to metrics.jsonl, and show the mean loss since the last one, the speed and the time left."""
+        """Append one line to metrics.jsonl."""
         if not state.is_world_process_zero or not logs:
             return
         seconds = time.perf_counter() - self._started
@@ -169,23 +212,23 @@ class RunCallback(TrainerCallback):
         if self.units_per_step and done:
             line[f"{self.unit}_per_second"] = round(done * self.units_per_step / seconds, 1)
         self.run.log(line)
-        if "loss" in line and done:
-            speed, left = done * self.units_per_step / seconds, seconds / done * (state.max_steps - state.global_step)
-            sys.stderr.write(
-                f"step {state.global_step}/{state.max_steps}, loss {line['loss']:.4g}, {speed:,.0f} {self.unit}/s, "
-                f"{tqdm.format_interval(left)} left\n"
-            )
+        if self._display is not None and "loss" in line:
+            self._display.report(state.global_step, line["loss"], line.get(f"{self.unit}_per_second", 0.0))
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """After Ctrl-C: save, then stop."""
+        """Show one step more; after Ctrl-C: save, then stop."""
+        if self._display is not None:
+            self._display.advance(state.global_step)
         if self.interrupted:
             control.should_save = control.should_training_stop = True
         return control
 
     def release(self) -> None:
-        """Give Ctrl-C back, however the run ended."""
+        """Give Ctrl-C back and leave the last state on the screen, however the run ended."""
+        if self._display is not None:
+            self._display.close()
         if self._previous_handler is not None:
             signal.signal(signal.SIGINT, self._previous_handler)
             self._previous_handler = None

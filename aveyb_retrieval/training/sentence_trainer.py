@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import logging
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +16,13 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from aveyb_retrieval.encoder.embedders.sentence_transformers import NO_LIMIT, save_again
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training.run_folder import RunCallback, RunFolder
-from aveyb_retrieval.training.trainer import CheckedSteps, optimizer_and_schedule, run_to_end, shared_arguments
+from aveyb_retrieval.training.trainer import (
+    CheckedSteps,
+    check_memory,
+    optimizer_and_schedule,
+    run_to_end,
+    shared_arguments,
+)
 from aveyb_retrieval.wording import plural
 
 _LOG = logging.getLogger(__name__)
@@ -42,6 +49,7 @@ def train_sentence_model(
     recorded: dict[str, Any] | None = None,
     prompts: dict[str, str] | None = None,
     max_tokens: int | None = None,
+    rows_at_once: int | None = None,
     resume: bool = False,
     device: str | None = None,
 ) -> Path:
@@ -61,6 +69,7 @@ def train_sentence_model(
         recorded: further settings that decide the result, kept in the run folder.
         prompts: column -> text put before it.
         max_tokens: texts are cut at so many tokens while training; the saved model keeps its own limit. None: at that.
+        rows_at_once: of a column, whose activations are held; None: the batch's.
         resume: continue from the newest checkpoint.
         device: "cpu" keeps the run off an accelerator.
 
@@ -92,6 +101,8 @@ def train_sentence_model(
     with arguments.main_process_first(local=False, desc="opening the run folder"):
         main = arguments.process_index == 0
         run = RunFolder(folder, asdict(settings) | (recorded or {}), data, resume=resume, main=main)
+    size = settings.batch_size // arguments.world_size
+    _check_memory(model, sets, min(rows_at_once or size, size), arguments.device)
     callback = RunCallback(run, units_per_step=settings.batch_size, unit="rows")
     trainer = _Trainer(
         model=model,
@@ -166,6 +177,24 @@ def count_cut(model: SentenceTransformer, sets: dict[str, Dataset], prompts: dic
         for i in range(0, len(long), 256)
     )
     return sum(len(ids) > limit for some in found for ids in some["input_ids"])
+
+
+def _check_memory(model: SentenceTransformer, sets: dict[str, Dataset], rows: int, device: torch.device) -> None:
+    """Check that the longest texts fit, of a column `rows` at once; see `check_memory`."""
+    texts = (text for some in sets.values() for name in _text_columns(some) for text in some[name])
+    longest = heapq.nlargest(rows, texts, key=len)
+    tokens = int(model.preprocess(longest)["attention_mask"].sum())
+    sample = model.preprocess([" ".join(longest[:8])[:2000]])
+    sample = {name: value.to(model.device) for name, value in sample.items() if isinstance(value, torch.Tensor)}
+    check_memory(
+        model,
+        lambda: model(dict(sample)),
+        int(sample["attention_mask"].sum()),
+        tokens,
+        device,
+        f"{rows} texts are read at once, and the longest have {tokens:,} tokens",
+        "max_tokens or micro_batch (in distillation batch_size)",
+    )
 
 
 def _text_columns(rows: Dataset) -> list[str]:

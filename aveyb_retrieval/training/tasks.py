@@ -30,7 +30,13 @@ from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.training.labeled import label_ids, read_labeled, read_tagged
 from aveyb_retrieval.training.pretraining import IGNORED_LABEL
 from aveyb_retrieval.training.run_folder import RunCallback, RunFolder
-from aveyb_retrieval.training.trainer import CheckedSteps, optimizer_and_schedule, run_to_end, shared_arguments
+from aveyb_retrieval.training.trainer import (
+    CheckedSteps,
+    check_memory,
+    optimizer_and_schedule,
+    run_to_end,
+    shared_arguments,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -350,6 +356,18 @@ def train_task(
         per_device_train_batch_size=settings.batch_size,
         accelerator_config={"split_batches": True},
         remove_unused_columns=False,
+    )
+    size = settings.batch_size // arguments.world_size or 1
+    longest = max(task.train, key=lambda example: len(example.ids))
+    tokens, sample = len(longest.ids), {name: value.to(task.model.device) for name, value in collate([longest]).items()}
+    check_memory(
+        task.model,
+        lambda: task.model(**sample),
+        tokens,
+        size * tokens,
+        arguments.device,
+        f"{size} rows are read at once, and the longest has {tokens:,} tokens",
+        "batch_size or length",
     )
     run = RunFolder(folder, asdict(settings), data, resume=resume, main=arguments.process_index == 0)
     callback = RunCallback(run, units_per_step=settings.batch_size, unit="rows")

@@ -13,7 +13,6 @@ from transformers import PrinterCallback, ProgressCallback, Trainer
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.training.run_folder import CHECKPOINTS, RunCallback, check_loss, check_shapes
 from aveyb_retrieval.training.settings import SCHEDULES
-from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,30 +114,77 @@ def optimizer_and_schedule(
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
 
 
+def check_memory(
+    model: nn.Module,
+    forward: Callable[[], Any],
+    sample: int,
+    tokens: int,
+    device: torch.device,
+    what: str,
+    remedy: str,
+) -> None:
+    """Check that the activations of a step fit into memory, beside gradients and Adam's moments.
+
+    The bytes that a token leaves for the backward pass are measured on a sample: they grow with the tokens.
+
+    Args:
+        model: what is trained.
+        forward: runs it on the sample.
+        sample: tokens of the sample.
+        tokens: that are read at once in the run.
+        device: where the run computes.
+        what: needs the memory, for the message.
+        remedy: settings to lower.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    parameters = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in model.parameters()}
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        out = forward()  # held while it is measured: a freed storage's place would be given again
+    of_token = sum(size for place, size in kept.items() if place not in parameters) / sample
+    del out
+    needed, free = tokens * of_token + 3 * sum(parameters.values()), free_bytes(device)
+    if needed > free:
+        raise ConfigError(
+            f"{what}: they need about {needed / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} GiB are free; lower "
+            f"{remedy}"
+        )
+
+
+def free_bytes(device: torch.device) -> int:
+    """Return the memory that is free where a run computes."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    import psutil
+
+    return int(psutil.virtual_memory().available)
+
+
 def run_to_end(trainer: Trainer, callback: RunCallback, checkpoint: str | None) -> bool:
     """Train, from a checkpoint if one is given; return False if Ctrl-C came first.
 
     Raises:
         ModelError: the checkpoint belongs to another model.
         InputError: the loss is not a number.
-        ConfigError: a step needs more memory than the accelerator has.
     """
     if checkpoint is not None and trainer.model is not None:
         check_shapes(checkpoint, trainer.model)
     try:
         trainer.train(resume_from_checkpoint=checkpoint)
-    except torch.OutOfMemoryError as error:
-        raise ConfigError(
-            f"the step {trainer.state.global_step + 1} needs more memory than there is ({first_line(error)}); lower "
-            "batch_size, micro_batch, or the tokens of a text"
-        ) from error
     finally:
         callback.release()
     return not callback.interrupted
 
 
 class CheckedSteps(_Base):
-    """Mixed into a Trainer: stop at a loss that is not a number, and leave what is shown to `RunCallback`."""
+    """Mixed into a Trainer: stop at a loss that is not a number, and leave the display to `RunCallback`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

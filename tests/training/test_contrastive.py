@@ -239,16 +239,14 @@ def test_long_texts_are_cut_while_training_and_told(tokenizer, tmp_path: Path, c
     assert Embedder.load(tmp_path / "run" / "model").max_tokens is None  # the model itself reads all
 
 
-def test_a_step_that_does_not_fit_into_memory_is_one_line(tokenizer, tmp_path: Path, monkeypatch) -> None:
-    def step(*arguments: object) -> None:
-        raise torch.OutOfMemoryError("out of memory. Tried to allocate 2 GiB")
-
-    monkeypatch.setattr(trainer.CheckedSteps, "training_step", step)
+def test_a_step_that_would_not_fit_is_refused_before_it_starts(tokenizer, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(trainer, "free_bytes", lambda device: 1 << 16)
     pairs = read_pairs([write(tmp_path / "a.jsonl", TRIPLETS)])
-    with pytest.raises(ConfigError, match=r"the step 1 needs more memory than there is \(.*2 GiB.*lower batch_size"):
+    with pytest.raises(ConfigError, match=r"8 texts are read at once, .* need about .* GiB of memory, and 0.0 GiB are"):
         train_contrastive(
             make(tmp_path / "start", tokenizer), pairs, tmp_path / "run", data=DATA, settings=SETTINGS, device="cpu"
         )
+    assert not (tmp_path / "run" / "model").exists()
 
 
 def test_matryoshka_learns_cut_vectors(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:

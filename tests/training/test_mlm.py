@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM
 from aveyb_retrieval.encoder.text.tokenizer import GPT2_PATTERN, AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
+from aveyb_retrieval.training import trainer
 from aveyb_retrieval.training.pretraining import evaluate_labels, open_held_out, pretrain
 from aveyb_retrieval.training.run_folder import RunCallback, check_shapes, read_metrics
 from aveyb_retrieval.training.settings import MLMSettings
@@ -253,3 +254,16 @@ def test_two_processes_equal_one(tokenizer: AveyBTokenizer, tmp_path: Path) -> N
     tokenizer.save(tmp_path / "vocabulary")
     in_two_processes(two_process_run, tmp_path)
     same_to(1e-5, tmp_path / "one" / "model", tmp_path / "two" / "model")
+
+
+def test_a_step_that_would_not_fit_is_refused_before_it_starts(
+    tokenizer: AveyBTokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(trainer, "free_bytes", lambda device: asked.append(1) or (1 << 18))
+    with pytest.raises(ConfigError, match=r"500 sequences of 40 tokens are read .* need about .* lower micro"):
+        run(tmp_path / "run", tokenizer, replace(SETTINGS, batch_size=500, micro_batch=500))
+    assert not (tmp_path / "run").exists()
+    monkeypatch.setattr(trainer, "free_bytes", lambda device: 1 << 24)
+    run(tmp_path / "run", tokenizer, replace(SETTINGS, steps=1))
+    assert asked

@@ -1,16 +1,31 @@
-"""What is shown of a run."""
+"""What is shown of a run: a bar on a terminal, lines elsewhere."""
 
-from pathlib import Path
-from types import SimpleNamespace
+import io
 
-import pytest
-
-from aveyb_retrieval.training.run_folder import RunCallback, RunFolder
+from aveyb_retrieval.training.run_folder import StepDisplay
 
 
-def test_lines_count_the_time_from_where_a_resumed_run_began(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    callback = RunCallback(RunFolder(tmp_path, {}, {}, resume=False), units_per_step=100, unit="rows")
-    callback._first_step, callback._started = 40, callback._started - 30  # ten steps took half a minute
-    state = SimpleNamespace(is_world_process_zero=True, global_step=50, max_steps=100)
-    callback.on_log(None, state, None, {"loss": 2.34567})  # type: ignore[arg-type]
-    assert capsys.readouterr().err == "step 50/100, loss 2.346, 33 rows/s, 02:30 left\n"
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_lines_count_the_time_from_where_a_resumed_run_began() -> None:
+    out = io.StringIO()
+    display = StepDisplay(100, 40, "rows", out=out)
+    display.started -= 30  # ten steps took half a minute
+    display.advance(50)
+    display.report(50, 2.34567, 1234.5)
+    display.close()
+    assert out.getvalue() == "step 50/100, loss 2.346, 1,234 rows/s, 02:30 left\n"
+
+
+def test_bar() -> None:
+    out = Terminal()
+    display = StepDisplay(100, 40, "tokens", out=out)
+    for step in range(41, 51):
+        display.advance(step)
+    display.report(50, 2.34567, 98765.4)
+    display.close()
+    last = out.getvalue().split("\r")[-1]
+    assert "50/100 steps" in last and "loss 2.346, 98,765 tokens/s" in last and "<" in last

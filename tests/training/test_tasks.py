@@ -23,6 +23,7 @@ from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer, write_limit
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.search.rerank import cross_encode
+from aveyb_retrieval.training import trainer
 from aveyb_retrieval.training.labeled import label_ids
 from aveyb_retrieval.training.settings import ClassifySettings, TaskSettings
 from aveyb_retrieval.training.tasks import (
@@ -302,3 +303,14 @@ def test_accumulated_losses_are_those_of_the_batch(kind: str) -> None:
     whole = model(ids, labels=labels).loss
     parts = sum(model(ids[i : i + 1], labels=labels[i : i + 1], num_items_in_batch=items).loss for i in range(4))
     assert torch.allclose(whole, parts, atol=1e-6)
+
+
+def test_a_step_that_would_not_fit_is_refused_before_it_starts(
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "free_bytes", lambda device: 1 << 16)
+    settings = ClassifySettings(**FAST)
+    task = classification([labeled(tmp_path / "data.jsonl")], [], str(encoder), settings)
+    with pytest.raises(ConfigError, match=r"8 rows are read at once, .* lower batch_size or length"):
+        train_task(task, tmp_path / "run", data={}, settings=settings, device="cpu")
+    assert not (tmp_path / "run").exists()
