@@ -12,7 +12,7 @@ import pytest
 from aveyb_retrieval import Embedder, Retriever, add_documents, build_index
 from aveyb_retrieval.encoder.embedders.loading import load_encoder
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
-from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, ModelError
+from aveyb_retrieval.errors import AveyBError, IndexFormatError, ModelError
 from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.nearest import faiss_file
 from aveyb_retrieval.server.indexes import Indexes

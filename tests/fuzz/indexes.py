@@ -234,4 +234,3 @@ def faiss_file(rng: random.Random, folder: Path) -> None:
         path.write_bytes(mutate.mutate_bytes(rng, path.read_bytes()))
         seal(root)
         verify_index(root, deep=rng.random() < 0.5)
-
