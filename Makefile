@@ -76,7 +76,7 @@ $(VENV)/.installed-docs: $(VENV)/.installed-dev
 	touch $@
 
 $(VENV)/.installed-engines: $(VENV)/.installed-dev
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[cpu,dev,integrations,pgvector,milvus]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[cpu,dev,integrations,pgvector,engines]'
 	-$(BIN)/pip install --quiet -c constraints.txt -e '.[engines]'
 	-$(BIN)/pip install --quiet -c constraints.txt -e '.[ray]'
 	touch $@

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from aveyb_retrieval.errors import IndexFormatError
-from aveyb_retrieval.system import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
 FLUSH_BYTES = 16 << 20  # a file is flushed each time that it has grown by so much
 
 _BLOCK = 1 << 20
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has none of the three
+_ALWAYS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,20 @@ class FileInfo:
 
     bytes: int
     sha256: str
+
+
+def open_file(path: Path, flags: int, *, follow_links: bool = False) -> int:
+    """Return a descriptor from `os.open` that never waits, as a pipe would be waited for; a new file has mode 0o666.
+
+    Without `follow_links` a link is not opened, not even where it has taken a file's place since that was listed; on
+    Windows the place is looked at just before.
+
+    Raises:
+        OSError: as `os.open`; ELOOP for a link.
+    """
+    if not follow_links and not _NOFOLLOW and path.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    return os.open(path, flags | _ALWAYS | (0 if follow_links else _NOFOLLOW), 0o666)
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow_links: bool = False) -> BinaryIO:

@@ -1,11 +1,10 @@
 """What differs between systems and installations.
 
-The limits of a process, which Windows does not have, how a file is opened, the package's version and its extras.
+The limits of a process, which Windows does not have, the package's version and its extras.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shlex
@@ -16,22 +15,6 @@ if sys.platform != "win32":
     import resource
 
 LIMITED = sys.platform != "win32"  # whether a process can be limited
-_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has none of the three
-_ALWAYS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
-
-
-def open_file(path: Path, flags: int, *, follow_links: bool = False) -> int:
-    """Return a descriptor from `os.open` that never waits, as a pipe would be waited for; a new file has mode 0o666.
-
-    Without `follow_links` a link is not opened, not even where it has taken a file's place since that was listed; on
-    Windows the place is looked at just before.
-
-    Raises:
-        OSError: as `os.open`; ELOOP for a link.
-    """
-    if not follow_links and not _NOFOLLOW and path.is_symlink():
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
-    return os.open(path, flags | _ALWAYS | (0 if follow_links else _NOFOLLOW), 0o666)
 
 
 def limit_memory(most: int) -> None:

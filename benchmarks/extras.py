@@ -1,6 +1,6 @@
 """The size of every extra: megabytes of the packages that it installs on top of the base.
 
-    make .venv/.installed-dev && .venv/bin/pip install -c constraints.txt -e '.[pgvector,milvus,ray]'
+    make .venv/.installed-dev && .venv/bin/pip install -c constraints.txt -e '.[pgvector,ray]'
     .venv/bin/python benchmarks/extras.py
 
 Nothing is installed here. The packages of an extra are those that its requirements lead to in this environment, through
@@ -34,7 +34,6 @@ EXTRAS = (
     "llama-index",
     "haystack",
     "pgvector",
-    "milvus",
     "ray",
     "eval",
     "bm25",

@@ -252,7 +252,6 @@ EXTRAS = {
     "llama-index": "the adapters for LlamaIndex (its core)",
     "haystack": "the adapters for Haystack",
     "pgvector": "PostgreSQL with pgvector as an engine",
-    "milvus": "Milvus or milvus-lite as an engine",
     "ray": "`aveyb-index build --ray`",
     "eval": "metrics of `aveyb-eval`",
     "bm25": "BM25 by bm25s as a system of `aveyb-eval`",

@@ -426,11 +426,7 @@ def main() -> None:
 @click.command()
 @click.argument("source")
 @click.option(
-    "--to",
-    required=True,
-    metavar="URL",
-    help="Collection: postgresql://USER@HOST:PORT/DATABASE/NAME, milvus://USER@HOST:PORT/NAME or "
-    "milvus:///FOLDER/FILE.db/NAME.",
+    "--to", required=True, metavar="URL", help="Collection, such as postgresql://USER@HOST:PORT/DATABASE/NAME."
 )
 @click.option("--update", is_flag=True, help="Upsert the documents into what is there, instead of replacing it.")
 @click.option("--restart", is_flag=True, help="Discard what an interrupted run has written, and start again.")
@@ -528,7 +524,7 @@ def search(
     fields: str | None,
     **arguments: Any,
 ) -> None:
-    """Search the index in DIRECTORY for QUERY, or the collection at an address (postgresql://... or milvus://...)."""
+    """Search the index in DIRECTORY for QUERY, or the collection at an address (postgresql://...)."""
     if fields is not None and not as_json:
         raise click.UsageError("--fields: only with --json")
     with opened(directory, model=model, device=device, precision=precision) as retriever:

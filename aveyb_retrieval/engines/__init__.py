@@ -1,1 +1,1 @@
-"""Indexes in database servers: PostgreSQL and Milvus."""
+"""Indexes in database servers: PostgreSQL."""

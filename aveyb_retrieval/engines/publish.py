@@ -61,7 +61,7 @@ def publish_index(
 
     Args:
         source: An index directory, or a folder of shards.
-        to: The address of the collection, `postgresql://USER@HOST/DATABASE/NAME` or `milvus://USER@HOST/NAME`.
+        to: The address of the collection, `postgresql://USER@HOST/DATABASE/NAME`.
         update: Upsert the documents into what readers see, batch by batch, instead.
         restart: Discard what an interrupted call has written.
         progress: Called as work goes on.
@@ -137,7 +137,4 @@ def unpublish_documents(
 
 def _check_address(to: str) -> None:
     if not is_address(to):
-        raise ConfigError(
-            f"{to!r}: not the address of an engine, such as postgresql://USER@HOST/DATABASE/NAME "
-            "or milvus://USER@HOST/NAME"
-        )
+        raise ConfigError(f"{to!r}: not the address of an engine, such as postgresql://USER@HOST/DATABASE/NAME")

@@ -203,7 +203,6 @@ class VectorEngine(Protocol):
 
 GROUP = "aveyb_retrieval.engines"
 _OURS = dict.fromkeys(("postgresql", "postgres"), "postgres:PostgresCollection")
-_OURS["milvus"] = "milvus:MilvusCollection"
 
 
 def register_engine(scheme: str, engine: Any) -> None:

@@ -169,7 +169,19 @@ def publish(folder: Path, address: str) -> None:
     """Publish the index directory."""
     from aveyb_retrieval import publish_index
 
+    if address.startswith("milvus"):
+        register_milvus()
     publish_index(folder, address)
+
+
+def register_milvus() -> None:
+    """Make the engine of the example known to this process."""
+    from aveyb_retrieval.indexes.engine import register_engine
+
+    sys.path.append(str(Path(__file__).parents[2] / "examples"))
+    import milvus_engine
+
+    register_engine("milvus", milvus_engine.MilvusCollection)
 
 
 def index_directory(corpus: Corpus, work: Path) -> dict[str, Any]:
@@ -184,9 +196,10 @@ def index_directory(corpus: Corpus, work: Path) -> dict[str, Any]:
 
 
 def milvus_lite(corpus: Corpus, work: Path) -> dict[str, Any]:
-    """milvus-lite, in a file."""
+    """milvus-lite, in a file, by the engine of an example."""
     from aveyb_retrieval import Retriever
 
+    register_milvus()
     with tempfile.TemporaryDirectory() as folder:
         address = f"milvus://{folder}/lite.db/{NAME}"
         seconds = elsewhere(publish, work / "index", address)

@@ -12,10 +12,9 @@ import pytest
 from aveyb_retrieval import Embedder, Retriever, add_documents, build_index
 from aveyb_retrieval.encoder.embedders.loading import load_encoder
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
-from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, ModelError
+from aveyb_retrieval.errors import AveyBError, IndexFormatError, ModelError
 from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.nearest import faiss_file
-from aveyb_retrieval.indexes.nearest import faiss_file as faiss_index
 from aveyb_retrieval.server.indexes import Indexes
 from tests.encoder.test_sentence_embedder import save_bert
 from tests.indexes.conftest import make_documents
@@ -117,35 +116,22 @@ def test_a_model_folder_is_made_of_stock_modules(kind: str, tmp_path: Path, monk
             load_encoder(folder)
 
 
-@pytest.mark.parametrize("factory", ["RaBitQfs", "IVF4,PQ4x4fs", "NSG8", "RQ2x4"])
-def test_types_of_faiss_that_are_not_checked_are_refused_unless_asked_for(
-    factory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(ConfigError, match="AVEYB_FAISS_TYPES=any"):
-        faiss_index.create(factory, 16)
-    monkeypatch.setenv("AVEYB_FAISS_TYPES", "any")
-    made = faiss_index.create(factory, 16)
+@pytest.mark.parametrize("factory", ["RaBitQfs", "NSG8", "RQ2x4"])
+def test_any_type_of_faiss_is_written_and_read(factory: str, tmp_path: Path) -> None:
+    made = faiss_file.create(factory, 16)
     rows = np.random.default_rng(0).normal(size=(300, 16)).astype(np.float32)
-    faiss_index.train(made, rows, factory)
-    faiss_index.fill(made, np.arange(300), rows)
+    faiss_file.train(made, rows, factory)
+    faiss_file.fill(made, np.arange(300), rows)
     faiss_file.write(made, tmp_path / "x.faiss")
     assert faiss_file.read(tmp_path / "x.faiss", mapped=True).ntotal == 300
-    monkeypatch.delenv("AVEYB_FAISS_TYPES")
-    with pytest.raises(IndexFormatError, match="AVEYB_FAISS_TYPES=any"):
-        faiss_file.read(tmp_path / "x.faiss", mapped=True)
 
 
-def test_verify_reads_every_type_in_its_own_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AVEYB_FAISS_TYPES", "any")
+def test_verify_reads_every_type_in_its_own_process(tmp_path: Path) -> None:
     build_index(make_documents(60), tmp_path / "ix", model=FakeEmbedder(), index="IVF4,PQ4x4fs")
-    monkeypatch.delenv("AVEYB_FAISS_TYPES")
     assert verify_index(tmp_path / "ix", deep=True).problems == []
-    with pytest.raises(IndexFormatError, match="AVEYB_FAISS_TYPES=any"):
-        Retriever.load(tmp_path / "ix", model=FakeEmbedder())
 
 
-def test_a_type_that_faiss_cannot_fill_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AVEYB_FAISS_TYPES", "any")
+def test_a_type_that_faiss_cannot_fill_is_an_error_of_ours(tmp_path: Path) -> None:
     with pytest.raises(AveyBError, match="cannot take 10 vectors"):
         build_index(make_documents(10), tmp_path / "ix", model=FakeEmbedder(), index="NSG16")
 

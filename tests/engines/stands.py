@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import sys
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
@@ -17,12 +19,12 @@ from aveyb_retrieval import (
     unpublish_documents,
     upsert_documents,
 )
+from aveyb_retrieval.indexes.engine import register_engine
 from tests.engines import postgres_server
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 Documents = list[dict[str, Any]]
 LACKS = {
@@ -140,14 +142,20 @@ class PostgresStand:
         self.server.close()
 
 
+sys.path.append(str(Path(__file__).parents[2] / "examples"))
+
+
 class MilvusLiteStand:
-    """The embedded milvus-lite, in a file."""
+    """The embedded milvus-lite, in a file, by the engine of an example."""
 
     lacks: frozenset[str] = frozenset({"fresh-statistics", "our-statistics", "one-state"})
 
     def __init__(self, folder: Path) -> None:
         pytest.importorskip("pymilvus", reason="pymilvus is not installed")
         pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
+        import milvus_engine
+
+        register_engine("milvus", milvus_engine.MilvusCollection)
         self._folder = folder
         self._numbers = itertools.count()
 

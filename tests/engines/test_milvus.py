@@ -11,11 +11,12 @@ from click.testing import CliRunner
 from aveyb_retrieval import Retriever, build_index, publish_index
 from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.engines import publish
-from aveyb_retrieval.engines.milvus import FILTERS, MilvusCollection
 from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, InputError
-from tests.engines.stands import EMBEDDER, MilvusLiteStand, PublishedCollection
+from tests.engines.stands import EMBEDDER, MilvusLiteStand, PublishedCollection  # which finds the example
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
+
+from milvus_engine import FILTERS, MilvusCollection  # isort: skip
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,7 +97,7 @@ def test_passages_that_an_interrupted_update_left_are_removed_by_the_next(
 
     one.publish([{"_id": "a", "text": "word1"}, {"_id": "b", "text": "word2"}])
     with monkeypatch.context() as patched:
-        patched.setattr("aveyb_retrieval.engines.milvus.MilvusCollection._cut", stop)
+        patched.setattr("milvus_engine.MilvusCollection._cut", stop)
         with pytest.raises(KeyboardInterrupt):
             one.upsert([{"_id": "b", "text": "word2 " * 200}])
         with pytest.raises(KeyboardInterrupt):

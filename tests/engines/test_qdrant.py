@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
 from aveyb_retrieval.indexes.engine import register_engine
+from tests.engines import stands  # noqa: F401  (finds the examples)
 from tests.engines.conformance import EngineConformance
 
 pytest.importorskip("qdrant_client", reason="qdrant-client is not installed")
@@ -21,8 +19,6 @@ class TestQdrant(EngineConformance):
 
     def address(self, name: str) -> str:
         """Registers the example, too."""
-        if "qdrant_engine" not in sys.modules:
-            sys.path.append(str(Path(__file__).parents[2] / "examples"))
         import qdrant_engine
 
         register_engine("qdrant", qdrant_engine.QdrantCollection)

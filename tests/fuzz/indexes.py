@@ -234,12 +234,3 @@ def faiss_file(rng: random.Random, folder: Path) -> None:
         path.write_bytes(mutate.mutate_bytes(rng, path.read_bytes()))
         seal(root)
         verify_index(root, deep=rng.random() < 0.5)
-
-
-def faiss_open(rng: random.Random, folder: Path) -> None:
-    """For a reader: `Retriever.load` checks the structure of the file before FAISS reads it in this process."""
-    with damaged(folder, rng, sound(folder, rng.choice(FACTORIES))) as root:
-        path = root / rng.choice(listed(root, "faiss/"))
-        path.write_bytes(mutate.mutate_bytes(rng, path.read_bytes()))
-        seal(root)
-        attempt(lambda: use(root))

@@ -23,7 +23,6 @@ KINDS = {
     "lance": "tests.fuzz.indexes.lance_file",
     "vectors": "tests.fuzz.inputs.vectors",
     "faiss": "tests.fuzz.indexes.faiss_file",
-    "faiss-open": "tests.fuzz.indexes.faiss_open",
     "tokenizer": "tests.fuzz.models.tokenizer",
     "model": "tests.fuzz.models.model",
     "qrels": "tests.fuzz.inputs.qrels",

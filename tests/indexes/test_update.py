@@ -24,12 +24,6 @@ FACTORIES = ["HNSW8", "IVF4,Flat", "PCA8,IVF4,PQ4x2"]
 MORE = ["Flat", "SQ8", "PCA8,Flat", "IVF4_HNSW8,SQ8", "IVF4,PQ4x4fs"]
 
 
-@pytest.fixture(autouse=True)
-def any_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Types that are only taken when they are asked for, too."""
-    monkeypatch.setenv("AVEYB_FAISS_TYPES", "any")
-
-
 def exactly(root: Path, embedder: FakeEmbedder, rows: list[dict[str, Any]], *, exact: bool = False) -> None:
     """The index answers as if it had been built from these rows."""
     assert verify_index(root, deep=True).problems == []

@@ -34,7 +34,7 @@ from aveyb_retrieval.documents.readers.text import (
     read_text,
 )
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.system import open_file
+from aveyb_retrieval.files import open_file
 from aveyb_retrieval.wording import shortened
 
 if TYPE_CHECKING:

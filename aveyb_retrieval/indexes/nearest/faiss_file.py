@@ -9,7 +9,6 @@ itself, any other index is wrapped in `IndexIDMap` (the plain one: reconstructio
 from __future__ import annotations
 
 import math
-import os
 import re
 import sys
 import threading
@@ -23,7 +22,6 @@ import numpy as np
 
 from aveyb_retrieval import files
 from aveyb_retrieval.errors import BackendError, ConfigError, IndexFormatError, extra_for
-from aveyb_retrieval.indexes.nearest import faiss_structure
 from aveyb_retrieval.indexes.types import number_range
 
 if TYPE_CHECKING:
@@ -43,7 +41,6 @@ EXACT_COMPONENTS = 32_768 * 256  # numbers that are searched in memory before "a
 ONE_LIST = 1_000_000  # vectors: up to so many, all codes are scanned
 MANY = 8  # queries, from which on FAISS shares them among threads
 _WHEELS = ("faiss-cpu", "faiss-gpu", "faiss-gpu-cuvs")
-ANY_TYPE = "set AVEYB_FAISS_TYPES=any"  # in messages
 _HNSW = re.compile(r"HNSW(\d+)")
 
 
@@ -78,11 +75,6 @@ def _installed(package: str) -> str | None:
         return None
 
 
-def takes_any_type() -> bool:
-    """Whether the user takes files whose structure is not checked before FAISS, which trusts them, reads them."""
-    return os.environ.get("AVEYB_FAISS_TYPES") == "any"
-
-
 def exact_limit(dim: int) -> int:
     """How many vectors of `dim` components are searched exactly in memory."""
     return EXACT_COMPONENTS // dim
@@ -115,7 +107,7 @@ def create(factory: str, dim: int) -> faiss.Index:
     """Make an empty index from a FAISS factory string, one that keeps our ids.
 
     Raises:
-        ConfigError: FAISS does not know the string, it does not fit the dimension, or such files would be refused.
+        ConfigError: FAISS does not know the string, or it does not fit the dimension.
     """
     faiss = import_faiss()
     if any(int(links) < 2 for links in _HNSW.findall(factory)):  # filling it ends the process
@@ -127,13 +119,7 @@ def create(factory: str, dim: int) -> faiss.Index:
     ivf = faiss.try_extract_index_ivf(index)
     if ivf is not None and ivf.nlist < 1:
         raise ConfigError(f"FAISS cannot make an index {factory!r}: it has no inverted lists; name at least one")
-    made = index if _keeps_ids(index) else faiss.IndexIDMap(index)
-    if not (takes_any_type() or faiss_structure.is_checked(faiss.serialize_index(made).tobytes())):
-        raise ConfigError(
-            f"index {factory!r}: files of this type are not checked before FAISS reads them; {ANY_TYPE} at the build "
-            "and wherever it is searched, or choose another (auto, Flat, SQ8, HNSW32, IVF256,PQ16)"
-        )
-    return made
+    return index if _keeps_ids(index) else faiss.IndexIDMap(index)
 
 
 def train(index: faiss.Index, sample: FloatArray, factory: str) -> None:
@@ -257,13 +243,9 @@ def read(path: Path, *, mapped: bool) -> faiss.Index:
     """Open an index file; `mapped` leaves the vectors on disk, shared between processes, and allows no change.
 
     Raises:
-        IndexFormatError: its structure is damaged, of a type that is not checked, or FAISS cannot read it.
+        IndexFormatError: FAISS cannot read it, or its graph is damaged.
     """
     faiss = import_faiss()
-    if not faiss_structure.check(path) and not takes_any_type():
-        raise IndexFormatError(
-            f"{path}: of a type whose structure is not checked before FAISS reads it; {ANY_TYPE} if you trust its maker"
-        )
     try:
         with _no_larger_than(path.stat().st_size):
             # releases of FAISS that do not have this flag map inverted lists only

@@ -124,9 +124,9 @@ class Retriever(Documents):
 
         Args:
             path: The index directory, or the address of a collection that `publish_index` made, such as
-                `postgresql://USER@HOST/DATABASE/NAME` or `milvus://USER@HOST/NAME`. Several of these or of open
-                retrievers (a list, or a mapping that gives each a name) must have been made by one model and with the
-                same options. `Hit.index` is the name, by default the path as given; `close` closes all.
+                `postgresql://USER@HOST/DATABASE/NAME`. Several of these or of open retrievers (a list, or a mapping
+                that gives each a name) must have been made by one model and with the same options. `Hit.index` is the
+                name, by default the path as given; `close` closes all.
             model: The model that made the index: a loaded `Embedder`, or where it is now; None looks where it was at
                 the build, at the first search that needs it.
             device: Where the model runs and vectors are searched.

@@ -31,12 +31,6 @@ FACTORIES = (
 SLOW = pytest.param("OPQ6,IVF4,PQ6", "passage", marks=pytest.mark.slow)  # its training takes half a minute
 
 
-@pytest.fixture(autouse=True)
-def any_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Types that are only taken when they are asked for, too."""
-    monkeypatch.setenv("AVEYB_FAISS_TYPES", "any")
-
-
 def with_dead(made: list[Tier], stored: FakeVectors) -> list[Tier]:
     """Tiers as a manifest describes them after deletions."""
     found = []

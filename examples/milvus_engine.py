@@ -1,10 +1,23 @@
-"""Milvus: a collection that is published to and searched.
+"""An engine of another package: Milvus, a server of 2.5 or newer or milvus-lite in a file, the only one ever run.
 
-Collections of Milvus: versions, and documents that are published as a whole, or upserted and deleted.
+    register_engine("milvus", MilvusCollection)          # for one process; an entry point does it for all
+    publish_index("handbook.index", "milvus://ann:secret@vectors.example:19530/handbook")
+    publish_index("handbook.index", "milvus:///srv/search/all.db/handbook")     # milvus-lite, without a server
+
+Needs pymilvus 3 (and milvus-lite). docs/engines.md says what an engine is, tests/engines what this one keeps to.
 
 A version has two of Milvus's collections, `aveyb_NAME_N_documents` and `aveyb_NAME_N_passages`, with the settings as a
 property of theirs. The alias `aveyb_NAME` is of the first one of the version that readers see; moving it is the switch.
 Nothing keeps two writers apart: the last one to write a document decides.
+
+After a `?` an address takes `timeout=SECONDS` (10), `secure=true`, `consistency=` (`strong`, `bounded` or
+`eventually`; Milvus's own default is the second) and `index=` (of the vectors, by Milvus's name; `HNSW` by default).
+
+Limits: documents and passages are read one after the other, so beside an update a search may show a passage of the text
+before or end in an error that says to search again; an interrupted update may be there in part, so do it again. Counts
+are remembered for five seconds or 20 times as long as counting took. The mean vector and the statistics of words come
+from 1,024 documents. BM25 counts as Milvus does, and a search for documents finds their words up to 65,535 bytes; exact
+words (phrases, `+`, `-`) are refused. milvus-lite reads all rows for a filter and is one process's at a time.
 """
 
 from __future__ import annotations
@@ -27,7 +40,7 @@ import numpy as np
 
 from aveyb_retrieval.engines.collection import NOT_THERE, Collection, CollectionView
 from aveyb_retrieval.engines.rows import FactFilters, ascii_word
-from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, InputError, extra_for
+from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.engine import SAMPLE
 from aveyb_retrieval.indexes.store.words import K1, B
 from aveyb_retrieval.indexes.types import PASSAGE_BITS
@@ -249,11 +262,8 @@ class MilvusCollection(Collection):
         self.options = {"consistency_level": level, "timeout": WAIT}
         self._names = rf"{self.prefix}_([0-9]+)_(documents|passages)"
         self._index, self._next, self._uri, self._lite = parameters.index, 0, target["uri"], not address.url.netloc
-        with extra_for("milvus:// addresses", "milvus"):
-            import pymilvus
+        import pymilvus
 
-            if self._lite:
-                import milvus_lite  # noqa: F401
         for name in ("pymilvus.decorators", "pymilvus.client.connection_manager"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # what is raised is not printed as well
         path, advice = Path(self._uri), "check that the server runs there, and the user, password and database"
