@@ -4,12 +4,13 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 LIGHT   = .venv-light
 LOWEST  = .venv-lowest
+GPU     = .venv-gpu-wheel
 JOBS   ?= 2
 
 # Threads that wait for work sleep instead of spinning: several times faster where processes share cores.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test test-slow test-kernels test-integrations test-engines test-light test-lowest lint docs clean
+.PHONY: demo test test-slow test-kernels test-integrations test-engines test-light test-lowest test-gpu-wheel lint docs clean
 
 demo: $(VENV)/.installed
 	mkdir -p demo
@@ -48,6 +49,10 @@ test-light: $(LIGHT)/.installed
 # The fast suite with the lowest versions that pyproject.toml allows; PYTHON=python3.10.
 test-lowest: $(LOWEST)/.installed
 	$(LOWEST)/bin/python -m pytest -m "not slow and not engine"
+
+# FAISS's wheel for GPUs, 1.5 GB with CUDA's, in the place of faiss-cpu, on any machine: same files, same answers.
+test-gpu-wheel: $(GPU)/.installed
+	AVEYB_FAISS_CPU=$(GPU)/faiss-cpu $(GPU)/bin/python -m pytest tests/indexes/nearest
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -92,5 +97,11 @@ $(LOWEST)/.installed: pyproject.toml constraints-lowest.txt
 	$(LOWEST)/bin/pip install --quiet -c constraints-lowest.txt -e '.[cpu,dev]'
 	touch $@
 
+$(GPU)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(GPU)
+	$(GPU)/bin/pip install --quiet -c constraints.txt -e . faiss-gpu pytest pytest-asyncio
+	$(GPU)/bin/pip install --quiet -c constraints.txt --no-deps --target $(GPU)/faiss-cpu faiss-cpu
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(LIGHT) $(LOWEST) demo
+	rm -rf $(VENV) $(LIGHT) $(LOWEST) $(GPU) demo

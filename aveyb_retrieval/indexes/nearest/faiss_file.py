@@ -501,11 +501,7 @@ def card_takes(tiers: Sequence[Tier]) -> bool:
 
 
 class CardSearcher(FaissSearcher):
-    """One FAISS file, also copied to GPUs. FAISS ignores filters there, so the file itself answers these.
-
-    Attributes:
-        there: FAISS's own object on the GPUs.
-    """
+    """One FAISS file with a copy `there` on GPUs, where FAISS ignores filters: these, the file itself answers."""
 
     def __init__(self, tier: Tier, index: Any, there: Any) -> None:
         super().__init__(tier, index)
@@ -528,14 +524,11 @@ class CardSearcher(FaissSearcher):
             else:
                 there = faiss.index_cpu_to_gpu_multiple_py([*map(_resources, cards)], file.index, options, cards)
         except RuntimeError as error:
-            raise BackendError(
-                f"{path}: FAISS cannot copy {file.tier.factory!r} to device {device!r}: {reason(error)}; search with "
-                "device='cpu'"
-            ) from error
+            what = f"{path}: FAISS cannot copy {file.tier.factory!r} to {device!r}"
+            raise BackendError(f"{what}: {reason(error)}; search with device='cpu'") from error
         return cls(file.tier, file.index, there)
 
     def followed_by(self, tier: Tier) -> CardSearcher:
-        """The same file as another version's manifest describes it."""
         return self if tier == self.tier else CardSearcher(tier, self.index, self.there)
 
     def _asked(self, queries: FloatArray, k: int, selector: Any, effort: int) -> tuple[FloatArray, IntArray]:

@@ -342,8 +342,7 @@ class Nearest:
         tiers = sorted((tier for tier in tiers if tier.kind == kind), key=lambda tier: tier.first)
         known = {} if before is None else {file.tier.file: file for file in before._files}
         files: list[FaissSearcher] = []
-        if device != "cpu":
-            check_device(device)
+        check_device(device)
         if device == "cpu" or (tiers and card_takes(tiers)):
             for tier in tiers:
                 if opened := known.get(tier.file):

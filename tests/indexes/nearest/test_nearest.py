@@ -315,7 +315,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[OnCard]:
 @pytest.mark.parametrize("factory", ["IVF8,Flat", "IVF8,SQ8", "IVF8,PQ2"])
 def test_a_copy_on_a_card_answers_as_the_file_does(tmp_path: Path, copies: list[OnCard], factory: str) -> None:
     whole = FakeVectors.random("passage", 1500, DIM)
-    tier, _ = make_tier(tmp_path, "faiss/a", "passage", 0, 1000, whole, 2500, factory, recall=0.95)
+    tier, _ = make_tier(tmp_path, "faiss/a", "passage", 0, 1000, whole, 2500, factory)
     rng, before, queries = np.random.default_rng(0), None, queries_near(whole, 7)
     for gone in (0.0, 0.1):
         stored = whole.without(rng.random(len(whole.rows)) < gone)
