@@ -10,7 +10,8 @@ JOBS   ?= 2
 # Threads that wait for work sleep instead of spinning: several times faster where processes share cores.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test test-slow test-kernels test-integrations test-engines test-light test-lowest test-gpu-wheel lint docs clean
+.PHONY: demo test test-slow test-kernels test-integrations test-engines test-light test-lowest test-gpu-wheel lint docs \
+  clean
 
 demo: $(VENV)/.installed
 	mkdir -p demo
@@ -52,7 +53,7 @@ test-lowest: $(LOWEST)/.installed
 
 # FAISS's wheel for GPUs, 1.5 GB with CUDA's, in the place of faiss-cpu, on any machine: same files, same answers.
 test-gpu-wheel: $(GPU)/.installed
-	AVEYB_FAISS_CPU=$(GPU)/faiss-cpu $(GPU)/bin/python -m pytest tests/indexes/nearest
+	OMP_NUM_THREADS=1 AVEYB_FAISS_CPU=$(GPU)/faiss-cpu $(GPU)/bin/python -m pytest tests/indexes/nearest
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

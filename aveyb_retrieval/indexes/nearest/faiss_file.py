@@ -468,7 +468,6 @@ class FaissSearcher:
         return scores, numbers
 
     def _asked(self, queries: FloatArray, k: int, selector: Any, effort: int) -> tuple[FloatArray, IntArray]:
-        """What FAISS finds: scores and numbers `[n, k]`."""
         with threads_for(len(queries)):
             return self.index.search(queries, k, params=self._parameters(k, selector, effort))
 
@@ -529,6 +528,7 @@ class CardSearcher(FaissSearcher):
         return cls(file.tier, file.index, there)
 
     def followed_by(self, tier: Tier) -> CardSearcher:
+        """The same file as another version's manifest describes it."""
         return self if tier == self.tier else CardSearcher(tier, self.index, self.there)
 
     def _asked(self, queries: FloatArray, k: int, selector: Any, effort: int) -> tuple[FloatArray, IntArray]:
