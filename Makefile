@@ -60,9 +60,11 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	for system in linux win32 darwin; do $(BIN)/mypy --platform $$system aveyb_retrieval || exit 1; done
 
-# The command reference, and the site in docs/_build; a warning or a dead link of the site is an error.
+# The command reference, pictures of the architecture, and the site in docs/_build; a warning or a dead link of the site
+# is an error.
 docs: $(VENV)/.installed-docs
 	$(BIN)/python docs/make_cli.py
+	$(BIN)/python docs/make_walks.py
 	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build
 
 $(VENV)/bin/python:

@@ -253,17 +253,9 @@ def gpu_counts() -> str:
     moved = [both(f"{name}_{form}") for form in forms]
     body = [
         ["operations for each layer", *(f"{one[f'launches_per_layer_{form}']:g}" for form in forms), ""],
-        [
-            "bytes per token and layer, `released` / `paper`",
-            *(both(f"{name}_{f}") for f in forms),
-            f"{one['bytes_floor']:,}",
-        ],
+        ["bytes per token and layer, `released` / `paper`", *moved, f"{one['bytes_floor']:,}"],
         ["the same in training", *(both(f"training_{name}_{form}") for form in forms), ""],
-        [
-            "launches of the ranker, 8 documents of 384 splits",
-            *(str(one[f"ranker_launches_{form}"]) for form in forms),
-            "",
-        ],
+        ["launches of the ranker, 8 documents of 384 splits", *ranker, ""],
     ]
     return table(["", "not fused", "now", "floor"], body)
 
