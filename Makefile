@@ -4,12 +4,14 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 LIGHT   = .venv-light
 LOWEST  = .venv-lowest
+GPU     = .venv-gpu-wheel
 JOBS   ?= 2
 
 # Threads that wait for work sleep instead of spinning: several times faster where processes share cores.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test test-slow test-kernels test-integrations test-engines test-light test-lowest lint docs clean
+.PHONY: demo test test-slow test-kernels test-integrations test-engines test-light test-lowest test-gpu-wheel lint docs \
+  clean
 
 demo: $(VENV)/.installed
 	mkdir -p demo
@@ -49,14 +51,20 @@ test-light: $(LIGHT)/.installed
 test-lowest: $(LOWEST)/.installed
 	$(LOWEST)/bin/python -m pytest -m "not slow and not engine"
 
+# FAISS's wheel for GPUs, 1.5 GB with CUDA's, in the place of faiss-cpu, on any machine: same files, same answers.
+test-gpu-wheel: $(GPU)/.installed
+	OMP_NUM_THREADS=1 AVEYB_FAISS_CPU=$(GPU)/faiss-cpu $(GPU)/bin/python -m pytest tests/indexes/nearest
+
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	for system in linux win32 darwin; do $(BIN)/mypy --platform $$system aveyb_retrieval || exit 1; done
 
-# The command reference, and the site in docs/_build; a warning or a dead link of the site is an error.
+# The command reference, pictures of the architecture, and the site in docs/_build; a warning or a dead link of the site
+# is an error.
 docs: $(VENV)/.installed-docs
 	$(BIN)/python docs/make_cli.py
+	$(BIN)/python docs/make_walks.py
 	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build
 
 $(VENV)/bin/python:
@@ -92,5 +100,11 @@ $(LOWEST)/.installed: pyproject.toml constraints-lowest.txt
 	$(LOWEST)/bin/pip install --quiet -c constraints-lowest.txt -e '.[cpu,dev]'
 	touch $@
 
+$(GPU)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(GPU)
+	$(GPU)/bin/pip install --quiet -c constraints.txt -e . faiss-gpu pytest pytest-asyncio
+	$(GPU)/bin/pip install --quiet -c constraints.txt --no-deps --target $(GPU)/faiss-cpu faiss-cpu
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(LIGHT) $(LOWEST) demo
+	rm -rf $(VENV) $(LIGHT) $(LOWEST) $(GPU) demo

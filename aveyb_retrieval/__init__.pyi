@@ -1,11 +1,17 @@
 """The public names of the package, for type checkers; `__init__.py` imports each when it is first used."""
 
+from aveyb_retrieval.documents.readers.boxes import Box as Box
+from aveyb_retrieval.documents.records import FileOrigin as FileOrigin
+from aveyb_retrieval.documents.records import Notice as Notice
 from aveyb_retrieval.encoder.config import AveyBConfig as AveyBConfig
 from aveyb_retrieval.encoder.embedders.embedder import Embedder as Embedder
+from aveyb_retrieval.encoder.embedders.embedder import EncodedDocument as EncodedDocument
 from aveyb_retrieval.encoder.network.heads import AveyBForSequenceClassification as AveyBForSequenceClassification
 from aveyb_retrieval.encoder.network.heads import AveyBForTokenClassification as AveyBForTokenClassification
 from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM as AveyBForMaskedLM
 from aveyb_retrieval.encoder.network.model import AveyBModel as AveyBModel
+from aveyb_retrieval.encoder.text.passages import PassageSize as PassageSize
+from aveyb_retrieval.engines.publish import PublishReport as PublishReport
 from aveyb_retrieval.engines.publish import publish_index as publish_index
 from aveyb_retrieval.engines.publish import unpublish_documents as unpublish_documents
 from aveyb_retrieval.errors import AveyBError as AveyBError
@@ -17,21 +23,30 @@ from aveyb_retrieval.errors import IndexLockedError as IndexLockedError
 from aveyb_retrieval.errors import InputError as InputError
 from aveyb_retrieval.errors import ModelError as ModelError
 from aveyb_retrieval.errors import OptionalDependencyError as OptionalDependencyError
+from aveyb_retrieval.indexes.changes.change import Report as Report
 from aveyb_retrieval.indexes.changes.change import compact_index as compact_index
 from aveyb_retrieval.indexes.changes.change import tune_index as tune_index
+from aveyb_retrieval.indexes.changes.sync import SyncPlan as SyncPlan
+from aveyb_retrieval.indexes.changes.sync import plan_sync as plan_sync
 from aveyb_retrieval.indexes.changes.sync import sync_index as sync_index
+from aveyb_retrieval.indexes.changes.update import Batch as Batch
 from aveyb_retrieval.indexes.changes.update import add_documents as add_documents
 from aveyb_retrieval.indexes.changes.update import build_index as build_index
 from aveyb_retrieval.indexes.changes.update import delete_documents as delete_documents
 from aveyb_retrieval.indexes.changes.update import update_metadata as update_metadata
 from aveyb_retrieval.indexes.changes.update import upsert_documents as upsert_documents
+from aveyb_retrieval.indexes.changes.verify import Verdict as Verdict
 from aveyb_retrieval.indexes.changes.verify import verify_index as verify_index
 from aveyb_retrieval.indexes.cluster import build_on_ray as build_on_ray
 from aveyb_retrieval.indexes.index import Index as Index
 from aveyb_retrieval.indexes.search.hits import Hit as Hit
 from aveyb_retrieval.indexes.search.hits import Passage as Passage
 from aveyb_retrieval.indexes.search.hits import Result as Result
+from aveyb_retrieval.indexes.search.quotes import QuoteCheck as QuoteCheck
 from aveyb_retrieval.indexes.search.reading import Document as Document
+from aveyb_retrieval.indexes.search.reading import Excerpt as Excerpt
+from aveyb_retrieval.indexes.search.reading import Match as Match
+from aveyb_retrieval.indexes.search.reading import Section as Section
 from aveyb_retrieval.indexes.search.reading import hits_to_prompt as hits_to_prompt
 from aveyb_retrieval.indexes.search.retriever import Retriever as Retriever
 

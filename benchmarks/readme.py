@@ -212,6 +212,54 @@ def gpu_search() -> str:
     return table(["ms for queries at once", "recall@10", "1", "16", "256"], body)
 
 
+def gpu_dynamic_mix() -> str:
+    """Return what gpu.json says of dynamic mixing: beside its floor and torch.compile, and in one pass and in two."""
+    document = results("gpu.json")
+
+    def times(splits: int, of: str) -> str:
+        rows = [r for r in document["operations"] if r.get("splits") == splits and "compiled_ms" in r]
+        ratios = [r[of] / r["kernel_ms"] for r in rows if r["name"].startswith("dynamic_mix")]
+        ratios = [ratio if min(ratios) > 1 else 1 / ratio for ratio in ratios]
+        return f"{min(ratios):.2f} to {max(ratios):.2f}"
+
+    found = {(r["name"], r["splits"]): f"{r['ms']:#.3g}" for r in document["dynamic_mix"]}
+    columns = {"forward": "forward", "backward": "backward", "over gate, GELU": "over gate gelu"}
+    columns["over gate, ReLU²"] = "over gate relu2"
+    body = [
+        [str(n), *(f"{found[f'one pass, {c}', n]} → {found[f'two passes, {c}', n]}" for c in columns.values())]
+        for n in (512, 64, 16)
+    ]
+    return "\n".join(
+        [
+            f"Dynamic mixing takes {times(512, 'floor_ms')} times its floor and {times(512, 'compiled_ms')} times",
+            f"torch.compile's time on 512 splits; on 64 it is {times(64, 'compiled_ms')} times as fast. One program",
+            "that keeps the shares in registers, which we had before, and the form that is left, in milliseconds:",
+            "",
+            table(["splits", *columns], body),
+        ]
+    )
+
+
+def gpu_counts() -> str:
+    """Return gpu_counts.json's launches and bytes, of 8 texts of 2,048 tokens."""
+    rows = {row["preset"]: row for row in results("gpu_counts.json")["rows"] if row["tokens"] == 2048}
+    one, other = rows["released"], rows["paper"]
+
+    def both(name: str) -> str:
+        return " / ".join(f"{row[name]:,}" for row in (one, other))
+
+    forms, name = ("before", "now"), "bytes_per_token_and_layer"
+    ranker = [f"{one[f'ranker_launches_{form}']}" for form in forms]
+    moved = [both(f"{name}_{form}") for form in forms]
+    body = [
+        ["operations for each layer", *(f"{one[f'launches_per_layer_{form}']:g}" for form in forms), ""],
+        ["bytes per token and layer, `released` / `paper`", *moved, f"{one['bytes_floor']:,}"],
+        ["the same in training", *(both(f"training_{name}_{form}") for form in forms), ""],
+        ["launches of the ranker, 8 documents of 384 splits", *ranker, ""],
+    ]
+    return table(["", "not fused", "now", "floor"], body)
+
+
 SHOWN_PASSAGES = (
     "BM25, 200 words", "0.4 MiniLM + 0.6 BM25, 110 words", "ours, words and vectors, 256 tokens (default)",
     "ours, vectors, 256 tokens", "ours, words, 256 tokens", "ours, default, reranked by int8 token vectors",
@@ -560,6 +608,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "gpu-encode": gpu_encode,
     "gpu-operations": gpu_operations,
     "gpu-search": gpu_search,
+    "gpu-dynamic-mix": gpu_dynamic_mix,
+    "gpu-counts": gpu_counts,
     "passages": passages,
     "scale": scale,
 }

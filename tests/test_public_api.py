@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import doctest
 import inspect
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 import aveyb_retrieval
 
@@ -16,19 +20,34 @@ PUBLIC = [
     "AveyBForSequenceClassification",
     "AveyBForTokenClassification",
     "AveyBModel",
+    "Batch",
+    "Box",
     "Document",
     "Embedder",
+    "EncodedDocument",
+    "Excerpt",
+    "FileOrigin",
     "Hit",
     "Index",
+    "Match",
+    "Notice",
     "Passage",
+    "PassageSize",
+    "PublishReport",
+    "QuoteCheck",
+    "Report",
     "Result",
     "Retriever",
+    "Section",
+    "SyncPlan",
+    "Verdict",
     "add_documents",
     "build_index",
     "build_on_ray",
     "compact_index",
     "delete_documents",
     "hits_to_prompt",
+    "plan_sync",
     "publish_index",
     "sync_index",
     "tune_index",
@@ -69,16 +88,62 @@ def signatures() -> str:
         value = getattr(aveyb_retrieval, name)
         if inspect.isfunction(value):
             lines.append(f"{name}{inspect.signature(value)}")
-        elif name in ("Document", "Embedder", "Hit", "Index", "Passage", "Result", "Retriever"):
+        elif inspect.isclass(value) and not issubclass(value, Exception) and not name.startswith("Avey"):
             lines.append(f"{name}{inspect.signature(value)}")
             methods = inspect.getmembers(value, lambda m: inspect.isfunction(m) or inspect.ismethod(m))
             lines += [f"{name}.{m}{inspect.signature(f)}" for m, f in methods if not m.startswith("_")]
-    return re.sub(r"<function (\w+) at 0x[0-9a-f]+>", r"\1", "\n".join(lines)) + "\n"
+    text = re.sub(r"ForwardRef\(('[^']+')\)", r"\1", "\n".join(lines))
+    return re.sub(r"<function (\w+) at 0x[0-9a-f]+>", r"\1", text) + "\n"
 
 
 def test_signatures_are_those_that_were_agreed() -> None:
     """A change of the public API changes this file too: python -c "import tests.test_public_api as t; t.write()"."""
     assert signatures() == SIGNATURES.read_text(encoding="utf-8")
+
+
+def test_what_public_functions_return_is_public() -> None:
+    returned = {name for type_ in re.findall(r" -> (.+)", signatures()) for name in re.findall(r"[A-Z]\w+", type_)}
+    assert returned - set(PUBLIC) == {"Any", "Iterator", "None", "Scalar", "Self"}
+
+
+EXAMPLES = {
+    name: doctest.DocTestFinder(recurse=False).find(getattr(aveyb_retrieval, name), name)[0]
+    for name in PUBLIC
+    if ">>>" in str(getattr(aveyb_retrieval, name).__doc__)
+}
+
+
+def test_the_main_names_have_an_example() -> None:
+    main = {"Embedder", "Index", "Retriever", "hits_to_prompt", "plan_sync", "sync_index", "verify_index"}
+    assert set(EXAMPLES) >= main | {name for name in PUBLIC if name.endswith(("_documents", "_metadata"))} - {
+        "unpublish_documents"
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What examples find where they run: an index and a folder of files."""
+    root = tmp_path_factory.mktemp("examples")
+    corpus = [
+        {"_id": "lease", "title": "Lease", "text": "A tenant must give three months' notice.", "year": 2026},
+        {"_id": "pump", "title": "Pump", "text": "The pump is closed while the filter is cleaned.", "year": 2019},
+    ]
+    aveyb_retrieval.build_index(corpus, root / "handbook")
+    (root / "letters").mkdir()
+    (root / "letters" / "lease.txt").write_text("The lease ends in May.")
+    return root
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_examples_of_public_names_run(
+    name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    EXAMPLES[name].globs.update({public: getattr(aveyb_retrieval, public) for public in PUBLIC})
+    shown: list[str] = []
+    doctest.DocTestRunner().run(EXAMPLES[name], out=shown.append)
+    assert not shown, "".join(shown)
 
 
 def write() -> None:

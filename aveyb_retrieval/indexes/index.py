@@ -38,9 +38,10 @@ class Index(Retriever):
     is on the disk when its call returns. The model is loaded when it is first needed, once for all indexes of a
     process. Copies made by pickle open the same place again.
 
-        with Index.open("notes", create=True) as index:
-            index.upsert([{"_id": "1", "text": "The lease ends in May.", "year": 2026}])
-            index.search("when does the lease end?")
+    >>> with Index.open("notes", create=True) as index:
+    ...     report = index.upsert([{"_id": "1", "text": "The lease ends in May.", "year": 2026}])
+    ...     index.search("when does the lease end?")[0].text
+    'The lease ends in May.'
     """
 
     def __init__(self, *opened: Any) -> None:

@@ -106,6 +106,11 @@ class Embedder:
         precision: what the model computes in: "int8" by ONNX Runtime, any other by torch.
         fingerprint: SHA-256 of configuration, weights, tokenizer and prompts, the same in every precision.
         prompts: text put before every "query" and "document".
+
+    >>> embedder = Embedder.load()
+    >>> (lease,) = embedder.encode_documents([("Lease", "A tenant gives three months' notice.")])
+    >>> bool(embedder.encode_queries(["notice of a tenant"])[0] @ lease.vector > 0.3)
+    True
     """
 
     def __init__(

@@ -105,6 +105,9 @@ def sync_index(folder: str | Path, root: str | Path, **options: Unpack[SyncOptio
         InputError: a file cannot be read (with `on_error="stop"`), or the folder holds none that is read.
         ConfigError: the index was made from another folder, or more documents would go than may (`allow_delete`).
         IndexLockedError: another process is writing.
+
+    >>> sync_index("letters", "archive").added
+    1
     """
     options = check_options(options, SyncOptions, "sync_index")
     if IndexDirectory(root).current() is None:
@@ -135,6 +138,9 @@ def plan_sync(folder: str | Path, root: str | Path, **options: Unpack[SyncOption
     Raises:
         InputError: the folder holds no file that is read, or one cannot be read (with `on_error="stop"`).
         ConfigError: the index was made from another folder.
+
+    >>> plan_sync("letters", "archive").new
+    ('lease.txt',)
     """
     options = check_options(options, SyncOptions, "plan_sync")
     found, index_dir = _Found.of(folder, options), IndexDirectory(root)

@@ -77,6 +77,9 @@ def build_index(
             arguments.
         InputError: the corpus holds something that is no document, or no documents at all.
         IndexLockedError: another process is writing to `out`.
+
+    >>> build_index([{"_id": "lease", "text": "A tenant gives three months' notice.", "year": 2026}], "new").documents
+    1
     """
     options = check_options(options, BuildOptions, "build_index")
     reading = reading_of(options)
@@ -254,6 +257,9 @@ def add_documents(
         InputError: an id is in the index already (use `upsert_documents`), or the corpus is not usable.
         IndexFormatError: there is no index, or the model is not the one that made it.
         IndexLockedError: another process is writing.
+
+    >>> add_documents([{"_id": "valve", "text": "Close the valve first."}], "handbook").added
+    1
     """
     return _insert("add", corpus, root, options)
 
@@ -265,6 +271,9 @@ def upsert_documents(
 
     An unchanged document is not encoded again (its metadata are replaced); one that grew is encoded from its first
     passage that changed. What `update_metadata` set stays, except fields that a document which is no file names itself.
+
+    >>> upsert_documents([{"_id": "pump", "text": "The pump stays closed."}], "handbook").replaced
+    1
     """
     return _insert("upsert", corpus, root, options)
 
@@ -291,6 +300,9 @@ def delete_documents(
         ConfigError: neither ids nor a filter are given.
         IndexFormatError: there is no index.
         IndexLockedError: another process is writing.
+
+    >>> delete_documents("handbook", where={"year": {"$lt": 2020}}).deleted
+    1
     """
     batch = Batch(root, **check_options(options, WriteOptions, "delete_documents"))
     batch.delete(ids, where=where, missing_ok=missing_ok)
@@ -330,6 +342,9 @@ def update_metadata(
         InputError: a value is not what JSON can hold, or an id is not in the index (unless `missing_ok`).
         IndexFormatError: there is no index.
         IndexLockedError: another process is writing.
+
+    >>> update_metadata("handbook", {"checked": True}, where={}).replaced
+    2
     """
     batch = Batch(root, **check_options(options, WriteOptions, "update_metadata"))
     batch.update_metadata(changes, ids, where=where, remove=remove, clear=clear, missing_ok=missing_ok)

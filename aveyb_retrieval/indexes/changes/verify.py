@@ -166,6 +166,9 @@ def verify_index(root: str | Path, *, repair: bool = False, deep: bool = False, 
 
     Raises:
         IndexFormatError: there is nothing to verify.
+
+    >>> verify_index("handbook").problems
+    []
     """
     index_dir = IndexDirectory(root)
     pointer = _pointer_problem(index_dir)

@@ -14,7 +14,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from aveyb_retrieval.errors import BackendError, ConfigError, IndexFormatError, 
 from aveyb_retrieval.indexes.types import number_range
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     import faiss
@@ -250,7 +250,8 @@ def read(path: Path, *, mapped: bool) -> faiss.Index:
         with _no_larger_than(path.stat().st_size):
             # releases of FAISS that do not have this flag map inverted lists only
             flag = getattr(faiss, "IO_FLAG_MMAP_IFC", faiss.IO_FLAG_MMAP)
-            index = faiss.read_index(str(path), flag if mapped else 0)
+            # tables that PQ needs for distances alone, not for inner products, may be larger than the file
+            index = faiss.read_index(str(path), (flag if mapped else 0) | faiss.IO_FLAG_SKIP_PRECOMPUTE_TABLE)
     except (RuntimeError, MemoryError) as error:
         raise IndexFormatError(
             f"{path}: FAISS cannot read it ({reason(error)}); `aveyb-index verify --repair` rebuilds it"
@@ -440,15 +441,17 @@ class FaissSearcher:
                 effort = grown * min(round(1 / share), MOST_EFFORT)  # the nearest of few are further away
             else:
                 sift, ask = True, sifted
-        k = min(ask, count)
-        with threads_for(len(queries)):
-            scores, numbers = self.index.search(queries, k, params=self._parameters(k, selector, effort))
+        scores, numbers = self._asked(queries, min(ask, count), selector, effort)
         gone = (numbers < 0) | np.isnan(scores)
         if sift and among is not None:
             places = np.minimum(np.searchsorted(among, numbers), len(among) - 1)
             gone |= among[places] != numbers
         scores[gone], numbers[gone] = -np.inf, -1
         return scores, numbers
+
+    def _asked(self, queries: FloatArray, k: int, selector: Any, effort: int) -> tuple[FloatArray, IntArray]:
+        with threads_for(len(queries)):
+            return self.index.search(queries, k, params=self._parameters(k, selector, effort))
 
     def exhausted(self, m: int, grown: int) -> bool:
         """Whether looking harder than this finds no more."""
@@ -465,3 +468,80 @@ class FaissSearcher:
             return faiss.SearchParametersHNSW(efSearch=max(value, k), sel=selector)
         inner = faiss.SearchParametersIVF(nprobe=value, sel=selector)
         return faiss.SearchParametersPreTransform(index_params=inner) if self.traits.transformed else inner
+
+
+_ON_CARD = re.compile(r"IVF\d+,(Flat|SQ8|SQfp16|PQ\d+(x8)?)")  # what FAISS has on GPUs and torch does not outrun there
+MOST_ON_CARD = 2048  # candidates, and lists, of one search by FAISS on a GPU
+_WORK_ON_CARD = 1 << 29  # bytes for intermediate results
+_card_lock = threading.Lock()  # FAISS's memory for intermediate results serves one search at a time
+
+
+def card_takes(tiers: Sequence[Tier]) -> bool:
+    """Whether FAISS has a GPU, and on it the types of all these files."""
+    return all(_ON_CARD.fullmatch(tier.factory) for tier in tiers) and import_faiss().get_num_gpus() > 0
+
+
+class CardSearcher(FaissSearcher):
+    """One FAISS file with a copy `there` on GPUs, where FAISS ignores filters: these, the file itself answers."""
+
+    def __init__(self, tier: Tier, index: Any, there: Any) -> None:
+        super().__init__(tier, index)
+        self.there = there
+
+    @classmethod
+    def copied(cls, file: FaissSearcher, path: Path, device: str) -> CardSearcher:
+        """Copy an open file to "cuda:1", or to "cuda": the first GPU or, where that is too small, shards on all.
+
+        Raises:
+            BackendError: the GPUs have too little memory, or FAISS cannot copy it.
+        """
+        faiss = import_faiss()
+        cards = _cards(device, path.stat().st_size, file.tier)
+        options = faiss.GpuMultipleClonerOptions()
+        options.shard, options.useFloat16 = True, True
+        try:
+            if len(cards) == 1:
+                there = faiss.index_cpu_to_gpu(_resources(cards[0]), cards[0], file.index, options)
+            else:
+                there = faiss.index_cpu_to_gpu_multiple_py([*map(_resources, cards)], file.index, options, cards)
+        except RuntimeError as error:
+            what = f"{path}: FAISS cannot copy {file.tier.factory!r} to {device!r}"
+            raise BackendError(f"{what}: {reason(error)}; search with device='cpu'") from error
+        return cls(file.tier, file.index, there)
+
+    def followed_by(self, tier: Tier) -> CardSearcher:
+        """The same file as another version's manifest describes it."""
+        return self if tier == self.tier else CardSearcher(tier, self.index, self.there)
+
+    def _asked(self, queries: FloatArray, k: int, selector: Any, effort: int) -> tuple[FloatArray, IntArray]:
+        if selector is not None or max(k, min(self.params["nprobe"] * effort, self.traits.largest)) > MOST_ON_CARD:
+            return super()._asked(queries, k, selector, effort)
+        with _card_lock:
+            return self.there.search(queries, k, params=self._parameters(k, None, effort))
+
+
+@cache
+def _resources(card: int) -> Any:
+    """FAISS's handles and memory of one GPU, shared by all files on it."""
+    made = import_faiss().StandardGpuResources()
+    made.setTempMemory(_WORK_ON_CARD)
+    return made
+
+
+def _cards(device: str, size: int, tier: Tier) -> list[int]:
+    """The GPUs that are to hold a file of `size` bytes."""
+    import torch
+
+    named = torch.device(device).index
+    cards = list(range(torch.cuda.device_count())) if named is None else [named]
+    free = [max(0, torch.cuda.mem_get_info(card)[0] - _WORK_ON_CARD) for card in cards]
+    if size <= free[0]:
+        return cards[:1]
+    room = min(free) * len(free)
+    if size > room:
+        raise BackendError(
+            f"device {device!r}: {tier.count:,} vectors as {tier.factory} take {size / 2**30:.2f} GiB, where "
+            f"{room / 2**30:.2f} GiB are free on {len(cards)} GPU{'s' * (len(cards) > 1)}, enough for "
+            f"{tier.count * room // size:,} vectors: free memory, divide the index, or search with device='cpu'"
+        )
+    return cards

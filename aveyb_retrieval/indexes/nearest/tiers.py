@@ -4,9 +4,10 @@ FAISS files ("tiers") cover ranges of documents as they were when each was made.
 so candidates are looked up among the stored vectors: those that are gone fall out, and the others get their true
 cosines, whatever code the file keeps.
 
-Vectors that no file covers yet or, on a GPU, all are in memory and searched exactly. They lie in blocks that never
-change and that versions of an index share. When one comes, it is joined with those before it that are not much larger,
-so there are few blocks, and each vector is copied a number of times that grows with the logarithm of their number.
+Vectors that no file covers yet are in memory and searched exactly; on a GPU that cannot search the files, all are. They
+lie in blocks that never change and that versions of an index share. When one comes, it is joined with those before it
+that are not much larger, so there are few blocks, and each vector is copied a number of times that grows with the
+logarithm of their number.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import numpy as np
 from aveyb_retrieval.errors import BackendError, IndexFormatError
 from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher
 from aveyb_retrieval.indexes.types import END, PASSAGE_BITS, inner_products, number_range, products
+from aveyb_retrieval.indexes.nearest.faiss_file import CardSearcher, FaissSearcher, card_takes
+from aveyb_retrieval.indexes.types import END, PASSAGE_BITS, inner_products, number_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -116,16 +119,10 @@ class Memory:
     """Vectors in memory. Never changes: `with_blocks` and `from_number` make another one that shares the blocks."""
 
     def __init__(self, dim: int, device: str = "cpu", blocks: tuple[Block, ...] = ()) -> None:
-        """Hold blocks on "cpu" or a device of torch.
-
-        Raises:
-            BackendError: there is no such device.
-        """
+        """Hold blocks on "cpu" or a device of torch."""
         self.dim = dim
         self.device = device
         self.blocks = blocks
-        if device != "cpu" and not blocks:
-            check_device(device)
 
     def __len__(self) -> int:
         return sum(map(len, self.blocks))
@@ -335,7 +332,8 @@ class Nearest:
             tiers: Its FAISS files, as the manifest describes them.
             vectors: Its stored vectors.
             count: How many are stored.
-            device: "cpu", or "cuda" ("cuda:1"), which holds all vectors and searches them exactly.
+            device: "cpu", or "cuda" ("cuda:1"), which takes copies of the files where FAISS has their types there, and
+                else holds all vectors and searches them exactly.
             mapped: Leave on disk what FAISS can map.
             before: The same of an earlier version of this index: its open files and what it read serve again.
 
@@ -346,10 +344,14 @@ class Nearest:
         tiers = sorted((tier for tier in tiers if tier.kind == kind), key=lambda tier: tier.first)
         known = {} if before is None else {file.tier.file: file for file in before._files}
         files: list[FaissSearcher] = []
-        if device == "cpu":
+        check_device(device)
+        if device == "cpu" or (tiers and card_takes(tiers)):
             for tier in tiers:
-                opened = known.get(tier.file)
-                files.append(opened.followed_by(tier) if opened else FaissSearcher.open(root, tier, mapped=mapped))
+                if opened := known.get(tier.file):
+                    files.append(opened.followed_by(tier))
+                    continue
+                opened = FaissSearcher.open(root, tier, mapped=mapped)
+                files.append(opened if device == "cpu" else CardSearcher.copied(opened, root / tier.file, device))
         covered = max((file.tier.stop for file in files), default=0)
         if before is not None and before._memory.device == device and before._covered <= covered:
             memory = before._memory.from_number(number_range(kind, covered, END)[0])
@@ -358,7 +360,7 @@ class Nearest:
             if 0 <= nearest._gone <= MOST_GONE:
                 return nearest
         memory = Memory(vectors.dim, device)
-        check_room(device, count, vectors.dim)
+        check_room(device, count - sum(file.live for file in files), vectors.dim)
         memory = memory.with_blocks(vectors.blocks(covered, END))
         nearest = cls(files, memory, covered, vectors, count)
         if nearest._gone:

@@ -11,7 +11,7 @@ from aveyb_retrieval.indexes.engine import passage_numbers
 from aveyb_retrieval.indexes.search import scoring
 from aveyb_retrieval.indexes.search.hits import Copies
 from aveyb_retrieval.indexes.search.scoring import (
-    Match,
+    Scored,
     background,
     best_by_document,
     first_of_each,
@@ -46,10 +46,10 @@ class DocumentSearch(Search):
         options = self._options
         return nearest_documents(self._view, options.kinds, vectors, depth, self._selection, exact=options.exact)
 
-    def _key(self, match: Match) -> int:
+    def _key(self, match: Scored) -> int:
         return match.doc
 
-    def _candidates(self, query: Query, near: Near, depth: int) -> tuple[list[Match], bool]:
+    def _candidates(self, query: Query, near: Near, depth: int) -> tuple[list[Scored], bool]:
         options, few = self._options, len(near.matches) < depth
         dense = {match.doc: match.score for match in near.matches}
         if options.mode == "dense":
@@ -59,7 +59,7 @@ class DocumentSearch(Search):
         words = dict(found)
         query.add_scores("lexical", words)
         if options.mode == "lexical":
-            return [Match(doc, score) for doc, score in found], len(found) < depth
+            return [Scored(doc, score) for doc, score in found], len(found) < depth
         if options.fusion == "rrf":
             fused = scoring.reciprocal_rank([list(dense.items()), found])
         else:
@@ -68,7 +68,7 @@ class DocumentSearch(Search):
                 dense, words, background=background(self._view, query.vector), weight=options.weight
             )
         query.add_scores("dense", dense)
-        return [Match(doc, score) for doc, score in scoring.ranked(fused)], few and len(found) < depth
+        return [Scored(doc, score) for doc, score in scoring.ranked(fused)], few and len(found) < depth
 
     def _cosines_of_documents(self, query: Query, docs: IntArray) -> dict[int, float]:
         """The cosines of documents `[n]`, as `nearest_documents` has them; those without a vector are left out."""
@@ -83,7 +83,7 @@ class DocumentSearch(Search):
                 found[doc] = max(score, found.get(doc, score))
         return found
 
-    def _scored_parts(self, query: Query, new: list[Match]) -> Iterable[list[Match]]:
+    def _scored_parts(self, query: Query, new: list[Scored]) -> Iterable[list[Scored]]:
         """Add to each document's score its best passage's, and order those read together; if ranked again, all are."""
         options = self._options
         if options.mode != "hybrid" or options.fusion == "rrf" or "passage" not in options.kinds:
@@ -91,7 +91,7 @@ class DocumentSearch(Search):
         size = READ if options.rerank is None and options.boost is None else max(len(new), 1)
         return (self._with_best_passages(query, new[at : at + size]) for at in range(0, len(new), size))
 
-    def _with_best_passages(self, query: Query, part: list[Match]) -> list[Match]:
+    def _with_best_passages(self, query: Query, part: list[Scored]) -> list[Scored]:
         info = self._view.info
         scored = self._scored(query, self._promising(query, np.array([match.doc for match in part], np.int64)))
         best = scored.best(self._options.weight)
@@ -99,9 +99,9 @@ class DocumentSearch(Search):
         # the only passage of a document says what the document has said already
         share = max(0.0, 1 - info.documents / info.passages) if info.passages else 0.0
         summed = {match.doc: match.score + share * best.get(match.doc, 0.0) for match in part}
-        return [Match(doc, score) for doc, score in scoring.ranked(summed)]
+        return [Scored(doc, score) for doc, score in scoring.ranked(summed)]
 
-    def _above_least(self, query: Query, part: list[Match]) -> list[Match]:
+    def _above_least(self, query: Query, part: list[Scored]) -> list[Scored]:
         options, least = self._options, self._least
         if least is None:
             return part
@@ -112,11 +112,11 @@ class DocumentSearch(Search):
 
     # --- copies ------------------------------------------------------------------------------------------------------
 
-    def _choose(self, query: Query, parts: Iterable[list[Match]]) -> list[Match]:
+    def _choose(self, query: Query, parts: Iterable[list[Scored]]) -> list[Scored]:
         """Take the best; copies of a better document are named beside it, as far as the last hit."""
         if not self._options.fold:
             return super()._choose(query, parts)
-        chosen: list[Match] = []
+        chosen: list[Scored] = []
         copies, duplicates, known = Copies(), dict[int, list[int]](), set[int]()
         for part in parts:
             alike = self._of_one_length([match.doc for match in [*chosen, *part]])
@@ -247,14 +247,14 @@ class DocumentSearch(Search):
 
     # --- ranking again -----------------------------------------------------------------------------------------------
 
-    def _closest(self, query: Query, part: list[Match]) -> dict[int, int]:
+    def _closest(self, query: Query, part: list[Scored]) -> dict[int, int]:
         docs = [match.doc for match in part]
         if "passage" not in self._view.info.kinds:
             return dict(zip(docs, docs, strict=True))
         best = self._best_of(query, docs, 1)
         return {doc: best[doc][0].number for doc in docs if doc in best}
 
-    def _closest_texts(self, query: Query, part: list[Match]) -> dict[int, str]:
+    def _closest_texts(self, query: Query, part: list[Scored]) -> dict[int, str]:
         """The best passage of each document, or its whole text where it has none."""
         best = {doc: chosen[0].number for doc, chosen in self._best_of(query, [m.doc for m in part], 1).items()}
         texts = self._texts(query, list(best.values()))
@@ -263,7 +263,7 @@ class DocumentSearch(Search):
         self._check_stored("document", others, whole)
         return {m.doc: texts[best[m.doc]] if m.doc in best else whole[m.doc].text for m in part}
 
-    def _with_maxsim(self, query: Query, part: list[Match], maxsim: dict[int, float]) -> dict[int, float]:
+    def _with_maxsim(self, query: Query, part: list[Scored], maxsim: dict[int, float]) -> dict[int, float]:
         first = [(match.doc, match.score) for match in part]
         if self._options.fusion == "rrf":
             return scoring.reciprocal_rank([first, scoring.ranked(maxsim)])

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.search.retriever import Retriever
     from aveyb_retrieval.indexes.store.filters import Filter
 
-Verdict = Literal["found", "altered", "elsewhere", "absent"]
+QuoteVerdict = Literal["found", "altered", "elsewhere", "absent"]
 
 LONGEST = 20_000  # characters between two quotation marks; a mark further away belongs to another quotation
 ALTERED = 0.6  # share of its words that a passage must hold near each other
@@ -88,7 +88,7 @@ class QuoteCheck:
     """
 
     quote: str
-    verdict: Verdict
+    verdict: QuoteVerdict
     position: int
     id: str | None = None
     span: tuple[int, int] | None = None
@@ -310,7 +310,7 @@ class _Checker:
         order = [name for name in dict.fromkeys([*first, *names]) if name in self._known]
         for name in order:
             if edges := _find_parts(self._text(name), parts):
-                verdict: Verdict = "found" if self._hits is None or name in first else "elsewhere"
+                verdict: QuoteVerdict = "found" if self._hits is None or name in first else "elsewhere"
                 return self._told(quotation, verdict, name, *edges)
         for name in order if len(parts) > 1 else ():
             places = [place for part in parts if (place := self._text(name).find(part))]
@@ -328,7 +328,7 @@ class _Checker:
         return text
 
     def _told(
-        self, quotation: Quotation, verdict: Verdict, name: str, first: int, stop: int, quote: Tokens | None = None
+        self, quotation: Quotation, verdict: QuoteVerdict, name: str, first: int, stop: int, quote: Tokens | None = None
     ) -> QuoteCheck:
         document, text = self._known[name], self._text(name)
         span = text.tokens.starts[first], text.tokens.stops[stop - 1]

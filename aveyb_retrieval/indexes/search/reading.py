@@ -388,6 +388,10 @@ def hits_to_prompt(
 
     Raises:
         ConfigError: the budget is not a positive number, or none of the hits fits into it.
+
+    >>> print(hits_to_prompt(Retriever.load("handbook").search("notice", k=1)).strip())
+    [1] Lease (lease, characters 0-40)
+    A tenant must give three months' notice.
     """
     if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
         raise ConfigError(f"max_tokens={max_tokens!r}: must be a whole number of at least 1")

@@ -97,6 +97,10 @@ class Retriever(Documents):
     Attributes:
         path: Where the index is; of several, their names.
         indexes: Of several, each by its name; else empty.
+
+    >>> with Retriever.load("handbook") as retriever:
+    ...     [hit.id for hit in retriever.search("what notice must a tenant give?", k=1)]
+    ['lease']
     """
 
     def __init__(

@@ -58,7 +58,7 @@ Key = TypeVar("Key", int, str)  # documents by number, or by id in an evaluation
 ALL_AT_ONCE = 16  # passages for each document wanted: so few are fetched in one step
 
 
-class Match(NamedTuple):
+class Scored(NamedTuple):
     """A document with its score and, where a passage decided it, that passage's number (else -1)."""
 
     doc: int
@@ -93,7 +93,7 @@ NO_COSINES = Cosines(np.empty(0, np.int64), np.empty(0, np.float32))
 class Near(NamedTuple):
     """What vectors find for a query: documents, or passages, best first, and the cosines of all passages found."""
 
-    matches: list[Match]
+    matches: list[Scored]
     passages: Cosines = NO_COSINES
 
 
@@ -129,7 +129,7 @@ def nearest_documents(
 ) -> list[Near]:
     """The `k` best documents for each query `[n, d]`: by their vector, their best passage, or the better one."""
     # of both kinds the `k` best are enough: a document among the best by the larger of two scores is so by that score
-    results: list[dict[int, Match]] = [{} for _ in queries]
+    results: list[dict[int, Scored]] = [{} for _ in queries]
     passages = [NO_COSINES for _ in queries]
     for kind in kinds:
         if kind == "passage":
@@ -151,12 +151,12 @@ def nearest_vectors(
     """The `k` best documents, or passages, for each query `[n, d]`, by the vectors of their kind."""
     found = zip(*view.nearest(kind, queries, k, selection, exact=exact), strict=True)
     if kind == "document":
-        return [Near(list(map(Match, docs.tolist(), scores.tolist()))) for scores, docs in found]
+        return [Near(list(map(Scored, docs.tolist(), scores.tolist()))) for scores, docs in found]
     return [Near(_matches(ids, scores), NO_COSINES.joined(ids, scores)) for scores, ids in found]
 
 
-def _matches(ids: IntArray, scores: FloatArray) -> list[Match]:
-    return list(map(Match, (ids >> PASSAGE_BITS).tolist(), scores.tolist(), ids.tolist()))
+def _matches(ids: IntArray, scores: FloatArray) -> list[Scored]:
+    return list(map(Scored, (ids >> PASSAGE_BITS).tolist(), scores.tolist(), ids.tolist()))
 
 
 def background(view: EngineView, query: FloatArray) -> float:

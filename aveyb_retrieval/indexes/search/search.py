@@ -25,9 +25,9 @@ from aveyb_retrieval.indexes.search.scoring import (
     FEWEST,
     NO_COSINES,
     Cosines,
-    Match,
     Near,
     PassageScores,
+    Scored,
     WordScores,
     background,
     foremost,
@@ -97,7 +97,7 @@ class Query:
     by_words: IntArray | None = None
     strengths: dict[int, float] = field(default_factory=dict)
     foremost: Foremost | None = None
-    matches: list[Match] = field(default_factory=list)
+    matches: list[Scored] = field(default_factory=list)
     scores: dict[str, dict[int, float]] = field(default_factory=dict)
     confidence: dict[int, float] = field(default_factory=dict)
     duplicates: dict[int, tuple[str, ...]] = field(default_factory=dict)
@@ -281,7 +281,7 @@ class Search(ABC):
         query.matches = matches[self._options.offset :]
         return query
 
-    def _parts(self, query: Query, near: Near) -> Iterator[list[Match]]:
+    def _parts(self, query: Query, near: Near) -> Iterator[list[Scored]]:
         """Yield the ranking, best first, in parts; a step with candidates below the least score is the last one."""
         options, depth, seen = self._options, self._options.depth, set[int]()
         while True:
@@ -305,9 +305,9 @@ class Search(ABC):
             if options.mode != "lexical":
                 (near,) = self._nearest(query.vector[None], depth)
 
-    def _choose(self, query: Query, parts: Iterable[list[Match]]) -> list[Match]:
+    def _choose(self, query: Query, parts: Iterable[list[Scored]]) -> list[Scored]:
         """Take matches from the ranking, as many as the page and those before it have."""
-        chosen: list[Match] = []
+        chosen: list[Scored] = []
         for part in parts:
             chosen += part
             if len(chosen) >= self._options.last:
@@ -319,36 +319,36 @@ class Search(ABC):
         """Find what is nearest to each unit vector `[n, d]`: the candidates by vectors."""
 
     @abstractmethod
-    def _candidates(self, query: Query, near: Near, depth: int) -> tuple[list[Match], bool]:
+    def _candidates(self, query: Query, near: Near, depth: int) -> tuple[list[Scored], bool]:
         """Return the candidates of both rankings, best first, and whether there are no more; their scores are kept."""
 
-    def _scored_parts(self, query: Query, new: list[Match]) -> Iterable[list[Match]]:
+    def _scored_parts(self, query: Query, new: list[Scored]) -> Iterable[list[Scored]]:
         """Yield the candidates of a step, best first, scored by what is only read for as many as are needed."""
         return [new]
 
     @abstractmethod
-    def _above_least(self, query: Query, part: list[Match]) -> list[Match]:
+    def _above_least(self, query: Query, part: list[Scored]) -> list[Scored]:
         """Leave out what is below the least score asked for."""
 
     @abstractmethod
-    def _key(self, match: Match) -> int:
+    def _key(self, match: Scored) -> int:
         """Return the number that scores of a match are kept under: its document's or its passage's."""
 
     # --- ranking again -----------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _closest(self, query: Query, part: list[Match]) -> dict[int, int]:
+    def _closest(self, query: Query, part: list[Scored]) -> dict[int, int]:
         """Return by key the passage of each match that is looked at again, or the document where it has none."""
 
     @abstractmethod
-    def _closest_texts(self, query: Query, part: list[Match]) -> dict[int, str]:
+    def _closest_texts(self, query: Query, part: list[Scored]) -> dict[int, str]:
         """Return by key the text of each match that is looked at again."""
 
     @abstractmethod
-    def _with_maxsim(self, query: Query, part: list[Match], maxsim: dict[int, float]) -> dict[int, float]:
+    def _with_maxsim(self, query: Query, part: list[Scored], maxsim: dict[int, float]) -> dict[int, float]:
         """Add late interaction to the scores of a hybrid search, both by key."""
 
-    def _reranked(self, query: Query, part: list[Match]) -> list[Match]:
+    def _reranked(self, query: Query, part: list[Scored]) -> list[Scored]:
         """Order candidates by a closer look at them."""
         options = self._options
         if options.rerank in rerank.LATE_INTERACTION:
@@ -363,7 +363,7 @@ class Search(ABC):
         query.add_scores(name, found)
         return [by_key[key]._replace(score=score) for key, score in scoring.ranked(scores)]
 
-    def _boosted(self, query: Query, part: list[Match]) -> list[Match]:
+    def _boosted(self, query: Query, part: list[Scored]) -> list[Scored]:
         """Order matches, best first, by their scores with what is added by metadata."""
         if not self._options.boost or not part:
             return part
@@ -374,7 +374,7 @@ class Search(ABC):
         moved = [match._replace(score=match.score + added[self._key(match)]) for match in part]
         return sorted(moved, key=lambda match: -match.score)
 
-    def _maxsim(self, query: Query, part: list[Match]) -> dict[int, float]:
+    def _maxsim(self, query: Query, part: list[Scored]) -> dict[int, float]:
         """Score every match by late interaction, by key: with stored token vectors where the index keeps them."""
         tokens, device = self._view.tokens, self._device
         if tokens is None:
@@ -525,10 +525,10 @@ class PassageSearch(Search):
     def _nearest(self, vectors: FloatArray, depth: int) -> list[Near]:
         return nearest_vectors(self._view, "passage", vectors, depth, self._selection, exact=self._options.exact)
 
-    def _key(self, match: Match) -> int:
+    def _key(self, match: Scored) -> int:
         return match.passage
 
-    def _candidates(self, query: Query, near: Near, depth: int) -> tuple[list[Match], bool]:
+    def _candidates(self, query: Query, near: Near, depth: int) -> tuple[list[Scored], bool]:
         mode = self._options.mode
         few = len(near.matches) < depth
         if mode == "dense":
@@ -537,11 +537,11 @@ class PassageSearch(Search):
         found = self._view.by_words("passage", query.sought, depth, self._selection)
         if mode == "lexical":
             query.add_scores("lexical", dict(found))
-            return [Match(i >> PASSAGE_BITS, score, i) for i, score in found], len(found) < depth
+            return [Scored(i >> PASSAGE_BITS, score, i) for i, score in found], len(found) < depth
         candidates = np.unique(np.concatenate([near.passages.ids, np.array([i for i, _ in found], np.int64)]))
         return self._scored_candidates(query, candidates), few and len(found) < depth
 
-    def _scored_candidates(self, query: Query, candidates: IntArray) -> list[Match]:
+    def _scored_candidates(self, query: Query, candidates: IntArray) -> list[Scored]:
         """Score the candidates of both rankings, best first."""
         # neighbors are scored with them, for `better_neighbor`, but are not candidates
         there = self._passages_there(query, with_neighbors(candidates)).numbers
@@ -554,7 +554,7 @@ class PassageSearch(Search):
         query.strengths.update(zip(scored.ids.tolist(), scored.score.tolist(), strict=True))
         order = np.lexsort((scored.ids, -scored.score))
         scored_in_order = zip(scored.ids[order].tolist(), scored.shown[order].tolist(), strict=True)
-        matches = [Match(i >> PASSAGE_BITS, score, i) for i, score in scored_in_order]
+        matches = [Scored(i >> PASSAGE_BITS, score, i) for i, score in scored_in_order]
         for name, values in scored.parts().items():
             query.add_scores(name, dict(zip(scored.ids.tolist(), values.tolist(), strict=True)))
         query.confidence.update(
@@ -562,26 +562,26 @@ class PassageSearch(Search):
         )
         return matches
 
-    def _above_least(self, query: Query, part: list[Match]) -> list[Match]:
+    def _above_least(self, query: Query, part: list[Scored]) -> list[Scored]:
         least = self._least
         return part if least is None else [match for match in part if match.score >= least]
 
-    def _closest(self, query: Query, part: list[Match]) -> dict[int, int]:
+    def _closest(self, query: Query, part: list[Scored]) -> dict[int, int]:
         return {match.passage: match.passage for match in part}
 
-    def _closest_texts(self, query: Query, part: list[Match]) -> dict[int, str]:
+    def _closest_texts(self, query: Query, part: list[Scored]) -> dict[int, str]:
         return self._texts(query, [match.passage for match in part])
 
-    def _with_maxsim(self, query: Query, part: list[Match], maxsim: dict[int, float]) -> dict[int, float]:
+    def _with_maxsim(self, query: Query, part: list[Scored], maxsim: dict[int, float]) -> dict[int, float]:
         weight = scoring.MAXSIM_CONFIDENCE
         return {match.passage: query.strengths[match.passage] + weight * maxsim[match.passage] for match in part}
 
     # --- choosing ----------------------------------------------------------------------------------------------------
 
-    def _choose(self, query: Query, parts: Iterable[list[Match]]) -> list[Match]:
+    def _choose(self, query: Query, parts: Iterable[list[Scored]]) -> list[Scored]:
         """Take the best, by diversity, without near copies and within the caps."""
         options = self._options
-        chosen: list[Match] = []
+        chosen: list[Scored] = []
         copies, texts = Copies(), dict[int, str]()
         duplicates: dict[int, list[int]] = {}
         taken: dict[int, int] = {}
@@ -606,7 +606,7 @@ class PassageSearch(Search):
         query.duplicates.update(self._names(duplicates))
         return chosen
 
-    def _by_diversity(self, matches: list[Match], chosen: list[Match]) -> Iterator[Match]:
+    def _by_diversity(self, matches: list[Scored], chosen: list[Scored]) -> Iterator[Scored]:
         """Yield matches by maximal marginal relevance: score against likeness to what was chosen before.
 
         The caller appends to `chosen` a match that it keeps, before it asks for the next.

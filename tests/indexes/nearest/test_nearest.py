@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
+import faiss
 import numpy as np
 import pytest
 
 from aveyb_retrieval.errors import BackendError, ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.nearest import build, faiss_file, tiers
 from aveyb_retrieval.indexes.nearest.build import make_tier, tune_tier
-from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher
+from aveyb_retrieval.indexes.nearest.faiss_file import CardSearcher, FaissSearcher
 from aveyb_retrieval.indexes.nearest.tiers import Nearest
 from aveyb_retrieval.indexes.types import number_range
 from tests.indexes.nearest.fake import FakeVectors, unit
@@ -252,3 +255,118 @@ def test_vectors_on_a_device_are_found_by_products_in_float16(tmp_path: Path, mo
             assert np.abs(scores - truth[0]).max() < 2e-3
             assert recall(numbers, truth[1]) > 0.98
         before = nearest
+
+
+class OnCard:
+    """What FAISS puts on a GPU, as measured: it ignores filters, and takes 2,048 candidates and lists at most."""
+
+    def __init__(self, index: faiss.Index) -> None:
+        self.index, self.searches = index, 0
+
+    def search(self, queries: np.ndarray, k: int, params: Any) -> tuple[np.ndarray, np.ndarray]:
+        assert faiss_file._card_lock.locked()
+        assert max(k, params.nprobe) <= 2048
+        self.searches += 1
+        return self.index.search(queries, k, params=faiss.SearchParametersIVF(nprobe=params.nprobe))
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[OnCard]:
+    """FAISS's copies on a GPU that is not there."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    made: list[OnCard] = []
+
+    def one(resources: object, card: int, index: faiss.Index, options: Any) -> OnCard:
+        assert options.useFloat16
+        made.append(OnCard(index))
+        return made[-1]
+
+    def shards(resources: list[object], index: faiss.Index, options: Any, cards: list[int]) -> OnCard:
+        assert options.shard and len(resources) == len(cards)
+        halves = faiss.IndexShards(index.d, False, False)
+        for half in range(2):
+            part = faiss.index_factory(index.d, "IVF8,Flat", 0)
+            part.quantizer = faiss.clone_index(faiss.downcast_index(index.quantizer))
+            part.is_trained = True
+            index.copy_subset_to(part, 1, 2, half)  # every second number
+            halves.add_shard(part)
+        made.append(OnCard(halves))
+        return made[-1]
+
+    fakes = {
+        "get_num_gpus": lambda: 2, "StandardGpuResources": Mock, "GpuMultipleClonerOptions": SimpleNamespace,
+        "index_cpu_to_gpu": one, "index_cpu_to_gpu_multiple_py": shards,
+    }  # fmt: skip
+    for name, fake in fakes.items():
+        monkeypatch.setattr(faiss, name, fake, raising=False)
+    monkeypatch.setattr(tiers, "check_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda card: (1 << 40, 0))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    faiss_file._resources.cache_clear()
+    return made
+
+
+@pytest.mark.parametrize("factory", ["IVF8,Flat", "IVF8,SQ8", "IVF8,PQ2"])
+def test_a_copy_on_a_card_answers_as_the_file_does(tmp_path: Path, copies: list[OnCard], factory: str) -> None:
+    whole = FakeVectors.random("passage", 1500, DIM)
+    tier, _ = make_tier(tmp_path, "faiss/a", "passage", 0, 1000, whole, 2500, factory)
+    rng, before, queries = np.random.default_rng(0), None, queries_near(whole, 7)
+    for gone in (0.0, 0.1):
+        stored = whole.without(rng.random(len(whole.rows)) < gone)
+        (now,) = with_dead([tier], stored)
+        nearest = Nearest.open(tmp_path, "passage", [now], stored, len(stored.rows), device="cpu:0", before=before)
+        on_cpu = Nearest.open(tmp_path, "passage", [now], stored, len(stored.rows))
+        for among in (None, stored.numbers[rng.random(len(stored.numbers)) < 0.3]):
+            asked = copies[0].searches
+            found, expected = nearest.search(queries, 10, among), on_cpu.search(queries, 10, among)
+            assert recall(found[1], expected[1]) > 0.98  # what no file covers is in float16 there
+            assert np.abs(found[0] - expected[0]).max() < 2e-3
+            assert among is None or np.isin(found[1], among).all()
+            assert among is not None or copies[0].searches > asked
+        before = nearest
+    assert len(copies) == 1  # the next version takes it over
+
+
+def test_what_a_card_does_not_do_is_asked_of_the_file(tmp_path: Path, copies: list[OnCard]) -> None:
+    stored = FakeVectors.random("document", 6000, DIM)
+    tier, _ = make_tier(tmp_path, "faiss/a", "document", 0, 6000, stored, 6000, "IVF8,SQ8")
+    nearest = Nearest.open(tmp_path, "document", [tier], stored, 6000, device="cpu:0")
+    queries = queries_near(stored, 3)
+    assert recall(nearest.search(queries, 600)[1], stored.nearest(queries, 600)[1]) > 0.98  # 2,400 candidates
+    few = stored.numbers[::3]
+    assert recall(nearest.search(queries, 10, few)[1], stored.nearest(queries, 10, few)[1]) > 0.98
+    assert copies[0].searches == 0
+
+
+@pytest.mark.parametrize("factory", ["auto", "Flat", "HNSW16", "OPQ6,IVF4,PQ6x4"])
+def test_other_files_are_searched_exactly_on_a_card(tmp_path: Path, copies: list[OnCard], factory: str) -> None:
+    stored = FakeVectors.random("document", 500, DIM)
+    tier, _ = make_tier(tmp_path, "faiss/a", "document", 0, 500, stored, 500, factory)
+    nearest = Nearest.open(tmp_path, "document", [tier], stored, 500, device="cpu:0")
+    assert nearest._files == []
+    assert len(nearest._memory) == 500
+    assert not copies
+
+
+def test_a_file_too_large_for_a_card_is_spread_over_all_or_refused(
+    tmp_path: Path, copies: list[OnCard], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    stored = FakeVectors.random("document", 1000, DIM)
+    tier, _ = make_tier(tmp_path, "faiss/a", "document", 0, 1000, stored, 1000, "IVF8,Flat")
+    path = tmp_path / tier.file
+    size, opened = path.stat().st_size, FaissSearcher.open(tmp_path, tier, mapped=False)
+    spare = faiss_file._WORK_ON_CARD
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda card: (spare + size * 3 // 4, 0))
+    spread = CardSearcher.copied(opened, path, "cuda")
+    queries = queries_near(stored, 3)
+    assert recall(spread.candidates(queries, 10)[1], opened.candidates(queries, 10)[1]) == 1
+    assert copies[0].searches == 1
+    with pytest.raises(
+        BackendError, match=r"'cuda:1': 1,000 vectors as IVF8,Flat .* on 1 GPU, enough for 7\d\d vectors"
+    ):
+        CardSearcher.copied(opened, path, "cuda:1")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda card: (spare + size // 3, 0))
+    with pytest.raises(BackendError, match=r"on 2 GPUs, enough for 6\d\d vectors"):
+        CardSearcher.copied(opened, path, "cuda")
