@@ -140,8 +140,9 @@ def main() -> None:
         sys.stdout.write(f"{row['corpus']}: {row['right']} of {row['quotations']} right, {row['ms']:.1f} ms each\n")
         for kind, found in row["verdicts"].items():
             sys.stdout.write(f"  {kind:9} {found}\n")
-        for kind, verdict, quote in row["wrong"][:5]:
+        for kind, verdict, quote in row["wrong"]:
             sys.stdout.write(f"    {kind} -> {verdict}: {quote[:150]}\n")
+        sys.stdout.flush()
     if args.json:
         args.json.write_text(json.dumps({"rows": rows}, indent=1) + "\n", encoding="utf-8")
 
