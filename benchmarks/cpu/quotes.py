@@ -24,7 +24,7 @@ from aveyb_retrieval import Retriever, build_index
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_SENTENCE = re.compile(r"(?<![A-Za-z])[A-Z][^.!?\n\u201c\u201d\"\u2018\u2019`>\[\]]{40,220}[.!?]")
+_SENTENCE = re.compile(r"(?<![A-Za-z])[A-Z][^.!?\n\u201c\u201d\"\u2018\u2019`>\[\]]{40,220}[.!?](?!\S)")
 _NUMBER = re.compile(r"\d+")
 EXPECTED = {"true": "found", "number": "altered", "negation": "altered", "order": "altered", "word": "altered",
             "moved": "elsewhere", "invented": "absent"}  # fmt: skip
