@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from starlette.responses import Response
 
 from aveyb_retrieval.documents import json_lines
-from aveyb_retrieval.documents.reading import Reading
 from aveyb_retrieval.documents.readers.base import Unreadable
 from aveyb_retrieval.documents.readers.originals import read_original
 from aveyb_retrieval.documents.readers.process import FileReader
+from aveyb_retrieval.documents.reading import Reading
 from aveyb_retrieval.documents.records import MAX_PAGES, Rejected
 from aveyb_retrieval.errors import ConfigError, IndexLockedError, InputError
 from aveyb_retrieval.indexes.search.options import Fusion, Granularity, Mode, SearchOptions, Unit, unknown_option

@@ -313,13 +313,12 @@ def test_a_new_version_is_followed(open_client, tmp_path):
 def test_a_server_moves_to_the_index_of_another_model_without_a_failed_request(tmp_path, monkeypatch):
     models = {each.fingerprint: each for each in (CountingEmbedder(), CountingEmbedder(seed="b"))}
     first, second = models.values()
-    loaded = lambda places, description, **options: models[description["fingerprint"]]  # noqa: E731
+    loaded = lambda places, description, **options: models[description["fingerprint"]]
     monkeypatch.setattr("aveyb_retrieval.server.indexes.load_recorded", loaded)
     for name in ("old", "b"):
         build_index(make_documents(10), tmp_path / name, model=first)
     (tmp_path / "a").symlink_to("old")
     indexes = Indexes.open({name: tmp_path / name for name in ("a", "b")})
-    old = weakref.ref(indexes.model)
     with TestClient(create_app(indexes), raise_server_exceptions=False) as client:
         statuses = Counter[int]()
         stop = threading.Event()
@@ -339,10 +338,27 @@ def test_a_server_moves_to_the_index_of_another_model_without_a_failed_request(t
         stop.set()
         asking.join()
         assert set(statuses) == {200}
-        wait_for(lambda: (gc.collect(), old())[1] is None)  # and its thread ends
         hits = client.post("/search", json={"query": "word1", "index": "b", "mode": "dense"}).json()["hits"]
         with Retriever.load(tmp_path / "b", model=second) as expected:
             assert [hit["id"] for hit in hits] == [hit.id for hit in expected.search("word1", mode="dense")]
+
+
+def test_the_model_that_was_left_is_let_go(tmp_path, monkeypatch):
+    models = {each.fingerprint: each for each in (CountingEmbedder(), CountingEmbedder(seed="b"))}
+    first, second = models.values()
+    loaded = lambda places, description, **options: models[description["fingerprint"]]
+    monkeypatch.setattr("aveyb_retrieval.server.indexes.load_recorded", loaded)
+    build_index(make_documents(10), tmp_path / "a", model=first)
+    indexes = Indexes.open({"a": tmp_path / "a"})
+    old, thread = weakref.ref(indexes.model), indexes.model._thread
+    indexes.retrievers["a"].search("word1")
+    build_index(make_documents(10), tmp_path / "a", model=second, overwrite=True)
+    indexes.follow()
+    gc.collect()
+    assert old() is None and indexes.model.fingerprint == second.fingerprint
+    thread.join(20)
+    assert not thread.is_alive()
+    indexes.close()
 
 
 def test_a_version_that_cannot_be_opened_leaves_the_old_one(open_client, tmp_path):

@@ -314,9 +314,7 @@ class _Checker:
                     found[-1][hit.id].append(hit.span)
         return found
 
-    def _check(
-        self, quotation: Quotation, parts: list[Tokens], names: dict[str, list[tuple[int, int]]]
-    ) -> QuoteCheck:
+    def _check(self, quotation: Quotation, parts: list[Tokens], names: dict[str, list[tuple[int, int]]]) -> QuoteCheck:
         mark = quotation.mark
         first = [hit.id for hit in self._hits or ()]
         if self._hits and mark is not None and 1 <= mark <= len(self._hits):
