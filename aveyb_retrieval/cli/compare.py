@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from itertools import islice, zip_longest
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.indexes.search.retriever import Retriever
 from aveyb_retrieval.indexes.store.manifest import describe
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 QUESTIONS, HITS = 10, 5
 _NAMED = 20  # missing documents that are named
