@@ -543,17 +543,41 @@ def search(
 
 @main.command()
 @click.argument("directory", type=PATH)
+@click.option("--compare", "other", type=PATH, metavar="OTHER", help="Say what differs in another index instead.")
+@click.option("--questions", type=PATH, metavar="FILE",
+              help="With --compare: ask the questions in FILE, one a line.  [default: names of documents]")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def info(directory: Path, as_json: bool) -> None:
+def info(directory: Path, other: Path | None, questions: Path | None, as_json: bool) -> None:
     """Describe the index in DIRECTORY: model, counts, files and measured recall."""
     from aveyb_retrieval.indexes.store.manifest import describe
 
+    if other is not None:
+        _compare(directory, other, questions, as_json=as_json)
+        return
+    if questions is not None:
+        raise click.UsageError("--questions: only with --compare")
     description = describe(directory)
     if as_json:
         click.echo(json.dumps(description, ensure_ascii=False, indent=2))
         return
     for key, value in description.items():
         click.echo(f"{key:<12} {_plain(value)}")
+
+
+def _compare(directory: Path, other: Path, questions: Path | None, *, as_json: bool) -> None:
+    from aveyb_retrieval.cli.compare import compare, told
+
+    asked = None
+    if questions is not None:
+        try:
+            asked = [line.strip() for line in questions.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"--questions {questions}: cannot be read as UTF-8 text ({error})") from None
+        if not asked:
+            raise InputError(f"--questions {questions}: holds no question; write one a line")
+    found = compare(directory, other, asked)
+    for line in [json.dumps(found, ensure_ascii=False, indent=2)] if as_json else told(found, directory, other):
+        click.echo(line if as_json else printable(line))
 
 
 @main.command()

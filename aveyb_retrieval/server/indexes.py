@@ -7,8 +7,10 @@ import logging
 import math
 import queue
 import threading
+import weakref
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -26,8 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from aveyb_retrieval.encoder.embedders.sentence_embedder import SentenceEmbedder
+    from aveyb_retrieval.indexes.encoding import Encoding
     from aveyb_retrieval.indexes.store.filters import Filter
-    from aveyb_retrieval.indexes.types import Encoded, FloatArray
+    from aveyb_retrieval.indexes.types import EmbedderLike, Encoded, FloatArray
     from aveyb_retrieval.server.work import Ticket
 
 MAX_BATCH = 64  # queries encoded together
@@ -67,8 +70,11 @@ class BatchedModel:
         self._numbers = itertools.count()
         self._closed = False
         self._closing = threading.Lock()
-        self._thread = threading.Thread(target=self._encode_all, name="encode-queries", daemon=True)
+        arguments = (weakref.ref(self), self._waiting)
+        self._thread = threading.Thread(target=_encode_all, args=arguments, name="encode-queries", daemon=True)
         self._thread.start()
+        # one that nobody has any more ends its thread: a server has moved to another model
+        weakref.finalize(self, self._waiting.put, self._end())
 
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[Encoded]:
         """Encode (prefix, text) pairs, in the calling thread."""
@@ -101,12 +107,11 @@ class BatchedModel:
         """Encode what waits, and end the thread."""
         with self._closing:
             self._closed = True
-            self._waiting.put(_Request(math.inf, next(self._numbers), [], None))  # the last of all
+            self._waiting.put(self._end())
         self._thread.join()
 
-    def _encode_all(self) -> None:
-        while (first := self._waiting.get()).queries:
-            self._encode(self._gather(first))
+    def _end(self) -> _Request:
+        return _Request(math.inf, next(self._numbers), [], None)  # the last of all
 
     def _gather(self, first: _Request) -> list[_Request]:
         """Take what waits beside a first request and is as short."""
@@ -152,6 +157,13 @@ class BatchedModel:
         return over is None
 
 
+def _encode_all(model: weakref.ref[BatchedModel], waiting: queue.PriorityQueue[_Request]) -> None:
+    while (first := waiting.get()).queries:
+        if (found := model()) is not None:  # whoever waits has it
+            found._encode(found._gather(first))
+        del found
+
+
 WAIT_SECONDS = 5.0  # that a change waits for another writer to end
 
 _log = logging.getLogger("aveyb_retrieval.server")
@@ -164,11 +176,21 @@ class Indexes:
         retrievers: By name, in the order given.
         model: Encodes the queries of all of them.
         failures: Why an index could not follow its newest version, by name.
+
+    Args:
+        load: Loads the model of an index by where it may be and what it is, and opens an index by it: where all indexes
+            are made by another model from now on, the server moves to it. None: it stays with its model.
     """
 
-    def __init__(self, retrievers: dict[str, Retriever], model: BatchedModel | None) -> None:
+    def __init__(
+        self,
+        retrievers: dict[str, Retriever],
+        model: BatchedModel | None,
+        load: tuple[Callable[..., BatchedModel], Callable[..., Retriever]] | None = None,
+    ) -> None:
         self.retrievers = retrievers
         self.model = model
+        self._load = load
         self.failures: dict[str, str] = {}
         self._writers: dict[str, Index] = {}
         self._moving = threading.Lock()
@@ -199,22 +221,21 @@ class Indexes:
         """
         made = {name: read_manifest(path).encoding for name, path in paths.items()}
         recorded = [name for name in paths if made[name].model is not None]
-        loaded = batched = None
+
+        def load(of: Encoding, path: Path) -> BatchedModel:
+            found = load_recorded(of.model_places(path), of.model or {}, device=device, precision=precision)
+            return _batched(found, observe)
+
+        batched = None
         if model is not None:
-            loaded = load_model(model, device=device, precision=precision)
+            batched = _batched(load_model(model, device=device, precision=precision), observe)
         elif recorded:
-            first = made[recorded[0]]
-            places = first.model_places(paths[recorded[0]])
-            loaded = load_recorded(places, first.model or {}, device=device, precision=precision)
-        if isinstance(loaded, Embedder):
-            loaded.model.warm_up()  # or the first request would wait for what is made once
-        if loaded is not None:
-            batched = BatchedModel(cast("Embedder", loaded), observe)
-        retrievers = {}
+            batched = load(made[recorded[0]], paths[recorded[0]])
+        opened, retrievers = partial(Retriever.load, device=device), {}
         for name, path in paths.items():
             own = batched if model is not None or name in recorded else None
-            retrievers[name] = Retriever.load(path, model=own, device=device)
-        return cls(retrievers, batched)
+            retrievers[name] = opened(path, model=own)
+        return cls(retrievers, batched, (load, opened) if model is None else None)
 
     def named(self, name: str | None, only: Filter | None = None) -> tuple[str, Visible]:
         """Return an index with its name, as a key with a filter sees it; the only one where no name is given.
@@ -256,16 +277,40 @@ class Indexes:
 
     def follow(self) -> None:
         """Move every index to its newest version; one that cannot be opened stays as it is and says why."""
-        for name, retriever in self.retrievers.items():
+        for name in self.retrievers:
+            retriever = self.retrievers[name]
             try:
                 if retriever.is_stale:
-                    self.reopen(name)
-                    _log.info("%s: version %s is open", name, retriever.version)
+                    if not self._move():
+                        self.reopen(name)
+                    _log.info("%s: version %s is open", name, self.retrievers[name].version)
                 self.failures.pop(name, None)
             except (AveyBError, OSError) as error:
                 if self.failures.get(name) != str(error):
                     self.failures[name] = str(error)
                     _log.error("%s stays at version %s: %s", name, retriever.version, error)
+
+    def _move(self) -> bool:
+        """Move to another model, if the newest versions of all indexes were made by one; return whether they were.
+
+        Requests that are running end on what they began with, which is let go when nobody has it any more.
+        """
+        if self._load is None or self.model is None:
+            return False
+        paths = {name: Path(each.path) for name, each in self.retrievers.items()}
+        made = {name: found for name, path in paths.items() if (found := read_manifest(path).encoding).model}
+        if {each.fingerprint for each in made.values()} & {self.model.fingerprint} or not made:
+            return False
+        load, opened = self._load
+        first = next(iter(made))
+        model = load(made[first], paths[first])
+        moved = {name: opened(paths[name], model=model) for name in made}  # refuses where they are of several
+        with self._moving:
+            self.model = model
+            self.retrievers.update(moved)
+            self._writers.clear()
+        _log.warning("moved to the model %s: %s", model.model_name, ", ".join(moved))
+        return True
 
     def close(self) -> None:
         """Let go of the model and of all files."""
@@ -273,6 +318,12 @@ class Indexes:
             self.model.close()
         for retriever in (*self.retrievers.values(), *self._writers.values()):
             retriever.close()
+
+
+def _batched(loaded: EmbedderLike, observe: Callable[[int], None]) -> BatchedModel:
+    if isinstance(loaded, Embedder):
+        loaded.model.warm_up()  # or the first request would wait for what is made once
+    return BatchedModel(cast("Embedder", loaded), observe)
 
 
 def named_paths(given: Sequence[str]) -> dict[str, Path]:

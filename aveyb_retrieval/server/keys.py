@@ -221,7 +221,9 @@ class Visible:
         found: Any = self.retriever.search(query, k, **{**options, "filter": self.narrowed(options.get("filter"))})
         if self.only is None:
             return found
-        return _told(found) if isinstance(found, Result) else [_told(each) for each in found]
+        if isinstance(found, Result):
+            return self._told(str(query), found, options)
+        return [self._told(one, each, options) for one, each in zip(query, found, strict=True)]
 
     def count(self, where: Filter | None = None) -> int:
         """As `Retriever.count`."""
@@ -265,7 +267,6 @@ class Visible:
             if not self.count({field: {"$exists": True}}):
                 raise ConfigError(f"{what}: no document has the field {field!r}")
 
-
-def _told(found: Result) -> Result:
-    """A result without what may name words of hidden documents."""
-    return Result(found, found.words)
+    def _told(self, query: str, found: Result, options: Mapping[str, Any]) -> Result:
+        """A result without what may name words of hidden documents, such as those that a beginning stands for."""
+        return Result(found, self.retriever.words(query) if options.get("operators") else found.words)

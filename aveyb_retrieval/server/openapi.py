@@ -167,6 +167,8 @@ OPERATIONS = (
     Operation(
         "GET", "/originals/{id}", search.original, _TEXT, (search.index_field,), "application/octet-stream", "read"
     ),
+    Operation("GET", "/boxes/{id}", search.boxes, _reference("Boxes"), (search.boxes_parameters,), right="read"),
+    Operation("GET", "/pages/{id}", search.page, _TEXT, (search.page_parameters,), "image/png", "read"),
     Operation("PUT", "/documents", search.put_documents, _CHANGED),
     Operation("PATCH", "/documents/{id}", search.change_metadata, _CHANGED, (search.metadata_fields,)),
     Operation("DELETE", "/documents/{id}", search.delete_document, _CHANGED),

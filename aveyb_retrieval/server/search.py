@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
@@ -13,10 +14,12 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from starlette.responses import Response
 
 from aveyb_retrieval.documents import json_lines
+from aveyb_retrieval.documents.readers.base import Unreadable
+from aveyb_retrieval.documents.readers.originals import read_original
+from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.documents.reading import Reading
-from aveyb_retrieval.documents.records import Rejected
-from aveyb_retrieval.errors import ConfigError, IndexFormatError, IndexLockedError, InputError
-from aveyb_retrieval.files import read_bounded
+from aveyb_retrieval.documents.records import MAX_PAGES, Rejected
+from aveyb_retrieval.errors import ConfigError, IndexLockedError, InputError
 from aveyb_retrieval.indexes.search.options import Fusion, Granularity, Mode, SearchOptions, Unit, unknown_option
 from aveyb_retrieval.indexes.search.reading import LONGEST_PATTERN, MOST_MATCHES, excerpt, sections
 from aveyb_retrieval.indexes.search.rerank import MAXSIM
@@ -51,6 +54,8 @@ LONGEST_PART = 1 << 20  # characters of a document in one answer, unless more ar
 QUERIES_AT_ONCE = 8  # in one turn: others have theirs in between
 HITS_AT_ONCE = 512  # passages and contexts counted as hits
 PART_OF_QUERIES = 16_384  # characters of queries in one turn
+LONGEST_MARKED = 20_000  # characters that are looked for on pages
+LOOK_SECONDS = 20  # of processor time for pages
 _LONGEST = 1 << 40  # characters
 _CURSOR = "([0-9]{1,9})-([0-9a-f]{16})"
 
@@ -389,11 +394,11 @@ async def original(request: Request) -> Response:
 
     def work() -> bytes:
         found = index.find(document_id) if server.originals else None
-        data = _read_original(found, server.limits.max_answer) if found else None
-        if data is None:
+        try:
+            return read_original(document_id, found.origin if found else None, server.limits.max_answer)
+        except InputError:  # which names folders of this machine
             why = "it has changed, is too large, or --originals is not given"
-            raise Refusal(404, f"index {name!r}: no file of {document_id!r} is given out: {why}")
-        return data
+            raise Refusal(404, f"index {name!r}: no file of {document_id!r} is given out: {why}") from None
 
     data = await server.searching.run(work, ticket)
     ticket.answer(len(data))
@@ -401,23 +406,60 @@ async def original(request: Request) -> Response:
     return Response(data, media_type="application/octet-stream", headers={"Content-Disposition": "attachment"})
 
 
-def _read_original(document: Document, most: int) -> bytes | None:
-    """Read a document's file of at most so many bytes, without following links; None where it is not as it was read.
+@cache
+def boxes_parameters(limits: Limits) -> requests.Fields:
+    """The fields of `/boxes/{id}`."""
+    place = replace(requests.whole(0, _LONGEST, 0), default=requests.NEEDED)
+    return {**index_field(limits), "start": place, "stop": place}
 
-    An index may come from anybody and name any file of this machine: only one whose hash it has is given out.
-    """
-    if (origin := document.origin) is None:
-        return None
-    folder = Path(origin.folder)
-    for path in (folder / document.id, folder / Path(document.id).name):  # the latter of a file that was named itself
+
+@cache
+def page_parameters(limits: Limits) -> requests.Fields:
+    """The fields of `/pages/{id}`."""
+    place = requests.whole(0, _LONGEST, 0)
+    page = replace(requests.whole(1, MAX_PAGES, 1), default=requests.NEEDED)
+    return {**index_field(limits), "page": page, "start": place, "stop": place}
+
+
+async def boxes(request: Request) -> Response:
+    """Give the rectangles of characters on the pages of the PDF that a document was read from."""
+    name, looked = await _look(request, boxes_parameters)
+    return json_answer(to_json({"index": name, "id": request.path_params["id"], "boxes": looked["boxes"]}))
+
+
+async def page(request: Request) -> Response:
+    """Give a page of the PDF that a document was read from as a picture, with characters marked."""
+    _, looked = await _look(request, page_parameters)
+    return Response(base64.b64decode(looked["picture"]), media_type="image/png")
+
+
+async def _look(request: Request, fields: Callable[[Limits], requests.Fields]) -> tuple[str, dict[str, Any]]:
+    """Look into an original in another process, which a file that is made for it may end."""
+    server, ticket, asked, name, index = await _ask(request, fields)
+    document_id, start, stop = request.path_params["id"], asked["start"], asked["stop"]
+    if stop - start > LONGEST_MARKED:
+        raise ConfigError(f"start={start} and stop={stop}: at most {LONGEST_MARKED:,} characters can be marked at once")
+
+    def work() -> dict[str, Any]:
+        found = index.find(document_id) if server.originals else None
         try:
-            inside = path.is_relative_to(folder) and path.resolve() == path
-            data = read_bounded(path, most) if inside else b""
-        except (OSError, ValueError, IndexFormatError):
-            continue
-        if hashlib.sha256(data).hexdigest() == origin.sha256:
-            return data
-    return None
+            if found is None or (origin := found.origin) is None or origin.pages is None:
+                raise Unreadable("no document of a PDF")
+            told = [origin.sha256, origin.folder, origin.pages.to_dict()]
+            most, span = server.limits.max_answer, [min(place, len(found.text)) for place in (start, stop)]
+            with FileReader(None, 0, LOOK_SECONDS) as reader:
+                looked = reader.look(
+                    name=found.id, text=found.text, span=span, origin=told, page=asked.get("page"), most=most
+                )
+        except Unreadable:  # which names folders of this machine
+            why = "it is no PDF, has changed or no such page, is too large, or --originals is not given"
+            raise Refusal(404, f"index {name!r}: no page of {document_id!r} is given out: {why}") from None
+        ticket.check_answer(len(looked.get("picture", "")))
+        return looked
+
+    looked = await server.searching.run(work, ticket)
+    ticket.answer(len(looked.get("picture", "")))
+    return name, looked
 
 
 async def indexes(request: Request) -> Response:

@@ -24,7 +24,7 @@ from aveyb_retrieval import Retriever, build_index
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_SENTENCE = re.compile(r"(?<![A-Za-z])[A-Z][^.!?\n\u201c\u201d\"\u2018\u2019`>\[\]]{40,220}[.!?]")
+_SENTENCE = re.compile(r"(?<![A-Za-z])[A-Z][^.!?\n\u201c\u201d\"\u2018\u2019`>\[\]]{40,220}[.!?](?!\S)")
 _NUMBER = re.compile(r"\d+")
 EXPECTED = {"true": "found", "number": "altered", "negation": "altered", "order": "altered", "word": "altered",
             "moved": "elsewhere", "invented": "absent"}  # fmt: skip
@@ -140,8 +140,9 @@ def main() -> None:
         sys.stdout.write(f"{row['corpus']}: {row['right']} of {row['quotations']} right, {row['ms']:.1f} ms each\n")
         for kind, found in row["verdicts"].items():
             sys.stdout.write(f"  {kind:9} {found}\n")
-        for kind, verdict, quote in row["wrong"][:5]:
+        for kind, verdict, quote in row["wrong"]:
             sys.stdout.write(f"    {kind} -> {verdict}: {quote[:150]}\n")
+        sys.stdout.flush()
     if args.json:
         args.json.write_text(json.dumps({"rows": rows}, indent=1) + "\n", encoding="utf-8")
 

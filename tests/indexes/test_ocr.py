@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aveyb_retrieval.documents.corpus import read_corpus
+from aveyb_retrieval.documents.readers.originals import boxes_in_file
 from aveyb_retrieval.documents.records import Notice, Record, Rejected
 from tests.indexes.files import make_pdf
 
@@ -45,6 +46,18 @@ def test_only_pages_without_text_are_read_by_ocr(tmp_path: Path) -> None:
     assert found.text[first:second].split() == WORDS.split()
     assert found.text[second:third].strip() == "This page holds a text"
     assert found.text[third:].split() == ["It", "snows.", *WORDS.split()]
+
+
+@pytest.mark.skipif(shutil.which("tesseract") is None, reason="tesseract is not installed (Debian: tesseract-ocr)")
+def test_boxes_of_a_scanned_page_are_those_of_its_words(tmp_path: Path) -> None:
+    (tmp_path / "scan.pdf").write_bytes(scanned(["It snows.", WORDS]))
+    (found,) = read_corpus(tmp_path)
+    assert isinstance(found, Record)
+    start = found.text.index("tenant")
+    (box,) = boxes_in_file("scan.pdf", found.text, (start, len(found.text)), found.origin)
+    (whole,) = boxes_in_file("scan.pdf", found.text, (found.text.index("The"), len(found.text)), found.origin)
+    assert box.page == 1 and whole.left < box.left < box.right <= whole.right
+    assert abs(box.top - whole.top) < 3 and 15 < box.top - box.bottom < 90  # a page of three times the size
 
 
 @pytest.mark.skipif(shutil.which("tesseract") is None, reason="tesseract is not installed (Debian: tesseract-ocr)")

@@ -115,6 +115,26 @@ class TestFromAnIndex:
         with pytest.raises(ConfigError, match="leave the corpus"):
             build_index([], tmp_path / "k", from_index=tmp_path / "i")
 
+    def test_what_differs_is_told_beside_what_both_find(self, folder: Path, tmp_path: Path) -> None:
+        root, new = tmp_path / "i", tmp_path / "j"
+        build_index(None, new, from_index=root, granularity="passage")
+        (folder / "new.md").write_text("# New\n\nNobody knows this.")
+        sync_index(folder, root)
+        done = CliRunner().invoke(main, ["info", str(root), "--compare", str(new), "--json"])
+        found = json.loads(done.stdout)
+        assert found["differences"]["granularity"] == ["both", "passage"]
+        assert found["differences"]["documents"] == [4, 3]
+        assert found["missing"] == [[], ["new.md"]]
+        assert [row["question"] for row in found["questions"]] == ["Lease", "Pump", "Staff"]
+        assert found["questions"][0]["hits"][1][0] == "lease.md"
+        (tmp_path / "q.txt").write_text("inlet valve\n\n")
+        options = ["--compare", str(root), "--questions", str(tmp_path / "q.txt")]
+        shown = CliRunner().invoke(main, ["info", str(new), *options]).stdout
+        assert f"missing in {new}: new.md" in shown and "inlet valve  (3 in both)" in shown
+        (tmp_path / "q.txt").write_text("\n")
+        refused = CliRunner().invoke(main, ["info", str(new), *options])
+        assert (refused.exit_code, "holds no question" in refused.stderr) == (2, True)
+
 
 class TestAlerts:
     def saved(self, folder: Path) -> Path:

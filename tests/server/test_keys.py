@@ -50,7 +50,14 @@ TRIES = {
     "heading": ["Salaries"],
     "start": [3],
 }
-NEEDED = {"query": "zygomorphic notice", "answer": TRIES["answer"][0], "pattern": "bonus|notice"}
+NEEDED = {
+    "query": "zygomorphic notice",
+    "answer": TRIES["answer"][0],
+    "pattern": "bonus|notice",
+    "start": 0,
+    "stop": 5,
+    "page": 1,
+}
 # Statistics are those of all documents, and so is the order that scores make: docs/how-to/permissions.md says so.
 VOLATILE = ("version", "score", "scores", "confidence", "next")
 
@@ -101,6 +108,9 @@ def tries(path, method):
         fields = [each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"]
     least = {name: NEEDED[name] for name in fields if name in NEEDED}
     yield least
+    if "operators" in fields:
+        for query in ("zygo*", "zygomorphik~", "bonus", '"zygomorphic bonus"', "+zygomorphic notice", "notice -bonus"):
+            yield {**least, "query": query, "operators": True}
     for name in fields:
         for value in TRIES.get(name, ()):
             yield {**least, name: value}

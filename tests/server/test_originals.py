@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from aveyb_retrieval import build_index
 from aveyb_retrieval.server.http import Limits
 from tests.indexes.fake import FakeEmbedder
+from tests.indexes.files import make_pdf
 
 TEXT = b"# Lease\n\nThe tenant may end it with three months' notice.\n"
 
@@ -91,3 +93,55 @@ def test_a_file_beyond_the_largest_answer_is_not_read_whole(open_client, tmp_pat
     build_index(tmp_path / "files", tmp_path / "long", model=FakeEmbedder())
     client = open_client({"long": tmp_path / "long"}, originals=True, limits=Limits(max_answer=5000))
     assert client.get("/originals/long.txt").status_code == 404
+
+
+MANUAL = [["The relief valve opens at nine bar", "and closes at eight bar."], ["The pump is started by hand."]]
+
+
+@pytest.fixture
+def manual(tmp_path):
+    pytest.importorskip("pypdfium2", reason="pypdfium2 is not installed: pip install '.[files]'")
+    (tmp_path / "pdf").mkdir()
+    (tmp_path / "pdf" / "m.pdf").write_bytes(make_pdf(MANUAL))
+    (tmp_path / "pdf" / "note.md").write_text("# Note\n\nNo page has this.")
+    build_index(tmp_path / "pdf", tmp_path / "manual", model=FakeEmbedder())
+    return tmp_path
+
+
+def test_boxes_of_a_passage_are_its_lines(open_client, manual):
+    client = open_client({"manual": manual / "manual"}, originals=True)
+    text = client.get("/documents/m.pdf").json()["text"]
+    start, stop = text.index("valve opens"), text.index("eight bar") + 9
+    first, second = client.get("/boxes/m.pdf", params={"start": start, "stop": stop}).json()["boxes"]
+    assert first["page"] == second["page"] == 1
+    assert first["left"] > second["left"] and first["bottom"] > second["top"]
+    third = client.get("/boxes/m.pdf", params={"start": text.index("pump"), "stop": len(text)}).json()["boxes"]
+    assert [box["page"] for box in third] == [2]
+
+
+def test_a_page_comes_as_a_picture_with_the_passage_marked(open_client, manual):
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    client = open_client({"manual": manual / "manual"}, originals=True)
+    marks = []
+    for asked in ({"page": 1}, {"page": 1, "start": 0, "stop": 30}, {"page": 2, "start": 0, "stop": 30}):
+        answer = client.get("/pages/m.pdf", params=asked)
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "image/png")
+        with image.open(io.BytesIO(answer.content)) as picture:
+            colors = {color: count for count, color in picture.getcolors(1 << 20)}
+        marks.append(colors.get((255, 230, 130), 0))
+    assert marks[0] == marks[2] == 0 < marks[1]
+
+
+@pytest.mark.parametrize("where", ["/boxes/{}?start=0&stop=5", "/pages/{}?page=1"])
+def test_nothing_is_looked_at_but_an_unchanged_pdf(open_client, manual, where):
+    client = open_client({"manual": manual / "manual"}, originals=True)
+    off = open_client({"manual": manual / "manual"})
+    assert client.get(where.format("m.pdf")).status_code == 200
+    refused = [off.get(where.format("m.pdf")), *(client.get(where.format(name)) for name in ("note.md", "none"))]
+    refused += [client.get("/pages/m.pdf?page=3")]
+    for harm in (b"\n", b"%PDF-1.4 damaged"):
+        (manual / "pdf" / "m.pdf").write_bytes(harm)
+        refused.append(client.get(where.format("m.pdf")))
+    assert {answer.status_code for answer in refused} == {404}
+    assert not any(str(manual) in answer.text for answer in refused)
+    assert client.get("/boxes/m.pdf?start=0&stop=20001").status_code == 422

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import threading
 import time
+import weakref
 from collections import Counter
 
 import pytest
+from starlette.testclient import TestClient
 
 from aveyb_retrieval import ConfigError, Retriever, build_index, delete_documents, upsert_documents
+from aveyb_retrieval.server.app import create_app
 from aveyb_retrieval.server.http import Limits
+from aveyb_retrieval.server.indexes import Indexes
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 from tests.server.conftest import CountingEmbedder
@@ -302,6 +308,57 @@ def test_a_new_version_is_followed(open_client, tmp_path):
     wait_for(lambda: client.get("/documents/new").status_code == 200)
     delete_documents(tmp_path / "growing", ["new"])
     wait_for(lambda: client.get("/documents/new").status_code == 404)
+
+
+def test_a_server_moves_to_the_index_of_another_model_without_a_failed_request(tmp_path, monkeypatch):
+    models = {each.fingerprint: each for each in (CountingEmbedder(), CountingEmbedder(seed="b"))}
+    first, second = models.values()
+    loaded = lambda places, description, **options: models[description["fingerprint"]]
+    monkeypatch.setattr("aveyb_retrieval.server.indexes.load_recorded", loaded)
+    for name in ("old", "b"):
+        build_index(make_documents(10), tmp_path / name, model=first)
+    (tmp_path / "a").symlink_to("old")
+    indexes = Indexes.open({name: tmp_path / name for name in ("a", "b")})
+    with TestClient(create_app(indexes), raise_server_exceptions=False) as client:
+        statuses = Counter[int]()
+        stop = threading.Event()
+
+        def ask():
+            while not stop.is_set():
+                for name in ("a", "b"):
+                    statuses[client.post("/search", json={"query": "word1 word2", "index": name}).status_code] += 1
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        build_index(None, tmp_path / "new", from_index=tmp_path / "old", model=second)
+        (tmp_path / "link").symlink_to("new")
+        (tmp_path / "link").replace(tmp_path / "a")
+        build_index(make_documents(10), tmp_path / "b", model=second, overwrite=True)
+        wait_for(lambda: client.get("/info").json()["model_id"] == "fake-b")
+        stop.set()
+        asking.join()
+        assert set(statuses) == {200}
+        hits = client.post("/search", json={"query": "word1", "index": "b", "mode": "dense"}).json()["hits"]
+        with Retriever.load(tmp_path / "b", model=second) as expected:
+            assert [hit["id"] for hit in hits] == [hit.id for hit in expected.search("word1", mode="dense")]
+
+
+def test_the_model_that_was_left_is_let_go(tmp_path, monkeypatch):
+    models = {each.fingerprint: each for each in (CountingEmbedder(), CountingEmbedder(seed="b"))}
+    first, second = models.values()
+    loaded = lambda places, description, **options: models[description["fingerprint"]]
+    monkeypatch.setattr("aveyb_retrieval.server.indexes.load_recorded", loaded)
+    build_index(make_documents(10), tmp_path / "a", model=first)
+    indexes = Indexes.open({"a": tmp_path / "a"})
+    old, thread = weakref.ref(indexes.model), indexes.model._thread
+    indexes.retrievers["a"].search("word1")
+    build_index(make_documents(10), tmp_path / "a", model=second, overwrite=True)
+    indexes.follow()
+    gc.collect()
+    assert old() is None and indexes.model.fingerprint == second.fingerprint
+    thread.join(20)
+    assert not thread.is_alive()
+    indexes.close()
 
 
 def test_a_version_that_cannot_be_opened_leaves_the_old_one(open_client, tmp_path):

@@ -40,6 +40,8 @@ _LONGEST_VALUE = 1 << 20  # characters of a value of a form
 _TEXT_FIELDS = (4, 5, 6)  # FPDF_FORMFIELD_COMBOBOX, LISTBOX, TEXTFIELD
 _BOXES = (2, 3)  # FPDF_FORMFIELD_CHECKBOX, RADIOBUTTON
 _WIDGET, _POPUP, _LINK = 20, 16, 2  # FPDF_ANNOT_...
+Rectangle = tuple[float, float, float, float]
+"""Left, bottom, right and top, in points of a page."""
 _HIDDEN = 2 | 32  # FPDF_ANNOT_FLAG_HIDDEN, NOVIEW
 
 
@@ -289,9 +291,35 @@ def read_picture(page: pypdfium2.PdfPage) -> str:
         return ""
     import pytesseract
 
-    scale = min(_PER_POINT, math.sqrt(_MOST_PIXELS / max(1.0, page.get_width() * page.get_height())))
     try:
-        picture = page.render(scale=scale, grayscale=True).to_pil()
+        picture = _rendered(page).to_pil()
         return str(pytesseract.image_to_string(picture, lang=languages(), timeout=PAGE_SECONDS))
     except (OSError, RuntimeError):  # of Tesseract, or its time
         return ""
+
+
+def picture_words(page: pypdfium2.PdfPage) -> list[tuple[str, Rectangle]]:
+    """Return the words of a page by OCR with their places on it; none where `read_picture` finds none."""
+    if not languages():
+        return []
+    import pytesseract
+
+    bitmap = _rendered(page)
+    place, found = bitmap.get_posconv(page), list[tuple[str, Rectangle]]()
+    try:
+        table = pytesseract.image_to_data(
+            bitmap.to_pil(), lang=languages(), timeout=PAGE_SECONDS, output_type=pytesseract.Output.DICT
+        )
+    except (OSError, RuntimeError):
+        return []
+    columns = (table[name] for name in ("text", "left", "top", "width", "height"))
+    for word, left, top, width, height in zip(*columns, strict=True):
+        if word.strip():
+            (x, y), (z, w) = place.to_page(left, top), place.to_page(left + width, top + height)
+            found.append((word, (min(x, z), min(y, w), max(x, z), max(y, w))))
+    return found
+
+
+def _rendered(page: pypdfium2.PdfPage) -> pypdfium2.PdfBitmap:
+    scale = min(_PER_POINT, math.sqrt(_MOST_PIXELS / max(1.0, page.get_width() * page.get_height())))
+    return page.render(scale=scale, grayscale=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.base import FILE_SECONDS, FileText, Unreadable
 from aveyb_retrieval.documents.readers.formats import FileKind, missing_package, read_file
+from aveyb_retrieval.documents.readers.originals import look
 from aveyb_retrieval.documents.readers.tables import read_rows
 from aveyb_retrieval.documents.records import (
     LONGEST_REASON,
@@ -93,6 +94,11 @@ class FileReader:
             for row in rows:
                 location = SourceLocation(source, row.pop("row"), "row")
                 yield Rejected(location, **row) if "reason" in row else Record(location=location, **row)
+
+    def look(self, **asked: Any) -> dict[str, Any]:
+        """Look into an original, as `originals.look` does; raises Unreadable where that cannot be done."""
+        self._ask(Path(), look=asked)
+        return self._answer()
 
     @property
     def _allowed(self) -> int:
@@ -184,6 +190,9 @@ def main() -> None:
 
 def _answers(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     try:
+        if "look" in request:
+            yield look(**request["look"])
+            return
         path = Path(os.fsdecode(bytes.fromhex(request["path"])))
         yield from _rows(path, request) if request["kind"] is None else _text(path, request)
     except Unreadable as error:

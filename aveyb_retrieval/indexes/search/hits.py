@@ -38,7 +38,7 @@ from aveyb_retrieval.indexes.types import WordVectors, products, token_width
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from aveyb_retrieval.documents.readers.boxes import Box
+    from aveyb_retrieval.documents.readers.originals import Box
     from aveyb_retrieval.documents.records import FileOrigin, Pages
     from aveyb_retrieval.indexes.engine import EngineInfo, EngineView
     from aveyb_retrieval.indexes.store.tables import Part, StoredDocument
@@ -243,14 +243,14 @@ class Hit(_Shown):
     def boxes(self) -> tuple[Box, ...]:
         """Return where the best passage stands on the pages of its PDF: one rectangle for each line.
 
-        They are read from the original, which must be the file that was indexed. Words of a picture, which OCR found,
-        have none.
+        They are read from the original, which must be the file that was indexed. Of words of a picture OCR finds them
+        again.
 
         Raises:
             InputError: there is no such file any more, it is no PDF or has changed.
             ConfigError: this is a copy, which does not know its index.
         """
-        from aveyb_retrieval.documents.readers.boxes import boxes_in_file
+        from aveyb_retrieval.documents.readers.originals import boxes_in_file
 
         return boxes_in_file(self.id, self.text, self.span or (0, len(self.text)), self._source()[0])
 

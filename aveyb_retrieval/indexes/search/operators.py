@@ -139,8 +139,7 @@ def _seek(condition: Condition, view: EngineView) -> Sought:
     found = vocabulary.beginning(form) if condition.kind == "beginning" else vocabulary.near(form, edits(form))
     if len(found) > MOST_WORDS:
         raise ConfigError(
-            f"operators: {condition.written!r} stands for {len(found):,} words; at most {MOST_WORDS:,}: give "
-            "more letters"
+            f"operators: {condition.written!r} stands for more than {MOST_WORDS:,} words: give more letters"
         )
     stems = dict.fromkeys(word for each in found for word in rules.in_order(each))
     return Sought(condition, tuple((word,) for word in stems), found)

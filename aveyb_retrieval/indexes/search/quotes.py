@@ -63,6 +63,7 @@ _WORD = rf"[{_UNSPACED}]|(?:(?![{_UNSPACED}])[^\W\d_])+"
 _TOKEN = re.compile(rf"(?<![\w\u00ad])[-\u2212]{_NUMBER}|{_NUMBER}|{_WORD}|[^\w\s]")
 _OF_UNSPACED = re.compile(f"[{_UNSPACED}]")
 _JOINS = re.compile(r"[-\u2010\u2011\u00ad'\u2019\u02bc_]\s*|(?<=[-\u2010\u2011\u00ad])\s*")
+_NO_LETTERS = re.compile(r"[\W_]+")
 _KEPT_SIGNS = frozenset("%\u2030\u00a7&@#\u00b0")
 _DASHES = str.maketrans({"\u2212": "-", "\u2013": "-"})
 
@@ -199,6 +200,11 @@ def _counts(sign: str) -> bool:
     return sign in _KEPT_SIGNS or unicodedata.category(sign) in ("Sc", "Sm")
 
 
+def _letters(text: str) -> str:
+    """The letters and digits of a text, as they are compared: where a quotation stands, so do these."""
+    return _NO_LETTERS.sub("", unicodedata.normalize("NFKC", text).casefold())
+
+
 class _Text:
     """A document's text, ready for comparing."""
 
@@ -283,7 +289,7 @@ def _parts(quote: str) -> list[Tokens]:
 class _Checker:
     def __init__(self, retriever: Retriever, hits: Sequence[Hit] | None, filter: Filter | None) -> None:
         self._retriever, self._hits, self._filter = retriever, hits, filter
-        self._texts = lru_cache(maxsize=64)(_Text)
+        self._texts, self._letters = lru_cache(maxsize=64)(_Text), lru_cache(maxsize=256)(_letters)
         self._known: dict[str, Document] = {}
 
     def check(self, asked: Sequence[tuple[Quotation, list[Tokens]]]) -> list[QuoteCheck]:
@@ -294,34 +300,52 @@ class _Checker:
             self._known |= {document.id: document for document in self._retriever.get(new, missing_ok=True)}
         return [self._check(*each, names) for each, names in zip(asked, candidates, strict=True)]
 
-    def _candidates(self, quotes: list[str]) -> list[list[str]]:
-        """Ids of the documents that hold most of each quotation's words."""
+    def _candidates(self, quotes: list[str]) -> list[dict[str, list[tuple[int, int]]]]:
+        """Documents that hold most of each quotation's words, by id, with the characters of their passages that do."""
         options: dict[str, Any] = {"k": _CANDIDATES, "mode": "lexical", "filter": self._filter}
         whole = self._retriever.search(quotes, **options)
         by_passage = self._retriever.granularity != "document"
         parts = self._retriever.search(quotes, **options, unit="passage", fold=False) if by_passage else whole
-        return [list(dict.fromkeys(hit.id for hit in [*a, *b])) for a, b in zip(parts, whole, strict=True)]
+        found: list[dict[str, list[tuple[int, int]]]] = []
+        for first, others in zip(parts, whole, strict=True):
+            found.append({hit.id: [] for hit in [*first, *others]})
+            for hit in first:
+                if hit.span is not None:
+                    found[-1][hit.id].append(hit.span)
+        return found
 
-    def _check(self, quotation: Quotation, parts: list[Tokens], names: list[str]) -> QuoteCheck:
+    def _check(self, quotation: Quotation, parts: list[Tokens], names: dict[str, list[tuple[int, int]]]) -> QuoteCheck:
         mark = quotation.mark
         first = [hit.id for hit in self._hits or ()]
         if self._hits and mark is not None and 1 <= mark <= len(self._hits):
             first = [self._hits[mark - 1].id]
         order = [name for name in dict.fromkeys([*first, *names]) if name in self._known]
-        for name in order:
+        wanted = [_letters("".join(part.words)) for part in parts]
+        holding = [name for name in order if all(part in self._letters(self._known[name].text) for part in wanted)]
+        for name in holding:
             if edges := _find_parts(self._text(name), parts):
                 verdict: QuoteVerdict = "found" if self._hits is None or name in first else "elsewhere"
                 return self._told(quotation, verdict, name, *edges)
-        for name in order if len(parts) > 1 else ():
+        for name in holding if len(parts) > 1 else ():
             places = [place for part in parts if (place := self._text(name).find(part))]
             if len(places) == len(parts):  # all parts, in another order
                 begin, end = min(place[0] for place in places), max(place[1] for place in places)
                 return self._told(quotation, "altered", name, begin, end)
         quote = tokens_of(" ".join(_LEFT_OUT.split(quotation.text)))
-        best = max(((*self._text(name).nearest(quote), name) for name in order), default=None, key=lambda each: each[0])
+        shares = {name: self._share(name, quote, names.get(name, [])) for name in order}
+        nearest = max(shares, default=None, key=lambda name: shares[name])
+        best = None if nearest is None else (*self._text(nearest).nearest(quote), nearest)
         if best is None or best[0] < ALTERED or not _shares_contents(self._text(best[3]), quote, best[1], best[2]):
             return QuoteCheck(quotation.text, "absent", quotation.position, version=self._retriever.version, mark=mark)
         return self._told(quotation, "altered", best[3], best[1], best[2], quote)
+
+    def _share(self, name: str, quote: Tokens, spans: list[tuple[int, int]]) -> float:
+        """The share of a quotation's words that a document holds near each other: in some passages, if known."""
+        beside = 2 * quote.stops[-1]  # a quotation may begin before a passage, and end behind it
+        text = self._known[name].text
+        if not spans:
+            return self._text(name).nearest(quote)[0]
+        return max(_Text(text[max(0, start - beside) : stop + beside]).nearest(quote)[0] for start, stop in spans)
 
     def _text(self, name: str) -> _Text:
         text: _Text = self._texts(self._known[name].text)

@@ -114,6 +114,8 @@ class Snapshot:
             IndexFormatError: there is no index, or it is damaged.
         """
         index_dir = IndexDirectory(root)
+        if (real := index_dir.root.resolve()) != index_dir.root.absolute():
+            index_dir = IndexDirectory(real)  # a version stays whole where a link is turned to another index
         options: Any = {"mapped": mapped, "full_check": full_check, "device": device, "before": before}
         while True:
             manifest, held = hold_visible(index_dir)

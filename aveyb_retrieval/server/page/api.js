@@ -49,6 +49,11 @@ export function fetchText(index, id, start, stop) {
   return ask(`documents/${encodeURIComponent(id)}?${range}`);
 }
 
+export async function fetchPage(index, id, page, [start, stop]) {
+  const place = new URLSearchParams({ index, page, start, stop });
+  return (await request(`pages/${encodeURIComponent(id)}?${place}`)).blob();
+}
+
 export async function fetchOriginal(index, id) {
   const response = await request(`originals/${encodeURIComponent(id)}?${new URLSearchParams({ index })}`);
   return response.blob();

@@ -1,6 +1,6 @@
 // The document beside the hits: a window of its text around the passage, with every found passage highlighted.
 
-import { fetchOriginal, fetchText } from "./api.js";
+import { fetchOriginal, fetchPage, fetchText } from "./api.js";
 import { element, markedSentence, pageName, reflowed, unitOffset, unitSpans, unsigned, webAddress, webLink, written } from "./text.js";
 
 const AROUND = 40_000; // characters that are fetched before and after the passage
@@ -24,6 +24,8 @@ export async function openReader({ index, hit, current }) {
   byId("reader-title").textContent = hit.title || hit.id;
   byId("about").hidden = true;
   byId("original").hidden = true;
+  byId("paper").hidden = true;
+  turnTo("text");
   byId("text").replaceChildren("Opening…");
   describePassage();
   byId("reader-title").focus({ preventScroll: true });
@@ -42,6 +44,7 @@ export async function openReader({ index, hit, current }) {
   byId("reader-title").textContent = part.title || hit.id;
   describeDocument(part.metadata);
   byId("original").hidden = !part.original;
+  byId("paper").hidden = !part.original || !hit.id.toLowerCase().endsWith(".pdf") || passages.every(({ page }) => !page);
   draw();
   scrollToPassage();
 }
@@ -188,7 +191,39 @@ async function step(by) {
   }
   draw();
   scrollToPassage();
+  if (!byId("sheet").hidden) await showPage();
 }
+
+// Shows the text of the document, or the page of its original.
+function turnTo(part) {
+  byId("text").hidden = part !== "text";
+  byId("sheet").hidden = part !== "sheet";
+  byId("paper").firstElementChild.setAttribute("aria-pressed", part === "sheet");
+}
+
+// Shows the page that the passage is on, with the passage marked; an address of a picture cannot send the key.
+async function showPage() {
+  const { index, id, passages, current } = shown;
+  const { page, span } = passages[current];
+  const ticket = opened;
+  try {
+    const picture = await createImageBitmap(await fetchPage(index, id, page, span));
+    if (ticket !== opened) return;
+    const canvas = byId("sheet").firstElementChild;
+    Object.assign(canvas, { width: picture.width, height: picture.height });
+    canvas.getContext("2d").drawImage(picture, 0, 0);
+    canvas.setAttribute("aria-label", `Page ${page}, with the passage marked`);
+    turnTo("sheet");
+  } catch (error) {
+    byId("reader-place").textContent = error.message;
+  }
+}
+
+byId("paper").addEventListener("click", async () => {
+  if (byId("sheet").hidden) return showPage();
+  turnTo("text");
+  scrollToPassage();
+});
 
 // Keeps the file that the document was read from; a link cannot send the key that may be needed.
 async function keepOriginal() {

@@ -1,0 +1,69 @@
+"""`aveyb-index info --compare`: what differs between two indexes, and what they find, side by side."""
+
+from __future__ import annotations
+
+from itertools import islice, zip_longest
+from typing import TYPE_CHECKING, Any
+
+from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.indexes.search.retriever import Retriever
+from aveyb_retrieval.indexes.store.manifest import describe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+QUESTIONS, HITS = 10, 5
+_NAMED = 20  # missing documents that are named
+_OF_ONE = ("path", "version", "build", "created", "indexes", "files", "unfinished")  # what always differs
+
+
+def compare(one: Path, other: Path, questions: list[str] | None = None) -> dict[str, Any]:
+    """Say what differs between two indexes.
+
+    Args:
+        one, other: their directories.
+        questions: what both are asked; None: names of ten documents of the first that are in both, evenly chosen.
+
+    Returns:
+        `differences`: the settings and counts that differ, as pairs. `missing`: ids that only the other one has, first
+        those that `one` lacks. `questions`: each with the ids that either finds, best first, and how many are in both.
+
+    Raises:
+        IndexFormatError: there is no index, or it is damaged.
+        InputError: there is nothing to ask.
+    """
+    first, second = describe(one), describe(other)
+    named = {key: (first.get(key), second.get(key)) for key in [*first, *(key for key in second if key not in first)]}
+    with Retriever.load(one) as left, Retriever.load(other) as right:
+        names = {document.id: document.name for document in left.documents()}
+        theirs = {document.id for document in right.documents()}
+        both = [name for document_id, name in names.items() if document_id in theirs]
+        asked = questions or list(islice(both[:: max(1, len(both) // QUESTIONS)], QUESTIONS))
+        if not asked:
+            raise InputError(
+                f"{one} and {other}: no document is in both, so that nothing can be asked; give --questions"
+            )
+        found = zip(asked, left.search(asked, HITS), right.search(asked, HITS), strict=True)
+        rows = [(question, [hit.id for hit in a], [hit.id for hit in b]) for question, a, b in found]
+    return {
+        "differences": {key: pair for key, pair in named.items() if key not in _OF_ONE and pair[0] != pair[1]},
+        "missing": [sorted(theirs - names.keys()), sorted(names.keys() - theirs)],
+        "questions": [{"question": q, "hits": [a, b], "common": len({*a} & {*b})} for q, a, b in rows],
+    }
+
+
+def told(found: dict[str, Any], one: Path, other: Path) -> list[str]:
+    """Write a comparison as lines for people."""
+    lines = [f"{key:<12} {_short(pair[0])}  ->  {_short(pair[1])}" for key, pair in found["differences"].items()]
+    for place, missing in zip((one, other), found["missing"], strict=True):
+        more = f" and {len(missing) - _NAMED:,} more" if len(missing) > _NAMED else ""
+        lines.append(f"missing in {place}: {', '.join(missing[:_NAMED]) or 'none'}{more}")
+    for row in found["questions"]:
+        lines += ["", f"{row['question']}  ({row['common']} in both)"]
+        lines += [f"  {a:<40}  {b}".rstrip() for a, b in zip_longest(*row["hits"], fillvalue="")]
+    return lines
+
+
+def _short(value: object) -> str:
+    text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return text if len(text) <= 100 else f"{text[:99]}\u2026"
