@@ -11,8 +11,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.archives import open_archive, parse_xml, read_member
-from aveyb_retrieval.documents.readers.base import Unreadable, about, clean, named, one_line, whole
+from aveyb_retrieval.documents.readers.base import Unreadable, about, clean, named, one_line, some, whole
 from aveyb_retrieval.documents.readers.characters import shifted
+from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +41,7 @@ class Package:
         self._archive = open_archive(data)
         self._names = {name.lower(): name for name in self._archive.namelist()}
         self.lost: list[str] = []
+        self._embedded: set[str] = set()  # files
 
     def part(self, name: str) -> Any | None:
         """Return the root of a part in XML; None where there is none."""
@@ -82,7 +84,9 @@ class Package:
             if relation.get("TargetMode") != "External":
                 target = relation.get("Target") or ""
                 path = target if target.startswith("/") else posixpath.normpath(posixpath.join(folder, target))
-                found[relation.get("Id") or ""] = ((relation.get("Type") or "").rpartition("/")[2], path.lstrip("/"))
+                kind = (relation.get("Type") or "").rpartition("/")[2]
+                found[relation.get("Id") or ""] = kind, path.lstrip("/")
+                self._embedded |= {posixpath.basename(path)} if kind in ("package", "oleObject") else set()
         return found
 
     def related(self, name: str, kind: str) -> list[str]:
@@ -102,7 +106,12 @@ class Package:
     def warning(self, *others: str) -> str:
         """Return what a reader has to say of a file beside its text."""
         lost = f"parts that cannot be read: {'; '.join(map(one_line, self.lost[:5]))}" if self.lost else ""
-        return "; ".join(filter(None, (*others, lost)))
+        return "; ".join(filter(None, (*others, embedded(sorted(self._embedded)), lost)))
+
+
+def embedded(names: list[str]) -> str:
+    """Say which files that a file holds are not read; "" where there are none."""
+    return f"{plural(len(names), 'embedded file')} not read: {some(names)}" if names else ""
 
 
 def is_on(element: Any | None, attribute: str) -> bool:
@@ -199,7 +208,8 @@ _KINDS = {
 
 
 def number_as(kind: str, number: int) -> str:
-    """Write the number of a list's item: "decimal", "lowerLetter", "upperRoman" and the like, as Word names them."""
+    """Write the number of a list's item: "decimal", "lowerLetter" and the like, as Word names them, or "1", "a", "I"."""
+    kind = _SHORT.get(kind, kind)
     if kind in ("lowerLetter", "upperLetter") and 0 < number < 1000:
         letters = chr(ord("a") + (number - 1) % 26) * ((number - 1) // 26 + 1)
         return letters if kind == "lowerLetter" else letters.upper()
@@ -209,6 +219,7 @@ def number_as(kind: str, number: int) -> str:
     return f"{number:02}" if kind == "decimalZero" else str(number)
 
 
+_SHORT = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
 _ROMAN = tuple(
     ("", one, one * 2, one * 3, one + five, five, five + one, five + one * 2, five + one * 3, one + ten)
     for one, five, ten in (("m", "?", "?"), ("c", "d", "m"), ("x", "l", "c"), ("i", "v", "x"))
@@ -247,7 +258,7 @@ def _points(element: Any | None) -> dict[int, str]:
         value = point.find(f"{C}v")
         place = whole(point.get("idx"), -1)
         if value is not None and place >= 0:
-            found[place] = one_line(value.text or "")
+            found[place] = " ".join(filter(None, (one_line(value.text or ""), found.get(place))))  # the outer level first
     if not found:
         found = {place: one_line(value.text or "") for place, value in enumerate(element.iter(f"{C}v"))}
     return found
