@@ -32,6 +32,7 @@ W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _UNREAD = ("del", "moveFrom", "instrText", "delText", "rPr", "pPr", "sectPr", "sdtPr", "tblPr", "trPr", "tcPr", "rt")
 _RUN_STYLE, _HIDING = f"{W}rStyle", {f"{W}vanish", f"{W}color"}
 _SKIPPED = {f"{W}{name}" for name in _UNREAD} | {FALLBACK}
+_DELETED_END, _DELETED_ROW = f"{W}pPr/{W}rPr/{W}del", f"{W}trPr/{W}del"
 _ASIDES = ("footnotes", "endnotes", "comments", "header", "footer")  # parts that stand behind the text, in this order
 _SYMBOLS = str.maketrans(  # of the font Symbol
     "abgdezhqiklmnxoprstufcywABGDEZHQIKLMNXOPRSTUFCYW",
@@ -127,9 +128,13 @@ class _Reader:
 
     def lines(self, top: Any) -> Iterator[str]:
         """The text of all paragraphs and tables below an element, in order; blank lines between paragraphs."""
+        line = _Line()
         for child in top:
             if child.tag == f"{W}p":
-                yield from self._paragraph(child)
+                self._runs(child, line)
+                if child.find(_DELETED_END) is None:  # else the following paragraph goes on here
+                    yield from self._paragraph(child, line)
+                    line = _Line()
             elif child.tag == f"{W}tbl":
                 yield from ("", *self._rows(child), "")
             elif child.tag == f"{M}oMath":
@@ -137,9 +142,7 @@ class _Reader:
             elif isinstance(child.tag, str) and child.tag not in _SKIPPED and not _is_contents(child):
                 yield from self.lines(child)
 
-    def _paragraph(self, paragraph: Any) -> Iterator[str]:
-        line = _Line()
-        self._runs(paragraph, line)
+    def _paragraph(self, paragraph: Any, line: _Line) -> Iterator[str]:
         if text := line.text():
             yield from self._styled(text, paragraph)
         for box in line.boxes:
@@ -152,7 +155,8 @@ class _Reader:
         style_id = _value(paragraph, "pPr", "pStyle")
         style = self._styles.get(style_id, _NO_STYLE)
         name = style.name.lower()
-        if name.startswith("toc "):
+        if name.startswith("toc ") or style.hidden:
+            self._whole.hidden += style.hidden
             return
         listed, depth = _list_of(paragraph)
         if not listed and style.number:
@@ -175,6 +179,8 @@ class _Reader:
         for row in table.iter(f"{W}tr"):
             if next(row.iterancestors(f"{W}tbl")) is not table:
                 continue  # of a table inside, which its cell holds
+            if row.find(_DELETED_ROW) is not None:
+                continue
             cells, column = [], 0
             for cell in row.iter(f"{W}tc"):
                 if next(cell.iterancestors(f"{W}tr")) is not row:
@@ -199,6 +205,9 @@ class _Reader:
                 line.add(math_text(child))
             elif tag == f"{W}ruby":
                 self._ruby(child, line)
+            elif tag == f"{W}ddList":  # of a form
+                options, chosen = child.findall(f"{W}listEntry"), whole(_value(child, "result"))
+                line.add(options[chosen].get(f"{W}val") or "" if chosen < len(options) else "")
             elif tag in (f"{W}txbxContent", *GRAPHICS):
                 line.boxes.append(child)
             elif tag in _SIGNS or tag in (f"{W}t", f"{W}sym"):
@@ -311,9 +320,10 @@ def _styles(root: Any | None) -> dict[str, _Style]:
         )
     for style in found.values():
         above, seen = style.above, 0
-        while above in found and seen < 20 and (style.level is None or not style.number):
+        while above in found and seen < 20:
             style.level = found[above].level if style.level is None else style.level
-            style.number = style.number or found[above].number
+            style.number, style.align = style.number or found[above].number, style.align or found[above].align
+            style.hidden |= found[above].hidden
             above, seen = found[above].above, seen + 1
     return found
 

@@ -56,7 +56,7 @@ _KEPT = {"html", "body", "main", "article"}  # these are never dropped for a cla
 _TYPED = {"", "text", "search", "email", "number", "tel", "url", "date", "time", "month", "week", "datetime-local"}
 _HIDDEN_STYLE = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse))", re.IGNORECASE)
 _SHIFT_STYLE = re.compile(r"(?:^|;)\s*vertical-align\s*:\s*(su[pb])(?:er)?\b", re.IGNORECASE)
-_MATH = {"msup": "^", "msub": "_", "mfrac": "/", "mover": " ", "munder": " ", "mroot": " ", "msubsup": " ", "munderover": " "}
+_MATH = {"msup": "^", "msub": "_", "mfrac": "/", "mover": " ", "munder": " ", "mroot": " ", "msubsup": " "}
 
 _META = re.compile(rb"<meta[^<>]+charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 _XML = re.compile(rb"\s*<\?xml[^<>]+encoding\s*=\s*[\"']([\w.:-]+)")
@@ -163,7 +163,7 @@ def _begin(node: LexborNode, tag: str, writer: _Writer) -> None:
         writer.tables.append(_Table(node, len(writer.tables)))
     elif tag in _CELLS:
         writer.enter_cell(node)
-    elif tag in _APART:
+    elif _is_apart(node, tag):
         writer.add(" ")
         writer.add(_typed(node) if tag == "input" else "")
     elif tag == "ruby":
@@ -186,7 +186,7 @@ def _leave(node: LexborNode, writer: _Writer) -> None:
         writer.leave_cell()
     elif tag == "tr":
         writer.leave_row()
-    elif tag in _APART:
+    elif _is_apart(node, tag):
         writer.add(" ")
     elif tag == "ruby":
         writer.write_readings()
@@ -204,6 +204,11 @@ def _shift(node: LexborNode, tag: str) -> str:
         return "sup"
     style = _SHIFT_STYLE.search(attributes.get("style") or "")
     return style[1].lower() if style else ""
+
+
+def _is_apart(node: LexborNode, tag: str) -> bool:
+    """Whether an element is never one word with what stands beside it: a field, a name of an equation."""
+    return tag in _APART or (tag in ("mi", "mtext") and len(node.text(strip=True)) > 1)
 
 
 def _numbers(node: LexborNode) -> tuple[str, int, int]:

@@ -208,7 +208,7 @@ _KINDS = {
 
 
 def number_as(kind: str, number: int) -> str:
-    """Write the number of a list's item: "decimal", "lowerLetter" and the like, as Word names them, or "1", "a", "I"."""
+    """Write the number of a list's item: "decimal", "lowerLetter" and the like, as Word has it, or "1", "a", "I"."""
     kind = _SHORT.get(kind, kind)
     if kind in ("lowerLetter", "upperLetter") and 0 < number < 1000:
         letters = chr(ord("a") + (number - 1) % 26) * ((number - 1) // 26 + 1)
@@ -258,7 +258,7 @@ def _points(element: Any | None) -> dict[int, str]:
         value = point.find(f"{C}v")
         place = whole(point.get("idx"), -1)
         if value is not None and place >= 0:
-            found[place] = " ".join(filter(None, (one_line(value.text or ""), found.get(place))))  # the outer level first
+            found[place] = one_line(f"{value.text or ''} {found.get(place, '')}")  # of some levels the outer one first
     if not found:
         found = {place: one_line(value.text or "") for place, value in enumerate(element.iter(f"{C}v"))}
     return found

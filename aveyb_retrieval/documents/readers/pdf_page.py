@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cmath
 import ctypes
+import html
 import math
 import os
 import re
@@ -27,7 +28,7 @@ _WIDE = re.compile(r"(?<!\w)[^\W\d_]\w*(?:-\w+)+")  # words with a hyphen that n
 # What may be raised or lowered: digits behind a letter, a digit, or a stop; each maybe on a line of its own.
 _MARK = re.compile(
     r"(?<=[\w.,;:)\]\u201d\u2019\"])(?:\r?\n)?"
-    r"((?:[-+\u2212\u2013]?\d{1,4})(?:, ?\d{1,3})*|[*†‡§]{1,3}|st|nd|rd|th)(?![^\W\d_])"
+    r"((?:[-+\u2212\u2013]?\d{1,4})(?:, ?\d{1,3})*|[*†‡§]{1,3}|[a-z](?:,[a-z\d*†‡§])+|st|nd|rd|th)(?![^\W\d_])"
 )
 _NUMBER = re.compile(r"\d{2,}")
 _SMALL = 0.85  # of the size of the characters before: a mark is smaller
@@ -39,7 +40,8 @@ _LONGEST_VALUE = 1 << 20  # characters of a value of a form
 
 _TEXT_FIELDS = (4, 5, 6)  # FPDF_FORMFIELD_COMBOBOX, LISTBOX, TEXTFIELD
 _BOXES = (2, 3)  # FPDF_FORMFIELD_CHECKBOX, RADIOBUTTON
-_WIDGET, _POPUP, _LINK = 20, 16, 2  # FPDF_ANNOT_...
+_WIDGET, _FILE, _POPUP, _LINK = 20, 17, 16, 2  # FPDF_ANNOT_...
+_TAG = re.compile(r"<[^<>]*>")
 _HIDDEN = 2 | 32  # FPDF_ANNOT_FLAG_HIDDEN, NOVIEW
 
 
@@ -207,8 +209,8 @@ def words_with_hyphen(text: str) -> set[str]:
     return {word.lower() for word in _WIDE.findall(text)} if "-" in text else set()
 
 
-def notes_and_fields(page: pypdfium2.PdfPage, form: Any | None) -> Iterator[str]:
-    """What is typed and chosen in the form on a page, and the notes on it: one line each."""
+def notes_and_fields(page: pypdfium2.PdfPage, form: Any | None, files: list[str]) -> Iterator[str]:
+    """What is typed and chosen in the form on a page, and the notes on it, a line each; `files` gets attached ones."""
     raw = _calls()
     for number in range(raw.FPDFPage_GetAnnotCount(page)):
         annotation = raw.FPDFPage_GetAnnot(page, number)
@@ -218,8 +220,11 @@ def notes_and_fields(page: pypdfium2.PdfPage, form: Any | None) -> Iterator[str]
             kind = raw.FPDFAnnot_GetSubtype(annotation)
             if kind in (_POPUP, _LINK) or raw.FPDFAnnot_GetFlags(annotation) & _HIDDEN:
                 continue
+            if kind == _FILE and (attached := raw.FPDFAnnot_GetFileAttachment(annotation)):
+                files.append(one_line(_filled(raw.FPDFAttachment_GetName, attached)))
             if kind != _WIDGET:
-                yield clean(_filled(raw.FPDFAnnot_GetStringValue, annotation, b"Contents")).strip()
+                plain, rich = (_filled(raw.FPDFAnnot_GetStringValue, annotation, key) for key in (b"Contents", b"RC"))
+                yield clean(plain or html.unescape(_TAG.sub(" ", rich))).strip()
             elif form is not None:
                 yield _field(form, annotation)
         finally:
