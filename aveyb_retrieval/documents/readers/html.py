@@ -55,6 +55,7 @@ _HELD = ("sup", "sub", "rt")  # what is not written where it stands
 _KEPT = {"html", "body", "main", "article"}  # these are never dropped for a class
 _TYPED = {"", "text", "search", "email", "number", "tel", "url", "date", "time", "month", "week", "datetime-local"}
 _HIDDEN_STYLE = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse))", re.IGNORECASE)
+_MOVED = re.compile(r"vertical-align|noteref", re.IGNORECASE)  # without it nothing is raised but by its tag
 _SHIFT_STYLE = re.compile(r"(?:^|;)\s*vertical-align\s*:\s*(su[pb])(?:er)?\b", re.IGNORECASE)
 _MATH = {"msup": "^", "msub": "_", "mfrac": "/", "mover": " ", "munder": " ", "mroot": " ", "msubsup": " "}
 
@@ -84,14 +85,15 @@ def read_html(data: bytes, encoding: str | None, *, declared: str | None = None)
     tree = LexborHTMLParser(_EMPTY.sub(r"<\1\2></\1>", text))
     if tree.root is None:
         return FileText("", "")
-    found = _shown(tree, hidden_too=False) or _shown(tree, hidden_too=True)
+    moved = _MOVED.search(text) is not None
+    found = _shown(tree, moved, hidden_too=False) or _shown(tree, moved, hidden_too=True)
     title = tree.css_first("head title") or tree.css_first("h1")
     return FileText(one_line(title.text() if title is not None else ""), found)
 
 
-def _shown(tree: LexborHTMLParser, *, hidden_too: bool) -> str:
+def _shown(tree: LexborHTMLParser, moved: bool, *, hidden_too: bool) -> str:
     """The text of a page; with what is hidden where nothing else is there: a page that was saved behind a dialog."""
-    writer = _Writer(tree, hidden_too)
+    writer = _Writer(tree, moved, hidden_too)
     tops = [
         main
         for main in tree.css("main, [role=main]")
@@ -168,7 +170,7 @@ def _begin(node: LexborNode, tag: str, writer: _Writer) -> None:
         writer.add(_typed(node) if tag == "input" else "")
     elif tag == "ruby":
         writer.readings.append([])
-    elif _shift(node, tag):
+    elif _shift(node, tag, writer):
         writer.hold()
 
 
@@ -190,16 +192,16 @@ def _leave(node: LexborNode, writer: _Writer) -> None:
         writer.add(" ")
     elif tag == "ruby":
         writer.write_readings()
-    elif shift := _shift(node, tag):
+    elif shift := _shift(node, tag, writer):
         writer.release(shift)
     writer.gap(_GAPS.get(tag, 0))
 
 
-def _shift(node: LexborNode, tag: str) -> str:
+def _shift(node: LexborNode, tag: str, writer: _Writer) -> str:
     """Return "sup", "sub" or "rt" where text does not stand where it is written: by tag, style, or as a mark."""
-    if tag in _HELD:
-        return tag
-    attributes = node.attributes if tag in ("a", "span") else {}
+    if tag in _HELD or not writer.moved or tag not in ("a", "span"):
+        return tag if tag in _HELD else ""
+    attributes = node.attributes
     if "noteref" in f"{attributes.get('epub:type')} {attributes.get('role')}":
         return "sup"
     style = _SHIFT_STYLE.search(attributes.get("style") or "")
@@ -336,8 +338,8 @@ class _Table:
 class _Writer:
     """A text that grows: blanks are merged as a browser does, gaps between blocks are lines."""
 
-    def __init__(self, tree: LexborHTMLParser, hidden_too: bool) -> None:
-        self.hidden_too = hidden_too
+    def __init__(self, tree: LexborHTMLParser, moved: bool, hidden_too: bool) -> None:
+        self.moved, self.hidden_too = moved, hidden_too
         self.has_math = tree.css_first("math") is not None
         self.preformatted = 0
         self.tables: list[_Table] = []

@@ -42,6 +42,7 @@ class Package:
         self._names = {name.lower(): name for name in self._archive.namelist()}
         self.lost: list[str] = []
         self._embedded: set[str] = set()  # files
+        self._relations: dict[str, dict[str, tuple[str, str]]] = {}
 
     def part(self, name: str) -> Any | None:
         """Return the root of a part in XML; None where there is none."""
@@ -77,9 +78,11 @@ class Package:
 
     def relations(self, name: str) -> dict[str, tuple[str, str]]:
         """Return the relations of a part: the kind and the name of another part by an id; "" is that of the package."""
+        if name in self._relations:
+            return self._relations[name]
         folder, _, base = name.rpartition("/")
         root = self.part(posixpath.join(folder, "_rels", f"{base}.rels"))
-        found = {}
+        found = self._relations[name] = {}
         for relation in () if root is None else root.iter(_RELATION):
             if relation.get("TargetMode") != "External":
                 target = relation.get("Target") or ""

@@ -212,7 +212,13 @@ class _Reader:
         column = 0
         for cell in row.iterchildren(f"{_TABLE}table-cell", f"{_TABLE}covered-table-cell"):
             count = _count(cell, f"{_TABLE}number-columns-repeated")
-            text = one_line(" ".join(self.lines(cell)))
+            first = cell[0] if len(cell) == 1 else None
+            if (
+                first is not None and first.tag == f"{_TEXT}p" and not len(first) and not self._hidden_styles
+            ):  # most cells
+                text = one_line(first.text or "")
+            else:
+                text = one_line(" ".join(self.lines(cell)))
             if not text and cell.find(f"{_TEXT}p") is None:  # of a program that writes values only
                 values = (cell.get(f"{_OFFICE}{name}value") for name in ("string-", "date-", "time-", "boolean-", ""))
                 text = one_line(next(filter(None, values), ""))
@@ -313,7 +319,8 @@ def _rows_of(table: Any) -> Iterator[Any]:
 
 
 def _count(element: Any, attribute: str) -> int:
-    return max(1, whole(element.get(attribute), 1, most=_MOST_REPEATED))
+    value = element.get(attribute)
+    return 1 if value is None else max(1, whole(value, 1, most=_MOST_REPEATED))
 
 
 def read_ods(data: bytes, longest: int) -> FileText:
