@@ -256,7 +256,7 @@ def _points(element: Any | None) -> dict[int, str]:
     """The texts of a chart's points by their places; a chart keeps them beside the sheet that they come from."""
     if element is None:
         return {}
-    found = {}
+    found: dict[int, str] = {}
     for point in element.iter(f"{C}pt"):
         value = point.find(f"{C}v")
         place = whole(point.get("idx"), -1)

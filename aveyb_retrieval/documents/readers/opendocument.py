@@ -212,11 +212,9 @@ class _Reader:
         column = 0
         for cell in row.iterchildren(f"{_TABLE}table-cell", f"{_TABLE}covered-table-cell"):
             count = _count(cell, f"{_TABLE}number-columns-repeated")
-            first = cell[0] if len(cell) == 1 else None
-            if (
-                first is not None and first.tag == f"{_TEXT}p" and not len(first) and not self._hidden_styles
-            ):  # most cells
-                text = one_line(first.text or "")
+            is_plain = len(cell) == 1 and cell[0].tag == f"{_TEXT}p" and not len(cell[0]) and not self._hidden_styles
+            if is_plain:  # as most are
+                text = one_line(cell[0].text or "")
             else:
                 text = one_line(" ".join(self.lines(cell)))
             if not text and cell.find(f"{_TEXT}p") is None:  # of a program that writes values only

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _DIVIDED = re.compile(r"[\x02\u00ad\ufffe](?:\r?\n)?[ \t]*")  # PDFium's sign at the end of a line
 _NUMBER_DIVIDED = re.compile(r"(?<=\d-)\r?\n(?=\d)")  # "2019-", "2020"
 _WIDE = re.compile(r"(?<!\w)[^\W\d_]\w*(?:-\w+)+")  # words with a hyphen that no line's end divides
-# What may be raised or lowered behind a letter, a digit, or a stop, maybe on a line of its own. Each begins with what is
-# rare in a text, so that most of it is passed over quickly.
+# What may be raised or lowered behind a letter, a digit, or a stop, maybe on a line of its own. Each begins with what
+# is rare in a text, so that most of it is passed over quickly.
 _MARK = re.compile(
     r"[-+\u2212\u20130-9*†‡§](?:(?<=[0-9])[0-9]{0,3}(?:, ?[0-9]{1,3})*|(?<=[^0-9*†‡§])[0-9]{1,4}(?:, ?[0-9]{1,3})*|"
     r"(?<=[*†‡§])[*†‡§]{0,2})(?![^\W\d_])"
@@ -214,9 +214,7 @@ def join_words(text: str, known: set[str]) -> str:
 
 def words_with_hyphen(text: str) -> set[str]:
     """Return the words of a text that hold a hyphen within a line, in lower case."""
-    return (
-        {word.lower() for part in text.split() if "-" in part for word in _WIDE.findall(part)} if "-" in text else set()
-    )
+    return {word.lower() for part in text.split() if "-" in part for word in _WIDE.findall(part)}
 
 
 def notes_and_fields(page: pypdfium2.PdfPage, form: Any | None, files: list[str]) -> Iterator[str]:
