@@ -213,10 +213,7 @@ class _Reader:
         for cell in row.iterchildren(f"{_TABLE}table-cell", f"{_TABLE}covered-table-cell"):
             count = _count(cell, f"{_TABLE}number-columns-repeated")
             is_plain = len(cell) == 1 and cell[0].tag == f"{_TEXT}p" and not len(cell[0]) and not self._hidden_styles
-            if is_plain:  # as most are
-                text = one_line(cell[0].text or "")
-            else:
-                text = one_line(" ".join(self.lines(cell)))
+            text = one_line((cell[0].text or "") if is_plain else " ".join(self.lines(cell)))
             if not text and cell.find(f"{_TEXT}p") is None:  # of a program that writes values only
                 values = (cell.get(f"{_OFFICE}{name}value") for name in ("string-", "date-", "time-", "boolean-", ""))
                 text = one_line(next(filter(None, values), ""))
@@ -259,15 +256,16 @@ class _Reader:
     def _object(self, reference: Any, parts: list[str]) -> None:
         """Read an equation, or a chart or another document, which stands behind the paragraph."""
         name = posixpath.normpath(reference.get(_LINK) or "").lstrip("/")
+        if name in self._objects:  # read once, however often it is named
+            return
+        self._objects.add(name)
         root = _part(self._archive, f"{name}/content.xml")
         if root is None:
             self.embedded.append(posixpath.basename(name))
-        elif name not in self._objects:
-            self._objects.add(name)
-            if root.tag == _MATH:
-                parts.append(_math_text(root))
-            else:
-                self._boxes.append(root)
+        elif root.tag == _MATH:
+            parts.append(_math_text(root))
+        else:
+            self._boxes.append(root)
 
     def _styles_of(self, element: Any) -> list[str]:
         styles = [element.get(f"{_TEXT}style-name") or ""]
