@@ -423,19 +423,21 @@ def files() -> str:
     """Return the table of files.json: a folder of 300 files, beside markitdown and unstructured."""
     found = results("files.json")
     names = ["ours", *found["peers"]]
-    rows, sums = [], {name: [0, 0.0, 0, 0] for name in names}
+    rows, sums = [], {name: [0, 0.0, 0, 0, 0] for name in names}
     for kind, row in sorted(found["readers"].items()):
         cells: dict[str, tuple[str, ...]] = {}
         for name in names:
             one = row["readers"][name]
             right = f"{one['right'] / row['truth']:.3f}" if row["truth"] else ""
-            cells[name] = (str(one["read"]), right, f"{one['seconds'] / row['files']:.2f}")
-            for place, value in enumerate((one["read"], one["seconds"], one["right"], row["truth"])):
+            lost = f"{one['words lost']:,}" if row["truth"] else ""
+            cells[name] = (str(one["read"]), right, lost, f"{one['seconds'] / row['files']:.2f}")
+            values = one["read"], one["seconds"], one["right"], row["truth"], one["words lost"]
+            for place, value in enumerate(values):
                 sums[name][place] += value
-        rows.append([kind, str(row["files"]), *(" / ".join(cells[name][i] for name in names) for i in range(3))])
+        rows.append([kind, str(row["files"]), *(" / ".join(cells[name][i] for name in names) for i in range(4))])
     total = sum(row["files"] for row in found["readers"].values())
-    ends = [[f"{s[0]}", f"{s[2] / s[3]:.3f}", f"{s[1]:.0f} in all"] for s in sums.values()]
-    rows.append(["all", str(total), *(" / ".join(end[i] for end in ends) for i in range(3))])
+    ends = [[f"{s[0]}", f"{s[2] / s[3]:.3f}", f"{s[4]:,}", f"{s[1]:.0f} in all"] for s in sums.values()]
+    rows.append(["all", str(total), *(" / ".join(end[i] for end in ends) for i in range(4))])
     rows = [[cell if cell.strip(" /") else "" for cell in row] for row in rows]
     build, pages, sync = found["build"], found["pages"], found["sync"]
     versions = ", ".join(f"{name} {version}" for name, version in found["peers"].items())
@@ -445,9 +447,10 @@ def files() -> str:
             "(`benchmarks/cpu/files.py`, `make_files.py`).",
             f"Each cell: this package / {' / '.join(found['peers'])} ({versions}).",
             "A character is right if its word stands in a run of three that the reader found, too; of HTML pages",
-            "that were found the text is unknown. Seconds are of the processor, for one file, on a busy machine.",
+            "that were found the text is unknown. A word is lost if the reader's text has it less often than the file.",
+            "Seconds are of the processor, for one file, on a busy machine.",
             "",
-            table(["kind", "files", "read", "right characters", "seconds a file"], rows),
+            table(["kind", "files", "read", "right characters", "words lost", "seconds a file"], rows),
             "",
             f"Building the index of them in one command took {build['cpu_seconds']:.0f} s of processor time for "
             f"{build['tokens']:,} tokens; {build['rejected']} files were",

@@ -45,6 +45,21 @@ def _ods(inside: str) -> bytes:
     return make_zip({"content.xml": f"<office:document-content {names}>{body}</office:document-content>".encode()})
 
 
+def _odt(inside: str, *others: str) -> bytes:
+    """A text of LibreOffice; the other parts are the same text, so that each refers to itself."""
+    names = " ".join(
+        f'xmlns:{prefix}="urn:oasis:names:tc:opendocument:xmlns:{name}:1.0"'
+        for prefix, name in {"office": "office", "text": "text", "form": "form", "draw": "drawing"}.items()
+    )
+    body = f"<office:body><office:text>{inside}</office:text></office:body>"
+    link = 'xmlns:xlink="http://www.w3.org/1999/xlink"'
+    content = f"<office:document-content {names} {link}>{body}</office:document-content>".encode()
+    return make_zip(dict.fromkeys(("content.xml", *others), content))
+
+
+_STYLED = "<w:p><w:pPr><w:pStyle w:val='5000'/></w:pPr><w:r><w:t>x</w:t></w:r></w:p>" * 2_000
+_STYLES = (f"<w:style w:styleId='{n}'><w:basedOn w:val='{(n + 1) % 9999}'/></w:style>" for n in range(9999))
+_CHAIN = f"<w:styles {NAMES}>{''.join(_STYLES)}</w:styles>"
 _WIDE = "<w:tr><w:tc><w:tcPr><w:gridSpan w:val='999999999'/></w:tcPr><w:p/></w:tc></w:tr>"
 _SAME = "<w:p><w:r><w:drawing><c:chart r:id='chart'/></w:drawing></w:r></w:p>"
 _REPEAT = (
@@ -70,6 +85,14 @@ COSTLY = {
     + b"".join(b"--b\nContent-Type: text/plain\n\n" + b"word%d " % n * 50 + b"\n" for n in range(300)) + b"--b--",
     "boundary.eml": b"From: a@b\nContent-Type: multipart/mixed; boundary=x\n\n--y" + b" " * 100_000 + b"z\n" * 1000,
     "super.rtf": b"{\\rtf1 " + b"{\\super 1" * 5_000 + b"}" * 5_000 + b"}",
+    "hidden.rtf": b"{\\rtf1 " + b"{\\v x\\deleted y" * 20_000 + b"}" * 20_000 + b"}",
+    "boxes.rtf": b"{\\rtf1 " + b"{\\shp{\\shptxt x}}" * 300 + b"}",
+    "lists.html": b"<ol reversed><li>" * 20_000 + b"x",
+    "items.html": b"<ol reversed>" + b"<li value=999999999999>x" * 50_000,
+    "objects.odt": _odt("<draw:frame><draw:object xlink:href='./A'/></draw:frame>" * 3_000, "A/content.xml"),
+    "lists.odt": _odt("<text:list><text:list-item>" * 100 + "<text:p/>" + "</text:list-item></text:list>" * 100),
+    "forms.odt": _odt("<office:forms>" + "<form:text form:current-value='x'/>" * 50_000 + "</office:forms>"),
+    "styles.docx": word(_STYLED, {"word/styles.xml": _CHAIN}, styles="styles.xml"),
     "notes.rtf": b"{\\rtf1 " + b"{\\footnote x}" * 300 + b"}",
     "times.srt": b"1\n00:00:01,000 --> 00:00:02,000\n" * 5_000,
     "quote.csv": b'a,"' + b"x\n" * 200_000,

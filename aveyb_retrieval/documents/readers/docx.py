@@ -32,13 +32,17 @@ W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _UNREAD = ("del", "moveFrom", "instrText", "delText", "rPr", "pPr", "sectPr", "sdtPr", "tblPr", "trPr", "tcPr", "rt")
 _RUN_STYLE, _HIDING = f"{W}rStyle", {f"{W}vanish", f"{W}color"}
 _SKIPPED = {f"{W}{name}" for name in _UNREAD} | {FALLBACK}
+_PROPERTIES, _RUN, _STYLE, _NUMBERS, _OUTLINE, _DELETED = (
+    f"{W}{name}" for name in ("pPr", "rPr", "pStyle", "numPr", "outlineLvl", "del")
+)
+_DELETED_ROW = f"{W}trPr/{W}del"
 _ASIDES = ("footnotes", "endnotes", "comments", "header", "footer")  # parts that stand behind the text, in this order
 _SYMBOLS = str.maketrans(  # of the font Symbol
     "abgdezhqiklmnxoprstufcywABGDEZHQIKLMNXOPRSTUFCYW",
     "αβγδεζηθικλμνξοπρστυφχψωΑΒΓΔΕΖΗΘΙΚΛΜΝΞΟΠΡΣΤΥΦΧΨΩ",
 )
 _CHECKS = {"Wingdings": {0xFE: "☒", 0xFD: "☒", 0xFC: "✓", 0xA8: "☐", 0x6F: "☐"}}
-_MOST_COLUMNS = 1000  # of a table
+_MOST_COLUMNS, _MOST_STYLES = 1000, 20  # of a table, and one based on the other
 
 
 def read_docx(data: bytes) -> FileText:
@@ -69,14 +73,13 @@ def read_docx(data: bytes) -> FileText:
 @dataclass
 class _Style:
     name: str
-    above: str
     level: int | None
     number: str = ""  # the id of its list; "" where it has none
     align: str = ""  # "superscript" or "subscript"
     hidden: bool = False
 
 
-_NO_STYLE = _Style("", "", None)
+_NO_STYLE = _Style("", None)
 
 
 @dataclass
@@ -109,7 +112,7 @@ class _Reader:
         self._package, self._relations, self._whole, self.hidden = package, package.relations(name), whole or self, 0
         if whole is None:
             related = dict(self._relations.values())
-            self._styles = _styles(package.part(related.get("styles", "word/styles.xml")))
+            self._styles = _Styles(package.part(related.get("styles", "word/styles.xml")))
             self._numbering = Numbering(package.part(related.get("numbering", "word/numbering.xml")))
         else:
             self._styles, self._numbering = whole._styles, whole._numbering
@@ -127,9 +130,15 @@ class _Reader:
 
     def lines(self, top: Any) -> Iterator[str]:
         """The text of all paragraphs and tables below an element, in order; blank lines between paragraphs."""
+        line = _Line()
         for child in top:
             if child.tag == f"{W}p":
-                yield from self._paragraph(child)
+                self._runs(child, line)
+                properties = child.find(_PROPERTIES)
+                own = {} if properties is None else {inner.tag: inner for inner in properties}
+                if _RUN not in own or own[_RUN].find(_DELETED) is None:  # else the following paragraph goes on here
+                    yield from self._paragraph(child, line, own)
+                    line = _Line()
             elif child.tag == f"{W}tbl":
                 yield from ("", *self._rows(child), "")
             elif child.tag == f"{M}oMath":
@@ -137,28 +146,27 @@ class _Reader:
             elif isinstance(child.tag, str) and child.tag not in _SKIPPED and not _is_contents(child):
                 yield from self.lines(child)
 
-    def _paragraph(self, paragraph: Any) -> Iterator[str]:
-        line = _Line()
-        self._runs(paragraph, line)
+    def _paragraph(self, paragraph: Any, line: _Line, own: dict[str, Any]) -> Iterator[str]:
         if text := line.text():
-            yield from self._styled(text, paragraph)
+            yield from self._styled(text, paragraph, own)
         for box in line.boxes:
             if box.tag == f"{W}txbxContent":
                 yield from self.lines(box)
             else:
                 yield from ("", *graphic_lines(box, self._relations, self._package), "")
 
-    def _styled(self, text: str, paragraph: Any) -> Iterator[str]:
-        style_id = _value(paragraph, "pPr", "pStyle")
-        style = self._styles.get(style_id, _NO_STYLE)
+    def _styled(self, text: str, paragraph: Any, own: dict[str, Any]) -> Iterator[str]:
+        style_id = own[_STYLE].get(f"{W}val") or "" if _STYLE in own else ""
+        style = self._styles.get(style_id)
         name = style.name.lower()
-        if name.startswith("toc "):
+        if name.startswith("toc ") or style.hidden:
+            self._whole.hidden += style.hidden
             return
-        listed, depth = _list_of(paragraph)
+        listed, depth = _list_of(paragraph) if _NUMBERS in own else ("", 0)
         if not listed and style.number:
             listed, depth = style.number, self._numbering.level_of(style.number, style_id)
         number = self._numbering.next(listed, depth) if listed not in ("", "0") else None
-        level = _level(paragraph)
+        level = _level(paragraph) if _OUTLINE in own else None
         level = 1 if name == "title" else style.level if level is None else level
         words = f"{number} {text}" if number and number != "-" else text
         if level is not None and level <= 9:  # 10 is the level of body text
@@ -175,6 +183,8 @@ class _Reader:
         for row in table.iter(f"{W}tr"):
             if next(row.iterancestors(f"{W}tbl")) is not table:
                 continue  # of a table inside, which its cell holds
+            if row.find(_DELETED_ROW) is not None:
+                continue
             cells, column = [], 0
             for cell in row.iter(f"{W}tc"):
                 if next(cell.iterancestors(f"{W}tr")) is not row:
@@ -199,6 +209,9 @@ class _Reader:
                 line.add(math_text(child))
             elif tag == f"{W}ruby":
                 self._ruby(child, line)
+            elif tag == f"{W}ddList":  # of a form
+                options, chosen = child.findall(f"{W}listEntry"), whole(_value(child, "result"))
+                line.add(options[chosen].get(f"{W}val") or "" if chosen < len(options) else "")
             elif tag in (f"{W}txbxContent", *GRAPHICS):
                 line.boxes.append(child)
             elif tag in _SIGNS or tag in (f"{W}t", f"{W}sym"):
@@ -215,7 +228,7 @@ class _Reader:
         self._runs(run, inside)
         text = "".join(inside.parts)
         own = {child.tag: child.get(f"{W}val") or "" for child in properties}
-        style = self._styles.get(own[_RUN_STYLE], _NO_STYLE) if _RUN_STYLE in own else _NO_STYLE
+        style = self._styles.get(own[_RUN_STYLE]) if _RUN_STYLE in own else _NO_STYLE
         if (style.hidden or not own.keys().isdisjoint(_HIDING)) and text.strip() and _is_hidden(run, properties, style):
             self._whole.hidden += 1
             return
@@ -290,32 +303,37 @@ def _level(element: Any) -> int | None:
 
 def _list_of(element: Any) -> tuple[str, int]:
     """The id of the list that a paragraph or a style belongs to, "" without one, and the level."""
-    path = "pPr", "numPr"
-    return _value(element, *path, "numId"), whole(_value(element, *path, "ilvl"), most=_LEVELS - 1)
+    listed = _value(element, "pPr", "numPr", "numId")
+    return listed, whole(_value(element, "pPr", "numPr", "ilvl"), most=_LEVELS - 1) if listed else 0
 
 
-def _styles(root: Any | None) -> dict[str, _Style]:
-    """The styles by their ids, each with what it has from the styles that it is based on."""
-    found: dict[str, _Style] = {}
-    for element in () if root is None else root.iterfind(f"{W}style"):
-        name = _value(element, "name")
+class _Styles:
+    """The styles of a document by their ids, each with what it has from the styles that it is based on."""
+
+    def __init__(self, root: Any | None) -> None:
+        styles = () if root is None else root.iterfind(f"{W}style")
+        self._elements = {element.get(f"{W}styleId") or "": element for element in styles}
+        self._found: dict[str, _Style] = {}
+
+    def get(self, identity: str, depth: int = 0) -> _Style:
+        """Return a style; one without properties where there is none, or it is based on itself."""
+        if (found := self._found.get(identity)) is not None:
+            return found
+        element = self._elements.get(identity)
+        if element is None or depth > _MOST_STYLES:
+            return _NO_STYLE
+        name, above = _value(element, "name"), self.get(_value(element, "basedOn"), depth + 1)
         kind, _, number = name.lower().partition(" ")
         level = whole(number, -1, 99) if kind == "heading" else -1
-        found[element.get(f"{W}styleId") or ""] = _Style(
+        own = level if level >= 0 else _level(element)
+        self._found[identity] = _Style(
             name,
-            _value(element, "basedOn"),
-            level if level >= 0 else _level(element),
-            _list_of(element)[0],
-            _value(element, "rPr", "vertAlign"),
-            is_on(element.find(f"{W}rPr/{W}vanish"), f"{W}val"),
+            above.level if own is None else own,
+            _list_of(element)[0] or above.number,
+            _value(element, "rPr", "vertAlign") or above.align,
+            above.hidden or is_on(element.find(f"{W}rPr/{W}vanish"), f"{W}val"),
         )
-    for style in found.values():
-        above, seen = style.above, 0
-        while above in found and seen < 20 and (style.level is None or not style.number):
-            style.level = found[above].level if style.level is None else style.level
-            style.number = style.number or found[above].number
-            above, seen = found[above].above, seen + 1
-    return found
+        return self._found[identity]
 
 
 def _is_contents(control: Any) -> bool:

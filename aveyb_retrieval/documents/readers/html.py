@@ -19,6 +19,7 @@ from aveyb_retrieval.documents.readers.base import (
     whole,
 )
 from aveyb_retrieval.documents.readers.characters import decode, marked, python_encoding, shifted
+from aveyb_retrieval.documents.readers.ooxml import number_as
 
 if TYPE_CHECKING:
     import zipfile
@@ -32,10 +33,11 @@ _DROPPED = {
 }  # fmt: skip
 _DROPPED_ROLES = {"navigation", "search", "banner", "contentinfo", "menu", "menubar", "toolbar"}
 _DROPPED_CLASSES = {
-    "nav", "navbar", "navigation", "navheader", "navfooter", "nav-panel", "sphinxsidebar", "breadcrumb", "breadcrumbs",
-    "headerlink", "skip-link",
+    "navbar", "navheader", "navfooter", "nav-panel", "sphinxsidebar", "breadcrumb", "breadcrumbs", "headerlink",
+    "skip-link",
 }  # fmt: skip
-_MAYBE_LINKS = {"sidebar", "related"}  # links of a site, or a box in a text, as DocBook has it
+_MAYBE_LINKS = {"sidebar", "related", "nav", "navigation"}  # links of a site, or a box or a section of a text
+_NOTES = re.compile(r"\b(?:foot|end|rear)notes?\b")  # of books: what an element is for
 _HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 _PARAGRAPHS = {
     "p", "ul", "ol", "dl", "table", "blockquote", "figure", "section", "article", "main", "pre", "hr", "details",
@@ -53,8 +55,9 @@ _HELD = ("sup", "sub", "rt")  # what is not written where it stands
 _KEPT = {"html", "body", "main", "article"}  # these are never dropped for a class
 _TYPED = {"", "text", "search", "email", "number", "tel", "url", "date", "time", "month", "week", "datetime-local"}
 _HIDDEN_STYLE = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse))", re.IGNORECASE)
+_MOVED = re.compile(r"vertical-align|noteref", re.IGNORECASE)  # without it nothing is raised but by its tag
 _SHIFT_STYLE = re.compile(r"(?:^|;)\s*vertical-align\s*:\s*(su[pb])(?:er)?\b", re.IGNORECASE)
-_MATH = {"msup": "^", "msub": "_", "mfrac": "/", "mover": " ", "munder": " ", "mroot": " "}
+_MATH = {"msup": "^", "msub": "_", "mfrac": "/", "mover": " ", "munder": " ", "mroot": " ", "msubsup": " "}
 
 _META = re.compile(rb"<meta[^<>]+charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 _XML = re.compile(rb"\s*<\?xml[^<>]+encoding\s*=\s*[\"']([\w.:-]+)")
@@ -82,14 +85,15 @@ def read_html(data: bytes, encoding: str | None, *, declared: str | None = None)
     tree = LexborHTMLParser(_EMPTY.sub(r"<\1\2></\1>", text))
     if tree.root is None:
         return FileText("", "")
-    found = _shown(tree, hidden_too=False) or _shown(tree, hidden_too=True)
+    moved = _MOVED.search(text) is not None
+    found = _shown(tree, moved, hidden_too=False) or _shown(tree, moved, hidden_too=True)
     title = tree.css_first("head title") or tree.css_first("h1")
     return FileText(one_line(title.text() if title is not None else ""), found)
 
 
-def _shown(tree: LexborHTMLParser, *, hidden_too: bool) -> str:
+def _shown(tree: LexborHTMLParser, moved: bool, *, hidden_too: bool) -> str:
     """The text of a page; with what is hidden where nothing else is there: a page that was saved behind a dialog."""
-    writer = _Writer(tree, hidden_too)
+    writer = _Writer(tree, moved, hidden_too)
     tops = [
         main
         for main in tree.css("main, [role=main]")
@@ -152,19 +156,21 @@ def _begin(node: LexborNode, tag: str, writer: _Writer) -> None:
     if tag in _HEADINGS:
         writer.begin(_HEADINGS[tag])
     elif tag == "li":
-        writer.begin("- ")
+        writer.begin(writer.item(node.attributes.get("value")))
+    elif tag in ("ol", "ul"):
+        writer.lists.append(_numbers(node) if tag == "ol" else None)
     elif tag == "pre":
         writer.preformatted += 1
     elif tag == "table":
         writer.tables.append(_Table(node, len(writer.tables)))
     elif tag in _CELLS:
         writer.enter_cell(node)
-    elif tag in _APART:
+    elif _is_apart(node, tag):
         writer.add(" ")
         writer.add(_typed(node) if tag == "input" else "")
     elif tag == "ruby":
         writer.readings.append([])
-    elif _shift(node, tag):
+    elif _shift(node, tag, writer):
         writer.hold()
 
 
@@ -176,28 +182,43 @@ def _leave(node: LexborNode, writer: _Writer) -> None:
         writer.preformatted -= 1
     elif tag == "table":
         writer.tables.pop()
+    elif tag in ("ol", "ul"):
+        writer.lists.pop()
     elif tag in _CELLS:
         writer.leave_cell()
     elif tag == "tr":
         writer.leave_row()
-    elif tag in _APART:
+    elif _is_apart(node, tag):
         writer.add(" ")
     elif tag == "ruby":
         writer.write_readings()
-    elif shift := _shift(node, tag):
+    elif shift := _shift(node, tag, writer):
         writer.release(shift)
     writer.gap(_GAPS.get(tag, 0))
 
 
-def _shift(node: LexborNode, tag: str) -> str:
+def _shift(node: LexborNode, tag: str, writer: _Writer) -> str:
     """Return "sup", "sub" or "rt" where text does not stand where it is written: by tag, style, or as a mark."""
-    if tag in _HELD:
-        return tag
-    attributes = node.attributes if tag in ("a", "span") else {}
+    if tag in _HELD or not writer.moved or tag not in ("a", "span"):
+        return tag if tag in _HELD else ""
+    attributes = node.attributes
     if "noteref" in f"{attributes.get('epub:type')} {attributes.get('role')}":
         return "sup"
     style = _SHIFT_STYLE.search(attributes.get("style") or "")
     return style[1].lower() if style else ""
+
+
+def _is_apart(node: LexborNode, tag: str) -> bool:
+    """Whether an element is never one word with what stands beside it: a field, a name of an equation."""
+    return tag in _APART or (tag in ("mi", "mtext") and len(node.text(strip=True)) > 1)
+
+
+def _numbers(node: LexborNode) -> tuple[str, int, int]:
+    """The kind of the numbers of a list, that of its first item, and what each next one adds."""
+    attributes, kind = node.attributes, (node.attributes.get("type") or "1").strip()
+    back = "reversed" in attributes
+    count = sum(child.tag == "li" for child in node.iter()) if back else 1
+    return kind, whole(attributes.get("start"), count), -1 if back else 1
 
 
 def _typed(node: LexborNode) -> str:
@@ -239,7 +260,8 @@ def _is_around(node: LexborNode, tag: str) -> bool:
     if tag == "footer":
         return not _is_inside_article(node)
     if tag == "aside":
-        return node.css_first("a") is not None and _is_mostly_links(node)
+        about = f"{node.attributes.get('epub:type')} {node.attributes.get('role')}"
+        return node.css_first("a") is not None and not _NOTES.search(about) and _is_mostly_links(node)
     if tag == "dialog":
         return "open" not in node.attributes
     if tag == "option":
@@ -316,11 +338,12 @@ class _Table:
 class _Writer:
     """A text that grows: blanks are merged as a browser does, gaps between blocks are lines."""
 
-    def __init__(self, tree: LexborHTMLParser, hidden_too: bool) -> None:
-        self.hidden_too = hidden_too
+    def __init__(self, tree: LexborHTMLParser, moved: bool, hidden_too: bool) -> None:
+        self.moved, self.hidden_too = moved, hidden_too
         self.has_math = tree.css_first("math") is not None
         self.preformatted = 0
         self.tables: list[_Table] = []
+        self.lists: list[tuple[str, int, int] | None] = []  # of one without numbers None
         self.readings: list[list[str]] = []
         self._parts: list[str] = []
         self._held: list[tuple[list[str], int, bool]] = []
@@ -344,14 +367,22 @@ class _Writer:
     def join(self, text: str) -> None:
         """Write text without a blank in front of what follows."""
         self.add(text)
-        self._blank = False
+        self._blank = not text.strip()
 
     def gap(self, lines: int) -> None:
         """End the line (1), or the paragraph (2); in what is held, as a cell of a table, both are a blank."""
         if self._held:
             self._blank |= lines > 0
-        else:
-            self._gap = max(self._gap, lines)
+        else:  # items with numbers stand close: one that stands alone would look like a heading
+            self._gap = max(self._gap, min(lines, 1) if self.lists and self.lists[-1] else lines)
+
+    def item(self, value: str | None) -> str:
+        """What stands in front of an item of a list: its number as it is shown, else a dash."""
+        if not self.lists or (numbers := self.lists[-1]) is None:
+            return "- "
+        kind, number, step = numbers[0], whole(value, numbers[1]), numbers[2]
+        self.lists[-1] = kind, number + step, step
+        return f"{number_as(kind, number)}. "
 
     def begin(self, prefix: str) -> None:
         """Write a prefix in front of the text that follows; none in what is held, which is a part of a line."""

@@ -30,7 +30,7 @@ _SUFFIXES = {  # of parts whose name has none that is known, by their type
     "text/plain": ".txt", "text/html": ".html", "text/markdown": ".md", "text/rtf": ".rtf", "application/rtf": ".rtf",
     "text/calendar": ".ics", "application/ics": ".ics", "application/pdf": ".pdf", "message/rfc822": ".eml",
     "text/csv": ".csv", "text/tab-separated-values": ".tsv", "application/epub+zip": ".epub", "application/zip": ".zip",
-    "application/vnd.ms-outlook": ".msg", "application/vnd.ms-excel": ".xls",
+    "application/xhtml+xml": ".html", "application/vnd.ms-outlook": ".msg", "application/vnd.ms-excel": ".xls",
     "application/vnd.openxmlformats-officedocument.wordprocessingml.document": ".docx",
     "application/vnd.openxmlformats-officedocument.presentationml.presentation": ".pptx",
     "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": ".xlsx",
@@ -41,6 +41,7 @@ _STARTS = {
 }  # fmt: skip
 _INSIDE = {"word/document.xml": ".docx", "ppt/presentation.xml": ".pptx", "xl/workbook.xml": ".xlsx"}
 _ANYTHING = ("application/octet-stream", "binary/octet-stream", "application/unknown", "application/x-unknown")
+_PAGES, _NO_TEXTS = ("text/html", "text/x-amp-html"), ("text/calendar", "text/rtf", "text/csv")
 _BOUNDARY = re.compile(r"^--([^\s-][^\r\n]{0,199})\r?$", re.MULTILINE)
 _WORD = re.compile(r"\w+")
 _SAID = 0.9  # of a part's different words: then the plain text says as much as the page beside it
@@ -145,10 +146,10 @@ def _text(part: Message, encoding: str | None, attached: list[Message]) -> str:
     if isinstance(payload, list):  # message/delivery-status: headers in groups
         groups = ("\n".join(f"{name}: {value}" for name, value in group.items()) for group in payload)
         return clean("\n\n".join(groups)).strip()
-    if kind == "text/calendar":
+    if kind in _NO_TEXTS:
         attached.append(part)
         return ""
-    return _page(part, encoding) if kind == "text/html" else _plain_text(part, encoding)
+    return _page(part, encoding) if kind in _PAGES else _plain_text(part, encoding)
 
 
 def _is_attachment(part: Message) -> bool:
@@ -206,7 +207,8 @@ def _bytes(part: Message) -> bytes:
 
 
 def _plain_text(part: Message, encoding: str | None) -> str:
-    return clean(_characters(_bytes(part), part.get_content_charset(), encoding)).strip()
+    text = clean(_characters(_bytes(part), part.get_content_charset(), encoding)).strip()
+    return text.replace(" \n", "") if str(part.get_param("delsp", "")).lower() == "yes" else text  # RFC 3676
 
 
 def _page(part: Message, encoding: str | None) -> str:

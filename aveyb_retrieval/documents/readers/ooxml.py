@@ -11,8 +11,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.archives import open_archive, parse_xml, read_member
-from aveyb_retrieval.documents.readers.base import Unreadable, about, clean, named, one_line, whole
+from aveyb_retrieval.documents.readers.base import Unreadable, about, clean, named, one_line, some, whole
 from aveyb_retrieval.documents.readers.characters import shifted
+from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +41,8 @@ class Package:
         self._archive = open_archive(data)
         self._names = {name.lower(): name for name in self._archive.namelist()}
         self.lost: list[str] = []
+        self._embedded: set[str] = set()  # files
+        self._relations: dict[str, dict[str, tuple[str, str]]] = {}
 
     def part(self, name: str) -> Any | None:
         """Return the root of a part in XML; None where there is none."""
@@ -75,14 +78,18 @@ class Package:
 
     def relations(self, name: str) -> dict[str, tuple[str, str]]:
         """Return the relations of a part: the kind and the name of another part by an id; "" is that of the package."""
+        if name in self._relations:
+            return self._relations[name]
         folder, _, base = name.rpartition("/")
         root = self.part(posixpath.join(folder, "_rels", f"{base}.rels"))
-        found = {}
+        found = self._relations[name] = {}
         for relation in () if root is None else root.iter(_RELATION):
             if relation.get("TargetMode") != "External":
                 target = relation.get("Target") or ""
                 path = target if target.startswith("/") else posixpath.normpath(posixpath.join(folder, target))
-                found[relation.get("Id") or ""] = ((relation.get("Type") or "").rpartition("/")[2], path.lstrip("/"))
+                kind = (relation.get("Type") or "").rpartition("/")[2]
+                found[relation.get("Id") or ""] = kind, path.lstrip("/")
+                self._embedded |= {posixpath.basename(path)} if kind in ("package", "oleObject") else set()
         return found
 
     def related(self, name: str, kind: str) -> list[str]:
@@ -102,7 +109,12 @@ class Package:
     def warning(self, *others: str) -> str:
         """Return what a reader has to say of a file beside its text."""
         lost = f"parts that cannot be read: {'; '.join(map(one_line, self.lost[:5]))}" if self.lost else ""
-        return "; ".join(filter(None, (*others, lost)))
+        return "; ".join(filter(None, (*others, embedded(sorted(self._embedded)), lost)))
+
+
+def embedded(names: list[str]) -> str:
+    """Say which files that a file holds are not read; "" where there are none."""
+    return f"{plural(len(names), 'embedded file')} not read: {some(names)}" if names else ""
 
 
 def is_on(element: Any | None, attribute: str) -> bool:
@@ -199,7 +211,8 @@ _KINDS = {
 
 
 def number_as(kind: str, number: int) -> str:
-    """Write the number of a list's item: "decimal", "lowerLetter", "upperRoman" and the like, as Word names them."""
+    """Write the number of a list's item: "decimal", "lowerLetter" and the like, as Word has it, or "1", "a", "I"."""
+    kind = _SHORT.get(kind, kind)
     if kind in ("lowerLetter", "upperLetter") and 0 < number < 1000:
         letters = chr(ord("a") + (number - 1) % 26) * ((number - 1) // 26 + 1)
         return letters if kind == "lowerLetter" else letters.upper()
@@ -209,6 +222,7 @@ def number_as(kind: str, number: int) -> str:
     return f"{number:02}" if kind == "decimalZero" else str(number)
 
 
+_SHORT = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
 _ROMAN = tuple(
     ("", one, one * 2, one * 3, one + five, five, five + one, five + one * 2, five + one * 3, one + ten)
     for one, five, ten in (("m", "?", "?"), ("c", "d", "m"), ("x", "l", "c"), ("i", "v", "x"))
@@ -242,12 +256,12 @@ def _points(element: Any | None) -> dict[int, str]:
     """The texts of a chart's points by their places; a chart keeps them beside the sheet that they come from."""
     if element is None:
         return {}
-    found = {}
+    found: dict[int, str] = {}
     for point in element.iter(f"{C}pt"):
         value = point.find(f"{C}v")
         place = whole(point.get("idx"), -1)
         if value is not None and place >= 0:
-            found[place] = one_line(value.text or "")
+            found[place] = one_line(f"{value.text or ''} {found.get(place, '')}")  # of some levels the outer one first
     if not found:
         found = {place: one_line(value.text or "") for place, value in enumerate(element.iter(f"{C}v"))}
     return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import posixpath
+import re
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.archives import open_archive, parse_xml, read_member
@@ -17,8 +19,9 @@ from aveyb_retrieval.documents.readers.base import (
     whole,
 )
 from aveyb_retrieval.documents.readers.characters import shifted
-from aveyb_retrieval.documents.readers.ooxml import number_as
-from aveyb_retrieval.documents.readers.tables import Merged, Rows, row_text, sheet_text
+from aveyb_retrieval.documents.readers.html import read_html
+from aveyb_retrieval.documents.readers.ooxml import embedded, number_as
+from aveyb_retrieval.documents.readers.tables import Merged, Rows, row_text, sheet_text, without_values
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
@@ -31,7 +34,18 @@ _OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
 _STYLE = "{urn:oasis:names:tc:opendocument:xmlns:style:1.0}"
 _FO = "{urn:oasis:names:tc:opendocument:xmlns:xsl-fo-compatible:1.0}"
 _DRAW = "{urn:oasis:names:tc:opendocument:xmlns:drawing:1.0}"
-_SKIPPED = {f"{_TEXT}{name}" for name in ("tracked-changes", "table-of-content", "sequence-decls", "ruby-text")}
+_FORM = "{urn:oasis:names:tc:opendocument:xmlns:form:1.0}"
+_SVG = "{urn:oasis:names:tc:opendocument:xmlns:svg-compatible:1.0}"
+_MATH = "{http://www.w3.org/1998/Math/MathML}math"
+_LINK = "{http://www.w3.org/1999/xlink}href"
+_SKIPPED = {
+    *(f"{_TEXT}{name}" for name in ("tracked-changes", "table-of-content", "sequence-decls", "ruby-text")),
+    f"{_SVG}title", f"{_SVG}desc",
+}  # fmt: skip
+_AROUND = tuple(f"{_STYLE}{name}{which}" for name in ("header", "footer") for which in ("", "-left", "-first"))
+_BLOCKS = {f"{_TEXT}p", f"{_TEXT}h", f"{_TEXT}list", f"{_TABLE}table"}  # of a box, no part of the paragraph around it
+_OBJECTS = (f"{_DRAW}object", f"{_DRAW}object-ole")
+_OUTLINE = "\0"  # in place of a list's name: the numbers of headings
 _ASIDE = {f"{_TEXT}note", f"{_OFFICE}annotation"}
 _BLANKS = {f"{_TEXT}s": " ", f"{_TEXT}tab": "\t", f"{_TEXT}line-break": "\n"}
 _MOST_REPEATED = 1000  # cells or rows that one element stands for; more of them are the empty rest of a sheet
@@ -51,16 +65,27 @@ def read_odt(data: bytes) -> FileText:
     """
     archive, content, body = _opened(data, "text")
     styles = _part(archive, "styles.xml")
-    reader = _Reader(content, styles)
-    lines = list(reader.lines(body))
+    reader = _Reader(archive, content, styles)
+    lines = [*reader.lines(body), "", *_fields(body)]
     for aside in reader.asides:  # notes in notes follow
         lines += ["", *reader.lines(aside), ""]
-    around = () if styles is None else styles.iter(f"{_STYLE}header", f"{_STYLE}footer")
+    around = () if styles is None else styles.iter(*_AROUND)
     for text in dict.fromkeys("\n".join(reader.lines(part)).strip() for part in around):
         lines += ["", text, ""]
     title, metadata = _properties(archive)
-    told = f"hidden text left out ({plural(reader.hidden, 'place')})" if reader.hidden else ""
-    return FileText(title, paragraphs(lines), None, told, metadata)
+    told = [f"hidden text left out ({plural(reader.hidden, 'place')})"] if reader.hidden else []
+    told += [embedded(reader.embedded)] if reader.embedded else []
+    return FileText(title, paragraphs(lines), None, "; ".join(told), metadata)
+
+
+def _fields(body: Any) -> Iterator[str]:
+    """What is typed and chosen in the forms of a document, a field a line."""
+    for field in body.iterfind(f".//{_OFFICE}forms//*"):
+        about = {name.removeprefix(_FORM): value for name, value in field.attrib.items()}
+        options = field.iterfind(f"{_FORM}option[@{_FORM}current-selected='true']")
+        chosen = ", ".join(option.get(f"{_FORM}label") or "" for option in options)
+        if value := about.get("current-value") or chosen or "yes" * (about.get("current-state") == "checked"):
+            yield one_line(f"{about.get('label') or about.get('name')}: {value}")
 
 
 def _opened(data: bytes, kind: str) -> tuple[zipfile.ZipFile, Any, Any]:
@@ -94,9 +119,14 @@ def _properties(archive: zipfile.ZipFile) -> tuple[str, dict[str, Any]]:
 class _Reader:
     """The lines of a text document; notes and comments are kept for its end."""
 
-    def __init__(self, *parts: Any) -> None:
+    def __init__(self, archive: zipfile.ZipFile, *parts: Any) -> None:
         self.asides: list[Any] = []
-        self.hidden = 0
+        self.embedded: list[str] = []  # files that are not read
+        self.hidden = self.formulas = 0  # places of hidden text, formulas without a value
+        self._archive = archive
+        self._boxes: list[Any] = []  # of the paragraph that is read
+        self._counts: dict[str, dict[int, int]] = {}
+        self._objects: set[str] = set()
         self._shifts: dict[str, int] = {}
         self._above: dict[str, str] = {}
         self._hidden_styles: set[str] = set()
@@ -115,26 +145,29 @@ class _Reader:
                 self._shifts[name] = -1 if position[0].startswith(("sub", "-")) else int(position[0] not in ("0%", "0"))
             if properties.get(f"{_TEXT}display") == "none":
                 self._hidden_styles.add(name)
-        for style in part.iter(f"{_TEXT}list-style"):
-            levels = {}
-            for level in style:
-                if level.tag == f"{_TEXT}list-level-style-number":
-                    levels[whole(level.get(f"{_TEXT}level"))] = level
-            self._lists[style.get(f"{_STYLE}name") or ""] = levels
+        for style in part.iter(f"{_TEXT}list-style", f"{_TEXT}outline-style"):
+            name = _OUTLINE if style.tag == f"{_TEXT}outline-style" else style.get(f"{_STYLE}name") or ""
+            levels = style.iter(f"{_TEXT}list-level-style-number", f"{_TEXT}outline-level-style")
+            self._lists[name] = {whole(level.get(f"{_TEXT}level")): level for level in levels}
 
     def lines(self, top: Any, item: str = "", depth: int = 0, style: str = "") -> Iterator[str]:
         """The text of all paragraphs and tables below an element, in order; blank lines between paragraphs."""
         for child in top:
             tag = child.tag
-            if tag == f"{_TEXT}h":
-                level = whole(child.get(f"{_TEXT}outline-level"), 1, most=6)
-                words = one_line(self.words(child))
-                yield from ("", f"{'#' * level} {words}" if words else "", "")
-            elif tag == f"{_TEXT}p":
+            if self._is_hidden(child):
+                self.hidden += any(map(str.strip, child.itertext()))
+            elif tag in (f"{_TEXT}h", f"{_TEXT}p", f"{_DRAW}frame"):
                 text = self.words(child).strip()
-                yield from ([f"{item}{text}"] if item and text else ["", text, ""])
+                boxes, self._boxes = self._boxes, []
+                if tag == f"{_TEXT}h" and text:
+                    level = whole(child.get(f"{_TEXT}outline-level"), 1, most=6)
+                    unlisted = child.get(f"{_TEXT}is-list-header") == "true"
+                    item = "" if unlisted else item or self._number(_OUTLINE, level)
+                    yield from ("", f"{'#' * level} {item.removeprefix('- ')}{one_line(text)}", "")
+                else:
+                    yield from ([f"{item}{text}"] if item and text else ["", text, ""])
                 item = ""
-                for box in child.iter(f"{_DRAW}text-box"):
+                for box in boxes:
                     yield from self.lines(box)
             elif tag == f"{_TEXT}list":
                 yield from self._list(child, depth + 1, child.get(f"{_TEXT}style-name") or style)
@@ -146,14 +179,31 @@ class _Reader:
                 yield from self.lines(child, item, depth, style)
 
     def _list(self, top: Any, depth: int, style: str) -> Iterator[str]:
-        shape = self._lists.get(style, {}).get(depth)
-        count = 0 if shape is None else whole(shape.get(f"{_TEXT}start-value"), 1) - 1
+        if depth == 1 and top.get(f"{_TEXT}continue-numbering") != "true" and not top.get(f"{_TEXT}continue-list"):
+            self._counts.pop(style, None)
         for entry in top:
             if entry.tag == f"{_TEXT}list-item":
-                count = whole(entry.get(f"{_TEXT}start-value"), count + 1)
-                yield from self.lines(entry, _list_number(shape, count), depth, style)
+                number = self._number(style, depth, entry.get(f"{_TEXT}start-value"))
+                yield from self.lines(entry, number, depth, style)
             elif entry.tag == f"{_TEXT}list-header":
                 yield from self.lines(entry, "", depth, style)
+
+    def _number(self, style: str, depth: int, at: str | None = None) -> str:
+        """Count an item of a list: its number as it is shown, else a dash."""
+        levels, counts = self._lists.get(style, {}), self._counts.setdefault(style, {})
+        for deeper in [level for level in counts if level > depth]:
+            del counts[deeper]
+        if (shape := levels.get(depth)) is None:
+            return "- "
+        counts[depth] = whole(at, counts.get(depth, whole(shape.get(f"{_TEXT}start-value"), 1) - 1) + 1)
+        first = depth + 1 - whole(shape.get(f"{_TEXT}display-levels"), 1, most=depth)
+        shown = (
+            number_as(kind, counts.get(level, 1))
+            for level in range(first, depth + 1)
+            if level in levels and (kind := levels[level].get(f"{_STYLE}num-format"))
+        )
+        before, behind = (shape.get(f"{_STYLE}num-{name}") or "" for name in ("prefix", "suffix"))
+        return f"{before}{'.'.join(shown)}{behind} ".lstrip() or "- "
 
     def cells(self, row: Any, number: int, merged: Merged, hidden: Collection[int] = ()) -> list[tuple[int, str]]:
         """The texts of a row by their columns, with those of rows above that reach into it."""
@@ -162,7 +212,12 @@ class _Reader:
         column = 0
         for cell in row.iterchildren(f"{_TABLE}table-cell", f"{_TABLE}covered-table-cell"):
             count = _count(cell, f"{_TABLE}number-columns-repeated")
-            text = one_line(" ".join(self.lines(cell)))
+            is_plain = len(cell) == 1 and cell[0].tag == f"{_TEXT}p" and not len(cell[0]) and not self._hidden_styles
+            text = one_line((cell[0].text or "") if is_plain else " ".join(self.lines(cell)))
+            if not text and cell.find(f"{_TEXT}p") is None:  # of a program that writes values only
+                values = (cell.get(f"{_OFFICE}{name}value") for name in ("string-", "date-", "time-", "boolean-", ""))
+                text = one_line(next(filter(None, values), ""))
+                self.formulas += not text and cell.get(f"{_TABLE}formula") is not None
             if (down := _count(cell, f"{_TABLE}number-rows-spanned")) > 1:
                 ends[column] = number + down - 1
             if text:
@@ -188,18 +243,46 @@ class _Reader:
                 self._ruby(child, parts)
             elif tag == f"{_TEXT}span":
                 self._span(child, parts)
-            elif isinstance(tag, str) and tag not in _SKIPPED and tag != f"{_DRAW}text-box":
+            elif tag in _OBJECTS:
+                self._object(child, parts)
+            elif child.get(f"{_TEXT}is-hidden") == "true":
+                self.hidden += 1
+            elif isinstance(tag, str) and tag.startswith(_DRAW) and any(inner.tag in _BLOCKS for inner in child):
+                self._boxes.append(child)
+            elif isinstance(tag, str) and tag not in _SKIPPED:
                 self._collect(child, parts)
             parts.append(child.tail or "")
 
-    def _span(self, span: Any, parts: list[str]) -> None:
-        styles = [span.get(f"{_TEXT}style-name") or ""]
+    def _object(self, reference: Any, parts: list[str]) -> None:
+        """Read an equation, or a chart or another document, which stands behind the paragraph."""
+        name = posixpath.normpath(reference.get(_LINK) or "").lstrip("/")
+        if name in self._objects:  # read once, however often it is named
+            return
+        self._objects.add(name)
+        root = _part(self._archive, f"{name}/content.xml")
+        if root is None:
+            self.embedded.append(posixpath.basename(name))
+        elif root.tag == _MATH:
+            parts.append(_math_text(root))
+        else:
+            self._boxes.append(root)
+
+    def _styles_of(self, element: Any) -> list[str]:
+        styles = [element.get(f"{_TEXT}style-name") or ""]
         while (above := self._above.get(styles[-1])) and above not in styles:
             styles.append(above)
-        if self._hidden_styles.intersection(styles):
+        return styles
+
+    def _is_hidden(self, element: Any) -> bool:
+        if element.get(f"{_TEXT}display") == "none":
+            return True
+        return bool(self._hidden_styles) and not self._hidden_styles.isdisjoint(self._styles_of(element))
+
+    def _span(self, span: Any, parts: list[str]) -> None:
+        if self._is_hidden(span):
             self.hidden += 1
         else:
-            shift = next((self._shifts[style] for style in styles if style in self._shifts), 0)
+            shift = next((self._shifts[style] for style in self._styles_of(span) if style in self._shifts), 0)
             before, inside = "".join(parts[-6:]), self.words(span)
             parts.append(shifted(before, inside, shift))
 
@@ -214,15 +297,12 @@ class _Reader:
             parts.append(f"({(ruby.get('held') or '') + reading})")
 
 
-def _list_number(shape: Any | None, count: int) -> str:
-    """What stands in front of an item: its number as it is shown, else a dash."""
-    if shape is None:
-        return "- "
-    kind = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman", "1": "decimal"}.get(
-        shape.get(f"{_STYLE}num-format") or "", ""
-    )
-    number = number_as(kind, count) if kind else ""
-    return f"{shape.get(f'{_STYLE}num-prefix') or ''}{number}{shape.get(f'{_STYLE}num-suffix') or ''} ".lstrip() or "- "
+def _math_text(root: Any) -> str:
+    """The text of an equation in MathML, which HTML knows without a prefix."""
+    from lxml import etree
+
+    source = re.sub(rb"(</?)\w+:", rb"\1", etree.tostring(root, encoding="utf-8"))
+    return one_line(read_html(source, None, declared="utf-8").text)
 
 
 def _rows_of(table: Any) -> Iterator[Any]:
@@ -235,7 +315,8 @@ def _rows_of(table: Any) -> Iterator[Any]:
 
 
 def _count(element: Any, attribute: str) -> int:
-    return max(1, whole(element.get(attribute), 1, most=_MOST_REPEATED))
+    value = element.get(attribute)
+    return 1 if value is None else max(1, whole(value, 1, most=_MOST_REPEATED))
 
 
 def read_ods(data: bytes, longest: int) -> FileText:
@@ -245,7 +326,7 @@ def read_ods(data: bytes, longest: int) -> FileText:
         Unreadable: it is damaged, encrypted, or too long.
     """
     archive, content, body = _opened(data, "spreadsheet")
-    reader = _Reader(content)
+    reader = _Reader(archive, content)
     invisible = {
         style.get(f"{_STYLE}name")
         for style in content.iter(f"{_STYLE}style")
@@ -260,11 +341,14 @@ def read_ods(data: bytes, longest: int) -> FileText:
             continue
         rows = Rows(longest)
         hidden += _read_sheet(sheet, rows, reader)
-        notes = [one_line("".join(note.itertext())) for note in sheet.iter(f"{_OFFICE}annotation")]
-        parts.add(sheet_text(name, rows, (f"Comment: {note}" for note in notes if note)), name)
+        notes = (one_line("".join(note.itertext())) for note in sheet.iter(f"{_OFFICE}annotation"))
+        beside = paragraphs(line for top in sheet.iterfind(f"{_TABLE}shapes") for line in reader.lines(top))
+        parts.add(sheet_text(name, rows, (*(f"Comment: {note}" for note in notes if note), beside)), name)
     title, metadata = _properties(archive)
     told = [f"{plural(len(sheets), 'hidden sheet')} left out: {some(sheets)}"] if sheets else []
     told += [f"{plural(hidden, 'hidden row or column', 'hidden rows or columns')} left out"] if hidden else []
+    told += [without_values(reader.formulas)] if reader.formulas else []
+    told += [embedded(reader.embedded)] if reader.embedded else []
     return parts.text(title, "; ".join(told), metadata)
 
 

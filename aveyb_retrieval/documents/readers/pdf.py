@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections import Counter
@@ -20,6 +21,7 @@ from aveyb_retrieval.documents.readers.base import (
     one_line,
     some,
 )
+from aveyb_retrieval.documents.readers.ooxml import embedded
 from aveyb_retrieval.documents.readers.pdf_page import (
     ALL_SECONDS,
     font_size,
@@ -91,13 +93,15 @@ def _read(document: pypdfium2.PdfDocument, longest: int) -> FileText:
         raise Unreadable(f"{count:,} pages; from 1 to {MAX_PAGES:,} are read")
     bookmarks, form = _bookmarks(document), None
     if document.get_formtype():
+        logging.getLogger("pypdfium2").setLevel(logging.ERROR)  # a form that it does not draw is told below
         document.init_forms()  # until the document is closed
         form = document.formenv
     pages: list[_Page] = []
     length = 0
     hyphened: set[str] = set()  # words
+    files: list[str] = []  # attached to pages
     for index in range(count):
-        pages.append(_page(document, index, form, measure=not bookmarks))
+        pages.append(_page(document, index, form, files, measure=not bookmarks))
         length += len(pages[-1].text) + sum(map(len, pages[-1].beside))
         check_characters(length, longest)
         hyphened |= words_with_hyphen(pages[-1].text)
@@ -121,18 +125,21 @@ def _read(document: pypdfium2.PdfDocument, longest: int) -> FileText:
     text, starts = _join(texts)
     check_characters(len(text), longest)
     title, author, created = map(document.get_metadata_value, ("Title", "Author", "CreationDate"))
-    told = "; ".join(_told(document, pictures))
+    told = "; ".join(_told(document, pictures, files))
     return FileText(named(title), text, Pages(starts, labels), told, about(author, _date(created)))
 
 
-def _told(document: pypdfium2.PdfDocument, pictures: list[str]) -> Iterator[str]:
-    """What is not read of a document: pages without text, embedded files."""
+def _told(document: pypdfium2.PdfDocument, pictures: list[str], files: list[str]) -> Iterator[str]:
+    """What is not read of a document: pages without text, embedded files, forms that programs draw."""
     if pictures:
         pages = f"{len(pictures):,} of {len(document):,} pages"
         yield f"{pages} are pictures without text, probably scanned: {some(pictures)}"
-    if files := min(document.count_attachments(), 1000):
-        names = [one_line(document.get_attachment(number).get_name()) for number in range(min(files, 9))]
-        yield f"{plural(files, 'embedded file')} not read: {some(names)}"
+    count = min(document.count_attachments(), 1000)
+    files += [one_line(document.get_attachment(number).get_name()) for number in range(count)]
+    if files:
+        yield embedded(files)
+    if document.get_formtype() == 2:  # FORMTYPE_XFA_FULL
+        yield "its form (XFA) is not read: print it to PDF"
 
 
 def _date(value: str) -> str:
@@ -151,7 +158,7 @@ def _date(value: str) -> str:
         return ""
 
 
-def _page(document: pypdfium2.PdfDocument, index: int, form: Any | None, *, measure: bool) -> _Page:
+def _page(document: pypdfium2.PdfDocument, index: int, form: Any | None, files: list[str], *, measure: bool) -> _Page:
     """Read one page."""
     import pypdfium2
 
@@ -161,7 +168,7 @@ def _page(document: pypdfium2.PdfDocument, index: int, form: Any | None, *, meas
         raw_text = page_text(words)
         sizes = _line_sizes(words) if measure else {}
         words.close()
-        beside = list(dict.fromkeys(filter(None, notes_and_fields(page, form))))
+        beside = list(dict.fromkeys(filter(None, notes_and_fields(page, form, files))))
         image = pypdfium2.raw.FPDF_PAGEOBJ_IMAGE
         is_picture = not raw_text.strip() and any(page.get_objects(filter=[image], max_depth=3))
         page.close()

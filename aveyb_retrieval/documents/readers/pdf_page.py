@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cmath
 import ctypes
+import html
 import math
 import os
 import re
@@ -24,12 +25,16 @@ if TYPE_CHECKING:
 _DIVIDED = re.compile(r"[\x02\u00ad\ufffe](?:\r?\n)?[ \t]*")  # PDFium's sign at the end of a line
 _NUMBER_DIVIDED = re.compile(r"(?<=\d-)\r?\n(?=\d)")  # "2019-", "2020"
 _WIDE = re.compile(r"(?<!\w)[^\W\d_]\w*(?:-\w+)+")  # words with a hyphen that no line's end divides
-# What may be raised or lowered: digits behind a letter, a digit, or a stop; each maybe on a line of its own.
+# What may be raised or lowered behind a letter, a digit, or a stop, maybe on a line of its own. Each begins with what
+# is rare in a text, so that most of it is passed over quickly.
 _MARK = re.compile(
-    r"(?<=[\w.,;:)\]\u201d\u2019\"])(?:\r?\n)?"
-    r"((?:[-+\u2212\u2013]?\d{1,4})(?:, ?\d{1,3})*|[*†‡§]{1,3}|st|nd|rd|th)(?![^\W\d_])"
+    r"[-+\u2212\u20130-9*†‡§](?:(?<=[0-9])[0-9]{0,3}(?:, ?[0-9]{1,3})*|(?<=[^0-9*†‡§])[0-9]{1,4}(?:, ?[0-9]{1,3})*|"
+    r"(?<=[*†‡§])[*†‡§]{0,2})(?![^\W\d_])"
 )
-_NUMBER = re.compile(r"\d{2,}")
+_ENDING = re.compile(r"[0-9](?:\r?\n)?(st|nd|rd|th)(?![^\W\d_])")
+_LETTERS = re.compile(r",[a-z\d*†‡§](?:,[a-z\d*†‡§])*(?!\w)")  # behind a first one: "Smith", "a,b"
+_MARKED = re.compile(r"[\w.,;:)\]\u201d\u2019\"](?:\r?\n)?\Z")
+_NUMBER = re.compile(r"[0-9][0-9]+")
 _SMALL = 0.85  # of the size of the characters before: a mark is smaller
 _RAISED = 0.12  # of that size: by so much at least it stands above or below
 _SAME_LINE = 0.15  # of the size: two characters of one line differ by less
@@ -39,7 +44,8 @@ _LONGEST_VALUE = 1 << 20  # characters of a value of a form
 
 _TEXT_FIELDS = (4, 5, 6)  # FPDF_FORMFIELD_COMBOBOX, LISTBOX, TEXTFIELD
 _BOXES = (2, 3)  # FPDF_FORMFIELD_CHECKBOX, RADIOBUTTON
-_WIDGET, _POPUP, _LINK = 20, 16, 2  # FPDF_ANNOT_...
+_WIDGET, _FILE, _POPUP, _LINK = 20, 17, 16, 2  # FPDF_ANNOT_...
+_TAG = re.compile(r"<[^<>]*>")
 Rectangle = tuple[float, float, float, float]
 """Left, bottom, right and top, in points of a page."""
 _HIDDEN = 2 | 32  # FPDF_ANNOT_FLAG_HIDDEN, NOVIEW
@@ -71,7 +77,7 @@ def page_text(words: pypdfium2.PdfTextPage) -> str:
     """
     inside = words.get_text_bounded()
     whole = words.get_text_range()
-    if _letters(inside) != _letters(whole):
+    if inside != whole and _letters(inside) != _letters(whole):
         return inside
     return _with_marks(words, whole)
 
@@ -106,32 +112,38 @@ def _with_marks(words: pypdfium2.PdfTextPage, text: str) -> str:
 
 def _candidates(words: pypdfium2.PdfTextPage, text: str) -> Iterator[tuple[int, int, int]]:
     """Places where a mark may stand: its first and last character, and how many of a line's end are before it."""
-    for mark in _MARK.finditer(text):
-        start, end = mark.span(1)
-        if not _level(words, mark.start() - 1, end - 1):
-            yield start, end, start - mark.start()
+    marks = [found.span() for found in _MARK.finditer(text)] + [found.span(1) for found in _ENDING.finditer(text)]
+    marks += [(found.start() - 1, found.end()) for found in _LETTERS.finditer(text)]
+    level: set[int] = set()  # ends of numbers that stand on the line of what is before them
+    for start, end in marks:
+        if before := _MARKED.search(text, max(0, start - 3), start):
+            if _level(words, before.start(), end - 1):
+                level.add(end)
+            else:
+                yield start, end, start - before.start() - 1
     for number in _NUMBER.finditer(text):  # a power behind its number: 106
         first, end = number.span()
-        if not _level(words, first, end - 1):
+        if end not in level and not _level(words, first, end - 1):
             yield from ((start, end, 0) for start in range(first + 1, min(end, first + 9)))
 
 
 def _level(words: pypdfium2.PdfTextPage, first: int, second: int) -> bool:
     """Whether two characters stand on one line across or along the page, which most do: measured with little work."""
-    x, y = _origin(words, first)
-    other_x, other_y = _origin(words, second)
-    return abs(other_y - y) < _LEVEL or abs(other_x - x) < _LEVEL
+    origin = _calls().FPDFText_GetCharOrigin
+    origin(words.raw, first, *_TO_FIRST)
+    origin(words.raw, second, *_TO_SECOND)
+    return abs(_Y.value - _SECOND_Y.value) < _LEVEL or abs(_X.value - _SECOND_X.value) < _LEVEL
 
 
 def _shift(words: pypdfium2.PdfTextPage, before: int, mark: int) -> int:
     """1 where a character is raised above the one before, -1 where it is lowered, else 0."""
     if before < 0:
         return 0
-    size, small = font_size(words, before), font_size(words, mark)
-    if not size or small > _SMALL * size:
-        return 0
+    size = font_size(words, before)
     _, height = _apart(words, before, mark)
-    return 0 if not _RAISED * size <= abs(height) <= 1.2 * size else 1 if height > 0 else -1
+    if not 0 < _RAISED * size <= abs(height) <= 1.2 * size or font_size(words, mark) > _SMALL * size:
+        return 0
+    return 1 if height > 0 else -1
 
 
 def _same_line(words: pypdfium2.PdfTextPage, first: int, second: int) -> bool:
@@ -142,18 +154,15 @@ def _same_line(words: pypdfium2.PdfTextPage, first: int, second: int) -> bool:
 
 def _apart(words: pypdfium2.PdfTextPage, first: int, second: int) -> tuple[float, float]:
     """How far a character stands from another one along the line of this and above it, in points."""
-    x, y = _origin(words, first)
-    other_x, other_y = _origin(words, second)
-    turn = cmath.exp(-1j * _angle(words, first)) * complex(other_x - x, other_y - y)
+    _level(words, first, second)  # measures both
+    turn = cmath.exp(-1j * _angle(words, first)) * complex(_SECOND_X.value - _X.value, _SECOND_Y.value - _Y.value)
     return turn.real, turn.imag
 
 
-_X, _Y = ctypes.c_double(), ctypes.c_double()  # filled anew by each call: one process reads one file at a time
-
-
-def _origin(words: pypdfium2.PdfTextPage, character: int) -> tuple[float, float]:
-    _calls().FPDFText_GetCharOrigin(words.raw, character, _X, _Y)
-    return _X.value, _Y.value
+# Filled anew by each call: one process reads one file at a time.
+_X, _Y, _SECOND_X, _SECOND_Y = (ctypes.c_double() for _ in range(4))
+_TO_FIRST = ctypes.byref(_X), ctypes.byref(_Y)
+_TO_SECOND = ctypes.byref(_SECOND_X), ctypes.byref(_SECOND_Y)
 
 
 @cache
@@ -201,16 +210,17 @@ def join_words(text: str, known: set[str]) -> str:
         )  # fmt: skip
         return "-" if kept else ""
 
-    return _NUMBER_DIVIDED.sub("", _DIVIDED.sub(join, text))
+    text = _DIVIDED.sub(join, text)
+    return _NUMBER_DIVIDED.sub("", text) if "-\r\n" in text or "-\n" in text else text
 
 
 def words_with_hyphen(text: str) -> set[str]:
     """Return the words of a text that hold a hyphen within a line, in lower case."""
-    return {word.lower() for word in _WIDE.findall(text)} if "-" in text else set()
+    return {word.lower() for part in text.split() if "-" in part for word in _WIDE.findall(part)}
 
 
-def notes_and_fields(page: pypdfium2.PdfPage, form: Any | None) -> Iterator[str]:
-    """What is typed and chosen in the form on a page, and the notes on it: one line each."""
+def notes_and_fields(page: pypdfium2.PdfPage, form: Any | None, files: list[str]) -> Iterator[str]:
+    """What is typed and chosen in the form on a page, and the notes on it, a line each; `files` gets attached ones."""
     raw = _calls()
     for number in range(raw.FPDFPage_GetAnnotCount(page)):
         annotation = raw.FPDFPage_GetAnnot(page, number)
@@ -220,8 +230,11 @@ def notes_and_fields(page: pypdfium2.PdfPage, form: Any | None) -> Iterator[str]
             kind = raw.FPDFAnnot_GetSubtype(annotation)
             if kind in (_POPUP, _LINK) or raw.FPDFAnnot_GetFlags(annotation) & _HIDDEN:
                 continue
+            if kind == _FILE and (attached := raw.FPDFAnnot_GetFileAttachment(annotation)):
+                files.append(one_line(_filled(raw.FPDFAttachment_GetName, attached)))
             if kind != _WIDGET:
-                yield clean(_filled(raw.FPDFAnnot_GetStringValue, annotation, b"Contents")).strip()
+                plain, rich = (_filled(raw.FPDFAnnot_GetStringValue, annotation, key) for key in (b"Contents", b"RC"))
+                yield clean(plain or html.unescape(_TAG.sub(" ", rich))).strip()
             elif form is not None:
                 yield _field(form, annotation)
         finally:

@@ -30,7 +30,7 @@ from aveyb_retrieval.documents.readers.ooxml import (
     paragraphs_of_drawing,
 )
 from aveyb_retrieval.documents.readers.opendocument import is_opendocument, read_ods
-from aveyb_retrieval.documents.readers.tables import Merged, Rows, row_text, sheet_text
+from aveyb_retrieval.documents.readers.tables import Merged, Rows, row_text, sheet_text, without_values
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
@@ -73,12 +73,10 @@ def _told(hidden: list[str], counts: Mapping[str, int]) -> Iterator[str]:
     if hidden:
         yield f"{plural(len(hidden), 'hidden sheet')} left out: {some(hidden)}"
     for what, count in counts.items():
-        number = plural(
-            count, what, what.replace("row", "rows").replace("cell", "cells").replace("formula", "formulas")
-        )
-        why = "without a value: open and save the file in a spreadsheet program" if what == "formula" else "left out"
-        if count:
-            yield f"{number} {why}"
+        if count and what == "formula":
+            yield without_values(count)
+        elif count:
+            yield f"{plural(count, what, what.replace('row', 'rows').replace('cell', 'cells'))} left out"
 
 
 class _Book:

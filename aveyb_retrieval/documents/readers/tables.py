@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from aveyb_retrieval.documents.readers.base import FileText, Unreadable, check_characters, one_line, too_long
 from aveyb_retrieval.documents.readers.characters import decode
 from aveyb_retrieval.documents.records import FieldNames, Record, Rejected, SourceLocation, path_text, read_row
+from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -186,6 +187,11 @@ def _value(value: Any) -> str:
     if value is None:
         return ""
     return one_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+
+
+def without_values(formulas: int) -> str:
+    """Say that the values of some formulas are not in a file."""
+    return f"{plural(formulas, 'formula', 'formulas')} without a value: open and save the file in a spreadsheet program"
 
 
 def sheet_text(name: str, rows: Rows, asides: Iterable[str] = ()) -> str:

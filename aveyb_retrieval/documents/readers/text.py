@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from aveyb_retrieval.documents.readers.base import FileText, Parts, Unreadable, clean, one_line, whole_words
 from aveyb_retrieval.documents.readers.characters import decode, shifted
 from aveyb_retrieval.documents.readers.html import read_html
+from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +32,9 @@ _RTF_RAISED = re.compile(r"\\(super|sub|nosupersub|up|dn)(\d{0,3})(?![a-z0-9-]) 
 _RTF_GROUP_END = re.compile(f"([{_RAISED}{_LOWERED}][^{{}}{_END}]*)\\}}")
 _RTF_SIGNS = re.compile(f"[{_RAISED}-{_END}]")
 _RAISED_TEXT = re.compile(f"([{_RAISED}{_LOWERED}])(?:([^{_RAISED}-{_END}\n]*){_END}|([-+]?\\d+|\\S))")
-_RTF_ASIDE = re.compile(r"\{(?:\\\*)?\\(?:footnote|annotation|header[lrf]?|footer[lrf]?)(?![a-z])")
+_RTF_ASIDE = re.compile(r"\{(?:\\\*)?\\(?:footnote|annotation|header[lrf]?|footer[lrf]?|shptxt|result)(?![a-z])")
+_RTF_HIDING = re.compile(r"\\(?:v|deleted)(?![a-z0-9-])")
+_RTF_STATES = re.compile(r"\\(?P<name>v|deleted|plain)(?P<off>0?)(?![a-z0-9-]) ?|\\.|[{}]", re.DOTALL)
 _RTF_CELL = re.compile(r"\\(?:nest)?cell(?![a-z]) ?")
 _RTF_FONTS = re.compile(r"\{\\fonttbl")
 _RTF_CODEPAGE = re.compile(r"\\ansicpg\d+")
@@ -48,7 +51,7 @@ def read_rtf(data: bytes, encoding: str | None) -> FileText:
     """
     if not data.startswith(b"{\\rtf"):
         raise Unreadable("not an RTF file")
-    source = data.decode("latin-1")
+    source, hidden = _without_hidden(data.decode("latin-1").replace("{\\pntext", "{\\listtext"))
     source = _RTF_CELL.sub(" | ", _RTF_RAISED.sub(_marked, source))
     source = _RTF_GROUP_END.sub(rf"\1{_END}}}", source)
     fonts = _RTF_FONTS.search(source)
@@ -63,7 +66,27 @@ def read_rtf(data: bytes, encoding: str | None) -> FileText:
             asides.append(f"{start}{source[found.end() : end]}}}")
             position = end
     texts = [_rtf_text(part, encoding) for part in ("".join([*body, source[position:]]), *asides)]
-    return FileText("", "\n\n".join(dict.fromkeys(filter(None, texts))))
+    told = f"hidden text left out ({plural(hidden, 'place')})" if hidden else ""
+    return FileText("", "\n\n".join(dict.fromkeys(filter(None, texts))), None, told)
+
+
+def _without_hidden(source: str) -> tuple[str, int]:
+    """RTF without what is hidden or was deleted with changes tracked, and how many places are hidden."""
+    if not _RTF_HIDING.search(source):
+        return source, 0
+    parts, states, gone, count, position = [], [frozenset[str]()], frozenset[str](), 0, 0
+    for found in _RTF_STATES.finditer(source):
+        parts.append("" if gone else source[position : found.start()])
+        position, name = found.end(), found["name"]
+        if name:
+            before, gone = gone, frozenset() if name == "plain" else gone - {name} if found["off"] else gone | {name}
+            count += "v" in gone and "v" not in before
+        elif found[0] == "{":
+            states.append(gone)
+        elif found[0] == "}" and len(states) > 1:
+            gone = states.pop()
+        parts.append("" if gone and found[0] not in "{}" else found[0])
+    return "".join([*parts, source[position:]]), count
 
 
 def _marked(found: re.Match[str]) -> str:
@@ -134,7 +157,7 @@ def _joined(lines: Any) -> str:
 
 _TIMES = re.compile(r"\s*(?:(\d{1,4}):)?(\d{1,2}):(\d{2})[.,]\d{1,3}[ \t]+-->")
 _VOICE = re.compile(r"<v(?:\.[^ \t<>]*)?[ \t]+([^<>]+)>")
-_MARKS = re.compile(r"<[^<>]*>|\{\\[^{}]*\}")
+_MARKS = re.compile(r"</?[A-Za-z][^<>]*>|<\d[\d:.]*>|</>|\{\\[^{}]*\}")
 _ASIDE = re.compile(r"\s*(?:NOTE|STYLE|REGION)\b")
 _SENTENCE_END = (".", "!", "?", "…", "。", "！", "？")  # noqa: RUF001  # stops of other scripts
 
