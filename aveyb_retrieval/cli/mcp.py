@@ -83,7 +83,7 @@ def serve(
 @click.option("--yes", is_flag=True, help="Write without asking.")
 def install(client: str, directory: Path, name: str | None, yes: bool) -> None:
     """Add the index in DIRECTORY to the settings of CLIENT; they are shown first, and nothing there is replaced."""
-    from aveyb_retrieval.indexes.store.manifest import read_manifest
+    from aveyb_retrieval.indexes.store.place import read_manifest
 
     read_manifest(directory)  # says what is no index
     place, servers = CLIENTS[client]
