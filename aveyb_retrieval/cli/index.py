@@ -420,7 +420,7 @@ def _print_documents(documents: Iterable[Document]) -> None:
 
 
 WIDTH = 300  # characters that are shown of a passage, or of a document without passages
-RESUMABLE = ("build", "add", "upsert", "delete", "sync", "compact", "tune", "publish", "encode")
+RESUMABLE = ("build", "copy", "add", "upsert", "delete", "sync", "compact", "tune", "publish", "encode")
 
 
 @click.group(cls=Commands, resumable=RESUMABLE, context_settings=CONTEXT)
@@ -564,6 +564,25 @@ def info(directory: str | Path, as_json: bool) -> None:
         return
     for key, value in description.items():
         click.echo(f"{key:<12} {_plain(value)}")
+
+
+@main.command()
+@click.argument("source", type=INDEX)
+@click.argument("target", type=INDEX)
+@click.option("--overwrite", is_flag=True, help="Also replace another index, or a newer version.")
+@WAIT
+def copy(source: str | Path, target: str | Path, **arguments: Any) -> None:
+    """Copy the index SOURCE to TARGET: folders, or addresses such as s3://BUCKET/PATH.
+
+    Only what is missing there is copied. If it is interrupted, run the same command again to continue.
+    """
+    from aveyb_retrieval.indexes.changes.copy import copy_index
+
+    report = copy_index(source, target, **arguments)
+    click.echo(
+        f"{report.path}: version {report.version}, {plural(report.files, 'file')} of {report.bytes:,} bytes, "
+        f"{report.copied:,} of them copied in {report.seconds:,.1f} s"
+    )
 
 
 @main.command()

@@ -82,7 +82,7 @@ def build_index(
     options = check_options(options, BuildOptions, "build_index")
     reading = reading_of(options)
     index_dir, overwrite = open_directory(out), options.get("overwrite", False)
-    _check_target(index_dir, overwrite)
+    check_target(index_dir, overwrite)
     index, progress = options.get("index", AUTO), options.get("progress", silent)
     source, encoding, documents = _open_source(corpus, out, options)
     if index not in (AUTO, NONE):
@@ -97,7 +97,7 @@ def build_index(
         job["share"] = list(share)
 
     def work(transaction: Transaction) -> FinishOptions:
-        _check_target(index_dir, overwrite)  # again: another process may have built here before this one got the lock
+        check_target(index_dir, overwrite)  # again: another process may have built here before this one got the lock
         notices = ingest_corpus(
             transaction,
             source,
@@ -232,7 +232,7 @@ def ingest_corpus(
     return tuple(ingestion.notices)
 
 
-def _check_target(index_dir: IndexDirectory, overwrite: bool) -> None:
+def check_target(index_dir: IndexDirectory, overwrite: bool) -> None:
     """Raise ConfigError where a build must not write."""
     root, place = index_dir.root, index_dir.place
     if root.exists() and not root.is_dir():

@@ -323,7 +323,9 @@ class _Rows:
     def spans(self) -> IntArray:
         """The characters `[n, 2]` of passages in their documents' texts: kept in memory."""
         with damage(self.file.parent.parent):
-            return np.stack([column.to_numpy() for column in file_columns(self.address or self.file, SPAN).columns], axis=1)
+            return np.stack(
+                [column.to_numpy() for column in file_columns(self.address or self.file, SPAN).columns], axis=1
+            )
 
     def find(self, wanted: IntArray) -> IntArray:
         """Rows of numbers `[n]`; -1 where this fragment does not have one."""

@@ -79,6 +79,14 @@ class Lease:
         self._thread = threading.Thread(target=self._renew_all, name="renew-lease", daemon=True)
         self._thread.start()
 
+    def claim(self, number: int) -> None:
+        """Let no other holder get a number up to this one."""
+        if number > self.number:
+            self.number = number
+            self._note = replace(self._note, number=number)
+            self._renew()
+        self.check()
+
     def check(self) -> None:
         """Raise IndexLockedError where the lease is not held any more."""
         if not self._lost and time.monotonic() - self._renewed > SECONDS - 2 * RENEWED:

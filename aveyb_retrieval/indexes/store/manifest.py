@@ -177,6 +177,11 @@ def version_name(number: int, build: str) -> str:
     return f"v{number:06d}-{build}"
 
 
+def number_of(name: str) -> int:
+    """The number in the name of a version."""
+    return int(name[1:].partition("-")[0])
+
+
 def is_version(name: str) -> bool:
     """Whether this is the name of a version."""
     return _VERSION.fullmatch(name) is not None

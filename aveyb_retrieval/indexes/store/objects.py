@@ -21,7 +21,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from aveyb_retrieval import files
 from aveyb_retrieval.errors import AveyBError, ConfigError, EngineError, IndexFormatError, extra_for
 from aveyb_retrieval.files import FileInfo
 from aveyb_retrieval.wording import first_line
@@ -108,7 +107,9 @@ class ObjectStore:
                 return known
             except FileNotFoundError as error:
                 if "NoSuchBucket" in str(error) or "ContainerNotFound" in str(error):
-                    raise EngineError(f"{self.name}: there is no such bucket; make it first, or mend the name") from None
+                    raise EngineError(
+                        f"{self.name}: there is no such bucket; make it first, or mend the name"
+                    ) from None
                 return None
 
         return self._tried(name, read)

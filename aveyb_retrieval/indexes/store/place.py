@@ -39,6 +39,7 @@ from aveyb_retrieval.indexes.store.manifest import (
     hold_version,
     is_read,
     locked,
+    number_of,
     parse_pointer,
     quick,
     version_name,
@@ -252,6 +253,14 @@ class StoredDirectory(IndexDirectory):
             IndexLockedError: another writer is at work.
             EngineError: the store fails, or cannot keep two writers apart.
         """
+        with self.lease(wait) as lease:
+            copy = _WriteCopy(self, self.base / WRITING, lease)
+            copy.begin()
+            yield copy
+
+    @contextmanager
+    def lease(self, wait: float) -> Iterator[Lease]:
+        """Hold the lock of the copy that is changed, and the lease; errors are those of `writing`."""
         wait, began, folder = wait or WAIT, time.monotonic(), self.base / WRITING
         with _cache_errors(self.cache.folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -259,17 +268,17 @@ class StoredDirectory(IndexDirectory):
         with writer_lock(folder / "lock", wait):
             left = max(0.0, wait - (time.monotonic() - began))
             with held_lease(self.store, _identity(folder / "id"), left) as lease:
-                copy = _WriteCopy(self, folder, lease)
-                copy.begin()
-                yield copy
+                yield lease
 
 
 def _kept_here(manifest: Manifest) -> Iterator[tuple[str, FileInfo]]:
     """The files that are read whole, also of a large index: FAISS's, and the small ones of the datasets."""
     for name, info in manifest.files.items():
-        if name.startswith(f"{FAISS}/") or any(f"/{part}" in name for part in ("_versions/", "_deletions/")):
-            yield name, info
-        elif name.endswith("_tokens.lance"):  # the words of an index of words
+        if (
+            name.startswith(f"{FAISS}/")
+            or any(f"/{part}" in name for part in ("_versions/", "_deletions/"))
+            or name.endswith("_tokens.lance")
+        ):
             yield name, info
 
 
@@ -315,7 +324,6 @@ class _WriteCopy(IndexDirectory):
     def __init__(self, place: StoredDirectory, folder: Path, lease: Lease) -> None:
         super().__init__(folder)
         self.place = self.name = place.name
-        self.least_number = lease.number
         self._place = place
         self._lease = lease
         self._pointer: Found | None = None
@@ -327,7 +335,7 @@ class _WriteCopy(IndexDirectory):
         Raises:
             IndexFormatError: something is missing there.
         """
-        store = self._place.store
+        store, self.least_number = self._place.store, self._lease.number
         self._pointer = found = store.read(CURRENT)
         name = None if found is None else parse_pointer(found.data, f"{self.name}/{CURRENT}", self.name)
         try:
@@ -343,6 +351,8 @@ class _WriteCopy(IndexDirectory):
                 for folder in (*FOLDERS, VERSIONS):
                     files.remove_tree(self.root / folder)
             return
+        self._lease.claim(number_of(name) + 1)
+        self.least_number = self._lease.number
         known: Mapping[str, FileInfo] = {}
         with contextlib.suppress(IndexFormatError):
             known = {} if local is None else self.read(local).files

@@ -17,7 +17,6 @@ import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from aveyb_retrieval.indexes.types import IntArray
 
