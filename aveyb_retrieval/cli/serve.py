@@ -97,8 +97,9 @@ def main(
 ) -> None:
     """Serve INDEXES over HTTP: a page for people, JSON for programs.
 
-    INDEXES are folders, or addresses such as s3://BUCKET/PATH; NAME=DIR names one otherwise than its folder. A new version of an index is served within a
-    second or two. SIGTERM and Ctrl-C end the server when the running requests are answered.
+    INDEXES are folders, or addresses such as s3://BUCKET/PATH; NAME=DIR names one otherwise than its folder. A new
+    version of an index is served within a second or two. SIGTERM and Ctrl-C end the server when the running requests
+    are answered.
     """
     with extra_for("aveyb-serve", "server"):
         import prometheus_client  # noqa: F401

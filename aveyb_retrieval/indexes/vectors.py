@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from aveyb_retrieval.documents.records import Record, SourceLocation
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.indexes.store.manifest import Manifest
 from aveyb_retrieval.indexes.store.objects import is_stored
 from aveyb_retrieval.indexes.store.place import hold_visible, open_directory, read_manifest
 from aveyb_retrieval.indexes.store.tables import StoredTokens, Tables
@@ -26,6 +25,7 @@ from aveyb_retrieval.indexes.types import EncodedRow, FloatArray, expand_passage
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from aveyb_retrieval.indexes.store.manifest import Manifest
     from aveyb_retrieval.indexes.types import IntArray
 
 _BLOCK_BYTES = 16 << 20

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -35,12 +35,12 @@ SCHEMES = ("s3", "gs", "az")
 _THREADS = 8  # requests at once
 _PIECE = 16 << 20  # bytes of one request that reads
 _MULTIPART = 16 << 20  # a larger file is sent in parts; its name is nobody else's
-_TRIES = 4  # to read an object whose bytes do not come, or are not those that its hash says
+_TRIES = 3  # where an answer ends early, or an object holds other bytes than its hash says
 _HASH = "sha256"
 _RETRIES: Any = {  # of a request that the store could not serve just now
-    "max_retries": 10,
-    "retry_timeout": timedelta(seconds=30),
-    "backoff": {"init_backoff": timedelta(milliseconds=50), "max_backoff": timedelta(seconds=2), "base": 2},
+    "max_retries": 8,
+    "retry_timeout": timedelta(seconds=15),
+    "backoff": {"init_backoff": timedelta(milliseconds=50), "max_backoff": timedelta(seconds=1), "base": 2},
 }
 
 
@@ -124,7 +124,8 @@ class ObjectStore:
 
     def _put(self, name: str, data: bytes, mode: Any) -> Found | None:
         errors, about = self._obstore.exceptions, {_HASH: hashlib.sha256(data).hexdigest()}
-        with self._told(name):
+
+        def put() -> Found | None:
             try:
                 return Found(data, _mark(self._obstore.put(self._store, name, data, mode=mode, attributes=about)))
             except (errors.AlreadyExistsError, errors.PreconditionError):
@@ -133,6 +134,8 @@ class ObjectStore:
                 return found if found is not None and found.data == data else None
             except (NotImplementedError, errors.NotSupportedError):
                 raise self.unconditional() from None
+
+        return self._tried(name, put)
 
     def unconditional(self) -> EngineError:
         """Return the error that says that the store cannot keep two writers apart."""
@@ -145,15 +148,24 @@ class ObjectStore:
         """Delete objects; those that are not there are fine."""
         listed = list(names)
         for start in range(0, len(listed), 1000):
-            with self._told(""):
-                self._obstore.delete(self._store, listed[start : start + 1000])
+            self._tried("", partial(self._obstore.delete, self._store, listed[start : start + 1000]))
 
-    def listed(self, folder: str | None = None) -> Iterator[tuple[str, int, float]]:
-        """Names of the objects below a folder with their bytes and the time (of the store) when they were written."""
-        with self._told(folder or ""):
-            for some in self._obstore.list(self._store, folder):
-                for each in some:
-                    yield each["path"], each["size"], each["last_modified"].timestamp()
+    def listed(self) -> dict[str, tuple[int, float]]:
+        """All objects: their bytes, and when they were written by the store's clock. A store may be late with it."""
+        found = self._tried("", lambda: [each for some in self._obstore.list(self._store) for each in some])
+        return {each["path"]: (each["size"], each["last_modified"].timestamp()) for each in found}
+
+    def about(self, name: str) -> tuple[FileInfo, Mapping[str, str]] | None:
+        """What is known of an object without reading it: its size, its hash where it says that, and its mark."""
+
+        def ask() -> tuple[FileInfo, Mapping[str, str]] | None:
+            try:
+                got = self._obstore.get(self._store, name, options={"head": True})
+            except FileNotFoundError:
+                return None
+            return FileInfo(got.meta["size"], str(got.attributes.get(_HASH, ""))), _mark(got.meta)
+
+        return self._tried(name, ask)
 
     # --- files -------------------------------------------------------------------------------------------------------
 
@@ -211,36 +223,26 @@ class ObjectStore:
         return sum(self._all(lambda name: self._send(name, wanted[name], root / name, check), wanted))
 
     def _send(self, name: str, info: FileInfo, path: Path, check: Callable[[], None]) -> int:
-        if info.bytes <= _MULTIPART:
-            check()
-            if self._put_new(name, path, info):
-                return info.bytes
-        with self._told(name):
-            there = self._stored(name)
+        large, there = info.bytes > _MULTIPART, None
+        if large or not self._tried(name, lambda: self._put_new(name, path, info, check)):
+            there = self.about(name)
             if there is not None and there[0] == info:
                 return 0
             check()  # after the mark was read: whoever took the lease since then has changed it
-            if info.bytes > _MULTIPART:
-                self._obstore.put(self._store, name, path, attributes={_HASH: info.sha256})
-            elif there is None or self._put(name, path.read_bytes(), there[1]) is None:
+            if large:
+                about = {_HASH: info.sha256}
+                self._tried(name, lambda: self._obstore.put(self._store, name, path, attributes=about))
+            elif there is None or self.replace(name, path.read_bytes(), there[1]) is None:
                 raise EngineError(f"{self.name}/{name}: was changed meanwhile; give the same command again")
         return info.bytes
 
-    def _put_new(self, name: str, path: Path, info: FileInfo) -> bool:
-        with self._told(name):
-            try:
-                self._obstore.put(self._store, name, path.read_bytes(), mode="create", attributes={_HASH: info.sha256})
-            except self._obstore.exceptions.AlreadyExistsError:
-                return False
-        return True
-
-    def _stored(self, name: str) -> tuple[FileInfo, Mapping[str, str]] | None:
-        """What is known of an object without reading it: its size, its hash where it says that, and its mark."""
+    def _put_new(self, name: str, path: Path, info: FileInfo, check: Callable[[], None]) -> bool:
+        check()
         try:
-            got = self._obstore.get(self._store, name, options={"head": True})
-        except FileNotFoundError:
-            return None
-        return FileInfo(got.meta["size"], str(got.attributes.get(_HASH, ""))), _mark(got.meta)
+            self._obstore.put(self._store, name, path.read_bytes(), mode="create", attributes={_HASH: info.sha256})
+        except self._obstore.exceptions.AlreadyExistsError:
+            return False
+        return True
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
@@ -253,18 +255,18 @@ class ObjectStore:
                 threads.shutdown(cancel_futures=True)
                 raise
 
-    def _tried(self, name: str, read: Callable[[], Any]) -> Any:
-        """Read something, and again where its bytes ended early, which the store's client does not see to."""
+    def _tried(self, name: str, ask: Callable[[], Any]) -> Any:
+        """Ask for something, and again where the answer ended early, which the store's client does not see to."""
         for attempt in range(1, _TRIES):
             try:
                 with self._told(name):
-                    return read()
+                    return ask()
             except EngineError as error:
                 if not isinstance(error.__cause__, self._obstore.exceptions.GenericError):
                     raise
                 time.sleep(0.1 * attempt)
         with self._told(name):
-            return read()
+            return ask()
 
     @contextmanager
     def _told(self, name: str) -> Iterator[None]:

@@ -146,8 +146,8 @@ def _cache_errors(folder: Path) -> Iterator[None]:
 def bring(store: ObjectStore, wanted: Mapping[str, FileInfo], root: Path, beside: Path | None = None) -> None:
     """Put files below `root`: those that another folder has by links to these, the others from the store."""
     left = dict(wanted)
-    for name, info in wanted.items() if beside is not None and beside.is_dir() else ():
-        if not file_problems({name: info}, beside, full=True):
+    for name, info in wanted.items():
+        if beside is not None and not file_problems({name: info}, beside, full=True):
             path = root / name
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
@@ -191,12 +191,9 @@ class StoredDirectory(IndexDirectory):
         if self._seen is None:
             return None
         name = parse_pointer(self._seen.data, f"{self.name}/{CURRENT}", self.name)
-        self.root = self.base / name.rpartition("-")[2]
+        if self.root != (root := self.base / name.rpartition("-")[2]):  # another build has a copy of its own
+            self.root, self._checked = root, {}
         return name
-
-    def versions(self) -> list[str]:
-        """Nothing: what `current` does not name is of no use to readers."""
-        return []
 
     def has(self, name: str) -> bool:
         """Whether a version has a manifest: the store's errors tell of one that has none."""
@@ -238,12 +235,16 @@ class StoredDirectory(IndexDirectory):
 
     def problems(self, manifest: Manifest) -> dict[str, str]:
         """What is wrong with the objects of a version, by their sizes: by the name, a sentence."""
-        there = {name: size for name, size, _ in self.store.listed()}
-        return {
-            name: f"{self.name}/{name}: {'missing' if name not in there else f'{there[name]} bytes, not {info.bytes}'}"
-            for name, info in manifest.files.items()
-            if there.get(name) != info.bytes
-        }
+        listed, found = self.store.listed(), {}
+        for name, info in manifest.files.items():
+            if (name in listed and listed[name][0] == info.bytes) or (about := self.store.about(name)) is None:
+                size = info.bytes if name in listed else None
+            else:
+                size = about[0].bytes  # the list was late
+            if size != info.bytes:
+                what = "missing" if size is None else f"{size:,} bytes, the manifest says {info.bytes:,}"
+                found[name] = f"{self.name}/{name}: {what}"
+        return found
 
     @contextmanager
     def writing(self, wait: float) -> Iterator[IndexDirectory]:
@@ -295,20 +296,22 @@ def read_stored(store: ObjectStore, name: str, path: Path) -> Manifest:
     Raises:
         IndexFormatError: there is none, or it is damaged or of another format.
     """
-    if not path.exists():
-        found = store.read(f"{VERSIONS}/{path.name}")
-        if found is None:
-            raise IndexFormatError(
-                f"{store.name}/{VERSIONS}/{path.name}: missing, so this is no complete version of an index; restore it "
-                "from a copy or build the index again"
-            )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.write_atomic(path, found.data, tag=f".{os.getpid()}")
+    if path.exists():
+        with contextlib.suppress(IndexFormatError):
+            return Manifest.read(path)
+    where = f"{store.name}/{VERSIONS}/{path.name}"
+    found = store.read(f"{VERSIONS}/{path.name}")
+    if found is None:
+        raise IndexFormatError(
+            f"{where}: missing, so this is no complete version of an index; restore it from a copy or build the index "
+            "again"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.write_atomic(path, found.data, tag=f".{os.getpid()}")
     try:
         return Manifest.read(path)
-    except IndexFormatError:
-        path.unlink(missing_ok=True)  # the next call looks into the store again
-        raise
+    except IndexFormatError as error:
+        raise IndexFormatError(str(error).replace(str(path), where)) from None
 
 
 def _identity(path: Path) -> str:
@@ -369,7 +372,10 @@ class _WriteCopy(IndexDirectory):
         other = {each: info for each, info in manifest.files.items() if each not in same}
         wrong = [*file_problems(same, self.root, full=False), *file_problems(other, self.root, full=True)]
         build = name.rpartition("-")[2]
-        bring(store, {each: manifest.files[each] for each in wrong}, self.root, self._place.base / build)
+        with _cache_errors(self._place.cache.folder):
+            if wrong:
+                self._place.cache.make_room(sum(manifest.files[each].bytes for each in wrong), self.root)
+            bring(store, {each: manifest.files[each] for each in wrong}, self.root, self._place.base / build)
         files.write_atomic(self.pointer, f"{name}\n".encode())
         self._sent = manifest.files
 
@@ -433,8 +439,8 @@ def clean_store(store: ObjectStore, manifest: Manifest, lease: Lease) -> None:
     What cannot be deleted now stays for the next time.
     """
     try:
-        listed = {name: written for name, _, written in store.listed()}
-        times = {name: written for name, written in listed.items() if name.startswith(f"{VERSIONS}/")}
+        listed = store.listed()
+        times = {name: written for name, (_, written) in listed.items() if name.startswith(f"{VERSIONS}/")}
         own = f"{VERSIONS}/{manifest.name}.json"
         if own not in times:  # a listing that is behind
             return
@@ -476,7 +482,7 @@ def open_directory(root: str | Path, *, whole: bool = True) -> IndexDirectory:
 def delete_unused(index_dir: IndexDirectory, visible: str) -> None:
     """Delete all files that neither the visible version nor one that somebody reads is made of."""
     kept = set[str]()
-    for name in IndexDirectory.versions(index_dir):
+    for name in index_dir.versions():
         path = index_dir.manifest(name)
         if name == visible or is_read(path):
             kept.add(f"{VERSIONS}/{path.name}")
