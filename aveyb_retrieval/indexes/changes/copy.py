@@ -117,8 +117,9 @@ def _check_replaced(place: IndexDirectory, manifest: Manifest, overwrite: bool) 
 def _to_store(origin: IndexDirectory, place: StoredDirectory, manifest: Manifest, overwrite: bool, wait: float) -> int:
     with place.lease(wait) as lease:
         _check_replaced(place, manifest, overwrite)
-        pointer, wrong = place.store.read(CURRENT), place.problems(manifest)
-        known = {} if pointer is None else read_files(place, manifest)
+        pointer = place.store.read(CURRENT)
+        known = {} if pointer is None else _shared(place, manifest)
+        wrong = place.problems(known)
         there = {name: info for name, info in known.items() if name not in wrong}
         lease.claim(manifest.number)
         copied = send_version(place.store, manifest, origin.root, pointer, there, lease)
@@ -127,7 +128,7 @@ def _to_store(origin: IndexDirectory, place: StoredDirectory, manifest: Manifest
     return copied
 
 
-def read_files(place: StoredDirectory, manifest: Manifest) -> dict[str, FileInfo]:
+def _shared(place: StoredDirectory, manifest: Manifest) -> dict[str, FileInfo]:
     """The files of a manifest that the visible version of a store has, too."""
     try:
         there = place.read(place.visible()).files

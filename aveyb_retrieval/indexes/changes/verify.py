@@ -231,7 +231,7 @@ def _problems(
     """What is wrong with a version, and the names of damaged files."""
     root = index_dir.root
     progress("hashing files", 0, len(manifest.files), 0)
-    damaged = file_problems(manifest.files, root, full=True) | index_dir.problems(manifest)
+    damaged = file_problems(manifest.files, root, full=True) | index_dir.problems(manifest.files)
     problems = list(damaged.values())
     if not all(map(_can_be_made_again, damaged)):
         return problems, set(damaged)  # what follows compares with these files

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LEASE = "lease"
-SECONDS = 20.0  # that a lease lasts which is not renewed
+SECONDS = 20.0  # that a lease lasts which is not renewed: its holder writes no longer
+TAKEN = SECONDS  # seconds after which others take over a lease that has not changed
 RENEWED = 5.0  # seconds between two renewals
 WAIT = 60.0  # that a writer waits for another, unless it is told otherwise
 _LOOK = 0.5  # seconds between two looks at the lease of another
@@ -160,7 +161,7 @@ def _take(store: ObjectStore, copy: str, wait: float) -> Lease:
         since = _watched.get(store.name)
         if since is None or since[0] != found.data:
             since = _watched[store.name] = found.data, time.monotonic()
-        if not there.held or gone or time.monotonic() - since[1] > SECONDS:
+        if not there.held or gone or time.monotonic() - since[1] > TAKEN:
             note = replace(mine, number=there.number + 1)
             if (made := store.replace(LEASE, note.to_bytes(), found.mark)) is not None:
                 _watched.pop(store.name, None)

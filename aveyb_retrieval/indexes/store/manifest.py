@@ -140,8 +140,8 @@ class IndexDirectory:
         """Where Lance reads the datasets of a version, if not here."""
         return None
 
-    def problems(self, manifest: Manifest) -> dict[str, str]:
-        """What is wrong with a version besides its files here: by the name, a sentence."""
+    def problems(self, listing: Mapping[str, FileInfo]) -> dict[str, str]:
+        """What is wrong with the files of a version, besides these here: by the name, a sentence."""
         return {}
 
     @contextlib.contextmanager

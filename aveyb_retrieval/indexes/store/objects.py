@@ -262,8 +262,9 @@ class ObjectStore:
                 with self._told(name):
                     return ask()
             except EngineError as error:
-                if not isinstance(error.__cause__, self._obstore.exceptions.GenericError):
-                    raise
+                cause = error.__cause__
+                if not isinstance(cause, self._obstore.exceptions.GenericError) or "status code" in str(cause):
+                    raise  # the client has tried again by itself where that may help
                 time.sleep(0.1 * attempt)
         with self._told(name):
             return ask()

@@ -233,10 +233,10 @@ class StoredDirectory(IndexDirectory):
         """Whether a version that was held stays: nobody else deletes from a copy that is held."""
         return True
 
-    def problems(self, manifest: Manifest) -> dict[str, str]:
+    def problems(self, listing: Mapping[str, FileInfo]) -> dict[str, str]:
         """What is wrong with the objects of a version, by their sizes: by the name, a sentence."""
-        listed, found = self.store.listed(), {}
-        for name, info in manifest.files.items():
+        listed, found = self.store.listed() if listing else {}, {}
+        for name, info in listing.items():
             if (name in listed and listed[name][0] == info.bytes) or (about := self.store.about(name)) is None:
                 size = info.bytes if name in listed else None
             else:
