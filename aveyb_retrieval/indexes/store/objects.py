@@ -211,10 +211,10 @@ class ObjectStore:
 
         return self._tried(name, read)
 
-    def send(self, root: Path, wanted: Mapping[str, FileInfo], check: Callable[[], None]) -> int:
+    def send(self, root: Path, wanted: Mapping[str, FileInfo], check: Callable[..., None]) -> int:
         """Write files of `root` as objects, but those that are there with the same hash; return the bytes written.
 
-        `check` raises an error where this process may not write any more.
+        `check` raises an error where this process may not write any more; `check(True)` asks the store for that.
 
         Raises:
             EngineError: the store fails.
@@ -222,13 +222,13 @@ class ObjectStore:
         """
         return sum(self._all(lambda name: self._send(name, wanted[name], root / name, check), wanted))
 
-    def _send(self, name: str, info: FileInfo, path: Path, check: Callable[[], None]) -> int:
+    def _send(self, name: str, info: FileInfo, path: Path, check: Callable[..., None]) -> int:
         large, there = info.bytes > _MULTIPART, None
         if large or not self._tried(name, lambda: self._put_new(name, path, info, check)):
             there = self.about(name)
             if there is not None and there[0] == info:
                 return 0
-            check()  # after the mark was read: whoever took the lease since then has changed it
+            check(True)  # after the mark was read: whoever takes the lease from now on changes it
             if large:
                 about = {_HASH: info.sha256}
                 self._tried(name, lambda: self._obstore.put(self._store, name, path, attributes=about))
@@ -236,7 +236,7 @@ class ObjectStore:
                 raise EngineError(f"{self.name}/{name}: was changed meanwhile; give the same command again")
         return info.bytes
 
-    def _put_new(self, name: str, path: Path, info: FileInfo, check: Callable[[], None]) -> bool:
+    def _put_new(self, name: str, path: Path, info: FileInfo, check: Callable[..., None]) -> bool:
         check()
         try:
             self._obstore.put(self._store, name, path.read_bytes(), mode="create", attributes={_HASH: info.sha256})
