@@ -195,7 +195,11 @@ def failures(weather: Weather, folder: Path) -> dict[str, Any]:
     for process in pair:
         process.communicate()
     check()
-    out["two writers racing"] = {"turns": RACES, "both acknowledged, one after the other": won.count(2), "lost": len(lost)}
+    out["two writers racing"] = {
+        "turns": RACES,
+        "both acknowledged, one after the other": won.count(2),
+        "lost": len(lost),
+    }
     for trouble in ({"fails": 0.1}, {"cuts": 0.1}, {"forgets": True}):
         vars(weather).update(trouble)
         process, done = worker("--write", cache=folder / "troubled"), 0

@@ -140,13 +140,16 @@ def store_server(bucket: str = "shelf") -> Iterator[tuple[Weather, dict[str, str
     secrets = {"aws_access_key_id": "AKIAEXAMPLE", "aws_secret_access_key": SECRET, "region_name": "us-east-1"}
     boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", **secrets).create_bucket(Bucket=bucket)
     try:
-        yield weather, {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{front.server_address[1]}",
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_REGION": "us-east-1",
-            "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE",
-            "AWS_SECRET_ACCESS_KEY": SECRET,
-        }
+        yield (
+            weather,
+            {
+                "AWS_ENDPOINT_URL": f"http://127.0.0.1:{front.server_address[1]}",
+                "AWS_ALLOW_HTTP": "true",
+                "AWS_REGION": "us-east-1",
+                "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE",
+                "AWS_SECRET_ACCESS_KEY": SECRET,
+            },
+        )
     finally:
         front.shutdown()
         front.server_close()

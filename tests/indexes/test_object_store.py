@@ -85,9 +85,7 @@ def other_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str = "
 
 
 @pytest.mark.parametrize("whole", ["0", "268435456"])
-def test_it_finds_what_a_folder_finds(
-    whole: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_finds_what_a_folder_finds(whole: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AVEYB_INDEX_CACHE_WHOLE", whole)
     for each in (where, tmp_path / "folder"):
         build(each, 60)
