@@ -149,73 +149,96 @@ def costs(paths: list[Path], count: int, weather: Weather, folder: Path) -> dict
     return out
 
 
+class Failures:
+    """Writers of a small index: what they were told is written, and what of that is not there."""
+
+    def __init__(self, weather: Weather, folder: Path) -> None:
+        from aveyb_retrieval import build_index
+
+        self.weather, self.folder = weather, folder
+        self.acknowledged, self.lost = {"first"}, set[str]()
+        build_index([{"_id": "first", "text": "The first."}], SMALL, model=GivenVectors(draw_vectors(8, 0)))
+
+    def check(self) -> int:
+        """How many documents were lost so far."""
+        from aveyb_retrieval import Retriever
+
+        with Retriever.load(SMALL, model=GivenVectors(draw_vectors(8, 0))) as opened:
+            self.lost |= self.acknowledged - {document.id for document in opened.documents()}
+        return len(self.lost)
+
+    def upsert(self, process: subprocess.Popen[str], name: str) -> str:
+        """Ask a writer for a document, and note what it answers: "" where it is dead."""
+        try:
+            say(process, name)
+            return self.note(line(process))
+        except BrokenPipeError:
+            return ""
+
+    def note(self, answer: str) -> str:
+        if answer.startswith("done "):
+            self.acknowledged.add(answer.removeprefix("done "))
+        return answer
+
+    def killed(self) -> dict[str, Any]:
+        """Writers that are killed at a random request."""
+        rng = random.Random(0)
+        for turn in range(KILLS):
+            process = worker("--write", cache=self.folder / "killed")
+            line(process)
+            last = self.weather.requests + rng.randint(1, 80)
+
+            def kill(number: int, last: int = last, process: subprocess.Popen[str] = process) -> None:
+                if number >= last:
+                    process.kill()
+
+            self.weather.hook = kill
+            names = (f"k{turn}-{number}" for number in range(20))
+            while self.upsert(process, next(names)):
+                pass
+            self.weather.hook = None
+            process.wait()
+            self.check()
+        return {"kills": KILLS, "acknowledged": len(self.acknowledged), "lost": self.check()}
+
+    def racing(self) -> dict[str, Any]:
+        """Two writers that begin together, each time."""
+        pair, won = [worker("--write", cache=self.folder / name) for name in ("one", "two")], []
+        for process in pair:
+            line(process)
+        for turn in range(RACES):
+            for name, process in zip("ab", pair, strict=True):
+                say(process, f"r{turn}{name}")
+            won.append(sum(self.note(line(process)).startswith("done ") for process in pair))
+        for process in pair:
+            process.communicate()
+        return {"turns": RACES, "both acknowledged, one after the other": won.count(2), "lost": self.check()}
+
+    def troubled(self, **trouble: Any) -> dict[str, Any]:
+        """A writer whose store has troubles."""
+        vars(self.weather).update(trouble)
+        process = worker("--write", cache=self.folder / "troubled")
+        line(process)
+        done = [self.upsert(process, f"{next(iter(trouble))}{turn}") for turn in range(TROUBLED)]
+        process.communicate()
+        self.weather.fails, self.weather.cuts, self.weather.forgets = 0.0, 0.0, False
+        acknowledged = sum(answer.startswith("done ") for answer in done)
+        return {"changes": TROUBLED, "acknowledged": acknowledged, "lost": self.check()}
+
+
 def failures(weather: Weather, folder: Path) -> dict[str, Any]:
     """What is left after writers that were killed, that raced, and a store that fails, cuts and forgets."""
-    from aveyb_retrieval import Retriever, build_index, verify_index
+    from aveyb_retrieval import verify_index
 
-    build_index([{"_id": "first", "text": "The first."}], SMALL, model=GivenVectors(draw_vectors(8, 0)))
-    acknowledged, rng, out, lost = {"first"}, random.Random(0), dict[str, Any](), set[str]()
-
-    def check() -> None:
-        with Retriever.load(SMALL, model=GivenVectors(draw_vectors(8, 0))) as opened:
-            lost.update(acknowledged - {document.id for document in opened.documents()})
-
-    killed = 0
-    while killed < KILLS:
-        process = worker("--write", cache=folder / "killed")
-        line(process)
-        last = weather.requests + rng.randint(1, 80)
-        weather.hook = lambda number, last=last, process=process: process.kill() if number >= last else None  # type: ignore[misc]
-        for turn in range(20):
-            try:
-                say(process, f"k{killed}-{turn}")
-                answer = line(process)
-            except BrokenPipeError:
-                break
-            if answer.startswith("done "):
-                acknowledged.add(answer.removeprefix("done "))
-            elif not answer:
-                break
-        weather.hook = None
-        process.kill()
-        process.wait()
-        killed += 1
-        check()
-    out["writers killed at random requests"] = {"kills": killed, "acknowledged": len(acknowledged), "lost": len(lost)}
-    pair = [worker("--write", cache=folder / name) for name in ("one", "two")]
-    for process in pair:
-        line(process)
-    won = []
-    for turn in range(RACES):
-        for name, process in zip("ab", pair, strict=True):
-            say(process, f"r{turn}{name}")
-        answers = [line(process) for process in pair]
-        acknowledged |= {answer.removeprefix("done ") for answer in answers if answer.startswith("done ")}
-        won.append(sum(answer.startswith("done ") for answer in answers))
-    for process in pair:
-        process.communicate()
-    check()
-    out["two writers racing"] = {
-        "turns": RACES,
-        "both acknowledged, one after the other": won.count(2),
-        "lost": len(lost),
+    tried = Failures(weather, folder)
+    return {
+        "writers killed at random requests": tried.killed(),
+        "two writers racing": tried.racing(),
+        "a store that answers 503 to a tenth": tried.troubled(fails=0.1),
+        "a store that cuts a tenth of the bodies": tried.troubled(cuts=0.1),
+        "a store whose lists are empty": tried.troubled(forgets=True),
+        "verify --deep afterwards": verify_index(SMALL, deep=True).problems,
     }
-    for trouble in ({"fails": 0.1}, {"cuts": 0.1}, {"forgets": True}):
-        vars(weather).update(trouble)
-        process, done = worker("--write", cache=folder / "troubled"), 0
-        line(process)
-        for turn in range(TROUBLED):
-            say(process, f"{next(iter(trouble))}{turn}")
-            answer = line(process)
-            if answer.startswith("done "):
-                acknowledged.add(answer.removeprefix("done "))
-                done += 1
-        process.communicate()
-        weather.fails, weather.cuts, weather.forgets = 0.0, 0.0, False
-        check()
-        out[f"a store that {next(iter(trouble))}"] = {"changes": TROUBLED, "acknowledged": done, "lost": len(lost)}
-    out["verify --deep afterwards"] = verify_index(SMALL, deep=True).problems
-    return out
 
 
 def main() -> None:

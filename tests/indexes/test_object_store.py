@@ -222,7 +222,7 @@ def test_a_writer_that_lost_its_lease_publishes_nothing(
         return send(*arguments)
 
     monkeypatch.setattr(place, "send_version", stalled)
-    with pytest.raises(IndexLockedError, match="nothing of this change is visible|could not renew"):
+    with pytest.raises(IndexLockedError, match=r"nothing of this change is visible|could not renew"):
         upsert(where, "loser")
     assert {"winner"} == ids(where) - {row["_id"] for row in make_documents(30)}
     upsert(where, "loser")
