@@ -30,6 +30,7 @@ PUBLIC = [
     "build_index",
     "build_on_ray",
     "compact_index",
+    "copy_index",
     "delete_documents",
     "hits_to_prompt",
     "publish_index",
