@@ -46,6 +46,7 @@ _HOME = {
     "build_index": "indexes.changes.update",
     "build_on_ray": "indexes.cluster",
     "compact_index": "indexes.changes.change",
+    "copy_index": "indexes.changes.copy",
     "delete_documents": "indexes.changes.update",
     "hits_to_prompt": "indexes.search.reading",
     "plan_sync": "indexes.changes.sync",

@@ -45,6 +45,7 @@ PUBLIC = [
     "build_index",
     "build_on_ray",
     "compact_index",
+    "copy_index",
     "delete_documents",
     "hits_to_prompt",
     "plan_sync",

@@ -23,10 +23,12 @@ ALERTS = gather(
 )  # fmt: skip
 
 
-def tell_alerts(directory: Path, receivers: dict[str, Any]) -> None:
+def tell_alerts(directory: str | Path, receivers: dict[str, Any]) -> None:
     """Ask the saved questions after a change, and print what is new; a failure is a line, and stops nothing."""
     from aveyb_retrieval.indexes.search.alerts import run_alerts
 
+    if isinstance(directory, str) and not any(receivers.values()):  # an address, where no questions are saved
+        return
     try:
         new, failed = run_alerts(directory, **receivers)
     except (AveyBError, OSError) as error:

@@ -294,7 +294,7 @@ PATH = click.Path(path_type=Path)
 
 
 class _Index(click.ParamType):
-    """An index directory, or the address of a collection (which a path would not keep as it is)."""
+    """An index directory, or an address (which a path would not keep as it is)."""
 
     name = "path"
 
@@ -303,6 +303,35 @@ class _Index(click.ParamType):
 
 
 INDEX = _Index()
+
+
+def _to_environment(context: click.Context, option: click.Parameter, value: Any) -> None:
+    """Let all that this command starts find a setting of the cache."""
+    if value is not None:
+        os.environ[str(option.envvar)] = str(value)
+
+
+def cache_options(command: Any, number: int = 3) -> Any:
+    """Add the (first) options of the cache in which indexes of object stores are kept; `store/place.py` reads them."""
+    for name, metavar, default, meaning in reversed(_CACHE[:number]):
+        command = click.option(
+            name,
+            envvar=f"AVEYB_INDEX_{name[2:].upper().replace('-', '_')}",
+            metavar=metavar,
+            type=str if metavar == "DIR" else click.IntRange(min=0),
+            expose_value=False,
+            is_eager=True,
+            callback=_to_environment,
+            help=f"{meaning}  [default: {default}]",
+        )(command)
+    return command
+
+
+_CACHE = (
+    ("--cache", "DIR", "~/.cache/aveyb-retrieval/indexes", "Where copies of indexes in object stores are kept."),
+    ("--cache-limit", "BYTES", "10 GB", "Size of all these copies together."),
+    ("--cache-whole", "BYTES", "256 MB", "Larger indexes are read in parts."),
+)
 
 
 def opened(directory: str | Path, **options: Any) -> Retriever:
@@ -428,7 +457,7 @@ MAKING = together(
     ),
 )
 INSERTING = together(
-    click.argument("directory", type=PATH),
+    click.argument("directory", type=INDEX),
     click.argument("corpus", nargs=-1),
     VECTORS,
     READING,

@@ -17,7 +17,7 @@ _NAMED = 20  # missing documents that are named
 _OF_ONE = ("path", "version", "build", "created", "indexes", "files", "unfinished")  # what always differs
 
 
-def compare(one: Path, other: Path, questions: list[str] | None = None) -> dict[str, Any]:
+def compare(one: str | Path, other: str | Path, questions: list[str] | None = None) -> dict[str, Any]:
     """Say what differs between two indexes.
 
     Args:
@@ -52,7 +52,7 @@ def compare(one: Path, other: Path, questions: list[str] | None = None) -> dict[
     }
 
 
-def told(found: dict[str, Any], one: Path, other: Path) -> list[str]:
+def told(found: dict[str, Any], one: str | Path, other: str | Path) -> list[str]:
     """Write a comparison as lines for people."""
     lines = [f"{key:<12} {_short(pair[0])}  ->  {_short(pair[1])}" for key, pair in found["differences"].items()]
     for place, missing in zip((one, other), found["missing"], strict=True):

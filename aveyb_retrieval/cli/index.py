@@ -33,6 +33,7 @@ from aveyb_retrieval.cli.common import (
     WAIT,
     WRITING,
     Commands,
+    cache_options,
     filter_option,
     opened,
     parse_json,
@@ -64,7 +65,7 @@ def _share(context: click.Context, parameter: click.Parameter, text: str | None)
 
 @click.command()
 @click.argument("corpus", nargs=-1)
-@click.option("-o", "--out", required=True, type=PATH, help="Directory of the index.")
+@click.option("-o", "--out", required=True, type=INDEX, help="Directory of the index, or its address in a store.")
 @click.option("--from", "from_index", metavar="INDEX", help="Encode the documents of an index anew, parsing nothing.")
 @VECTORS
 @MAKING
@@ -84,7 +85,7 @@ def _share(context: click.Context, parameter: click.Parameter, text: str | None)
 @VERBOSE
 @WRITING
 @WAIT
-def build(out: Path, address: str | None, **arguments: Any) -> None:
+def build(out: str | Path, address: str | None, **arguments: Any) -> None:
     """Build an index from CORPUS.
 
     CORPUS is folders of files (PDF, DOCX, HTML, EPUB, Markdown, text), single files of these, files of many documents
@@ -108,11 +109,11 @@ def build(out: Path, address: str | None, **arguments: Any) -> None:
 
 
 @click.command()
-@click.argument("directory", type=PATH)
+@click.argument("directory", type=INDEX)
 @MAKING
 @WRITING
 @WAIT
-def init(directory: Path, quiet: bool, **arguments: Any) -> None:
+def init(directory: str | Path, quiet: bool, **arguments: Any) -> None:
     """Make an index without documents in DIRECTORY, for `aveyb-index add` and `upsert`."""
     from aveyb_retrieval.indexes.changes.update import build_index
 
@@ -124,7 +125,7 @@ def init(directory: Path, quiet: bool, **arguments: Any) -> None:
 @INSERTING
 @VERBOSE
 @ALERTS
-def add(directory: Path, receivers: dict[str, Any], **arguments: Any) -> None:
+def add(directory: str | Path, receivers: dict[str, Any], **arguments: Any) -> None:
     """Add the documents of CORPUS to the index in DIRECTORY. Their ids must be new."""
     from aveyb_retrieval.indexes.changes.update import add_documents
 
@@ -135,7 +136,7 @@ def add(directory: Path, receivers: dict[str, Any], **arguments: Any) -> None:
 @INSERTING
 @VERBOSE
 @ALERTS
-def upsert(directory: Path, receivers: dict[str, Any], **arguments: Any) -> None:
+def upsert(directory: str | Path, receivers: dict[str, Any], **arguments: Any) -> None:
     """Add the documents of CORPUS and replace those whose ids exist. Only changed text is encoded."""
     from aveyb_retrieval.indexes.changes.update import upsert_documents
 
@@ -144,7 +145,7 @@ def upsert(directory: Path, receivers: dict[str, Any], **arguments: Any) -> None
 
 def _insert(
     change: Callable[..., Report],
-    directory: Path,
+    directory: str | Path,
     *,
     corpus: tuple[str, ...],
     quiet: bool,
@@ -163,14 +164,14 @@ def _insert(
 
 
 @click.command()
-@click.argument("directory", type=PATH)
+@click.argument("directory", type=INDEX)
 @click.argument("ids", nargs=-1)
 @click.option("--from", "ids_file", type=click.File("r", encoding="utf-8"), help="File with one id per line.")
 @filter_option("Delete the documents that match this condition on the metadata.")
 @click.option("--missing-ok", is_flag=True, help="Ignore ids that are not in the index.")
 @RESTART
 @WAIT
-def delete(directory: Path, ids: tuple[str, ...], ids_file: Any, **arguments: Any) -> None:
+def delete(directory: str | Path, ids: tuple[str, ...], ids_file: Any, **arguments: Any) -> None:
     """Delete documents from the index in DIRECTORY by IDS, by a file of ids or by a filter."""
     from aveyb_retrieval.indexes.changes.update import delete_documents
 
@@ -184,7 +185,9 @@ def delete(directory: Path, ids: tuple[str, ...], ids_file: Any, **arguments: An
 
 @click.command()
 @click.argument("folder", type=PATH)
-@click.option("-o", "--out", "directory", required=True, type=PATH, help="Directory of the index.")
+@click.option(
+    "-o", "--out", "directory", required=True, type=INDEX, help="Directory of the index, or its address in a store."
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would change.")
 @click.option("--watch", is_flag=True, help="Go on, and do it again whenever files change.")
 @click.option(
@@ -223,7 +226,7 @@ def delete(directory: Path, ids: tuple[str, ...], ids_file: Any, **arguments: An
 @ALERTS
 def sync(
     folder: Path,
-    directory: Path,
+    directory: str | Path,
     dry_run: bool,
     watch: bool,
     interval: float,
@@ -414,7 +417,7 @@ def _print_documents(documents: Iterable[Document]) -> None:
 
 
 WIDTH = 300  # characters that are shown of a passage, or of a document without passages
-RESUMABLE = ("build", "add", "upsert", "delete", "sync", "compact", "tune", "publish", "encode")
+RESUMABLE = ("build", "copy", "add", "upsert", "delete", "sync", "compact", "tune", "publish", "encode")
 
 
 @click.group(cls=Commands, resumable=RESUMABLE, context_settings=CONTEXT)
@@ -542,14 +545,14 @@ def search(
 
 
 @main.command()
-@click.argument("directory", type=PATH)
-@click.option("--compare", "other", type=PATH, metavar="OTHER", help="Say what differs in another index instead.")
+@click.argument("directory", type=INDEX)
+@click.option("--compare", "other", type=INDEX, metavar="OTHER", help="Say what differs in another index instead.")
 @click.option("--questions", type=PATH, metavar="FILE",
               help="With --compare: ask the questions in FILE, one a line.  [default: names of documents]")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def info(directory: Path, other: Path | None, questions: Path | None, as_json: bool) -> None:
+def info(directory: str | Path, other: str | Path | None, questions: Path | None, as_json: bool) -> None:
     """Describe the index in DIRECTORY: model, counts, files and measured recall."""
-    from aveyb_retrieval.indexes.store.manifest import describe
+    from aveyb_retrieval.indexes.store.place import describe
 
     if other is not None:
         _compare(directory, other, questions, as_json=as_json)
@@ -564,7 +567,7 @@ def info(directory: Path, other: Path | None, questions: Path | None, as_json: b
         click.echo(f"{key:<12} {_plain(value)}")
 
 
-def _compare(directory: Path, other: Path, questions: Path | None, *, as_json: bool) -> None:
+def _compare(directory: str | Path, other: str | Path, questions: Path | None, *, as_json: bool) -> None:
     from aveyb_retrieval.cli.compare import compare, told
 
     asked = None
@@ -581,11 +584,30 @@ def _compare(directory: Path, other: Path, questions: Path | None, *, as_json: b
 
 
 @main.command()
-@click.argument("directory", type=PATH)
+@click.argument("source", type=INDEX)
+@click.argument("target", type=INDEX)
+@click.option("--overwrite", is_flag=True, help="Also replace another index, or a newer version.")
+@WAIT
+def copy(source: str | Path, target: str | Path, **arguments: Any) -> None:
+    """Copy the index SOURCE to TARGET: folders, or addresses such as s3://BUCKET/PATH.
+
+    Only what is missing there is copied. If it is interrupted, run the same command again to continue.
+    """
+    from aveyb_retrieval.indexes.changes.copy import copy_index
+
+    report = copy_index(source, target, **arguments)
+    click.echo(
+        f"{report.path}: version {report.version}, {plural(report.files, 'file')} of {report.bytes:,} bytes, "
+        f"{report.copied:,} of them copied in {report.seconds:,.1f} s"
+    )
+
+
+@main.command()
+@click.argument("directory", type=INDEX)
 @RESTART
 @WAIT
 @click.option("--quiet", is_flag=True, help="Show no progress.")
-def compact(directory: Path, quiet: bool, **arguments: Any) -> None:
+def compact(directory: str | Path, quiet: bool, **arguments: Any) -> None:
     """Merge the pieces that changes of DIRECTORY have left, and give back the room of deleted documents."""
     from aveyb_retrieval.indexes.changes.change import compact_index
 
@@ -594,11 +616,11 @@ def compact(directory: Path, quiet: bool, **arguments: Any) -> None:
 
 
 @main.command()
-@click.argument("directory", type=PATH)
+@click.argument("directory", type=INDEX)
 @click.option("--recall", type=float, default=0.95, help="Share of the exact results to find.")
 @RESTART
 @WAIT
-def tune(directory: Path, recall: float, **arguments: Any) -> None:
+def tune(directory: str | Path, recall: float, **arguments: Any) -> None:
     """Tune the search settings of DIRECTORY to reach a recall, measured against exact search."""
     from aveyb_retrieval.indexes.changes.change import tune_index
 
@@ -614,12 +636,12 @@ def tune(directory: Path, recall: float, **arguments: Any) -> None:
 
 
 @main.command()
-@click.argument("directory", type=PATH)
+@click.argument("directory", type=INDEX)
 @click.option("--repair", is_flag=True, help="Rebuild what can be rebuilt from the stored vectors.")
 @click.option("--deep", is_flag=True, help="Also compare texts, passages, words, vectors and FAISS codes.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def verify(context: click.Context, directory: Path, repair: bool, deep: bool, as_json: bool) -> None:
+def verify(context: click.Context, directory: str | Path, repair: bool, deep: bool, as_json: bool) -> None:
     """Check every hash and count of the index in DIRECTORY. Exit code 1 if damage remains."""
     from aveyb_retrieval.indexes.changes.verify import verify_apart
 
@@ -687,6 +709,11 @@ def _plain(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+for named, command in main.commands.items():
+    if any(isinstance(option.type, type(INDEX)) for option in command.params):
+        cache_options(command, 3 if named == "search" else 1)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from aveyb_retrieval.cli.common import CONTEXT, MODE, Command, Commands
+from aveyb_retrieval.cli.common import CONTEXT, INDEX, MODE, PATH, Command, Commands
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.files import write_atomic
 from aveyb_retrieval.server.http import LOOPBACK
@@ -22,7 +22,6 @@ CLIENTS = {  # the file of its settings, and where servers stand in it
     "cursor": ("~/.cursor/mcp.json", "mcpServers"),
     "vscode": (".vscode/mcp.json", "servers"),
 }
-DIRECTORY = click.argument("directory", type=click.Path(path_type=Path))
 NAME = click.option("--name", help="What agents call the index.  [default: the name of its folder]")
 
 
@@ -42,7 +41,7 @@ def main() -> None:
 
 
 @main.command(cls=Command)
-@DIRECTORY
+@click.argument("directory", type=INDEX)
 @click.option("--http", is_flag=True, help="Serve streamable HTTP at /mcp, instead of standard input and output.")
 @click.option("--host", default="127.0.0.1", help="With --http: address to listen on.")
 @click.option("--port", type=click.IntRange(1, 65535), help=f"With --http: port.  [default: {PORT}]")
@@ -53,7 +52,7 @@ def main() -> None:
 @MODE
 @click.option("--model", help="Folder or name of the model.  [default: where it was at the build]")
 def serve(
-    directory: Path, http: bool, host: str, port: int | None, key_file: Path | None, no_key: bool, **options: Any
+    directory: str | Path, http: bool, host: str, port: int | None, key_file: Path | None, no_key: bool, **options: Any
 ) -> None:
     """Give an agent tools over the index in DIRECTORY; `serve` may be left out.
 
@@ -78,12 +77,12 @@ def serve(
 
 @main.command(cls=Command)
 @click.argument("client", type=click.Choice(list(CLIENTS)))
-@DIRECTORY
+@click.argument("directory", type=PATH)
 @NAME
 @click.option("--yes", is_flag=True, help="Write without asking.")
 def install(client: str, directory: Path, name: str | None, yes: bool) -> None:
     """Add the index in DIRECTORY to the settings of CLIENT; they are shown first, and nothing there is replaced."""
-    from aveyb_retrieval.indexes.store.manifest import read_manifest
+    from aveyb_retrieval.indexes.store.place import read_manifest
 
     read_manifest(directory)  # says what is no index
     place, servers = CLIENTS[client]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aveyb_retrieval.cli.common import CONTEXT, PRECISION, Command
+from aveyb_retrieval.cli.common import CONTEXT, PRECISION, Command, cache_options
 from aveyb_retrieval.errors import ConfigError, extra_for
 from aveyb_retrieval.server.http import LOOPBACK, Limits
 from aveyb_retrieval.wording import plural
@@ -74,6 +74,7 @@ def _limit_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--model", help="Folder or name of the model.  [default: where it was at the build]")
 @click.option("--device", default="cpu", help="Device of the model and of the search.")
 @PRECISION
+@cache_options
 @_limit_options
 def main(
     indexes: tuple[str, ...],
@@ -96,8 +97,9 @@ def main(
 ) -> None:
     """Serve INDEXES over HTTP: a page for people, JSON for programs.
 
-    INDEXES are folders; NAME=DIR names one otherwise than its folder. A new version of an index is served within a
-    second or two. SIGTERM and Ctrl-C end the server when the running requests are answered.
+    INDEXES are folders, or addresses such as s3://BUCKET/PATH; NAME=DIR names one otherwise than its folder. A new
+    version of an index is served within a second or two. SIGTERM and Ctrl-C end the server when the running requests
+    are answered.
     """
     with extra_for("aveyb-serve", "server"):
         import prometheus_client  # noqa: F401

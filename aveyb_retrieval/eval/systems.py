@@ -14,7 +14,7 @@ from aveyb_retrieval.errors import ConfigError, InputError, extra_for
 from aveyb_retrieval.eval.base import DEFAULT_MODE, Run, SystemInfo, fingerprint_of
 from aveyb_retrieval.eval.encoders import LoadOptions
 from aveyb_retrieval.eval.tasks import STANDARD, EvalProtocol, joined_text
-from aveyb_retrieval.indexes.store.manifest import describe
+from aveyb_retrieval.indexes.store.place import describe
 from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from aveyb_retrieval.errors import AveyBError, ConfigError, EngineError, IndexLo
 from aveyb_retrieval.indexes.changes.update import build_index
 from aveyb_retrieval.indexes.model import BuildOptions, check_options
 from aveyb_retrieval.indexes.nearest.faiss_file import NONE
-from aveyb_retrieval.indexes.store.manifest import IndexDirectory
+from aveyb_retrieval.indexes.store.place import open_directory
 from aveyb_retrieval.indexes.types import silent
 from aveyb_retrieval.indexes.vectors import check_share
 from aveyb_retrieval.wording import first_line
@@ -75,7 +75,7 @@ def build_on_ray(
     if gpus and str(given.get("device", "cpu")).startswith("cpu"):
         raise ConfigError(f"gpus={gpus:g} and device 'cpu': the model would leave them idle; give device='cuda'")
     place = Path(f"{Path(out).absolute()}.shards")
-    if IndexDirectory(out).current() is not None and not given.get("overwrite"):
+    if open_directory(out).current() is not None and not given.get("overwrite"):
         raise ConfigError(f"{out}: an index is already there; replace it with --overwrite (overwrite=True)")
     read = _for_all_nodes(corpus)
     shared = {name: value for name, value in given.items() if name not in _LAST}
@@ -116,7 +116,7 @@ def build_shard(
     """Build one shard, or find it complete; returns its folder. This is what a task runs."""
     folder = Path(place) / f"{share[0]:04}-of-{share[1]:04}"
     files.make_folder(folder.parent)
-    if IndexDirectory(folder).current() is None:
+    if open_directory(folder).current() is None:
         try:
             build_index(corpus, folder, share=share, index=NONE, **options)
         except IndexLockedError:
@@ -162,7 +162,7 @@ def _check_answer(ray: Any, done: Any) -> None:
         raise EngineError(f"ray: a task failed: {first_line(error)}") from error
     except ray.exceptions.RayError as error:
         raise EngineError(f"ray: a shard could not be built in {ATTEMPTS + 1} attempts: {first_line(error)}") from error
-    if IndexDirectory(folder).current() is None:
+    if open_directory(folder).current() is None:
         raise InputError(f"{folder}: was built on another node, but is not here; give a folder that all nodes share")
 
 

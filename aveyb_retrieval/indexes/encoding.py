@@ -109,7 +109,7 @@ class Encoding:
 
     def beside(self, root: str | Path) -> Encoding:
         """Return the same, which also says where the model is as seen from the index at `root`."""
-        if self.model_source is None or not os.path.isabs(self.model_source):  # noqa: PTH117
+        if self.model_source is None or "://" in str(root) or not os.path.isabs(self.model_source):  # noqa: PTH117
             return self
         try:
             way = os.path.relpath(os.path.realpath(self.model_source), os.path.realpath(root))

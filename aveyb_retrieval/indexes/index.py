@@ -13,8 +13,8 @@ from aveyb_retrieval.indexes.changes.change import compact_index
 from aveyb_retrieval.indexes.changes.update import Batch, build_index
 from aveyb_retrieval.indexes.changes.verify import Verdict, verify_index
 from aveyb_retrieval.indexes.model import BuildOptions, check_options, check_wait
-from aveyb_retrieval.indexes.search.retriever import LocalEngine, Retriever
-from aveyb_retrieval.indexes.store.manifest import IndexDirectory
+from aveyb_retrieval.indexes.search.retriever import LocalEngine, Retriever, StoredEngine
+from aveyb_retrieval.indexes.store.place import open_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -70,7 +70,7 @@ class Index(Retriever):
             ConfigError: `path` is the address of an engine, or an option is wrong.
         """
         options = check_options(options, BuildOptions, "Index.open")
-        if IndexDirectory(path).current() is None and create:
+        if open_directory(path).current() is None and create:
             options["allow_empty"] = True
             build_index([], path, **options)
         kept: dict[str, Any] = {name: options[name] for name in _OPENING if name in options}  # type: ignore[literal-required]
@@ -86,7 +86,7 @@ class Index(Retriever):
             IndexFormatError: there is no index, it is damaged, or it was made by another model.
             ConfigError: `path` is no path, but the address of an engine, or several.
         """
-        IndexDirectory(path)  # refuses what is none
+        open_directory(path)  # refuses what is none
         return super().load(path, **options)
 
     @classmethod
@@ -210,6 +210,6 @@ class Index(Retriever):
 
     @property
     def _tables(self) -> Any:
-        """The datasets as they are open."""
+        """The datasets as they are open; None of a stored index, of which changes have a copy of their own."""
         assert isinstance(self._engine, LocalEngine)  # `__init__` sees to that
-        return self._engine.snapshot.tables
+        return None if isinstance(self._engine, StoredEngine) else self._engine.snapshot.tables

@@ -17,13 +17,15 @@ import numpy.typing as npt
 
 from aveyb_retrieval.documents.records import Record, SourceLocation
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest, hold_visible, read_manifest
+from aveyb_retrieval.indexes.store.objects import is_stored
+from aveyb_retrieval.indexes.store.place import hold_visible, open_directory, read_manifest
 from aveyb_retrieval.indexes.store.tables import StoredTokens, Tables
 from aveyb_retrieval.indexes.types import EncodedRow, FloatArray, expand_passages, id_digest, unit_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from aveyb_retrieval.indexes.store.manifest import Manifest
     from aveyb_retrieval.indexes.types import IntArray
 
 _BLOCK_BYTES = 16 << 20
@@ -179,7 +181,7 @@ class StoredShards:
         """
         given = [paths] if isinstance(paths, (str, Path)) else list(paths)
         self.name = ", ".join(map(str, given))
-        self._roots = [root for path in given for root in _indexes_in(Path(path))]
+        self._roots = [root for path in given for root in _indexes_in(path if is_stored(path) else Path(path))]
         self._manifests = [read_manifest(root) for root in self._roots]
         self._check_complete()
         for root, manifest in zip(self._roots[1:], self._manifests[1:], strict=True):
@@ -205,11 +207,12 @@ class StoredShards:
             IndexFormatError: one is damaged.
         """
         for root, opened in zip(self._roots, self._manifests, strict=True):
-            manifest, held = hold_visible(IndexDirectory(root))
+            index_dir = open_directory(root)
+            manifest, held = hold_visible(index_dir)
             with held:
                 if manifest.name != opened.name:
                     raise InputError(f"{root}: was changed while it was read; give the command again")
-                tables = Tables.open(root, manifest.tables)
+                tables = Tables.open(index_dir.root, manifest.tables)
                 yield from stored_documents(root, tables, manifest, tables.numbers("document")[start:])
             start = max(0, start - manifest.counts.documents)
 
@@ -241,7 +244,7 @@ class StoredShards:
                 f"with --share {missing[0]}/{sizes[0]}"
             )
 
-    def _check_same(self, root: Path, manifest: Manifest) -> None:
+    def _check_same(self, root: str | Path, manifest: Manifest) -> None:
         first, ours, theirs = self._roots[0], self._manifests[0].encoding, manifest.encoding
         if ours.digest != theirs.digest:
             but = ("model",) if ours.fingerprint == theirs.fingerprint else ()  # the same one by another name
@@ -253,18 +256,18 @@ class StoredShards:
             raise InputError(f"{first} and {root} are of different corpora; build all shards of one corpus")
 
 
-def _indexes_in(path: Path) -> list[Path]:
+def _indexes_in(path: str | Path) -> list[str | Path]:
     """The path, where it is an index; else the indexes in this folder, by their names."""
-    if IndexDirectory(path).current() is not None:
+    if open_directory(path).current() is not None:
         return [path]
-    inside = sorted(path.iterdir()) if path.is_dir() else []
-    found = [each for each in inside if each.is_dir() and IndexDirectory(each).current() is not None]
+    inside = sorted(path.iterdir()) if isinstance(path, Path) and path.is_dir() else []
+    found: list[str | Path] = [each for each in inside if each.is_dir() and open_directory(each).current() is not None]
     if not found:
         raise InputError(f"{path}: no index here, and no folder of indexes; make them with `aveyb-index build`")
     return found
 
 
-def stored_documents(root: Path, tables: Tables, manifest: Manifest, numbers: IntArray) -> Iterator[Record]:
+def stored_documents(root: str | Path, tables: Tables, manifest: Manifest, numbers: IntArray) -> Iterator[Record]:
     """Yield documents of a version by their numbers `[n]`, with their vectors, and the codes of their tokens."""
     encoding = manifest.encoding
     empty = np.zeros((0, encoding.dim), dtype=np.float32)

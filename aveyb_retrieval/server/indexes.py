@@ -19,7 +19,8 @@ from aveyb_retrieval.errors import AveyBError, ConfigError
 from aveyb_retrieval.indexes.index import Index
 from aveyb_retrieval.indexes.model import Model, load_model, load_recorded
 from aveyb_retrieval.indexes.search.retriever import Retriever
-from aveyb_retrieval.indexes.store.manifest import describe, read_manifest
+from aveyb_retrieval.indexes.store.objects import is_stored
+from aveyb_retrieval.indexes.store.place import describe, read_manifest
 from aveyb_retrieval.server.http import Refusal
 from aveyb_retrieval.server.keys import Visible
 from aveyb_retrieval.server.work import CURRENT, check_current
@@ -198,7 +199,7 @@ class Indexes:
     @classmethod
     def open(
         cls,
-        paths: Mapping[str, Path],
+        paths: Mapping[str, str | Path],
         *,
         model: Model = None,
         device: str = "cpu",
@@ -208,7 +209,7 @@ class Indexes:
         """Open indexes and load their model.
 
         Args:
-            paths: Folders of indexes by name.
+            paths: Folders of indexes by name, or their addresses.
             model: Where the model is, or a loaded one; None: where it was when the first index was built.
             device: Where the model runs and vectors are searched.
             precision: What the model computes in, as in `Embedder.load`.
@@ -326,13 +327,13 @@ def _batched(loaded: EmbedderLike, observe: Callable[[int], None]) -> BatchedMod
     return BatchedModel(cast("Embedder", loaded), observe)
 
 
-def named_paths(given: Sequence[str]) -> dict[str, Path]:
-    """Read `DIR` or `NAME=DIR` into folders by name; an index without a name is called like its folder.
+def named_paths(given: Sequence[str]) -> dict[str, str | Path]:
+    """Read `DIR` or `NAME=DIR` into folders (or addresses) by name; an index without a name is called like its folder.
 
     Raises:
         ConfigError: a name is empty, holds a slash, or is given twice.
     """
-    paths: dict[str, Path] = {}
+    paths: dict[str, str | Path] = {}
     for text in given:
         name, equals, folder = text.partition("=")
         if not equals or Path(text).is_dir():
@@ -341,5 +342,5 @@ def named_paths(given: Sequence[str]) -> dict[str, Path]:
             raise ConfigError(f"{text!r}: an index needs a name without slashes; write NAME=DIR")
         if name in paths:
             raise ConfigError(f"{text!r}: {str(paths[name])!r} is called {name!r} too; write NAME=DIR to name it")
-        paths[name] = Path(folder)
+        paths[name] = folder if is_stored(folder) else Path(folder)
     return paths

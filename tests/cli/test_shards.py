@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
-from aveyb_retrieval.indexes.store.manifest import read_manifest
+from aveyb_retrieval.indexes.store.place import read_manifest
 
 if TYPE_CHECKING:
     from pathlib import Path

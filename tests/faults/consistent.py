@@ -23,7 +23,7 @@ import pyarrow as pa
 from aveyb_retrieval import Retriever
 from aveyb_retrieval.errors import AveyBError
 from aveyb_retrieval.indexes.changes.verify import verify_index
-from aveyb_retrieval.indexes.store.manifest import read_manifest
+from aveyb_retrieval.indexes.store.place import read_manifest
 from aveyb_retrieval.indexes.store.tables import KEYS, Tables
 from aveyb_retrieval.indexes.types import PASSAGE_BITS
 from tests.faults.processes import child, quiet

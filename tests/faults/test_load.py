@@ -8,9 +8,9 @@ import pytest
 
 from aveyb_retrieval import Retriever, add_documents, build_index, compact_index, upsert_documents
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexLockedError
-from aveyb_retrieval.indexes.changes.transaction import CLEAN_EVERY
 from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory
+from aveyb_retrieval.indexes.store.place import CLEAN_EVERY
 from tests.faults import load
 from tests.faults.campaign import read
 from tests.faults.processes import Child, child, quiet

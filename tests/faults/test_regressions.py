@@ -15,7 +15,8 @@ from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.store import dataset
 from aveyb_retrieval.indexes.store import dataset as session
-from aveyb_retrieval.indexes.store.manifest import IndexDirectory, read_manifest
+from aveyb_retrieval.indexes.store.manifest import IndexDirectory
+from aveyb_retrieval.indexes.store.place import read_manifest
 from aveyb_retrieval.indexes.store.tables import StoredVectors, Tables
 from aveyb_retrieval.indexes.types import expand_passages
 from tests.faults import consistent

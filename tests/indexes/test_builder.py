@@ -22,7 +22,8 @@ from aveyb_retrieval import (
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, IndexLockedError, InputError
 from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.changes.verify import verify_index
-from aveyb_retrieval.indexes.store.manifest import IndexDirectory, describe, writer_lock
+from aveyb_retrieval.indexes.store.manifest import IndexDirectory, writer_lock
+from aveyb_retrieval.indexes.store.place import describe
 from tests.indexes.conftest import assert_best, make_documents, true_scores
 from tests.indexes.disk import files_of, files_of_one_version
 from tests.indexes.fake import FakeEmbedder

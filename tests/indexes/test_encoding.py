@@ -20,7 +20,7 @@ from aveyb_retrieval.engines.collection import CollectionSettings
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.encoding import Encoding
-from aveyb_retrieval.indexes.store.manifest import describe
+from aveyb_retrieval.indexes.store.place import describe
 from aveyb_retrieval.indexes.vectors import StoredShards
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder

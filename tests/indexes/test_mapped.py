@@ -14,7 +14,7 @@ from aveyb_retrieval import build_index, compact_index, delete_documents, update
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.store import dataset
 from aveyb_retrieval.indexes.store.dataset import FILES, LAYOUT, SPAN, VECTOR, WORDS, MappedTexts, MappedVectors
-from aveyb_retrieval.indexes.store.manifest import read_manifest
+from aveyb_retrieval.indexes.store.place import read_manifest
 from aveyb_retrieval.indexes.store.tables import Tables, fixed_lists
 from aveyb_retrieval.indexes.types import expand_passages
 from tests.indexes.conftest import make_documents

@@ -24,7 +24,7 @@ from aveyb_retrieval import (
 )
 from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
-from aveyb_retrieval.indexes.store.manifest import describe
+from aveyb_retrieval.indexes.store.place import describe
 from tests.indexes.conftest import make_documents
 from tests.indexes.disk import files_of, manifest_path, rewrite_manifest
 from tests.indexes.fake import FakeEmbedder

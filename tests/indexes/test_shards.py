@@ -26,7 +26,7 @@ from aveyb_retrieval import (
 from aveyb_retrieval.errors import ConfigError, EngineError, InputError
 from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.search import documents as search_documents
-from aveyb_retrieval.indexes.store.manifest import read_manifest
+from aveyb_retrieval.indexes.store.place import read_manifest
 from aveyb_retrieval.indexes.vectors import StoredShards, encoded_of, shard_of
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder

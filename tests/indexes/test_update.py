@@ -13,7 +13,7 @@ from aveyb_retrieval.indexes.changes.change import compact_index, tune_index
 from aveyb_retrieval.indexes.changes.update import add_documents, delete_documents, upsert_documents
 from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.nearest import faiss_file
-from aveyb_retrieval.indexes.store.manifest import describe
+from aveyb_retrieval.indexes.store.place import describe
 from tests.indexes.conftest import assert_best, make_documents, true_scores
 from tests.indexes.fake import FakeEmbedder
 

@@ -25,8 +25,8 @@ from aveyb_retrieval import (
     verify_index,
 )
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
-from aveyb_retrieval.indexes.changes.transaction import CLEAN_EVERY
-from aveyb_retrieval.indexes.store.manifest import IndexDirectory, hold_visible
+from aveyb_retrieval.indexes.store.manifest import IndexDirectory
+from aveyb_retrieval.indexes.store.place import CLEAN_EVERY, hold_visible
 from tests.indexes.conftest import make_documents
 from tests.indexes.disk import files_of, files_of_one_version, manifest_path
 from tests.indexes.fake import FakeEmbedder

@@ -18,7 +18,7 @@ from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, ModelError
 from aveyb_retrieval.indexes.changes.update import upsert_documents
 from aveyb_retrieval.indexes.changes.verify import verify_index
-from aveyb_retrieval.indexes.store.manifest import describe, read_manifest
+from aveyb_retrieval.indexes.store.place import describe, read_manifest
 
 if TYPE_CHECKING:
     from pathlib import Path

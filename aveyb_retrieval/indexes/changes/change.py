@@ -93,7 +93,7 @@ class Report:
     an earlier report told of them.
     """
 
-    path: Path
+    path: str | Path
     version: str
     documents: int
     passages: int
@@ -183,7 +183,7 @@ def _report(transaction: Transaction, manifest: Manifest, started: float, *, res
     counts = dataclasses.asdict(manifest.counts)
     del counts["characters"], counts["words"]
     return Report(
-        path=transaction.root,
+        path=transaction.place,
         version=manifest.version,
         rejected_file=manifest.rejected_file(transaction.root),
         indexes={kind: manifest.tiers_of(kind) for kind in manifest.encoding.kinds},

@@ -22,7 +22,8 @@ from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_ch
 from aveyb_retrieval.indexes.changes.ingest import Ingestion, left_out_of
 from aveyb_retrieval.indexes.changes.update import build_index, open_model
 from aveyb_retrieval.indexes.model import BuildOptions, SyncOptions, check_options, reading_of, writing_of
-from aveyb_retrieval.indexes.store.manifest import Changes, IndexDirectory, hold_visible, read_manifest
+from aveyb_retrieval.indexes.store.manifest import Changes
+from aveyb_retrieval.indexes.store.place import hold_visible, open_directory, read_manifest
 from aveyb_retrieval.indexes.store.tables import Tables
 from aveyb_retrieval.indexes.types import Progress, rank_of, silent
 
@@ -110,7 +111,7 @@ def sync_index(folder: str | Path, root: str | Path, **options: Unpack[SyncOptio
     1
     """
     options = check_options(options, SyncOptions, "sync_index")
-    if IndexDirectory(root).current() is None:
+    if open_directory(root).current() is None:
         if options.get("only"):
             raise ConfigError(f"{root}: no index here to sync a part of; sync or build the whole folder first")
         _list(_Scope(_absolute(folder)), reading_of(options))
@@ -143,7 +144,7 @@ def plan_sync(folder: str | Path, root: str | Path, **options: Unpack[SyncOption
     ('lease.txt',)
     """
     options = check_options(options, SyncOptions, "plan_sync")
-    found, index_dir = _Found.of(folder, options), IndexDirectory(root)
+    found, index_dir = _Found.of(folder, options), open_directory(root)
     stored: dict[str, StoredFile] = {}
     if index_dir.current() is not None:
         manifest, held = hold_visible(index_dir)

@@ -36,14 +36,13 @@ from aveyb_retrieval.indexes.store.manifest import (
     IndexDirectory,
     Manifest,
     Tier,
-    is_read,
     problem,
     rejected_name,
     sealed,
     take_checksum,
     version_name,
-    writer_lock,
 )
+from aveyb_retrieval.indexes.store.place import CLEAN_EVERY, delete_unused, open_directory
 from aveyb_retrieval.indexes.store.tables import Tables
 from aveyb_retrieval.indexes.types import PASSAGE_BITS, expand_passages
 from aveyb_retrieval.system import package_version
@@ -60,8 +59,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Job = dict[str, Any]
-
-CLEAN_EVERY = 8  # versions: what nobody reads any more is deleted with every so many, and by a build or `compact`
 
 _REWRITTEN = 4096  # rows at a time
 
@@ -129,6 +126,8 @@ class Transaction:
     """An unfinished change.
 
     Attributes:
+        root: The folder that it changes.
+        place: Where the index is, for messages: that folder, or the address of a store that it is a copy of.
         base: The manifest of the version that it starts from (None for a build from nothing).
         state: How far it is.
         tables: The datasets, as it has changed them.
@@ -140,6 +139,7 @@ class Transaction:
     def __init__(self, index_dir: IndexDirectory, base: Manifest | None, state: State, before: Tables | None) -> None:
         self.index_dir = index_dir
         self.root = index_dir.root
+        self.place = index_dir.place
         self.base = base
         self.state = state
         self.resumed = False
@@ -232,12 +232,12 @@ class Transaction:
         if keys:
             differences = "; ".join(f"{k} was {theirs.get(k)!r} and is {ours.get(k)!r}" for k in keys)
             raise ConfigError(
-                f"{self.root}: an interrupted change with other arguments is waiting ({differences}); "
+                f"{self.place}: an interrupted change with other arguments is waiting ({differences}); "
                 "finish it with its own arguments, or throw its work away with --restart (restart=True)"
             )
         if journal.base != (self.base.name if self.base else None):
             raise ConfigError(
-                f"{self.root}: an interrupted change of the version {journal.base} is waiting, which is not the "
+                f"{self.place}: an interrupted change of the version {journal.base} is waiting, which is not the "
                 "visible one any more; throw its work away with --restart (restart=True)"
             )
         journal.job, journal.index, journal.recall = ours, self.state.index, self.state.recall
@@ -432,9 +432,9 @@ def open_transaction(
         ConfigError: another change is unfinished.
         AveyBError: the disk is full or fails; nothing visible has changed and the same call continues.
     """
-    index_dir = IndexDirectory(root)
-    existed = index_dir.root.exists()
-    with _disk_errors(index_dir.root), writer_lock(index_dir.lock, wait):
+    place = open_directory(root)
+    existed = place.root.exists()
+    with _disk_errors(place.place), place.writing(wait) as index_dir:
         current = index_dir.current()
         visible = _visible(index_dir, current, replaced=state is not None) if current else None
         if state is None and visible is None:
@@ -449,6 +449,7 @@ def open_transaction(
         assert state is not None  # one of the two
         if base is None and visible is not None:
             state.number = visible.number + 1
+        state.number = max(state.number, index_dir.least_number)
         transaction = Transaction(index_dir, base, state, before)
         transaction.start(restart=restart, visible=visible)
         try:
@@ -467,44 +468,26 @@ def _visible(index_dir: IndexDirectory, current: str, *, replaced: bool) -> Mani
     except IndexFormatError as error:
         if not replaced:
             raise
-        logger.warning("%s: the index there cannot be read (%s), and is replaced", index_dir.root, error)
+        logger.warning("%s: the index there cannot be read (%s), and is replaced", index_dir.place, error)
         return None
 
 
 def clean_up(index_dir: IndexDirectory) -> None:
     """Delete what no version needs; where that fails, the change has been made all the same, and the next one tries."""
     try:
-        delete_unused(index_dir)
+        current = index_dir.current()
+        if current is not None and not index_dir.journal.exists():  # what is unfinished needs its own
+            delete_unused(index_dir, current)
     except (OSError, AveyBError) as error:
-        logger.warning("%s: files that are not needed any more could not be deleted (%s)", index_dir.root, error)
-
-
-def delete_unused(index_dir: IndexDirectory) -> None:
-    """Delete all files that neither the visible version nor one that somebody reads is made of."""
-    current = index_dir.current()
-    if current is None or index_dir.journal.exists():  # what is unfinished needs its own
-        return
-    kept = set[str]()
-    for name in index_dir.versions():
-        path = index_dir.manifest(name)
-        if name == current or is_read(path):
-            kept.add(f"{VERSIONS}/{path.name}")
-            kept.update(Manifest.read(path).files)
-    for folder in (*FOLDERS, VERSIONS):
-        for parent, _, names in os.walk(index_dir.root / folder):
-            inside = os.path.relpath(parent, index_dir.root)
-            for name in names:
-                if f"{inside}/{name}" not in kept:
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(os.path.join(parent, name))  # noqa: PTH108, PTH118  # a Path for each costs more than it
+        logger.warning("%s: files that are not needed any more could not be deleted (%s)", index_dir.place, error)
 
 
 @contextlib.contextmanager
-def _disk_errors(root: Path) -> Iterator[None]:
+def _disk_errors(place: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise AveyBError(
-            f"{root}: writing failed ({error}); the index that was visible before is unchanged. "
+            f"{place}: writing failed ({error}); the index that was visible before is unchanged. "
             "Make room or repair the disk and give the same command again: it continues where it stopped"
         ) from error

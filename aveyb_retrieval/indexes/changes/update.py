@@ -37,7 +37,7 @@ from aveyb_retrieval.indexes.model import (
 from aveyb_retrieval.indexes.nearest.faiss_file import AUTO, NONE, create
 from aveyb_retrieval.indexes.store import filters
 from aveyb_retrieval.indexes.store.filters import OWN, warn_of_filter
-from aveyb_retrieval.indexes.store.manifest import IndexDirectory, read_manifest
+from aveyb_retrieval.indexes.store.place import open_directory, read_manifest
 from aveyb_retrieval.indexes.types import check_ids, silent
 from aveyb_retrieval.indexes.vectors import StoredShards, check_share
 
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.documents.records import OnError
     from aveyb_retrieval.indexes.changes.transaction import Job, Transaction
     from aveyb_retrieval.indexes.store.filters import Filter
+    from aveyb_retrieval.indexes.store.manifest import IndexDirectory
     from aveyb_retrieval.indexes.store.tables import Tables
     from aveyb_retrieval.indexes.types import Progress
 
@@ -83,8 +84,8 @@ def build_index(
     """
     options = check_options(options, BuildOptions, "build_index")
     reading = reading_of(options)
-    index_dir, overwrite = IndexDirectory(out), options.get("overwrite", False)
-    _check_target(index_dir, overwrite)
+    index_dir, overwrite = open_directory(out), options.get("overwrite", False)
+    check_target(index_dir, overwrite)
     index, progress = options.get("index", AUTO), options.get("progress", silent)
     source, encoding, documents = _open_source(corpus, out, options)
     if index not in (AUTO, NONE):
@@ -99,7 +100,7 @@ def build_index(
         job["share"] = list(share)
 
     def work(transaction: Transaction) -> FinishOptions:
-        _check_target(index_dir, overwrite)  # again: another process may have built here before this one got the lock
+        check_target(index_dir, overwrite)  # again: another process may have built here before this one got the lock
         notices = ingest_corpus(
             transaction,
             source,
@@ -234,15 +235,15 @@ def ingest_corpus(
     return tuple(ingestion.notices)
 
 
-def _check_target(index_dir: IndexDirectory, overwrite: bool) -> None:
+def check_target(index_dir: IndexDirectory, overwrite: bool) -> None:
     """Raise ConfigError where a build must not write."""
-    root = index_dir.root
+    root, place = index_dir.root, index_dir.place
     if root.exists() and not root.is_dir():
         raise ConfigError(f"{root}: is a file; give the path of a folder for the index")
     if index_dir.current() is not None:
         if not overwrite:
-            raise ConfigError(f"{root}: an index is already there; replace it with --overwrite (overwrite=True)")
-    elif root.is_dir() and not index_dir.lock.exists() and any(root.iterdir()):
+            raise ConfigError(f"{place}: an index is already there; replace it with --overwrite (overwrite=True)")
+    elif place == root and root.is_dir() and not index_dir.lock.exists() and any(root.iterdir()):
         raise ConfigError(f"{root}: a folder that is not empty and not an index; choose another one")
 
 
@@ -539,7 +540,7 @@ class Selection:
         known = tables.find(self._ids)
         missing = next((i for i in self._ids if i not in known), None)
         if missing is not None and not self._missing_ok:
-            raise InputError(f"{transaction.root}: no document has the id {missing!r}; nothing was changed")
+            raise InputError(f"{transaction.place}: no document has the id {missing!r}; nothing was changed")
         docs.update(doc for doc, _ in known.values())
         if self._where is not None:
             matching = tables.matching(self._where)

@@ -31,9 +31,9 @@ from aveyb_retrieval.indexes.store.manifest import (
     IndexDirectory,
     Manifest,
     file_problems,
-    hold_visible,
     writer_lock,
 )
+from aveyb_retrieval.indexes.store.place import hold_visible, open_directory
 from aveyb_retrieval.indexes.store.tables import CODES, COUNTS, StoredVectors, Tables, ids_of, texts_of_passages
 from aveyb_retrieval.indexes.store.words import rules_of
 from aveyb_retrieval.indexes.types import PASSAGE_BITS, Progress, expand_passages, number_range, rank_of, silent
@@ -170,7 +170,7 @@ def verify_index(root: str | Path, *, repair: bool = False, deep: bool = False, 
     >>> verify_index("handbook").problems
     []
     """
-    index_dir = IndexDirectory(root)
+    index_dir = open_directory(root)
     pointer = _pointer_problem(index_dir)
     if pointer:
         if not repair:
@@ -215,7 +215,7 @@ def _pointer_problem(index_dir: IndexDirectory) -> str | None:
         return str(error)
     if name is None and not index_dir.versions():
         raise index_dir.missing()
-    if name is None or not index_dir.manifest(name).exists():
+    if name is None or not index_dir.has(name):
         return f"{index_dir.pointer}: names {name!r}, which is not there"
     return None
 
@@ -234,7 +234,7 @@ def _problems(
     """What is wrong with a version, and the names of damaged files."""
     root = index_dir.root
     progress("hashing files", 0, len(manifest.files), 0)
-    damaged = file_problems(manifest.files, root, full=True)
+    damaged = file_problems(manifest.files, root, full=True) | index_dir.problems(manifest.files)
     problems = list(damaged.values())
     if not all(map(_can_be_made_again, damaged)):
         return problems, set(damaged)  # what follows compares with these files
@@ -335,13 +335,14 @@ def _rebuild(index_dir: IndexDirectory, damaged: set[str], progress: Progress) -
     if not all(map(_can_be_made_again, damaged)):
         return False
     run_change(
-        index_dir.root,
+        index_dir.place,
         {"command": "repair"},
         lambda transaction: FinishOptions(rebuild=True, reindex=True),
         progress=progress,
     )
-    name = index_dir.visible()
-    return not _problems(index_dir, Manifest.read(index_dir.manifest(name)), progress)[0]
+    manifest, held = hold_visible(index_dir)
+    with held:
+        return not _problems(index_dir, manifest, progress)[0]
 
 
 def _can_be_made_again(name: str) -> bool:

@@ -13,7 +13,7 @@ from aveyb_retrieval.documents.records import Record
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.indexes.search.quotes import stands_in
 from aveyb_retrieval.indexes.search.retriever import Retriever
-from aveyb_retrieval.indexes.store.manifest import read_manifest
+from aveyb_retrieval.indexes.store.place import read_manifest
 
 if TYPE_CHECKING:
     from aveyb_retrieval.documents.records import FileOrigin

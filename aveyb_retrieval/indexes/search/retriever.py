@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -11,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union, overload
 
-from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.errors import AveyBError, ConfigError, InputError
 from aveyb_retrieval.indexes.engine import is_address, open_engine
 from aveyb_retrieval.indexes.model import Model, check_loaded, load_model, load_recorded
 from aveyb_retrieval.indexes.search.documents import DocumentSearch
@@ -23,7 +25,8 @@ from aveyb_retrieval.indexes.search.search import PassageSearch
 from aveyb_retrieval.indexes.search.several import MOST, SeveralEngine
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.store.dataset import check_fork
-from aveyb_retrieval.indexes.store.manifest import IndexDirectory
+from aveyb_retrieval.indexes.store.objects import is_stored
+from aveyb_retrieval.indexes.store.place import open_directory
 from aveyb_retrieval.indexes.types import EmbedderLike, check_fingerprint
 
 if TYPE_CHECKING:
@@ -40,6 +43,12 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.filters import Filter
 
 
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0  # between two looks at whether a stored index has a newer version
+_LOOK_WAITS = 30.0  # a search waits for the answer where nobody looked for so long
+
+
 class LocalEngine:
     """An index directory, open at one version.
 
@@ -50,8 +59,8 @@ class LocalEngine:
 
     def __init__(self, path: str | Path, *, mapped: bool = True, full_check: bool = False, device: str = "cpu") -> None:
         """Open the visible version, or raise IndexFormatError."""
-        self._path = path
-        self._open = partial(Snapshot.open, path, mapped=mapped, device=device)
+        self._place = open_directory(path, whole=False)
+        self._open = partial(Snapshot.open, self._place, mapped=mapped, device=device)
         self._moving = threading.RLock()
         self.follow: Callable[[EngineInfo], None] | None = None
         self.snapshot = self._open(full_check=full_check)
@@ -68,7 +77,7 @@ class LocalEngine:
     @property
     def is_stale(self) -> bool:
         """Whether a newer version is there."""
-        return IndexDirectory(self._path).current() != self.snapshot.manifest.name
+        return self._place.current() != self.snapshot.manifest.name
 
     def reopen(self, check: Callable[[EngineInfo], None]) -> None:
         """Move to the newest version, unless `check` of it raises; the old one is let go when its last search ends."""
@@ -82,6 +91,44 @@ class LocalEngine:
         """Let go of the version's files."""
         with self._moving:
             self.snapshot.close()
+
+
+class StoredEngine(LocalEngine):
+    """An index in an object store: views follow its newest version without waiting for the store.
+
+    A view looks at most once a second, in a thread of its own; only one that finds that nobody has looked for half a
+    minute waits for the answer. What fails there is logged, and the version that is open stays.
+    """
+
+    def __init__(self, path: str, **options: Any) -> None:
+        """Open the visible version, or raise IndexFormatError."""
+        super().__init__(path, **options)
+        self.check: Callable[[EngineInfo], None] = lambda info: None
+        self._looked = time.monotonic()
+        self._looking = threading.Lock()
+
+    def view(self) -> AbstractContextManager[Snapshot]:
+        """Return the version that is open now."""
+        if self.follow is None:
+            since = time.monotonic() - self._looked
+            if since > _LOOK_WAITS:
+                self._look()
+            elif since > _LOOK_SECONDS and not self._looking.locked():
+                threading.Thread(target=self._look, name="follow-index", daemon=True).start()
+        return super().view()
+
+    def _look(self) -> None:
+        """Move to the newest version, unless another thread does just that."""
+        if not self._looking.acquire(blocking=False):
+            return
+        try:
+            if self.is_stale:
+                self.reopen(self.check)
+        except AveyBError as error:
+            logger.warning("%s stays at version %s: %s", self._place.place, self.snapshot.manifest.version, error)
+        finally:
+            self._looked = time.monotonic()
+            self._looking.release()
 
 
 Place = Union[str, Path, "Retriever"]
@@ -127,10 +174,11 @@ class Retriever(Documents):
         """Open an index, or several whose documents are searched in one ranking.
 
         Args:
-            path: The index directory, or the address of a collection that `publish_index` made, such as
-                `postgresql://USER@HOST/DATABASE/NAME`. Several of these or of open retrievers (a list, or a mapping
-                that gives each a name) must have been made by one model and with the same options. `Hit.index` is the
-                name, by default the path as given; `close` closes all.
+            path: The index directory, its address in an object store (`s3://BUCKET/PATH`, `gs://`, `az://`), or the
+                address of a collection that `publish_index` made, such as `postgresql://USER@HOST/DATABASE/NAME`.
+                Several of these or of open retrievers (a list, or a mapping that gives each a name) must have been made
+                by one model and with the same options. `Hit.index` is the name, by default the path as given; `close`
+                closes all.
             model: The model that made the index: a loaded `Embedder`, or where it is now; None looks where it was at
                 the build, at the first search that needs it.
             device: Where the model runs and vectors are searched.
@@ -159,11 +207,15 @@ class Retriever(Documents):
                     "verify and mapped: only of an index directory; a server checks and keeps its own files"
                 )
             engine = open_engine(str(path))
+        elif is_stored(path):
+            engine = StoredEngine(str(path), mapped=mapped, full_check=verify, device=device)
         else:
             engine = LocalEngine(path, mapped=mapped, full_check=verify, device=device)
         with engine.view() as view:
-            shown = view.info.name if is_address(path) else Path(path)
+            shown = view.info.name if is_address(path) or is_stored(path) else Path(path)
         retriever = cls(shown, engine, None, opening)
+        if isinstance(engine, StoredEngine):
+            engine.check = retriever._check_model
         if embedder is not None:
             _check_model(retriever._info(), embedder)
             retriever._embedder = embedder

@@ -16,7 +16,8 @@ from aveyb_retrieval.indexes.nearest.tiers import Nearest
 from aveyb_retrieval.indexes.store import filters
 from aveyb_retrieval.indexes.store.dataset import WORDS, check_fork
 from aveyb_retrieval.indexes.store.filters import no_such_field, warn_of_filter
-from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest, check_files, hold_visible
+from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest, check_files
+from aveyb_retrieval.indexes.store.place import hold_visible, open_directory
 from aveyb_retrieval.indexes.store.tables import PARTS, StoredTokens, StoredVectors, Tables, count_values
 from aveyb_retrieval.indexes.store.words import Language, rules_of
 from aveyb_retrieval.indexes.types import PASSAGE_BITS
@@ -60,7 +61,7 @@ class Snapshot:
 
     def __init__(
         self,
-        root: Path,
+        index_dir: IndexDirectory,
         manifest: Manifest,
         held: BinaryIO,
         *,
@@ -72,16 +73,20 @@ class Snapshot:
         # runs at `close`, or when nothing refers to the snapshot any more: then its last search has ended
         self._release = weakref.finalize(self, held.close)
         self.encoding = encoding = manifest.encoding
-        self.root = root
+        self.root = root = index_dir.root
+        self.place = index_dir.place
         self.manifest = manifest
         self.kinds = encoding.kinds
         self.language: Language = rules_of(encoding)
-        self.info = _info(root, manifest)
+        self.info = _info(index_dir.place, manifest)
         self._filters: OrderedDict[str, Allowed] = OrderedDict()
         self._lock = threading.Lock()
         old = before if before is not None and before.manifest.build == manifest.build else None
-        check_files(manifest, root, full=full_check, known=old.manifest.files if old else None)
-        self.tables: Tables = Tables.open(root, manifest.tables, old.tables if old else None)
+        if not index_dir.holds_checked:
+            check_files(manifest, root, full=full_check, known=old.manifest.files if old else None)
+        self.tables: Tables = Tables.open(
+            root, manifest.tables, old.tables if old else None, index_dir.address(manifest)
+        )
         codec = encoding.token_codec
         self.tokens = None if codec is None else StoredTokens(self.tables, encoding.tokens_of, codec)
         self._nearest: dict[Kind, Nearest] = {
@@ -101,7 +106,7 @@ class Snapshot:
     @classmethod
     def open(
         cls,
-        root: str | Path,
+        root: str | Path | IndexDirectory,
         *,
         mapped: bool = True,
         full_check: bool = False,
@@ -113,20 +118,20 @@ class Snapshot:
         Raises:
             IndexFormatError: there is no index, or it is damaged.
         """
-        index_dir = IndexDirectory(root)
-        if (real := index_dir.root.resolve()) != index_dir.root.absolute():
+        index_dir = root if isinstance(root, IndexDirectory) else open_directory(root)
+        if type(index_dir) is IndexDirectory and (real := index_dir.root.resolve()) != index_dir.root.absolute():
             index_dir = IndexDirectory(real)  # a version stays whole where a link is turned to another index
         options: Any = {"mapped": mapped, "full_check": full_check, "device": device, "before": before}
         while True:
             manifest, held = hold_visible(index_dir)
             try:
-                return cls(index_dir.root, manifest, held, **options)
+                return cls(index_dir, manifest, held, **options)
             except (OSError, IndexFormatError) as error:
                 if index_dir.current() != manifest.name:
                     continue  # it was removed and made again just now
                 if isinstance(error, IndexFormatError):
                     raise
-                raise IndexFormatError(f"{root}: cannot be read ({error})") from error
+                raise IndexFormatError(f"{index_dir.place}: cannot be read ({error})") from error
 
     def close(self) -> None:
         """Let go of the version's files."""
@@ -136,7 +141,7 @@ class Snapshot:
         """Raise AveyBError where it is closed, or the process was forked."""
         check_fork()
         if not self._release.alive:
-            raise AveyBError(f"{self.root}: this index was closed; load it again to search it")
+            raise AveyBError(f"{self.place}: this index was closed; load it again to search it")
 
     # --- filters -----------------------------------------------------------------------------------------------------
 
@@ -344,7 +349,7 @@ class Snapshot:
         return counts.characters / counts.passages if counts.passages else 0.0
 
 
-def _info(root: Path, manifest: Manifest) -> EngineInfo:
+def _info(root: str | Path, manifest: Manifest) -> EngineInfo:
     encoding = manifest.encoding
     return EngineInfo(
         name=str(root),

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     import lance
     import numpy.typing as npt
+    from lance.file import LanceFileReader
 
     from aveyb_retrieval.indexes.types import FloatArray, IntArray
 
@@ -154,7 +155,7 @@ class MappedVectors:
             raise _unlike(path)
         return cls(dtype, np.array(starts), np.array(positions), sliding_window_view(mapped, row))
 
-    def read(self, rows: IntArray, out: FloatArray, places: IntArray) -> None:
+    def read_vectors(self, rows: IntArray, out: FloatArray, places: IntArray) -> None:
         """Copy rows `[n]` to places `[n]` of `out` `[m, d]`."""
         pages = np.searchsorted(self.starts, rows, side="right") - 1
         first = self.positions[pages] + (rows - self.starts[pages]) * self.windows.shape[1]
@@ -223,7 +224,7 @@ class MappedTexts:
         edges = np.cumsum([0, *map(len, parts)]).astype(np.uint64)
         return cls([0], [edges], [np.frombuffer(b"".join(parts), np.uint8)])
 
-    def read(self, rows: IntArray) -> list[bytes]:
+    def read_texts(self, rows: IntArray) -> list[bytes]:
         """The texts of rows `[n]`, in UTF-8."""
         found = []
         for row in rows.tolist():
@@ -233,7 +234,33 @@ class MappedTexts:
         return found
 
 
-def file_columns(path: Path, columns: Sequence[str]) -> pa.Table:
+@dataclass(frozen=True)
+class StoredColumn:
+    """A column of a data file in an object store, deleted rows too: whoever reads rows asks for these."""
+
+    address: str
+    column: str
+
+    @cached_property
+    def _file(self) -> LanceFileReader:
+        from lance.file import LanceFileReader
+
+        return LanceFileReader(self.address, columns=[self.column])
+
+    def _take(self, rows: IntArray) -> pa.Array:
+        wanted, places = np.unique(rows, return_inverse=True)
+        return self._file.take_rows(wanted.tolist()).to_table()[self.column].combine_chunks().take(pa.array(places))
+
+    def read_vectors(self, rows: IntArray, out: FloatArray, places: IntArray) -> None:
+        """Copy rows `[n]` to places `[n]` of `out` `[m, d]`."""
+        out[places] = self._take(rows).flatten().to_numpy(zero_copy_only=False).reshape(len(rows), -1)
+
+    def read_texts(self, rows: IntArray) -> list[bytes]:
+        """The texts of rows `[n]`, in UTF-8, laid out as `MappedTexts` gives them."""
+        return [text.encode() for text in self._take(rows).to_pylist()]
+
+
+def file_columns(path: str | Path, columns: Sequence[str]) -> pa.Table:
     """Columns of a data file, deleted rows too."""
     from lance.file import LanceFileReader
 
@@ -267,23 +294,28 @@ class _Rows:
 
     fragment: int
     file: Path
+    address: str | None  # of the file, where it is not here
     numbers: IntArray
     order: IntArray | None  # None: they ascend
 
     @classmethod
-    def of(cls, fragment: int, file: Path, numbers: IntArray) -> _Rows:
+    def of(cls, fragment: int, file: Path, address: str | None, numbers: IntArray) -> _Rows:
         ascending = len(numbers) < 2 or bool((np.diff(numbers) > 0).all())
-        return cls(fragment, file, numbers, None if ascending else np.argsort(numbers, kind="stable"))
+        return cls(fragment, file, address, numbers, None if ascending else np.argsort(numbers, kind="stable"))
 
     @cached_property
-    def vectors(self) -> MappedVectors:
+    def vectors(self) -> MappedVectors | StoredColumn:
         """Their vectors."""
+        if self.address is not None:
+            return StoredColumn(self.address, VECTOR)
         with damage(self.file.parent.parent):
             return MappedVectors.open(self.file, VECTOR)
 
     @cached_property
-    def words(self) -> MappedTexts:
+    def words(self) -> MappedTexts | StoredColumn:
         """Their words."""
+        if self.address is not None:
+            return StoredColumn(self.address, WORDS)
         with damage(self.file.parent.parent):
             return MappedTexts.open(self.file, WORDS)
 
@@ -291,7 +323,9 @@ class _Rows:
     def spans(self) -> IntArray:
         """The characters `[n, 2]` of passages in their documents' texts: kept in memory."""
         with damage(self.file.parent.parent):
-            return np.stack([column.to_numpy() for column in file_columns(self.file, SPAN).columns], axis=1)
+            return np.stack(
+                [column.to_numpy() for column in file_columns(self.address or self.file, SPAN).columns], axis=1
+            )
 
     def find(self, wanted: IntArray) -> IntArray:
         """Rows of numbers `[n]`; -1 where this fragment does not have one."""
@@ -307,11 +341,20 @@ class Dataset:
 
     Attributes:
         path: Its folder.
+        address: Where Lance reads it, if not all of its files are in that folder.
         key: The column of our numbers, int64.
     """
 
-    def __init__(self, path: Path, key: str, opened: lance.LanceDataset, before: Dataset | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        key: str,
+        opened: lance.LanceDataset,
+        before: Dataset | None = None,
+        address: str | None = None,
+    ) -> None:
         self.path = path
+        self.address = address
         self.key = key
         self._lance = opened
         self._known: dict[tuple[int, str], _Rows] = {} if before is None else dict(before._known)
@@ -321,7 +364,9 @@ class Dataset:
         self._vocabularies: dict[str, Vocabulary] = {}
 
     @classmethod
-    def open(cls, path: Path, version: int, key: str, before: Dataset | None = None) -> Dataset:
+    def open(
+        cls, path: Path, version: int, key: str, before: Dataset | None = None, address: str | None = None
+    ) -> Dataset:
         """Open a version; `before` is the same dataset at another one, whose fragments need not be read again.
 
         Raises:
@@ -330,7 +375,8 @@ class Dataset:
         import lance
 
         with damage(path):
-            opened = cls(path, key, lance.dataset(str(path), version=version, session=session(path, version)), before)
+            found = lance.dataset(address or str(path), version=version, session=session(path, version))
+            opened = cls(path, key, found, before, address)
             opened._check_deletions()
         return opened
 
@@ -393,7 +439,7 @@ class Dataset:
         """
         out = np.empty((len(numbers), self.schema.field(VECTOR).type.list_size), np.float32)
         for fragment, rows, places in self._stored(numbers):
-            fragment.vectors.read(rows, out, places)
+            fragment.vectors.read_vectors(rows, out, places)
         return out
 
     def spans(self, numbers: IntArray) -> IntArray:
@@ -407,7 +453,7 @@ class Dataset:
         """The column `WORDS` of passages, in UTF-8, of numbers `[n]`, as `vectors` reads its own."""
         out = [b""] * len(numbers)
         for fragment, rows, places in self._stored(numbers):
-            for place, text in zip(places.tolist(), fragment.words.read(rows), strict=True):
+            for place, text in zip(places.tolist(), fragment.words.read_texts(rows), strict=True):
                 out[place] = text
         return out
 
@@ -515,7 +561,8 @@ class Dataset:
                 for file in sorted(folder.glob("part_*_tokens.lance")):
                     name = str(file)
                     if name not in self._word_sets:
-                        self._word_sets[name] = WordSet.read(folder, file.name.removesuffix("_tokens.lance"))
+                        part = f"_indices/{segment.uuid}/{file.name.removesuffix('_tokens.lance')}"
+                        self._word_sets[name] = WordSet.read(name, f"{self.address or self.path}/{part}_invert.lance")
                     parts.append(self._word_sets[name])
         fresh = [each for each in self._lance.get_fragments() if each.fragment_id not in covered]
         counted: Counter[str] = Counter()
@@ -542,7 +589,9 @@ class Dataset:
                     columns=[self.key], fragments=[fragment], with_row_id=True, include_deleted_rows=True
                 ).to_table()
             numbers = table[self.key].to_numpy().astype(np.int64)
-            rows = self._known[name] = _Rows.of(name[0], self.path / "data" / name[1], numbers)
+            file = self.path / "data" / name[1]
+            stored = None if self.address is None or file.exists() else f"{self.address}/data/{name[1]}"
+            rows = self._known[name] = _Rows.of(name[0], file, stored, numbers)
         return rows
 
     def _find(self, numbers: IntArray) -> Iterator[tuple[_Rows, IntArray, IntArray]]:

@@ -38,6 +38,7 @@ from aveyb_retrieval import files
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, IndexLockedError
 from aveyb_retrieval.files import FileInfo  # noqa: TC001  # msgspec reads it
 from aveyb_retrieval.indexes.encoding import Encoding  # noqa: TC001  # msgspec reads it
+from aveyb_retrieval.indexes.store.objects import SCHEMES
 from aveyb_retrieval.indexes.types import END
 
 if TYPE_CHECKING:
@@ -53,7 +54,17 @@ _OLD = re.compile(r"v\d{6,}")
 
 
 class IndexDirectory:
-    """The names inside one index directory."""
+    """The names inside one index directory.
+
+    Attributes:
+        root: The directory.
+        place: The same, or the address of the store that it is a copy of.
+        least_number: The least number that the next version may have.
+        holds_checked: Whether `hold` has checked the files of a version already.
+    """
+
+    least_number = 1
+    holds_checked = False
 
     def __init__(self, root: str | Path) -> None:
         """Name the files of the index at `root`.
@@ -62,6 +73,7 @@ class IndexDirectory:
             ConfigError: `root` is not a path.
         """
         self.root = _path(root)
+        self.place: str | Path = self.root
         self.pointer = self.root / "current"
         self.lock = self.root / "lock"
         self.journal = self.root / "journal.json"
@@ -78,17 +90,7 @@ class IndexDirectory:
             return None
         except OSError as error:
             raise IndexFormatError(f"{self.pointer}: cannot be read ({error.strerror})") from error
-        name = data.decode("ascii", "replace").strip()
-        if _OLD.fullmatch(name):
-            raise IndexFormatError(
-                f"{self.root}: an index of format 1 or 2, which is not read any more; build it again"
-            )
-        if not _VERSION.fullmatch(name):
-            raise IndexFormatError(
-                f"{self.pointer}: holds {name[:64]!r}, not the name of a version; write the name of a file in "
-                f"{self.root / VERSIONS} into it, without .json, or build the index again"
-            )
-        return name
+        return parse_pointer(data, self.pointer, self.root)
 
     def visible(self) -> str:
         """Name of the visible version.
@@ -103,7 +105,7 @@ class IndexDirectory:
 
     def missing(self) -> IndexFormatError:
         """Return the error that says that there is no index."""
-        return IndexFormatError(f"{self.root}: no index here; make one with `aveyb-index build ... -o {self.root}`")
+        return IndexFormatError(f"{self.place}: no index here; make one with `aveyb-index build ... -o {self.place}`")
 
     def manifest(self, name: str) -> Path:
         """The manifest of a version."""
@@ -118,14 +120,66 @@ class IndexDirectory:
             path.stem for path in folder.iterdir() if path.suffix == ".json" and _VERSION.fullmatch(path.stem)
         )
 
+    def has(self, name: str) -> bool:
+        """Whether a version has a manifest."""
+        return self.manifest(name).exists()
+
+    def read(self, name: str) -> Manifest:
+        """Read and check the manifest of a version, as `Manifest.read`."""
+        return Manifest.read(self.manifest(name))
+
+    def hold(self, name: str) -> tuple[Manifest, BinaryIO]:
+        """Read the manifest of a version, and mark it as being read, as `Manifest.read` and `hold_version`."""
+        return self.read(name), hold_version(self.manifest(name))
+
+    def keeps(self, name: str) -> bool:
+        """Whether a version that was held is the visible one still, which no writer deletes."""
+        return self.current() == name
+
+    def address(self, manifest: Manifest) -> str | None:
+        """Where Lance reads the datasets of a version, if not here."""
+        return None
+
+    def problems(self, listing: Mapping[str, FileInfo]) -> dict[str, str]:
+        """What is wrong with the files of a version, besides these here: by the name, a sentence."""
+        return {}
+
+    @contextlib.contextmanager
+    def writing(self, wait: float) -> Iterator[IndexDirectory]:
+        """Hold the writer lock, as `writer_lock`, and give the directory to change."""
+        with writer_lock(self.lock, wait):
+            yield self
+
     def publish(self, name: str) -> None:
         """Make a complete version the visible one: from here on readers open it."""
         files.write_atomic(self.pointer, f"{name}\n".encode())
 
 
+def parse_pointer(data: bytes, where: str | Path, root: str | Path) -> str:
+    """Return the name of the version that the pointer of the index at `root` holds.
+
+    Raises:
+        IndexFormatError: it does not hold one, or that of an older format's.
+    """
+    name = data.decode("ascii", "replace").strip()
+    if _OLD.fullmatch(name):
+        raise IndexFormatError(f"{root}: an index of format 1 or 2, which is not read any more; build it again")
+    if not _VERSION.fullmatch(name):
+        raise IndexFormatError(
+            f"{where}: holds {name[:64]!r}, not the name of a version; write the name of a file in {root}/{VERSIONS} "
+            "into it, without .json, or build the index again"
+        )
+    return name
+
+
 def version_name(number: int, build: str) -> str:
     """The name of version `number` of a build (8 hexadecimal digits)."""
     return f"v{number:06d}-{build}"
+
+
+def number_of(name: str) -> int:
+    """The number in the name of a version."""
+    return int(name[1:].partition("-")[0])
 
 
 def is_version(name: str) -> bool:
@@ -143,6 +197,8 @@ def _path(root: str | Path) -> Path:
             f"{root.partition('://')[0]}://...: an address, where an index directory is needed; collections of engines "
             "are searched by Retriever.load, and changed by publish_index (publish) and unpublish_documents"
         )
+    if isinstance(root, Path) and root.parts[0].endswith(":") and root.parts[0][:-1] in SCHEMES:
+        raise ConfigError(f"{root}: an address that was made a path; give it as a string")
     return Path(root)
 
 
@@ -163,7 +219,7 @@ def writer_lock(path: Path, wait: float = 0) -> Iterator[None]:
         IndexFormatError: what has the lock's name is not a plain file of this index alone.
         AveyBError: the file system has no locks.
     """
-    with _locked(path, wait) as handle:
+    with locked(path, wait) as handle:
         if path.stat().st_size:  # a writer that ends in order leaves an empty file
             logger.warning("%s: the previous writer did not end in order (%s); its lock is stale", path, _holder(path))
         note = {
@@ -183,8 +239,12 @@ def writer_lock(path: Path, wait: float = 0) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _locked(path: Path, wait: float) -> Iterator[BinaryIO]:
-    """Open and lock the file that has this name once the lock is held: a build that failed may just have removed it."""
+def locked(path: Path, wait: float) -> Iterator[BinaryIO]:
+    """Open and lock the file that has this name once the lock is held: a build that failed may just have removed it.
+
+    Raises:
+        IndexLockedError: another process holds it, also after `wait` seconds.
+    """
     until = time.monotonic() + wait
     while True:
         files.make_folder(path.parent)
@@ -261,7 +321,6 @@ def is_read(manifest: Path) -> bool:
 FORMAT = 5
 TABLES = ("documents", "texts", "passages")
 
-_TRIES = 10  # to open what is visible, while writers replace it
 _MAX_BYTES = 64 << 20
 _MAX_DIM = 1 << 16
 _MOST = 1 << 62  # no count of anything reaches it, and sums of a few still fit in 64 bits
@@ -427,42 +486,6 @@ class Manifest:
         return manifest
 
 
-def read_manifest(root: str | Path) -> Manifest:
-    """Return the manifest of the visible version of an index.
-
-    Raises:
-        IndexFormatError: there is no index, or its manifest is damaged.
-    """
-    index_dir = IndexDirectory(root)
-    return Manifest.read(index_dir.manifest(index_dir.visible()))
-
-
-def hold_visible(index_dir: IndexDirectory) -> tuple[Manifest, BinaryIO]:
-    """Read the manifest of the visible version, and mark it as being read: keep the file open as long as it is.
-
-    Raises:
-        IndexFormatError: there is no index, or its manifest is damaged or cannot be read.
-        AveyBError: the file system has no locks.
-    """
-    for _ in range(_TRIES):
-        name = index_dir.visible()
-        path = index_dir.manifest(name)
-        try:
-            manifest, held = Manifest.read(path), hold_version(path)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise IndexFormatError(f"{path}: cannot be read ({error.strerror})") from error
-        except IndexFormatError:
-            if index_dir.current() == name:
-                raise
-            continue
-        if index_dir.current() == name:  # else a writer that hid it before it was marked may be deleting its files
-            return manifest, held
-        held.close()
-    raise IndexFormatError(f"{index_dir.root}: it is replaced faster than it can be opened; try again")
-
-
 def _parse(data: bytes, path: Path) -> Manifest:
     import msgspec
 
@@ -536,9 +559,14 @@ def check_files(
         IndexFormatError: the first difference found.
     """
     new = {name: info for name, info in manifest.files.items() if known is None or known.get(name) != info}
-    full = full or sum(info.bytes for info in new.values()) <= _QUICK_BYTES
+    full = full or quick(new)
     for problem in file_problems(new, root, full=full).values():
         raise IndexFormatError(f"{problem}; restore it from a copy, or run `aveyb-index verify --repair {root}`")
+
+
+def quick(listed: Mapping[str, FileInfo]) -> bool:
+    """Whether files are so small together that hashing them takes no time that anybody notices."""
+    return sum(info.bytes for info in listed.values()) <= _QUICK_BYTES
 
 
 def file_problems(listed: Mapping[str, FileInfo], root: Path, *, full: bool) -> dict[str, str]:
@@ -579,32 +607,3 @@ def _checksum(body: Mapping[str, Any]) -> str:
 
 def _bad(path: Path, what: str) -> IndexFormatError:
     return IndexFormatError(f"{path}: damaged ({what}); restore the file from a copy or build the index again")
-
-
-def describe(root: str | Path) -> dict[str, Any]:
-    """Describe the visible version of an index: how it was made, counts, FAISS files, size, unfinished changes.
-
-    Raises:
-        IndexFormatError: there is no index, or its manifest is damaged.
-    """
-    index_dir = IndexDirectory(root)
-    manifest = read_manifest(root)
-    return {
-        "path": str(index_dir.root),
-        "version": manifest.version,
-        "build": manifest.build,
-        "format": manifest.format,
-        "created": manifest.created,
-        "package": manifest.package,
-        **dataclasses.asdict(manifest.encoding),
-        "index": manifest.index,
-        "recall": manifest.recall,
-        **dataclasses.asdict(manifest.counts),
-        "rejected": manifest.changes.rejected,
-        "indexes": {
-            kind: [dataclasses.asdict(tier) for tier in manifest.tiers_of(kind)] for kind in manifest.encoding.kinds
-        },
-        "bytes": sum(info.bytes for info in manifest.files.values()),
-        "files": len(manifest.files),
-        "unfinished": index_dir.journal.exists(),
-    }

@@ -200,15 +200,23 @@ class Tables:
         return cls(root, *(Dataset.create(root / f"{name}.lance", made[name], KEYS[name]) for name in TABLES))
 
     @classmethod
-    def open(cls, root: Path, versions: Mapping[str, int], before: Tables | None = None) -> Tables:
+    def open(
+        cls, root: Path, versions: Mapping[str, int], before: Tables | None = None, at: str | None = None
+    ) -> Tables:
         """Open them; `before` are the same ones at other versions, of which much need not be read again.
+
+        `at` is the address of the store where they are, if not all of their files are at `root`.
 
         Raises:
             IndexFormatError: one is missing or damaged.
         """
         opened = {
             name: Dataset.open(
-                root / f"{name}.lance", versions[name], KEYS[name], before.all[name] if before is not None else None
+                root / f"{name}.lance",
+                versions[name],
+                KEYS[name],
+                before.all[name] if before is not None else None,
+                None if at is None else f"{at}/{name}.lance",
             )
             for name in TABLES
         }

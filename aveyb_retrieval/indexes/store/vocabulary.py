@@ -17,7 +17,6 @@ import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from aveyb_retrieval.indexes.types import IntArray
 
@@ -44,12 +43,12 @@ class WordSet:
     _nodes: dict[int, _Node] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def read(cls, folder: Path, part: str) -> WordSet:
+    def read(cls, words: str, lengths: str) -> WordSet:
         """Read those of the files `PART_tokens.lance` and `PART_invert.lance`; raises what Lance raises."""
         from lance.file import LanceFileReader
 
-        tokens = LanceFileReader(str(folder / f"{part}_tokens.lance"), columns=["_token_fst_bytes"])
-        lists = LanceFileReader(str(folder / f"{part}_invert.lance"), columns=["_length"])
+        tokens = LanceFileReader(words, columns=["_token_fst_bytes"])
+        lists = LanceFileReader(lengths, columns=["_length"])
         data = tokens.read_all().to_table()["_token_fst_bytes"][0].as_py()
         return cls(data, lists.read_all().to_table()["_length"].to_numpy().astype(np.int64))
 

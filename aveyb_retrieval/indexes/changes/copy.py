@@ -1,0 +1,174 @@
+"""`copy_index`: the visible version of an index, from a folder or an object store to another."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aveyb_retrieval import files
+from aveyb_retrieval.errors import ConfigError, IndexFormatError
+from aveyb_retrieval.indexes.changes.update import check_target
+from aveyb_retrieval.indexes.model import check_wait
+from aveyb_retrieval.indexes.store.manifest import VERSIONS, file_problems
+from aveyb_retrieval.indexes.store.place import (
+    CURRENT,
+    StoredDirectory,
+    bring,
+    clean_store,
+    delete_unused,
+    hold_visible,
+    open_directory,
+    read_manifest,
+    send_version,
+)
+from aveyb_retrieval.indexes.types import Progress, silent
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from aveyb_retrieval.files import FileInfo
+    from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest
+
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class CopyReport:
+    """What was copied.
+
+    Attributes:
+        path: Where the copy is.
+        version: Its version.
+        files, bytes: What it is made of.
+        copied: Bytes that were missing there, and were copied now.
+        seconds: How long it took.
+    """
+
+    path: str | Path
+    version: str
+    files: int
+    bytes: int
+    copied: int
+    seconds: float
+
+
+def copy_index(
+    source: str | Path, target: str | Path, *, overwrite: bool = False, wait: float = 0, progress: Progress = silent
+) -> CopyReport:
+    """Copy the visible version of an index: between folders, to an object store, from one, or between two.
+
+    Each file is compared by its hash; those that are there already are not copied again, so that a call that was
+    interrupted goes on where it ended. Readers see the copy when it is complete. Saved questions stay behind.
+
+    Args:
+        source: An index directory, or its address in an object store.
+        target: The same; what is there of an older version of the same index is replaced.
+        overwrite: Also replace another index, or a newer version.
+        wait: Seconds to wait for another writer of the target.
+        progress: Called as the work goes on.
+
+    Raises:
+        IndexFormatError: there is no index at the source, or it is damaged.
+        ConfigError: something else is at the target.
+        IndexLockedError: another process is writing to the target.
+        EngineError: a store fails.
+    """
+    started = time.monotonic()
+    check_wait(wait)
+    origin, place = open_directory(source), open_directory(target)
+    if origin.place == place.place:
+        raise ConfigError(f"{source}: cannot be copied to itself; name another place")
+    with ExitStack() as stack:
+        if isinstance(origin, StoredDirectory) and not isinstance(place, StoredDirectory):
+            manifest = origin.read(origin.visible())  # its files go where they shall be, not into the cache
+        else:
+            manifest, held = hold_visible(origin)
+            stack.enter_context(held)
+        size = sum(info.bytes for info in manifest.files.values())
+        progress("copying", 0, size, 0)
+        copied = _to_store(origin, place, manifest, overwrite, wait) if isinstance(place, StoredDirectory) else (
+            _to_folder(origin, place, manifest, overwrite, wait)
+        )  # fmt: skip
+        progress("copying", size, size, 0)
+    seconds = time.monotonic() - started
+    return CopyReport(place.place, manifest.version, len(manifest.files), size, copied, seconds)
+
+
+def _check_replaced(place: IndexDirectory, manifest: Manifest, overwrite: bool) -> None:
+    """Raise ConfigError where a copy would replace what it should not."""
+    try:
+        there = read_manifest(place.place)
+    except IndexFormatError:
+        if place.current() is None or overwrite:
+            return
+        raise
+    if there.name == manifest.name and there != manifest:
+        raise ConfigError(
+            f"{place.place}: version {there.version} of the same index, with other contents: both were changed since "
+            "one was copied from the other; name another place"
+        )
+    if not overwrite and (there.build != manifest.build or there.number > manifest.number):
+        what = "another index" if there.build != manifest.build else f"the newer version {there.version}"
+        raise ConfigError(f"{place.place}: {what} is there; replace it with --overwrite (overwrite=True)")
+
+
+def _to_store(origin: IndexDirectory, place: StoredDirectory, manifest: Manifest, overwrite: bool, wait: float) -> int:
+    with place.lease(wait) as lease:
+        _check_replaced(place, manifest, overwrite)
+        pointer = place.store.read(CURRENT)
+        known = {} if pointer is None else _shared(place, manifest)
+        wrong = place.problems(known)
+        there = {name: info for name, info in known.items() if name not in wrong}
+        lease.claim(manifest.number)
+        copied = send_version(place.store, manifest, origin.root, pointer, there, lease)
+        if pointer is not None or lease.left_behind:
+            clean_store(place.store, manifest, lease)
+    return copied
+
+
+def _shared(place: StoredDirectory, manifest: Manifest) -> dict[str, FileInfo]:
+    """The files of a manifest that the visible version of a store has, too."""
+    try:
+        there = place.read(place.visible()).files
+    except IndexFormatError:
+        return {}
+    return {name: info for name, info in manifest.files.items() if there.get(name) == info}
+
+
+def _to_folder(origin: IndexDirectory, place: IndexDirectory, manifest: Manifest, overwrite: bool, wait: float) -> int:
+    check_target(place, overwrite=True)
+    with place.writing(wait):
+        if place.journal.exists():
+            raise ConfigError(
+                f"{place.place}: an interrupted change is waiting there; finish it, or name another place"
+            )
+        _check_replaced(place, manifest, overwrite)
+        missing = {name: manifest.files[name] for name in file_problems(manifest.files, place.root, full=True)}
+        if isinstance(origin, StoredDirectory):
+            bring(origin.store, missing, place.root)
+        else:
+            for name, info in missing.items():
+                _copy(origin.root / name, place.root / name, info)
+        for name in missing:
+            files.fsync_file(place.root / name)
+        for folder in {parent for name in missing for parent in (place.root / name).parents}:
+            if folder.is_relative_to(place.root):
+                files.fsync_folder(folder)
+        (place.root / VERSIONS).mkdir(exist_ok=True)
+        manifest.write(place.manifest(manifest.name))
+        place.publish(manifest.name)
+        delete_unused(place, manifest.name)
+    return sum(info.bytes for info in missing.values())
+
+
+def _copy(source: Path, target: Path, info: FileInfo) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with files.open_regular(source) as handle, files.atomic_writer(target) as out:
+        while block := handle.read(_BLOCK):
+            out.write(block)
+        if out.info() != info:
+            raise IndexFormatError(
+                f"{source}: its contents do not fit the sha256 in the manifest; run `aveyb-index verify` there"
+            )

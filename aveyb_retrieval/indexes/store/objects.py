@@ -1,0 +1,316 @@
+"""The objects of one index in an object store: read, written on conditions, fetched and sent with their hashes.
+
+The package `obstore` speaks to S3, Google Cloud Storage, Azure and what is like them. It is the same library as in
+Lance, so that the same variables (AWS_ENDPOINT_URL, AWS_ALLOW_HTTP, GOOGLE_..., AZURE_...) say where a store is and
+who asks. Objects that are sent say their sha256 in their metadata, so that it is known without reading them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from aveyb_retrieval.errors import AveyBError, ConfigError, EngineError, IndexFormatError, extra_for
+from aveyb_retrieval.files import FileInfo
+from aveyb_retrieval.wording import first_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+SCHEMES = ("s3", "gs", "az")
+_THREADS = 8  # requests at once
+_PIECE = 16 << 20  # bytes of one request that reads
+_MULTIPART = 16 << 20  # a larger file is sent in parts; its name is nobody else's
+_TRIES = 3  # where an answer ends early, or an object holds other bytes than its hash says
+_HASH = "sha256"
+_RETRIES: Any = {  # of a request that the store could not serve just now
+    "max_retries": 8,
+    "retry_timeout": timedelta(seconds=15),
+    "backoff": {"init_backoff": timedelta(milliseconds=50), "max_backoff": timedelta(seconds=1), "base": 2},
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """The bytes of an object, and what tells it from the object that may take its place."""
+
+    data: bytes
+    mark: Mapping[str, str]
+
+
+def is_stored(path: object) -> bool:
+    """Whether a name is the address of an index in an object store."""
+    return isinstance(path, str) and path.partition("://")[0] in SCHEMES and "://" in path
+
+
+class ObjectStore:
+    """What lies below one address of an object store, by names relative to it.
+
+    Attributes:
+        name: The address, for messages.
+    """
+
+    def __init__(self, address: str) -> None:
+        """Take an address such as `s3://BUCKET/PATH`; nothing is asked yet.
+
+        Raises:
+            ConfigError: it is no such address, or holds a password.
+            OptionalDependencyError: obstore is not installed.
+        """
+        parts = urlsplit(address)
+        if "@" in parts.netloc:
+            raise ConfigError(
+                f"{parts.scheme}://...@...: an address with credentials in it; put them where the store's own programs "
+                "look for them, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and leave them out here"
+            )
+        if not parts.netloc or not parts.path.strip("/") or parts.query or parts.fragment:
+            raise ConfigError(f"{address}: not the address of an index; write it as {parts.scheme}://BUCKET/PATH")
+        self.name = f"{parts.scheme}://{parts.netloc}/{parts.path.strip('/')}"
+        with extra_for(f"{parts.scheme}:// addresses", "store"):
+            import obstore
+            from obstore.store import from_url
+        self._obstore = obstore
+        with self._told(""):
+            self._store = from_url(self.name, retry_config=_RETRIES)
+
+    @classmethod
+    def at(cls, address: str) -> ObjectStore:
+        """Return the store of an address, with the connections that are open to it."""
+        settings = {key: value for key, value in os.environ.items() if key.startswith(("AWS_", "GOOGLE_", "AZURE_"))}
+        return _opened(address, frozenset(settings.items()))
+
+    # --- single objects ----------------------------------------------------------------------------------------------
+
+    def read(self, name: str, known: Found | None = None) -> Found | None:
+        """Read a small object; `known` itself where it is still the same, None where there is none."""
+        options: Any = {"if_none_match": known.mark["e_tag"]} if known is not None and "e_tag" in known.mark else {}
+
+        def read() -> Found | None:
+            try:
+                got = self._obstore.get(self._store, name, options=options)
+                return Found(bytes(got.bytes()), _mark(got.meta))
+            except self._obstore.exceptions.NotModifiedError:
+                return known
+            except FileNotFoundError as error:
+                if "NoSuchBucket" in str(error) or "ContainerNotFound" in str(error):
+                    raise EngineError(
+                        f"{self.name}: there is no such bucket; make it first, or mend the name"
+                    ) from None
+                return None
+
+        return self._tried(name, read)
+
+    def create(self, name: str, data: bytes) -> Found | None:
+        """Write an object that is not there yet; None where it is."""
+        return self._put(name, data, "create")
+
+    def replace(self, name: str, data: bytes, old: Mapping[str, str]) -> Found | None:
+        """Write an object in the place of one with this mark; None where another is there, or none."""
+        return self._put(name, data, dict(old))
+
+    def _put(self, name: str, data: bytes, mode: Any) -> Found | None:
+        errors, about = self._obstore.exceptions, {_HASH: hashlib.sha256(data).hexdigest()}
+
+        def put() -> Found | None:
+            try:
+                return Found(data, _mark(self._obstore.put(self._store, name, data, mode=mode, attributes=about)))
+            except (errors.AlreadyExistsError, errors.PreconditionError):
+                # the answer to a first try may have been lost, and this one found what that had written
+                found = self.read(name)
+                return found if found is not None and found.data == data else None
+            except (NotImplementedError, errors.NotSupportedError):
+                raise self.unconditional() from None
+
+        return self._tried(name, put)
+
+    def unconditional(self) -> EngineError:
+        """Return the error that says that the store cannot keep two writers apart."""
+        return EngineError(
+            f"{self.name}: this store has no conditional writes (If-Match, If-None-Match), without which two writers "
+            "cannot be kept apart; build the index in a folder and serve that, or use a store that has them"
+        )
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Delete objects; those that are not there are fine."""
+        listed = list(names)
+        for start in range(0, len(listed), 1000):
+            self._tried("", partial(self._obstore.delete, self._store, listed[start : start + 1000]))
+
+    def listed(self) -> dict[str, tuple[int, float]]:
+        """All objects: their bytes, and when they were written by the store's clock. A store may be late with it."""
+        found = self._tried("", lambda: [each for some in self._obstore.list(self._store) for each in some])
+        return {each["path"]: (each["size"], each["last_modified"].timestamp()) for each in found}
+
+    def about(self, name: str) -> tuple[FileInfo, Mapping[str, str]] | None:
+        """What is known of an object without reading it: its size, its hash where it says that, and its mark."""
+
+        def ask() -> tuple[FileInfo, Mapping[str, str]] | None:
+            try:
+                got = self._obstore.get(self._store, name, options={"head": True})
+            except FileNotFoundError:
+                return None
+            return FileInfo(got.meta["size"], str(got.attributes.get(_HASH, ""))), _mark(got.meta)
+
+        return self._tried(name, ask)
+
+    # --- files -------------------------------------------------------------------------------------------------------
+
+    def fetch(self, wanted: Mapping[str, FileInfo], root: Path) -> None:
+        """Bring files below `root`, each whole, with the hash that is asked for, or not at all.
+
+        Raises:
+            IndexFormatError: one is not there, or holds something else.
+            EngineError: the store fails.
+        """
+        tag = f".{os.getpid()}-{threading.get_ident()}"
+        for folder in {(root / name).parent for name in wanted}:
+            folder.mkdir(parents=True, exist_ok=True)
+        self._all(lambda name: self._fetch(name, wanted[name], root / name, tag), wanted)
+
+    def _fetch(self, name: str, info: FileInfo, path: Path, tag: str) -> None:
+        temporary = path.with_name(f"{path.name}{tag}.tmp")
+        try:
+            for attempt in range(1, _TRIES + 1):
+                temporary.unlink(missing_ok=True)
+                digest = hashlib.sha256()
+                with temporary.open("wb") as handle:
+                    for start in range(0, info.bytes, _PIECE):
+                        piece = self._piece(name, start, min(start + _PIECE, info.bytes))
+                        digest.update(piece)
+                        handle.write(piece)
+                if digest.hexdigest() == info.sha256:
+                    temporary.replace(path)
+                    return
+                logger.warning("%s/%s: other bytes than its hash says (try %d)", self.name, name, attempt)
+        finally:
+            temporary.unlink(missing_ok=True)
+        raise IndexFormatError(
+            f"{self.name}/{name}: its contents do not fit the sha256 in the manifest; restore it from a copy"
+        )
+
+    def _piece(self, name: str, start: int, stop: int) -> bytes:
+        def read() -> bytes:
+            try:
+                return bytes(self._obstore.get_range(self._store, name, start=start, end=stop))
+            except FileNotFoundError:
+                raise IndexFormatError(f"{self.name}/{name}: missing; restore it from a copy") from None
+
+        return self._tried(name, read)
+
+    def send(self, root: Path, wanted: Mapping[str, FileInfo], check: Callable[..., None]) -> int:
+        """Write files of `root` as objects, but those that are there with the same hash; return the bytes written.
+
+        `check` raises an error where this process may not write any more; `check(True)` asks the store for that.
+
+        Raises:
+            EngineError: the store fails.
+            IndexLockedError: another writer is at work.
+        """
+        return sum(self._all(lambda name: self._send(name, wanted[name], root / name, check), wanted))
+
+    def _send(self, name: str, info: FileInfo, path: Path, check: Callable[..., None]) -> int:
+        large, there = info.bytes > _MULTIPART, None
+        if large or not self._tried(name, lambda: self._put_new(name, path, info, check)):
+            there = self.about(name)
+            if there is not None and there[0] == info:
+                return 0
+            check(True)  # after the mark was read: whoever takes the lease from now on changes it
+            if large:
+                about = {_HASH: info.sha256}
+                self._tried(name, lambda: self._obstore.put(self._store, name, path, attributes=about))
+            elif there is None or self.replace(name, path.read_bytes(), there[1]) is None:
+                raise EngineError(f"{self.name}/{name}: was changed meanwhile; give the same command again")
+        return info.bytes
+
+    def _put_new(self, name: str, path: Path, info: FileInfo, check: Callable[..., None]) -> bool:
+        check()
+        try:
+            self._obstore.put(self._store, name, path.read_bytes(), mode="create", attributes={_HASH: info.sha256})
+        except self._obstore.exceptions.AlreadyExistsError:
+            return False
+        return True
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _all(self, do: Callable[[str], Any], names: Iterable[str]) -> list[Any]:
+        """Do something for each name, some at once; the first error ends it."""
+        with ThreadPoolExecutor(_THREADS) as threads:
+            try:
+                return list(threads.map(do, names))
+            except BaseException:
+                threads.shutdown(cancel_futures=True)
+                raise
+
+    def _tried(self, name: str, ask: Callable[[], Any]) -> Any:
+        """Ask for something, and again where the answer ended early, which the store's client does not see to."""
+        for attempt in range(1, _TRIES):
+            try:
+                with self._told(name):
+                    return ask()
+            except EngineError as error:
+                cause = error.__cause__
+                if not isinstance(cause, self._obstore.exceptions.GenericError) or "status code" in str(cause):
+                    raise  # the client has tried again by itself where that may help
+                time.sleep(0.1 * attempt)
+        with self._told(name):
+            return ask()
+
+    @contextmanager
+    def _told(self, name: str) -> Iterator[None]:
+        """Turn an error of the store into one line of ours."""
+        try:
+            yield
+        except AveyBError:
+            raise
+        except self._obstore.exceptions.BaseError as error:
+            raise self._error(name, error) from error
+        except (FileNotFoundError, PermissionError, OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno is not None:  # of a file here
+                raise
+            raise self._error(name, error) from error
+
+    def _error(self, name: str, error: Exception) -> EngineError:
+        said = str(error)
+        code = re.search(r"<Code>(\w+)</Code>", said)
+        status = re.search(r"status code: (\d{3} [A-Za-z ]+)", said)
+        where = f"{self.name}/{name}" if name else self.name
+        if code is not None and code[1] in ("NoSuchBucket", "ContainerNotFound"):
+            return EngineError(f"{self.name}: there is no such bucket; make it first, or mend the name")
+        if (status and status[1][:3] in ("401", "403")) or "credential" in said.lower():
+            why = code[1] if code else status[1] if status else "no credentials were found"
+            return EngineError(
+                f"{where}: no right to do this ({why}); look at the credentials in the environment and at the rights "
+                "that they have on this path"
+            )
+        if status and status[1][:1] == "3":
+            return EngineError(f"{where}: the bucket is in another region; set AWS_REGION to that one")
+        reason = " ".join(filter(None, (status and status[1], code and code[1]))) or _plain(said, error)
+        return EngineError(f"{where}: the store failed ({reason}); give the same command again")
+
+
+def _mark(about: Mapping[str, Any]) -> dict[str, str]:
+    return {key: value for key in ("e_tag", "version") if (value := about.get(key)) is not None}
+
+
+def _plain(said: str, error: Exception) -> str:
+    """The end of the first line of what a client said: its reason."""
+    return first_line(error, said).rpartition(": ")[2][:200]
+
+
+@lru_cache(maxsize=16)
+def _opened(address: str, settings: frozenset[tuple[str, str]]) -> ObjectStore:
+    return ObjectStore(address)

@@ -1,0 +1,560 @@
+"""Where an index is, a folder or an object store, and its visible version: held, read and described.
+
+Of an index in an object store there are copies in the cache folder (`AVEYB_INDEX_CACHE`), which the code for folders
+opens: one that is read, shared by the processes of a machine, and one that its writer works in.
+
+    CACHE/KEY/lock                  whoever changes the copy that is read
+    CACHE/KEY/1f0c94ab/             the copy of a build that is read: manifests, and the files that they name
+    CACHE/KEY/writing/              the copy that a writer changes; `current` is the version that it began with
+
+In the store an index has the names that it has in a folder, and an object `lease`. Only `current` and the lease are
+ever replaced, on the condition that they are what was read before; a version is there when `current` names it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+import secrets
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from aveyb_retrieval import files
+from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, IndexLockedError
+from aveyb_retrieval.indexes.store.lease import WAIT, Lease, held_lease
+from aveyb_retrieval.indexes.store.manifest import (
+    FAISS,
+    FOLDERS,
+    TABLES,
+    VERSIONS,
+    IndexDirectory,
+    Manifest,
+    file_problems,
+    hold_version,
+    is_read,
+    locked,
+    number_of,
+    parse_pointer,
+    quick,
+    version_name,
+    writer_lock,
+)
+from aveyb_retrieval.indexes.store.objects import ObjectStore, is_stored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from aveyb_retrieval.files import FileInfo
+    from aveyb_retrieval.indexes.store.objects import Found
+
+logger = logging.getLogger(__name__)
+
+CURRENT = "current"
+"""The object, and the file, that names the visible version."""
+
+KEPT_SECONDS = 120.0  # that the objects of a version stay after the next one is there, for those who read parts of them
+CLEAN_EVERY = 8  # versions: what nobody needs any more is deleted with every so many
+_TRIES = 10  # to open what is visible, while writers replace it
+_LOCK_SECONDS = 3600.0  # that another process may take to bring a version
+
+
+@dataclasses.dataclass(frozen=True)
+class Cache:
+    """Where copies of stored indexes are kept on this machine.
+
+    Attributes:
+        folder: `AVEYB_INDEX_CACHE`, by default `~/.cache/aveyb-retrieval/indexes`.
+        limit: `AVEYB_INDEX_CACHE_LIMIT`, bytes of all copies together.
+        whole: `AVEYB_INDEX_CACHE_WHOLE`, bytes up to which an index is kept whole; of a larger one Lance reads parts.
+    """
+
+    folder: Path
+    limit: int
+    whole: int
+
+    @classmethod
+    def of_environment(cls) -> Cache:
+        """Read the settings, or raise ConfigError."""
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = os.environ.get("AVEYB_INDEX_CACHE") or Path(home, "aveyb-retrieval", "indexes")
+        sizes = {}
+        for name, default in (("LIMIT", 10 << 30), ("WHOLE", 256 << 20)):
+            given = os.environ.get(f"AVEYB_INDEX_CACHE_{name}") or str(default)
+            if not (given.isascii() and given.isdigit()):
+                raise ConfigError(f"AVEYB_INDEX_CACHE_{name}={given!r}: must be a number of bytes")
+            sizes[name.lower()] = int(given)
+        return cls(Path(folder).absolute(), **sizes)
+
+    def make_room(self, needed: int, keep: Path) -> None:
+        """Delete the copies that were used longest ago until so many bytes fit; never `keep`, or what is in use.
+
+        Raises:
+            ConfigError: they do not fit.
+        """
+        copies = [each for each in self.folder.glob("*/*/") if each.name == WRITING or (each / VERSIONS).is_dir()]
+        seen, sizes = set[int](), dict[Path, int]()
+        for copy in sorted(copies, key=lambda each: (each != keep, -each.stat().st_mtime)):
+            found = [path.stat() for path in copy.rglob("*") if path.is_file()]
+            sizes[copy] = sum(each.st_size for each in found if each.st_ino not in seen)  # copies share files by links
+            seen.update(each.st_ino for each in found)
+        total = sum(sizes.values())
+        for copy in reversed(sizes):
+            if total + needed <= self.limit:
+                return
+            if copy != keep and _remove_idle(copy):
+                total -= sizes[copy]
+        if total + needed > self.limit:
+            raise ConfigError(
+                f"{self.folder}: {needed:,} bytes more are needed here, {total:,} are in use and {self.limit:,} may be "
+                "(--cache-limit, AVEYB_INDEX_CACHE_LIMIT): raise that, or name another folder with --cache"
+            )
+
+
+WRITING = "writing"
+
+
+def _remove_idle(copy: Path) -> bool:
+    """Delete a copy that nobody reads or writes and that holds no unfinished change; return whether that was done."""
+    try:
+        with locked(copy / "lock" if copy.name == WRITING else copy.parent / "lock", 0):
+            index_dir = IndexDirectory(copy)
+            if index_dir.journal.exists() or any(is_read(index_dir.manifest(name)) for name in index_dir.versions()):
+                return False
+            files.remove_tree(copy)
+            return True
+    except (OSError, IndexLockedError):
+        return False
+
+
+@contextmanager
+def _cache_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise AveyBError(
+            f"{folder}: the cache of stored indexes cannot be written ({error.strerror or error}); make room or name "
+            "another folder with --cache (AVEYB_INDEX_CACHE)"
+        ) from error
+
+
+def bring(store: ObjectStore, wanted: Mapping[str, FileInfo], root: Path, beside: Path | None = None) -> None:
+    """Put files below `root`: those that another folder has by links to these, the others from the store."""
+    left = dict(wanted)
+    for name, info in wanted.items():
+        if beside is not None and not file_problems({name: info}, beside, full=True):
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+            temporary.unlink(missing_ok=True)
+            try:
+                os.link(beside / name, temporary)
+            except OSError:  # a file system without links
+                continue
+            temporary.replace(path)
+            del left[name]
+    store.fetch(left, root)
+
+
+class StoredDirectory(IndexDirectory):
+    """An index in an object store, with the copy of it that is read on this machine."""
+
+    holds_checked = True
+
+    def __init__(self, address: str, *, whole: bool = True) -> None:
+        """Take an address; nothing is asked or made yet.
+
+        Args:
+            address: Of the index.
+            whole: Whether all of its files are needed here, however large it is.
+
+        Raises:
+            ConfigError: it is no address of an index, or holds a password.
+        """
+        self.store = ObjectStore.at(address)
+        self.cache = Cache.of_environment()
+        self.base = self.cache.folder / hashlib.sha256(self.store.name.encode()).hexdigest()[:16]
+        super().__init__(self.base / "unknown")
+        self.place = self.name = self.store.name
+        self._whole = whole
+        self._seen: Found | None = None
+        self._checked: dict[str, FileInfo] = {}
+
+    def current(self) -> str | None:
+        """Name of the visible version, asked of the store; None where there is no index."""
+        self._seen = self.store.read(CURRENT, self._seen)
+        if self._seen is None:
+            return None
+        name = parse_pointer(self._seen.data, f"{self.name}/{CURRENT}", self.name)
+        if self.root != (root := self.base / name.rpartition("-")[2]):  # another build has a copy of its own
+            self.root, self._checked = root, {}
+        return name
+
+    def has(self, name: str) -> bool:
+        """Whether a version has a manifest: the store's errors tell of one that has none."""
+        return True
+
+    def read(self, name: str) -> Manifest:
+        """Read and check the manifest of a version; it is brought here first."""
+        with _cache_errors(self.cache.folder):
+            return read_stored(self.store, name, self.manifest(name))
+
+    def hold(self, name: str) -> tuple[Manifest, BinaryIO]:
+        """Bring what is missing of a version here, and mark it as being read."""
+        with _cache_errors(self.cache.folder), locked(self.base / "lock", _LOCK_SECONDS):
+            manifest = self.read(name)
+            wanted = manifest.files if self.address(manifest) is None else dict(_kept_here(manifest))
+            new = {name: info for name, info in wanted.items() if self._checked.get(name) != info}
+            missing = file_problems(new, self.root, full=quick(new))
+            if missing:
+                self.cache.make_room(sum(wanted[name].bytes for name in missing), self.root)
+                bring(self.store, {name: wanted[name] for name in missing}, self.root, self.base / WRITING)
+            self._checked = dict(wanted)
+            os.utime(self.root)
+            held = hold_version(self.manifest(name))
+            if missing:
+                delete_unused(self, name)
+                for other in self.base.iterdir():
+                    if other.is_dir() and other not in (self.root, self.base / WRITING):
+                        _remove_copy(other)
+        return manifest, held
+
+    def address(self, manifest: Manifest) -> str | None:
+        """Where Lance reads the datasets of a version itself; None: here, where they are kept whole."""
+        size = sum(info.bytes for info in manifest.files.values())
+        return None if self._whole or size <= self.cache.whole else self.name
+
+    def keeps(self, name: str) -> bool:
+        """Whether a version that was held stays: nobody else deletes from a copy that is held."""
+        return True
+
+    def problems(self, listing: Mapping[str, FileInfo]) -> dict[str, str]:
+        """What is wrong with the objects of a version, by their sizes: by the name, a sentence."""
+        listed, found = self.store.listed() if listing else {}, {}
+        for name, info in listing.items():
+            if (name in listed and listed[name][0] == info.bytes) or (about := self.store.about(name)) is None:
+                size = info.bytes if name in listed else None
+            else:
+                size = about[0].bytes  # the list was late
+            if size != info.bytes:
+                what = "missing" if size is None else f"{size:,} bytes, the manifest says {info.bytes:,}"
+                found[name] = f"{self.name}/{name}: {what}"
+        return found
+
+    @contextmanager
+    def writing(self, wait: float) -> Iterator[IndexDirectory]:
+        """Hold the lease, and give the copy to change, which `publish` sends; 0 seconds to wait are a minute here.
+
+        Raises:
+            IndexLockedError: another writer is at work.
+            EngineError: the store fails, or cannot keep two writers apart.
+        """
+        with self.lease(wait) as lease:
+            copy = _WriteCopy(self, self.base / WRITING, lease)
+            copy.begin()
+            yield copy
+
+    @contextmanager
+    def lease(self, wait: float) -> Iterator[Lease]:
+        """Hold the lock of the copy that is changed, and the lease; errors are those of `writing`."""
+        wait, began, folder = wait or WAIT, time.monotonic(), self.base / WRITING
+        with _cache_errors(self.cache.folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            files.check_plain(folder)
+        with writer_lock(folder / "lock", wait):
+            left = max(0.0, wait - (time.monotonic() - began))
+            with held_lease(self.store, _identity(folder / "id"), left) as lease:
+                yield lease
+
+
+def _kept_here(manifest: Manifest) -> Iterator[tuple[str, FileInfo]]:
+    """The files that are read whole, also of a large index: FAISS's, and the small ones of the datasets."""
+    for name, info in manifest.files.items():
+        if (
+            name.startswith(f"{FAISS}/")
+            or any(f"/{part}" in name for part in ("_versions/", "_deletions/"))
+            or name.endswith("_tokens.lance")
+        ):
+            yield name, info
+
+
+def _remove_copy(copy: Path) -> None:
+    """Delete the copy of another build that was at this place, unless somebody reads it."""
+    index_dir = IndexDirectory(copy)
+    if not any(is_read(index_dir.manifest(name)) for name in index_dir.versions()):
+        files.remove_tree(copy)
+
+
+def read_stored(store: ObjectStore, name: str, path: Path) -> Manifest:
+    """Read and check the manifest of a stored version, which is brought to `path` unless it is there.
+
+    Raises:
+        IndexFormatError: there is none, or it is damaged or of another format.
+    """
+    if path.exists():
+        with contextlib.suppress(IndexFormatError):
+            return Manifest.read(path)
+    where = f"{store.name}/{VERSIONS}/{path.name}"
+    found = store.read(f"{VERSIONS}/{path.name}")
+    if found is None:
+        raise IndexFormatError(
+            f"{where}: missing, so this is no complete version of an index; restore it from a copy or build the index "
+            "again"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.write_atomic(path, found.data, tag=f".{os.getpid()}")
+    try:
+        return Manifest.read(path)
+    except IndexFormatError as error:
+        raise IndexFormatError(str(error).replace(str(path), where)) from None
+
+
+def _identity(path: Path) -> str:
+    """What tells the copy of this folder from all others."""
+    if not path.exists():
+        files.write_atomic(path, secrets.token_hex(16).encode())
+    return files.read_bounded(path, 64).decode("ascii", "replace")
+
+
+class _WriteCopy(IndexDirectory):
+    """The copy of a stored index that its writer changes."""
+
+    def __init__(self, place: StoredDirectory, folder: Path, lease: Lease) -> None:
+        super().__init__(folder)
+        self.place = self.name = place.name
+        self._place = place
+        self._lease = lease
+        self._pointer: Found | None = None
+        self._sent: Mapping[str, FileInfo] = {}
+
+    def begin(self) -> None:
+        """Make the copy what is in the store, which another machine may have changed.
+
+        Raises:
+            IndexFormatError: something is missing there.
+        """
+        store, self.least_number = self._place.store, self._lease.number
+        self._pointer = found = store.read(CURRENT)
+        name = None if found is None else parse_pointer(found.data, f"{self.name}/{CURRENT}", self.name)
+        try:
+            local = self.current()
+        except IndexFormatError:
+            local = None
+        if self.journal.exists() and name not in (local, self._unfinished()):
+            logger.warning("%s: what an interrupted change did is dropped: the index was changed meanwhile", self.name)
+            self.journal.unlink()
+        if name is None:
+            self.pointer.unlink(missing_ok=True)
+            if local is not None:
+                for folder in (*FOLDERS, VERSIONS):
+                    files.remove_tree(self.root / folder)
+            return
+        self._lease.claim(number_of(name) + 1)
+        self.least_number = self._lease.number
+        known: Mapping[str, FileInfo] = {}
+        with contextlib.suppress(IndexFormatError):
+            known = {} if local is None else self.read(local).files
+        path = self.manifest(name)
+        if local != name:
+            path.unlink(missing_ok=True)  # of that name an earlier holder of the lease may have made another
+        try:
+            manifest = read_stored(store, name, path)
+        except IndexFormatError as error:  # only a build can go on, which replaces the index
+            logger.warning("%s", error)
+            files.write_atomic(self.pointer, f"{name}\n".encode())
+            return
+        same = {each: info for each, info in manifest.files.items() if known.get(each) == info}
+        other = {each: info for each, info in manifest.files.items() if each not in same}
+        wrong = [*file_problems(same, self.root, full=False), *file_problems(other, self.root, full=True)]
+        build = name.rpartition("-")[2]
+        with _cache_errors(self._place.cache.folder):
+            if wrong:
+                self._place.cache.make_room(sum(manifest.files[each].bytes for each in wrong), self.root)
+            bring(store, {each: manifest.files[each] for each in wrong}, self.root, self._place.base / build)
+        files.write_atomic(self.pointer, f"{name}\n".encode())
+        self._sent = manifest.files
+
+    def _unfinished(self) -> str | None:
+        """The name of the version that an interrupted change would make."""
+        try:
+            body = json.loads(files.read_bounded(self.journal, 64 << 20))
+            return version_name(int(body["number"]), str(body["build"]))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+
+    def publish(self, name: str) -> None:
+        """Send what is new of a version, then its manifest, and make it the visible one in the store and here.
+
+        Raises:
+            IndexLockedError: another writer has taken over, or was faster.
+            EngineError: the store fails.
+        """
+        manifest = Manifest.read(self.manifest(name))
+        self._lease.written = True
+        send_version(self._place.store, manifest, self.root, self._pointer, self._sent, self._lease)
+        super().publish(name)
+        if self._lease.left_behind or manifest.number % CLEAN_EVERY == 0:
+            clean_store(self._place.store, manifest, self._lease)
+
+
+def send_version(
+    store: ObjectStore,
+    manifest: Manifest,
+    root: Path,
+    pointer: Found | None,
+    there: Mapping[str, FileInfo],
+    lease: Lease,
+) -> int:
+    """Make a version of the folder `root` the visible one of a store; return the bytes of the files that were sent.
+
+    `pointer` is `current` as it was when the change began, `there` the files that the version that it names has.
+
+    Raises:
+        IndexLockedError: another writer has taken over, or was faster.
+        EngineError: the store fails.
+    """
+    new = {name: info for name, info in manifest.files.items() if there.get(name) != info}
+    sent = store.send(root, new, lease.check)
+    listing = f"{VERSIONS}/{manifest.name}.json"
+    store.send(root, {listing: files.hash_file(root / listing)}, lease.check)
+    lease.check()
+    line = f"{manifest.name}\n".encode()
+    done = store.create(CURRENT, line) if pointer is None else store.replace(CURRENT, line, pointer.mark)
+    if done is None:
+        raise IndexLockedError(
+            f"{store.name}: another writer has published a version meanwhile; nothing of this change is visible: give "
+            "the same command again"
+        )
+    return sent
+
+
+def clean_store(store: ObjectStore, manifest: Manifest, lease: Lease) -> None:
+    """Delete the objects that no version needs that was visible in the last two minutes, by the store's own clock.
+
+    What cannot be deleted now stays for the next time.
+    """
+    try:
+        listed = store.listed()
+        times = {name: written for name, (_, written) in listed.items() if name.startswith(f"{VERSIONS}/")}
+        own = f"{VERSIONS}/{manifest.name}.json"
+        if own not in times:  # a listing that is behind
+            return
+        kept, following = {own, *manifest.files}, times[own]
+        for name, written in sorted(times.items(), key=lambda each: (-each[1], each[0])):
+            if name != own and times[own] - following < KEPT_SECONDS:
+                found = store.read(name)
+                kept |= {name, *(json.loads(found.data)["files"] if found is not None else ())}
+            following = written
+        doomed = [name for name in listed if name.startswith((*FOLDERS, VERSIONS)) and name not in kept]
+        lease.check(sure=True)
+        store.remove([name for name in doomed if not _is_newer(name, manifest)])
+    except (AveyBError, ValueError, KeyError, TypeError) as error:
+        logger.warning("%s: objects that are not needed any more could not be deleted (%s)", store.name, error)
+
+
+def _is_newer(name: str, manifest: Manifest) -> bool:
+    """Whether this is a newer version of a dataset than there should be: its name may be another writer's any moment.
+
+    All other names are made by chance, or hold the number that the lease gave to one writer.
+    """
+    folder, _, rest = name.partition("/")
+    stem = rest.removeprefix("_versions/").removesuffix(".manifest")
+    table = folder.removesuffix(".lance")
+    return table in TABLES and stem.isdigit() and (1 << 64) - 1 - int(stem) > manifest.tables[table]
+
+
+def open_directory(root: str | Path, *, whole: bool = True) -> IndexDirectory:
+    """Return where an index is: a folder, or the address of an object store (`s3://`, `gs://`, `az://`).
+
+    `whole` says whether all files of a stored one are needed here, however large it is.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    return StoredDirectory(str(root), whole=whole) if is_stored(root) else IndexDirectory(root)
+
+
+def delete_unused(index_dir: IndexDirectory, visible: str) -> None:
+    """Delete all files that neither the visible version nor one that somebody reads is made of."""
+    kept = set[str]()
+    for name in index_dir.versions():
+        path = index_dir.manifest(name)
+        if name == visible or is_read(path):
+            kept.add(f"{VERSIONS}/{path.name}")
+            kept.update(Manifest.read(path).files)
+    for folder in (*FOLDERS, VERSIONS):
+        for parent, _, names in os.walk(index_dir.root / folder):
+            inside = os.path.relpath(parent, index_dir.root)
+            for name in names:
+                if f"{inside}/{name}" not in kept:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(os.path.join(parent, name))  # noqa: PTH108, PTH118  # a Path for each costs more than it
+
+
+def read_manifest(root: str | Path) -> Manifest:
+    """Return the manifest of the visible version of an index.
+
+    Raises:
+        IndexFormatError: there is no index, or its manifest is damaged.
+    """
+    index_dir = open_directory(root)
+    return index_dir.read(index_dir.visible())
+
+
+def hold_visible(index_dir: IndexDirectory) -> tuple[Manifest, BinaryIO]:
+    """Read the manifest of the visible version, and mark it as being read: keep the file open as long as it is.
+
+    Raises:
+        IndexFormatError: there is no index, or its manifest is damaged or cannot be read.
+        AveyBError: the file system has no locks.
+    """
+    for _ in range(_TRIES):
+        name = index_dir.visible()
+        try:
+            manifest, held = index_dir.hold(name)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise IndexFormatError(f"{index_dir.manifest(name)}: cannot be read ({error.strerror})") from error
+        except IndexFormatError:
+            if index_dir.current() == name:
+                raise
+            continue
+        if index_dir.keeps(name):  # else a writer that hid it before it was marked may be deleting its files
+            return manifest, held
+        held.close()
+    raise IndexFormatError(f"{index_dir.place}: it is replaced faster than it can be opened; try again")
+
+
+def describe(root: str | Path) -> dict[str, Any]:
+    """Describe the visible version of an index: how it was made, counts, FAISS files, size, unfinished changes.
+
+    Raises:
+        IndexFormatError: there is no index, or its manifest is damaged.
+    """
+    index_dir = open_directory(root)
+    manifest = index_dir.read(index_dir.visible())
+    return {
+        "path": str(index_dir.place),
+        "version": manifest.version,
+        "build": manifest.build,
+        "format": manifest.format,
+        "created": manifest.created,
+        "package": manifest.package,
+        **dataclasses.asdict(manifest.encoding),
+        "index": manifest.index,
+        "recall": manifest.recall,
+        **dataclasses.asdict(manifest.counts),
+        "rejected": manifest.changes.rejected,
+        "indexes": {
+            kind: [dataclasses.asdict(tier) for tier in manifest.tiers_of(kind)] for kind in manifest.encoding.kinds
+        },
+        "bytes": sum(info.bytes for info in manifest.files.values()),
+        "files": len(manifest.files),
+        "unfinished": index_dir.journal.exists(),
+    }
