@@ -290,6 +290,14 @@ def test_corpus_fingerprint_is_the_same_from_disk_and_from_the_hub(tmp_path, dat
     assert other.fingerprint != Corpus([Document("d1", "B", "ees")], "x").fingerprint
 
 
+def test_a_copy_of_links_as_the_cache_of_the_hub_has_it(tmp_path, datasets_cache):
+    copy = write_hub_beir(tmp_path / "copy")
+    for number, path in enumerate(sorted(path for path in copy.rglob("*") if path.is_file())):
+        path.rename(tmp_path / f"blob{number}")
+        path.symlink_to(tmp_path / f"blob{number}")
+    assert load_dataset(f"nq={copy}").splits["test"].judgements["q1"] == {"d1": 2, "d3": 0}
+
+
 def test_wrong_copies(tmp_path, datasets_cache):
     copy = write_hub_beir(tmp_path / "copy")
     with pytest.raises(InputError, match=r"no split 'train'|mldr-v1.0-LANG"):

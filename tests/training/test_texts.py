@@ -68,3 +68,10 @@ def test_fingerprint_follows_the_bytes(tmp_path: Path) -> None:
     assert first["bytes"] == len(LINES)
     path.write_bytes(LINES + b"\n")
     assert fingerprint(path)["sha256"] != first["sha256"]
+
+
+def test_links_to_training_files_are_read(tmp_path: Path) -> None:
+    (tmp_path / "real.jsonl").write_bytes(LINES)
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "real.jsonl")
+    assert fingerprint(tmp_path / "link.jsonl")["sha256"] == fingerprint(tmp_path / "real.jsonl")["sha256"]
+    assert len(list(read_texts([tmp_path / "link.jsonl"]))) == 3
