@@ -1,1 +1,1 @@
-"""Indexes and their model over HTTP: search, the shapes of OpenAI's and TEI's embedding servers, and a page."""
+"""Indexes and their model over HTTP: search, OpenAI's shape of embeddings, Cohere's of reranking, and a page."""

@@ -138,7 +138,6 @@ class Limits:
 OPENAI = "/v1/"  # paths that answer in OpenAI's shape
 
 _log = logging.getLogger("aveyb_retrieval.server")
-# TEI's names of errors, and words of the same kind where it has none
 _KINDS = {
     400: "Validation",
     401: "Unauthorized",
@@ -183,7 +182,7 @@ def refuse(request: Request, error: Exception) -> Response:
 def error_response(
     path: str, status: int, message: str, code: str | None = None, headers: dict[str, str] | None = None
 ) -> Response:
-    """Write an error as `{"error": {"message", "type", "param", "code"}}` under `/v1/`, else as TEI does."""
+    """Write an error as `{"error": {"message", "type", "param", "code"}}` under `/v1/`, else `{"error", ...}`."""
     message, headers = shortened(without_flags(message)), dict(headers or {})
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"

@@ -151,9 +151,7 @@ class Operation:
 
 _FOUND: Schema = {"oneOf": [_reference("Found"), _reference("FoundForEach")]}
 _CHANGED = _reference("Changed")
-_COSINES = _list({"type": "number"})
-_VECTORS = _list(_COSINES)
-_RERANKED, _RANKS, _TOKENS = _reference("Reranked"), _list(_reference("Rank")), _list(_list(_reference("Token")))
+_RERANKED = _reference("Reranked")
 OPERATIONS = (
     Operation("GET", "/search", search.search, _FOUND, (search.search_parameters,)),
     Operation("POST", "/search", search.search, _FOUND, (search.search_fields,)),
@@ -178,14 +176,6 @@ OPERATIONS = (
     Operation("GET", "/v1/models/{name}", models.model, _reference("Model")),
     Operation("POST", "/v1/rerank", models.cohere_rerank, _RERANKED, (models.cohere_rerank_fields,)),
     Operation("POST", "/v2/rerank", models.cohere_rerank, _RERANKED, (models.cohere_rerank_fields,)),
-    Operation(
-        "POST", "/", models.embed, {"anyOf": [_VECTORS, _COSINES]}, (models.embed_fields, models.similarity_fields)
-    ),
-    Operation("POST", "/embed", models.embed, _VECTORS, (models.embed_fields,)),
-    Operation("POST", "/similarity", models.similarity, _COSINES, (models.similarity_fields,)),
-    Operation("POST", "/rerank", models.tei_rerank, _RANKS, (models.tei_rerank_fields,)),
-    Operation("POST", "/tokenize", models.tokenize, _TOKENS, (models.tokenize_fields,)),
-    Operation("GET", "/info", models.info, _reference("Info")),
     Operation("GET", "/openapi.json", openapi, _OBJECT, right=None),
     Operation("GET", "/metrics", metrics, _TEXT, kind="text/plain", right="admin"),
     Operation("GET", "/health", health, _reference("Health"), right=None),

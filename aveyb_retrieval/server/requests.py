@@ -166,17 +166,6 @@ def flag(default: Any) -> Field:
     return Field({"type": "boolean"}, take, default)
 
 
-def objects(fields: Fields, default: Any = NEEDED) -> Field:
-    """An object with fields of its own."""
-
-    def take(name: str, value: Any) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise InputError(f"{name}: a {kind_of(value)}; an object of {', '.join(fields)} is needed")
-        return take_fields(value, fields)
-
-    return Field(schema_of(fields), take, default)
-
-
 def passed_on(schema: Schema) -> Field:
     """A field that whoever gets it checks."""
     return Field(schema, lambda name, value: value, ABSENT)

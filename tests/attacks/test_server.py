@@ -48,8 +48,8 @@ def test_a_document_larger_than_an_answer_is_read_in_parts(open_client, long_doc
     client = open_client({"long": long_documents}, limits=Limits(max_answer=10_000))
     assert client.get("/documents/d1").status_code == 413
     assert client.get("/documents/d1", params={"stop": 5000}).status_code == 200
-    embedded = client.post("/embed", json={"inputs": ["valve"] * 100})
-    assert (embedded.status_code, "larger than the 10,000" in embedded.json()["error"]) == (413, True)
+    embedded = client.post("/v1/embeddings", json={"input": ["valve"] * 100})
+    assert (embedded.status_code, "larger than the 10,000" in embedded.json()["error"]["message"]) == (413, True)
 
 
 @pytest.mark.parametrize(
@@ -78,15 +78,10 @@ def test_what_is_out_of_bounds_is_refused_in_few_words(client, fields, message):
 @pytest.mark.parametrize(
     ("path", "fields"),
     [
-        ("/embed", {"inputs": "v" * 101, "prompt_name": "query"}),
-        ("/embed", {"inputs": "v" * 1001}),
         ("/v1/embeddings", {"input": "v" * 101, "model": "fake-a:query"}),
         ("/v1/embeddings", {"input": "v" * 1001}),
-        ("/rerank", {"query": "v" * 101, "texts": ["a"]}),
-        ("/rerank", {"query": "v", "texts": ["v" * 501]}),
+        ("/v1/rerank", {"query": "v" * 101, "documents": ["a"]}),
         ("/v1/rerank", {"query": "v", "documents": ["v" * 501]}),
-        ("/similarity", {"inputs": {"source_sentence": "v", "sentences": ["v" * 1001]}}),
-        ("/tokenize", {"inputs": "v" * 1001}),
     ],
     ids=str,
 )
@@ -109,7 +104,7 @@ def test_a_path_never_leaves_with_an_error(open_client, folder, monkeypatch):
 def test_the_folder_of_a_model_is_not_told(open_client, model):
     model.model_name = "/secret/models/fake-a"
     client = open_client()
-    for path in ("/indexes", "/info", "/v1/models"):
+    for path in ("/indexes", "/v1/models"):
         assert "secret" not in client.get(path).text, path
 
 

@@ -68,10 +68,6 @@ SOUND: dict[str, dict[str, Any]] = {
     "/search": {"query": "which filters are there?", "k": 3, "filter": {"kilobytes": {"$gte": 2}}, "unit": "passage"},
     "/v1/embeddings": {"input": ["a valve", "a pump"], "model": "aveyb-base-en-v2", "encoding_format": "base64"},
     "/v1/rerank": {"query": "valve", "documents": ["a valve", {"text": "a pump"}], "top_n": 1},
-    "/similarity": {"inputs": {"source_sentence": "a valve", "sentences": ["a pump"]}},
-    "/rerank": {"query": "valve", "texts": ["a valve", "a pump"], "return_text": True},
-    "/tokenize": {"inputs": "a valve"},
-    "/embed": {"inputs": ["a valve"], "prompt_name": "query"},
 }
 
 

@@ -1,4 +1,4 @@
-"""OpenAI's and TEI's endpoints: their shapes, the model's vectors, clear refusals."""
+"""OpenAI's and Cohere's endpoints: their shapes, the model's vectors, clear refusals."""
 
 from __future__ import annotations
 
@@ -67,54 +67,26 @@ def test_openai_refusals_have_its_shape(open_client, fields, status, message):
     assert error["type"] == "invalid_request_error"
 
 
-def test_tei_embed(client, model):
-    got = client.post("/embed", json={"inputs": TEXTS, "normalize": True, "truncate": True}).json()
-    np.testing.assert_array_equal(got, document_vectors(model))
-    got = client.post("/embed", json={"inputs": TEXTS[0], "prompt_name": "query"}).json()
-    np.testing.assert_array_equal(got, model.encode_queries(TEXTS[:1]))
-
-
-def test_tei_rerank(client):
-    texts = ["word9 word8", "word1 word2", "word1 word7"]
-    ranked = client.post("/rerank", json={"query": "word1 word2", "texts": texts, "return_text": True}).json()
-    assert [item["index"] for item in ranked] == [1, 2, 0]
-    assert ranked[0]["score"] == pytest.approx(1.0, abs=1e-5)
-    assert ranked[0]["text"] == texts[1]
-    plain = client.post("/rerank", json={"query": "word1 word2", "texts": texts, "raw_scores": True}).json()
-    assert plain == [{"index": item["index"], "score": item["score"]} for item in ranked]
-
-
-def test_tei_info_and_health(client, model):
-    info = client.get("/info").json()
-    assert (info["model_id"], info["model_sha"], info["max_client_batch_size"]) == ("fake-a", model.fingerprint, 1024)
+def test_health(client):
     assert client.get("/health").status_code == 200
 
 
 @pytest.mark.parametrize(
     ("path", "fields", "status", "message"),
     [
-        ("/embed", {"inputs": "a", "normalize": False}, 422, "normalize=False"),
-        (
-            "/embed",
-            {"inputs": "a", "prompt_name": "passage"},
-            422,
-            "must be 'document' or 'query'",
-        ),
-        ("/embed", {"inputs": "a", "dimensions": 4}, 422, "dimensions=4"),
-        ("/embed", {"inputs": "a", "truncation_direction": "up"}, 422, "truncation_direction='up'"),
-        ("/embed", {"inputs": ["a"] * 4}, 413, "inputs: 4 texts; at most 3"),
-        ("/rerank", {"query": "a", "texts": []}, 422, "texts: an empty list"),
-        ("/rerank", {"query": "a", "texts": "b"}, 422, "texts: a string; a list of texts is needed"),
-        ("/rerank", {"texts": ["a"]}, 422, "query: missing"),
-        ("/rerank", {"query": "a", "texts": ["b"], "top_n": 1}, 422, "'top_n' is not a field"),
+        ("/v1/rerank", {"query": "a", "documents": []}, 422, "documents: an empty list"),
+        ("/v1/rerank", {"query": "a", "documents": "b"}, 422, "documents: a string; a list of texts is needed"),
+        ("/v1/rerank", {"documents": ["a"]}, 422, "query: missing"),
+        ("/v1/rerank", {"query": "a", "documents": ["b"], "return_text": True}, 422, "'return_text' is not a field"),
+        ("/v2/rerank", {"query": "a", "documents": ["b"] * 4}, 413, "documents: 4 texts; at most 3"),
     ],
     ids=str,
 )
-def test_tei_refusals_have_its_shape(open_client, path, fields, status, message):
+def test_refusals_of_reranking(open_client, path, fields, status, message):
     client = open_client(limits=Limits(max_batch=3))
     answer = client.post(path, json=fields)
-    assert (answer.status_code, set(answer.json())) == (status, {"error", "error_type"})
-    assert message in answer.json()["error"]
+    assert answer.status_code == status
+    assert message in json.dumps(answer.json()["error"])
 
 
 def test_indexes_of_foreign_vectors_are_searched_by_words_and_serve_no_model(tmp_path):
@@ -144,20 +116,6 @@ def test_the_model_is_warm_before_the_first_request(monkeypatch):
     assert warmed == [opened.model.model.model]
 
 
-def test_hugging_faces_root_embeds_and_compares(client, model):
-    got = client.post("/", json={"inputs": "word1 word2"}).json()
-    np.testing.assert_array_equal(got, document_vectors(model)[:1])
-    inputs = {"source_sentence": TEXTS[0], "sentences": TEXTS}
-    first, second = document_vectors(model)
-    for path in ("/", "/similarity"):
-        cosines = client.post(path, json={"inputs": inputs}).json()
-        assert cosines == pytest.approx([1.0, float(first @ second)], abs=1e-6)
-    as_query = client.post("/similarity", json={"inputs": inputs, "parameters": {"prompt_name": "query"}})
-    assert as_query.status_code == 200
-    for wrong in ({}, {"source_sentence": "a"}, {"source_sentence": ["a"], "sentences": ["b"]}, "a"):
-        assert client.post("/similarity", json={"inputs": wrong}).status_code == 422
-
-
 @pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank"])
 def test_cohere_and_jina_rerank(client, path):
     documents = ["word9 word8", {"text": "word1 word2"}, "word1 word7"]
@@ -172,14 +130,6 @@ def test_cohere_and_jina_rerank(client, path):
     for wrong in ({"documents": [{"title": "a"}]}, {"documents": "a"}, {"top_n": 0}, {"documents": [1]}):
         refused = client.post(path, json={**fields, **wrong})
         assert refused.status_code == 422
-
-
-def test_tei_tokenize(client):
-    (tokens,) = client.post("/tokenize", json={"inputs": "word1  word2"}).json()
-    assert [token["text"] for token in tokens] == ["", "word1", "word2"]
-    assert tokens[0] == {"id": 0, "text": "", "special": True, "start": 0, "stop": 0}
-    two = client.post("/tokenize", json={"inputs": ["word1", "word2"], "add_special_tokens": False}).json()
-    assert [[token["text"] for token in each] for each in two] == [["word1"], ["word2"]]
 
 
 def test_tokens_of_the_embedded_model_cover_the_text():

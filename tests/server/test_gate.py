@@ -12,7 +12,7 @@ from aveyb_retrieval.server.http import LOOPBACK, Limits
 from aveyb_retrieval.server.keys import Keys, read_keys
 from tests.server.test_search import wait_for
 
-CLOSED = ["/search?query=a", "/documents/doc-1", "/indexes", "/v1/models", "/info", "/metrics", "/nothing"]
+CLOSED = ["/search?query=a", "/documents/doc-1", "/indexes", "/v1/models", "/metrics", "/nothing"]
 OPEN = ["/", "/page/style.css", "/page/page.js", "/favicon.ico", "/health"]
 
 

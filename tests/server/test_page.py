@@ -485,7 +485,7 @@ ASKS = """(async () => {
     }
   const blindly = (path, options) => fetch(`${URL}${path}`, { mode: "no-cors", ...options }).catch(() => null);
   await blindly("/search", { method: "POST", body: '{"query":"index"}' });
-  await blindly("/embed", { method: "POST", body: new Blob(['{"inputs":"index"}']) });
+  await blindly("/v1/embeddings", { method: "POST", body: new Blob(['{"input":"index"}']) });
   await blindly("/search?query=index");
   await new Promise((done) => {
     const frame = Object.assign(document.createElement("iframe"), { name: "target", onload: done });
@@ -504,7 +504,7 @@ ASKS = """(async () => {
 def answered(url):
     """How many requests to search and embed were executed."""
     text = urllib.request.urlopen(f"{url}/metrics", timeout=30).read().decode()
-    return sum(map(float, re.findall(r'aveyb_requests_total\{route="(?:search|embed)",status="200"\} (\S+)', text)))
+    return sum(map(float, re.findall(r'aveyb_requests_total\{route="(?:search|embed.*)",status="200"\} (\S+)', text)))
 
 
 def test_a_page_of_another_origin_asks_only_with_permission(browser, handbook, tmp_path):

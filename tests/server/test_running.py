@@ -49,19 +49,6 @@ def test_the_official_openai_client(server, embedder):
         client.embeddings.create(model="aveyb-base-en-v2", input="a", dimensions=64)
 
 
-def test_a_client_of_tei(server, embedder):
-    with httpx2.Client(base_url=server.url, timeout=60) as client:
-        texts = ["notice period", "the north gate"]
-        vectors = client.post("/embed", json={"inputs": texts, "normalize": True, "truncate": True}).json()
-        expected = [encoded.vector for encoded in embedder.encode_documents(("", text) for text in texts)]
-        np.testing.assert_allclose(vectors, np.stack(expected), atol=1e-5)
-        fields = {"query": "how long is the notice period?", "texts": ["The valve is open.", "Notice period: 3 months"]}
-        ranked = client.post("/rerank", json={**fields, "raw_scores": False}).json()
-        assert [item["index"] for item in ranked] == [1, 0]
-        assert client.get("/info").json()["model_id"] == "aveyb-base-en-v2"
-        assert client.get("/health").status_code == 200
-
-
 def test_search_gives_what_the_library_gives(server, handbook, embedder):
     with Retriever.load(handbook, model=embedder) as retriever:
         expected = retriever.search("which filters are there?", k=5)
@@ -96,7 +83,7 @@ def test_a_stopping_server_answers_what_it_has_begun(handbook, number):
             sent.wait()
             return httpx2.post(f"{server.url}{path}", json=fields, timeout=120)
 
-        futures = [pool.submit(ask, "/embed", {"inputs": texts}) for _ in range(2)]
+        futures = [pool.submit(ask, "/v1/embeddings", {"input": texts}) for _ in range(2)]
         futures += [pool.submit(ask, "/search", {"query": [f"query {i}" for i in range(100)]}) for _ in range(6)]
         sent.wait()
         until_running(server.url, 8)
@@ -171,19 +158,6 @@ def test_behind_nginx_as_documented(handbook, tmp_path):
         finally:
             nginx.terminate()
             nginx.wait(timeout=30)
-
-
-def test_hugging_faces_client(server, embedder, monkeypatch):
-    from huggingface_hub import InferenceClient, constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)  # the server is this machine's
-
-    client = InferenceClient(server.url)
-    (expected,) = (encoded.vector for encoded in embedder.encode_documents([("", "the notice period")]))
-    np.testing.assert_allclose(client.feature_extraction("the notice period"), expected[None], atol=1e-5)
-    scores = client.sentence_similarity("notice period", other_sentences=["the valve", "notice period"])
-    assert scores[1] == pytest.approx(1.0, abs=1e-5)
-    assert scores[0] < 0.9
 
 
 def test_coheres_client(server):
