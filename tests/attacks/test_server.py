@@ -278,7 +278,7 @@ def test_who_does_not_read_an_answer_is_dropped(handbook):
     with running(handbook, "--write-timeout", "1") as server:
         connection = connect(server.url)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        body = json.dumps({"query": ["index"] * 150, "k": 34, "passages": 5}).encode()
+        body = json.dumps({"query": ["index"] * 60, "k": 34, "text": True}).encode()
         connection.sendall(post_head(len(body)) + body)
 
         def running_requests():
