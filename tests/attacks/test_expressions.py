@@ -123,7 +123,7 @@ def seconds(pattern: Any, ways: list[str], text: Any) -> float:
 
 @pytest.mark.needs("torch")
 def test_every_expression_takes_linear_time() -> None:
-    """One test, so that what it imports, all integrations, is imported where it runs and not wherever tests are found."""
+    """One test: all integrations are imported where it runs, not in every process that looks for tests."""
     slow = []
     for name, pattern, ways in expressions():
         for small, large in zip(hostile(pattern, SMALL), hostile(pattern, SMALL * FACTOR), strict=True):
