@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -138,9 +137,10 @@ def test_folders_of_any_depth_and_folders_that_cannot_be_listed(tmp_path: Path) 
 def test_markdown_of_blanks_is_read_at_once(folder: Path) -> None:
     (folder / "heading.md").write_text("# " + " " * 300_000)
     (folder / "front.md").write_text("---\ntitle: a" + " " * 300_000 + "b\n---\ntext")
-    began = time.monotonic()
-    found = {item.id: item for item in read_corpus(folder) if isinstance(item, Record)}
-    assert time.monotonic() - began < 20  # it took hours
+    found = {
+        item.id: item for item in read_corpus(folder) if isinstance(item, Record)
+    }  # a file has a minute; it took hours
+    assert "heading.md" in found
     assert found["front.md"].title == "a b"
 
 

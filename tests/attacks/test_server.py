@@ -7,6 +7,7 @@ import logging
 import re
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import pytest
@@ -220,10 +221,11 @@ def test_connections_that_say_nothing_are_closed_and_stop_nobody(handbook):
         assert httpx2.get(f"{server.url}/health", timeout=5).status_code == 200
         half = connect(server.url)
         half.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n")
-        assert 2 < seconds_until_closed(half) < 10
         dripping = connect(server.url)
         dripping.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Drip: ")
-        assert 2 < seconds_until_closed(dripping, b"v") < 10
+        with ThreadPoolExecutor(2) as pool:
+            for seconds in pool.map(seconds_until_closed, (half, dripping), (b"", b"v")):
+                assert 2 < seconds < 10
         for connection in silent:
             assert seconds_until_closed(connection) < 10
             connection.close()
@@ -271,7 +273,7 @@ def test_who_does_not_read_an_answer_is_dropped(handbook):
     with running(handbook, "--write-timeout", "1") as server:
         connection = connect(server.url)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        body = json.dumps({"query": ["index"] * 150, "k": 34, "passages": 5}).encode()
+        body = json.dumps({"query": ["index"] * 60, "k": 34, "text": True}).encode()
         connection.sendall(post_head(len(body)) + body)
 
         def running_requests():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from aveyb_retrieval import build_index
 from aveyb_retrieval.cli.index import main
 from tests.indexes.fake import FakeEmbedder
 
@@ -49,11 +51,17 @@ def corpus(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("built") / "ix"
+    build_index(ROWS, path, model=FakeEmbedder(seed="a"))
+    return path
+
+
 @pytest.fixture
-def index(run: Run, corpus: Path, tmp_path: Path) -> Path:
-    result = run("build", corpus, "-o", tmp_path / "ix", "--quiet")
-    assert result.exit_code == 0, result.output
-    return tmp_path / "ix"
+def index(built: Path, tmp_path: Path) -> Path:
+    """An index of the corpus, a test's own."""
+    return shutil.copytree(built, tmp_path / "ix")
 
 
 def test_build_search_info(run: Run, corpus: Path, tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ def test_bad_input_ends_with_code_2_and_a_reason(text: Path, vocabulary: Path, e
     pairs = tmp_path / "pairs.jsonl"
     pairs.write_text("".join(json.dumps(t) + "\n" for t in TRIPLETS[:4]))
     run = ("-o", tmp_path / "run", *RUN)
-    triplets = ("-o", tmp_path / "triplets.jsonl")
+    triplets = ("-o", tmp_path / "triplets.jsonl", "--model", encoder)
     cases = [
         (("tokenizer", bad, "-o", tmp_path / "v"), "line 1: field 'text'"),
         (("tokenizer", text, "-o", tmp_path / "v", "--vocab-size", 100), "100 is not in the range"),
@@ -216,11 +216,11 @@ def test_bad_input_ends_with_code_2_and_a_reason(text: Path, vocabulary: Path, e
         ),
         (("contrastive", bad, "--model", encoder, *run), "no positive side"),
         (("contrastive", pairs, "--model", tmp_path / "nothing", *run), "no such model folder"),
-        (("mine", pairs, "-o", tmp_path / "triplets.csv"), "a name that ends in .jsonl"),
+        (("mine", pairs, "-o", tmp_path / "triplets.csv", "--model", encoder), "a name that ends in .jsonl"),
         (("mine", pairs, *triplets, "--negatives", 51), "leave 50 ranks for 51 negatives"),
         (("mine", bad, *triplets), "bad.jsonl, line 1: no positive side"),
         (("mine", pairs, *triplets, "--positive", "best"), "pairs.jsonl, line 1: no positive side, that is best"),
-        (("mine", pairs, *triplets, "--model", encoder, "--corpus", bad), "bad.jsonl, line 1: field 'text'"),
+        (("mine", pairs, *triplets, "--corpus", bad), "bad.jsonl, line 1: field 'text'"),
         (
             ("distill", text, "--model", encoder, "--teacher", encoder, *run, "--threads", 0),
             "'--threads': 0 is not in the range",

@@ -89,10 +89,10 @@ def test_every_spelling_shares_the_words_token(tokenizer: AveyBTokenizer) -> Non
 
 def test_a_million_capitals_take_no_time(tokenizer: AveyBTokenizer) -> None:
     for text in ("A" * 1_000_000, "Ab" * 500_000, " A" * 500_000):
-        started = time.perf_counter()
+        started = time.process_time()
         marked, _ = mark(text)
         assert restore(marked.encode()) == text.encode()
-        assert time.perf_counter() - started < 20
+        assert time.process_time() - started < 20
 
 
 def test_vocabularies_learn_marked_text() -> None:

@@ -151,9 +151,9 @@ def test_auto_tokenizer_setting_survives_its_own_save(auto, tmp_path: Path) -> N
     ids=["letters", "blanks", "multibyte", "newlines", "mixed"],
 )
 def test_a_million_characters_without_a_break(tokenizer: AveyBTokenizer, text: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     ids, offsets = tokenizer.encode(text)
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 20
     assert tokenizer.decode_bytes(ids) == text.encode()
     assert offsets[-1, 1] == len(text)
 

@@ -80,12 +80,12 @@ def work(connection: Connection, kind: str, seed: int, first: int, folder: Path)
 
 
 def watch(kind: str, seed: int, first: int, deadline: float) -> tuple[int, list[Finding]]:
-    """Have a process run tries from `first` on until the deadline or its death; the next number, and findings."""
+    """Have a process run one try or more from `first` on until the deadline or its death; the next number, findings."""
     found: list[Finding] = []
     number, running = first, False
     with tempfile.TemporaryDirectory() as folder, child(work, kind, seed, first, Path(folder)) as process:
         # a new process now and then: nothing of a try may hide what the next one does
-        while (time.monotonic() < deadline and number < first + TRIES) or running:
+        while number == first or running or (time.monotonic() < deadline and number < first + TRIES):
             if not process.connection.poll(HANG_SECONDS):
                 found.append(Finding(kind, seed, number, f"hangs for {HANG_SECONDS:.0f} s"))
                 return number + 1, found

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     "kind", [pytest.param(k, marks=[pytest.mark.needs("torch")] * (".models." in home)) for k, home in KINDS.items()]
 )
 def test_no_try_of_the_first_few_is_a_finding(kind: str) -> None:
-    number, findings = rig.watch(kind, 0, 0, time.monotonic() + 3.0)
+    number, findings = rig.watch(kind, 0, 0, time.monotonic() + 1.0)
     assert findings == []
     assert number
 
@@ -49,6 +49,6 @@ def test_the_rig_sees_what_no_user_may_see(monkeypatch: pytest.MonkeyPatch) -> N
     assert (number, finding.number, finding.what) == (6, 5, "dies: SIGSEGV")
     _, findings = rig.watch(f"{__name__}.bad", 0, 0, time.monotonic() + 1.0)
     assert {finding.last_line for finding in findings} == {"ValueError: not ours"}
-    monkeypatch.setattr(rig, "HANG_SECONDS", 5.0)
+    monkeypatch.setattr(rig, "HANG_SECONDS", 2.0)
     number, (finding,) = rig.watch(f"{__name__}.hang", 0, 7, time.monotonic() + 30)
-    assert (number, finding.number, finding.what) == (8, 7, "hangs for 5 s")
+    assert (number, finding.number, finding.what) == (8, 7, "hangs for 2 s")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aveyb_retrieval import Hit
+    from aveyb_retrieval.encoder.embedders.embedder import EncodedDocument
 
 WORDS = [f"word{i}" for i in range(300)]
 
@@ -34,14 +35,21 @@ def make_documents(count: int, *, seed: int = 0, first: int = 0, longest: int = 
     ]
 
 
+def encode_rows(rows: list[dict[str, Any]], embedder: FakeEmbedder) -> list[EncodedDocument]:
+    return list(embedder.encode_documents((f"{r['title']}\n" if r.get("title") else "", r["text"]) for r in rows))
+
+
 def true_scores(
-    rows: list[dict[str, Any]], embedder: FakeEmbedder, query: str, granularity: str = "both"
+    rows: list[dict[str, Any]],
+    embedder: FakeEmbedder,
+    query: str,
+    granularity: str = "both",
+    encoded_rows: list[EncodedDocument] | None = None,
 ) -> dict[str, float]:
     """Cosine of every document that can be found, straight from the model."""
     (vector,) = embedder.encode_queries([query])
     scores = {}
-    pairs = [(f"{row['title']}\n" if row.get("title") else "", row["text"]) for row in rows]
-    for row, encoded in zip(rows, embedder.encode_documents(pairs), strict=True):
+    for row, encoded in zip(rows, encoded_rows or encode_rows(rows, embedder), strict=True):
         found = [] if granularity == "passage" else [float(encoded.vector @ vector)]
         if granularity != "document":
             found += (encoded.passages @ vector).tolist()

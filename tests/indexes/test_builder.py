@@ -192,7 +192,7 @@ def test_an_interrupted_build_continues_and_encodes_nothing_twice(
     assert 0 < embedder.encoded_words < 0.65 * whole.encoded_words
     assert files_of(tmp_path / "ix") == files_of_one_version(tmp_path / "ix")
     assert verify_index(tmp_path / "ix", deep=True).problems == []
-    queries = [row["text"] for row in documents if row["text"]]
+    queries = [row["text"] for row in documents[::4] if row["text"]]
     with (
         Retriever.load(tmp_path / "ix", model=whole) as a,
         Retriever.load(tmp_path / "whole", model=whole) as b,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,7 +27,7 @@ from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.store.place import describe
 from tests.indexes.conftest import make_documents
-from tests.indexes.disk import files_of, manifest_path, rewrite_manifest
+from tests.indexes.disk import faiss_files_read_here, files_of, manifest_path, rewrite_manifest
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -144,7 +145,8 @@ def test_every_file_of_an_index_is_missed_cut_or_changed_by_name(root: Path, tmp
         else:
             (copy / name).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
         assert name in told(USES["load"], copy)
-        assert any(name in problem for problem in verify_index(copy).problems)
+        with nullcontext() if name.startswith("faiss") else faiss_files_read_here():
+            assert any(name in problem for problem in verify_index(copy).problems)
         shutil.rmtree(copy)
 
 

@@ -6,7 +6,6 @@ import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,8 +17,8 @@ from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.indexes.changes.change import compact_index
 from aveyb_retrieval.indexes.changes.update import add_documents, delete_documents, update_metadata, upsert_documents
 from aveyb_retrieval.indexes.changes.verify import verify_index
-from aveyb_retrieval.indexes.nearest import faiss_check
 from tests.indexes.conftest import assert_best, true_scores
+from tests.indexes.disk import faiss_files_read_here
 from tests.indexes.fake import FakeEmbedder
 
 IDS = st.sampled_from(["a", "b", "c", "d", "\u4e2d", "id with spaces", "'; DROP TABLE documents; --", "0"])
@@ -29,10 +28,6 @@ ROW = st.fixed_dictionaries(
 )
 ROWS = st.lists(ROW, min_size=1, max_size=6)
 UNIQUE_ROWS = st.lists(ROW, min_size=1, max_size=6, unique_by=lambda row: row["_id"])
-
-
-def _in_this_process(expected: list[faiss_check.Expected]) -> tuple[list[list[str]], str]:
-    return [faiss_check.problems_here(item) for item in expected], ""
 
 
 class IndexMachine(RuleBasedStateMachine):
@@ -49,7 +44,7 @@ class IndexMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "reader"):
             self.reader.close()
-            with patch.object(faiss_check, "_in_child", _in_this_process):
+            with faiss_files_read_here():
                 assert verify_index(self.root, deep=True).problems == []
         shutil.rmtree(self.folder)
 
@@ -148,7 +143,7 @@ class IndexMachine(RuleBasedStateMachine):
     @invariant()
     def is_sound(self) -> None:
         if hasattr(self, "reader"):
-            with patch.object(faiss_check, "_in_child", _in_this_process):  # 200 processes take a minute
+            with faiss_files_read_here():  # 200 processes take a minute
                 assert verify_index(self.root).problems == []
 
 

@@ -15,6 +15,8 @@ from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.nearest import faiss_file
 from aveyb_retrieval.indexes.store.place import describe
 from tests.indexes.conftest import assert_best, make_documents, true_scores
+from aveyb_retrieval.indexes.store.manifest import describe
+from tests.indexes.conftest import assert_best, encode_rows, make_documents, true_scores
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -27,12 +29,13 @@ MORE = ["Flat", "SQ8", "PCA8,Flat", "IVF4_HNSW8,SQ8", "IVF4,PQ4x4fs"]
 def exactly(root: Path, embedder: FakeEmbedder, rows: list[dict[str, Any]], *, exact: bool = False) -> None:
     """The index answers as if it had been built from these rows."""
     assert verify_index(root, deep=True).problems == []
+    encoded = encode_rows(rows, embedder)
     with Retriever.load(root, model=embedder) as retriever:
         assert len(retriever) == len(rows)
         for row in rows[::9]:
             if row["text"]:
                 hits = retriever.search(row["text"], k=5, mode="dense", exact=exact)
-                assert_best(hits, true_scores(rows, embedder, row["text"]), 5)
+                assert_best(hits, true_scores(rows, embedder, row["text"], encoded_rows=encoded), 5)
 
 
 @pytest.mark.parametrize("factory", [*FACTORIES, *(pytest.param(each, marks=pytest.mark.slow) for each in MORE)])
@@ -166,7 +169,7 @@ def test_tuning_reaches_its_recall_and_keeps_the_curve(tmp_path: Path, factory: 
     assert next(iter(tuned.params)) == ("efSearch" if "HNSW" in factory else "nprobe")
     assert describe(tmp_path / "ix")["indexes"]["document"][0]["curve"] == tuned.curve
     with Retriever.load(tmp_path / "ix") as retriever:
-        queries = vectors[:200] + 0.1
+        queries = vectors[:50] + 0.1
         exact = retriever.search_vectors(queries, k=10, exact=True)
         found = retriever.search_vectors(queries, k=10)
         shares = [len({h.id for h in a} & {h.id for h in b}) / 10 for a, b in zip(exact, found, strict=True)]

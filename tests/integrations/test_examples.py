@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 import threading
@@ -22,22 +23,18 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("name", "module"), [("langchain", "langchain_core"), ("llama_index", "llama_index.core"), ("haystack", "haystack")]
 )
-def test_the_rag_example_answers(name: str, module: str) -> None:
+def test_the_rag_example_answers(
+    name: str, module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("TIKTOKEN_CACHE_DIR", raising=False)  # LlamaIndex brings its own
     pytest.importorskip(module, reason=f"{module} is not installed: pip install '.[integrations]'")
-    inherited = dict(os.environ)
-    inherited.pop("TIKTOKEN_CACHE_DIR", None)  # LlamaIndex brings its own
-    closed = {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [sys.executable, f"examples/rag_{name}.py"],
-        cwd=ROOT,
-        env={**inherited, **closed, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "The tenant may end the lease with three months' notice." in done.stdout
-    assert "how long is the notice period of the lease?" in done.stdout
+    for proxy in ("HTTPS_PROXY", "HTTP_PROXY"):
+        monkeypatch.setenv(proxy, "http://127.0.0.1:9")  # nobody is there
+    monkeypatch.setattr(sys, "argv", [f"rag_{name}.py"])
+    runpy.run_path(str(ROOT / "examples" / f"rag_{name}.py"), run_name="__main__")
+    said = capsys.readouterr().out
+    assert "The tenant may end the lease with three months' notice." in said
+    assert "how long is the notice period of the lease?" in said
 
 
 class _Model(BaseHTTPRequestHandler):
@@ -60,23 +57,23 @@ class _Model(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def test_a_folder_is_asked_and_what_changed_is_found(tmp_path: Path) -> None:
+def test_a_folder_is_asked_and_what_changed_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "handbook"
     folder.mkdir()
     (folder / "lease.md").write_text("# Lease\n\nThe tenant may end the lease with three months' notice, in writing.\n")
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Model)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    command = [sys.executable, "examples/ask_folder.py", str(folder), "how can the tenant end it?"]
-    command += ["--url", f"http://127.0.0.1:{server.server_port}/v1", "--model", "local"]
+    arguments = [str(folder), "how can the tenant end it?"]
+    arguments += ["--url", f"http://127.0.0.1:{server.server_port}/v1", "--model", "local"]
+    monkeypatch.setattr(sys, "argv", ["ask_folder.py", *arguments])
     try:
         for added in ("", "Pumps are oiled in May.", "It is the second of the tenant's duties to heat."):
             if added:
                 (folder / f"more-{len(added)}.txt").write_text(added)
-            done = subprocess.run(
-                command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
-            )
-            assert done.returncode == 0, done.stderr
-            assert done.stdout.startswith("Three months, in writing [1].\n\n[1] Lease")
+            runpy.run_path(str(ROOT / "examples" / "ask_folder.py"), run_name="__main__")
+            assert capsys.readouterr().out.startswith("Three months, in writing [1].\n\n[1] Lease")
             asked = _Model.asked[-1]
             assert (asked["path"], asked["model"], asked["stream"]) == ("/v1/chat/completions", "local", True)
             passages = asked["messages"][-1]["content"]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import portalocker
 import pytest
 from starlette.testclient import TestClient
 
@@ -23,6 +24,7 @@ from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 
 ROOT = Path(__file__).parents[2]
+LONGEST = 12_000  # characters of a page
 
 
 class CountingEmbedder(FakeEmbedder):
@@ -108,7 +110,7 @@ def pages_of_this_project() -> list[dict[str, Any]]:
     paths = [*sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("recipes/*/README.md"))]
     documents = []
     for path in paths:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")[:LONGEST]
         folder = str(path.parent.relative_to(ROOT))
         documents.append(
             {
@@ -122,16 +124,16 @@ def pages_of_this_project() -> list[dict[str, Any]]:
     return documents
 
 
-@cache  # a fixture that another conftest.py imports is a fixture of its own
-def build_handbook(folder: Path) -> Path:
-    build_index(pages_of_this_project(), folder / "handbook")
-    return folder / "handbook"
-
-
 @pytest.fixture(scope="session")
 def handbook(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index of the documentation, made by the embedded model."""
-    return build_handbook(tmp_path_factory.getbasetemp())
+    """An index of the documentation, made by the embedded model: once for all processes that tests run in."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    with portalocker.Lock(folder / "handbook.lock", timeout=300):
+        if not (folder / "handbook").exists():
+            build_index(pages_of_this_project(), folder / "handbook")
+    return folder / "handbook"
 
 
 @pytest.fixture(scope="session")

@@ -47,10 +47,12 @@ def test_an_index_is_built_changed_and_searched(tmp_path: Path) -> None:
 
 def test_the_command_line_searches(tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "the contract ends"}\n')
-    code = "from aveyb_retrieval.cli.index import main\nmain(sys.argv[1:])"
-    built = run(code, "build", tmp_path / "corpus.jsonl", "-o", tmp_path / "index")
-    assert built.returncode == 0, built.stderr
-    found = run(code, "search", tmp_path / "index", "contract")
+    code = (
+        "from aveyb_retrieval.cli.index import main\n"
+        "main(['build', sys.argv[1], '-o', sys.argv[2]], standalone_mode=False)\n"
+        "main(['search', sys.argv[2], 'contract'])\n"
+    )
+    found = run(code, tmp_path / "corpus.jsonl", tmp_path / "index")
     assert found.returncode == 0, found.stderr
     assert "the contract ends" in found.stdout
 
@@ -67,32 +69,27 @@ def test_a_command_that_needs_torch_names_the_extra(command: str, arguments: lis
     assert line.endswith("[torch]'") and " and is not installed: pip install " in line
 
 
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        ("from aveyb_retrieval import AveyBModel", "torch is needed for AveyBModel"),
-        ("from aveyb_retrieval import AveyBConfig", "transformers is needed for AveyBConfig"),
-        (
-            "from aveyb_retrieval import Embedder; Embedder.load(sys.argv[1], precision='bfloat16')",
-            "torch is needed for precision 'bfloat16'",
-        ),
-        ("from aveyb_retrieval import Embedder; Embedder.load(sys.argv[1], device='cuda')", "torch is needed for dev"),
-        (
-            "from aveyb_retrieval import Embedder; Embedder.load('owner/name')",
-            "huggingface-hub is needed",
-        ),
-        (
-            "from aveyb_retrieval.encoder.embedders.loading import load_encoder; load_encoder('minilm')",
-            "is needed for",
-        ),
-    ],
-)
-def test_what_needs_it_names_the_extra(code: str, said: str) -> None:
-    wrapped = f"try:\n    {code}\nexcept aveyb_retrieval.AveyBError as error:\n    print(error)"
-    done = run(f"import aveyb_retrieval\n{wrapped}", DEFAULT_MODEL)
+NEED_IT = {
+    "from aveyb_retrieval import AveyBModel": "torch is needed for AveyBModel",
+    "from aveyb_retrieval import AveyBConfig": "transformers is needed for AveyBConfig",
+    "aveyb_retrieval.Embedder.load(sys.argv[1], precision='bfloat16')": "torch is needed for precision 'bfloat16'",
+    "aveyb_retrieval.Embedder.load(sys.argv[1], device='cuda')": "torch is needed for dev",
+    "aveyb_retrieval.Embedder.load('owner/name')": "huggingface-hub is needed",
+    "from aveyb_retrieval.encoder.embedders.loading import load_encoder; load_encoder('minilm')": "is needed for",
+}
+
+
+def test_what_needs_it_names_the_extra() -> None:
+    code = (
+        "import aveyb_retrieval\n"
+        "for code in sys.argv[2:]:\n"
+        "    try:\n        exec(code)\n"
+        "    except aveyb_retrieval.AveyBError as error:\n        print(error)\n"
+    )
+    done = run(code, DEFAULT_MODEL, *NEED_IT)
     assert done.returncode == 0, done.stderr
-    (line,) = done.stdout.splitlines()
-    assert said in line and ": pip install " in line
+    for line, said in zip(done.stdout.splitlines(), NEED_IT.values(), strict=True):
+        assert said in line and ": pip install " in line
 
 
 def test_every_public_name_is_there_or_names_its_extra() -> None:
