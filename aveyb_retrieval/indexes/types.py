@@ -210,12 +210,23 @@ def unit_rows(rows: npt.NDArray[np.floating]) -> FloatArray:
     return scaled / np.where(largest == 0, 1, np.linalg.norm(scaled, axis=1, keepdims=True))
 
 
+def products(rows: FloatArray, others: FloatArray) -> FloatArray:
+    """Inner products `[n, m]` of rows `[n, d]` with others `[m, d]`.
+
+    Those of a search are summed pair by pair: BLAS would wake its threads for them, and these go on waiting
+    actively for tens of milliseconds, which is longer than a search, on processors that others need.
+    """
+    if len(rows) >= _MANY_ROWS and len(rows) * len(others) > _FEW_PRODUCTS:
+        return rows @ others.T
+    return (others[None, :, None, :] @ rows[:, None, :, None])[..., 0, 0]
+
+
 def inner_products(vectors: FloatArray, query: FloatArray) -> FloatArray:
     """Products of vectors `[n, d]` with a query `[d]`, `[n]`: the same for equal vectors, wherever they stand.
 
     Sums in float32 depend on what a vector is computed together with.
     """
-    return (vectors.astype(np.float64) @ query.astype(np.float64)).astype(np.float32)
+    return products(query.astype(np.float64)[None], vectors.astype(np.float64))[0].astype(np.float32)
 
 
 def token_width(model: EmbedderLike) -> int:
@@ -224,6 +235,7 @@ def token_width(model: EmbedderLike) -> int:
 
 
 PASSAGE_BITS = 20
+_MANY_ROWS, _FEW_PRODUCTS = 8, 1 << 16  # from where on BLAS is worth its threads
 MAX_PASSAGES = 1 << PASSAGE_BITS
 END = 1 << 42  # above the number of any document
 

@@ -280,6 +280,7 @@ def _session(path: Path, weights_bytes: int, rows: np.ndarray | None) -> Any:
     options.log_severity_level = 4
     if os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE":
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.force_spinning_stop", "1")  # threads wait actively while it runs alone
     if rows is not None and rows.dtype == np.int8:
         options.add_external_initializers([EMBEDDING], [onnxruntime.OrtValue.ortvalue_from_numpy(np.asarray(rows))])
     try:

@@ -33,7 +33,7 @@ from aveyb_retrieval.encoder.text.outline import outline
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.store.vocabulary import edits, swaps, within
 from aveyb_retrieval.indexes.store.words import UNSPACED
-from aveyb_retrieval.indexes.types import WordVectors, token_width
+from aveyb_retrieval.indexes.types import WordVectors, products, token_width
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -515,7 +515,7 @@ class Sentences:
         rows, places = self._model.word_vectors(passage)
         if not len(asked) or not len(rows):
             return np.zeros(len(starts), np.float32)
-        cosines = asked @ rows.T
+        cosines = products(asked, rows)
         bounds = [*np.searchsorted(places[:, 0], starts).tolist(), len(rows)]
         nearest = [cosines[:, a:b].max(axis=1, initial=0.0) for a, b in pairwise(bounds)]
         return np.stack(nearest) @ weights

@@ -270,8 +270,14 @@ class Tables:
             ) from error
 
     def read_documents(self, docs: Sequence[int], parts: Sequence[Part] = PARTS) -> dict[int, StoredDocument]:
-        """Fetch documents by number; those that are not there are left out. Parts not asked for are empty."""
+        """Fetch documents by number; those that are not there are left out. Parts not asked for are empty.
+
+        Where only texts are asked for, ids are empty, too: they are stored elsewhere.
+        """
         numbers = np.array(docs, dtype=np.int64)
+        if tuple(parts) == ("text",):
+            rows = self.texts.take(numbers, ["text"]).to_pylist()
+            return {row["doc"]: StoredDocument(row["doc"], "", "", row["text"], {}, None) for row in rows}
         columns = ["id", *(_TITLE if "title" in parts else ()), *(["metadata"] if "metadata" in parts else [])]
         found = {}
         for row in self.documents.take(numbers, columns).to_pylist():
