@@ -541,13 +541,11 @@ def _cards(device: str, size: int, tier: Tier) -> list[int]:
     named = torch.device(device).index
     cards = list(range(torch.cuda.device_count())) if named is None else [named]
     free = [max(0, torch.cuda.mem_get_info(card)[0] - _WORK_ON_CARD) for card in cards]
-    if size <= free[0]:
-        return cards[:1]
     room = min(free) * len(free)
-    if size > room:
+    if size > max(room, free[0]):
         raise BackendError(
             f"device {device!r}: {tier.count:,} vectors as {tier.factory} take {size / 2**30:.2f} GiB, where "
             f"{room / 2**30:.2f} GiB are free on {len(cards)} GPU{'s' * (len(cards) > 1)}, enough for "
             f"{tier.count * room // size:,} vectors: free memory, divide the index, or search with device='cpu'"
         )
-    return cards
+    return cards[:1] if size <= free[0] else cards
