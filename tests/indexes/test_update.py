@@ -14,8 +14,6 @@ from aveyb_retrieval.indexes.changes.update import add_documents, delete_documen
 from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.nearest import faiss_file
 from aveyb_retrieval.indexes.store.place import describe
-from tests.indexes.conftest import assert_best, make_documents, true_scores
-from aveyb_retrieval.indexes.store.manifest import describe
 from tests.indexes.conftest import assert_best, encode_rows, make_documents, true_scores
 from tests.indexes.fake import FakeEmbedder
 

@@ -379,11 +379,13 @@ class FaissSearcher:
         first, stop: Its numbers are in `[first, stop)`.
         live: How many of its vectors are still stored.
         params: Settings of a search.
+        there: A copy of it on GPUs, which ignores filters: these, the file itself answers.
     """
 
-    def __init__(self, tier: Tier, index: Any) -> None:
+    def __init__(self, tier: Tier, index: Any, there: Any = None) -> None:
         self.tier = tier
         self.index = index
+        self.there = there
         self.traits = FaissTraits.of(index)
         self.params = {**DEFAULT_PARAMS, **tier.params}
         self.first, self.stop = number_range(tier.kind, tier.first, tier.stop)
@@ -407,7 +409,7 @@ class FaissSearcher:
 
     def followed_by(self, tier: Tier) -> FaissSearcher:
         """The same file as another version's manifest describes it."""
-        return self if tier == self.tier else FaissSearcher(tier, self.index)
+        return self if tier == self.tier else FaissSearcher(tier, self.index, self.there)
 
     @cached_property
     def scores_are_true(self) -> bool:
@@ -450,8 +452,13 @@ class FaissSearcher:
         return scores, numbers
 
     def _asked(self, queries: FloatArray, k: int, selector: Any, effort: int) -> tuple[FloatArray, IntArray]:
+        params = self._parameters(k, selector, effort)
+        lists = min(self.params["nprobe"] * effort, self.traits.largest)
+        if self.there is not None and selector is None and max(k, lists) <= MOST_ON_CARD:
+            with _card_lock:
+                return self.there.search(queries, k, params=params)
         with threads_for(len(queries)):
-            return self.index.search(queries, k, params=self._parameters(k, selector, effort))
+            return self.index.search(queries, k, params=params)
 
     def exhausted(self, m: int, grown: int) -> bool:
         """Whether looking harder than this finds no more."""
@@ -481,43 +488,24 @@ def card_takes(tiers: Sequence[Tier]) -> bool:
     return all(_ON_CARD.fullmatch(tier.factory) for tier in tiers) and import_faiss().get_num_gpus() > 0
 
 
-class CardSearcher(FaissSearcher):
-    """One FAISS file with a copy `there` on GPUs, where FAISS ignores filters: these, the file itself answers."""
+def copied_to_cards(file: FaissSearcher, path: Path, device: str) -> FaissSearcher:
+    """Copy an open file to "cuda:1", or to "cuda": the first GPU or, where that is too small, shards on all.
 
-    def __init__(self, tier: Tier, index: Any, there: Any) -> None:
-        super().__init__(tier, index)
-        self.there = there
-
-    @classmethod
-    def copied(cls, file: FaissSearcher, path: Path, device: str) -> CardSearcher:
-        """Copy an open file to "cuda:1", or to "cuda": the first GPU or, where that is too small, shards on all.
-
-        Raises:
-            BackendError: the GPUs have too little memory, or FAISS cannot copy it.
-        """
-        faiss = import_faiss()
-        cards = _cards(device, path.stat().st_size, file.tier)
-        options = faiss.GpuMultipleClonerOptions()
-        options.shard, options.useFloat16 = True, True
-        try:
-            if len(cards) == 1:
-                there = faiss.index_cpu_to_gpu(_resources(cards[0]), cards[0], file.index, options)
-            else:
-                there = faiss.index_cpu_to_gpu_multiple_py([*map(_resources, cards)], file.index, options, cards)
-        except RuntimeError as error:
-            what = f"{path}: FAISS cannot copy {file.tier.factory!r} to {device!r}"
-            raise BackendError(f"{what}: {reason(error)}; search with device='cpu'") from error
-        return cls(file.tier, file.index, there)
-
-    def followed_by(self, tier: Tier) -> CardSearcher:
-        """The same file as another version's manifest describes it."""
-        return self if tier == self.tier else CardSearcher(tier, self.index, self.there)
-
-    def _asked(self, queries: FloatArray, k: int, selector: Any, effort: int) -> tuple[FloatArray, IntArray]:
-        if selector is not None or max(k, min(self.params["nprobe"] * effort, self.traits.largest)) > MOST_ON_CARD:
-            return super()._asked(queries, k, selector, effort)
-        with _card_lock:
-            return self.there.search(queries, k, params=self._parameters(k, None, effort))
+    Raises:
+        BackendError: the GPUs have too little memory, or FAISS cannot copy it.
+    """
+    faiss, cards = import_faiss(), _cards(device, path.stat().st_size, file.tier)
+    options = faiss.GpuMultipleClonerOptions()
+    options.shard, options.useFloat16 = True, True
+    try:
+        if len(cards) == 1:
+            there = faiss.index_cpu_to_gpu(_resources(cards[0]), cards[0], file.index, options)
+        else:
+            there = faiss.index_cpu_to_gpu_multiple_py([*map(_resources, cards)], file.index, options, cards)
+    except RuntimeError as error:
+        what = f"{path}: FAISS cannot copy {file.tier.factory!r} to {device!r}"
+        raise BackendError(f"{what}: {reason(error)}; search with device='cpu'") from error
+    return FaissSearcher(file.tier, file.index, there)
 
 
 @cache
@@ -535,13 +523,11 @@ def _cards(device: str, size: int, tier: Tier) -> list[int]:
     named = torch.device(device).index
     cards = list(range(torch.cuda.device_count())) if named is None else [named]
     free = [max(0, torch.cuda.mem_get_info(card)[0] - _WORK_ON_CARD) for card in cards]
-    if size <= free[0]:
-        return cards[:1]
     room = min(free) * len(free)
-    if size > room:
+    if size > max(room, free[0]):
         raise BackendError(
             f"device {device!r}: {tier.count:,} vectors as {tier.factory} take {size / 2**30:.2f} GiB, where "
             f"{room / 2**30:.2f} GiB are free on {len(cards)} GPU{'s' * (len(cards) > 1)}, enough for "
             f"{tier.count * room // size:,} vectors: free memory, divide the index, or search with device='cpu'"
         )
-    return cards
+    return cards[:1] if size <= free[0] else cards

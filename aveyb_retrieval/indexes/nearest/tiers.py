@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from aveyb_retrieval.errors import BackendError, IndexFormatError
-from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher
+from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher, card_takes, copied_to_cards
 from aveyb_retrieval.indexes.types import END, PASSAGE_BITS, inner_products, number_range, products
-from aveyb_retrieval.indexes.nearest.faiss_file import CardSearcher, FaissSearcher, card_takes
-from aveyb_retrieval.indexes.types import END, PASSAGE_BITS, inner_products, number_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -351,7 +349,7 @@ class Nearest:
                     files.append(opened.followed_by(tier))
                     continue
                 opened = FaissSearcher.open(root, tier, mapped=mapped)
-                files.append(opened if device == "cpu" else CardSearcher.copied(opened, root / tier.file, device))
+                files.append(opened if device == "cpu" else copied_to_cards(opened, root / tier.file, device))
         covered = max((file.tier.stop for file in files), default=0)
         if before is not None and before._memory.device == device and before._covered <= covered:
             memory = before._memory.from_number(number_range(kind, covered, END)[0])

@@ -15,7 +15,7 @@ import pytest
 from aveyb_retrieval.errors import BackendError, ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.nearest import build, faiss_file, tiers
 from aveyb_retrieval.indexes.nearest.build import make_tier, tune_tier
-from aveyb_retrieval.indexes.nearest.faiss_file import CardSearcher, FaissSearcher
+from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher, copied_to_cards
 from aveyb_retrieval.indexes.nearest.tiers import Nearest
 from aveyb_retrieval.indexes.types import number_range
 from tests.indexes.nearest.fake import FakeVectors, unit
@@ -359,14 +359,14 @@ def test_a_file_too_large_for_a_card_is_spread_over_all_or_refused(
     size, opened = path.stat().st_size, FaissSearcher.open(tmp_path, tier, mapped=False)
     spare = faiss_file._WORK_ON_CARD
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda card: (spare + size * 3 // 4, 0))
-    spread = CardSearcher.copied(opened, path, "cuda")
+    spread = copied_to_cards(opened, path, "cuda")
     queries = queries_near(stored, 3)
     assert recall(spread.candidates(queries, 10)[1], opened.candidates(queries, 10)[1]) == 1
     assert copies[0].searches == 1
     with pytest.raises(
         BackendError, match=r"'cuda:1': 1,000 vectors as IVF8,Flat .* on 1 GPU, enough for 7\d\d vectors"
     ):
-        CardSearcher.copied(opened, path, "cuda:1")
+        copied_to_cards(opened, path, "cuda:1")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda card: (spare + size // 3, 0))
     with pytest.raises(BackendError, match=r"on 2 GPUs, enough for 6\d\d vectors"):
-        CardSearcher.copied(opened, path, "cuda")
+        copied_to_cards(opened, path, "cuda")
