@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.indexes.search.retriever import Retriever
-from aveyb_retrieval.indexes.store.manifest import describe
+from aveyb_retrieval.indexes.store.place import describe
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -210,7 +210,7 @@ def unit_rows(rows: npt.NDArray[np.floating]) -> FloatArray:
     return scaled / np.where(largest == 0, 1, np.linalg.norm(scaled, axis=1, keepdims=True))
 
 
-def products(rows: FloatArray, others: FloatArray) -> FloatArray:
+def products(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Inner products `[n, m]` of rows `[n, d]` with others `[m, d]`.
 
     Those of a search are summed pair by pair: BLAS would wake its threads for them, and these go on waiting

@@ -223,7 +223,7 @@ class Indexes:
         made = {name: read_manifest(path).encoding for name, path in paths.items()}
         recorded = [name for name in paths if made[name].model is not None]
 
-        def load(of: Encoding, path: Path) -> BatchedModel:
+        def load(of: Encoding, path: str | Path) -> BatchedModel:
             found = load_recorded(of.model_places(path), of.model or {}, device=device, precision=precision)
             return _batched(found, observe)
 

@@ -143,7 +143,7 @@ def key(hit: Any, unit: str) -> tuple[str, Any]:
 def test_pages_are_slices_of_one_ranking(options: dict[str, Any]) -> None:
     register_engine("memory", Opening)
     draw = random.Random(str(options))
-    for number in range(6):  # with the options, a hundred corpora
+    for number in range(11):  # with the options, two hundred corpora
         texts = [" ".join(draw.choices(WORDS, k=draw.randint(1, 80 if draw.random() < 0.1 else 6))) for _ in range(30)]
         texts += texts[:15]  # of equal scores
         MemoryEngine.views = {"memory://a": MemoryView(texts)}
