@@ -12,6 +12,7 @@ from aveyb_retrieval import Retriever, build_index, publish_index
 from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.engines import publish
 from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, InputError
+from aveyb_retrieval.indexes.engine import register_engine
 from tests.engines.stands import EMBEDDER, MilvusLiteStand, PublishedCollection  # which finds the example
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
@@ -20,6 +21,8 @@ from milvus_engine import FILTERS, MilvusCollection  # isort: skip
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+register_engine("milvus", MilvusCollection)
 
 pytestmark = pytest.mark.engine
 QUERY = "word1 word2 word3"
@@ -125,6 +128,7 @@ def test_a_collection_of_somebody_else_is_left_alone(one: PublishedCollection) -
 
 
 def test_a_server_that_is_too_old_or_not_there_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("pymilvus", reason="pymilvus is not installed")
     with pytest.raises(EngineError, match=r"no connection.*user, password") as caught:
         Retriever.load("milvus://root:hidden@127.0.0.1:1/elsewhere?timeout=2")
     assert "hidden" not in str(caught.value)
