@@ -4,8 +4,13 @@
 
 No language model is asked: rules stand for the agent. It knows the question and what it was shown so far.
 
+<<<<<<< HEAD
 - grep: the words of the question from the rarest on, 20 lines each; then it reads 500 tokens around each line, best
   first: a line is better that holds more of the question's words.
+=======
+- grep: the words of the question from the rarest on, 20 lines each; then it reads 500 tokens around each, best first:
+  a line is better that holds more of the question's words.
+>>>>>>> proof61
 - search: five passages a step, page after page.
 - both: one page of passages; then grep as above, but in the documents of these passages only.
 

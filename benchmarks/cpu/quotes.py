@@ -59,10 +59,11 @@ def changed(sentence: str, kind: str, rng: random.Random) -> str | None:
         return None
     place = rng.randrange(1, len(words) - 2)
     if kind == "order":
-        if words[place].casefold() == words[place + 1].casefold():
+        two = words[place].casefold(), words[place + 1].casefold()
+        if two[0] == two[1] or not all(any(map(str.isalnum, word)) for word in two):
             return None
         words[place], words[place + 1] = words[place + 1], words[place]
-    else:
+    elif any(map(str.isalnum, words[place])):
         words[place] = "marmalade"
     return " ".join(words)
 

@@ -218,3 +218,13 @@ def test_outline_and_parts(retriever: Retriever) -> None:
 
 def test_what_a_document_is_called(retriever: Retriever) -> None:
     assert [document.name for document in retriever.documents()] == ["Loan", "Tank", "japanese"]
+
+
+def test_frequent_words_alone_are_found_though_other_documents_have_more_of_them(tmp_path):
+    rows = [{"_id": f"many-{i}", "text": "was this all of it and that " * 3 + f"story{i}"} for i in range(30)]
+    rows.append({"_id": "one", "text": "A long report of the harbour. " * 20 + "And that was all of it, this is it."})
+    build_index(rows, tmp_path / "ix", model=FakeEmbedder())
+    with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as retriever:
+        (check,) = retriever.check_quotes('He said "and that was all of it, this is it".')
+        assert (check.verdict, check.id) == ("found", "one")
+        assert retriever.check_quotes('He said "and that is all this was, it of".')[0].verdict == "altered"

@@ -18,6 +18,7 @@ from urllib.parse import quote
 import pytest
 
 from aveyb_retrieval import build_index
+from tests.indexes.files import make_pdf
 from tests.server.browser import Browser
 from tests.server.conftest import pages_of_this_project, running
 
@@ -551,3 +552,28 @@ def test_the_original_file_is_kept(browser, tmp_path):
         page.go(f"{server.url}/?doc=law/lease.md")
         page.wait("document.getElementById('text').textContent.includes('notice')")
         assert page.run("document.getElementById('original').hidden")
+
+
+def test_the_page_of_a_pdf_is_shown_with_the_passage_marked(browser, tmp_path):
+    (tmp_path / "files").mkdir()
+    lines = [["The pump is started by hand."], ["The relief valve opens at nine bar", "and closes at eight bar."]]
+    (tmp_path / "files" / "m.pdf").write_bytes(make_pdf(lines))
+    build_index(tmp_path / "files", tmp_path / "index")
+    with running(tmp_path / "index", "--originals") as server:
+        page = browser.open()
+        page.go(f"{server.url}/?query=relief+valve")
+        page.wait("document.querySelectorAll('#hits > li').length > 0")
+        page.click("#hits h2 a")
+        page.wait("!document.getElementById('paper').hidden")
+        page.click("#paper button")
+        page.wait("!document.getElementById('sheet').hidden")
+        assert page.run("document.getElementById('text').hidden")
+        assert page.run("document.querySelector('#sheet canvas').getAttribute('aria-label')").startswith("Page ")
+        seen = """(() => { const c = document.querySelector('#sheet canvas');
+          const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; let n = 0;
+          for (let i = 0; i < d.length; i += 4) n += d[i] === 255 && d[i + 1] === 230 && d[i + 2] === 130;
+          return n; })()"""
+        assert page.run(seen) > 1000
+        page.click("#paper button")
+        page.wait("!document.getElementById('text').hidden")
+        assert page.console == []

@@ -320,8 +320,7 @@ class _Checker:
         if self._hits and mark is not None and 1 <= mark <= len(self._hits):
             first = [self._hits[mark - 1].id]
         order = [name for name in dict.fromkeys([*first, *names]) if name in self._known]
-        wanted = [_letters("".join(part.words)) for part in parts]
-        holding = [name for name in order if all(part in self._letters(self._known[name].text) for part in wanted)]
+        holding = self._holding(order, parts) or self._holding(self._with_phrase(parts), parts)
         for name in holding:
             if edges := _find_parts(self._text(name), parts):
                 verdict: QuoteVerdict = "found" if self._hits is None or name in first else "elsewhere"
@@ -338,6 +337,22 @@ class _Checker:
         if best is None or best[0] < ALTERED or not _shares_contents(self._text(best[3]), quote, best[1], best[2]):
             return QuoteCheck(quotation.text, "absent", quotation.position, version=self._retriever.version, mark=mark)
         return self._told(quotation, "altered", best[3], best[1], best[2], quote)
+
+    def _holding(self, names: list[str], parts: list[Tokens]) -> list[str]:
+        """The documents that have all letters of each part in a row: others cannot have its words."""
+        wanted = [_letters("".join(part.words)) for part in parts]
+        return [name for name in names if all(part in self._letters(self._known[name].text) for part in wanted)]
+
+    def _with_phrase(self, parts: list[Tokens]) -> list[str]:
+        """Documents that hold the longest part word for word, which of frequent words alone are not the best ones."""
+        words = " ".join(max(parts, key=lambda part: len(part.words)).words)
+        if not any(map(str.isalnum, words)):
+            return []
+        phrase: dict[str, Any] = {"mode": "lexical", "operators": True, "filter": self._filter, "fold": False}
+        found = [hit.id for hit in self._retriever.search(f'"{words}"', _CANDIDATES, **phrase)]
+        if new := [name for name in found if name not in self._known]:
+            self._known |= {document.id: document for document in self._retriever.get(new, missing_ok=True)}
+        return found
 
     def _share(self, name: str, quote: Tokens, spans: list[tuple[int, int]]) -> float:
         """The share of a quotation's words that a document holds near each other: in some passages, if known."""
