@@ -22,7 +22,7 @@ _ERRORS = [
 ]
 _HOME = {
     "Batch": "indexes.changes.update",
-    "Box": "documents.readers.boxes",
+    "Box": "documents.readers.originals",
     "Document": "indexes.search.reading",
     "Embedder": "encoder.embedders.embedder",
     "EncodedDocument": "encoder.embedders.embedder",

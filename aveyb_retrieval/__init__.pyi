@@ -1,6 +1,6 @@
 """The public names of the package, for type checkers; `__init__.py` imports each when it is first used."""
 
-from aveyb_retrieval.documents.readers.boxes import Box as Box
+from aveyb_retrieval.documents.readers.originals import Box as Box
 from aveyb_retrieval.documents.records import FileOrigin as FileOrigin
 from aveyb_retrieval.documents.records import Notice as Notice
 from aveyb_retrieval.encoder.config import AveyBConfig as AveyBConfig
