@@ -1,4 +1,4 @@
-"""The one error family of the package.
+"""The one error family of the package, and the words that several messages share.
 
 Every message says what is wrong, where (file, line, field, both values) and what to do about it. The command-line
 tools print the message and exit with code 2; anything else that escapes is a bug of ours.
@@ -6,11 +6,14 @@ tools print the message and exit with code 2; anything else that escapes is a bu
 
 from __future__ import annotations
 
+import difflib
+import re
+import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _EXTRAS = {  # packages that more than one place imports
     "torch": "torch",
@@ -86,3 +89,61 @@ def extra_for(purpose: str, extra: str | None = None) -> Iterator[None]:
         if brought is None:
             raise
         raise OptionalDependencyError(package.replace("_", "-"), brought, purpose) from error
+
+
+def plural(count: int, one: str, many: str | None = None) -> str:
+    """Return a count with its noun: "1 document", "2,300 documents", "3 queries" for ("query", "queries")."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def first_line(error: BaseException, said: str | None = None) -> str:
+    """Return the first line of an error's message, or of what else it `said`; its type where there is none."""
+    return next(iter((str(error) if said is None else said).strip().splitlines()), type(error).__name__)
+
+
+def how_it_ended(code: int, said: str = "") -> str:
+    """Say how a process ended: by which signal, or the last line of what it said; its exit code where it said none."""
+    if code < 0:
+        return signal.Signals(-code).name
+    return next(iter(said.strip().splitlines()[-1:]), f"exit code {code}")
+
+
+def shortened(text: str, most: int = 600) -> str:
+    """Return a message of at most `most` characters; its middle, likely a value that was sent, is left out."""
+    if len(text) <= most:
+        return text
+    begin = most * 2 // 3
+    return f"{text[:begin]} ... {text[begin + 5 - most :]}"
+
+
+def no_option(of: str, name: str, known: Sequence[str], near: str | None = None, *, kind: str = "option") -> str:
+    """Say that something has no option of a name, which ones it has, and which may be meant (`near`, if known)."""
+    near = near or next(iter(difflib.get_close_matches(name, known, 1)), None)
+    hint = f"did you mean {near!r}? Known are" if near else "known are"
+    return f"{of} has no {kind} {name!r}; {hint} {', '.join(known)}"
+
+
+_FLAGS = re.compile(r" \((?=[^()]*--[a-z])[^()]*\)")
+
+
+def without_flags(text: str) -> str:
+    """Return a message without the options of commands that it names in brackets, for whoever gives no command."""
+    return _FLAGS.sub("", text)
+
+
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    r"""Return a text whose control characters are written out, as "\x1b", so that no name steers a terminal.
+
+    Marks that turn the direction of writing are written out, too, and bytes of a name that are not UTF-8.
+    """
+    return _UNPRINTABLE.sub(_written_out, text)
+
+
+def _written_out(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    if 0xDC80 <= number <= 0xDCFF:  # how Python carries a byte that is not UTF-8
+        number -= 0xDC00
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"

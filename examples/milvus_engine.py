@@ -40,11 +40,10 @@ import numpy as np
 
 from aveyb_retrieval.engines.collection import NOT_THERE, Collection, CollectionView
 from aveyb_retrieval.engines.rows import FactFilters, ascii_word
-from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, InputError
+from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, InputError, first_line
 from aveyb_retrieval.indexes.engine import SAMPLE
 from aveyb_retrieval.indexes.store.words import K1, B
 from aveyb_retrieval.indexes.types import PASSAGE_BITS
-from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

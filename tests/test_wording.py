@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aveyb_retrieval.wording import how_it_ended, plural, shortened
+from aveyb_retrieval.errors import how_it_ended, plural, shortened
 
 
 @pytest.mark.parametrize(

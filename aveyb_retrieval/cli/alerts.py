@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aveyb_retrieval.cli.common import PATH, Commands, filter_option, gather
-from aveyb_retrieval.errors import AveyBError
-from aveyb_retrieval.wording import printable
+from aveyb_retrieval.errors import AveyBError, printable
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aveyb_retrieval.errors import AveyBError, ConfigError, extra_for
-from aveyb_retrieval.wording import printable
+from aveyb_retrieval.errors import AveyBError, ConfigError, extra_for, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aveyb_retrieval.cli.common import CONTEXT, Commands, gather, make_console, progress_bar
+from aveyb_retrieval.errors import printable
 from aveyb_retrieval.eval.base import DEFAULT_METRICS
-from aveyb_retrieval.wording import printable
 
 if TYPE_CHECKING:
     from aveyb_retrieval.eval.metrics import Comparison, Scores

@@ -39,8 +39,7 @@ from aveyb_retrieval.cli.common import (
     parse_json,
     progress_bar,
 )
-from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.wording import no_option, plural, printable
+from aveyb_retrieval.errors import ConfigError, InputError, no_option, plural, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aveyb_retrieval.cli.common import PATH, filter_option, opened
-from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.wording import printable
+from aveyb_retrieval.errors import InputError, printable
 
 if TYPE_CHECKING:
     from pathlib import Path

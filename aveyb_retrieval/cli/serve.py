@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from aveyb_retrieval.cli.common import CONTEXT, PRECISION, Command, cache_options
-from aveyb_retrieval.errors import ConfigError, extra_for
+from aveyb_retrieval.errors import ConfigError, extra_for, plural
 from aveyb_retrieval.server.http import LOOPBACK, Limits
-from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -41,8 +41,7 @@ from aveyb_retrieval.documents.records import (
     path_text,
     read_row,
 )
-from aveyb_retrieval.errors import ConfigError, InputError, OptionalDependencyError
-from aveyb_retrieval.wording import shortened
+from aveyb_retrieval.errors import ConfigError, InputError, OptionalDependencyError, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -16,8 +16,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
 from aveyb_retrieval.encoder.folders import is_released
-from aveyb_retrieval.errors import AveyBError, ConfigError, ModelError
-from aveyb_retrieval.wording import first_line
+from aveyb_retrieval.errors import AveyBError, ConfigError, ModelError, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

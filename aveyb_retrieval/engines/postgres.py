@@ -18,9 +18,16 @@ import numpy as np
 
 from aveyb_retrieval.engines.collection import Collection, CollectionView
 from aveyb_retrieval.engines.rows import POSTING, FactFilters, ascii_word, bm25, pack_postings, word_key
-from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, IndexLockedError, InputError, extra_for
+from aveyb_retrieval.errors import (
+    ConfigError,
+    EngineError,
+    IndexFormatError,
+    IndexLockedError,
+    InputError,
+    extra_for,
+    first_line,
+)
 from aveyb_retrieval.indexes.types import PASSAGE_BITS, expand_passages
-from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -28,9 +28,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aveyb_retrieval.errors import ConfigError, InputError, extra_for
+from aveyb_retrieval.errors import ConfigError, InputError, extra_for, plural
 from aveyb_retrieval.eval.base import DEFAULT_METRICS, LARGEST_GRADE, Judgements, Run, check_run, rank
-from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,9 +10,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from aveyb_retrieval.errors import plural
 from aveyb_retrieval.eval.runner import RESULT_FORMAT
 from aveyb_retrieval.files import write_atomic
-from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

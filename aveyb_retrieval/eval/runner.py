@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.errors import InputError, plural
 from aveyb_retrieval.eval.base import DEFAULT_METRICS, SystemInfo, fingerprint_of, info_fingerprint, rank
 from aveyb_retrieval.eval.metrics import Scores, evaluate, notices, parse_metric, retrieved_ndcg
 from aveyb_retrieval.eval.tasks import PAPER
 from aveyb_retrieval.files import write_atomic
-from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,12 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.errors import ConfigError, InputError, extra_for
+from aveyb_retrieval.errors import ConfigError, InputError, extra_for, plural
 from aveyb_retrieval.eval.base import DEFAULT_MODE, Run, SystemInfo, fingerprint_of
 from aveyb_retrieval.eval.encoders import LoadOptions
 from aveyb_retrieval.eval.tasks import STANDARD, EvalProtocol, joined_text
 from aveyb_retrieval.indexes.store.place import describe
-from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.errors import ConfigError, InputError, plural
 from aveyb_retrieval.eval.base import fingerprint_of
-from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
     from aveyb_retrieval.eval.base import Judgements

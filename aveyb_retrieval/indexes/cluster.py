@@ -14,14 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval import files
 from aveyb_retrieval.documents.corpus import STDIN, source_names
-from aveyb_retrieval.errors import AveyBError, ConfigError, EngineError, IndexLockedError, InputError, extra_for
+from aveyb_retrieval.errors import (
+    AveyBError,
+    ConfigError,
+    EngineError,
+    IndexLockedError,
+    InputError,
+    extra_for,
+    first_line,
+)
 from aveyb_retrieval.indexes.changes.update import build_index
 from aveyb_retrieval.indexes.model import BuildOptions, check_options
 from aveyb_retrieval.indexes.nearest.faiss_file import NONE
 from aveyb_retrieval.indexes.store.place import open_directory
 from aveyb_retrieval.indexes.types import silent
 from aveyb_retrieval.indexes.vectors import check_share
-from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

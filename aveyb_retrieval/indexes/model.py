@@ -18,11 +18,10 @@ from aveyb_retrieval.documents.reading import Reading
 from aveyb_retrieval.documents.records import MAX_LINE, ON_ERROR, FieldNames, OnError
 from aveyb_retrieval.encoder.network.token_codec import STORAGES
 from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE, PassageSize
-from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, ModelError
+from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, ModelError, no_option
 from aveyb_retrieval.indexes.encoding import GRANULARITIES, STORAGE_DTYPES, WORD_RULES, Encoding
 from aveyb_retrieval.indexes.store.words import language, read_synonyms
 from aveyb_retrieval.indexes.types import EmbedderLike, PassageCutter, TokenEncoder
-from aveyb_retrieval.wording import no_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

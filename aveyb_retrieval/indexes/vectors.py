@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from aveyb_retrieval.documents.records import Record, SourceLocation
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.indexes.store.objects import is_stored
+from aveyb_retrieval.indexes.store.manifest import is_stored
 from aveyb_retrieval.indexes.store.place import hold_visible, open_directory, read_manifest
 from aveyb_retrieval.indexes.store.tables import StoredTokens, Tables
 from aveyb_retrieval.indexes.types import EncodedRow, FloatArray, expand_passages, id_digest, unit_rows

@@ -8,9 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval import ConfigError, Embedder, Index, InputError
-from aveyb_retrieval.errors import extra_for
+from aveyb_retrieval.errors import extra_for, no_option
 from aveyb_retrieval.integrations.adapting import VectorsOnly, place, row
-from aveyb_retrieval.wording import no_option
 
 with extra_for("the adapter of LangChain", "langchain"):
     from langchain_core.documents import Document

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 from urllib.parse import quote, urlencode
 
 from aveyb_retrieval import AveyBError, ConfigError, Document, Hit, Index, InputError, __version__
-from aveyb_retrieval.errors import extra_for
+from aveyb_retrieval.errors import extra_for, shortened, without_flags
 from aveyb_retrieval.indexes.search.reading import excerpt, sections
 from aveyb_retrieval.integrations.adapting import passage
 from aveyb_retrieval.server.keys import Key, KeyFile, Visible
-from aveyb_retrieval.wording import shortened, without_flags
 
 with extra_for("the tools of an agent", "mcp"):
     import uvicorn

@@ -19,7 +19,7 @@ from starlette.middleware import Middleware
 from starlette.responses import Response
 from starlette.routing import Route
 
-from aveyb_retrieval.errors import AveyBError, ConfigError
+from aveyb_retrieval.errors import AveyBError, ConfigError, shortened
 from aveyb_retrieval.server import openapi
 from aveyb_retrieval.server.connections import Connection, Door
 from aveyb_retrieval.server.gate import CHANGES, AccessLog, Gate, Metrics, Origins
@@ -27,7 +27,6 @@ from aveyb_retrieval.server.http import Context, Limits, refuse, to_json
 from aveyb_retrieval.server.keys import KeyFile, Keys, Right
 from aveyb_retrieval.server.work import Work
 from aveyb_retrieval.system import allow_files
-from aveyb_retrieval.wording import shortened
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

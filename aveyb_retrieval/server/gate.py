@@ -25,10 +25,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.errors import ConfigError, shortened
 from aveyb_retrieval.server.http import context, error_response, network
 from aveyb_retrieval.server.work import Pool, Ticket
-from aveyb_retrieval.wording import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from aveyb_retrieval.errors import AveyBError, ConfigError, InputError
-from aveyb_retrieval.wording import shortened, without_flags
+from aveyb_retrieval.errors import AveyBError, ConfigError, InputError, shortened, without_flags
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -19,7 +19,7 @@ from aveyb_retrieval.errors import AveyBError, ConfigError
 from aveyb_retrieval.indexes.index import Index
 from aveyb_retrieval.indexes.model import Model, load_model, load_recorded
 from aveyb_retrieval.indexes.search.retriever import Retriever
-from aveyb_retrieval.indexes.store.objects import is_stored
+from aveyb_retrieval.indexes.store.manifest import is_stored
 from aveyb_retrieval.indexes.store.place import describe, read_manifest
 from aveyb_retrieval.server.http import Refusal
 from aveyb_retrieval.server.keys import Visible

@@ -16,10 +16,9 @@ from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.errors import ConfigError, InputError, plural
 from aveyb_retrieval.indexes.search.options import SearchOptions
 from aveyb_retrieval.server.http import Refusal, context
-from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
     from starlette.requests import Request

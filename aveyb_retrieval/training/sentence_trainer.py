@@ -14,7 +14,7 @@ from sentence_transformers import SentenceTransformerTrainer, SentenceTransforme
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from aveyb_retrieval.encoder.embedders.sentence_transformers import NO_LIMIT, save_again
-from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.errors import ConfigError, InputError, plural
 from aveyb_retrieval.training.run_folder import RunCallback, RunFolder
 from aveyb_retrieval.training.trainer import (
     CheckedSteps,
@@ -23,7 +23,6 @@ from aveyb_retrieval.training.trainer import (
     run_to_end,
     shared_arguments,
 )
-from aveyb_retrieval.wording import plural
 
 _LOG = logging.getLogger(__name__)
 

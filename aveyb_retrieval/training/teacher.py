@@ -24,10 +24,9 @@ import msgspec
 import numpy as np
 
 from aveyb_retrieval.encoder.config import LOADING_ERRORS
-from aveyb_retrieval.errors import ConfigError, InputError, ModelError
+from aveyb_retrieval.errors import ConfigError, InputError, ModelError, first_line
 from aveyb_retrieval.files import write_atomic
 from aveyb_retrieval.training.settings import check_precision
-from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

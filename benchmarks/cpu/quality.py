@@ -32,6 +32,7 @@ from rank_fusion import RRFSystem
 from aveyb_retrieval import Embedder, build_index
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
 from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE
+from aveyb_retrieval.errors import plural
 from aveyb_retrieval.eval.base import fingerprint_of
 from aveyb_retrieval.eval.build import exact_system, indexed_rows
 from aveyb_retrieval.eval.data import load_dataset
@@ -40,7 +41,6 @@ from aveyb_retrieval.eval.report import write_text
 from aveyb_retrieval.eval.runner import Result, ResultCache, run_system
 from aveyb_retrieval.eval.systems import BM25System, IndexSystem
 from aveyb_retrieval.eval.tasks import Task, make_task
-from aveyb_retrieval.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -46,11 +46,9 @@ def prepare(device: str) -> None:
     """Import what parts need, without touching the device."""
     if device == "cuda":
         from aveyb_retrieval.kernels.triton import (  # noqa: F401
-            activate,
             dynamic_mix,
-            late_interaction,
             maxsim,
-            norm,
+            positionwise,
             static_mix,
         )
 

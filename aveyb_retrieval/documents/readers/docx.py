@@ -23,7 +23,7 @@ from aveyb_retrieval.documents.readers.ooxml import (
     math_text,
     number_as,
 )
-from aveyb_retrieval.wording import plural
+from aveyb_retrieval.errors import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -33,9 +33,8 @@ from aveyb_retrieval.documents.readers.text import (
     read_subtitles,
     read_text,
 )
-from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.errors import InputError, shortened
 from aveyb_retrieval.files import open_file
-from aveyb_retrieval.wording import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from aveyb_retrieval.documents.readers.archives import open_archive, parse_xml, read_member
 from aveyb_retrieval.documents.readers.base import Unreadable, about, clean, named, one_line, some, whole
 from aveyb_retrieval.documents.readers.characters import shifted
-from aveyb_retrieval.wording import plural
+from aveyb_retrieval.errors import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,7 +22,7 @@ from aveyb_retrieval.documents.readers.characters import shifted
 from aveyb_retrieval.documents.readers.html import read_html
 from aveyb_retrieval.documents.readers.ooxml import embedded, number_as
 from aveyb_retrieval.documents.readers.tables import Merged, Rows, row_text, sheet_text, without_values
-from aveyb_retrieval.wording import plural
+from aveyb_retrieval.errors import plural
 
 if TYPE_CHECKING:
     import zipfile

@@ -34,7 +34,7 @@ from aveyb_retrieval.documents.readers.pdf_page import (
     words_with_hyphen,
 )
 from aveyb_retrieval.documents.records import MAX_PAGES, Pages, short_label
-from aveyb_retrieval.wording import plural
+from aveyb_retrieval.errors import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

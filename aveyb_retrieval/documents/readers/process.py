@@ -25,9 +25,8 @@ from aveyb_retrieval.documents.records import (
     SourceLocation,
     path_text,
 )
-from aveyb_retrieval.errors import OptionalDependencyError
+from aveyb_retrieval.errors import OptionalDependencyError, how_it_ended, shortened
 from aveyb_retrieval.system import LIMITED, forbid_dumps, limit_memory, limit_seconds, memory_of_the_machine
-from aveyb_retrieval.wording import how_it_ended, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -31,7 +31,7 @@ from aveyb_retrieval.documents.readers.ooxml import (
 )
 from aveyb_retrieval.documents.readers.opendocument import is_opendocument, read_ods
 from aveyb_retrieval.documents.readers.tables import Merged, Rows, row_text, sheet_text, without_values
-from aveyb_retrieval.wording import plural
+from aveyb_retrieval.errors import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

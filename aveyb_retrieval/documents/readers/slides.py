@@ -15,7 +15,7 @@ from aveyb_retrieval.documents.readers.ooxml import (
     is_true,
     paragraphs_of_drawing,
 )
-from aveyb_retrieval.wording import plural
+from aveyb_retrieval.errors import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

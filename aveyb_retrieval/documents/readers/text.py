@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from aveyb_retrieval.documents.readers.base import FileText, Parts, Unreadable, clean, one_line, whole_words
 from aveyb_retrieval.documents.readers.characters import decode, shifted
 from aveyb_retrieval.documents.readers.html import read_html
-from aveyb_retrieval.wording import plural
+from aveyb_retrieval.errors import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

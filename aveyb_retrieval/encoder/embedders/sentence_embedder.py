@@ -26,8 +26,7 @@ from aveyb_retrieval.encoder.folders import fingerprint
 from aveyb_retrieval.encoder.network.token_codec import TokenCodec, TokenCodes
 from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE, Cuts, PassageSize, cut_passages
 from aveyb_retrieval.encoder.text.tokenizer import as_pairs, as_texts
-from aveyb_retrieval.errors import ConfigError, ModelError
-from aveyb_retrieval.wording import first_line
+from aveyb_retrieval.errors import ConfigError, ModelError, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -19,8 +19,7 @@ from transformers.utils import cached_file
 
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.folders import TABLE, TABLE_SCALE, is_released, read_object
-from aveyb_retrieval.errors import ConfigError, ModelError
-from aveyb_retrieval.wording import first_line, plural
+from aveyb_retrieval.errors import ConfigError, ModelError, first_line, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

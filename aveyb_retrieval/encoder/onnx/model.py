@@ -24,8 +24,7 @@ import numpy as np
 
 from aveyb_retrieval.encoder.folders import TABLE, TABLE_SCALE, file_digest, read_object
 from aveyb_retrieval.encoder.network.layout import SplitLayout, group_widths
-from aveyb_retrieval.errors import ModelError, extra_for
-from aveyb_retrieval.wording import first_line
+from aveyb_retrieval.errors import ModelError, extra_for, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

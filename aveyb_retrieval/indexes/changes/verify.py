@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.compute as pc
 
-from aveyb_retrieval.errors import AveyBError, IndexFormatError
+from aveyb_retrieval.errors import AveyBError, IndexFormatError, how_it_ended
 from aveyb_retrieval.indexes.changes.change import FinishOptions, run_change
 from aveyb_retrieval.indexes.changes.ingest import content_digest
 from aveyb_retrieval.indexes.nearest import faiss_check
@@ -37,7 +37,6 @@ from aveyb_retrieval.indexes.store.place import hold_visible, open_directory
 from aveyb_retrieval.indexes.store.tables import CODES, COUNTS, StoredVectors, Tables, ids_of, texts_of_passages
 from aveyb_retrieval.indexes.store.words import rules_of
 from aveyb_retrieval.indexes.types import PASSAGE_BITS, Progress, expand_passages, number_range, rank_of, silent
-from aveyb_retrieval.wording import how_it_ended
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -26,11 +26,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aveyb_retrieval.errors import AveyBError
+from aveyb_retrieval.errors import AveyBError, how_it_ended
 from aveyb_retrieval.indexes.nearest.faiss_file import import_faiss, list_ids
 from aveyb_retrieval.indexes.types import number_range
 from aveyb_retrieval.system import forbid_dumps
-from aveyb_retrieval.wording import how_it_ended
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

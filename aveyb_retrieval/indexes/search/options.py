@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 
-from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.errors import ConfigError, no_option
 from aveyb_retrieval.indexes.encoding import GRANULARITIES
 from aveyb_retrieval.indexes.search.rerank import CrossEncoderLike
 from aveyb_retrieval.indexes.search.scoring import read_boost
 from aveyb_retrieval.indexes.types import check_ids
-from aveyb_retrieval.wording import no_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

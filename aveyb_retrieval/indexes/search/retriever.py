@@ -25,7 +25,7 @@ from aveyb_retrieval.indexes.search.search import PassageSearch
 from aveyb_retrieval.indexes.search.several import MOST, SeveralEngine
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.store.dataset import check_fork
-from aveyb_retrieval.indexes.store.objects import is_stored
+from aveyb_retrieval.indexes.store.manifest import is_stored
 from aveyb_retrieval.indexes.store.place import open_directory
 from aveyb_retrieval.indexes.types import EmbedderLike, check_fingerprint
 

@@ -29,9 +29,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.lib.stride_tricks import sliding_window_view
 
-from aveyb_retrieval.errors import AveyBError, IndexFormatError
+from aveyb_retrieval.errors import AveyBError, IndexFormatError, first_line
 from aveyb_retrieval.indexes.store.vocabulary import Vocabulary, WordSet
-from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

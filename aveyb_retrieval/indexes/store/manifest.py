@@ -38,7 +38,6 @@ from aveyb_retrieval import files
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, IndexLockedError
 from aveyb_retrieval.files import FileInfo  # noqa: TC001  # msgspec reads it
 from aveyb_retrieval.indexes.encoding import Encoding  # noqa: TC001  # msgspec reads it
-from aveyb_retrieval.indexes.store.objects import SCHEMES
 from aveyb_retrieval.indexes.types import END
 
 if TYPE_CHECKING:
@@ -51,6 +50,14 @@ REJECTED = "rejected"
 VERSIONS = "versions"
 _VERSION = re.compile(r"v(\d{6,})-([0-9a-f]{8})")
 _OLD = re.compile(r"v\d{6,}")
+
+
+SCHEMES = ("s3", "gs", "az")  # of addresses in object stores
+
+
+def is_stored(path: object) -> bool:
+    """Whether a name is the address of an index in an object store."""
+    return isinstance(path, str) and path.partition("://")[0] in SCHEMES and "://" in path
 
 
 class IndexDirectory:

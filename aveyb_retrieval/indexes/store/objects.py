@@ -21,9 +21,8 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from aveyb_retrieval.errors import AveyBError, ConfigError, EngineError, IndexFormatError, extra_for
+from aveyb_retrieval.errors import AveyBError, ConfigError, EngineError, IndexFormatError, extra_for, first_line
 from aveyb_retrieval.files import FileInfo
-from aveyb_retrieval.wording import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SCHEMES = ("s3", "gs", "az")
 _THREADS = 8  # requests at once
 _PIECE = 16 << 20  # bytes of one request that reads
 _MULTIPART = 16 << 20  # a larger file is sent in parts; its name is nobody else's
@@ -50,11 +48,6 @@ class Found:
 
     data: bytes
     mark: Mapping[str, str]
-
-
-def is_stored(path: object) -> bool:
-    """Whether a name is the address of an index in an object store."""
-    return isinstance(path, str) and path.partition("://")[0] in SCHEMES and "://" in path
 
 
 class ObjectStore:

@@ -38,6 +38,7 @@ from aveyb_retrieval.indexes.store.manifest import (
     file_problems,
     hold_version,
     is_read,
+    is_stored,
     locked,
     number_of,
     parse_pointer,
@@ -45,7 +46,7 @@ from aveyb_retrieval.indexes.store.manifest import (
     version_name,
     writer_lock,
 )
-from aveyb_retrieval.indexes.store.objects import ObjectStore, is_stored
+from aveyb_retrieval.indexes.store.objects import ObjectStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
