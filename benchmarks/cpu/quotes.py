@@ -68,9 +68,11 @@ def changed(sentence: str, kind: str, rng: random.Random) -> str | None:
     return " ".join(words)
 
 
-def cases(corpus: list[tuple[str, str]], other: list[tuple[str, str]], count: int) -> Iterator[tuple[str, str, str]]:
+def cases(
+    corpus: list[tuple[str, str]], other: list[tuple[str, str]], count: int, seed: int
+) -> Iterator[tuple[str, str, str]]:
     """Yield kind, quotation and the id of its document ("" where no document has it)."""
-    rng = random.Random(0)
+    rng = random.Random(seed)
     whole = " ".join(" ".join(text.split()) for _, text in corpus).casefold()
     own, others = ([(n, s) for n, text in texts for s in _SENTENCE.findall(text)] for texts in (corpus, other))
     pools = {}
@@ -94,7 +96,7 @@ def cases(corpus: list[tuple[str, str]], other: list[tuple[str, str]], count: in
             del pools[kind]  # the corpus has no more of them
 
 
-def measure(folder: Path, other: list[tuple[str, str]], documents: int, count: int) -> dict[str, Any]:
+def measure(folder: Path, other: list[tuple[str, str]], documents: int, count: int, seed: int) -> dict[str, Any]:
     """Check generated quotations over one corpus; returns verdicts by kind and milliseconds of processor time each."""
     corpus = texts_of(folder, documents)
     with tempfile.TemporaryDirectory() as top:
@@ -105,7 +107,7 @@ def measure(folder: Path, other: list[tuple[str, str]], documents: int, count: i
             told: Counter[tuple[str, str]] = Counter()
             wrong: list[tuple[str, str, str]] = []
             seconds = 0.0
-            for kind, quote, name in cases(corpus, other, count):
+            for kind, quote, name in cases(corpus, other, count, seed):
                 hits = [hit for each, hit in everything.items() if (each == name) != (kind == "moved")][:1]
                 given = hits if hits and kind in ("true", "moved") else None
                 started = time.process_time()
@@ -134,13 +136,14 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path, help="BEIR folders, at least two")
     parser.add_argument("--documents", type=int, default=40)
     parser.add_argument("--quotations", type=int, default=500, help="of each corpus")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     if len(args.folders) < 2:
         parser.error("give at least two folders: invented quotations are sentences of another one")
     rows = []
     for folder, other in zip(args.folders, [*args.folders[1:], args.folders[0]], strict=True):
-        row = measure(folder, texts_of(other, args.documents), args.documents, args.quotations)
+        row = measure(folder, texts_of(other, args.documents), args.documents, args.quotations, args.seed)
         rows.append(row)
         sys.stdout.write(f"{row['corpus']}: {row['right']} of {row['quotations']} right, {row['ms']:.1f} ms each\n")
         for kind, found in row["verdicts"].items():

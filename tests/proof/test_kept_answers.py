@@ -136,6 +136,28 @@ class TestFromAnIndex:
         assert (refused.exit_code, "holds no question" in refused.stderr) == (2, True)
 
 
+class TestBadAnswers:
+    @pytest.mark.parametrize(
+        ("data", "said"),
+        [(b"a" * ((10 << 20) + 1), "more than 10 MiB"), (b"It says \xff", "byte 8 is not UTF-8")],
+        ids=["too large", "no text"],
+    )
+    def test_an_answer_that_cannot_be_checked_is_a_line(self, folder: Path, data: bytes, said: str) -> None:
+        (folder.parent / "a.md").write_bytes(data)
+        done = CliRunner().invoke(main, ["check", str(folder.parent / "i"), str(folder.parent / "a.md")])
+        assert (done.exit_code, said in done.stderr, len(done.stderr.splitlines())) == (2, True, 1)
+
+    def test_a_thousand_quotations_are_all_checked(self, folder: Path) -> None:
+        said = "\u201cthree months\u2019 notice in writing\u201d, \u201csix months\u2019 notice in writing\u201d. "
+        with Retriever.load(folder.parent / "i") as retriever:
+            checks = retriever.check_quotes(500 * said)
+        assert [check.verdict for check in checks] == 500 * ["found", "altered"]
+
+    def test_marks_that_do_not_match_end(self, folder: Path) -> None:
+        with Retriever.load(folder.parent / "i") as retriever:
+            assert retriever.check_quotes("\u00abinlet \u300cvalve \u2039before " * 300) == []
+
+
 class TestAlerts:
     def saved(self, folder: Path) -> Path:
         root = folder.parent / "i"
