@@ -79,7 +79,7 @@ def test_a_file_of_many_pages(tmp_path: Path) -> None:
     assert len(mapped.starts) > 1
     wanted = np.random.default_rng(1).permutation(len(rows))[:5000]
     out = np.empty((5000, 300), np.float32)
-    mapped.read(wanted, out, np.arange(5000))
+    mapped.read_vectors(wanted, out, np.arange(5000))
     assert np.array_equal(out, rows[wanted])
 
 
@@ -123,7 +123,7 @@ def test_texts_of_every_size(texts: list[str], tmp_path: Path) -> None:
     (file,) = made.get_fragments()[0].metadata.files
     mapped = MappedTexts.open(tmp_path / "x" / "data" / file.path, WORDS)
     wanted = np.random.default_rng(1).permutation(len(texts))
-    assert mapped.read(wanted) == [texts[row].encode() for row in wanted.tolist()]
+    assert mapped.read_texts(wanted) == [texts[row].encode() for row in wanted.tolist()]
 
 
 @pytest.mark.parametrize(
