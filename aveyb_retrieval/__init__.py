@@ -23,6 +23,7 @@ _ERRORS = [
 _HOME = {
     "Batch": "indexes.changes.update",
     "Box": "documents.readers.originals",
+    "CopyReport": "indexes.changes.copy",
     "Document": "indexes.search.reading",
     "Embedder": "encoder.embedders.embedder",
     "EncodedDocument": "encoder.embedders.embedder",

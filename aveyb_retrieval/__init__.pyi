@@ -51,3 +51,4 @@ from aveyb_retrieval.indexes.search.reading import hits_to_prompt as hits_to_pro
 from aveyb_retrieval.indexes.search.retriever import Retriever as Retriever
 
 __version__: str
+from aveyb_retrieval.indexes.changes.copy import CopyReport as CopyReport

@@ -22,6 +22,7 @@ PUBLIC = [
     "AveyBModel",
     "Batch",
     "Box",
+    "CopyReport",
     "Document",
     "Embedder",
     "EncodedDocument",

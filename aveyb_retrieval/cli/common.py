@@ -317,7 +317,7 @@ def cache_options(command: Any, number: int = 3) -> Any:
             name,
             envvar=f"AVEYB_INDEX_{name[2:].upper().replace('-', '_')}",
             metavar=metavar,
-            type=str if metavar == "DIR" else click.IntRange(min=0),
+            type=str if metavar == "DIR" else click.IntRange(0, 1 << 60),
             expose_value=False,
             is_eager=True,
             callback=_to_environment,

@@ -334,7 +334,7 @@ def test_a_server_moves_to_the_index_of_another_model_without_a_failed_request(t
         (tmp_path / "link").symlink_to("new")
         (tmp_path / "link").replace(tmp_path / "a")
         build_index(make_documents(10), tmp_path / "b", model=second, overwrite=True)
-        wait_for(lambda: client.get("/info").json()["model_id"] == "fake-b")
+        wait_for(lambda: client.get("/indexes").json()["model"] == "fake-b")
         stop.set()
         asking.join()
         assert set(statuses) == {200}

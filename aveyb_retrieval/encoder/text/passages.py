@@ -52,11 +52,12 @@ _BLANK = np.array([chr(code).isspace() for code in range(0x3002)])
 class PassageSize:
     """How long passages are.
 
-    tokens: at most so many tokens in a passage (16 to 8,192), most have between half and all of it.
-    overlap (`passage_overlap` of `build_index`): a passage begins with the last whole sentences of the one before, up
-        to so many tokens (with its last lines or words where a sentence is longer); at most half of `tokens`.
-    late: encode passages within their document (True), or one by one (False); None: as the model usually does.
-    titled: read the title again at the head of every split (`repeat_title`); None: where the model has splits.
+    Attributes:
+        tokens: At most so many tokens in a passage (16 to 8,192), most have between half and all of it.
+        overlap: A passage begins with the last whole sentences of the one before, up to so many tokens (with its last
+            lines or words where a sentence is longer); at most half of `tokens`. `passage_overlap` of `build_index`.
+        late: Encode passages within their document (True), or one by one (False); None: as the model usually does.
+        titled: Read the title again at the head of every split (`repeat_title`); None: where the model has splits.
 
     Raises:
         ConfigError: `tokens` or `overlap` is out of range.
