@@ -3,7 +3,8 @@
     python -m benchmarks.cpu.object_store TEXTS...        # some four minutes; --passages 10000 for a quick look
 
 TEXTS are `.jsonl.zst` files with a field `text`, cut into passages as `growth.py` does; vectors are given. The store is
-moto, a stand-in for S3 on this machine, behind a proxy that adds 20 ms to each request. Each reader and writer is a
+moto, a stand-in for S3 on this machine, behind a proxy that adds 20 ms to each request (and cuts ranges from what it
+keeps of the objects, as moto reads an object whole for each range of it). Each reader and writer is a
 process of its own.
 """
 
@@ -124,7 +125,7 @@ def costs(paths: list[Path], count: int, weather: Weather, folder: Path) -> dict
     build_index(documents(paths, count), here, model=model, storage_dtype="float16")
     out["build in a folder, s"] = round(time.perf_counter() - started, 1)
     out["MB"] = round(sum(path.stat().st_size for path in here.rglob("*") if path.is_file()) / 1e6, 1)
-    weather.delay = DELAY
+    weather.delay, weather.keeps = DELAY, True
     out["copy"] = counted(weather, lambda: copy_index(here, WHERE))
     out["copy again"] = counted(weather, lambda: copy_index(here, WHERE))
     for name, whole in (("whole", 1 << 40), ("in parts", 0)):
@@ -155,7 +156,7 @@ def costs(paths: list[Path], count: int, weather: Weather, folder: Path) -> dict
     out["first upsert on a machine"] = counted(weather, lambda: upsert_documents([row], WHERE, model=model))
     row["text"] += " More."
     out["upsert"] = counted(weather, lambda: upsert_documents([row], WHERE, model=model))
-    weather.delay = 0.0
+    weather.delay, weather.keeps = 0.0, False
     return out
 
 

@@ -7,6 +7,7 @@ import http.client
 import http.server
 import logging
 import random
+import re
 import socketserver
 import threading
 import time
@@ -29,6 +30,7 @@ class Weather:
         forgets: Whether lists are empty.
         ignores: Whether conditions of writes are taken away.
         hook: Called with the number of each request since it was set.
+        keeps: Whether ranges are cut from objects that are kept here: moto reads an object whole for each range of it.
         requests, bytes: How many there were, with bodies of so many bytes in both directions.
         log: Their methods and paths.
     """
@@ -38,10 +40,12 @@ class Weather:
     cuts: float = 0.0
     forgets: bool = False
     ignores: bool = False
+    keeps: bool = False
     hook: Callable[[int], None] | None = None
     requests: int = 0
     bytes: int = 0
     log: list[str] = field(default_factory=list)
+    kept: dict[str, bytes] = field(default_factory=dict)
     random: random.Random = field(default_factory=lambda: random.Random(0))
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -75,6 +79,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if dice[0] < weather.fails:
             self._answer(503, [], b"")
             return
+        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range") or "") if weather.keeps else None
+        if asked is not None:
+            self._give_range(int(asked[1]), int(asked[2]) + 1)
+            return
         dropped = {"transfer-encoding", "connection", "content-length", "host"}
         dropped |= {"if-match", "if-none-match"} if weather.ignores and self.command == "PUT" else set()
         headers = {name: value for name, value in self.headers.items() if name.lower() not in dropped}
@@ -104,6 +112,23 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(data[: len(data) // 2] if cut else data)
         if cut:
             self.close_connection = True
+
+    def _give_range(self, start: int, stop: int) -> None:
+        with self.weather.lock:
+            if self.path not in self.weather.kept:
+                connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+                with contextlib.closing(connection):
+                    headers = {
+                        name: value for name, value in self.headers.items() if name.lower() not in ("range", "host")
+                    }
+                    connection.request("GET", self.path, headers=headers)
+                    self.weather.kept[self.path] = connection.getresponse().read()
+            kept = self.weather.kept[self.path]
+            data = kept[start:stop]
+            self.weather.bytes += len(data)
+        about = {"Content-Range": f"bytes {start}-{start + len(data) - 1}/{len(kept)}", "ETag": '"kept"'}
+        about["Last-Modified"] = "Fri, 27 Nov 2026 00:00:00 GMT"
+        self._answer(206, list(about.items()), data)
 
     def _body(self) -> bytes:
         if "chunked" not in (self.headers.get("Transfer-Encoding") or ""):
