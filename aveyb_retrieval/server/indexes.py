@@ -298,7 +298,7 @@ class Indexes:
         """
         if self._load is None or self.model is None:
             return False
-        paths = {name: Path(each.path) for name, each in self.retrievers.items()}
+        paths = {name: each.path for name, each in self.retrievers.items()}
         made = {name: found for name, path in paths.items() if (found := read_manifest(path).encoding).model}
         if {each.fingerprint for each in made.values()} & {self.model.fingerprint} or not made:
             return False

@@ -20,6 +20,7 @@ from aveyb_retrieval.indexes.store import lease, objects, place
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest
 from aveyb_retrieval.indexes.store.objects import ObjectStore
 from aveyb_retrieval.indexes.store.place import read_manifest
+from aveyb_retrieval.server.indexes import Indexes
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 from tests.indexes.store_server import SECRET, Weather, store_server
@@ -447,3 +448,15 @@ def test_errors_of_a_store_are_told_in_a_line(answer: str, line: str, where: str
     error = ObjectStore.at(where)._error("current", OSError(f"Error - Server returned non-2xx status code: {answer}\n"))
     assert line in str(error)
     assert "\n" not in str(error)
+
+
+def test_a_server_follows_a_stored_index(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aveyb_retrieval.server.indexes.load_recorded", lambda *places, **options: MODEL)
+    build(where, 3)
+    served = Indexes.open({"there": where})
+    assert served.model is not None
+    upsert(where, "new")
+    served.follow()
+    assert served.failures == {}
+    assert served.retrievers["there"].get(["new"])[0].id == "new"
+    served.close()
