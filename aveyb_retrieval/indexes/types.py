@@ -210,6 +210,9 @@ def unit_rows(rows: npt.NDArray[np.floating]) -> FloatArray:
     return scaled / np.where(largest == 0, 1, np.linalg.norm(scaled, axis=1, keepdims=True))
 
 
+_MANY_ROWS, _FEW_PRODUCTS = 8, 1 << 16  # from where on BLAS is worth its threads
+
+
 def products(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Inner products `[n, m]` of rows `[n, d]` with others `[m, d]`.
 
@@ -235,7 +238,6 @@ def token_width(model: EmbedderLike) -> int:
 
 
 PASSAGE_BITS = 20
-_MANY_ROWS, _FEW_PRODUCTS = 8, 1 << 16  # from where on BLAS is worth its threads
 MAX_PASSAGES = 1 << PASSAGE_BITS
 END = 1 << 42  # above the number of any document
 

@@ -119,7 +119,7 @@ class Snapshot:
             IndexFormatError: there is no index, or it is damaged.
         """
         index_dir = root if isinstance(root, IndexDirectory) else open_directory(root)
-        if type(index_dir) is IndexDirectory and (real := index_dir.root.resolve()) != index_dir.root.absolute():
+        if index_dir.place == index_dir.root and (real := index_dir.root.resolve()) != index_dir.root.absolute():
             index_dir = IndexDirectory(real)  # a version stays whole where a link is turned to another index
         options: Any = {"mapped": mapped, "full_check": full_check, "device": device, "before": before}
         while True:

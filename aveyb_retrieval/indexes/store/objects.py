@@ -35,6 +35,7 @@ _PIECE = 16 << 20  # bytes of one request that reads
 _MULTIPART = 16 << 20  # a larger file is sent in parts; its name is nobody else's
 _TRIES = 3  # where an answer ends early, or an object holds other bytes than its hash says
 _HASH = "sha256"
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")  # codes of S3 and of Azure
 _RETRIES: Any = {  # of a request that the store could not serve just now
     "max_retries": 8,
     "retry_timeout": timedelta(seconds=15),
@@ -99,10 +100,8 @@ class ObjectStore:
             except self._obstore.exceptions.NotModifiedError:
                 return known
             except FileNotFoundError as error:
-                if "NoSuchBucket" in str(error) or "ContainerNotFound" in str(error):
-                    raise EngineError(
-                        f"{self.name}: there is no such bucket; make it first, or mend the name"
-                    ) from None
+                if any(code in str(error) for code in _NO_BUCKET):
+                    raise self._no_bucket() from None
                 return None
 
         return self._tried(name, read)
@@ -276,13 +275,16 @@ class ObjectStore:
                 raise
             raise self._error(name, error) from error
 
+    def _no_bucket(self) -> EngineError:
+        return EngineError(f"{self.name}: there is no such bucket; make it first, or mend the name")
+
     def _error(self, name: str, error: Exception) -> EngineError:
         said = str(error)
         code = re.search(r"<Code>(\w+)</Code>", said)
         status = re.search(r"status code: (\d{3} [A-Za-z ]+)", said)
         where = f"{self.name}/{name}" if name else self.name
-        if code is not None and code[1] in ("NoSuchBucket", "ContainerNotFound"):
-            return EngineError(f"{self.name}: there is no such bucket; make it first, or mend the name")
+        if code is not None and code[1] in _NO_BUCKET:
+            return self._no_bucket()
         if (status and status[1][:3] in ("401", "403")) or "credential" in said.lower():
             why = code[1] if code else status[1] if status else "no credentials were found"
             return EngineError(

@@ -121,16 +121,21 @@ WRITING = "writing"
 
 
 def _remove_idle(copy: Path) -> bool:
-    """Delete a copy that nobody reads or writes and that holds no unfinished change; return whether that was done."""
+    """As `_remove_copy`, holding the lock of the copy; False where that cannot be had, or the disk fails."""
     try:
         with locked(copy / "lock" if copy.name == WRITING else copy.parent / "lock", 0):
-            index_dir = IndexDirectory(copy)
-            if index_dir.journal.exists() or any(is_read(index_dir.manifest(name)) for name in index_dir.versions()):
-                return False
-            files.remove_tree(copy)
-            return True
+            return _remove_copy(copy)
     except (OSError, IndexLockedError):
         return False
+
+
+def _remove_copy(copy: Path) -> bool:
+    """Delete a copy that nobody reads and that holds no unfinished change; return whether that was done."""
+    index_dir = IndexDirectory(copy)
+    if index_dir.journal.exists() or any(is_read(index_dir.manifest(name)) for name in index_dir.versions()):
+        return False
+    files.remove_tree(copy)
+    return True
 
 
 @contextmanager
@@ -282,13 +287,6 @@ def _kept_here(manifest: Manifest) -> Iterator[tuple[str, FileInfo]]:
             or name.endswith("_tokens.lance")
         ):
             yield name, info
-
-
-def _remove_copy(copy: Path) -> None:
-    """Delete the copy of another build that was at this place, unless somebody reads it."""
-    index_dir = IndexDirectory(copy)
-    if not any(is_read(index_dir.manifest(name)) for name in index_dir.versions()):
-        files.remove_tree(copy)
 
 
 def read_stored(store: ObjectStore, name: str, path: Path) -> Manifest:
