@@ -257,7 +257,9 @@ def write_run(path: str | Path, run: Run, tag: str = "aveyb") -> None:
         for query, documents in run.items()
         for position, doc in enumerate(rank(documents), start=1)
     ]
-    write_atomic(path, "".join(lines).encode())
+    text = "".join(lines)
+    # readers take a mark of UTF-8 at the beginning off: an id that begins with that character needs one before it
+    write_atomic(path, text.encode("utf-8-sig" if text.startswith("\ufeff") else "utf-8"))
 
 
 _BLANK = re.compile(r"[ \v\f]")

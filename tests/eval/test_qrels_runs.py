@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aveyb_retrieval.errors import InputError
@@ -114,6 +114,8 @@ runs = st.dictionaries(
 
 
 @given(runs)
+@example({"\ufeff": {"a": 1.0}})
+@example({"\ufeffq 1": {"\ufeff": 1.0}})
 def test_a_written_run_reads_back_exactly(tmp_path_factory, run):
     path = tmp_path_factory.mktemp("runs") / "out.trec"
     write_run(path, run)
