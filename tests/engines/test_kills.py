@@ -27,6 +27,11 @@ import sys
 from aveyb_retrieval import publish_index
 from aveyb_retrieval.engines import publish
 
+if sys.argv[2].startswith("milvus:"):
+    import milvus_engine
+    from aveyb_retrieval.indexes.engine import register_engine
+
+    register_engine("milvus", milvus_engine.MilvusCollection)
 publish.BATCH_DOCUMENTS = int(sys.argv[4])
 publish_index(sys.argv[1], sys.argv[2], update=sys.argv[3] == "update",
     progress=lambda stage, done, total, tokens: print(stage, done, flush=True))
@@ -43,7 +48,7 @@ def one(stand: Stand) -> PublishedCollection:
 def killed(shards: Path, address: str, how: str) -> int:
     """Publish in a process that is killed on the way; returns how many documents it had acknowledged."""
     command = [sys.executable, "-c", WORK, str(shards), address, how, str(BATCH)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "examples")))}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(KILLED_AT // BATCH)]
