@@ -62,17 +62,10 @@ SIDES = {
 def read_pairs(
     paths: Iterable[str | Path], *, columns: Mapping[str, str] | None = None, rows: int | None = None
 ) -> Dataset:
-    """Read pairs or triplets from JSON Lines files.
-
-    Columns are `anchor`, `positive` and, where every line has one, `negative`.
+    """Read pairs or triplets from JSON Lines files; columns: `anchor`, `positive` and, where there is one, `negative`.
 
     A line names its sides as MS MARCO's sets do (`query`, `positive`, `negative`) or by one of the names in `SIDES`;
-    the first line of the first file decides.
-
-    Args:
-        paths: the files, read in this order.
-        columns: side -> its field, for sides that are called otherwise.
-        rows: read at most this many; None: all.
+    the first line of the first file decides. `columns` maps sides that are called otherwise to their fields.
 
     Raises:
         InputError: there are no lines; a side is missing, empty or not a string (file, line and field are named).
@@ -102,22 +95,13 @@ def read_pairs(
 
 
 def ranking_loss(
-    model: SentenceTransformer,
-    *,
-    micro_batch: int,
-    scale: float = 20.0,
-    dimensions: Sequence[int] = (),
+    model: SentenceTransformer, *, micro_batch: int, scale: float = 20.0, dimensions: Sequence[int] = ()
 ) -> nn.Module:
     """Build InfoNCE over the batch of all processes, with gradients cached in pieces (GradCache: Gao et al., 2021).
 
     Its labels are those of `duplicate_labels`: of the batch's texts, a row's negatives are then those that are no
-    positive of its question. Without labels all others are.
-
-    Args:
-        model: the student.
-        micro_batch: rows in a piece; limits memory, the gradients are those of the whole batch.
-        scale: factor of the cosines (one over the temperature).
-        dimensions: Matryoshka (Kusupati et al., 2022): the loss is the mean over vectors cut to each of these.
+    positive of its question. Without labels all others are. A piece has `micro_batch` rows, cosines are multiplied by
+    `scale`, and over Matryoshka `dimensions` (Kusupati et al., 2022) the loss is the mean of vectors cut to each.
 
     Raises:
         ConfigError: a dimension is larger than the model's.
@@ -141,10 +125,7 @@ class MaskedRankingLoss(CachedMultipleNegativesRankingLoss):
     ) -> torch.Tensor:
         """Return the mean loss of this process's rows, a float32 scalar; with `with_backward` gradients are made, too.
 
-        Args:
-            reps: for each column the pieces of its unit vectors, float `[rows, D]`.
-            labels: as `duplicate_labels`; None: all other rows are negatives.
-            with_backward: call `backward` on each piece of the scores.
+        `reps` are for each column the pieces of its unit vectors, float `[rows, D]`; `labels` as `duplicate_labels`.
         """
         if labels is None:
             return super().calculate_loss(reps, labels, with_backward=with_backward)
@@ -171,10 +152,8 @@ class MaskedRankingLoss(CachedMultipleNegativesRankingLoss):
 def false_negatives(labels: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """Return where a candidate is a positive of a row's question, but not the row's own: bool `[R, B (columns - 1)]`.
 
-    Args:
-        labels: int64 `[B, columns]`, of the anchor, the positive and any negatives of each row of the batch; equal for
-            equal texts.
-        rows: int64 `[R]`, the rows that are asked for. Candidates are the positives of all rows, then their negatives.
+    Of `rows`, int64 `[R]`; `labels` are int64 `[B, columns]`, of the anchor, the positive and any negatives of each row
+    of the batch, equal for equal texts. Candidates are the positives of all rows, then their negatives.
     """
     candidates = labels[:, 1:].T.reshape(-1)
     same_question = labels[rows, :1] == labels[:, 0]  # [R, B]
@@ -300,12 +279,10 @@ def mine_negatives(
         pairs: rows with `anchor` and `positive`; all positives of the same anchor are its own. A column `negative` is
             ignored, so that triplets can be mined again with a better model.
         rules: None: the defaults.
-        model: model folder or name, or a loaded `Embedder`; None: the embedded default.
+        model: folder or name, or a loaded `Embedder`; None: the embedded default. It runs on `device`.
         corpus: more texts whose passages may be negatives; blank and repeated ones are left out, and so is a text equal
             to the anchor, from which nothing can be learned.
         mode: what proposes texts: "dense" (vectors), "lexical" (BM25) or "hybrid".
-        device: where the model runs and vectors are searched.
-        progress: called as the work goes on.
 
     Raises:
         ConfigError: a rule is out of range, or the mode unknown.
@@ -325,7 +302,7 @@ def mine_negatives(
     texts = list(dict.fromkeys([*pairs["positive"], *more]))
     number, keys = {text: i for i, text in enumerate(texts)}, [text_key(text) for text in texts]
     vectors = _encode(embedder, texts, progress)
-    anchors, found = list(own), {}
+    anchors, found = list(own), dict[str, list[str]]()
     with TemporaryDirectory(prefix="aveyb-mine-") as folder:
         documents = ({"_id": str(i), "text": text} for i, text in enumerate(texts))
         build_index(documents, folder, vectors=vectors, granularity="document", model=embedder, progress=progress)
@@ -338,8 +315,10 @@ def mine_negatives(
                     asked = text_key(anchor)
                     ids = (int(text) for text, _ in ranking)
                     ranked = [i for i in ids if keys[i] != asked and not _is_answer(keys[i], answers[asked])]
-                    marked = [number[text] for text in own[anchor]]
-                    found[anchor] = [texts[i] for i in _choose(ranked, marked, vectors, query, rules)]
+                    considered = ranked[rules.range_min : rules.range_max]
+                    limit = rules.limit(float((vectors[[number[text] for text in own[anchor]]] @ query).min()))
+                    near = zip(considered, (vectors[considered] @ query).tolist(), strict=True)
+                    found[anchor] = [texts[i] for i, cosine in near if cosine <= limit][: rules.negatives]
                 progress("anchors", len(found), len(anchors), 0)
     return _mined(own, found, len(texts), rules)
 
@@ -365,16 +344,6 @@ def _encode(embedder: EmbedderLike, texts: list[str], progress: Progress) -> Flo
         tokens += encoded.n_tokens
         progress("texts", i + 1, len(texts), tokens)
     return vectors
-
-
-def _choose(
-    ranked: list[int], positives: list[int], vectors: FloatArray, query: FloatArray, rules: MiningRules
-) -> list[int]:
-    """Choose the negatives among texts in their order, none of them an answer, for the query `[d]` of an anchor."""
-    considered = ranked[rules.range_min : rules.range_max]
-    limit = rules.limit(float((vectors[positives] @ query).min()))
-    near = vectors[considered] @ query
-    return [i for i, cosine in zip(considered, near.tolist(), strict=True) if cosine <= limit][: rules.negatives]
 
 
 def _mined(own: dict[str, list[str]], found: dict[str, list[str]], texts: int, rules: MiningRules) -> Mined:

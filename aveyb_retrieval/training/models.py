@@ -40,21 +40,11 @@ def open_vocabulary(name: str) -> Tokenizer:
 
 
 def starting_model(
-    model: str | None,
-    preset: str,
-    tokenizer: Tokenizer,
-    *,
-    seed: int,
-    fields: Mapping[str, Any] | None = None,
+    model: str | None, preset: str, tokenizer: Tokenizer, *, seed: int, fields: Mapping[str, Any]
 ) -> AveyBForMaskedLM:
     """Load a saved model in float32, or make a new one of a preset with an embedding for each id of the vocabulary.
 
-    Args:
-        model: a folder or a hub name; None: make a new one.
-        preset: what makes a new one's configuration.
-        tokenizer: the vocabulary.
-        seed: of a new model's parameters.
-        fields: of a new model's configuration, in place of the preset's.
+    `fields` of a new one's configuration replace the preset's; `seed` decides its parameters.
 
     Raises:
         ConfigError: unknown preset or field, or fields for a saved model.
@@ -64,12 +54,12 @@ def starting_model(
         if preset not in PRESETS:
             raise ConfigError(f"preset is {preset!r}; choose one of {', '.join(PRESETS)}")
         defaults = PRESETS[preset]()
-        if "vocab_size" in (fields or {}):
+        if "vocab_size" in fields:
             raise ConfigError(f"vocab_size is the vocabulary's, {tokenizer.vocab_size:,}: give another vocabulary")
-        if unknown := [name for name in fields or {} if name not in type(defaults).__annotations__]:
+        if unknown := [name for name in fields if name not in type(defaults).__annotations__]:
             raise ConfigError(f"{unknown[0]!r} is not a field of {type(defaults).__name__}")
         torch.manual_seed(seed)
-        return AveyBForMaskedLM(PRESETS[preset](**{**(fields or {}), "vocab_size": tokenizer.vocab_size}))
+        return AveyBForMaskedLM(PRESETS[preset](**fields, vocab_size=tokenizer.vocab_size))
     if fields:
         raise ConfigError(f"{model} has its own configuration; {', '.join(fields)} can be set for a new model only")
     loaded: AveyBForMaskedLM = AveyBForMaskedLM.from_pretrained(model, dtype=torch.float32)
@@ -80,12 +70,9 @@ def starting_model(
 def sentence_model(
     model: str | Path | None, work: Path, prompts: dict[str, str]
 ) -> tuple[SentenceTransformer, Tokenizer]:
-    """Open a folder with an Avey-B encoder as a float32 sentence-transformers model; return it and its tokenizer.
+    """Open an Avey-B encoder as a float32 sentence-transformers model, written to `work`; return its tokenizer as well.
 
-    Args:
-        model: such a folder (a plain encoder gets mean pooling), or a hub name; None: the embedded model.
-        work: where its sentence-transformers form is written.
-        prompts: "query" and "document" texts that replace the folder's own.
+    A plain encoder gets mean pooling; `prompts` replace the model's own.
 
     Raises:
         ModelError: the folder is not a model folder, or its model is more than an encoder and a mean of its outputs.

@@ -43,26 +43,11 @@ _ORDER, _MASK = 0, 1  # two independent streams of random numbers
 
 
 def pack_texts(
-    texts: Iterable[str],
-    tokenizer: Tokenizer,
-    train: Path,
-    held_out: Path,
-    *,
-    separator: int,
-    every: int = 100,
+    texts: Iterable[str], tokenizer: Tokenizer, train: Path, held_out: Path, *, separator: int, every: int = 100
 ) -> tuple[int, int]:
-    """Tokenize `texts` into two int32 files; `train` appears last, when both are complete.
+    """Tokenize documents, closed by `separator`, into two int32 files; `train` appears last, when both are complete.
 
-    Args:
-        texts: documents.
-        tokenizer: gives their ids.
-        train: file of the training documents.
-        held_out: file of the others.
-        separator: the token that closes a document.
-        every: every `every`-th document is held out (0: none).
-
-    Returns:
-        Numbers of tokens written to each.
+    Every `every`-th document is held out (0: none). Returns the numbers of tokens written to each.
     """
     sizes = [0, 0]
     with atomic_writer(train) as kept, atomic_writer(held_out) as aside:  # left in reverse: `train` is renamed last
@@ -81,11 +66,7 @@ class MaskedSequences(Dataset[dict[str, torch.Tensor]]):
     `round(mask_rate * length)` tokens are masked, all by [MASK] (the paper's recipe), so every sequence weighs as much.
 
     Args:
-        file: what `pack_texts` wrote.
-        length: N, tokens in a sequence; the remainder at the end of the file is not used.
-        mask_id: the [MASK] token.
-        mask_rate: share of the tokens that is masked.
-        seed: decides the order and the masks.
+        file: what `pack_texts` wrote; a remainder of less than `length` tokens is not used.
         samples: length of the run; None: once through the file, in order.
 
     Raises:
@@ -161,6 +142,8 @@ def pretrain(
 ) -> dict[str, float]:
     """Train a model to predict masked tokens, and save it in the run folder.
 
+    A resumed run equals one that was never stopped.
+
     Args:
         model: takes `input_ids` and `labels` of masked tokens.
         tokenizer: of the model.
@@ -168,8 +151,8 @@ def pretrain(
         folder: the run folder (see `run_folder.py`).
         data: fingerprints of what `texts` came from.
         settings: of the run.
-        resume: continue from the newest checkpoint; the run then equals one that was never stopped.
-        device: "cpu" keeps the run off an accelerator; None: the trainer chooses.
+        resume: continue from the newest checkpoint.
+        device: "cpu" keeps the run off an accelerator.
 
     Returns:
         Held-out `loss` (nats) and `accuracy` over the labels; empty where fewer tokens than one sequence were held
@@ -179,7 +162,10 @@ def pretrain(
         ConfigError: settings are out of range, the memory is not enough, or the run folder holds another run.
         InputError: too little text, a loss that is not a number, or a resume that does not fit.
     """
-    _check(model, tokenizer, settings)
+    rows = int(model.config.vocab_size)
+    if tokenizer.vocab_size > rows:
+        raise ConfigError(f"the tokenizer has {tokenizer.vocab_size} ids, the model {rows} embeddings; give it as many")
+    settings.check()
     arguments = _arguments(folder, settings, device)
     _check_memory(model, settings, arguments.device)
     with arguments.main_process_first(local=False, desc="packing the text"):
@@ -197,7 +183,7 @@ def pretrain(
             f"{held_out_file} holds less than one sequence of {settings.length} tokens, evaluate_every is "
             f"{settings.evaluate_every}: hold out more documents (held_out_every {settings.held_out_every}), or give 0"
         )
-    callback = RunCallback(run, units_per_step=settings.batch_size * settings.length)
+    callback = RunCallback(run, settings.batch_size * settings.length, "tokens")
     trainer = _Trainer(
         model=model,
         args=arguments,
@@ -300,16 +286,10 @@ def _check_memory(model: PreTrainedModel, settings: MLMSettings, device: torch.d
     ids = torch.zeros((1, settings.length), dtype=torch.long, device=model.device)
     labels = torch.full_like(ids, IGNORED_LABEL)
     labels[:, :: max(1, round(1 / settings.mask_rate))] = 0
+    what = f"{settings.micro_batch} sequences of {settings.length} tokens are read at once"
+    remedy = "micro_batch or length, or give gradient_checkpointing"
     tokens = settings.micro_batch * settings.length
-    check_memory(
-        model,
-        lambda: model(input_ids=ids, labels=labels),
-        settings.length,
-        tokens,
-        device,
-        f"{settings.micro_batch} sequences of {settings.length} tokens are read at once",
-        "micro_batch or length, or give gradient_checkpointing",
-    )
+    check_memory(model, lambda: model(input_ids=ids, labels=labels), settings.length, tokens, device, what, remedy)
 
 
 def _shape(model: PreTrainedModel) -> dict[str, Any]:
@@ -324,10 +304,3 @@ def _vocabulary(tokenizer: Tokenizer) -> str:
     with TemporaryDirectory() as folder:
         tokenizer.save(folder)
         return fingerprint(Path(folder), tokenizer.files, {})
-
-
-def _check(model: PreTrainedModel, tokenizer: Tokenizer, settings: MLMSettings) -> None:
-    rows = int(model.config.vocab_size)
-    if tokenizer.vocab_size > rows:
-        raise ConfigError(f"the tokenizer has {tokenizer.vocab_size} ids, the model {rows} embeddings; give it as many")
-    settings.check()

@@ -16,6 +16,7 @@ import platform
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -23,7 +24,7 @@ import torch
 import transformers
 from safetensors import safe_open
 from tqdm import tqdm
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_utils import get_last_checkpoint
 
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError, extra_for
@@ -38,13 +39,9 @@ BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} steps{postfix} [{elapsed}<{
 
 
 class StepDisplay:
-    """Steps, loss, speed and the time left.
+    """Steps, loss, speed in `unit` and the time left: a bar on a terminal, else lines; by default on stderr.
 
-    Args:
-        total: steps of the whole run.
-        first: steps done by the run that is resumed; they do not count for the time left.
-        unit: what the speed counts, such as "tokens".
-        out: where to write; None: stderr.
+    The `first` steps of `total`, done by the run that is resumed, do not count for the time left.
     """
 
     def __init__(self, total: int, first: int, unit: str, *, out: TextIO | None = None) -> None:
@@ -80,13 +77,13 @@ _MAY_CHANGE = {"save_every", "log_every", "keep", "micro_batch"}  # may differ o
 
 
 class RunFolder:
-    """A new run folder, or an old one to continue in.
+    """A new run folder, or an old one to continue in from its newest checkpoint, with the same settings and data.
 
     Args:
         path: the folder.
         settings: everything that decides the result, as JSON values.
         data: name -> fingerprint of each input.
-        resume: continue from the newest checkpoint; the settings and the data must be the same.
+        resume: continue.
         main: whether this process writes to the folder (of several, the one of rank 0).
 
     Raises:
@@ -98,7 +95,9 @@ class RunFolder:
         self, path: str | Path, settings: dict[str, Any], data: dict[str, Any], *, resume: bool, main: bool = True
     ) -> None:
         self.path, self.main = Path(path), main
-        record = {"settings": settings, "data": data, "versions": _versions()}
+        self.checkpoints, self.model = self.path / CHECKPOINTS, self.path / MODEL
+        versions = {"python": platform.python_version(), "torch": torch.__version__}
+        record = {"settings": settings, "data": data, "versions": versions | {"transformers": transformers.__version__}}
         file = self.path / SETTINGS
         self.checkpoint = last_checkpoint(self.checkpoints) if resume else None
         if resume:
@@ -115,16 +114,6 @@ class RunFolder:
                 )
             self.path.mkdir(parents=True, exist_ok=True)
             write_atomic(file, (json.dumps(record, indent=2, sort_keys=True) + "\n").encode())
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of the trainer's checkpoints."""
-        return self.path / CHECKPOINTS
-
-    @property
-    def model(self) -> Path:
-        """Folder of the trained model."""
-        return self.path / MODEL
 
     def drop_metrics_after(self, step: int) -> None:
         """Drop the metrics that a resumed run will measure again; the file exists afterwards. Main process only."""
@@ -164,15 +153,9 @@ class RunFolder:
 
 
 class RunCallback(TrainerCallback):
-    """Writes metrics.jsonl, shows the steps, saves on Ctrl-C; `release` it when the run has ended.
+    """Writes metrics.jsonl, shows the steps and their speed in units, saves on Ctrl-C; `release` it at the end."""
 
-    Args:
-        run: the folder.
-        units_per_step: tokens (or rows) in one step, for the speed.
-        unit: their name.
-    """
-
-    def __init__(self, run: RunFolder, *, units_per_step: float = 0, unit: str = "tokens") -> None:
+    def __init__(self, run: RunFolder, units_per_step: float, unit: str) -> None:
         self.run = run
         self.units_per_step, self.unit = units_per_step, unit
         self.interrupted = False
@@ -181,9 +164,7 @@ class RunCallback(TrainerCallback):
         self._previous_handler: Any = None
         self._display: StepDisplay | None = None
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: object, state: TrainerState, control: object, **kwargs: Any) -> None:
         """Start the clock and take over Ctrl-C; in a resumed run, drop the metrics after its checkpoint."""
         self._started, self._first_step = time.perf_counter(), state.global_step
         try:
@@ -195,12 +176,7 @@ class RunCallback(TrainerCallback):
             self._display = StepDisplay(state.max_steps, state.global_step, self.unit)
 
     def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **kwargs: Any,
+        self, args: object, state: TrainerState, control: object, logs: dict[str, Any] | None = None, **kwargs: Any
     ) -> None:
         """Append one line to metrics.jsonl."""
         if not state.is_world_process_zero or not logs:
@@ -208,16 +184,13 @@ class RunCallback(TrainerCallback):
         seconds = time.perf_counter() - self._started
         line: dict[str, Any] = {"step": state.global_step, "seconds": round(seconds, 2)}
         line |= {name: float(value) for name, value in logs.items() if _is_number(value)}
-        done = state.global_step - self._first_step
-        if self.units_per_step and done:
+        if done := state.global_step - self._first_step:
             line[f"{self.unit}_per_second"] = round(done * self.units_per_step / seconds, 1)
         self.run.log(line)
         if self._display is not None and "loss" in line:
             self._display.report(state.global_step, line["loss"], line.get(f"{self.unit}_per_second", 0.0))
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
+    def on_step_end(self, args: object, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
         """Show one step more; after Ctrl-C: save, then stop."""
         if self._display is not None:
             self._display.advance(state.global_step)
@@ -276,37 +249,17 @@ def _foreign(checkpoint: str | Path, reason: str) -> ModelError:
     )
 
 
-def check_loss(loss: torch.Tensor, step: int, checkpoints: Path) -> None:
-    """Stop a run whose loss is not a number.
-
-    Raises:
-        InputError: names the step and the last good checkpoint.
-    """
-    if not torch.isfinite(loss):
-        raise InputError(
-            f"the loss of the batch at step {step} is {loss.item()}: stopped, nothing was overwritten; the last good "
-            f"checkpoint is {last_checkpoint(checkpoints) or 'none yet'}. A lower learning rate or a longer warm-up "
-            "usually helps"
-        )
-
-
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Read the lines of a metrics file; a last line cut by a crash is left out."""
     lines = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
+    with suppress(json.JSONDecodeError):
+        for line in path.read_text(encoding="utf-8").splitlines():
             lines.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
     return lines
 
 
 def draw_curves(metrics: list[dict[str, Any]], path: Path, title: str) -> None:
-    """Draw training and held-out loss over steps, as a PNG.
-
-    Raises:
-        OptionalDependencyError: matplotlib is not installed.
-    """
+    """Draw training and held-out loss over steps, as a PNG; matplotlib is optional."""
     with extra_for("drawing loss curves", "train"):
         from matplotlib.figure import Figure
     figure = Figure(figsize=(7, 4), layout="constrained")
@@ -329,10 +282,6 @@ def _is_number(value: Any) -> bool:
         return math.isfinite(float(value))
     except (TypeError, ValueError):
         return False
-
-
-def _versions() -> dict[str, str]:
-    return {"python": platform.python_version(), "torch": torch.__version__, "transformers": transformers.__version__}
 
 
 def _card(title: str, record: dict[str, Any], figures: dict[str, float]) -> str:

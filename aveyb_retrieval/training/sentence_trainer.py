@@ -60,12 +60,10 @@ def train_sentence_model(
         model: the student.
         sets: name -> rows; a batch comes from one set. Columns are read in order, `label` is the label.
         loss: takes the features of a row's columns and the labels; what it learns besides the model is saved, too.
-        folder: the run folder (see `run_folder.py`).
-        title: of the model card and the curves.
+        folder: the run folder (see `run_folder.py`); `title` stands on its card, `recorded` among its settings.
         data: fingerprints of the inputs.
         settings: of the run.
         tokenizer: saved with the model, which by itself saves only transformers' form of it.
-        recorded: further settings that decide the result, kept in the run folder.
         prompts: column -> text put before it.
         max_tokens: texts are cut at so many tokens while training; the saved model keeps its own limit. None: at that.
         rows_at_once: of a column, whose activations are held; None: the batch's.
@@ -79,7 +77,13 @@ def train_sentence_model(
         ConfigError: settings are out of range, the memory is not enough, or the run folder holds another run.
         InputError: less than one batch of data, a loss that is not a number, or a resume that does not fit.
     """
-    _check(sets, settings)
+    settings.check()
+    name, rows = min(sets.items(), key=lambda item: len(item[1]))
+    if len(rows) < settings.batch_size:
+        raise InputError(
+            f"set {name!r} has {len(rows)} rows, less than one batch of {settings.batch_size}: give more data or a "
+            "smaller batch"
+        )
     limit = model.max_seq_length
     if max_tokens is not None:
         model.max_seq_length = min(limit or max_tokens, max_tokens)
@@ -102,7 +106,7 @@ def train_sentence_model(
         run = RunFolder(folder, asdict(settings) | (recorded or {}), data, resume=resume, main=main)
     size = settings.batch_size // arguments.world_size
     _check_memory(model, sets, min(rows_at_once or size, size), arguments.device)
-    callback = RunCallback(run, units_per_step=settings.batch_size, unit="rows")
+    callback = RunCallback(run, settings.batch_size, "rows")
     trainer = _Trainer(
         model=model,
         args=arguments,
@@ -144,11 +148,7 @@ class LossParameters(TrainerCallback):
             save_file({name: p.detach().contiguous() for name, p in self.parameters.items()}, folder / self.file)
 
     def load(self, checkpoint: Path) -> None:
-        """Restore them.
-
-        Raises:
-            InputError: the checkpoint was made by another loss.
-        """
+        """Restore them; InputError: the checkpoint was made by another loss."""
         path = checkpoint / self.file
         saved = load_file(path) if path.is_file() else {}
         if {n: p.shape for n, p in saved.items()} != {n: p.shape for n, p in self.parameters.items()}:
@@ -185,15 +185,10 @@ def _check_memory(model: SentenceTransformer, sets: dict[str, Dataset], rows: in
     tokens = int(model.preprocess(longest)["attention_mask"].sum())
     sample = model.preprocess([" ".join(longest[:8])[:2000]])
     sample = {name: value.to(model.device) for name, value in sample.items() if isinstance(value, torch.Tensor)}
-    check_memory(
-        model,
-        lambda: model(dict(sample)),
-        int(sample["attention_mask"].sum()),
-        tokens,
-        device,
-        f"{rows} texts are read at once, and the longest have {tokens:,} tokens",
-        "max_tokens or micro_batch (in distillation batch_size)",
-    )
+    what = f"{rows} texts are read at once, and the longest have {tokens:,} tokens"
+    remedy = "max_tokens or micro_batch (in distillation batch_size)"
+    read = int(sample["attention_mask"].sum())
+    check_memory(model, lambda: model(dict(sample)), read, tokens, device, what, remedy)
 
 
 def _text_columns(rows: Dataset) -> list[str]:
@@ -202,13 +197,3 @@ def _text_columns(rows: Dataset) -> list[str]:
 
 class _Trainer(CheckedSteps, SentenceTransformerTrainer):
     pass
-
-
-def _check(sets: dict[str, Dataset], settings: RunSettings) -> None:
-    settings.check()
-    for name, rows in sets.items():
-        if len(rows) < settings.batch_size:
-            raise InputError(
-                f"set {name!r} has {len(rows)} rows, less than one batch of {settings.batch_size}: give more data or a "
-                "smaller batch"
-            )

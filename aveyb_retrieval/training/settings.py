@@ -56,17 +56,10 @@ def setting(
     most: float | None = None,
     below: float | None = None,
 ) -> Any:
-    """Declare a field that users may set, with its help text and, for numbers, its range.
+    """Declare a field that users may set: its default, a line of help, its choices (empty: any) or range.
 
-    Args:
-        default: its value where none is given.
-        text: help text, one line.
-        choices: the values allowed; empty: any.
-        kind: type of a value (of one item, for a tuple) where `default` does not show it.
-        least: the smallest number; or
-        above: what numbers must exceed.
-        most: the largest number; or
-        below: what they must not reach.
+    Numbers are at least `least` or above `above`, at most `most` or below `below`; `kind` is the type of a value (of an
+    item, for a tuple) where the default does not show it.
     """
     limits = None
     if (low := least if above is None else above) is not None:
@@ -255,11 +248,7 @@ class MiningRules(Checked):
     )
 
     def check(self) -> None:
-        """Validate every field, and that the ranks are enough for the negatives.
-
-        Raises:
-            ConfigError: they are not.
-        """
+        """Validate every field, and that the ranks are enough for the negatives."""
         super().check()
         if self.range_min > self.range_max - self.negatives:
             raise ConfigError(
@@ -278,10 +267,6 @@ class MiningRules(Checked):
 
 
 def check_precision(precision: str) -> None:
-    """Validate the name of a precision.
-
-    Raises:
-        ConfigError: it is unknown.
-    """
+    """Raise ConfigError where the name of a precision is unknown."""
     if precision not in PRECISIONS:
         raise ConfigError(f"precision is {precision!r}; choose one of {', '.join(PRECISIONS)}")

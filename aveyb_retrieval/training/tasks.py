@@ -1,4 +1,4 @@
-"""Train the heads on labeled data with transformers' Trainer: labels of texts, tags of words.
+"""Train the heads on labeled JSON Lines with transformers' Trainer: labels of texts and pairs, tags of words.
 
 The paper's figure for tags is not the usual one: macro F1 within each sentence, the label O included, averaged over
 sentences. Entity F1 (CoNLL 2003) is given beside it.
@@ -7,8 +7,9 @@ sentences. Entity F1 (CoNLL 2003) is given beside it.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,9 +28,9 @@ from aveyb_retrieval.encoder.network.heads import (
 from aveyb_retrieval.encoder.text.tokenizer import write_limit
 from aveyb_retrieval.encoder.text.wordpiece import load_tokenizer
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.training.labeled import label_ids, read_labeled, read_tagged
 from aveyb_retrieval.training.pretraining import IGNORED_LABEL
 from aveyb_retrieval.training.run_folder import RunCallback, RunFolder
+from aveyb_retrieval.training.texts import read_records
 from aveyb_retrieval.training.trainer import (
     CheckedSteps,
     check_memory,
@@ -45,11 +46,145 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from aveyb_retrieval.encoder.text.wordpiece import Tokenizer
-    from aveyb_retrieval.training.labeled import LabeledText, TaggedWords
     from aveyb_retrieval.training.settings import ClassifySettings, TaskSettings
 
 
-def class_metrics(predicted: Sequence[int], wanted: Sequence[int]) -> dict[str, float]:
+# Names of the fields in data sets; the first one that a line has is taken.
+FIRST = ("text", "sentence", "sentence1", "query", "question", "premise", "anchor")
+SECOND = ("text_pair", "sentence2", "document", "passage", "hypothesis", "positive")
+_NUMBER = re.compile(r"0|-?[1-9][0-9]*")
+WORDS, TAGS = ("words", "tokens"), ("tags", "labels", "ner_tags")
+
+
+@dataclass(frozen=True)
+class LabeledText:
+    """A text, or a pair of texts, and its label: a class's name, or a number."""
+
+    text: str
+    pair: str | None
+    label: str | float
+    where: str
+
+
+@dataclass(frozen=True)
+class TaggedWords:
+    """The words of a sentence and one tag for each."""
+
+    words: list[str]
+    tags: list[str]
+    where: str
+
+
+def read_labeled(paths: Sequence[Path], *, numbers: bool) -> list[LabeledText]:
+    """Read lines `{"text": ..., "text_pair": ..., "label": ...}`; the pair is optional.
+
+    With `numbers` labels are numbers, otherwise names of classes, or whole numbers that stand for them.
+
+    Raises:
+        InputError: there are no lines, a field is missing, empty or of the wrong kind (file, line and field), or some
+            lines are pairs and others single texts.
+    """
+    found: list[LabeledText] = []
+    for where, line in _lines(paths):
+        pair_field = next((name for name in SECOND if name in line), None)
+        pair = None if pair_field is None else _text(line, pair_field, where)
+        if found and (found[0].pair is None) != (pair is None):
+            kinds = ("a single text", "a pair") if pair is None else ("a pair", "a single text")
+            raise InputError(f"{where}: {kinds[0]}, and {found[0].where} is {kinds[1]}; give all lines one form")
+        label: Any = line.get("label")
+        if numbers and (isinstance(label, bool) or not isinstance(label, (int, float)) or not math.isfinite(label)):
+            raise InputError(f"{where}: field 'label' must be a number, it is {label!r}")
+        if not numbers and not (isinstance(label, (str, int)) and str(label).strip()):
+            raise InputError(f"{where}: field 'label' must be the name or the number of a class, it is {label!r}")
+        text = _text(line, _field(line, FIRST, where), where)
+        found.append(LabeledText(text, pair, float(label) if numbers else str(label), where))
+    return found
+
+
+def read_tagged(paths: Sequence[Path]) -> list[TaggedWords]:
+    """Read lines `{"words": [...], "tags": [...]}`.
+
+    Raises:
+        InputError: there are no lines, a field is missing or not a list of strings, or there is not one tag per word.
+    """
+    found = []
+    for where, line in _lines(paths):
+        names = _field(line, WORDS, where), _field(line, TAGS, where)
+        words, tags = (_strings(line, name, where) for name in names)
+        if len(words) != len(tags):
+            raise InputError(
+                f"{where}: field {names[0]!r} has {len(words)} entries, field {names[1]!r} {len(tags)}; each word "
+                "needs one tag"
+            )
+        found.append(TaggedWords(words, tags, where))
+    return found
+
+
+def label_ids(rows: Iterable[tuple[str, str]], known: Mapping[str, int] | None = None) -> dict[str, int]:
+    """Number the labels of (label, file and line) rows: whole numbers as they are, names in alphabetical order.
+
+    What is not written as a number is, with leading zeros say, is a name. Of `known` labels no others may occur.
+
+    Raises:
+        InputError: a label is not known, or a number below 0; numbers and names are mixed; or most of the numbers up to
+            the highest are no label.
+    """
+    rows = list(rows)
+    if known is not None:
+        for label, where in rows:
+            if label not in known:
+                raise InputError(
+                    f"{where}: label {label!r} is out of range; the training data have {', '.join(sorted(known))}"
+                )
+        return dict(known)
+    names = {label for label, _ in rows}
+    numeric = {label for label in names if _NUMBER.fullmatch(label)}
+    if numeric and numeric != names:
+        label, where = next((label, where) for label, where in rows if label not in numeric)
+        raise InputError(f"{where}: label {label!r} is a name, others are numbers ({min(numeric)}); use one of the two")
+    if not numeric:
+        return {name: number for number, name in enumerate(sorted(names))}
+    for label, where in rows:
+        if int(label) < 0:
+            raise InputError(f"{where}: label {label} is out of range; classes are counted from 0")
+    highest = max(map(int, names))
+    if highest >= 2 * len(names):
+        where = next(where for label, where in rows if int(label) == highest)
+        raise InputError(
+            f"{where}: label {highest} is the highest, and only {len(names)} of the classes from 0 to it occur; number "
+            "them from 0, or give names"
+        )
+    return {str(number): number for number in range(highest + 1)}
+
+
+def _lines(paths: Sequence[Path]) -> list[tuple[str, Mapping[str, Any]]]:
+    found = [(f"{path}, line {number}", line) for path in paths for number, line in read_records(path)]
+    if not found:
+        raise InputError(f"{', '.join(map(str, paths))}: there are no lines")
+    return found
+
+
+def _field(line: Mapping[str, Any], names: Iterable[str], where: str) -> str:
+    if found := next((name for name in names if name in line), None):
+        return found
+    raise InputError(f"{where}: no field {' or '.join(names)}; the line has {', '.join(sorted(line))}")
+
+
+def _text(line: Mapping[str, Any], field: str, where: str) -> str:
+    value = line.get(field)
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"{where}: field {field!r} must be a text, it is {value!r}")
+    return value
+
+
+def _strings(line: Mapping[str, Any], field: str, where: str) -> list[str]:
+    value = line[field]
+    if not isinstance(value, list) or not value or not all(isinstance(v, str) and v.strip() for v in value):
+        raise InputError(f"{where}: field {field!r} must be a list of texts that are not empty")
+    return value
+
+
+def class_metrics(predicted: Sequence[int | str], wanted: Sequence[int | str]) -> dict[str, float]:
     """Return `accuracy` and `macro_f1`, the mean over the classes that occur in either."""
     from sklearn.metrics import f1_score
 
@@ -65,11 +200,10 @@ def number_metrics(predicted: Sequence[float], wanted: Sequence[float]) -> dict[
     from scipy.stats import rankdata
 
     scores, numbers = np.asarray(predicted, dtype=np.float64), np.asarray(wanted, dtype=np.float64)
-    ranks = rankdata(scores), rankdata(numbers)
     return {
         "mse": float(np.square(scores - numbers).mean()),
         "pearson": _correlation(scores, numbers),
-        "spearman": _correlation(*ranks),
+        "spearman": _correlation(rankdata(scores), rankdata(numbers)),
     }
 
 
@@ -83,8 +217,8 @@ def tag_metrics(predicted: Sequence[Sequence[str]], wanted: Sequence[Sequence[st
     from sklearn.metrics import f1_score
 
     flat = [tag for tags in predicted for tag in tags], [tag for tags in wanted for tag in tags]
-    found = class_metrics(*flat)  # type: ignore[arg-type]  # names do as well
-    pairs = list(zip(predicted, wanted, strict=True))
+    found = class_metrics(*flat)
+    pairs = zip(predicted, wanted, strict=True)
     within = [f1_score(own, tags, average="macro", zero_division=0.0) for tags, own in pairs]
     found["sentence_macro_f1"] = float(np.mean(within))
     if any("-" in tag for tag in flat[1]):
@@ -93,8 +227,8 @@ def tag_metrics(predicted: Sequence[Sequence[str]], wanted: Sequence[Sequence[st
             for side in (predicted, wanted)
         )
         right = len(given & asked)
-        precision, recall = right / max(1, len(given)), right / max(1, len(asked))
-        found |= {"entity_precision": precision, "entity_recall": recall, "entity_f1": _harmonic(precision, recall)}
+        found["entity_precision"], found["entity_recall"] = right / max(1, len(given)), right / max(1, len(asked))
+        found["entity_f1"] = 2 * right / max(1, len(given) + len(asked))
     return found
 
 
@@ -117,10 +251,6 @@ def entities_of(tags: Sequence[str]) -> list[tuple[str, int, int]]:
     return found
 
 
-def _harmonic(a: float, b: float) -> float:
-    return 2 * a * b / (a + b) if a + b else 0.0
-
-
 def _correlation(a: np.ndarray, b: np.ndarray) -> float:
     if np.ptp(a) == 0 or np.ptp(b) == 0:
         return 0.0
@@ -133,20 +263,17 @@ class Example:
 
     Attributes:
         ids: int64 `[T]`.
-        labels: what the model's `forward` takes, by argument name; a number, or int64 `[T]`.
-        offsets: int64 `[T, 2]`, the characters of each token, for tags.
+        labels: what the model's `forward` takes: a number, or int64 `[T]`.
         source: the row it was made from.
         cut: whether tokens were cut off.
+        offsets: int64 `[T, 2]`, the characters of each token, for tags.
     """
 
     ids: np.ndarray
-    labels: dict[str, Any]
-    offsets: np.ndarray
+    labels: Any
     source: Any
     cut: bool
-
-
-NO_OFFSETS = np.empty((0, 2), np.int64)
+    offsets: np.ndarray = field(default_factory=lambda: np.empty((0, 2), np.int64))
 
 
 def text_examples(
@@ -157,7 +284,7 @@ def text_examples(
     for row in rows:
         ids, cut = sequence_ids(tokenizer, row.text, row.pair, limit)
         label = float(row.label) if classes is None else classes[str(row.label)]
-        found.append(Example(ids, {"labels": label}, NO_OFFSETS, row, cut))
+        found.append(Example(ids, label, row, cut))
     return found
 
 
@@ -170,8 +297,7 @@ def tag_examples(
         ids, offsets = tokenizer.encode(" ".join(row.words))
         word_of = words_of_tokens(row.words, offsets)
         labels = np.array([IGNORED_LABEL if w < 0 else classes[row.tags[w]] for w in word_of], np.int64)
-        cut = len(ids) > limit
-        found.append(Example(ids[:limit].astype(np.int64), {"labels": labels[:limit]}, offsets[:limit], row, cut))
+        found.append(Example(ids[:limit].astype(np.int64), labels[:limit], row, len(ids) > limit, offsets[:limit]))
     return found
 
 
@@ -205,14 +331,12 @@ def collate(examples: Sequence[Example]) -> dict[str, torch.Tensor]:
     def padded(rows: list[np.ndarray], value: int) -> torch.Tensor:
         return pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True, padding_value=value)
 
-    batch = {
+    labels = [example.labels for example in examples]
+    return {
         "input_ids": padded([example.ids for example in examples], 0),
         "attention_mask": padded([np.ones_like(example.ids) for example in examples], 0),
+        "labels": padded(labels, IGNORED_LABEL) if isinstance(labels[0], np.ndarray) else torch.tensor(labels),
     }
-    for name, value in examples[0].labels.items():
-        values = [example.labels[name] for example in examples]
-        batch[name] = padded(values, IGNORED_LABEL) if isinstance(value, np.ndarray) else torch.tensor(values)
-    return batch
 
 
 @torch.inference_mode()
@@ -282,16 +406,14 @@ def classification(
     made, tokenizer = _start(AveyBForSequenceClassification, model, head)
 
     def score(found: list[tuple[Example, np.ndarray]]) -> dict[str, float]:
-        wanted = [example.labels["labels"] for example, _ in found]
+        wanted = [example.labels for example, _ in found]
         if classes is not None:
             return class_metrics([int(logits.argmax()) for _, logits in found], wanted)
         scores = [float(logits[0]) for _, logits in found]
         if settings.loss == "mse":
             return number_metrics(scores, wanted)
-        chances = [1 / (1 + math.exp(-s)) for s in scores]
-        return class_metrics([int(s > 0) for s in scores], [int(w > 0.5) for w in wanted]) | number_metrics(
-            chances, wanted
-        )
+        classified = class_metrics([int(s > 0) for s in scores], [int(w > 0.5) for w in wanted])
+        return classified | number_metrics([1 / (1 + math.exp(-s)) for s in scores], wanted)
 
     examples = [text_examples(rows, tokenizer, classes, settings.length) for rows in (train, held_out)]
     return Task("Classification of texts", made, tokenizer, examples[0], examples[1], score, marked=True)
@@ -322,18 +444,10 @@ def train_task(
     resume: bool = False,
     device: str | None = None,
 ) -> dict[str, float]:
-    """Train a head and its encoder, and save them in the run folder.
+    """Train a head and its encoder, and save them in the run folder (see `run_folder.py`).
 
     The folder's `model/` opens with its class, with transformers' auto classes and, where there is one label, with
-    `sentence_transformers.CrossEncoder`.
-
-    Args:
-        task: what one of the functions above prepared.
-        folder: the run folder (see `run_folder.py`).
-        data: fingerprints of the files.
-        settings: of the run; `steps` 0 means `epochs`.
-        resume: continue from the newest checkpoint.
-        device: "cpu" keeps the run off an accelerator; None: the trainer chooses.
+    `sentence_transformers.CrossEncoder`. Settings of 0 `steps` mean `epochs`; `data` are fingerprints of the files.
 
     Returns:
         The metrics on the held-out rows; `train_rows_cut` and `held_out_rows_cut`: how many texts lost tokens. Empty
@@ -360,17 +474,10 @@ def train_task(
     size = settings.batch_size // arguments.world_size or 1
     longest = max(task.train, key=lambda example: len(example.ids))
     tokens, sample = len(longest.ids), {name: value.to(task.model.device) for name, value in collate([longest]).items()}
-    check_memory(
-        task.model,
-        lambda: task.model(**sample),
-        tokens,
-        size * tokens,
-        arguments.device,
-        f"{size} rows are read at once, and the longest has {tokens:,} tokens",
-        "batch_size or length",
-    )
+    what, remedy = f"{size} rows are read at once, and the longest has {tokens:,} tokens", "batch_size or length"
+    check_memory(task.model, lambda: task.model(**sample), tokens, size * tokens, arguments.device, what, remedy)
     run = RunFolder(folder, asdict(settings), data, resume=resume, main=arguments.process_index == 0)
-    callback = RunCallback(run, units_per_step=settings.batch_size, unit="rows")
+    callback = RunCallback(run, settings.batch_size, "rows")
     trainer = _Trainer(
         model=task.model,
         args=arguments,
@@ -381,8 +488,10 @@ def train_task(
     )
     if not run_to_end(trainer, callback, run.checkpoint):
         return {}
-    options: dict[str, Any] = {"batch_size": settings.batch_size, "precision": settings.precision}
-    figures = task.score(list(predict(task.model, task.held_out, **options))) if task.held_out else {}
+    figures: dict[str, float] = {}
+    if task.held_out:
+        found = predict(task.model, task.held_out, batch_size=settings.batch_size, precision=settings.precision)
+        figures = task.score(list(found))
     for name, examples in (("train", task.train), ("held_out", task.held_out)):
         figures[f"{name}_rows_cut"] = float(sum(example.cut for example in examples))
     if trainer.is_world_process_zero():

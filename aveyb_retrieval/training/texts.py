@@ -31,7 +31,13 @@ def read_texts(paths: Iterable[str | Path], *, field: str = "text") -> Iterator[
     """
     for path in map(Path, paths):
         if path.suffix == ".txt":
-            yield _read_whole(path)
+            _check(path)
+            try:
+                yield path.read_text(encoding="utf-8")
+            except UnicodeDecodeError as error:
+                raise InputError(
+                    f"{path}: not UTF-8 at byte {error.start} ({error.reason}); convert the file"
+                ) from error
             continue
         for number, record in read_records(path):
             text = record.get(field)
@@ -74,24 +80,11 @@ def _check(path: Path) -> None:
         raise InputError(f"{path}: unknown kind of file; training text is read from {', '.join(_SUFFIXES)}")
 
 
-def _read_whole(path: Path) -> str:
-    _check(path)
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 at byte {error.start} ({error.reason}); convert the file") from error
-
-
 SMALLEST = 256 + len(SPECIAL_TOKENS)
 
 
 def train_vocabulary(
-    texts: Iterable[str],
-    vocab_size: int,
-    *,
-    pattern: str | None = None,
-    capitals: str = "bytes",
-    name: str = "aveyb",
+    texts: Iterable[str], vocab_size: int, *, pattern: str | None = None, capitals: str = "bytes", name: str = "aveyb"
 ) -> AveyBTokenizer:
     """Learn byte pair encoding (Sennrich et al., 2016) over the UTF-8 bytes of `texts`.
 
@@ -112,11 +105,9 @@ def train_vocabulary(
     tokenizer = Tokenizer(models.BPE())
     if capitals == "marks":
         texts = (mark(text)[0] for text in texts)
+    pieces = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
+        [pieces, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
     wanted = vocab_size - len(SPECIAL_TOKENS)
     trainer = trainers.BpeTrainer(
@@ -134,10 +125,5 @@ def train_vocabulary(
             "give more text or ask for fewer"
         )
     byte_of = {character: byte for byte, character in printable_bytes().items()}
-    ordered = sorted(vocab, key=lambda token: vocab[token])
-    return AveyBTokenizer.from_ranks(
-        [bytes(byte_of[character] for character in token) for token in ordered],
-        pattern=pattern,
-        capitals=capitals,
-        name=name,
-    )
+    ranks = [bytes(byte_of[character] for character in token) for token in sorted(vocab, key=lambda t: vocab[t])]
+    return AveyBTokenizer.from_ranks(ranks, pattern=pattern, capitals=capitals, name=name)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import PrinterCallback, ProgressCallback, Trainer
 
-from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.training.run_folder import CHECKPOINTS, RunCallback, check_loss, check_shapes
+from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.training.run_folder import CHECKPOINTS, RunCallback, check_shapes, last_checkpoint
 from aveyb_retrieval.training.settings import SCHEDULES
 
 if TYPE_CHECKING:
@@ -38,9 +38,8 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
 def learning_rate_factor(name: str, steps: int, warmup: float, floor: float = 0.0) -> Callable[[int], float]:
     """Return a function from a step to its factor of the peak learning rate; what falls, falls to `floor`.
 
-    The factor rises linearly over the first `warmup` share of the steps. `trapezoidal` then stays at the peak and falls
-    as `1 - sqrt` over the last tenth (Warner et al., 2024, appendix). After the warm-up these are the schedules of
-    `transformers.get_scheduler`; those start the warm-up at 0, so that a run's first step would change nothing.
+    It rises linearly over the first `warmup` share of the steps; `trapezoidal` falls as `1 - sqrt` over the last tenth
+    (Warner et al., 2024, appendix). `transformers.get_scheduler` starts at 0: a run's first step would change nothing.
 
     Raises:
         ConfigError: unknown name, or a share outside 0 to 1.
@@ -72,13 +71,7 @@ def learning_rate_factor(name: str, steps: int, warmup: float, floor: float = 0.
 
 
 def shared_arguments(settings: RunSettings, folder: str | Path, device: str | None) -> dict[str, Any]:
-    """Return the arguments that transformers' and sentence-transformers' trainers have in common.
-
-    Args:
-        settings: of the run.
-        folder: the run folder.
-        device: "cpu" keeps the run off an accelerator; None: on one where there is one.
-    """
+    """Return the arguments that transformers' and sentence-transformers' trainers have in common."""
     return {
         "output_dir": str(Path(folder) / CHECKPOINTS),
         "max_steps": settings.steps,
@@ -103,11 +96,7 @@ def started_processes() -> int:
 def optimizer_and_schedule(
     trained: nn.Module, settings: RunSettings
 ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LambdaLR]:
-    """Build AdamW over all parameters of `trained`, and its learning-rate schedule.
-
-    Raises:
-        ConfigError: an unknown schedule, or a warm-up outside 0 to 1.
-    """
+    """Build AdamW over all parameters of `trained`, and its learning-rate schedule."""
     groups = parameter_groups(trained, settings.weight_decay)
     optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, betas=settings.betas, eps=settings.eps)
     factor = learning_rate_factor(settings.schedule, settings.steps, settings.warmup, settings.floor)
@@ -115,26 +104,12 @@ def optimizer_and_schedule(
 
 
 def check_memory(
-    model: nn.Module,
-    forward: Callable[[], Any],
-    sample: int,
-    tokens: int,
-    device: torch.device,
-    what: str,
-    remedy: str,
+    model: nn.Module, forward: Callable[[], Any], sample: int, tokens: int, device: torch.device, what: str, remedy: str
 ) -> None:
     """Check that the activations of a step fit into memory, beside gradients and Adam's moments.
 
-    The bytes that a token leaves for the backward pass are measured on a sample: they grow with the tokens.
-
-    Args:
-        model: what is trained.
-        forward: runs it on the sample.
-        sample: tokens of the sample.
-        tokens: that are read at once in the run.
-        device: where the run computes.
-        what: needs the memory, for the message.
-        remedy: settings to lower.
+    The bytes that a token leaves for the backward pass are measured as `forward` reads `sample` of them; the run reads
+    `tokens` at once. `what` needs the memory and the settings to lower, `remedy`, stand in the message.
 
     Raises:
         ConfigError: they do not.
@@ -195,8 +170,14 @@ class CheckedSteps(_Base):
         """Run one forward and backward pass.
 
         Raises:
-            InputError: the loss is NaN or infinite; the step is named.
+            InputError: the loss is NaN or infinite; step and last good checkpoint are named.
         """
         loss = super().training_step(model, inputs, num_items_in_batch)
-        check_loss(loss, self.state.global_step + 1, Path(self.args.output_dir or ""))
+        if not torch.isfinite(loss):
+            good = last_checkpoint(Path(self.args.output_dir or "")) or "none yet"
+            raise InputError(
+                f"the loss of the batch at step {self.state.global_step + 1} is {loss.item()}: stopped, nothing was "
+                f"overwritten; the last good checkpoint is {good}. "
+                "A lower learning rate or a longer warm-up usually helps"
+            )
         return loss

@@ -24,12 +24,12 @@ from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer, write_limit
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.search.rerank import cross_encode
 from aveyb_retrieval.training import trainer
-from aveyb_retrieval.training.labeled import label_ids
 from aveyb_retrieval.training.settings import ClassifySettings, TaskSettings
 from aveyb_retrieval.training.tasks import (
     class_metrics,
     classification,
     entities_of,
+    label_ids,
     number_metrics,
     read_tags,
     tag_examples,
@@ -137,10 +137,10 @@ def test_words_get_the_tags_of_their_tokens(tmp_path: Path, tokenizer: AveyBToke
     row = type("Row", (), {"words": words, "tags": list("abcde"), "where": ""})()
     classes = {name: i for i, name in enumerate("abcde")}
     (example,) = tag_examples([row], tokenizer, classes, 99)
-    assert set(example.labels["labels"].tolist()) - {-100} == set(range(5))
-    assert read_tags(example, example.labels["labels"], list("abcde")) == list("abcde")
+    assert set(example.labels.tolist()) - {-100} == set(range(5))
+    assert read_tags(example, example.labels, list("abcde")) == list("abcde")
     (cut,) = tag_examples([row], tokenizer, classes, 2)
-    assert cut.cut and read_tags(cut, cut.labels["labels"], [*"abcde", "O"])[-1] == "O"
+    assert cut.cut and read_tags(cut, cut.labels, [*"abcde", "O"])[-1] == "O"
 
 
 def test_metrics_by_hand() -> None:
