@@ -49,12 +49,10 @@ class SystemInfo:
     Attributes:
         name: What reports call it.
         kind: "dense", "lexical", "hybrid" or "index".
-        model: Name of the model or library.
+        model: Name of the model or library; prompts: what it reads before queries and documents.
         fingerprint: sha256 (hex) of the exact weights, index or parameters.
         max_tokens: Length limit; None where texts of any length are read whole.
-        prompts: What is put in front of queries and documents.
-        precision: What the model computes in; None without a model.
-        storage_dtype: How an index keeps its vectors on disk; None without an index.
+        precision: What the model computes in; storage_dtype: how an index keeps its vectors; None without one.
         settings: What is special to the kind of system, for example `k1` and `b` of BM25.
     """
 
@@ -122,11 +120,7 @@ def info_fingerprint(info: SystemInfo) -> str:
 
 
 def check_id(value: object, where: str, field: str) -> str:
-    """Return an id as it is written; a whole number is one, too.
-
-    Raises:
-        InputError: it is anything else, blank, or holds half of a surrogate pair.
-    """
+    """Return an id as it is written; a whole number is one, too, and anything else, or blank, an InputError."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str) or not value.strip():
@@ -135,11 +129,7 @@ def check_id(value: object, where: str, field: str) -> str:
 
 
 def check_unicode(text: str, where: str, field: str) -> str:
-    """Return a text that is valid Unicode.
-
-    Raises:
-        InputError: it holds half of a surrogate pair.
-    """
+    """Return a text; one that holds half of a surrogate pair is an InputError."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -173,30 +163,22 @@ def text_lines(path: Path, what: str) -> Iterator[tuple[int, str]]:
 
 
 def table_rows(path: Path, what: str, widths: tuple[int, ...]) -> Iterator[tuple[int, list[str]]]:
-    """Yield line number and fields of a table, whose first line decides the separator and the number of columns.
-
-    Args:
-        path: the file.
-        what: it should be, for messages.
-        widths: the numbers of columns that it may have.
+    """Yield line number and fields of a table, whose first line decides the separator and which of `widths` it has.
 
     Raises:
         InputError: the file cannot be read, or a line has another number of columns.
     """
     split: Callable[[str], list[str]] | None = None
-    wanted = widths
     for number, line in text_lines(path, what):
-        fields = _tabbed(line) if split is None else split(line)
-        if split is None:
-            split = _tabbed if len(fields) in widths else _blank_separated
-            fields = split(line)
-        if len(fields) not in wanted:
-            expected = " or ".join(map(str, wanted))
+        split = split or (_tabbed if len(_tabbed(line)) in widths else _blank_separated)
+        fields = split(line)
+        if len(fields) not in widths:
+            expected = " or ".join(map(str, widths))
             raise InputError(
                 f"{path}, line {number}: {len(fields)} columns, expected {expected} in a {what}; ids that hold spaces "
                 "need a tab-separated file"
             )
-        wanted = (len(fields),)
+        widths = (len(fields),)
         yield number, fields
 
 
@@ -251,7 +233,9 @@ def write_run(path: str | Path, run: Run, tag: str = "aveyb") -> None:
     check_run_ids(path, ids)
     blanks = any(_BLANK.search(name) for name in ids)
     separator = "\t" if blanks else " "
-    written = {name: _quoted(name) if blanks else name for name in ids}
+    written = {
+        name: '"' + name.replace('"', '""') + '"' if blanks and _QUOTED.fullmatch(name) else name for name in ids
+    }
     lines = [
         separator.join((written[query], "Q0", written[doc], str(position), repr(float(documents[doc])), tag)) + "\n"
         for query, documents in run.items()
@@ -266,11 +250,7 @@ _BLANK = re.compile(r"[ \v\f]")
 
 
 def check_run_ids(path: Path, ids: Iterable[str]) -> None:
-    """Check that a run file can carry ids.
-
-    Raises:
-        InputError: one is empty, or holds a tab or a line end.
-    """
+    """Raise InputError where a run file cannot carry an id: it is empty, or holds a tab or a line end."""
     for name in ids:
         check_unicode(name, str(path), "id")
         if not name.strip() or re.search(r"[\t\r\n]", name):
@@ -280,16 +260,8 @@ def check_run_ids(path: Path, ids: Iterable[str]) -> None:
             )
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"' if _QUOTED.fullmatch(name) else name
-
-
 def check_run(run: Run) -> None:
-    """Check that every score of a run made by code is finite.
-
-    Raises:
-        InputError: one is not.
-    """
+    """Raise InputError where a score of a run made by code is not finite."""
     for query, documents in run.items():
         for doc, score in documents.items():
             if not math.isfinite(score):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.eval.base import DEFAULT_MODE, System, fingerprint_of
@@ -46,8 +46,8 @@ class ModelOptions:
     """How every model is used.
 
     Attributes:
-        mode: "hybrid", "dense" or "lexical"; None: hybrid through an index, else dense.
-        granularity: "document", "passage" or "both"; None: all vectors that there are.
+        mode: None: hybrid through an index, else dense.
+        granularity: None: all vectors that there are.
         chunk_words: Encode fixed chunks of this many words one by one; excludes an index.
         index_type: A type of index, or "none"; None: "auto" for models of ours, "none" for others.
         load: How a model is loaded.
@@ -91,15 +91,9 @@ def make_systems(
                     f"mode 'lexical' leaves nothing of {model!r} to measure without an index; name bm25 instead"
                 )
             measured = load_measured(model, task.protocol, options.load, chunk_words=options.chunk_words)
+            how: dict[str, Any] = {"mode": options.mode or "dense", "granularity": options.granularity}
             yield exact_system(
-                measured,
-                task.corpus,
-                folder,
-                mode=options.mode or "dense",
-                granularity=options.granularity,
-                options=options.load,
-                reuse=reuse,
-                progress=progress,
+                measured, task.corpus, folder, options=options.load, reuse=reuse, progress=progress, **how
             )
 
 
@@ -115,11 +109,7 @@ def exact_system(
     reuse: bool = True,
     progress: Progress = silent,
 ) -> IndexSystem:
-    """Measure a model by its vectors, every one scored: an index of the corpus without approximation.
-
-    Raises:
-        ConfigError: `granularity` names vectors that the model does not make.
-    """
+    """Measure a model by its vectors, every one scored: an index of the corpus without approximation."""
     if granularity is not None and model.granularity not in ("both", granularity):
         raise ConfigError(
             f"granularity {granularity!r}: {model.model_name} with chunks {model.chunks!r} makes only vectors of "
@@ -156,18 +146,12 @@ def indexed(
     read = [str(getattr(model, name, None)) for name in ("passage_size", "max_tokens", "precision")]
     path = folder / fingerprint_of([model.fingerprint, corpus.fingerprint, kind, granularity, *read])[:32]
     if not (reuse and is_index(str(path))):
-        build_index(
-            indexed_rows(corpus),
-            path,
-            model=model,
-            index=kind,
-            granularity=granularity,
-            overwrite=True,
-            restart=True,
-            progress=lambda stage, done, total, tokens: progress(
-                f"{model.model_name}: {stage}", done, total or len(corpus), tokens
-            ),
-        )
+
+        def shown(stage: str, done: int, total: int | None, tokens: int) -> None:
+            progress(f"{model.model_name}: {stage}", done, total or len(corpus), tokens)
+
+        options: dict[str, Any] = {"index": kind, "granularity": granularity, "overwrite": True, "restart": True}
+        build_index(indexed_rows(corpus), path, model=model, progress=shown, **options)
     return path
 
 
@@ -203,13 +187,8 @@ def _existing_index(path: str, task: Task, options: ModelOptions) -> System:
     for name, value in (("index type", options.index_type), ("chunk words", options.chunk_words)):
         if value is not None:
             raise ConfigError(f"{path}: {name} {value!r} has no effect on an index that is built already; leave it out")
-    return IndexSystem(
-        path,
-        mode=options.mode or DEFAULT_MODE,
-        granularity=options.granularity,
-        options=options.load,
-        documents=len(task.corpus),
-    )
+    how: dict[str, Any] = {"mode": options.mode or DEFAULT_MODE, "granularity": options.granularity}
+    return IndexSystem(path, options=options.load, documents=len(task.corpus), **how)
 
 
 def _built_index(

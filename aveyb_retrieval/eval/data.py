@@ -37,6 +37,7 @@ import hashlib
 import os
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -123,11 +124,7 @@ def _grade(value: object, where: str) -> int:
 
 
 def collect_qrels(rows: Iterable[tuple[str, object, object, object]], source: str) -> Qrels:
-    """Check judgements (place, query id, document id, grade) from anywhere; `source` names them all in messages.
-
-    Raises:
-        InputError: there are none, an id or a grade is none, or two judgements contradict each other.
-    """
+    """Check judgements (place, query id, document id, grade) from anywhere; `source` names them all in messages."""
     judgements: Judgements = {}
     first: dict[tuple[str, str], str] = {}
     duplicates = negatives = 0
@@ -176,11 +173,7 @@ class Corpus:
     """Documents in a fixed order, held as Arrow's columns: as many bytes as their texts have."""
 
     def __init__(self, documents: Iterable[Document], source: str) -> None:
-        """Take documents; `source` names them in messages.
-
-        Raises:
-            InputError: there are none, or an id occurs twice.
-        """
+        """Take documents; that there are none, or an id occurs twice, is an InputError that names `source`."""
         self.source = source
         self.ids: list[str] = []
         self.positions: dict[str, int] = {}
@@ -289,15 +282,12 @@ def load_folder(path: Path, split: str | None = None) -> Dataset:
 
 
 def checked_qrels(qrels: Qrels, corpus: Corpus, queries: Mapping[str, str], source: str) -> Qrels:
-    """Check judgements against the collection they belong to.
+    """Check judgements against the collection they belong to; what is called an error is an `InputError`.
 
     A judged query without text is an error: it could not be searched, and counting it as 0 would blame the system. A
     judged document that is not in the corpus stays, as in trec_eval (it is part of the ideal ranking and can never be
-    found), with a notice; when none is in the corpus, the files do not belong together. An id that differs from one of
-    the collection only in blanks at its ends or quotation marks around it is an error, too.
-
-    Raises:
-        InputError: as above.
+    found), with a notice; that none is in the corpus is an error. So is an id that differs from one of the collection
+    only in blanks at its ends or quotation marks around it.
     """
     strangers = [query for query in qrels.judgements if query not in queries]
     _check_spelling(strangers, queries, source, "query", "the queries")
@@ -369,18 +359,20 @@ def read_spans(path: Path, corpus: Corpus) -> Spans:
 
 
 def read_corpus(paths: Sequence[Path], source: str, *, id_names: tuple[str, ...] = ("_id",)) -> Corpus:
-    """Read documents from files of rows with an id, a `text` and perhaps a `title`.
-
-    Args:
-        paths: the files.
-        source: names them all in messages.
-        id_names: what the field of the id may be called.
+    """Read documents from files of rows with an id, called one of `id_names`, a `text` and perhaps a `title`.
 
     Raises:
         InputError: as `read_rows`, or an id, a title or a text is none, or an id occurs twice.
     """
-    rows = _texts(paths, id_names, "text")
-    return Corpus((Document(doc, _title(row, where), text) for where, row, doc, text in rows), source)
+
+    def documents() -> Iterator[Document]:
+        for where, row, doc, text in _texts(paths, id_names, "text"):
+            title = row.get("title")
+            if title is not None and not isinstance(title, str):
+                raise InputError(f"{where}: 'title' must be text, not {type(title).__name__}")
+            yield Document(doc, check_unicode(title or "", where, "title"), text)
+
+    return Corpus(documents(), source)
 
 
 def read_queries(
@@ -405,13 +397,6 @@ def _texts(
         if not isinstance(text, str):
             raise InputError(f"{where}: {text_name!r} must be text, not {text!r}")
         yield where, row, name, check_unicode(text, where, text_name)
-
-
-def _title(row: Mapping[str, Any], where: str) -> str:
-    title = row.get("title")
-    if title is not None and not isinstance(title, str):
-        raise InputError(f"{where}: 'title' must be text, not {type(title).__name__}")
-    return check_unicode(title or "", where, "title")
 
 
 def read_rows(paths: Iterable[Path]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -526,58 +511,15 @@ REGISTRY: dict[str, HubSet] = {
 }
 
 
-def names() -> list[str]:
-    """Return the known data set names."""
-    return list(REGISTRY)
-
-
-def load_from_hub(name: str) -> Dataset:
-    """Open a known data set at its pinned revision, from the hub or from its local cache.
-
-    Raises:
-        InputError: not in the cache and the hub cannot be reached; the message says how to get a local copy.
-        OptionalDependencyError: `datasets` is not installed.
-    """
-    _require_datasets()
-    entry = REGISTRY[name]
-    folder = _snapshot(name, entry)
-    return _LOADERS[entry.schema](name, entry, folder, f"{entry.repo}@{entry.revision[:12]}")
-
-
-def load_local_copy(name: str, folder: Path) -> Dataset:
-    """Open a folder that holds a copy of the known hub data set `name` (as `hf download --local-dir` makes it).
-
-    Raises:
-        InputError: unknown name, no such folder, or its files do not have the data set's schema.
-        OptionalDependencyError: `datasets` is not installed.
-    """
-    if name not in REGISTRY:
-        raise InputError(f"{name!r} is not a known data set; known are {', '.join(names())}")
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder (looking for a local copy of {name})")
-    _require_datasets()
-    entry = REGISTRY[name]
-    return _LOADERS[entry.schema](name, entry, folder, f"{folder} (local copy of {entry.repo})")
-
-
-def _require_datasets() -> None:
-    from importlib.util import find_spec
-
-    if find_spec("datasets") is None:
-        raise OptionalDependencyError("datasets", "hub", "data sets from the Hugging Face hub")
-
-
 def _snapshot(name: str, entry: HubSet) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
-    options: dict[str, Any] = {
-        "repo_type": "dataset",
-        "revision": entry.revision,
-        "allow_patterns": list(entry.patterns),
-    }
+    patterns = list(entry.patterns)
     try:
-        return Path(snapshot_download(entry.repo, **options))
+        return Path(
+            snapshot_download(entry.repo, repo_type="dataset", revision=entry.revision, allow_patterns=patterns)
+        )
     except (LocalEntryNotFoundError, OfflineModeIsEnabled, HfHubHTTPError, ConnectionError) as error:
         offline = " (HF_HUB_OFFLINE is set)" if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0") else ""
         include = " ".join(f"--include '{pattern}'" for pattern in entry.patterns)
@@ -590,10 +532,16 @@ def _snapshot(name: str, entry: HubSet) -> Path:
 
 
 def _load_beir(name: str, entry: HubSet, folder: Path, source: str) -> Dataset:
+    import datasets
+
     ids = ("_id", "id")
     corpus = read_corpus(_only_split(folder, "corpus"), f"{source}, corpus", id_names=ids)
     queries = read_queries(_only_split(folder, "queries"), id_names=ids)
-    config = "default" if "default" in _configurations(folder) else "qrels"
+    try:
+        configurations = datasets.get_dataset_config_names(str(folder))
+    except (ValueError, OSError) as error:
+        raise InputError(f"{folder}: not a copy of a hub data set ({error})") from error
+    config = "default" if "default" in configurations else "qrels"
     files = _data_files(folder, config)
     splits = {}
     for ours, theirs in entry.splits.items():
@@ -606,15 +554,6 @@ def _load_beir(name: str, entry: HubSet, folder: Path, source: str) -> Dataset:
         )
         splits[ours] = checked_qrels(collect_qrels(rows, where), corpus, queries, where)
     return Dataset(name, source, corpus, dict.fromkeys(splits, queries), splits)
-
-
-def _configurations(folder: Path) -> list[str]:
-    import datasets
-
-    try:
-        return list(datasets.get_dataset_config_names(str(folder)))
-    except (ValueError, OSError) as error:
-        raise InputError(f"{folder}: not a copy of a hub data set ({error})") from error
 
 
 def _data_files(folder: Path, config: str) -> dict[str, list[Path]]:
@@ -663,22 +602,29 @@ _LOADERS: dict[str, Callable[[str, HubSet, Path, str], Dataset]] = {"beir": _loa
 def load_dataset(data: str, split: str | None = None) -> Dataset:
     """Open a data set by folder, by name (`mldr`, `mldr-de`, `msmarco`, `nq`, `scifact` ...), or `name=FOLDER`.
 
-    `name=FOLDER` reads a local copy of that hub data set, in the hub's own layout. `split` is only needed here for
-    `train`: training judgements are not read unless they are asked for.
+    A name is opened at its pinned revision, from the hub or its local cache; `name=FOLDER` reads a local copy of it (as
+    `hf download --local-dir` makes one). `split` is only needed here for `train`: training judgements are not read
+    unless they are asked for.
 
     Raises:
-        InputError: neither a folder nor a known name, a file is missing or malformed, or the hub cannot be reached.
+        InputError: neither a folder nor a known name, a file is missing or malformed, or the hub cannot be reached; the
+            message then says how to get a local copy.
         OptionalDependencyError: a hub data set was asked for and `datasets` is not installed.
     """
-    path = Path(data)
-    if path.is_dir():
-        return load_folder(path, split)
+    if Path(data).is_dir():
+        return load_folder(Path(data), split)
     name, _, folder = data.partition("=")
+    entry, copy = REGISTRY.get(name), Path(folder)
+    if entry is None:
+        what = "not" if folder else "neither a folder nor"
+        raise InputError(
+            f"{name!r} is {what} a known data set; known are {', '.join(REGISTRY)}; a folder needs corpus.jsonl, "
+            "queries.jsonl and qrels/SPLIT.tsv (BEIR layout)"
+        )
+    if folder and not copy.is_dir():
+        raise InputError(f"{copy}: no such folder (looking for a local copy of {name})")
+    if find_spec("datasets") is None:
+        raise OptionalDependencyError("datasets", "hub", "data sets from the Hugging Face hub")
     if folder:
-        return load_local_copy(name, Path(folder))
-    if data in names():
-        return load_from_hub(data)
-    raise InputError(
-        f"{data!r} is neither a folder nor a known data set; known are {', '.join(names())}; a folder needs "
-        "corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv (BEIR layout)"
-    )
+        return _LOADERS[entry.schema](name, entry, copy, f"{copy} (local copy of {entry.repo})")
+    return _LOADERS[entry.schema](name, entry, _snapshot(name, entry), f"{entry.repo}@{entry.revision[:12]}")

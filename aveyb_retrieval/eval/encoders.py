@@ -10,7 +10,7 @@ import copy
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -41,13 +41,7 @@ class MeasuredModel(EmbedderLike, Protocol):
 
 
 def word_chunks(words: int, overlap: int = 0) -> Chunker:
-    """Cut texts into chunks of `words` whitespace-separated words.
-
-    Consecutive chunks share `overlap` words; the last chunk may be shorter.
-
-    Raises:
-        ConfigError: `words` is below 1, or `overlap` is not below `words`.
-    """
+    """Cut texts into chunks of `words` words between white space, `overlap` of them shared; the last may be shorter."""
     if words < 1:
         raise ConfigError(f"a chunk needs at least 1 word, not {words}")
     if not 0 <= overlap < words:
@@ -201,14 +195,7 @@ def _batches(documents: Iterable[tuple[str, str]], size: int) -> Iterator[list[t
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """How a model is loaded.
-
-    Attributes:
-        device: A torch device.
-        precision: "float32", "bfloat16" or "float16"; our models also compute in "int8". "auto": as an index
-            loads it, "int8" on a CPU where the model has that form, else "float32".
-        max_tokens: Read at most this many tokens of a text; None is the model's own limit (ours has none).
-    """
+    """How a model is loaded: as `Embedder.load` does it; a peer has its own limit of tokens where none is given."""
 
     device: str = "cpu"
     precision: str = "auto"
@@ -216,21 +203,10 @@ class LoadOptions:
 
 
 def load_embedder(model: str, options: LoadOptions | None = None) -> Embedder | SentenceEmbedder:
-    """Load a model as an index does: `default`, `minilm`, a folder or a hub name.
-
-    Raises:
-        ModelError: the model cannot be loaded.
-        ConfigError: an option is out of range or not one that this model has.
-    """
+    """Load a model as an index does, `default`, `minilm`, a folder or a hub name; errors are `load_encoder`'s."""
     from aveyb_retrieval.encoder.embedders import loading
 
-    options = options or LoadOptions()
-    return loading.load_encoder(
-        None if model == "default" else model,
-        device=options.device,
-        precision=options.precision,
-        max_tokens=options.max_tokens,
-    )
+    return loading.load_encoder(None if model == "default" else model, **asdict(options or LoadOptions()))
 
 
 def load_measured(
@@ -240,13 +216,7 @@ def load_measured(
     *,
     chunk_words: int | None = None,
 ) -> AsMeasured:
-    """Load a model to be measured as an index uses it; a peer's chunks, and by the paper's protocol, as a peer.
-
-    Raises:
-        ModelError: the model cannot be loaded.
-        ConfigError: an option is out of range or not one that this model has.
-    """
-    options = options or LoadOptions()
+    """Load a model to be measured as an index uses it; a peer's chunks, and by the paper's protocol, as a peer."""
     if not is_ours(model) and (chunk_words or protocol.query_prefix is not None):
         loaded: AsMeasured = load_peer(model, protocol, options)
     else:
@@ -261,7 +231,6 @@ def load_peer(model: str, protocol: EvalProtocol = STANDARD, options: LoadOption
 
     Raises:
         ModelError: the model cannot be loaded, or is one of ours.
-        ConfigError: an unknown precision.
     """
     from aveyb_retrieval.encoder.embedders.sentence_embedder import SentenceEmbedder
 

@@ -93,22 +93,14 @@ def evaluate(judgements: Judgements, run: Run, metrics: Sequence[str] = DEFAULT_
 
 
 def load_trec_eval() -> ModuleType:
-    """Return pytrec_eval, which only evaluations need.
-
-    Raises:
-        OptionalDependencyError: it is not installed.
-    """
+    """Return pytrec_eval, which only evaluations need; OptionalDependencyError: it is not installed."""
     with extra_for("computing metrics", "eval"):
         import pytrec_eval
     return pytrec_eval
 
 
 def parse_metric(metric: str) -> tuple[str, int | None]:
-    """Split `ndcg@10` into ("ndcg", 10); `map` has no cut-off.
-
-    Raises:
-        ConfigError: anything unknown, or a cut-off beyond every run.
-    """
+    """Split `ndcg@10` into ("ndcg", 10); `map` has no cut-off. What is unknown is a ConfigError."""
     match = re.fullmatch(r"(ndcg|recall|success|mrr)@([1-9][0-9]*)", metric.lower())
     if match and (len(match[2]) > 8 or int(match[2]) > DEEPEST):
         raise ConfigError(f"metric {metric!r}: K is at most {DEEPEST:,}, the depth of the deepest run")

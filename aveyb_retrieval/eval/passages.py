@@ -48,10 +48,7 @@ class PassageSystem(Protocol):
     def search(
         self, queries: Mapping[str, str], k: int, within: Mapping[str, Sequence[str]] | None = None
     ) -> dict[str, list[Passage]]:
-        """Return at most `k` passages per query, best first.
-
-        `queries` maps query ids to texts; `within` maps query ids to the documents to search, None searches them all.
-        """
+        """Return at most `k` passages per query, best first; `within` maps query ids to the documents to search."""
 
 
 @dataclass(frozen=True)

@@ -37,9 +37,9 @@ def group(results: Sequence[Result]) -> dict[tuple[str, str, str], list[Result]]
 def setting_text(result: Result) -> str:
     """Return the settings that decide this system's scores, in one line."""
     info = result.system
-    parts = (
-        [f"max tokens {'unlimited' if info.max_tokens is None else info.max_tokens}"] if info.kind != "lexical" else []
-    )
+    parts = []
+    if info.kind != "lexical":
+        parts.append(f"max tokens {'unlimited' if info.max_tokens is None else info.max_tokens}")
     if any(info.prompts.values()):
         parts.append("prompts " + ", ".join(f"{key}={value!r}" for key, value in sorted(info.prompts.items())))
     elif info.kind != "lexical":
@@ -58,19 +58,13 @@ def print_results(results: Sequence[Result], console: Console) -> None:
     """Print one table per data set, split and protocol, with its conditions and the systems' settings."""
     for (dataset, split, protocol), members in group(results).items():
         first = members[0]
-        reduced = (
-            "" if first.corpus_size == first.full_corpus_size else f" (of {first.full_corpus_size:,}: REDUCED CORPUS)"
-        )
+        whole = first.corpus_size == first.full_corpus_size
+        reduced = "" if whole else f" (of {first.full_corpus_size:,}: REDUCED CORPUS)"
         caption = (
             f"{plural(first.corpus_size, 'document')}{reduced}, {plural(first.queries, 'query', 'queries')}, "
             f"depth {first.depth}, {first.source}"
         )
-        table = Table(
-            title=Text(f"{dataset} {split} · protocol {protocol}"),
-            caption=Text(caption),
-            title_justify="left",
-            caption_justify="left",
-        )
+        table = _table(f"{dataset} {split} · protocol {protocol}", caption)
         table.add_column("system", overflow="fold")
         for metric in first.mean:
             table.add_column(metric, justify="right")
@@ -88,6 +82,10 @@ def print_results(results: Sequence[Result], console: Console) -> None:
         for notice in dict.fromkeys(notice for member in members for notice in member.notices):
             console.print(Text(f"  note: {notice}"))
         console.print()
+
+
+def _table(title: str, caption: str) -> Table:
+    return Table(title=Text(title), caption=Text(caption), title_justify="left", caption_justify="left")
 
 
 def _print_whole(table: Table, console: Console) -> None:
@@ -121,8 +119,7 @@ def print_passages(scores: Sequence[PassageScores], task: Task, console: Console
     """Print precision, recall and IoU of characters at each k: one row per measure, one column per system."""
     title = f"{task.dataset} {task.split} · passages against true spans · scope {scores[0].scope}"
     counts = f"{plural(len(task.corpus), 'document')}, {plural(scores[0].queries, 'query', 'queries')} with spans"
-    caption = f"{counts}; characters, mean over queries"
-    table = Table(title=Text(title), caption=Text(caption), title_justify="left", caption_justify="left")
+    table = _table(title, f"{counts}; characters, mean over queries")
     table.add_column("", no_wrap=True)
     for item in scores:
         table.add_column(Text(item.name), justify="right")

@@ -63,11 +63,7 @@ class Result:
 
     @classmethod
     def from_json(cls, data: Any, where: str) -> Result:
-        """Read what `to_json` made.
-
-        Raises:
-            InputError: it is not that; the message begins with `where`.
-        """
+        """Read what `to_json` made; an InputError, which begins with `where`, if it is not that."""
         try:
             result = msgspec.convert(data, cls, strict=True)
         except msgspec.ValidationError as error:

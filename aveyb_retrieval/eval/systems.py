@@ -33,13 +33,8 @@ class BM25System:
         self._protocol = protocol
         self._index: Any = None
         self.notices: list[str] = []
-        settings = {
-            "k1": k1,
-            "b": b,
-            "stemmer": "english",
-            "stopwords": "en",
-            "title_separator": protocol.title_separator,
-        }
+        settings = {"k1": k1, "b": b, "stemmer": "english", "stopwords": "en"}
+        settings["title_separator"] = protocol.title_separator
         self.info = SystemInfo(
             name="BM25", kind="lexical", model="bm25s", fingerprint=fingerprint_of(settings), settings=settings
         )
@@ -69,11 +64,7 @@ class BM25System:
 
 
 def bm25_modules() -> tuple[Any, Any]:
-    """Return the module bm25s and an English stemmer.
-
-    Raises:
-        OptionalDependencyError: one of them is not installed.
-    """
+    """Return the module bm25s and an English stemmer; OptionalDependencyError: one of them is not installed."""
     with extra_for("the BM25 baseline", "bm25"):
         import bm25s
         import Stemmer
@@ -151,18 +142,18 @@ class IndexSystem:
         documents: int | None = None,
         exact: bool = False,
     ) -> None:
-        """Open an index.
+        """Open an index; mode, granularity, rerank and exact are those of `Retriever.search`.
 
         Args:
             path: The index directory.
             mode: "hybrid", "dense" or "lexical".
             granularity: Which vectors rank; None: those that the index has.
-            rerank: What orders the best 100 again, as for `Retriever.search`; None: nothing.
+            rerank: What orders the best 100 again.
             options: Where and in which precision queries are encoded and searched.
             model: The model that made the index, loaded as `options` say; None loads the one that the index names.
             name: What reports call it; default: the directory's name.
             documents: Of the corpus that it should hold; a notice says where it holds another number.
-            exact: Score every vector, as for `Retriever.search`.
+            exact: Score every vector.
 
         Raises:
             IndexFormatError: there is no index, or it is damaged.
@@ -193,19 +184,13 @@ class IndexSystem:
             if self._search["mode"] != "lexical":
                 precision = getattr(self._retriever.model, "precision", None)  # a stand-in of the caller's may not say
                 self.info = replace(self.info, precision=precision)
-            self.notices += self._cut()
+            if cut := (facts := describe(self._path))["cut_documents"]:
+                where = "the model's limit" if self.info.max_tokens is None else f"{self.info.max_tokens} tokens"
+                texts = plural(facts["documents"], "text")
+                self.notices.append(f"{self.info.name}: {cut:,} of {texts} cut at {where}")
             if self._documents not in (None, len(self._retriever)):
                 self.notices.append(
                     f"{self.info.name} holds {plural(len(self._retriever), 'document')}, the corpus {self._documents:,}"
                 )
         answers = self._retriever.rank(list(queries.values()), k=k, **self._search)
         return {query: dict(ranking) for query, ranking in zip(queries, answers, strict=True)}
-
-    def _cut(self) -> list[str]:
-        """Say how many documents the model's limit cut."""
-        facts = describe(self._path)
-        if not facts["cut_documents"]:
-            return []
-        where = "the model's limit" if self.info.max_tokens is None else f"{self.info.max_tokens} tokens"
-        texts = plural(facts["documents"], "text")
-        return [f"{self.info.name}: {facts['cut_documents']:,} of {texts} cut at {where}"]

@@ -40,20 +40,8 @@ class EvalProtocol:
     title_separator: str
 
 
-STANDARD = EvalProtocol(
-    name="standard",
-    main_metric="ndcg@10",
-    query_prefix=None,
-    document_prefix=None,
-    title_separator=" ",
-)
-PAPER = EvalProtocol(
-    name="paper",
-    main_metric="retrieved-ndcg@10",
-    query_prefix="Query: ",
-    document_prefix="Document: ",
-    title_separator=". ",
-)
+STANDARD = EvalProtocol("standard", "ndcg@10", query_prefix=None, document_prefix=None, title_separator=" ")
+PAPER = EvalProtocol("paper", "retrieved-ndcg@10", "Query: ", "Document: ", title_separator=". ")
 _PAPER_SPLITS = ("test", "dl19")  # the first that is there; dl19 is what the paper's code calls MS MARCO's test split
 PROTOCOLS = {protocol.name: protocol for protocol in (STANDARD, PAPER)}
 
@@ -182,12 +170,11 @@ def _paper_task(dataset: Dataset, split: str | None, seed: int) -> Task:
 def _halves(judgements: Judgements, seed: int) -> dict[str, Judgements]:
     """Split queries (in sorted order, as the original samples from) into a dev and a test half."""
     queries = sorted(judgements)
-    chosen = np.random.default_rng(seed).permutation(len(queries))[: round(0.5 * len(queries))]
-    dev = {queries[i] for i in chosen}
-    return {
-        "dev": {q: judgements[q] for q in queries if q in dev},
-        "test": {q: judgements[q] for q in queries if q not in dev},
-    }
+    dev = {*np.random.default_rng(seed).permutation(len(queries))[: round(0.5 * len(queries))].tolist()}
+    halves: dict[str, Judgements] = {"dev": {}, "test": {}}
+    for i, query in enumerate(queries):
+        halves["dev" if i in dev else "test"][query] = judgements[query]
+    return halves
 
 
 def joined_text(document: Document, protocol: EvalProtocol) -> str:

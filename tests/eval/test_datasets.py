@@ -329,8 +329,8 @@ def test_offline_says_what_is_missing_and_a_saved_cache_works(tmp_path, monkeypa
 
 
 def test_every_known_name_is_pinned():
-    assert len([name for name in data.names() if name.startswith("mldr")]) == 13
-    assert {"msmarco", "trec-dl-2019", "trec-dl-2020", "nq", "scifact"} <= set(data.names())
+    assert len([name for name in data.REGISTRY if name.startswith("mldr")]) == 13
+    assert {"msmarco", "trec-dl-2019", "trec-dl-2020", "nq", "scifact"} <= set(data.REGISTRY)
     for name, entry in data.REGISTRY.items():
         assert len(entry.revision) == 40 and int(entry.revision, 16), name
 
