@@ -1,7 +1,7 @@
 """AveyBConfig: the sizes of an Avey-B model, and each choice that the paper and its released code make differently.
 
-`paper_*` follows the text of the paper, `released_*` the authors' code and checkpoints, `mini` is a small shape
-for CPUs. One choice is the same everywhere and therefore not a field: the ranker's scores, choice
+The defaults and `paper_*` follow the text of the paper, `released_*` the authors' code and checkpoints, `mini` is a
+small shape for CPUs. One choice is the same everywhere and therefore not a field: the ranker's scores, choice
 and weights are float32.
 """
 
@@ -72,19 +72,6 @@ _SIZES = {
 _SWITCHES = ("mix_bias", "learned_residual", "final_norm")
 _NUMBERS = ("norm_eps", "similarity_eps", "max_split_weight", "initializer_range", "tail_share")
 
-PAPER: dict[str, Any] = {
-    "enricher_activation": "relu2",
-    "mix_activation": "relu",
-    "mix_bias": True,
-    "enriched_order": "bypass_gate_mixed",
-    "fuser_order": "bypass_context",
-    "similarity_norm": "sum",
-    "learned_residual": False,
-    "final_norm": True,
-    "weight_norm": "max",
-    "retrieved_order": "sequence",
-    "tail": "masked",
-}
 RELEASED: dict[str, Any] = {
     "enricher_activation": "gelu",
     "mix_activation": "none",
@@ -234,12 +221,7 @@ class AveyBConfig(transformers.PreTrainedConfig):
 
     @classmethod
     def read_released(cls, settings: Mapping[str, Any], where: str) -> AveyBConfig:
-        """Return the configuration that a `config.json` in the authors' format means; `where` names the file.
-
-        Raises:
-            ConfigError: a value is out of range.
-            ModelError: a field is missing.
-        """
+        """Return the configuration that a `config.json` in the authors' format means; `where` names the file."""
         names = inspect.signature(cls.from_released).parameters
         if missing := [name for name in names if name not in settings]:
             raise ModelError(f"{where}: a released Avey-B configuration must have {', '.join(names)}; lacks {missing}")
@@ -261,7 +243,7 @@ class AveyBConfig(transformers.PreTrainedConfig):
     @classmethod
     def paper_base(cls, **overrides: Any) -> AveyBConfig:
         """Return the paper's base model: 164 M parameters, p50k_base vocabulary."""
-        return cls(**{**PAPER, "vocab_size": 50304, "hidden_size": 768, "num_hidden_layers": 30, **overrides})
+        return cls(**{"vocab_size": 50304, "hidden_size": 768, "num_hidden_layers": 30, **overrides})
 
     @classmethod
     def paper_large(cls, **overrides: Any) -> AveyBConfig:
@@ -269,7 +251,7 @@ class AveyBConfig(transformers.PreTrainedConfig):
 
         The paper gives neither depth nor width; the number of parameters leaves 46 layers of width 1,024.
         """
-        return cls(**{**PAPER, "vocab_size": 50304, "hidden_size": 1024, "num_hidden_layers": 46, **overrides})
+        return cls(**{"vocab_size": 50304, "hidden_size": 1024, "num_hidden_layers": 46, **overrides})
 
     @classmethod
     def released_base(cls, **overrides: Any) -> AveyBConfig:
@@ -283,7 +265,7 @@ class AveyBConfig(transformers.PreTrainedConfig):
         Without a final norm, the length of a token's vector is its weight in the mean over a text.
         """
         sizes = {"vocab_size": 16384, "hidden_size": 256, "num_hidden_layers": 4, "initializer_range": 0.05}
-        return cls(**{**PAPER, **sizes, "final_norm": False, "static_init": "local", **overrides})
+        return cls(**{**sizes, "final_norm": False, "static_init": "local", **overrides})
 
     @classmethod
     def from_released(

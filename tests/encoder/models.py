@@ -6,14 +6,14 @@ from typing import Any
 
 import torch
 
-from aveyb_retrieval.encoder.config import PAPER, RELEASED, AveyBConfig
+from aveyb_retrieval.encoder.config import RELEASED, AveyBConfig
 from aveyb_retrieval.encoder.network.model import AveyBModel
 
 PRESETS = {
-    "paper": PAPER,
+    "paper": {},
     "released": RELEASED,
     "released_masked": {**RELEASED, "tail": "masked"},
-    "paper_zero_slots": {**PAPER, "tail": "zero_slots"},
+    "paper_zero_slots": {"tail": "zero_slots"},
 }
 SMALL = {
     "vocab_size": 97,

@@ -83,8 +83,7 @@ class AveyBForSequenceClassification(_WithHead):
         """Score texts: `W dense(mean of the token vectors) + b`.
 
         Args:
-            input_ids: int64 `[B, T]`.
-            attention_mask: `[B, T]`, non-zero where a token exists; None: all exist. Padding may be anywhere.
+            input_ids: as for `AveyBModel`, as is `attention_mask`.
             labels: by `config.problem_type`, or where that is None by their number and dtype: float `[B]` for one
                 number ("regression", mean squared error), int64 `[B]` for classes ("single_label_classification",
                 cross entropy), float `[B, num_labels]` of 0 and 1 ("multi_label_classification", binary cross entropy).
@@ -107,7 +106,11 @@ class AveyBForSequenceClassification(_WithHead):
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
     def _loss(self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | int | None) -> torch.Tensor:
-        problem = self.config.problem_type or _problem(labels, self.config.num_labels or 2)
+        problem = self.config.problem_type
+        if problem is None and self.config.num_labels == 1:
+            problem = "regression"
+        elif problem is None:
+            problem = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
         if problem not in PROBLEMS:
             raise ConfigError(f"AveyBConfig.problem_type is {problem!r}; choose one of {', '.join(PROBLEMS)}, or None")
         if problem == "single_label_classification":
@@ -136,16 +139,10 @@ class AveyBForTokenClassification(_WithHead):
         labels: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> TokenClassifierOutput:
-        """Score tokens: `W tanh(dense(h)) + b`.
+        """Score tokens: `W tanh(dense(h)) + b`, `logits` `[B, T, num_labels]`.
 
-        Args:
-            input_ids: int64 `[B, T]`.
-            attention_mask: `[B, T]`, non-zero where a token exists; None: all exist.
-            labels: int64 `[B, T]`, -100 where there is none.
-            num_items_in_batch: labels in the whole (accumulated) batch; the loss is then the sum over that number.
-
-        Returns:
-            `logits` `[B, T, num_labels]`, and with labels the `loss`, mean cross entropy, float32.
+        As `AveyBForSequenceClassification.forward`, with labels int64 `[B, T]`, -100 where there is none; the loss is
+        mean cross entropy.
 
         Raises:
             InputError: a label outside of 0 to `num_labels - 1`, or labels of another shape than the input.
@@ -154,12 +151,6 @@ class AveyBForTokenClassification(_WithHead):
         logits = self.classifier(self.dense(hidden))
         loss = None if labels is None else _cross_entropy(logits.float(), labels, num_items_in_batch)
         return TokenClassifierOutput(loss=loss, logits=logits)
-
-
-def _problem(labels: torch.Tensor, num_labels: int) -> str:
-    if num_labels == 1:
-        return "regression"
-    return "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
 
 
 def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | int | None) -> torch.Tensor:
@@ -211,12 +202,7 @@ def sequence_ids(tokenizer: Tokenizer, first: str, second: str | None, limit: in
 
 
 def write_template(folder: Path, tokenizer: Tokenizer) -> None:
-    """Make the saved `tokenizer.json` of a model folder put the same tokens around texts and pairs.
-
-    Args:
-        folder: where `tokenizer.save` has written.
-        tokenizer: gives the ids.
-    """
+    """Make the `tokenizer.json` that `tokenizer.save` has written put the same tokens around texts and pairs."""
     path = folder / "tokenizer.json"
     content = json.loads(path.read_text(encoding="utf-8"))
     special = {"[CLS]": tokenizer.cls_id, "[SEP]": tokenizer.sep_id}

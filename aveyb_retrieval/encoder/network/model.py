@@ -19,10 +19,8 @@ from aveyb_retrieval.errors import InputError
 IGNORED_LABEL = -100
 REACH = 2.0  # tokens over which the weight falls to 1/e
 NOISE = 0.3  # scale of the Xavier noise added, so that positions do not start equal
-RIGHT = (
-    -1.0,
-    0.5,
-)  # weight of the right side relative to the left, alternating: two layers together distinguish the sides
+# weight of the right side relative to the left, alternating: two layers together distinguish the sides
+RIGHT = (-1.0, 0.5)
 
 
 class AveyBPreTrainedModel(CheckpointLoading, PreTrainedModel):
@@ -77,11 +75,7 @@ class AveyBModel(SplitEncoder, AveyBPreTrainedModel):
         self.post_init()
 
     @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-    ) -> BaseModelOutput:
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> BaseModelOutput:
         """Encode a padded batch.
 
         Args:
@@ -120,8 +114,7 @@ class AveyBForMaskedLM(AveyBPreTrainedModel):
         """Predict tokens.
 
         Args:
-            input_ids: int64 `[B, T]`.
-            attention_mask: `[B, T]` or None.
+            input_ids: as for `AveyBModel`, as is `attention_mask`.
             labels: int64 `[B, T]`, -100 where there is no label.
             num_items_in_batch: labels in the whole (accumulated) batch; the loss is then the sum over that number.
 
@@ -138,8 +131,7 @@ class AveyBForMaskedLM(AveyBPreTrainedModel):
             if labels.shape != input_ids.shape:
                 raise InputError(f"labels have shape {tuple(labels.shape)}, input_ids {tuple(input_ids.shape)}")
             asked = labels != IGNORED_LABEL
-            hidden = hidden[asked]
-            labels = labels[asked]
+            hidden, labels = hidden[asked], labels[asked]
         logits = self.lm_head(hidden)
         if labels is not None:
             total = nn.functional.cross_entropy(logits.float(), labels, reduction="sum")
@@ -153,16 +145,9 @@ def local_matrix(size: int, order: int) -> torch.Tensor:
     The matrix V of a static layer has one weight for every pair of positions in a split. From a random start, training
     has to learn the influence of neighbouring tokens separately for each of S positions, and masked-language modelling
     stays near single-token frequencies for a long time. This one starts with the same weights around every position;
-    training can change each of them.
+    training can change each of them. Without noise the mean square sum of a row is 1, that of a Xavier normal matrix.
 
-    Without the noise the mean square sum of a row is 1, that of a Xavier normal matrix.
-
-    Args:
-        size: S.
-        order: how many static layers come before this one.
-
-    Returns:
-        float32 `[S, S]`.
+    Returns float32 `[S, S]`, S = size; `order` static layers come before this one.
     """
     position = torch.arange(size)
     offset = position[None, :] - position[:, None]

@@ -27,17 +27,20 @@ from aveyb_retrieval.encoder.network.cuda_graphs import CudaGraphs
 from aveyb_retrieval.encoder.network.layers import AveyBLayer, RMSNorm, fusable, intercepted, run_fused
 from aveyb_retrieval.encoder.network.layout import REPLAY_SIZES, group_widths, replay_places, replay_widths
 from aveyb_retrieval.encoder.network.ranker import Ranker, Retrieved
-from aveyb_retrieval.encoder.network.splits import BatchEncoder, SplitTable, padded_table, split_table
+from aveyb_retrieval.encoder.network.splits import SplitTable, padded_table, split_table
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
-from aveyb_retrieval.kernels.dispatch import fuses_passes, use_triton
+from aveyb_retrieval.kernels.dispatch import fuses_passes, to_device, use_triton
 from aveyb_retrieval.kernels.maxsim import SHORTCUT_SPLITS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from typing_extensions import Self
 
+    from aveyb_retrieval.encoder.network.token_codec import TokenCodec
+
+    Pieces = Iterator[tuple[torch.Tensor, torch.Tensor]]
     _Module = nn.Module
 else:
     _Module = object  # each of the two classes brings its own
@@ -48,7 +51,7 @@ _CPU_GROUP_TOKENS = 2048
 _REPLAYS = ("cuda",)  # kinds of devices on which inference is replays
 
 
-class SplitEncoder(BatchEncoder, _Module):
+class SplitEncoder(_Module):
     """Token ids to token vectors: the ranker on documents, the layers on splits, in groups of similar length."""
 
     config: Any  # an AveyBConfig; transformers declares another type
@@ -88,10 +91,7 @@ class SplitEncoder(BatchEncoder, _Module):
     def warm_up(self) -> int:
         """Encode a batch of each kind that is met, so that the first text does not pay for what is made once.
 
-        On a GPU kernels are compiled and all graphs captured.
-
-        Returns:
-            How many batches.
+        On a GPU kernels are compiled and all graphs captured. Returns how many batches.
         """
         size = self.split_size
         with torch.inference_mode():
@@ -118,20 +118,16 @@ class SplitEncoder(BatchEncoder, _Module):
         return found
 
     def encode_batch(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """Encode a padded batch.
+        """Encode a padded batch as `AveyBModel.forward` does: `[B, T, D]`.
 
-        Args:
-            input_ids: int64 `[B, T]`.
-            attention_mask: `[B, T]`, non-zero where a token exists; None: all exist. Padding may be anywhere. On a CUDA
-                device the mask is best left on the CPU: one that is on the device is waited for, once.
-
-        Returns:
-            `[B, T, D]`; zeros where there is padding.
-
-        Raises:
-            InputError: the two inputs do not have the same two-dimensional shape.
+        On a CUDA device the mask is best left on the CPU: one that is on the device is waited for, once.
         """
-        _check_shapes(input_ids, attention_mask)
+        if input_ids.dim() != 2:
+            raise InputError(f"input_ids must be [B, T]; their shape is {tuple(input_ids.shape)}")
+        if attention_mask is not None and attention_mask.shape != input_ids.shape:
+            raise InputError(
+                f"attention_mask has shape {tuple(attention_mask.shape)}, input_ids {tuple(input_ids.shape)}: unequal"
+            )
         present = None if attention_mask is None else (attention_mask != 0).cpu().numpy()
         if present is not None and present.all():
             present = None
@@ -154,14 +150,7 @@ class SplitEncoder(BatchEncoder, _Module):
         return input_ids.numel() <= self._group_tokens(input_ids.device)
 
     def encode_short(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Encode a batch of single-split texts without padding, such as queries, on a fast path.
-
-        Args:
-            input_ids: int64 `[B, T]`, no padding; `is_short` must hold.
-
-        Returns:
-            `[B, T, D]`, equal to what `forward` gives.
-        """
+        """Encode single-split texts for which `is_short` holds, int64 `[B, T]`, on a fast path: `[B, T, D]`."""
         batch, length = input_ids.shape
         lengths, places = None, None
         if self._graphs_of_device() is not None:
@@ -189,19 +178,12 @@ class SplitEncoder(BatchEncoder, _Module):
 
         return Retrieved(*graphs(retrieve, places, (table.ids, table.lengths, table.first)))
 
-    def encode_splits(
-        self, table: SplitTable, retrieved: Retrieved, needed: np.ndarray | None = None
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def encode_splits(self, table: SplitTable, retrieved: Retrieved, needed: np.ndarray | None = None) -> Pieces:
         """Run compressor and layers over the splits of a table, in groups of similar length.
-
-        Args:
-            table: the splits of any number of documents.
-            retrieved: what `retrieve` found for them.
-            needed: bool `[n]`, which splits to encode; None: all.
 
         Yields:
             Slots of the table int64 `[t]`, and the vectors `[t, D]` of the tokens in them. Every token of a needed
-            split appears once.
+            split (bool `[n]`; None: all) appears once.
         """
         embedding = self.embed.weight
         if torch.is_grad_enabled() and embedding.requires_grad:
@@ -219,14 +201,64 @@ class SplitEncoder(BatchEncoder, _Module):
             vectors = self._run(group.places, inputs, embedding).flatten(0, 1)
             yield table.slots(group), vectors if group.tokens is None else vectors[group.tokens]
 
+    def token_sums(
+        self,
+        ids: np.ndarray,
+        counts: Sequence[int],
+        runs: np.ndarray,
+        *,
+        first_needed: Sequence[int],
+        codec: TokenCodec | None,
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Encode texts and sum their tokens' vectors over runs of tokens.
+
+        Args:
+            ids: int32 `[T]`, the tokens of all texts, one after another.
+            counts: tokens of each text.
+            runs: int64 `[n]`, tokens of each run, none across two texts.
+            first_needed: in each text, the first token whose output is needed; earlier ones may be left out of sums.
+            codec: makes token vectors small; None: they are not wanted.
+
+        Returns:
+            Sums float32 `[n, d]`; codes `[T, row_bytes]`, zeros where none is needed, or None without a codec.
+        """
+        with torch.inference_mode():
+            owner = np.repeat(np.arange(len(runs)), runs)  # the run of a token
+            sums = torch.zeros(len(runs), self.embed.embedding_dim, device=self.device)
+            if len(counts) == 1 and first_needed[0] == 0 and not codec:  # usually one query: no table is needed
+                text, owners = to_device([ids.astype(np.int64)[None], owner], self.device)
+                if self.is_short(text):
+                    hidden = self.encode_short(text)[0]
+                    return sums.index_add_(0, owners, hidden.float()).cpu().numpy(), None
+            table, pieces = self._pieces(ids, counts, first_needed)
+            (owners,) = to_device([table.layout.spread(owner)], self.device)
+            codes = codec.empty(table.ids.numel()) if codec else None
+            for slots, hidden in pieces:
+                sums.index_add_(0, owners[slots], hidden.float())
+                if codec and codes is not None:
+                    codes[slots.cpu().numpy()] = codec.encode(hidden)
+            if codes is not None:
+                codes = np.concatenate([codes[taken] for taken in table.layout.taken()])
+            return sums.cpu().numpy(), codes
+
+    def token_rows(self, ids: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+        """Encode texts, as for `token_sums`, token by token: float32 `[T, d]`, unit rows."""
+        with torch.inference_mode():
+            table, pieces = self._pieces(ids, counts, [0] * len(counts))
+            out = torch.zeros(table.ids.numel(), self.embed.embedding_dim)
+            for slots, hidden in pieces:
+                out[slots.cpu()] = torch.nn.functional.normalize(hidden.float(), dim=-1).cpu()
+            return torch.cat([out[:0], *(out[taken] for taken in table.layout.taken())]).numpy()
+
+    def _pieces(self, ids: np.ndarray, counts: Sequence[int], first_needed: Sequence[int]) -> tuple[SplitTable, Pieces]:
+        """Return the splits of some texts, and what `encode_splits` yields for those that are needed."""
+        table = split_table(ids, counts, self.split_size, self.device)
+        return table, self.encode_splits(table, self.retrieve(table), table.layout.needed(first_needed))
+
     def _run(
         self, places: int | None, inputs: tuple[torch.Tensor | None, ...], embedding: torch.Tensor
     ) -> torch.Tensor:
-        """Run compressor, layers and final norm on what `ranker.inputs` gives, with `places` as a CUDA graph.
-
-        Returns:
-            `[m, T, D]`.
-        """
+        """Run compressor, layers and final norm on what `ranker.inputs` gives, with `places` as a CUDA graph."""
 
         def encode(*inputs: torch.Tensor | None) -> tuple[torch.Tensor]:
             ids, lengths, retrieved, weights = inputs
@@ -254,15 +286,7 @@ class SplitEncoder(BatchEncoder, _Module):
         return self._graphs
 
     def run_layers(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-        """Run the layers and the final norm on a group of splits.
-
-        Args:
-            x: `[m, T, D]`, splits that have been through the compressor.
-            lengths: int64 `[m]`, valid tokens of each split; None when all T are.
-
-        Returns:
-            `[m, T, D]`.
-        """
+        """Run the layers and the final norm on compressed splits `[m, T, D]` of `lengths` tokens (None: all T)."""
         layers = cast("list[AveyBLayer]", list(self.layers))
         if fuses_passes(x) and all(fusable(layer, x.dtype) and not intercepted(layer) for layer in layers):
             x = run_fused(layers, x, lengths)
@@ -325,12 +349,3 @@ class InferenceModel(SplitEncoder, nn.Module):
 def _wider(length: int, size: int) -> int:
     """The width that texts of `length` tokens are padded to in replays."""
     return next(width for width in replay_widths(size) if width >= length)
-
-
-def _check_shapes(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> None:
-    if input_ids.dim() != 2:
-        raise InputError(f"input_ids must be [B, T]; their shape is {tuple(input_ids.shape)}")
-    if attention_mask is not None and attention_mask.shape != input_ids.shape:
-        raise InputError(
-            f"attention_mask has shape {tuple(attention_mask.shape)}, input_ids {tuple(input_ids.shape)}: unequal"
-        )

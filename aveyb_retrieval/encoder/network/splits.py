@@ -9,7 +9,7 @@ Where everything lies follows from the documents' lengths. They are known on the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,11 +18,7 @@ from aveyb_retrieval.encoder.network.layout import SplitLayout
 from aveyb_retrieval.kernels.dispatch import to_device
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from aveyb_retrieval.encoder.network.token_codec import TokenCodec
-
-    Pieces = Iterator[tuple[torch.Tensor, torch.Tensor]]
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True)
@@ -60,21 +56,9 @@ class SplitTable:
     layout: SplitLayout
 
     def groups(
-        self,
-        needed: np.ndarray | None = None,
-        *,
-        full_width: bool,
-        max_tokens: int,
-        replays: bool = False,
+        self, needed: np.ndarray | None = None, *, full_width: bool, max_tokens: int, replays: bool = False
     ) -> list[SplitGroup]:
-        """Return the groups of `SplitLayout.groups` on the table's device.
-
-        Args:
-            needed: bool `[n]`; None: all.
-            full_width: pad every split to S.
-            max_tokens: larger groups are cut into several.
-            replays: the groups are those of `SplitLayout.replays`, and `max_tokens` says nothing.
-        """
+        """Return the groups of `SplitLayout.groups`, or of `SplitLayout.replays`, on the table's device."""
         layout = self.layout
         found: list[tuple[np.ndarray, int, int | None]]
         if replays:
@@ -97,38 +81,25 @@ class SplitTable:
 
 
 def split_table(
-    tokens: torch.Tensor | np.ndarray,
-    counts: Sequence[int] | np.ndarray,
-    split_size: int,
-    device: torch.device | None = None,
+    tokens: torch.Tensor | np.ndarray, counts: Sequence[int] | np.ndarray, size: int, device: torch.device | None = None
 ) -> SplitTable:
-    """Cut a batch of documents into splits.
+    """Cut documents of `counts` tokens into splits on a device (None: the CPU).
 
-    Args:
-        tokens: int `[T]` on the host, the token ids of all documents, one after another.
-        counts: int `[B]`, tokens of each document.
-        split_size: S.
-        device: where the table goes; None: the CPU.
+    Their token ids, int `[T]` on the host, come one document after another.
     """
-    layout = SplitLayout.of(counts, split_size)
-    ids = layout.spread(np.asarray(tokens)).reshape(-1, split_size)
-    device = torch.device("cpu") if device is None else device
-    on_device, lengths, first = to_device([ids, layout.lengths, layout.first], device)
-    return SplitTable(on_device, lengths, first, layout)
+    layout = SplitLayout.of(counts, size)
+    arrays = [layout.spread(np.asarray(tokens)).reshape(-1, size), layout.lengths, layout.first]
+    ids, lengths, first = to_device(arrays, device or torch.device("cpu"))
+    return SplitTable(ids, lengths, first, layout)
 
 
 def padded_table(
     input_ids: torch.Tensor, present: np.ndarray | None, split_size: int
 ) -> tuple[SplitTable, torch.Tensor]:
-    """Cut a padded batch into splits, without waiting for the device that holds it.
+    """Cut a padded batch int64 `[B, T]` into splits, without waiting for the device that holds it.
 
-    Args:
-        input_ids: int64 `[B, T]`.
-        present: bool `[B, T]` on the host, where a token exists; None: all exist.
-        split_size: S.
-
-    Returns:
-        The table, and int64 `[n S]`: for each slot the place of its token in the flattened batch (0 where it is free).
+    `present` is bool `[B, T]` on the host, where a token exists; None: all exist. Returns the table, and int64 `[n S]`:
+    for each slot the place of its token in the flattened batch (0 where it is free).
     """
     batch, width = input_ids.shape
     counts = np.full(batch, width) if present is None else present.sum(1)
@@ -146,71 +117,3 @@ def _tokens(lengths: np.ndarray, width: int) -> np.ndarray | None:
     """Return `SplitGroup.tokens` of splits of these lengths."""
     taken = np.arange(width) < lengths[:, None]
     return None if taken.all() else np.flatnonzero(taken)
-
-
-class BatchEncoder:
-    """Mixed into `SplitEncoder`; `OnnxModel` has the same methods. Token ids come as int32 `[T]`, text after text."""
-
-    embed: Any
-    encode_splits: Any
-    retrieve: Any
-    encode_short: Any
-    is_short: Any
-    device: torch.device
-    split_size: int
-
-    def token_sums(
-        self,
-        ids: np.ndarray,
-        counts: Sequence[int],
-        runs: np.ndarray,
-        *,
-        first_needed: Sequence[int],
-        codec: TokenCodec | None,
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Encode texts and sum their tokens' vectors over runs of tokens.
-
-        Args:
-            ids: int `[T]`, the tokens of all texts.
-            counts: tokens of each text.
-            runs: int64 `[n]`, tokens of each run, none across two texts.
-            first_needed: in each text, the first token whose output is needed; earlier ones may be left out of sums.
-            codec: makes token vectors small; None: they are not wanted.
-
-        Returns:
-            Sums float32 `[n, d]`; codes `[T, row_bytes]`, zeros where none is needed, or None without a codec.
-        """
-        with torch.inference_mode():
-            owner = np.repeat(np.arange(len(runs)), runs)  # the run of a token
-            sums = torch.zeros(len(runs), self.embed.embedding_dim, device=self.device)
-            if len(counts) == 1 and first_needed[0] == 0 and not codec:  # usually one query: no table is needed
-                text, owners = to_device([ids.astype(np.int64)[None], owner], self.device)
-                if self.is_short(text):
-                    hidden = self.encode_short(text)[0]
-                    return sums.index_add_(0, owners, hidden.float()).cpu().numpy(), None
-            table, pieces = self._pieces(ids, counts, first_needed)
-            (owners,) = to_device([table.layout.spread(owner)], self.device)
-            codes = codec.empty(table.ids.numel()) if codec else None
-            for slots, hidden in pieces:
-                sums.index_add_(0, owners[slots], hidden.float())
-                if codec and codes is not None:
-                    codes[slots.cpu().numpy()] = codec.encode(hidden)
-            if codes is not None:
-                codes = np.concatenate([codes[taken] for taken in table.layout.taken()])
-            return sums.cpu().numpy(), codes
-
-    def token_rows(self, ids: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-        """Encode texts, as for `token_sums`, token by token: float32 `[T, d]`, unit rows."""
-        with torch.inference_mode():
-            table, pieces = self._pieces(ids, counts, [0] * len(counts))
-            out = torch.zeros(table.ids.numel(), self.embed.embedding_dim)
-            for slots, hidden in pieces:
-                out[slots.cpu()] = torch.nn.functional.normalize(hidden.float(), dim=-1).cpu()
-            return torch.cat([out[:0], *(out[taken] for taken in table.layout.taken())]).numpy()
-
-    def _pieces(self, ids: np.ndarray, counts: Sequence[int], first_needed: Sequence[int]) -> tuple[SplitTable, Pieces]:
-        """Return the splits of some texts, and what `encode_splits` yields for those that are needed."""
-        table = split_table(ids, counts, self.split_size, self.device)
-        retrieved = self.retrieve(table)
-        needed = table.layout.needed(first_needed)
-        return table, self.encode_splits(table, retrieved, needed)

@@ -181,7 +181,7 @@ class OnnxModel:
         first_needed: list[int],
         codec: TokenCodec | None,
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """See `BatchEncoder.token_sums`."""
+        """See `SplitEncoder.token_sums`."""
         owner = np.repeat(np.arange(len(runs)), runs)
         sums = np.zeros((len(runs), self.config.hidden_size), np.float32)
         codes = codec.empty(len(ids)) if codec else None
@@ -194,7 +194,7 @@ class OnnxModel:
         return sums, codes
 
     def token_rows(self, ids: np.ndarray, counts: list[int]) -> np.ndarray:
-        """See `BatchEncoder.token_rows`."""
+        """See `SplitEncoder.token_rows`."""
         out = np.zeros((len(ids), self.config.hidden_size), np.float32)
         for tokens, vectors in self._outputs(ids, counts, None):
             out[tokens] = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), _MIN_NORM)
