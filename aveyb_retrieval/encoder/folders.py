@@ -16,15 +16,7 @@ if TYPE_CHECKING:
 DEFAULT_MODEL = Path(__file__).parent.parent / "models" / "aveyb-base-en-v2"  # embedded; its name loads it, too
 MODEL_FILES = ("config.json", "model.safetensors")
 TABLE, TABLE_SCALE = "embed.weight", "embed.scale"  # tensors of a checkpoint: embeddings, scales of int8 rows
-_HUB_FILES = [
-    "*.json",
-    "*.safetensors",
-    "*.tiktoken",
-    "*.txt",
-    "*.model",
-    "*.jinja",
-    "*.onnx",
-]  # nothing pickled, no code
+_HUB_FILES = [f"*.{kind}" for kind in ("json", "safetensors", "tiktoken", "txt", "model", "jinja", "onnx")]  # no code
 
 
 def model_folder(model: str | Path | None, *, fetch: bool = True) -> Path:

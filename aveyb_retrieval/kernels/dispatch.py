@@ -56,11 +56,7 @@ def forced_backend() -> str | None:
 def use_triton(backend: str, tensor: torch.Tensor, *, operation: str, limit: str | None = None) -> bool:
     """Return whether an operation runs as a Triton kernel (otherwise as plain torch).
 
-    Args:
-        backend: "auto", "triton" or "torch".
-        tensor: the operation's main input; its device and dtype count.
-        operation: named in the error.
-        limit: why the kernel cannot take this call (a shape), or None when it can.
+    The device and dtype of its main input, `tensor`, count; `limit`: why the kernel cannot take this call (a shape).
 
     Raises:
         BackendError: "triton" was asked for and cannot run, or the name is unknown.

@@ -62,17 +62,18 @@ def split_scores(
         BackendError: `backend="triton"` cannot run.
     """
     documents = [slice(start, stop) for start, stop in pairwise(starts)]
-    scores = torch.full(
-        (len(ids), max((d.stop - d.start for d in documents), default=0)), float("-inf"), device=ids.device
-    )
+    width = max((d.stop - d.start for d in documents), default=0)
+    scores = torch.full((len(ids), width), float("-inf"), device=ids.device)
     with torch.no_grad(), torch.autocast(ids.device.type, enabled=False):
         if use_triton(backend, table, operation="split_scores"):
-            splits = ids, lengths
             if short := [d for d in documents if d.stop - d.start <= SHORTCUT_SPLITS]:
-                _score_short(splits, short, table, eps, scores)
+                starts, own_ids, own_lengths, chosen = _splits_of(ids, lengths, short)
+                (first,) = to_device([np.repeat(starts[:-1], np.diff(starts))], ids.device)
+                scores.index_copy_(0, chosen, scores_of_short(own_ids, own_lengths, first, table, eps, width))
             long = [d for d in documents if d.stop - d.start > SHORTCUT_SPLITS]
-            for together in _passes(long, ids.shape[1], len(table), scores.shape[1]):
-                _score_long(splits, together, table, eps, scores)
+            for together in _passes(long, ids.shape[1], len(table), width):
+                starts, own_ids, own_lengths, chosen = _splits_of(ids, lengths, together)
+                scores.index_copy_(0, chosen, _scores_of_long(own_ids, own_lengths, starts, table, eps, width))
         else:
             for document in documents:
                 size = document.stop - document.start
@@ -81,34 +82,12 @@ def split_scores(
     return scores
 
 
-def _score_short(
-    splits: tuple[torch.Tensor, torch.Tensor],
-    documents: Sequence[slice],
-    table: torch.Tensor,
-    eps: float,
-    scores: torch.Tensor,
-) -> None:
-    """Score every pair of splits of some documents by one kernel, into their rows of `scores`."""
-    ids, lengths, chosen = _splits_of(splits, documents)
-    starts = _starts(documents)
-    (first,) = to_device([np.repeat(starts[:-1], np.diff(starts))], ids.device)
-    scores.index_copy_(0, chosen, scores_of_short(ids, lengths, first, table, eps, scores.shape[1]))
-
-
 def scores_of_short(
     ids: torch.Tensor, lengths: torch.Tensor, first: torch.Tensor, table: torch.Tensor, eps: float, width: int
 ) -> torch.Tensor:
     """Return `split_scores` of documents that one launch scores, by the kernel; nothing comes from the host.
 
-    Args:
-        ids: int64 `[n, S]` and lengths int64 `[n]`, as for `split_scores`.
-        first: int64 `[n]`, the first split of each split's document.
-        table: `[V, D]` token embeddings.
-        eps: added to each norm.
-        width: W, the splits of the longest document or more.
-
-    Returns:
-        float32 `[n, W]`.
+    First is int64 `[n]`, the first split of each split's document; width W, the splits of the longest one or more.
     """
     from aveyb_retrieval.kernels.triton import maxsim as kernels
 
@@ -116,29 +95,23 @@ def scores_of_short(
     return kernels.all_pairs(vectors, inverse_norms(vectors, eps), lengths, first, width)
 
 
-def _score_long(
-    splits: tuple[torch.Tensor, torch.Tensor],
-    documents: Sequence[slice],
-    table: torch.Tensor,
-    eps: float,
-    scores: torch.Tensor,
-) -> None:
-    """Score some documents by the token-id shortcut, all in one pass, into their rows of `scores`."""
+def _scores_of_long(
+    ids: torch.Tensor, lengths: torch.Tensor, starts: Sequence[int], table: torch.Tensor, eps: float, width: int
+) -> torch.Tensor:
+    """Return `split_scores` of some documents by the token-id shortcut, all in one pass, `[n, width]`."""
     from aveyb_retrieval.kernels.triton import maxsim as kernels
 
-    ids, lengths, chosen = _splits_of(splits, documents)
-    vocabulary = batch_vocabulary(ids, lengths, _starts(documents), len(table))
-    found = kernels.by_token(table, inverse_norms(table, eps), vocabulary, scores.shape[1])
-    scores.index_copy_(0, chosen, found)
+    vocabulary = batch_vocabulary(ids, lengths, starts, len(table))
+    return kernels.by_token(table, inverse_norms(table, eps), vocabulary, width)
 
 
 def _splits_of(
-    splits: tuple[torch.Tensor, torch.Tensor], documents: Sequence[slice]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return ids and lengths of some documents' splits, and which splits those are, int64 on their device."""
-    (ids, lengths), rows = splits, np.concatenate([np.arange(d.start, d.stop) for d in documents])
+    ids: torch.Tensor, lengths: torch.Tensor, documents: Sequence[slice]
+) -> tuple[list[int], torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return `_starts`, ids and lengths of some documents' splits, and which splits those are, int64."""
+    rows, starts = np.concatenate([np.arange(d.start, d.stop) for d in documents]), _starts(documents)
     (chosen,) = to_device([rows], ids.device)
-    return (ids, lengths, chosen) if len(rows) == len(ids) else (ids[chosen], lengths[chosen], chosen)
+    return (starts, ids, lengths, chosen) if len(rows) == len(ids) else (starts, ids[chosen], lengths[chosen], chosen)
 
 
 def _starts(documents: Sequence[slice]) -> list[int]:
@@ -147,14 +120,7 @@ def _starts(documents: Sequence[slice]) -> list[int]:
 
 
 def _passes(documents: Sequence[slice], size: int, rows: int, width: int) -> Iterator[list[slice]]:
-    """Yield documents in groups whose best cosines stay below `_PASS_ELEMENTS`; one that has more is alone.
-
-    Args:
-        documents: their splits.
-        size: S.
-        rows: V.
-        width: columns of the scores.
-    """
+    """Yield documents in groups whose best cosines stay below `_PASS_ELEMENTS`; one that has more is alone."""
     group: list[slice] = []
     for document in documents:
         if group and most_ids(_starts([*group, document]), size, rows) * width > _PASS_ELEMENTS:
@@ -178,14 +144,8 @@ def maxsim_by_token(ids: torch.Tensor, lengths: torch.Tensor, table: torch.Tenso
     Work grows with (distinct ids of the document) x (distinct ids of its splits) instead of tokens squared. Ids are
     sorted by their last occurrence, so that those which a later split could still ask of split j are a prefix.
 
-    Args:
-        ids: int64 `[n, S]`, token ids of one document's splits; entries beyond `lengths` are ignored.
-        lengths: int `[n]`, valid tokens of each split; all but the last are S.
-        table: `[V, D]` token embeddings.
-        eps: added to each norm.
-
-    Returns:
-        float32 `[n, n]`; -inf where the column is not an earlier split.
+    Arguments are those of `split_scores`, for one document; returns float32 `[n, n]`, -inf where the column is not an
+    earlier split.
     """
     n = len(ids)
     vocabulary = vocabulary_of(ids, lengths)
@@ -208,15 +168,9 @@ def maxsim_by_token(ids: torch.Tensor, lengths: torch.Tensor, table: torch.Tenso
 def maxsim_selected(
     unit: torch.Tensor, lengths: torch.Tensor, current: torch.Tensor, earlier: torch.Tensor
 ) -> torch.Tensor:
-    """Score chosen pairs of splits, differentiably: the only scores that a gradient flows through.
+    """Score chosen pairs of splits, float32 `[p]`, differentiably: the only scores that a gradient flows through.
 
-    Args:
-        unit: float32 `[n, S, D]`, unit rows.
-        lengths: int `[n]`.
-        current: int64 `[p]` and earlier: int64 `[p]`, the two splits of each pair; an earlier one is full.
-
-    Returns:
-        float32 `[p]`.
+    Unit rows are float32 `[n, S, D]`; current and earlier int64 `[p]`, the splits of each pair; an earlier one is full.
     """
     best = torch.matmul(unit[current], unit[earlier].transpose(1, 2)).amax(-1)
     return best.masked_fill(~row_mask(lengths[current], unit.shape[1])[..., 0], 0).sum(-1)
@@ -241,12 +195,7 @@ class Vocabulary:
 
 
 def vocabulary_of(ids: torch.Tensor, lengths: torch.Tensor) -> Vocabulary:
-    """Collect the vocabulary of one document.
-
-    Args:
-        ids: int64 `[n, S]`, token ids of its splits; entries beyond `lengths` are ignored.
-        lengths: int `[n]`, valid tokens of each split.
-    """
+    """Collect the vocabulary of one document, ids and lengths as for `split_scores`."""
     n, width = ids.shape
     valid = row_mask(lengths, width)[..., 0]
     distinct, inverse = torch.unique(ids[valid], return_inverse=True)
@@ -279,16 +228,9 @@ class BatchVocabulary(Vocabulary):
 
 
 def batch_vocabulary(ids: torch.Tensor, lengths: torch.Tensor, starts: Sequence[int], rows: int) -> BatchVocabulary:
-    """Collect the vocabularies of a batch of documents, without waiting for the device that holds them.
+    """Collect the vocabularies of a batch, ids, lengths and starts as for `split_scores`, without waiting for a device.
 
-    Args:
-        ids: int64 `[n, S]`, token ids of the splits, documents one after another; entries beyond `lengths` are ignored.
-        lengths: int `[n]`, valid tokens of each split.
-        starts: the first split of each document, and n at the end; on the host.
-        rows: V, of the embedding table; ids are below it.
-
-    Returns:
-        With U = `most_ids(starts, S, V)` and E = n S.
+    Of a table of V = rows embeddings: U = `most_ids(starts, S, V)`, E = n S.
     """
     (n, width), device = ids.shape, ids.device
     bound = most_ids(starts, width, rows)
@@ -327,13 +269,7 @@ def batch_vocabulary(ids: torch.Tensor, lengths: torch.Tensor, starts: Sequence[
 
 
 def most_ids(starts: Sequence[int], width: int, rows: int) -> int:
-    """Return the largest number of distinct ids that documents of such splits can have together, and one for padding.
-
-    Args:
-        starts: the first split of each document, and their number at the end.
-        width: S.
-        rows: V, of the embedding table.
-    """
+    """Return the most distinct ids that documents of splits of S = width can have of V = rows, and one for padding."""
     return sum(min((stop - start) * width, rows) for start, stop in pairwise(starts)) + 1
 
 

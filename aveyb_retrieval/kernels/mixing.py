@@ -82,20 +82,12 @@ def static_mix_reference(
 
 
 def static_mix(
-    mixed: torch.Tensor,
-    gate: torch.Tensor,
-    weight: torch.Tensor,
-    *,
-    backend: Backend = "auto",
-    **how: Unpack[Mixing],
+    mixed: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, *, backend: Backend = "auto", **how: Unpack[Mixing]
 ) -> torch.Tensor:
     """`static_mix_reference` by the implementation that `backend` means (see `dispatch.py`).
 
     The kernel reads `mixed`, `gate` and `weight` through their strides; only the last axis must be contiguous. It
     multiplies in the dtype of `mixed`, whatever the weight is kept in.
-
-    Raises:
-        BackendError: `backend="triton"` cannot run: no Triton, no such device or dtype.
     """
     if use_triton(backend, mixed, operation="static_mix"):
         from aveyb_retrieval.kernels.triton.static_mix import static_mix_op
@@ -114,18 +106,9 @@ def static_mix_over_gate(
     backend: Backend = "auto",
     **how: Unpack[Mixing],
 ) -> torch.Tensor:
-    """`static_mix` with a gate that still lacks the enricher's activation, written over that gate; for inference.
+    """`static_mix` with a gate that lacks `gate_activation`, "gelu" or "relu2", written over that gate; for inference.
 
-    Args:
-        mixed: `[n, T, D]` and gate: `[n, T, D]`; the last axis of both is contiguous.
-        weight: as for `static_mix_reference`, as are the other options.
-        gate_activation: "gelu" or "relu2".
-
-    Returns:
-        `gate`; rows at or beyond `lengths` are zero.
-
-    Raises:
-        BackendError: `backend="triton"` cannot run: no Triton, no such device or dtype.
+    The last axis of mixed and gate is contiguous.
     """
     if use_triton(backend, mixed, operation="static_mix"):
         from aveyb_retrieval.kernels.triton.static_mix import static_mix_over_gate_op
@@ -150,22 +133,11 @@ def dynamic_mix_reference(
     bias: torch.Tensor | None = None,
     activation: str = "none",
 ) -> torch.Tensor:
-    """`gate * sigma(rownorm(N(mixed) N(mixed)^T) @ mixed + b)` for every split of a group.
+    """`gate * sigma(rownorm(N(mixed) N(mixed)^T) @ mixed + b)` for every split of a group; see `static_mix_reference`.
 
     The division by the row's sum is applied after the product, which is the same and touches `D` values a row, not `T`.
-    Norms and row sums are taken in float32 at least, whatever the dtype.
-
-    Args:
-        mixed: `[n, T, D]`, the half of the tail that is mixed across tokens.
-        gate: `[n, T, D]`, the half that gates.
-        normalization: "sum": row / (sum + eps) (eq. 6); "l1": row / max(sum of absolutes, 1e-12) (released code).
-        eps: the epsilon of "sum".
-        lengths: int `[n]`, valid tokens of each split; None when all T are.
-        bias: `[T]`, one value a token position, or None.
-        activation: sigma, "none" or "relu".
-
-    Returns:
-        `[n, T, D]` in the dtype of `mixed`; rows at or beyond `lengths` are zero.
+    Norms and row sums are taken in float32 at least, whatever the dtype. Normalization is "sum", row / (sum + eps)
+    (eq. 6), or "l1", row / max(sum of absolutes, 1e-12) (released code).
     """
     mixed = zero_padding(mixed, lengths)
     wide = torch.promote_types(mixed.dtype, torch.float32)
@@ -181,19 +153,13 @@ def dynamic_mix_reference(
 
 
 def dynamic_mix(
-    mixed: torch.Tensor,
-    gate: torch.Tensor,
-    *,
-    backend: Backend = "auto",
-    **how: Unpack[DynamicMixing],
+    mixed: torch.Tensor, gate: torch.Tensor, *, backend: Backend = "auto", **how: Unpack[DynamicMixing]
 ) -> torch.Tensor:
     """`dynamic_mix_reference` by the implementation that `backend` means (see `dispatch.py`).
 
     The kernel reads `mixed` and `gate` through their strides (only the last axis must be contiguous), so both may be
-    views of the enricher's output. Unlike the reference, it passes no gradient through the direction of a zero vector.
-
-    Raises:
-        BackendError: `backend="triton"` cannot run: no Triton, no such device, or more than 256 tokens a split.
+    views of the enricher's output. Unlike the reference, it passes no gradient through the direction of a zero vector,
+    and it takes splits of at most 256 tokens.
     """
     if use_triton(backend, mixed, operation="dynamic_mix", limit=_limit(mixed)):
         from aveyb_retrieval.kernels.triton.dynamic_mix import dynamic_mix_op
@@ -213,19 +179,10 @@ def dynamic_mix_over_gate(
     backend: Backend = "auto",
     **how: Unpack[DynamicMixing],
 ) -> torch.Tensor:
-    """`dynamic_mix` with a gate that still lacks the enricher's activation, written over that gate; for inference.
+    """`dynamic_mix` with a gate that lacks `gate_activation`, "gelu" or "relu2", written over that gate; for inference.
 
-    Args:
-        mixed: `[n, T, D]` and gate: `[n, T, D]`; the last axis of both is contiguous.
-        inverse_norms: float32 `[n, T]`, `1 / |z|` of the rows of `mixed`, 0 where there is no direction. The kernel
-            does not make them again; plain torch does.
-        gate_activation: "gelu" or "relu2"; the other options are those of `dynamic_mix_reference`.
-
-    Returns:
-        `gate`; rows at or beyond `lengths` are zero.
-
-    Raises:
-        BackendError: `backend="triton"` cannot run: no Triton, no such device, or more than 256 tokens a split.
+    The last axis of mixed and gate is contiguous. inverse_norms: float32 `[n, T]`, `1 / |z|` of the rows of `mixed`, 0
+    where there is no direction; the kernel does not make them again, plain torch does.
     """
     if use_triton(backend, mixed, operation="dynamic_mix", limit=_limit(mixed)):
         from aveyb_retrieval.kernels.triton.dynamic_mix import dynamic_mix_over_gate_op

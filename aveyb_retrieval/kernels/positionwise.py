@@ -21,17 +21,10 @@ def enricher_activation(x: torch.Tensor, name: str) -> torch.Tensor:
 
 
 def activate(x: torch.Tensor, name: str, *, backend: Backend = "auto") -> torch.Tensor:
-    """`enricher_activation` by the implementation that `backend` means (see `dispatch.py`).
+    """`enricher_activation` of `[..., M]` by the implementation that `backend` means (see `dispatch.py`).
 
     "relu2" has a kernel, one pass over memory instead of two (backward one instead of three). "gelu" is one pass in
     torch, and torch.compile fuses both: they stay torch's.
-
-    Args:
-        x: `[..., M]`.
-        name: "gelu" or "relu2".
-
-    Raises:
-        BackendError: `backend="triton"` cannot run: no Triton, no such device or dtype.
     """
     if name == "relu2" and not torch.compiler.is_compiling() and use_triton(backend, x, operation="relu2"):
         from aveyb_retrieval.kernels.triton.positionwise import relu2_op
@@ -62,9 +55,6 @@ def activate_around(
 
     Returns:
         float32 (of float64: float64) `[...]`, `1 / |z|`; 0 where |z| is not above 1e-12.
-
-    Raises:
-        BackendError: `backend="triton"` cannot run: no Triton, no such device or dtype.
     """
     if use_triton(backend, x, operation="activate_around"):
         from aveyb_retrieval.kernels.triton.positionwise import activate_around_op
@@ -113,9 +103,6 @@ def add_norm(
     """`add_norm_reference` by the implementation that `backend` means (see `dispatch.py`).
 
     The kernel adds in float32 and rounds the sum once; it has no gradient.
-
-    Raises:
-        BackendError: `backend="triton"` cannot run: no Triton, no such device or dtype.
     """
     if use_triton(backend, branch, operation="add_norm"):
         from aveyb_retrieval.kernels.triton.positionwise import add_norm_op
@@ -127,26 +114,11 @@ def add_norm(
 
 
 def enrich(
-    x: torch.Tensor,
-    norm_weight: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    *,
-    eps: float,
-    activation: str,
+    x: torch.Tensor, norm_weight: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *, eps: float, activation: str
 ) -> torch.Tensor:
-    """Enricher: `act(RMSNorm(x) @ weight^T + bias)` (Avey-B eq. 1).
+    """Enricher: `act(RMSNorm(x) @ weight^T + bias)` (Avey-B eq. 1), act "gelu" or "relu2": `[n, T, D]` -> `[n, T, M]`.
 
-    Args:
-        x: `[n, T, D]`.
-        norm_weight: `[D]`.
-        weight: `[M, D]`.
-        bias: `[M]`.
-        eps: added to the mean square before the root.
-        activation: "gelu" or "relu2".
-
-    Returns:
-        `[n, T, M]` in the dtype of `x`.
+    Norm_weight is `[D]`, weight `[M, D]`, bias `[M]`; eps is added to the mean square before the root.
     """
     return activate(F.linear(F.rms_norm(x, (x.shape[-1],), norm_weight, eps), weight, bias), activation)
 
@@ -180,13 +152,7 @@ def fuse(
 def project_joined(joined: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """`fuse` without the residual, where context and bypass stand side by side: one product, and no copy.
 
-    Args:
-        joined: `[n, T, Dc + Db]`, both in the order of the matrix's columns; rows may be strided.
-        weight: `[D, Dc + Db]`, the fuser's matrix.
-        bias: `[D]`.
-
-    Returns:
-        `[n, T, D]` in the dtype of `joined`.
+    Of `[n, T, Dc + Db]`, whose rows may be strided, the fuser's matrix `[D, Dc + Db]` and its bias: `[n, T, D]`.
     """
     # addmm on two axes, whose rows may be strided: linear on three would copy them.
     return torch.addmm(bias, joined.flatten(0, 1), weight.T).view(*joined.shape[:-1], len(bias))

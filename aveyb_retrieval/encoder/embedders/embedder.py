@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,6 +33,8 @@ from aveyb_retrieval.errors import BackendError, ConfigError, extra_for
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
+
+    from typing_extensions import Self
 
     from aveyb_retrieval.encoder.network.split_encoder import InferenceModel, SplitEncoder
     from aveyb_retrieval.encoder.text.wordpiece import Tokenizer
@@ -69,6 +71,83 @@ class EncodedDocument:
     tokens: TokenCodes | None = None
 
 
+class TextEncoder:
+    """What both kinds of encoder do alike with their documents: subclasses tokenize, cut and encode them."""
+
+    token_codec: TokenCodec | None = None
+
+    def __init__(self, max_tokens: int | None, batch_tokens: int) -> None:
+        """Check the options of how much is read.
+
+        Raises:
+            ConfigError: one is out of range.
+        """
+        if max_tokens is not None and max_tokens < 1:
+            raise ConfigError(f"max_tokens is {max_tokens}; it must be at least 1, or None for no limit")
+        if batch_tokens < 1:
+            raise ConfigError(f"batch_tokens is {batch_tokens}; it must be at least 1")
+        self.max_tokens, self.batch_tokens = max_tokens, batch_tokens
+
+    def with_passage_size(self, size: PassageSize | None) -> Self:
+        """Return the same model with passages of another size; None: the splits of an Avey-B model, else the default.
+
+        Raises:
+            ConfigError: passages that the model cannot encode so, or that do not fit into its window.
+        """
+        other: Any = copy.copy(self)
+        other.passage_size = self._checked(size)
+        return other
+
+    def with_token_codec(self, codec: TokenCodec | None) -> Self:
+        """Return the same model, which also gives the tokens of documents, made small by a codec."""
+        other = copy.copy(self)
+        other.token_codec = codec
+        return other
+
+    def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedDocument]:
+        """Encode (prefix, text) pairs as they come, in order; spans are positions in the text.
+
+        The document prompt and the prefix (a title, say) are read before the text, by Avey-B models again at the head
+        of every split unless the passage size says otherwise.
+
+        Raises:
+            InputError: a text cannot be tokenized, or something is not a pair of texts.
+        """
+        for batch in self._batches(self._cut(prefix, text) for prefix, text in as_pairs(documents)):
+            yield from self._encode(batch)
+
+    def _batches(self, jobs: Iterable[Any]) -> Iterator[list[Any]]:
+        batch: list[Any] = []
+        size = 0
+        for job in jobs:
+            batch.append(job)
+            size += job.n_tokens + 1  # an empty text counts too: a million of them must not accumulate
+            if size >= self.batch_tokens:
+                yield batch
+                batch, size = [], 0
+        if batch:
+            yield batch
+
+    def _grown(self, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray) -> Any:
+        """Cut a text whose first passages are known; ConfigError: it has not as many."""
+        job = self._cut(prefix, text)
+        if len(norms) != len(passages) or len(norms) > len(job.cuts):
+            raise ConfigError(
+                f"encode_grown: {len(passages)} passages and {len(norms)} norms are given; the text has "
+                f"{len(job.cuts)} passages"
+            )
+        return job
+
+    def _checked(self, size: PassageSize | None) -> PassageSize | None:
+        raise NotImplementedError
+
+    def _cut(self, prefix: str, text: str) -> Any:
+        raise NotImplementedError
+
+    def _encode(self, batch: list[Any]) -> Iterator[EncodedDocument]:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
 class _Tokenized:
     """A text's tokens int32 `[T]` and passages; `known`: float32 `[m, d]`, the token sums of the first passages."""
@@ -77,6 +156,10 @@ class _Tokenized:
     cuts: Cuts
     n_cut: int
     known: np.ndarray | None = None
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.ids)
 
     @property
     def first_needed(self) -> int:
@@ -94,7 +177,7 @@ class _Tokenized:
         return TokenCodes(codes[self.first_needed :].copy(), self.cuts.ranges[known:] - self.first_needed)
 
 
-class Embedder:
+class Embedder(TextEncoder):
     """Encode documents and queries with an Avey-B model.
 
     Attributes:
@@ -131,20 +214,14 @@ class Embedder:
         Raises:
             ConfigError: an option is out of range.
         """
-        if max_tokens is not None and max_tokens < 1:
-            raise ConfigError(f"max_tokens is {max_tokens}; it must be at least 1, or None for no limit")
-        if batch_tokens < 1:
-            raise ConfigError(f"batch_tokens is {batch_tokens}; it must be at least 1")
+        super().__init__(max_tokens, batch_tokens)
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.prompts = prompts
         self.model_name = model_name
         self.fingerprint = fingerprint
         self.precision = precision
-        self.max_tokens = max_tokens
-        self.batch_tokens = batch_tokens
-        self.passage_size = _checked(passage_size)
-        self.token_codec: TokenCodec | None = None
+        self.passage_size = self._checked(passage_size)
         self.dim: int = model.config.hidden_size
         self.split_size: int = model.config.split_size
 
@@ -216,33 +293,6 @@ class Embedder:
             passage_size=passage_size,
         )
 
-    def with_passage_size(self, size: PassageSize | None) -> Embedder:
-        """Return the same model with passages of another size; None: each split is one."""
-        other = copy.copy(self)
-        other.passage_size = _checked(size)
-        return other
-
-    def with_token_codec(self, codec: TokenCodec | None) -> Embedder:
-        """Return the same model, which also gives the tokens of documents, made small by a codec."""
-        other = copy.copy(self)
-        other.token_codec = codec
-        return other
-
-    def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedDocument]:
-        """Encode (prefix, text) pairs as they come, in order.
-
-        The document prompt and the prefix (a title, say) are read before the text, and again at the head of every split
-        unless the passage size says otherwise; spans are positions in the text.
-
-        Yields:
-            One `EncodedDocument` per pair.
-
-        Raises:
-            InputError: a text cannot be tokenized, or something is not a pair of texts.
-        """
-        for batch in self._batches(self._cut(prefix, text) for prefix, text in as_pairs(documents)):
-            yield from self._encode(batch)
-
     def encode_grown(self, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray) -> EncodedDocument:
         """Encode a text whose first passages have been encoded before, running the layers only on the other splits.
 
@@ -255,18 +305,10 @@ class Embedder:
             passages: float32 `[m, d]`, the vectors of the first m passages, as many as `unchanged_passages` allows.
             norms: float32 `[m]`, their lengths before normalization.
 
-        Returns:
-            The whole document, equal to what `encode_documents` gives.
-
         Raises:
             ConfigError: more passages are given than the new text has, or passages overlap.
         """
-        tokens = self._cut(prefix, text)
-        if len(norms) != len(passages) or len(norms) > len(tokens.cuts):
-            raise ConfigError(
-                f"encode_grown: {len(passages)} passages and {len(norms)} norms are given; the text has "
-                f"{len(tokens.cuts)} passages"
-            )
+        tokens = self._grown(prefix, text, passages, norms)
         if len(norms) and not self._keeps_passages:
             raise ConfigError("encode_grown: passages that overlap cannot be kept; encode the whole text")
         lengths = np.diff(tokens.cuts.ranges[: len(norms)], axis=1)
@@ -302,10 +344,8 @@ class Embedder:
 
     def count_tokens(self, texts: Sequence[str], *, prompt: str) -> list[int]:
         """Count the tokens that are read of each text as a "query" or a "document", prompt included."""
-        return [
-            self._limited(len(self.tokenizer.encode_ids(self.prompts[prompt] + text)))
-            for text in as_texts(texts, "texts")
-        ]
+        whole = (self.prompts[prompt] + text for text in as_texts(texts, "texts"))
+        return [self._limited(len(self.tokenizer.encode_ids(text))) for text in whole]
 
     def tokens(self, text: str, *, special: bool = True) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Cut a text into tokens, without a prompt: ids `[T]`, characters `[T, 2]`, whether each is special `[T]`."""
@@ -313,24 +353,15 @@ class Embedder:
         return ids, offsets, np.zeros(len(ids), dtype=bool)
 
     def word_vectors(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Look up the embeddings of a text's tokens, without context: no layer runs.
-
-        Returns:
-            float32 `[T, D]`, unit rows, and int64 `[T, 2]`, the characters of each token.
-        """
+        """Look up the embeddings of a text's tokens: unit rows float32 `[T, D]`, and the characters int64 `[T, 2]`."""
         ids, offsets, _ = self.tokens(text)
         rows = self.model.embeddings(ids)
         return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), _MIN_NORM), np.asarray(offsets)
 
     def token_vectors(self, texts: Sequence[str], *, prompt: str) -> list[np.ndarray]:
-        """Return one vector per token, prompt included, for late interaction.
+        """Return for late interaction one vector per token of each "query" or "document", prompt included.
 
-        Args:
-            texts: any number of texts.
-            prompt: "query" or "document".
-
-        Returns:
-            For each text float32 `[T, d]`, unit rows.
+        For each text float32 `[T, d]`, unit rows.
         """
         vectors: list[np.ndarray] = []
         for batch in self._batches(self._whole(text, prompt) for text in as_texts(texts, "texts")):
@@ -363,20 +394,17 @@ class Embedder:
         cuts = Cuts(np.array([[0, kept]])[:some], np.array([[0, len(text)]])[:some], ("",) * some)
         return _Tokenized(ids[:kept], cuts, len(ids) - kept)
 
+    def _checked(self, size: PassageSize | None) -> PassageSize | None:
+        if size is None:
+            return None
+        if size.late is False:
+            raise ConfigError(
+                "late=False: an Avey-B model always encodes passages within their document; leave late out"
+            )
+        return replace(size, titled=size.titled is not False)
+
     def _limited(self, length: int) -> int:
         return length if self.max_tokens is None else min(length, self.max_tokens)
-
-    def _batches(self, tokenized: Iterable[_Tokenized]) -> Iterator[list[_Tokenized]]:
-        batch: list[_Tokenized] = []
-        size = 0
-        for tokens in tokenized:
-            batch.append(tokens)
-            size += len(tokens.ids) + 1  # an empty text counts too: a million of them must not accumulate
-            if size >= self.batch_tokens:
-                yield batch
-                batch, size = [], 0
-        if batch:
-            yield batch
 
     def _encode(self, batch: list[_Tokenized]) -> Iterator[EncodedDocument]:
         sums, codes = self.model.token_sums(
@@ -395,9 +423,7 @@ class Embedder:
                 runs[: len(item.known)] = item.known  # nothing overlaps, so a run is a passage
             ranges = item.cuts.ranges
             first, last = np.searchsorted(edges, ranges[:, 0]), np.searchsorted(edges, ranges[:, 1])
-            totals = (
-                np.stack([runs[a:b].sum(axis=0) for a, b in zip(first, last, strict=True)]) if len(ranges) else runs
-            )
+            totals = np.array([runs[a:b].sum(axis=0) for a, b in zip(first, last, strict=True)]).reshape(-1, self.dim)
             means = totals / np.diff(ranges, axis=1)
             norms = np.linalg.norm(means, axis=1)
             total = runs.sum(axis=0)
@@ -413,14 +439,6 @@ class Embedder:
                 tokens=None if codes is None else item.token_codes(codes[first_token : first_token + len(item.ids)]),
             )
             first_token += len(item.ids)
-
-
-def _checked(size: PassageSize | None) -> PassageSize | None:
-    if size is None:
-        return None
-    if size.late is False:
-        raise ConfigError("late=False: an Avey-B model always encodes passages within their document; leave late out")
-    return replace(size, titled=size.titled is not False)
 
 
 def _joined(batch: list[_Tokenized]) -> np.ndarray:

@@ -8,7 +8,6 @@ by their tokens. So everything is read; what a model nevertheless cuts off is co
 
 from __future__ import annotations
 
-import copy
 import json
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,15 +20,17 @@ from safetensors import safe_open
 from transformers.utils import logging
 
 from aveyb_retrieval.encoder.config import LOADING_ERRORS
-from aveyb_retrieval.encoder.embedders.embedder import EncodedDocument
+from aveyb_retrieval.encoder.embedders.embedder import EncodedDocument, TextEncoder
 from aveyb_retrieval.encoder.folders import fingerprint
 from aveyb_retrieval.encoder.network.token_codec import TokenCodec, TokenCodes
 from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE, Cuts, PassageSize, cut_passages
-from aveyb_retrieval.encoder.text.tokenizer import as_pairs, as_texts
+from aveyb_retrieval.encoder.text.tokenizer import as_texts
 from aveyb_retrieval.errors import ConfigError, ModelError, first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
+
+    from typing_extensions import Self
 
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # in sentence-transformers' own order
 _PRECISIONS = ("float32", "bfloat16", "float16")
@@ -55,6 +56,10 @@ class _Job:
     known: np.ndarray | None = None  # float32 [m, d]
 
     @property
+    def n_tokens(self) -> int:
+        return int(self.counts.sum())
+
+    @property
     def n_known(self) -> int:
         return 0 if self.known is None else len(self.known)
 
@@ -63,7 +68,7 @@ class _Job:
         return (self.prefix if number == 0 else "") + self.text[start:stop]
 
 
-class SentenceEmbedder:
+class SentenceEmbedder(TextEncoder):
     """Encodes documents and queries with a sentence-transformers model.
 
     Attributes:
@@ -90,14 +95,10 @@ class SentenceEmbedder:
             ConfigError: an option is out of range or not one that this model has.
             ModelError: the model's tokenizer cannot say which characters a token stands for.
         """
-        for name, value in (("max_tokens", max_tokens), ("batch_tokens", batch_tokens)):
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} is {value}; it must be at least 1")
+        super().__init__(max_tokens, batch_tokens)
         self.model = model.eval()
         self.model_name = model_name
         self.fingerprint = fingerprint
-        self.max_tokens = max_tokens
-        self.batch_tokens = batch_tokens
         self.precision = precision_of(model)
         self.dim = int(model.get_embedding_dimension())
         limit = model.max_seq_length
@@ -110,7 +111,6 @@ class SentenceEmbedder:
         self._tokenizer = offset_tokenizer(model, model_name)
         self._overhead = len(self._tokenizer.encode(self.prompts["document"]).ids)
         self.passage_size = self._checked(passage_size)
-        self.token_codec: TokenCodec | None = None
         self.token_dim: int = model[0].get_embedding_dimension() if has_token_vectors(model) else 0
 
     @classmethod
@@ -131,10 +131,8 @@ class SentenceEmbedder:
         Args:
             folder: the model; `loading.load_encoder` also takes names.
             name: what to call it; None: the folder.
-            device: as for `Embedder.load`, as are the next three.
+            device: as for `Embedder.load`, as are max_tokens and batch_tokens.
             precision: "float32", "bfloat16" or "float16".
-            max_tokens: truncate texts to this many tokens.
-            batch_tokens: tokens encoded at once.
             truncate_dim: keep only the first components of each vector, for models that were trained for it.
             passage_size: how long passages are, and whether they are encoded late; None: the default size, or what fits
                 into the model's window.
@@ -158,39 +156,11 @@ class SentenceEmbedder:
             passage_size=passage_size,
         )
 
-    def with_passage_size(self, size: PassageSize | None) -> SentenceEmbedder:
-        """The same model with passages of another size.
-
-        Raises:
-            ConfigError: they do not fit into the model's window, or the model cannot encode passages late.
-        """
-        other = copy.copy(self)
-        other.passage_size = self._checked(size)
-        return other
-
-    def with_token_codec(self, codec: TokenCodec | None) -> SentenceEmbedder:
-        """Return the same model, which also gives the tokens of documents, made small by a codec.
-
-        Raises:
-            ConfigError: the model has no vectors of tokens.
-        """
+    def with_token_codec(self, codec: TokenCodec | None) -> Self:
+        """See `TextEncoder.with_token_codec`; ConfigError: the model has no vectors of tokens."""
         if codec is not None:
             self._check_token_vectors("leave token_vectors out")
-        other = copy.copy(self)
-        other.token_codec = codec
-        return other
-
-    def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedDocument]:
-        """Encode (prefix, text) pairs as they come, in order; spans are positions in the text."""
-        batch: list[_Job] = []
-        size = 0
-        for prefix, text in as_pairs(documents):
-            batch.append(self._job(prefix, text))
-            size += int(batch[-1].counts.sum()) + 1
-            if size >= self.batch_tokens:
-                yield from self._encode(batch)
-                batch, size = [], 0
-        yield from self._encode(batch)
+        return super().with_token_codec(codec)
 
     def encode_grown(self, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray) -> EncodedDocument:
         """Encode a text whose first passages, unit vectors float32 `[m, d]`, are known; see `unchanged_passages`.
@@ -198,19 +168,13 @@ class SentenceEmbedder:
         Raises:
             ConfigError: more passages are given than the text has.
         """
-        job = self._job(prefix, text)
-        if len(passages) != len(norms) or len(passages) > len(job.cuts):
-            raise ConfigError(
-                f"encode_grown: {len(passages)} passages and {len(norms)} norms are given; the text has "
-                f"{len(job.cuts)} passages"
-            )
-        return next(self._encode([replace(job, known=passages)]))
+        return next(self._encode([replace(self._grown(prefix, text, passages, norms), known=passages)]))
 
     def unchanged_passages(self, old: tuple[str, str], new: tuple[str, str]) -> int:
         """How many leading passages of two (prefix, text) pairs have the same vectors."""
         if self.passage_size.late:
             return 0  # a passage's window may now hold other neighbours
-        before, after = self._job(*old), self._job(*new)
+        before, after = self._cut(*old), self._cut(*new)
         count = min(len(before.cuts), len(after.cuts))
         same = (before.passage(i) == after.passage(i) for i in range(count))
         return next((i for i, equal in enumerate(same) if not equal), count)
@@ -262,8 +226,6 @@ class SentenceEmbedder:
         found = self.model.encode(as_texts(texts, "texts"), prompt=self.prompts[prompt], **options)
         return [torch.nn.functional.normalize(rows.float(), dim=-1).cpu().numpy() for rows in found]
 
-    # --- inside ------------------------------------------------------------------------------------------------------
-
     def _check_token_vectors(self, advice: str) -> None:
         if not has_token_vectors(self.model):
             raise ConfigError(f"{self.model_name}: has no vectors of tokens for late interaction; {advice}")
@@ -299,7 +261,7 @@ class SentenceEmbedder:
             return f"pools by {mode!r}, and a passage within its document can only be a mean of token outputs"
         return None if pooling.include_prompt else "leaves its prompt out of the mean"
 
-    def _job(self, prefix: str, text: str) -> _Job:
+    def _cut(self, prefix: str, text: str) -> _Job:
         before = len(prefix)
         offsets = np.array(self._tokenizer.encode(prefix + text, add_special_tokens=False).offsets, dtype=np.int64)
         offsets = offsets.reshape(-1, 2)
@@ -441,8 +403,21 @@ def load_sentence_transformer(folder: Path, *, device: str, precision: str, trun
         ModelError: it is incomplete or damaged, holds pickled weights or modules of its own, or its weights do not fill
             the model.
     """
+    from sentence_transformers import SentenceTransformer
+
     _check_no_pickle(folder)
-    model = _load(folder, device=device, precision=precision, truncate_dim=truncate_dim)
+    options = {"dtype": precision, "use_safetensors": True}
+    try:
+        _check_modules(folder / "modules.json")
+        with _no_progress_bar():
+            model = SentenceTransformer(
+                str(folder), device=device, truncate_dim=truncate_dim, local_files_only=True, model_kwargs=options
+            )
+    except LOADING_ERRORS as error:
+        raise ModelError(
+            f"{folder}: sentence-transformers cannot load it ({type(error).__name__}: {first_line(error)}); check that "
+            "the folder is complete"
+        ) from error
     _check_filled(model, folder)
     return model
 
@@ -455,11 +430,7 @@ def has_token_vectors(model: Any) -> bool:
 
 
 def offset_tokenizer(model: Any, name: str) -> Any:
-    """Return the model's own tokenizer, which neither cuts nor pads, with the characters that each token stands for.
-
-    Raises:
-        ModelError: it cannot say which characters those are.
-    """
+    """Return the model's own tokenizer, which neither cuts nor pads; ModelError: it has no characters of tokens."""
     from tokenizers import Tokenizer
 
     backend = model.tokenizer if isinstance(model.tokenizer, Tokenizer) else None
@@ -483,26 +454,6 @@ def model_files(folder: Path) -> list[str]:
         for file in files
         if file.suffix not in _NO_PART_OF_A_MODEL and not _OTHER_BACKENDS & set(file.parts)
     ]
-
-
-def _load(folder: Path, *, device: str, precision: str, truncate_dim: int | None) -> Any:
-    from sentence_transformers import SentenceTransformer
-
-    try:
-        _check_modules(folder / "modules.json")
-        with _no_progress_bar():
-            return SentenceTransformer(
-                str(folder),
-                device=device,
-                truncate_dim=truncate_dim,
-                local_files_only=True,
-                model_kwargs={"dtype": precision, "use_safetensors": True},
-            )
-    except LOADING_ERRORS as error:
-        raise ModelError(
-            f"{folder}: sentence-transformers cannot load it ({type(error).__name__}: {first_line(error)}); check that "
-            "the folder is complete"
-        ) from error
 
 
 def _check_no_pickle(folder: Path) -> None:

@@ -37,16 +37,13 @@ class CheckpointLoading:
     def from_released(
         cls, state_dict: Mapping[str, torch.Tensor], *, num_labels: int | None = None, **settings: Any
     ) -> Any:
-        """Build the model from the tensors and settings of a released checkpoint.
+        """Build the model, in evaluation mode, from the tensors and settings of a released checkpoint.
 
         Args:
             state_dict: the checkpoint's tensors, with or without a prefix before those of the encoder; a tied head is
                 ignored.
             num_labels: outputs of the classifier, where the model has one.
             **settings: the fields of the checkpoint's `config.json` that the configuration's `from_released` takes.
-
-        Returns:
-            The model in evaluation mode.
 
         Raises:
             ConfigError: the settings contradict each other.
@@ -178,21 +175,13 @@ def _has_int8_table(path: str) -> bool:
 
 
 def int8_table(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Round an embedding `[V, D]` to int8 rows.
-
-    Returns:
-        Codes int8 `[V, D]` and scales float32 `[V, 1]`: a row over 127 times its scale, its largest value.
-    """
+    """Round an embedding `[V, D]` to codes int8 `[V, D]` of scales float32 `[V, 1]`: largest values of rows, over 127."""
     scale = (weight.float().abs().amax(1, keepdim=True) / 127).clamp_min(1e-30)
     return (weight.float() / scale).round().to(torch.int8), scale
 
 
 def float_table(tensors: Mapping[str, torch.Tensor], path: Any) -> dict[str, torch.Tensor]:
-    """Return a checkpoint's tensors; an embedding of int8 rows (`int8_table`, with `embed.scale`) as float32.
-
-    Raises:
-        ModelError: the scales are missing, or of another shape.
-    """
+    """Return a checkpoint's tensors; an embedding of int8 rows (`int8_table`, with `embed.scale`) as float32."""
     found = dict(tensors)
     for name, codes in tensors.items():
         if name.endswith(TABLE) and codes.dtype == torch.int8:
@@ -211,11 +200,7 @@ def released_tensors(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.
 
 
 def read_settings(name: Any, hub: dict[str, Any], *, needed: bool) -> dict[str, Any] | None:
-    """Return the fields of a `config.json` of our models, or None where there is none and none is needed.
-
-    Raises:
-        ModelError: it is of another `model_type`, missing or damaged.
-    """
+    """Return the fields of a `config.json` of our models, or None where there is none and none is needed."""
     path = cached_file(
         name,
         "config.json",

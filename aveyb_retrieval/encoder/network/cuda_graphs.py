@@ -33,12 +33,9 @@ _log = logging.getLogger("aveyb_retrieval.encoder")
 
 @dataclass(frozen=True)
 class Captured:
-    """One captured sequence.
+    """One captured sequence, which `replay` runs: where its inputs go, `[n, ...]` each or None, and its outputs are.
 
-    Attributes:
-        inputs: `[n, ...]` each, where the inputs go; None for those that the sequence has not.
-        outputs: `[n, ...]` each, where the outputs are after `replay`; other sequences write there, too.
-        replay: runs the sequence.
+    Other sequences write to the outputs, too.
     """
 
     inputs: tuple[torch.Tensor | None, ...]
@@ -65,23 +62,19 @@ class CudaGraphs:
         self._free = torch.cuda.Event() if on_cuda else None  # reached when the last output has been copied
 
     def __call__(
-        self, function: Function, places: int, inputs: Sequence[torch.Tensor | None], *key: object
+        self, function: Function, places: int, inputs: Sequence[torch.Tensor | None]
     ) -> tuple[torch.Tensor, ...]:
-        """Return what `function` gives for the inputs.
+        """Return what `function` gives for the inputs, copies `[m, ...]` each.
 
         Args:
             function: of tensors `[n, ...]`, to a tuple of such; it never waits for the device, and what it gives for
-                one of the n does not depend on the others.
+                one of the n does not depend on the others. Its name and the inputs' shapes decide the sequence.
             places: n.
             inputs: `[m, ...]` each, m up to n, or None.
-            *key: all on which the sequence depends besides the shapes of the inputs and the function's name.
-
-        Returns:
-            `[m, ...]` each, copies.
         """
         count = next(len(x) for x in inputs if x is not None)
         shapes = tuple(None if x is None else (x.shape[1:], x.dtype) for x in inputs)
-        name = (function.__name__, places, shapes, forced_backend(), *key)
+        name = (function.__name__, places, shapes, forced_backend())
         with self._lock:
             if self._free is not None:
                 torch.cuda.current_stream(self.device).wait_event(self._free)

@@ -15,12 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from aveyb_retrieval.kernels.mixing import (
-    dynamic_mix,
-    dynamic_mix_over_gate,
-    static_mix,
-    static_mix_over_gate,
-)
+from aveyb_retrieval.kernels.mixing import dynamic_mix, dynamic_mix_over_gate, static_mix, static_mix_over_gate
 from aveyb_retrieval.kernels.positionwise import activate_around, add_norm, enrich, fuse, project_joined
 
 if TYPE_CHECKING:
@@ -101,13 +96,7 @@ class AveyBLayer(nn.Module):
     """`x -> fuser([contextualized tail, bypassed head]) + residual` on a group of splits, each split alone."""
 
     def __init__(self, config: AveyBConfig, kind: str, order: int = 0) -> None:
-        """Make the layer's parameters, uninitialized where `_init_weights` of the model sets them.
-
-        Args:
-            config: the model's configuration.
-            kind: "static" or "dynamic".
-            order: how many layers of this kind come before it.
-        """
+        """Make a "static" or "dynamic" layer, the `order`-th of its kind; `_init_weights` of the model fills it."""
         super().__init__()
         self.kind, self.order = kind, order
         d, mixed, bypass = config.hidden_size, config.mixed_size, config.bypass_size
@@ -141,13 +130,7 @@ class AveyBLayer(nn.Module):
         return self.settings.parts(enriched)
 
     def mix(self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-        """Run the contextualizer on two `[n, T, m]` -> `[n, T, m]`.
-
-        Args:
-            mixed: the half of the tail that is mixed across tokens.
-            gate: the half that gates.
-            lengths: as in `forward`.
-        """
+        """Run the contextualizer on the two halves of the tail, `[n, T, m]` each -> `[n, T, m]`."""
         settings, width, weight, bias = self.settings, mixed.shape[1], self.spatial_proj, self.mix_bias
         how = settings.mixing(lengths, None if bias is None else bias[:width])
         if weight is None:
@@ -179,16 +162,7 @@ def intercepted(layer: nn.Module) -> bool:
 
 
 def run_fused(layers: Sequence[AveyBLayer], x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-    """Run layers for which `fusable` holds, one after another.
-
-    Args:
-        layers: one at least.
-        x: `[n, T, D]`.
-        lengths: int `[n]`, valid rows of each split; None when all T are.
-
-    Returns:
-        `[n, T, D]`.
-    """
+    """Run layers for which `fusable` holds, one at least, one after another, on what a layer's `forward` takes."""
     normed = layers[0].norm(x)
     for layer, following in pairwise(layers):
         norm = following.norm

@@ -100,12 +100,8 @@ class SplitLayout:
     ) -> Iterator[tuple[np.ndarray, int]]:
         """Yield (int64 `[m]` splits, padded width) so that every needed split is in exactly one group.
 
-        Full splits are grouped together, short ones with others of similar length.
-
-        Args:
-            needed: bool `[n]`; None: all.
-            full_width: pad every split to S.
-            max_tokens: larger groups are cut into several.
+        Needed is bool `[n]`; None: all. Full splits are grouped together, short ones with others of similar length, or
+        all padded to S. Groups of more than `max_tokens` are cut into several.
         """
         # S falls beyond the last class: a group of its own.
         classes = np.zeros_like(self.lengths) if full_width else np.searchsorted(group_widths(self.size), self.lengths)
@@ -122,11 +118,7 @@ class SplitLayout:
         """Yield (int64 `[m]` splits, padded width, n) so that every needed split is in exactly one group of n places.
 
         n times the width is one of `REPLAY_SIZES` times S, or less where n is the largest of them. The longest splits
-        come first, so that short ones fill the places that they leave.
-
-        Args:
-            needed: bool `[n]`; None: all.
-            full_width: pad every split to S.
+        come first, so that short ones fill the places that they leave. Arguments are those of `groups`.
         """
         rows = np.arange(len(self.lengths)) if needed is None else np.flatnonzero(needed)
         widths = replay_widths(self.size)
@@ -150,13 +142,7 @@ def replay_widths(size: int) -> list[int]:
 
 
 def replay_places(count: int, width: int, size: int) -> int:
-    """Return for how many splits to make the next replay: the size that costs least for each of `count` splits.
-
-    Args:
-        count: how many splits of this width there are.
-        width: T, what they are padded to.
-        size: S.
-    """
+    """Return for how many splits to make the next replay: the size that costs least for each of `count` of a width."""
     # Each has k splits of S tokens to retrieve: more than the largest would take more memory than so many of S tokens.
     places = {n: min(n * size // width, REPLAY_SIZES[-1]) for n in REPLAY_SIZES}
     return places[min(places, key=lambda n: (n + _REPLAY_COST) / min(count, places[n]))]

@@ -51,16 +51,9 @@ class Ranker(nn.Module):
         self.down_proj = nn.Parameter(torch.empty(sizes)) if self.num_retrieved else None
 
     def retrieve(self, table: SplitTable, embedding: torch.Tensor) -> Retrieved:
-        """Rank every split of the batch against the earlier splits of its own document.
+        """Rank every split of the batch against the earlier splits of its own document, by embeddings `[V, D]`.
 
         Gradients flow to `embedding` through the weights, which are functions of the scores; the choice has none.
-
-        Args:
-            table: the batch, n splits.
-            embedding: `[V, D]`, the token embedding table.
-
-        Returns:
-            Rows and weights `[n, k]`.
         """
         n, k = len(table.lengths), self.num_retrieved
         if k == 0 or not table.layout.earlier.any():
@@ -68,27 +61,17 @@ class Ranker(nn.Module):
             empty = torch.zeros(n, k, device=table.ids.device)
             return Retrieved(torch.full_like(empty, -1, dtype=torch.int64), empty)
         with torch.no_grad():
-            rows, scores = self._choose(table, embedding)
+            rows, scores = self._ordered(*self._best(table, embedding), table.first)
         if torch.is_grad_enabled() and embedding.requires_grad:
             scores = self._differentiable_scores(table, rows, embedding)
         return Retrieved(rows, self.weights(rows, scores))
 
-    def _choose(self, table: SplitTable, embedding: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return rows of the table, int64 `[n, k]` in slot order, -1 on the left where missing, and float32 scores."""
-        return self._ordered(*self._best(table, embedding), table.first)
-
     def retrieve_short(
         self, ids: torch.Tensor, lengths: torch.Tensor, first: torch.Tensor, embedding: torch.Tensor, width: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return `retrieve` of documents of few splits on a GPU, where nothing depends on values of the host.
+        """Return `retrieve` of documents of at most `width` splits on a GPU: nothing depends on values of the host.
 
-        Args:
-            ids: int64 `[n, S]`, lengths int64 `[n]` and first int64 `[n]` as in a `SplitTable`.
-            embedding: `[V, D]`.
-            width: splits of the longest document, or more.
-
-        Returns:
-            Rows int64 and weights float32 `[n, k]`.
+        Ids int64 `[n, S]`, lengths and first int64 `[n]` are those of a `SplitTable`.
         """
         scores = scores_of_short(ids, lengths, first, embedding, self.config.similarity_eps, width)
         rows, scores = self._ordered(*_sorted(scores, self.num_retrieved), first)
@@ -97,15 +80,13 @@ class Ranker(nn.Module):
     def _ordered(
         self, best: torch.Tensor, chosen: torch.Tensor, first: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Put the chosen into slots: from `_best`, and first int64 `[n]`, to what `_choose` returns."""
+        """Put what `_best` has chosen into slots: rows of the table, int64 `[n, k]`, -1 on the left, and scores."""
         k = best.shape[1]
         missing = torch.isneginf(best)
         # Put into slot order: missing ones first, then by the order the configuration asks for.
-        key = (
-            chosen
-            if self.config.retrieved_order == "sequence"
-            else torch.arange(k, device=chosen.device).expand_as(chosen)
-        )
+        key = chosen
+        if self.config.retrieved_order == "score":
+            key = torch.arange(k, device=chosen.device).expand_as(chosen)
         order = torch.argsort(key.masked_fill(missing, -1), dim=1, stable=True)
         best, chosen, missing = (t.gather(1, order) for t in (best, chosen, missing))
         rows = (chosen + first[:, None]).masked_fill(missing, -1)
@@ -134,9 +115,8 @@ class Ranker(nn.Module):
     def _best_of_few(
         self, ids: torch.Tensor, lengths: torch.Tensor, starts: list[int], embedding: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        k, eps = self.config.num_retrieved, self.config.similarity_eps
-        # column j: split j of the document
-        return _sorted(split_scores(ids, lengths, starts, embedding, eps), k)
+        scores = split_scores(ids, lengths, starts, embedding, self.config.similarity_eps)
+        return _sorted(scores, self.config.num_retrieved)  # column j: split j of the document
 
     def _differentiable_scores(self, table: SplitTable, rows: torch.Tensor, embedding: torch.Tensor) -> torch.Tensor:
         scores = torch.zeros(rows.shape, device=rows.device)
@@ -150,12 +130,7 @@ class Ranker(nn.Module):
         return scores.index_put((current, slot), found)
 
     def weights(self, rows: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Return the weights float32 `[n, k]` of chosen splits.
-
-        Args:
-            rows: int64 `[n, k]`; -1 (on the left) where there is none.
-            scores: float32 `[n, k]`, theirs.
-        """
+        """Return the weights float32 `[n, k]` of chosen splits: rows int64 `[n, k]`, -1 on the left where none is."""
         found = rows >= 0
         highest = scores.masked_fill(~found, float("-inf")).amax(1, keepdim=True)
         if self.config.weight_norm == "max":
@@ -211,11 +186,7 @@ class Ranker(nn.Module):
     def compress_alone(self, current: torch.Tensor) -> torch.Tensor:
         """Return `compress` for splits that retrieve nothing: `P X + X`, with the current split's block of P.
 
-        Args:
-            current: `[m, T, D]`, token embeddings, zero where there is no token.
-
-        Returns:
-            `[m, T, D]`; where the model never retrieves, `current`.
+        X: `[m, T, D]`, token embeddings, zero where there is no token; returned where the model never retrieves.
         """
         if self.down_proj is None:
             return current
@@ -237,14 +208,6 @@ def best_of_long(
 
     All scores at once are a square: 6 GB for a document of ten million tokens. Here they are made for a block of
     columns at a time, in memory linear in the document's length, and each row keeps its k best of the blocks so far.
-
-    Args:
-        ids: int64 `[n, S]`, token ids of one document's splits; entries beyond `lengths` are ignored.
-        lengths: int `[n]`, valid tokens of each split; all but the last are S.
-        table: `[V, D]` token embeddings.
-        eps: added to each norm.
-        k: how many.
-        block: how many columns to score at once.
 
     Returns:
         float32 `[n, k]` scores, best first, equal ones by the lower split, -inf where there are fewer than k earlier

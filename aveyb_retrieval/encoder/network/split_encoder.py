@@ -202,13 +202,7 @@ class SplitEncoder(_Module):
             yield table.slots(group), vectors if group.tokens is None else vectors[group.tokens]
 
     def token_sums(
-        self,
-        ids: np.ndarray,
-        counts: Sequence[int],
-        runs: np.ndarray,
-        *,
-        first_needed: Sequence[int],
-        codec: TokenCodec | None,
+        self, ids: np.ndarray, counts: list[int], runs: np.ndarray, *, first_needed: list[int], codec: TokenCodec | None
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Encode texts and sum their tokens' vectors over runs of tokens.
 

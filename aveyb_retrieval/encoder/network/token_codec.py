@@ -34,9 +34,8 @@ _LEVELS = 127
 _BYTE = 8  # bits
 _BLOCK_ROWS = 4096  # document rows multiplied at once: they, and their products, stay in the processor's cache
 _MIN_NORM = 1e-12
-_SIGNS = (
-    2 * np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.int8) - 1
-)  # of each byte, [256, 8]
+# of each byte, [256, 8]
+_SIGNS = 2 * np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.int8) - 1
 
 
 @dataclass(frozen=True)

@@ -89,13 +89,7 @@ class Graph:
     def model(
         self, inputs: Sequence[tuple[str, str, list[Any]]], output: tuple[str, str, list[Any]], metadata: dict[str, str]
     ) -> bytes:
-        """Return the file's content.
-
-        Args:
-            inputs: (name, ONNX type such as "FLOAT", sizes: numbers or names of free ones) of each.
-            output: the same.
-            metadata: what the file says about itself.
-        """
+        """Return the file's content; a value is (name, ONNX type such as "FLOAT", sizes or names of free ones)."""
         from onnx import TensorProto, helper
 
         def info(value: tuple[str, str, list[Any]]) -> Any:
@@ -163,16 +157,9 @@ class Float32:
         return Rows(x if divisor is None else self._graph.op("Div", x, divisor), None)
 
     def product(self, rows: Rows, weight: np.ndarray, sample: np.ndarray, name: str) -> tuple[str, np.ndarray]:
-        """Multiply by `weight.T`, a constant `[N, K]`.
+        """Multiply R rows by `weight.T`, a constant `[N, K]`: the product `[R, N]`.
 
-        Args:
-            rows: R of them.
-            weight: the constant.
-            sample: float32 `[s, K]`, rows like those.
-            name: of the constant.
-
-        Returns:
-            The product `[R, N]`, and what it lacks of the exact one in the mean of `sample`, `[N]`.
+        And what it lacks of the exact one in the mean of `sample`, rows like those, float32 `[s, K]`: `[N]`.
         """
         lost = np.zeros(len(weight), np.float32)
         return self._graph.op("MatMul", rows.values, self._graph.constant(weight.T, name=name)), lost
@@ -202,13 +189,7 @@ class Int8(Float32):
         return self._graph.op("Cast", self._graph.constant(weight, np.float16, name=name), to=1)
 
     def rows(self, x: str, divisor: str | None = None, *, positive: bool = False) -> Rows:
-        """See `Float32.rows`.
-
-        Args:
-            x: `[R, K]`.
-            divisor: `[R, 1]`.
-            positive: whether no value is below zero.
-        """
+        """See `Float32.rows`; `positive`: no value is below zero."""
         graph = self._graph
         size = x if positive else graph.op("Abs", x)
         largest = graph.op("ReduceMax", size, graph.constant([-1], np.int64), keepdims=1)
@@ -257,23 +238,16 @@ _SPLITS = 16
 
 
 class LayerRows(NamedTuple):
-    """The rows that one layer's maps read, float32.
+    """The rows that one layer's maps read, float32: the enricher `[R, D]`, the fuser `[R, m]` and `[R, b]`."""
 
-    normed: `[R, D]`, what the enricher reads: rows over their root mean square.
-    context: `[R, m]`, the contextualizer's output, and bypass `[R, b]`: what the fuser reads.
-    """
-
-    normed: np.ndarray
+    normed: np.ndarray  # over their root mean square
     context: np.ndarray
     bypass: np.ndarray
 
 
 @torch.inference_mode()
 def layer_rows(model: SplitEncoder) -> Iterator[LayerRows]:
-    """Yield what each layer reads of splits of random tokens, the same ones every time.
-
-    No text is needed, and one of a certain kind would favour it.
-    """
+    """Yield what each layer reads of splits of random tokens, the same every time: a text would favour its kind."""
     config = model.config
     ids = torch.randint(config.vocab_size, (_SPLITS, config.split_size), generator=torch.Generator().manual_seed(0))
     x = model.ranker.compress_alone(model.embed.weight[ids])
@@ -323,7 +297,8 @@ class Network:
         if not config.num_retrieved:
             x = current
         else:
-            earlier = graph.op("Mul", self._linear.table(table, "retrieved"), self._unsqueezed("weights", 2, 3))
+            weights = graph.op("Unsqueeze", "weights", *self._ints([2, 3]))
+            earlier = graph.op("Mul", self._linear.table(table, "retrieved"), weights)
             shape = graph.op("Concat", self._batch, *self._ints([-1], [config.hidden_size]), axis=0)
             earlier = graph.op("Reshape", earlier, shape, allowzero=0)
             x = self._compressed(current, graph.op("Concat", earlier, current, axis=1), earlier)
@@ -383,8 +358,8 @@ class Network:
     def _activated(self, x: str, squared: bool) -> str:
         graph = self._graph
         if squared:
-            positive = graph.op("Relu", x)
-            return graph.op("Mul", positive, positive)
+            x = graph.op("Relu", x)
+            return graph.op("Mul", x, x)
         half = graph.op("Mul", x, graph.constant(0.5))
         erf = graph.op("Erf", graph.op("Mul", x, graph.constant(0.5**0.5)))
         return graph.op("Mul", half, graph.op("Add", erf, graph.constant(1.0)))
@@ -448,9 +423,6 @@ class Network:
     def _axis(self, axis: int) -> str:
         return self._graph.constant([axis], np.int64)
 
-    def _unsqueezed(self, name: str, *axes: int) -> str:
-        return self._graph.op("Unsqueeze", name, self._graph.constant(list(axes), np.int64))
-
     def _ints(self, *lists: list[int]) -> list[str]:
         return [self._graph.constant(values, np.int64) for values in lists]
 
@@ -466,14 +438,11 @@ _LARGEST = 1 << 31  # bytes of a protobuf message
 
 
 def export_onnx(model: str | Path | None = None, *, precision: str = "int8") -> Path:
-    """Write the ONNX form of a model into its folder, where `Embedder.load` finds it.
+    """Write the ONNX form of a model into its folder, where `Embedder.load` finds it, and return the file.
 
     Args:
         model: as for `Embedder.load`; the folder must be writable.
         precision: "int8", about half a byte to a byte for a weight of float16 or float32 | "float32".
-
-    Returns:
-        The file.
 
     Raises:
         ConfigError: an unknown precision.
@@ -507,15 +476,10 @@ def onnx_bytes(model: SplitEncoder, precision: str, weights: str, name: str, tab
     are not meaningful.
 
     Args:
-        model: the encoder.
+        model: the encoder; `name` stands for it in messages.
         precision: "float32" or "int8".
         weights: SHA-256 of its checkpoint.
-        name: for messages.
         table: its checkpoint's embeddings: rows in int8 are read from there, and take no place in the int8 form.
-
-    Raises:
-        ModelError: it is too large for one file.
-        OptionalDependencyError: the package onnx is not installed.
     """
     config = model.config
     settings = OnnxSettings(

@@ -47,12 +47,7 @@ _Size = Annotated[int, msgspec.Meta(gt=0, le=_LARGEST_SIZE)]
 
 
 class OnnxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The fields of a model that what runs its ONNX form must know.
-
-    precision: "float32" or "int8".
-    weights: SHA-256 of the `model.safetensors` that it was made from.
-    others: as in `AveyBConfig`.
-    """
+    """The fields of `AveyBConfig` that what runs an ONNX form must know, and the SHA-256 of the weights it is of."""
 
     precision: Annotated[str, msgspec.Meta(pattern="^(float32|int8)$")]
     weights: str
@@ -121,11 +116,7 @@ class OnnxModel:
 
     @classmethod
     def load(cls, folder: Path, precision: str) -> OnnxModel:
-        """Open the ONNX form of a model folder.
-
-        Args:
-            folder: holds the file and the checkpoint that it was made from.
-            precision: "float32" or "int8".
+        """Open the ONNX form, "float32" or "int8", of a model folder, which also holds the checkpoint that it is of.
 
         Raises:
             ModelError: there is no such form, it is damaged, of other weights or another configuration than those in
@@ -160,11 +151,7 @@ class OnnxModel:
         return self
 
     def warm_up(self) -> int:
-        """Run one batch of each kind of length, so that the first text does not pay for what is made once.
-
-        Returns:
-            How many batches.
-        """
+        """Run a batch of each kind of length, so that the first text does not pay for what is made once; how many."""
         size = self.config.split_size
         counts = [[width] for width in (*group_widths(size), size)] + [[2 * size]]
         for batch in counts:
@@ -173,13 +160,7 @@ class OnnxModel:
         return len(counts)
 
     def token_sums(
-        self,
-        ids: np.ndarray,
-        counts: list[int],
-        runs: np.ndarray,
-        *,
-        first_needed: list[int],
-        codec: TokenCodec | None,
+        self, ids: np.ndarray, counts: list[int], runs: np.ndarray, *, first_needed: list[int], codec: TokenCodec | None
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """See `SplitEncoder.token_sums`."""
         owner = np.repeat(np.arange(len(runs)), runs)
@@ -215,23 +196,18 @@ class OnnxModel:
         choice = retrieve(layout, splits, self._table, config)
         full_width = config.tail != "masked"
         for group, width in layout.groups(needed, full_width=full_width, max_tokens=_GROUP_TOKENS):
-            for rows in self._by_candidates(group, choice):
-                vectors = self._run(splits, rows, width, choice)
+            used = (choice.rows[group] >= 0).sum(axis=1)
+            for number in np.unique(used).tolist():
+                rows = group[used == number]
+                vectors = self._run(splits, rows, width, number, choice)
                 taken = present[rows, :width]
                 yield position[rows, :width][taken], vectors[taken]
 
-    def _by_candidates(self, group: np.ndarray, choice: Choice) -> Iterator[np.ndarray]:
-        """Cut a group so that all splits of a part retrieve equally many."""
-        found = (choice.rows[group] >= 0).sum(axis=1)
-        for number in np.unique(found):
-            yield group[found == number]
-
-    def _run(self, splits: np.ndarray, rows: np.ndarray, width: int, choice: Choice) -> np.ndarray:
-        """Encode some splits that retrieve equally many: `[m, T, D]`."""
+    def _run(self, splits: np.ndarray, rows: np.ndarray, width: int, used: int, choice: Choice) -> np.ndarray:
+        """Encode some splits, each of which retrieves `used` others: `[m, T, D]`."""
         feed = {"ids": np.ascontiguousarray(splits[rows, :width])}
         k = self.config.num_retrieved
         if k:
-            used = int((choice.rows[rows[0]] >= 0).sum())
             retrieved = choice.rows[rows, k - used :]
             feed["retrieved"] = np.where(retrieved[..., None] >= 0, splits[retrieved], np.int32(-1))
             feed["weights"] = choice.weights[rows, k - used :]
@@ -294,14 +270,7 @@ class Choice:
 
 
 def retrieve(layout: SplitLayout, ids: np.ndarray, table: EmbeddingTable, settings: OnnxSettings) -> Choice:
-    """Rank every split of a batch against the earlier splits of its own document.
-
-    Args:
-        layout: the batch, n splits.
-        ids: int `[n, S]`; entries beyond a split's length are ignored.
-        table: the embeddings that cosines are taken of.
-        settings: of the model.
-    """
+    """Rank every split of a batch, ids int `[n, S]`, against the earlier splits of its own document."""
     n, k = len(layout.lengths), settings.num_retrieved
     scores, rows = np.zeros((n, k), np.float32), np.full((n, k), -1, dtype=np.int64)
     for document in layout.documents():
@@ -319,13 +288,7 @@ def retrieve(layout: SplitLayout, ids: np.ndarray, table: EmbeddingTable, settin
 
 
 def best_splits(splits: list[np.ndarray], table: EmbeddingTable, eps: float, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Score one document's splits, and keep each split's k best earlier ones.
-
-    Args:
-        splits: the ids of each split.
-        table: the embeddings.
-        eps: added to each norm.
-        k: how many.
+    """Score one document's splits, the ids of each, and keep each split's k best earlier ones.
 
     Returns:
         float32 `[n, k]` scores, best first, equal ones by the lower split, -inf where there are fewer than k; int64
@@ -341,7 +304,8 @@ def best_splits(splits: list[np.ndarray], table: EmbeddingTable, eps: float, k: 
     place[order] = np.arange(len(order))
     ends = np.cumsum([len(split) for split in splits])
     held = [np.unique(part, return_counts=True) for part in np.split(place[position], ends[:-1])]
-    unit = _unit_rows(table[distinct[order]], eps)
+    rows = table[distinct[order]]
+    unit = rows / (np.linalg.norm(rows, axis=1, keepdims=True) + np.float32(eps))
     asking = np.searchsorted(-last_seen[order], -np.arange(n))
     best = np.full((n, k), -np.inf, dtype=np.float32)
     chosen = np.zeros((n, k), dtype=np.int64)
@@ -366,13 +330,7 @@ def best_splits(splits: list[np.ndarray], table: EmbeddingTable, eps: float, k: 
 
 
 def split_weights(rows: np.ndarray, scores: np.ndarray, settings: OnnxSettings) -> np.ndarray:
-    """Return the weights float32 `[n, k]` of chosen splits.
-
-    Args:
-        rows: int64 `[n, k]`; -1 (on the left) where there is none.
-        scores: float32 `[n, k]`, theirs.
-        settings: of the model.
-    """
+    """Return the weights float32 `[n, k]` of chosen splits, from rows and scores as `Ranker.weights` takes them."""
     found = rows >= 0
     if not found.any():
         return np.zeros_like(scores)
@@ -389,15 +347,8 @@ def split_weights(rows: np.ndarray, scores: np.ndarray, settings: OnnxSettings) 
     return weights
 
 
-def _unit_rows(rows: np.ndarray, eps: float) -> np.ndarray:
-    """`x / (|x| + eps)`, the ranker's form of the cosine."""
-    return rows / (np.linalg.norm(rows, axis=1, keepdims=True) + np.float32(eps))
-
-
 class EmbeddingTable:
-    """A checkpoint's token embeddings `[V, D]`, mapped into memory.
-
-    Only rows that are asked for are read, those of a text's tokens, and processes share them.
+    """A checkpoint's token embeddings, mapped into memory: only rows that are asked for are read; processes share them.
 
     Attributes:
         rows: `[V, D]` as stored; bfloat16 as uint16.

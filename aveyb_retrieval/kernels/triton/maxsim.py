@@ -137,15 +137,10 @@ def count_kernel(best, entries, counts, starts, first_split, scores, width, N: t
 def all_pairs(
     vectors: torch.Tensor, scales: torch.Tensor, lengths: torch.Tensor, first: torch.Tensor, width: int
 ) -> torch.Tensor:
-    """Scores of every split against the earlier splits of its document.
+    """Scores of every split against the earlier splits of its document, float32 `[n, width]`.
 
-    Args:
-        vectors: `[n, S, D]` contiguous; scales: float32 `[n, S]`, what each row is multiplied by.
-        lengths: int `[n]`; first: int `[n]`, the first split of each split's document.
-        width: splits of the longest document.
-
-    Returns:
-        float32 `[n, width]`; column j is split `first + j`; -inf where that is not an earlier split.
+    Column j is split `first + j`; -inf where that is not an earlier split. Vectors are `[n, S, D]` contiguous; scales,
+    float32 `[n, S]`, multiply their rows; first is int `[n]`, the first split of each split's document.
     """
     n, size, dim = vectors.shape
     scores = torch.full((n, width), float("-inf"), device=vectors.device)
@@ -162,15 +157,10 @@ def all_pairs(
 
 
 def by_token(table: torch.Tensor, scales: torch.Tensor, vocabulary: BatchVocabulary, width: int) -> torch.Tensor:
-    """Scores of the splits of some documents from their distinct ids.
+    """Scores of the splits of some documents from their distinct ids, float32 `[n, width]`.
 
-    Args:
-        table: `[V, D]` contiguous, the embeddings; scales: float32 `[V]`, their 1 / norm.
-        vocabulary: the documents' distinct ids and which split holds which.
-        width: W, at least the splits of the longest document.
-
-    Returns:
-        float32 `[n, W]`; column j is the document's split j; -inf where that is not an earlier split.
+    Column j is the document's split j; -inf where that is not an earlier split. The table of embeddings is `[V, D]`
+    contiguous; scales: float32 `[V]`, their 1 / norm.
     """
     n, n_ids, (n_vocabulary, dim), device = len(vocabulary.first), len(vocabulary.ids), table.shape, table.device
     entries, starts, first = vocabulary.entries, vocabulary.starts, vocabulary.first
@@ -224,14 +214,9 @@ def late_interaction_kernel(
 def late_interaction(
     query: torch.Tensor, rows: torch.Tensor, begins: torch.Tensor, lengths: torch.Tensor
 ) -> torch.Tensor:
-    """Late interaction by a kernel; no gradient.
+    """Late interaction by a kernel, float32 `[n]`; no gradient.
 
-    Args:
-        query: `[q, D]` and rows `[R, D]`, of one dtype, last axis contiguous.
-        begins: int64 `[n]` and lengths: int64 `[n]`, the rows of each document; moved to the device of `rows`.
-
-    Returns:
-        float32 `[n]`.
+    Query is `[q, D]` and rows `[R, D]`, of one dtype, last axis contiguous; begins and lengths int64 `[n]`.
     """
     scores = torch.empty(len(lengths), dtype=torch.float32, device=rows.device)
     dim = query.shape[1]

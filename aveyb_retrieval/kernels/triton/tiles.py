@@ -186,12 +186,9 @@ def config_for(kernel: str, arch: str, element_size: int) -> Config:
 
 
 def inference_operator(signature: str, run: Callable[..., Any], shapes: Callable[..., Any]) -> Callable[..., Any]:
-    """Register `run` as an operator of the namespace `aveyb`, and return the operator.
+    """Register `run` as an operator of the namespace `aveyb`, with a signature as torch writes it; return the operator.
 
-    Args:
-        signature: name, arguments and results as torch writes them; "Tensor(a!)" for an argument that is written to.
-        run: launches the kernels, on any device.
-        shapes: gives empty results of the right shapes, for tensors without values; None where nothing is returned.
+    `shapes` gives empty results of the right shapes, for tensors without values.
     """
     name = signature.split("(", 1)[0]
     _LIBRARY.define(signature)
