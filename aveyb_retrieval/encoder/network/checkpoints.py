@@ -175,7 +175,7 @@ def _has_int8_table(path: str) -> bool:
 
 
 def int8_table(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Round an embedding `[V, D]` to codes int8 `[V, D]` of scales float32 `[V, 1]`: largest values of rows, over 127."""
+    """Round an embedding `[V, D]` to codes int8 `[V, D]` of scales float32 `[V, 1]`, rows' largest values over 127."""
     scale = (weight.float().abs().amax(1, keepdim=True) / 127).clamp_min(1e-30)
     return (weight.float() / scale).round().to(torch.int8), scale
 
