@@ -57,16 +57,8 @@ def json_answer(content: bytes) -> Response:
 class Context:
     """The parts of a running server.
 
-    Attributes:
-        indexes: What is searched, and the model.
-        limits: What a request may ask for.
-        searching: Where searches run.
-        encoding: Where texts are encoded: one thread, since the model uses all processors by itself. Long requests wait
-            there, and searches do not wait for them.
-        writing: Where indexes are changed, one change after the other.
-        metrics: What is counted.
-        openapi: The document of /openapi.json.
-        originals: Whether files are given out that documents were read from.
+    Texts are encoded by one thread, since the model uses all processors by itself: long requests wait there, and
+    searches do not wait for them. Indexes are changed one after the other.
     """
 
     indexes: Indexes
@@ -93,11 +85,7 @@ def _limit(default: float, unit: str, meaning: str, *, least: int = 1) -> Any:
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a server; `aveyb-serve` has an option for each, and `meaning` in its metadata says what it is.
-
-    Raises:
-        ConfigError: one of them is below its least value, or no finite number.
-    """
+    """The limits of a server; `aveyb-serve` has an option for each, and `meaning` in its metadata says what it is."""
 
     max_body: int = _limit(8 << 20, "BYTES", "Largest body of a request.")
     max_answer: int = _limit(32 << 20, "BYTES", "Largest answer.")

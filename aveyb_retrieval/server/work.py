@@ -33,13 +33,9 @@ class Pool:
 
 
 class Ticket:
-    """One request. Bytes are counted in the event loop's thread only.
+    """One request of a client (a key or an address). Bytes are counted in the event loop's thread only.
 
-    Attributes:
-        client: Who asked: a key or an address, for a fair share of turns.
-        only: The filter of the key; None: all documents may be seen.
-        asked: The questions, for the log.
-        seconds: The time that it has.
+    `only` is the filter of the key (None: all documents may be seen), `asked` are the questions, for the log.
     """
 
     def __init__(self, client: str, pool: Pool, limits: Limits, receive: Receive) -> None:
@@ -54,8 +50,6 @@ class Ticket:
         self._receive = receive
         self._over: Refusal | None = None
 
-    # --- its time --------------------------------------------------------------------------------------------------
-
     @property
     def left(self) -> float:
         """Seconds until its end, at least 0."""
@@ -65,9 +59,8 @@ class Ticket:
     def over(self) -> Refusal | None:
         """Why nobody waits for the answer any more; None while somebody does."""
         if self._over is None and self.left == 0:
-            self._over = Refusal(
-                503, f"took longer than the {self.seconds:g} s that a request may take; ask for less at once"
-            )
+            told = f"took longer than the {self.seconds:g} s that a request may take; ask for less at once"
+            self._over = Refusal(503, told)
         return self._over
 
     def check(self) -> None:
@@ -88,18 +81,11 @@ class Ticket:
             pass
         self._over = Refusal(499, "the client has left")
 
-    # --- its bytes -------------------------------------------------------------------------------------------------
-
     def hold(self, count: int) -> None:
-        """Count bytes of a body, or of an answer, until `release`.
-
-        Raises:
-            Refusal: 429 where the requests of all clients would hold too many.
-        """
+        """Count bytes of a body, or of an answer, until `release`; raise Refusal (429) where all hold too many."""
         if self._pool.used + count > self._limits.max_held:
-            raise Refusal(
-                429, f"overloaded: bodies and answers under way hold {self._pool.used:,} bytes; try again later"
-            )
+            told = f"overloaded: bodies and answers under way hold {self._pool.used:,} bytes; try again later"
+            raise Refusal(429, told)
         self._pool.used += count
         self._held += count
 
@@ -157,9 +143,8 @@ class Work:
     async def run(self, function: Callable[[], T], ticket: Ticket, *, part: int = 0) -> T:
         """Run a function in a thread and return its result; `part` counts the parts of a request from 0.
 
-        Raises:
-            Refusal: 429 if too many wait already, or its turn did not come in time; 503 if it took too long; 499 if the
-                client has left.
+        Raises Refusal: 429 if too many wait already, or its turn did not come in time; 503 if it took too long; 499 if
+        the client has left.
         """
         ticket.check()
         leaving = asyncio.ensure_future(ticket.until_client_leaves())
