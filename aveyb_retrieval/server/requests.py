@@ -228,6 +228,7 @@ async def _read(request: Request, most: int, ticket: Ticket) -> bytes:
         if size > most:
             raise too_large
         ticket.hold(len(part))
+        await ticket.pace(len(part))
         parts.append(part)
     return b"".join(parts)
 

@@ -25,11 +25,16 @@ if TYPE_CHECKING:
 CURRENT: ContextVar[Ticket | None] = ContextVar("ticket", default=None)  # of the request that a thread works for
 
 
+_BURST = 1 << 19  # bytes of a client that are read without waiting
+_PAYING = 1000  # clients that are remembered, before those who have waited are forgotten
+
+
 class Pool:
     """The bytes that all requests hold together: bodies that arrive, answers that leave."""
 
     def __init__(self) -> None:
         self.used = 0
+        self.paid: dict[str, float] = {}  # by client: until when what was read is paid by waiting
 
 
 class Ticket:
@@ -88,6 +93,16 @@ class Ticket:
             raise Refusal(429, told)
         self._pool.used += count
         self._held += count
+
+    async def pace(self, count: int) -> None:
+        """Wait, after so many bytes of a body, before more are read of this client."""
+        now, paid, rate = time.monotonic(), self._pool.paid, self._limits.max_rate
+        until = max(now, paid.pop(self.client, 0.0)) + count / rate
+        if len(paid) >= _PAYING:
+            self._pool.paid = paid = {client: end for client, end in paid.items() if end > now}
+        paid[self.client] = until
+        if until - now > _BURST / rate:
+            await asyncio.sleep(until - now)
 
     def check_answer(self, count: int) -> None:
         """Raise Refusal (413) where the answer would be too large with so many bytes more; from any thread."""
@@ -210,7 +225,6 @@ class Work:
         raise ticket.expire()
 
     def _start_waiting(self) -> None:
-        """Give free threads to those who wait, one client after the other."""
         while (client := self._next()) is not None:
             turns = self._waiting.pop(client)
             turn = turns.popleft()
@@ -221,7 +235,6 @@ class Work:
                 self._waiting[client] = turns  # now the last in the order
 
     def _next(self) -> str | None:
-        """The client whose turn it is, if there is a thread for it."""
         if self._running.total() >= self._threads:
             return None
         each, parts = max(1, self._threads // 2), max(1, self._threads // 4)
