@@ -1,6 +1,4 @@
-"""What all commands share: options, settings files, processors, and how errors are told.
-
-How many processors a command may use, and how its threads wait.
+"""What all commands share: options, how errors are told, and how many processors a command may use.
 
 OpenMP's threads spin while they wait for each other, and by default there are as many as the machine has processors.
 On a busy machine, or in a container that may use two processors of sixty-four, they take turns at spinning: an index
@@ -36,21 +34,14 @@ if TYPE_CHECKING:
 
 
 def respect_processors(environment: MutableMapping[str, str] = os.environ, root: Path = Path("/")) -> None:
-    """Let threads wait without spinning, and no more of them than the container's quota; what the user chose stays.
-
-    Does nothing once torch is loaded, which has read its settings.
-    """
-    if "torch" in sys.modules:
+    """Let threads wait without spinning, and no more of them than the container's quota; what the user chose stays."""
+    if "torch" in sys.modules:  # which has read its settings
         return
     environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = processor_quota(root)
-    if quota is not None and quota < _visible():
+    if quota is not None and quota < own:
         environment.setdefault("OMP_NUM_THREADS", str(max(1, math.floor(quota))))
-
-
-def _visible() -> int:
-    """Processors that this process may run on (on Linux), or that the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def processor_quota(root: Path = Path("/")) -> float | None:
@@ -98,13 +89,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 def together(*decorators: Decorator) -> Decorator:
     """Combine several options into one decorator, in the order given."""
-
-    def apply(function: Callable[..., Any]) -> Callable[..., Any]:
-        for decorator in reversed(decorators):
-            function = decorator(function)
-        return function
-
-    return apply
+    return lambda function: functools.reduce(lambda made, option: option(made), reversed(decorators), function)
 
 
 def make_console() -> Console:
@@ -116,17 +101,16 @@ def make_console() -> Console:
 
 AT_LEAST_1 = click.IntRange(min=1)
 PRECISION = click.option(
-    "--precision",
-    type=click.Choice(["auto", "int8", "float32", "bfloat16", "float16"]),
-    default="auto",
+    "--precision", type=click.Choice(["auto", "int8", "float32", "bfloat16", "float16"]), default="auto",
     help="Precision of the model's arithmetic: int8 on CPUs (auto, where the model has that form).",
-)
+)  # fmt: skip
 MODE = click.option(
     "--mode",
     type=click.Choice(["dense", "lexical", "hybrid"]),
     default="hybrid",
     help="Search by vectors, by words (BM25), or by both.",
 )
+QUIET = click.option("--quiet", is_flag=True, help="Show no progress.")
 
 
 LARGEST_NUMBER = 2**53  # beyond it, floats leave whole numbers out, and nothing here counts as far
@@ -153,10 +137,7 @@ def check_numbers(command: click.Command) -> None:
 
 
 class Command(click.Command):
-    """A command that prints the package's own errors, and what the system says of a file, and exits with code 2.
-
-    Before it loads torch, it settles how threads are used (see `processors.py`).
-    """
+    """A command that prints the package's own errors, and what the system says of a file, and exits with code 2."""
 
     resumable: Collection[str] = ()
 
@@ -165,7 +146,7 @@ class Command(click.Command):
         check_numbers(self)
 
     def invoke(self, context: click.Context) -> Any:
-        """Run the command; end with a message and exit code 2 on an error of the package or of a file."""
+        """Run the command, once it is settled how threads are used."""
         respect_processors()
         try:
             with extra_for(_typed(context)):
@@ -186,7 +167,6 @@ class Command(click.Command):
 
 
 def _typed(context: click.Context) -> str:
-    """The command as it was typed: "aveyb-index build"."""
     return " ".join(filter(None, (context.info_name, context.invoked_subcommand)))
 
 
@@ -215,11 +195,7 @@ class Commands(Command, click.Group):
 
 
 def parse_json(context: click.Context, option: click.Parameter, text: str | None) -> Any:
-    """Read the JSON of an option, as click's callback; None where it is not given.
-
-    Raises:
-        ConfigError: it is not JSON.
-    """
+    """Read the JSON of an option, as click's callback, or raise ConfigError; None where it is not given."""
     if text is None:
         return None
     try:
@@ -261,19 +237,12 @@ def progress_bar(shown: bool) -> Iterator[Progress]:
     if not sys.stderr.isatty():
         yield _progress_lines()
         return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich import console, progress
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rates]}"))
-    times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-    with Progress(*columns, *times, console=Console(stderr=True)) as bar:
+    text = progress.TextColumn
+    columns = (text("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn())
+    times = (text("{task.fields[rates]}"), progress.TimeElapsedColumn(), text("left"), progress.TimeRemainingColumn())
+    with progress.Progress(*columns, *times, console=console.Console(stderr=True)) as bar:
         began: dict[str, tuple[Any, int]] = {}  # a continued change does not begin at 0
 
         def show(stage: str, done: int, total: int | None, tokens: int) -> None:
@@ -292,9 +261,7 @@ def progress_bar(shown: bool) -> Iterator[Progress]:
 PATH = click.Path(path_type=Path)
 
 
-class _Index(click.ParamType):
-    """An index directory, or an address (which a path would not keep as it is)."""
-
+class _Index(click.ParamType):  # a path would not keep an address as it is
     name = "path"
 
     def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> str | Path:
@@ -305,7 +272,6 @@ INDEX = _Index()
 
 
 def _to_environment(context: click.Context, option: click.Parameter, value: Any) -> None:
-    """Let all that this command starts find a setting of the cache."""
     if value is not None:
         os.environ[str(option.envvar)] = str(value)
 
@@ -341,7 +307,6 @@ def opened(directory: str | Path, **options: Any) -> Retriever:
 
 
 def _parse_types(given: tuple[str, ...]) -> dict[str, str]:
-    """Parse "year=int" or "year=int,price=float"."""
     types = {}
     for pair in ",".join(given).split(",") if given else ():
         column, equals, kind = pair.rpartition("=")
@@ -351,34 +316,17 @@ def _parse_types(given: tuple[str, ...]) -> dict[str, str]:
     return types
 
 
-def granularity(meaning: str) -> Callable[[Any], Any]:
+def granularity(meaning: str) -> Decorator:
     """Make the option `--granularity` with this help."""
-    return click.option(
-        "--granularity",
-        type=click.Choice(["document", "passage", "both"]),
-        help=f"{meaning}  [default: both]",
-    )
-
-
-def storage_dtype(meaning: str) -> Callable[[Any], Any]:
-    """Make the option `--storage-dtype` with this help."""
-    return click.option(
-        "--storage-dtype",
-        type=click.Choice(["float32", "float16"]),
-        help=f"{meaning}  [default: float32]",
-    )
+    return click.option("--granularity", type=click.Choice(["document", "passage", "both"]), help=meaning)
 
 
 ON_ERROR = together(
-    click.option(
-        "--on-error",
-        type=click.Choice(["auto", "stop", "skip"]),
-        default="auto",
-        help="A malformed line or unreadable file: stop, or skip it and list it; auto skips files of "
-        "folders and stops at all else.",
-    ),
+    click.option("--on-error", type=click.Choice(["auto", "stop", "skip"]), default="auto",
+                 help="A malformed line or unreadable file: stop, or skip it and list it; auto skips files of "
+                 "folders and stops at all else."),
     click.option("--strict", "on_error", flag_value="stop", help="The same as --on-error stop."),
-)
+)  # fmt: skip
 FILES = together(
     click.option("--follow-links", is_flag=True, help="Also read links that are found in folders."),
     click.option("--file-seconds", type=click.IntRange(min=1), default=120, metavar="N",
@@ -420,7 +368,7 @@ WRITING = together(
     click.option("--device", default="cpu", help="Device of the model."),
     PRECISION,
     RESTART,
-    click.option("--quiet", is_flag=True, help="Show no progress."),
+    QUIET,
 )
 VECTORS = click.option("--vectors", help="Vectors made elsewhere: .npy, .parquet, an index, or a folder of shards.")
 # No defaults: what is not given is as in the model, or the indexes, that an index is made of.
@@ -434,45 +382,25 @@ CUTTING = together(
                  help="Encode passages within their document, or alone.  [default: the model's way]"),
 )  # fmt: skip
 MAKING = together(
-    granularity("Vectors to make and to search."),
+    granularity("Vectors to make and to search.  [default: both]"),
     click.option("--index", default="auto", help="auto (by size), none (exact), or a FAISS factory string."),
-    click.option(
-        "--recall",
-        type=click.FloatRange(0, 1, min_open=True),
-        help="Tune the search until it finds this share of the exact results.",
-    ),
-    storage_dtype("Type of the vectors on disk."),
-    click.option(
-        "--language",
-        help="Language of the words: its stemmer and stop words, or none.  [default: english]",
-    ),
+    click.option("--recall", type=click.FloatRange(0, 1, min_open=True),
+                 help="Tune the search until it finds this share of the exact results."),
+    click.option("--storage-dtype", type=click.Choice(["float32", "float16"]),
+                 help="Type of the vectors on disk.  [default: float32]"),
+    click.option("--language", help="Language of the words: its stemmer and stop words, or none.  [default: english]"),
     click.option("--keep-accents", is_flag=True, default=None, help="Words with other accents are other words."),
     click.option("--synonyms", metavar="FILE", help="File of synonyms and protected words."),
     CUTTING,
-    click.option(
-        "--token-vectors",
-        type=click.Choice(["int8", "1bit"]),
-        help="Also keep a vector of every token, for --rerank maxsim: 128 or 16 bytes each.",
-    ),
-)
-INSERTING = together(
-    click.argument("directory", type=INDEX),
-    click.argument("corpus", nargs=-1),
-    VECTORS,
-    READING,
-    WRITING,
-    WAIT,
-)
+    click.option("--token-vectors", type=click.Choice(["int8", "1bit"]),
+                 help="Also keep a vector of every token, for --rerank maxsim: 128 or 16 bytes each."),
+)  # fmt: skip
+_INTO = (click.argument("directory", type=INDEX), click.argument("corpus", nargs=-1))
+INSERTING = together(*_INTO, VECTORS, READING, WRITING, WAIT)
 
 
 def gather(parameter: str, make: Callable[..., Any], *options: Decorator) -> Decorator:
-    """Pass several options to a command as one object, its argument `parameter`.
-
-    Args:
-        parameter: name of the argument.
-        make: makes the object; called with the options' values by name.
-        options: click's decorators, in the order in which help shows them.
-    """
+    """Pass several options, in the order in which help shows them, to a command as one argument, which `make` makes."""
 
     def declared() -> None: ...
 
@@ -499,11 +427,8 @@ def settings_options(
 ) -> Decorator:
     """Derive an option from each described field of a settings object; the command gets the settings as `parameter`.
 
-    Args:
-        parameter: name of the command's argument.
-        defaults: a frozen dataclass whose fields are declared by `training.settings.setting`.
-        more: further options, passed to `make`.
-        make: makes the argument; None: `defaults` with the given values in their place.
+    The fields are declared by `training.settings.setting`. `make` makes the argument, also by `more` options; None:
+    `defaults` with the given values in their place.
     """
     from aveyb_retrieval.training.settings import described
 

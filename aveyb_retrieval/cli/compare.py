@@ -20,17 +20,10 @@ _OF_ONE = ("path", "version", "build", "created", "indexes", "files", "unfinishe
 def compare(one: str | Path, other: str | Path, questions: list[str] | None = None) -> dict[str, Any]:
     """Say what differs between two indexes.
 
-    Args:
-        one, other: their directories.
-        questions: what both are asked; None: names of ten documents of the first that are in both, evenly chosen.
+    Both are asked the `questions`; None: names of ten documents of the first that are in both, evenly chosen.
 
-    Returns:
-        `differences`: the settings and counts that differ, as pairs. `missing`: ids that only the other one has, first
-        those that `one` lacks. `questions`: each with the ids that either finds, best first, and how many are in both.
-
-    Raises:
-        IndexFormatError: there is no index, or it is damaged.
-        InputError: there is nothing to ask.
+    Returns `differences`: the settings and counts that differ, as pairs. `missing`: ids that only the other one has,
+    first those that `one` lacks. `questions`: each with the ids that either finds and how many are in both.
     """
     first, second = describe(one), describe(other)
     named = {key: (first.get(key), second.get(key)) for key in [*first, *(key for key in second if key not in first)]}

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from aveyb_retrieval.cli.common import CONTEXT, Commands, gather, make_console, progress_bar
+from aveyb_retrieval.cli.common import CONTEXT, PATH, Commands, gather, granularity, make_console, progress_bar
 from aveyb_retrieval.errors import printable
 from aveyb_retrieval.eval.base import DEFAULT_METRICS
 
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
     from aveyb_retrieval.eval.runner import Result
     from aveyb_retrieval.eval.tasks import Task
 
-PATH = click.Path(path_type=Path)
-MODES = click.Choice(["hybrid", "dense", "lexical"])
 METRICS = click.option(
     "--metric",
     "metrics",
@@ -68,14 +68,10 @@ def main() -> None:
 )
 @click.option(
     "--mode",
-    type=MODES,
+    type=click.Choice(["hybrid", "dense", "lexical"]),
     help="How to search. Default: hybrid, as `aveyb-index search`; dense where every vector is scored.",
 )
-@click.option(
-    "--granularity",
-    type=click.Choice(["document", "passage", "both"]),
-    help="Which vectors rank documents. Default: all that the model or index has.",
-)
+@granularity("Which vectors rank documents. Default: all that the model or index has.")
 @click.option(
     "--chunk-words",
     type=click.IntRange(min=1),
@@ -156,7 +152,7 @@ def run(
             write_run(path, found, tag=_slug(result.system.name))
             console.print(f"run: {path}", highlight=False)
     if report:
-        write_json(report, results, {"command": _command()})
+        write_json(report, results, {"command": shlex.join(["aveyb-eval", *sys.argv[1:]])})
         console.print(f"report: {report}", highlight=False)
 
 
@@ -204,11 +200,7 @@ def score(run_file: Path, qrels: Path, metrics: tuple[str, ...], as_json: bool) 
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the samples.")
 @click.option(
-    "--show",
-    type=click.IntRange(min=0),
-    default=5,
-    metavar="N",
-    help="List the N queries that differ most, each way.",
+    "--show", type=click.IntRange(min=0), default=5, metavar="N", help="List the N queries that differ most, each way."
 )
 @click.option(
     "--queries",
@@ -255,17 +247,13 @@ def compare(
 
 
 def _lacking(scores: Scores) -> dict[str, Any]:
-    """Return the queries that a run or its judgements lack, as reports in JSON name them."""
     return {"missing": list(scores.missing), "unjudged": scores.unjudged}
 
 
 def _print_extremes(comparison: Comparison, show: int, texts: dict[str, str]) -> None:
     ordered = sorted(comparison.per_query.items(), key=lambda item: item[1])
-    for title, items in (("A is better on", ordered[::-1]), ("B is better on", ordered)):
-        chosen = [
-            (query, value) for query, value in items[:show] if (value > 0 if title.startswith("A") else value < 0)
-        ]
-        if chosen:
+    for title, items, sign in (("A is better on", ordered[::-1], 1), ("B is better on", ordered, -1)):
+        if chosen := [(query, value) for query, value in items[:show] if sign * value > 0]:
             click.echo(title)
             for query, value in chosen:
                 click.echo(printable(f"  {value:+.4f}  {query}  {texts.get(query, '')}".rstrip()))
@@ -276,11 +264,7 @@ def _print_extremes(comparison: Comparison, show: int, texts: dict[str, str]) ->
 @click.option("--model", default="default", help="default, or an Avey-B folder.")
 @click.option("--peer", "peers", multiple=True, help="A sentence-transformers model on fixed chunks. Repeatable.")
 @click.option(
-    "--chunk-words",
-    type=click.IntRange(min=1),
-    default=180,
-    metavar="N",
-    help="Words in a chunk of the peers.",
+    "--chunk-words", type=click.IntRange(min=1), default=180, metavar="N", help="Words in a chunk of the peers."
 )
 @click.option(
     "--scope",
@@ -330,13 +314,6 @@ def _run_paths(path: Path, results: list[Result]) -> list[Path]:
 
 def _slug(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._+-]+", "-", name).strip("-") or "run"
-
-
-def _command() -> str:
-    import shlex
-    import sys
-
-    return shlex.join(["aveyb-eval", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

@@ -12,45 +12,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aveyb_retrieval.cli import proof
+from aveyb_retrieval.cli import common, proof
 from aveyb_retrieval.cli.alerts import ALERTS, alerts, tell_alerts
-from aveyb_retrieval.cli.common import (
-    CONTEXT,
-    ENCODING,
-    FILES,
-    INDEX,
-    INSERTING,
-    MAKING,
-    MAX_LINE,
-    MODE,
-    ON_ERROR,
-    PATH,
-    PRECISION,
-    READING,
-    RESTART,
-    VECTORS,
-    VERBOSE,
-    WAIT,
-    WRITING,
-    Commands,
-    cache_options,
-    filter_option,
-    opened,
-    parse_json,
-    progress_bar,
-)
 from aveyb_retrieval.errors import ConfigError, InputError, no_option, plural, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
-    from aveyb_retrieval.documents.records import Notice
     from aveyb_retrieval.indexes.changes.change import Report
-    from aveyb_retrieval.indexes.changes.sync import SyncPlan
     from aveyb_retrieval.indexes.search.hits import Hit
     from aveyb_retrieval.indexes.search.reading import Document
 
+_OUT: Any = {"required": True, "type": common.INDEX, "help": "Directory of the index, or its address in a store."}
 _NAMED = 20  # lines or files that a summary names
+WIDTH = 300  # characters that are shown of a passage, or of a document without passages
+RESUMABLE = ("build", "copy", "add", "upsert", "delete", "sync", "compact", "tune", "publish", "encode")
+
+
+@click.group(cls=common.Commands, resumable=RESUMABLE, context_settings=common.CONTEXT)
+@click.version_option(package_name="aveyb-retrieval")
+def main() -> None:
+    """Build an index directory from documents and search it."""
 
 
 def _share(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, int] | None:
@@ -62,12 +44,12 @@ def _share(context: click.Context, parameter: click.Parameter, text: str | None)
     return int(match[1]), int(match[2])
 
 
-@click.command()
+@main.command()
 @click.argument("corpus", nargs=-1)
-@click.option("-o", "--out", required=True, type=INDEX, help="Directory of the index, or its address in a store.")
+@click.option("-o", "--out", **_OUT)
 @click.option("--from", "from_index", metavar="INDEX", help="Encode the documents of an index anew, parsing nothing.")
-@VECTORS
-@MAKING
+@common.VECTORS
+@common.MAKING
 @click.option("--allow-empty", is_flag=True, help="Make an index also where CORPUS holds no documents.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing index.")
 @click.option("--share", metavar="I/N", callback=_share, help="Take only share I of N of CORPUS: a shard.")
@@ -80,10 +62,10 @@ def _share(context: click.Context, parameter: click.Parameter, text: str | None)
 @click.option("--of", type=int, metavar="N", help="With --ray: how many shards, several for each task at once.")
 @click.option("--cpus", type=float, metavar="N", help="With --ray: processors of a task.  [default: 1]")
 @click.option("--gpus", type=float, metavar="N", help="With --ray: GPUs of a task.  [default: 0]")
-@READING
-@VERBOSE
-@WRITING
-@WAIT
+@common.READING
+@common.VERBOSE
+@common.WRITING
+@common.WAIT
 def build(out: str | Path, address: str | None, **arguments: Any) -> None:
     """Build an index from CORPUS.
 
@@ -107,22 +89,22 @@ def build(out: str | Path, address: str | None, **arguments: Any) -> None:
     _insert(partial(build_on_ray, address=address, **task), out, **arguments)
 
 
-@click.command()
-@click.argument("directory", type=INDEX)
-@MAKING
-@WRITING
-@WAIT
+@main.command()
+@click.argument("directory", type=common.INDEX)
+@common.MAKING
+@common.WRITING
+@common.WAIT
 def init(directory: str | Path, quiet: bool, **arguments: Any) -> None:
     """Make an index without documents in DIRECTORY, for `aveyb-index add` and `upsert`."""
     from aveyb_retrieval.indexes.changes.update import build_index
 
-    with progress_bar(not quiet) as progress:
+    with common.progress_bar(not quiet) as progress:
         print_report(build_index([], directory, allow_empty=True, progress=progress, **arguments))
 
 
-@click.command()
-@INSERTING
-@VERBOSE
+@main.command()
+@common.INSERTING
+@common.VERBOSE
 @ALERTS
 def add(directory: str | Path, receivers: dict[str, Any], **arguments: Any) -> None:
     """Add the documents of CORPUS to the index in DIRECTORY. Their ids must be new."""
@@ -131,9 +113,9 @@ def add(directory: str | Path, receivers: dict[str, Any], **arguments: Any) -> N
     _insert(add_documents, directory, receivers=receivers, **arguments)
 
 
-@click.command()
-@INSERTING
-@VERBOSE
+@main.command()
+@common.INSERTING
+@common.VERBOSE
 @ALERTS
 def upsert(directory: str | Path, receivers: dict[str, Any], **arguments: Any) -> None:
     """Add the documents of CORPUS and replace those whose ids exist. Only changed text is encoded."""
@@ -154,7 +136,7 @@ def _insert(
 ) -> None:
     if not corpus and arguments["vectors"] is None and arguments.get("from_index") is None:
         raise click.UsageError("give a CORPUS, or --vectors")
-    with progress_bar(not quiet) as progress:
+    with common.progress_bar(not quiet) as progress:
         report = change([Path(c) for c in corpus] or None, directory, progress=progress, **arguments)
     print_report(report, verbose=verbose)
     if receivers is not None:
@@ -162,14 +144,14 @@ def _insert(
     exit_if_incomplete(report)
 
 
-@click.command()
-@click.argument("directory", type=INDEX)
+@main.command()
+@click.argument("directory", type=common.INDEX)
 @click.argument("ids", nargs=-1)
 @click.option("--from", "ids_file", type=click.File("r", encoding="utf-8"), help="File with one id per line.")
-@filter_option("Delete the documents that match this condition on the metadata.")
+@common.filter_option("Delete the documents that match this condition on the metadata.")
 @click.option("--missing-ok", is_flag=True, help="Ignore ids that are not in the index.")
-@RESTART
-@WAIT
+@common.RESTART
+@common.WAIT
 def delete(directory: str | Path, ids: tuple[str, ...], ids_file: Any, **arguments: Any) -> None:
     """Delete documents from the index in DIRECTORY by IDS, by a file of ids or by a filter."""
     from aveyb_retrieval.indexes.changes.update import delete_documents
@@ -182,11 +164,9 @@ def delete(directory: str | Path, ids: tuple[str, ...], ids_file: Any, **argumen
     print_report(delete_documents(directory, wanted, **arguments))
 
 
-@click.command()
-@click.argument("folder", type=PATH)
-@click.option(
-    "-o", "--out", "directory", required=True, type=INDEX, help="Directory of the index, or its address in a store."
-)
+@main.command()
+@click.argument("folder", type=common.PATH)
+@click.option("-o", "--out", "directory", **_OUT)
 @click.option("--dry-run", is_flag=True, help="Only say what would change.")
 @click.option("--watch", is_flag=True, help="Go on, and do it again whenever files change.")
 @click.option(
@@ -215,13 +195,13 @@ def delete(directory: str | Path, ids: tuple[str, ...], ids_file: Any, **argumen
     default="new",
     help="Exit with code 1 where a file is left out: when it is told first, always, or never.",
 )
-@ON_ERROR
-@FILES
-@MAX_LINE
-@ENCODING
-@VERBOSE
-@WRITING
-@WAIT
+@common.ON_ERROR
+@common.FILES
+@common.MAX_LINE
+@common.ENCODING
+@common.VERBOSE
+@common.WRITING
+@common.WAIT
 @ALERTS
 def sync(
     folder: Path,
@@ -244,12 +224,16 @@ def sync(
 
     if dry_run:
         plan = plan_sync(folder, directory, **arguments)
-        _print_plan(plan, verbose=verbose)
+        click.echo(f"{_in_words(plan.counts())} (a dry run: nothing was changed)")
+        named = (("new", plan.new), ("changed", plan.changed), ("deleted", plan.deleted))
+        lines = [f"{word}: {name}" for word, names in named for name in names]
+        for line in [*lines, *(f"renamed: {old} -> {new}" for old, new in plan.renamed)] if verbose else ():
+            click.echo(printable(line))
         check_plan(plan, directory, arguments["allow_delete"])
         return
 
     def run() -> Report:
-        with progress_bar(not quiet) as progress:
+        with common.progress_bar(not quiet) as progress:
             report = sync_index(folder, directory, progress=progress, **arguments)
         if watch:
             click.echo(time.strftime("%Y-%m-%d %H:%M:%S "), nl=False)
@@ -267,19 +251,7 @@ def sync(
         click.get_current_context().exit(1)
 
 
-def _print_plan(plan: SyncPlan, *, verbose: bool) -> None:
-    click.echo(f"{_in_words(plan.counts())} (a dry run: nothing was changed)")
-    if not verbose:
-        return
-    for word, names in (("new", plan.new), ("changed", plan.changed), ("deleted", plan.deleted)):
-        for name in names:
-            click.echo(printable(f"{word}: {name}"))
-    for old, new in plan.renamed:
-        click.echo(printable(f"renamed: {old} -> {new}"))
-
-
 def _in_words(counts: Mapping[str, int]) -> str:
-    """What a change did, such as "3 added, 1 deleted"."""
     return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
 
 
@@ -298,7 +270,17 @@ def print_report(report: Report, *, verbose: bool = False) -> None:
         rejected = plural(report.rejected, "line or file", "lines or files")
         click.echo(f"left out: {rejected}, listed with reasons in {report.rejected_file}", err=True)
         _print_rejected(report.rejected_file, verbose=verbose)
-    _print_notices(report.notices, verbose=verbose)
+    if left_out := [notice for notice in report.notices if notice.left_out]:
+        from aveyb_retrieval.documents.folders import summary
+
+        more, count = (
+            "" if verbose else " (--verbose names them)",
+            plural(len(left_out), "file or folder", "files or folders"),
+        )
+        click.echo(printable(f"not read: {count}: {summary(left_out)}{more}"), err=True)
+    for notice in report.notices:
+        if verbose or not notice.left_out:
+            click.echo(printable(f"{notice.path}: {notice.reason}"), err=True)
     if report.known:
         more = "" if verbose else " (--verbose names them)"
         click.echo(f"left out as before: {plural(len(report.known), 'file')}{more}", err=True)
@@ -326,34 +308,21 @@ def exit_if_incomplete(report: Report) -> None:
         click.get_current_context().exit(1)
 
 
-def _print_notices(notices: Sequence[Notice], *, verbose: bool) -> None:
-    from aveyb_retrieval.documents.folders import summary
-
-    left_out = [notice for notice in notices if notice.left_out]
-    if left_out:
-        more = "" if verbose else " (--verbose names them)"
-        count = plural(len(left_out), "file or folder", "files or folders")
-        click.echo(printable(f"not read: {count}: {summary(left_out)}{more}"), err=True)
-    for notice in notices:
-        if verbose or not notice.left_out:
-            click.echo(printable(f"{notice.path}: {notice.reason}"), err=True)
+DIRECTORY = click.argument("directory", type=common.INDEX)
+FILTER = common.filter_option('Only documents that match, such as {"year": {"$gte": 2020}}.')
 
 
-DIRECTORY = click.argument("directory", type=INDEX)
-FILTER = filter_option('Only documents that match, such as {"year": {"$gte": 2020}}.')
-
-
-@click.command()
+@main.command()
 @DIRECTORY
 @click.argument("ids", nargs=-1, required=True)
 @click.option("--missing-ok", is_flag=True, help="Ignore ids that are not in the index.")
 def get(directory: str | Path, ids: tuple[str, ...], missing_ok: bool) -> None:
     """Print the documents of the index in DIRECTORY with these IDS, one JSON object per line."""
-    with opened(directory) as retriever:
+    with common.opened(directory) as retriever:
         _print_documents(retriever.get(ids, missing_ok=missing_ok))
 
 
-@click.command("list")
+@main.command("list")
 @DIRECTORY
 @FILTER
 @click.option("--limit", type=int, metavar="N", help="At most N documents.")
@@ -364,7 +333,7 @@ def list_documents(directory: str | Path, where: Any, only_ids: bool, **page: An
 
     `aveyb-index build` reads what this prints.
     """
-    with opened(directory) as retriever:
+    with common.opened(directory) as retriever:
         found = retriever.documents(where, **page)
         if only_ids:
             for document in found:
@@ -373,27 +342,27 @@ def list_documents(directory: str | Path, where: Any, only_ids: bool, **page: An
             _print_documents(found)
 
 
-@click.command()
+@main.command()
 @DIRECTORY
 @FILTER
 def count(directory: str | Path, where: Any) -> None:
     """Print how many documents the index in DIRECTORY has."""
-    with opened(directory) as retriever:
+    with common.opened(directory) as retriever:
         click.echo(str(retriever.count(where)))
 
 
-@click.command()
+@main.command()
 @DIRECTORY
 @click.argument("ids", nargs=-1)
 @FILTER
-@click.option("--set", "changes", metavar="JSON", default="{}", callback=parse_json,
+@click.option("--set", "changes", metavar="JSON", default="{}", callback=common.parse_json,
               help='Fields and new values, such as {"year": 2021}.')  # fmt: skip
 @click.option("--remove", multiple=True, metavar="FIELD", help="Field to take away. Repeatable.")
 @click.option("--clear", is_flag=True, help="First undo all that was set or removed before.")
 @click.option("--missing-ok", is_flag=True, help="Ignore ids that are not in the index.")
-@RESTART
-@WAIT
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@common.RESTART
+@common.WAIT
+@common.QUIET
 def update_metadata(directory: str | Path, changes: Any, ids: tuple[str, ...], quiet: bool, **arguments: Any) -> None:
     """Change metadata of documents in DIRECTORY, chosen by IDS or by a filter. Nothing is encoded.
 
@@ -405,7 +374,7 @@ def update_metadata(directory: str | Path, changes: Any, ids: tuple[str, ...], q
     if not isinstance(changes, dict):
         given = json.dumps(changes, ensure_ascii=False)
         raise ConfigError(f"--set {given!r}: not an object; write it as '{{\"field\": value}}'")
-    with progress_bar(not quiet) as progress:
+    with common.progress_bar(not quiet) as progress:
         report = update(directory, changes, ids, progress=progress, **arguments)
     click.echo(f"{report.path}: version {report.version}, {report.documents:,} documents")
 
@@ -415,24 +384,14 @@ def _print_documents(documents: Iterable[Document]) -> None:
         click.echo(json.dumps(document.to_dict(), ensure_ascii=False))
 
 
-WIDTH = 300  # characters that are shown of a passage, or of a document without passages
-RESUMABLE = ("build", "copy", "add", "upsert", "delete", "sync", "compact", "tune", "publish", "encode")
-
-
-@click.group(cls=Commands, resumable=RESUMABLE, context_settings=CONTEXT)
-@click.version_option(package_name="aveyb-retrieval")
-def main() -> None:
-    """Build an index directory from documents and search it."""
-
-
-@click.command()
+@main.command()
 @click.argument("source")
 @click.option(
     "--to", required=True, metavar="URL", help="Collection, such as postgresql://USER@HOST:PORT/DATABASE/NAME."
 )
 @click.option("--update", is_flag=True, help="Upsert the documents into what is there, instead of replacing it.")
 @click.option("--restart", is_flag=True, help="Discard what an interrupted run has written, and start again.")
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@common.QUIET
 def publish(source: str, to: str, quiet: bool, **arguments: Any) -> None:
     """Put the documents of SOURCE, an index or shards, with their vectors into a database server.
 
@@ -440,7 +399,7 @@ def publish(source: str, to: str, quiet: bool, **arguments: Any) -> None:
     """
     from aveyb_retrieval.engines.publish import publish_index
 
-    with progress_bar(not quiet) as progress:
+    with common.progress_bar(not quiet) as progress:
         report = publish_index(source, to, progress=progress, **arguments)
     click.echo(
         f"{report.name}: {report.documents:,} documents ({report.written:,} written now), "
@@ -448,10 +407,10 @@ def publish(source: str, to: str, quiet: bool, **arguments: Any) -> None:
     )
 
 
-@click.command()
+@main.command()
 @click.argument("ids", nargs=-1)
 @click.option("--to", required=True, metavar="URL", help="Collection.")
-@filter_option("Remove the documents that match this condition on the metadata.")
+@common.filter_option("Remove the documents that match this condition on the metadata.")
 @click.option("--missing-ok", is_flag=True, help="Ignore ids that are not in the collection.")
 def unpublish(ids: tuple[str, ...], to: str, **options: Any) -> None:
     """Remove documents from a collection by IDS or by a filter."""
@@ -461,16 +420,8 @@ def unpublish(ids: tuple[str, ...], to: str, **options: Any) -> None:
     click.echo(f"removed: {removed:,} documents")
 
 
-for command in (
-    build, init, add, upsert, delete, sync,
-    get, list_documents, count, update_metadata, publish, unpublish,
-    proof.check, proof.grep, proof.outline, alerts,
-):  # fmt: skip
-    main.add_command(command)
-
-
 @main.command()
-@click.argument("directory", type=INDEX)
+@click.argument("directory", type=common.INDEX)
 @click.argument("query")
 @click.option("-k", default=10, help="Number of documents or passages to return.")
 @click.option("--offset", default=0, help="Leave out the best N: the next page.", metavar="N")
@@ -480,11 +431,9 @@ for command in (
     default="document",
     help="Find documents, or the best passages of all documents.",
 )
-@MODE
-@click.option(
-    "--granularity", type=click.Choice(["document", "passage", "both"]), help="Vectors that rank the documents."
-)
-@filter_option('Condition on metadata, _id or title, such as {"year": {"$gte": 2020}}.')
+@common.MODE
+@common.granularity("Vectors that rank the documents.")
+@common.filter_option('Condition on metadata, _id or title, such as {"year": {"$gte": 2020}}.')
 @click.option("--id", "ids", multiple=True, help="Search only the document of this id. Repeatable.", metavar="ID")
 @click.option(
     "--fusion",
@@ -505,13 +454,13 @@ for command in (
 @click.option("--fold/--no-fold", default=True, help="Name copies of better hits beside these, or show them, too.")
 @click.option("--passages", default=1, help="Passages to show per document.")
 @click.option("--context", type=int, help="Also show N passages before and after the best one.", metavar="N")
-@click.option("--boost", metavar="JSON", callback=parse_json, help='Weights of fields, such as {"stars": 0.1}.')
+@click.option("--boost", metavar="JSON", callback=common.parse_json, help='Weights of fields, such as {"stars": 0.1}.')
 @click.option("--operators", is_flag=True, help='Signs are conditions: "a phrase", +must, -mustnot, begin*, typo~.')
 @click.option("--synonyms", metavar="FILE", help="File of more synonyms.")
 @click.option("--exact", is_flag=True, help="Score every vector instead of using the FAISS index.")
 @click.option("--model", help="Folder of the index's model, if it has moved.")
 @click.option("--device", default="cpu", help="Device of the model and of the search.")
-@PRECISION
+@common.PRECISION
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per hit, without the document's text.")
 @click.option("--fields", help="With --json: only these fields, as id,score,passage,text.")
 def search(
@@ -529,7 +478,7 @@ def search(
     """Search the index in DIRECTORY for QUERY, or the collection at an address (postgresql://...)."""
     if fields is not None and not as_json:
         raise click.UsageError("--fields: only with --json")
-    with opened(directory, model=model, device=device, precision=precision) as retriever:
+    with common.opened(directory, model=model, device=device, precision=precision) as retriever:
         given = {name: value for name, value in arguments.items() if value not in (None, ())}
         hits = retriever.search(query, k, filter=where, **given)
         for number, hit in enumerate(hits, start=1 + arguments["offset"]):
@@ -544,9 +493,11 @@ def search(
 
 
 @main.command()
-@click.argument("directory", type=INDEX)
-@click.option("--compare", "other", type=INDEX, metavar="OTHER", help="Say what differs in another index instead.")
-@click.option("--questions", type=PATH, metavar="FILE",
+@click.argument("directory", type=common.INDEX)
+@click.option(
+    "--compare", "other", type=common.INDEX, metavar="OTHER", help="Say what differs in another index instead."
+)
+@click.option("--questions", type=common.PATH, metavar="FILE",
               help="With --compare: ask the questions in FILE, one a line.  [default: names of documents]")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def info(directory: str | Path, other: str | Path | None, questions: Path | None, as_json: bool) -> None:
@@ -583,10 +534,10 @@ def _compare(directory: str | Path, other: str | Path, questions: Path | None, *
 
 
 @main.command()
-@click.argument("source", type=INDEX)
-@click.argument("target", type=INDEX)
+@click.argument("source", type=common.INDEX)
+@click.argument("target", type=common.INDEX)
 @click.option("--overwrite", is_flag=True, help="Also replace another index, or a newer version.")
-@WAIT
+@common.WAIT
 def copy(source: str | Path, target: str | Path, **arguments: Any) -> None:
     """Copy the index SOURCE to TARGET: folders, or addresses such as s3://BUCKET/PATH.
 
@@ -602,23 +553,23 @@ def copy(source: str | Path, target: str | Path, **arguments: Any) -> None:
 
 
 @main.command()
-@click.argument("directory", type=INDEX)
-@RESTART
-@WAIT
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@click.argument("directory", type=common.INDEX)
+@common.RESTART
+@common.WAIT
+@common.QUIET
 def compact(directory: str | Path, quiet: bool, **arguments: Any) -> None:
     """Merge the pieces that changes of DIRECTORY have left, and give back the room of deleted documents."""
     from aveyb_retrieval.indexes.changes.change import compact_index
 
-    with progress_bar(not quiet) as progress:
+    with common.progress_bar(not quiet) as progress:
         print_report(compact_index(directory, progress=progress, **arguments))
 
 
 @main.command()
-@click.argument("directory", type=INDEX)
+@click.argument("directory", type=common.INDEX)
 @click.option("--recall", type=float, default=0.95, help="Share of the exact results to find.")
-@RESTART
-@WAIT
+@common.RESTART
+@common.WAIT
 def tune(directory: str | Path, recall: float, **arguments: Any) -> None:
     """Tune the search settings of DIRECTORY to reach a recall, measured against exact search."""
     from aveyb_retrieval.indexes.changes.change import tune_index
@@ -635,7 +586,7 @@ def tune(directory: str | Path, recall: float, **arguments: Any) -> None:
 
 
 @main.command()
-@click.argument("directory", type=INDEX)
+@click.argument("directory", type=common.INDEX)
 @click.option("--repair", is_flag=True, help="Rebuild what can be rebuilt from the stored vectors.")
 @click.option("--deep", is_flag=True, help="Also compare texts, passages, words, vectors and FAISS codes.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -690,7 +641,6 @@ def _marked(hit: Hit, span: tuple[int, int]) -> str:
 
 
 def _chosen(hit: Hit, fields: str | None) -> dict[str, Any]:
-    """A hit as JSON: the fields asked for, or all but the whole text."""
     if fields is None:
         return hit.to_dict()
     known = hit.to_dict(text=True) | {"place": hit.place}
@@ -710,9 +660,11 @@ def _plain(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
+for command in (proof.check, proof.grep, proof.outline, alerts):
+    main.add_command(command)
 for named, command in main.commands.items():
-    if any(isinstance(option.type, type(INDEX)) for option in command.params):
-        cache_options(command, 3 if named == "search" else 1)
+    if any(option.type is common.INDEX for option in command.params):
+        common.cache_options(command, 3 if named == "search" else 1)
 
 
 if __name__ == "__main__":

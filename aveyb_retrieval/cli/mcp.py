@@ -26,8 +26,6 @@ NAME = click.option("--name", help="What agents call the index.  [default: the n
 
 
 class _ServeOrInstall(Commands):
-    """Commands of which `serve` need not be named."""
-
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         """Put `serve` before what names no command."""
         named = not args or args[0] in self.commands or args[0] in ("--help", "-h", "--version")
@@ -45,7 +43,7 @@ def main() -> None:
 @click.option("--http", is_flag=True, help="Serve streamable HTTP at /mcp, instead of standard input and output.")
 @click.option("--host", default="127.0.0.1", help="With --http: address to listen on.")
 @click.option("--port", type=click.IntRange(1, 65535), help=f"With --http: port.  [default: {PORT}]")
-@click.option("--keys", "key_file", type=click.Path(path_type=Path), help="With --http: JSON file of keys.")
+@click.option("--keys", "key_file", type=PATH, help="With --http: JSON file of keys.")
 @click.option("--no-key", is_flag=True, help="With --http: let other machines ask without a key.")
 @NAME
 @click.option("--page", help="Address of aveyb-serve's page of the index (?index=NAME behind it) for citations.")

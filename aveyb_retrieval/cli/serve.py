@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from dataclasses import fields
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from aveyb_retrieval.cli.common import CONTEXT, PRECISION, Command, cache_options
+from aveyb_retrieval.cli.common import CONTEXT, PATH, PRECISION, Command, cache_options
 from aveyb_retrieval.errors import ConfigError, extra_for, plural
 from aveyb_retrieval.server.http import LOOPBACK, Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 def _limit_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add an option for each limit of a server."""
     for limit in reversed(fields(Limits)):
         command = click.option(
             f"--{limit.name.replace('_', '-')}",
@@ -36,16 +35,11 @@ def _limit_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, help="Port; 0 for a free one.")
 @click.option(
-    "--api-key-file",
-    type=click.Path(path_type=Path),
-    help="File of keys, one on each line; requests need one as Authorization: Bearer KEY.",
+    "--api-key-file", type=PATH, help="File of keys, one on each line; requests need one as Authorization: Bearer KEY."
 )
-@click.option("--write-key-file", type=click.Path(path_type=Path), help="File of keys that may also change documents.")
+@click.option("--write-key-file", type=PATH, help="File of keys that may also change documents.")
 @click.option(
-    "--keys",
-    "key_file",
-    type=click.Path(path_type=Path),
-    help="JSON file of keys with rights and filters, read again when it changes.",
+    "--keys", "key_file", type=PATH, help="JSON file of keys with rights and filters, read again when it changes."
 )
 @click.option("--access-log", metavar="FILE", help="Add a line for each request: who asked for what; - prints it.")
 @click.option(
@@ -139,12 +133,11 @@ def main(
         if entry.filter and not retriever.count(entry.filter):
             why = "; ".join(["no document satisfies its filter", *retriever.advice(entry.filter)])
             click.echo(f"{retriever.path}: key {entry.name!r}: {why}", err=True)
-    address = f"[{host}]" if ":" in host else host
 
     def started() -> None:
         for name, retriever in opened.retrievers.items():
             click.echo(f"{name}: {plural(len(retriever), 'document')}, version {retriever.version}", err=True)
-        click.echo(f"http://{address}:{listener.getsockname()[1]}/", err=True)
+        click.echo(f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/", err=True)
 
     serve(app, listener, limits=allowed, proxies=proxies, started=started)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from aveyb_retrieval.cli.common import AT_LEAST_1, CONTEXT, Commands, gather, progress_bar, settings_options, together
+from aveyb_retrieval.cli import common
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.training.settings import (
     MLM_RATES,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.training.tasks import Task
 
-PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)
 TEXT_FIELD = click.option("--field", default="text", help="Field of a JSON line with the text.")
 
@@ -56,11 +55,7 @@ class PairSource:
     positive: str | None
 
     def open(self, **columns: str | None) -> tuple[Dataset, dict[str, Any]]:
-        """Read the pairs; return them and what a run folder records of them.
-
-        Args:
-            columns: field of a further side, such as `negative`; None: one of the usual names.
-        """
+        """Read the pairs, also further sides by their fields; return them and what a run folder records of them."""
         from aveyb_retrieval.training.contrastive import read_pairs
 
         named: Mapping[str, str | None] = {"anchor": self.anchor, "positive": self.positive, **columns}
@@ -96,24 +91,19 @@ class Run:
 
 
 THREADS = click.option("--threads", type=click.IntRange(1, 4096), help="CPU threads.  [default: torch's choice]")
-RUN = gather(
+RUN = common.gather(
     "run",
     Run,
-    click.option("-o", "--out", required=True, type=PATH, help="Run folder: model, metrics, checkpoints."),
+    click.option("-o", "--out", required=True, type=common.PATH, help="Run folder: model, metrics, checkpoints."),
     click.option("--resume", is_flag=True, help="Continue the run in the run folder."),
-    click.option(
-        "--device",
-        type=click.Choice(["auto", "cpu"]),
-        default="auto",
-        help="auto: a GPU if there is one.",
-    ),
+    click.option("--device", type=click.Choice(["auto", "cpu"]), default="auto", help="auto: a GPU if there is one."),
     THREADS,
 )
-PAIRS = gather(
+PAIRS = common.gather(
     "source",
     PairSource,
     click.argument("files", nargs=-1, required=True, type=FILE),
-    click.option("--rows", type=AT_LEAST_1, metavar="N", help="Read at most N rows.  [default: all]"),
+    click.option("--rows", type=common.AT_LEAST_1, metavar="N", help="Read at most N rows.  [default: all]"),
     click.option("--anchor", help="Field of the query.  [default: anchor, query or question]"),
     click.option("--positive", help="Field of its answer.  [default: positive, document, passage, answer or pos]"),
 )
@@ -141,9 +131,9 @@ FIELDS = click.option(
     metavar="FIELD=VALUE",
     help="Set a field of a new model's configuration, such as mix_activation=none. Repeatable.",
 )
-TEXTS = together(
+TEXTS = common.together(
     click.argument("files", nargs=-1, required=True, type=FILE),
-    click.option("--documents", type=AT_LEAST_1, metavar="N", help="Read at most N documents.  [default: all]"),
+    click.option("--documents", type=common.AT_LEAST_1, metavar="N", help="Read at most N documents.  [default: all]"),
     TEXT_FIELD,
     click.option("--vocabulary", required=True, help="Folder of a vocabulary, or p50k_base."),
     click.option("--model", help="Model folder to continue from.  [default: a new model of --preset]"),
@@ -151,7 +141,7 @@ TEXTS = together(
 
 
 def set_threads(threads: int | None) -> None:
-    """Limit torch to `threads` CPU threads, if a number is given."""
+    """Limit torch's threads, if a number is given."""
     if threads is not None:
         import torch
 
@@ -160,7 +150,9 @@ def set_threads(threads: int | None) -> None:
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=FILE)
-@click.option("-o", "--out", required=True, type=PATH, help="Folder to write vocab.tiktoken and tokenizer.json to.")
+@click.option(
+    "-o", "--out", required=True, type=common.PATH, help="Folder to write vocab.tiktoken and tokenizer.json to."
+)
 @click.option(
     "--vocab-size",
     type=click.IntRange(262, 1 << 24),
@@ -197,7 +189,7 @@ def tokenizer(files: tuple[Path, ...], out: Path, vocab_size: int, field: str, c
     help="Shape of a new model.",
 )
 @FIELDS
-@settings_options("settings", MLMSettings())
+@common.settings_options("settings", MLMSettings())
 @RUN
 def mlm(
     settings: MLMSettings,
@@ -218,7 +210,8 @@ def mlm(
     from aveyb_retrieval.training.pretraining import pretrain
     from aveyb_retrieval.training.texts import read_texts
 
-    if preset in MLM_RATES and model is None and not _is_given("learning_rate"):
+    source = click.get_current_context().get_parameter_source("learning_rate")
+    if preset in MLM_RATES and model is None and source is ParameterSource.DEFAULT:
         settings = replace(settings, learning_rate=MLM_RATES[preset])
     options = run.prepare()
     words = open_vocabulary(vocabulary)
@@ -229,11 +222,6 @@ def mlm(
         click.echo(f"held out {name}: {value:.4f}")
     run.report()
     return figures
-
-
-def _is_given(parameter: str) -> bool:
-    """Whether the user gave an option of the running command."""
-    return click.get_current_context().get_parameter_source(parameter) is not ParameterSource.DEFAULT
 
 
 def mining_rules(no_margin: bool, relative_margin: float | None, **rules: Any) -> MiningRules:
@@ -259,10 +247,10 @@ NO_MARGIN = click.option(
     default="dense",
     help="Propose negatives by vectors, by words (BM25), or by both.",
 )
-@settings_options("rules", MiningRules(), NO_MARGIN, make=mining_rules)
+@common.settings_options("rules", MiningRules(), NO_MARGIN, make=mining_rules)
 @click.option("--device", default="cpu", help="Device of the model.")
 @THREADS
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@common.QUIET
 def mine(
     source: PairSource,
     out: Path,
@@ -291,7 +279,7 @@ def mine(
     rules.check()  # before anything is read
     pairs, _ = source.open()
     texts = read_texts(corpus, field=field)
-    with progress_bar(not quiet) as progress:
+    with common.progress_bar(not quiet) as progress:
         mined = mine_negatives(pairs, rules, corpus=texts, progress=progress, **options)
     mined.save(out)
     click.echo(f"{len(mined.triplets):,} triplets in {out}, from {mined.anchors:,} queries and {mined.texts:,} texts")
@@ -309,7 +297,7 @@ def mine(
 @click.option("--model", required=True, help="Model folder, sentence-transformers or plain encoder.")
 @click.option("--query-prompt", help="Prefix of queries.  [default: the model's own]")
 @click.option("--document-prompt", help="Prefix of documents.  [default: the model's own]")
-@settings_options("settings", ContrastiveSettings())
+@common.settings_options("settings", ContrastiveSettings())
 @RUN
 def contrastive(
     source: PairSource,
@@ -351,7 +339,7 @@ def contrastive(
 )
 @click.option("--queries", multiple=True, type=FILE, help="File of questions to learn. Repeatable.")
 @TEXT_FIELD
-@settings_options("settings", DistillSettings())
+@common.settings_options("settings", DistillSettings())
 @RUN
 def distill(
     files: tuple[Path, ...],
@@ -395,7 +383,7 @@ def distill(
 
 
 @click.command()
-@click.argument("model", type=PATH)
+@click.argument("model", type=common.PATH)
 @click.option(
     "--precision",
     type=click.Choice(["int8", "float32"]),
@@ -413,7 +401,7 @@ def export(model: Path, precision: str) -> None:
     click.echo(f"{path}: {path.stat().st_size:,} bytes")
 
 
-LABELED = together(
+LABELED = common.together(
     click.argument("files", nargs=-1, required=True, type=FILE),
     click.option("--model", help="Model folder, an encoder or a head to go on with.  [default: the embedded encoder]"),
     click.option("--validation", multiple=True, type=FILE, help="Rows to validate with. Repeatable."),
@@ -422,7 +410,7 @@ LABELED = together(
 
 @click.command()
 @LABELED
-@settings_options("settings", ClassifySettings())
+@common.settings_options("settings", ClassifySettings())
 @RUN
 def classify(**arguments: Any) -> dict[str, float]:
     """Train labels of texts or pairs from FILES (JSON lines: text, optionally text_pair, label).
@@ -437,7 +425,7 @@ def classify(**arguments: Any) -> dict[str, float]:
 
 @click.command()
 @LABELED
-@settings_options("settings", TaskSettings())
+@common.settings_options("settings", TaskSettings())
 @RUN
 def tag(**arguments: Any) -> dict[str, float]:
     """Train tags of words (entities, parts of speech) from FILES (JSON lines: words and tags, two lists)."""
@@ -454,7 +442,6 @@ def _train_head(
     settings: TaskSettings,
     run: Run,
 ) -> dict[str, float]:
-    """Train what `prepare` makes of the files; print and return its metrics."""
     import torch
 
     from aveyb_retrieval.training.tasks import train_task
@@ -470,7 +457,7 @@ def _train_head(
     return figures
 
 
-@click.group(cls=Commands, context_settings=CONTEXT)
+@click.group(cls=common.Commands, context_settings=common.CONTEXT)
 @click.version_option(package_name="aveyb-retrieval")
 def main() -> None:
     """Train vocabularies and models: tokenizer, mlm, mine, contrastive, distill, classify, tag.

@@ -46,11 +46,6 @@ _FILES = {
 PATHS = frozenset(_FILES)
 
 
-def routes() -> list[Route]:
-    """Make the routes of the page's files."""
-    return [_route(path, name, kind) for path, (name, kind) in _FILES.items()]
-
-
 def _route(path: str, name: str, media_type: str) -> Route:
     content = files("aveyb_retrieval.server").joinpath("page", name).read_bytes()
     headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()[:32]}"', "Cache-Control": "no-cache"}
@@ -86,14 +81,8 @@ def create_app(
 ) -> Starlette:
     """Make the ASGI application. It closes the indexes when it ends.
 
-    Args:
-        indexes: What it serves.
-        limits: What a request may ask for.
-        keys: What opens it; none: it is open to everybody who reaches it.
-        log: Who asked for what.
-        origins: Names that it answers to, and which browsers' pages may ask; None: any name, only its own page.
-        counters: Where it counts.
-        originals: Whether it gives out the files that documents were read from.
+    Without keys it is open to everybody who reaches it; without origins it answers to any name, and browsers may ask
+    from its own page only. `originals` gives out the files that documents were read from.
     """
     limits, counters, keys = limits or Limits(), counters or Metrics(), keys or Keys()
     counters.watch(indexes)
@@ -107,17 +96,10 @@ def create_app(
         originals=originals,
         openapi=to_json(openapi.document(limits, has_keys=keys.current().reading > 0)),
     )
-    gate = Middleware(
-        Gate,
-        limits=limits,
-        keys=keys,
-        origins=origins or Origins(),
-        metrics=counters,
-        log=log,
-        right=_right,
-    )
+    origins = origins or Origins()
+    gate = Middleware(Gate, limits=limits, keys=keys, origins=origins, metrics=counters, log=log, right=_right)
     app = Starlette(
-        routes=[*routes(), *openapi.routes()],
+        routes=[*(_route(path, name, kind) for path, (name, kind) in _FILES.items()), *openapi.routes()],
         middleware=[gate],
         exception_handlers={AveyBError: refuse, HTTPException: refuse},
         lifespan=_lifespan,
@@ -134,20 +116,14 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
     finally:
         following.cancel()
-        await asyncio.to_thread(_close, server)
+        for part in (server.searching, server.encoding, server.writing, server.indexes):
+            await asyncio.to_thread(part.close)
 
 
 async def _follow(indexes: Indexes) -> None:
     while True:
         await asyncio.sleep(FOLLOW_SECONDS)
         await asyncio.to_thread(indexes.follow)
-
-
-def _close(server: Context) -> None:
-    server.searching.close()
-    server.encoding.close()
-    server.writing.close()
-    server.indexes.close()
 
 
 _DESCRIPTORS = 1 << 16  # open files: one for each connection, some for each index
@@ -159,11 +135,7 @@ _GRACE = 5.0  # seconds beyond the time that a request may take
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open the socket that the server listens on; port 0 takes a free one.
-
-    Raises:
-        ConfigError: the address is not one of this machine, or in use.
-    """
+    """Open the socket that the server listens on (port 0: a free one), or raise ConfigError."""
     try:
         listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
@@ -175,15 +147,12 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class _ShortLines(logging.Formatter):
-    """Log lines that repeat little of what a request sent."""
-
     def format(self, record: logging.LogRecord) -> str:
-        """Write a record, its middle left out where it is long."""
         return shortened(super().format(record), _LONGEST_LINE)
 
 
 def log_shortly() -> None:
-    """Write this package's warnings to standard error, each bounded."""
+    """Write this package's warnings to standard error: lines that repeat little of what a request sent."""
     handler = logging.StreamHandler()
     handler.setFormatter(_ShortLines())
     logging.getLogger("aveyb_retrieval").addHandler(handler)
@@ -199,12 +168,7 @@ def serve(
 ) -> None:
     """Answer requests until SIGTERM or SIGINT; then take no new ones, and end when the running ones are answered.
 
-    Args:
-        app: What answers.
-        listener: Where it listens.
-        limits: How long a request may take, how many connections there may be.
-        proxies: Addresses whose header X-Forwarded-For says who asks.
-        started: Called when requests are answered.
+    `proxies` are addresses whose header X-Forwarded-For says who asks; `started` is called when requests are answered.
     """
     most = allow_files(_DESCRIPTORS) - _OWN_DESCRIPTORS
     connection: Any = partial(Connection, door=Door(limits, proxies, max(1, most)))
@@ -235,7 +199,6 @@ class _Server(uvicorn.Server):
         self._announce = started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start listening, and say so."""
         await super().startup(sockets)
         for listener in sockets or ():
             listener.listen(_QUEUE)  # asyncio takes one number for both

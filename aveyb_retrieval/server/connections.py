@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Any
 
-from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from aveyb_retrieval.server.http import network
@@ -16,20 +14,13 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.server.http import Limits
 
-_BURST = 1 << 19  # bytes of an address that are read without waiting
-
 
 class Door:
-    """All open connections.
+    """All open connections, at most `most`; those of `proxies`, which bring many clients, are all read.
 
     Those of one address beyond its limit are not read, and closed when the time for a head is over: to close them at
     once would have them come again at once. Where there are too many in all, the address with the most loses the one
     that has waited longest for a request.
-
-    Args:
-        limits: How many there may be, and how long they may take.
-        proxies: Addresses of proxies, which bring the connections of many clients.
-        most: How many this process can have open.
     """
 
     def __init__(self, limits: Limits, proxies: Collection[str], most: int) -> None:
@@ -37,7 +28,6 @@ class Door:
         self._proxies = frozenset(proxies)
         self._most = min(limits.max_connections, most)
         self._of: dict[str, dict[Connection, None]] = {}  # by address, in the order of their last request
-        self._paid: dict[str, float] = {}  # by address: until when what was read is paid by waiting
         self._count = 0
 
     def enter(self, connection: Connection) -> bool:
@@ -57,38 +47,24 @@ class Door:
         """Whether an address has no more connections than are read."""
         return address in self._proxies or len(self._of[address]) <= self.limits.max_connections_each
 
-    def leave(self, connection: Connection) -> None:
-        """Forget a connection, if it is known."""
+    def leave(self, connection: Connection, *, again: bool = False) -> None:
+        """Forget a connection, if it is known, or put it behind those that have waited longer for an answer."""
         own = self._of.get(connection.address, {})
-        if connection in own:
-            del own[connection]
-            self._count -= 1
-            if not own:
-                del self._of[connection.address]
-                self._paid.pop(connection.address, None)
-
-    def wait_after(self, address: str, count: int) -> float:
-        """Return the seconds to wait, after so many bytes, before more are read of an address."""
-        if address in self._proxies:
-            return 0.0
-        now = time.monotonic()
-        paid = max(now, self._paid.get(address, 0.0)) + count / self.limits.max_rate
-        self._paid[address] = paid
-        wait = paid - now
-        return wait if wait > _BURST / self.limits.max_rate else 0.0
-
-    def to_the_end(self, connection: Connection) -> None:
-        """Note that a connection has had an answer: others have waited longer now."""
-        own = self._of.get(connection.address, {})
-        if connection in own:
-            own[connection] = own.pop(connection)
+        if connection not in own:
+            return
+        del own[connection]
+        if again:
+            own[connection] = None
+            return
+        self._count -= 1
+        if not own:
+            del self._of[connection.address]
 
 
 class Connection(H11Protocol):
     """uvicorn's protocol with limits: of connections, of the time of a head, of the time that nothing is read.
 
-    Attributes:
-        address: Where the connection comes from; of IPv6 the network of one household.
+    `address` is where the connection comes from; of IPv6 the network of one household.
     """
 
     def __init__(self, *arguments: Any, door: Door, **options: Any) -> None:
@@ -107,7 +83,6 @@ class Connection(H11Protocol):
         """Begin, or close at once where there is no room."""
         super().connection_made(transport)
         self.address = network(self.client[0] if self.client else "")
-        self.flow = self._flow = _PacedFlow(transport)
         if not self._door.enter(self):
             transport.abort()
             return
@@ -125,13 +100,11 @@ class Connection(H11Protocol):
         """Take bytes of a request."""
         super().data_received(data)
         self._watch()
-        if (wait := self._door.wait_after(self.address, len(data))) > 0:
-            self._flow.hold(wait)
 
     def on_response_complete(self) -> None:
         """Go on with the next request."""
         super().on_response_complete()
-        self._door.to_the_end(self)
+        self._door.leave(self, again=True)
         self._watch()
 
     def pause_writing(self) -> None:
@@ -148,7 +121,7 @@ class Connection(H11Protocol):
         """Give the client its time for what is waited for, from when that began; bytes that drip do not renew it."""
         limits, waits_for = self._door.limits, ""
         if not self.transport.is_closing():
-            waits_for = "a reader" if self._flow.write_paused else "" if self.is_answering else "a head"
+            waits_for = "a reader" if self.flow.write_paused else "" if self.is_answering else "a head"
         if waits_for == self._waits_for:
             return
         self._waits_for = waits_for
@@ -157,31 +130,3 @@ class Connection(H11Protocol):
         seconds = limits.head_timeout if waits_for == "a head" else limits.write_timeout
         loop = asyncio.get_running_loop()
         self._end = loop.call_later(seconds, self.transport.abort) if waits_for else None
-
-
-class _PacedFlow(FlowControl):
-    """uvicorn's flow control, which also stops reading for some time."""
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        super().__init__(transport)
-        self._paced = transport
-        self._is_held = False
-
-    def hold(self, seconds: float) -> None:
-        """Do not read for so long."""
-        if not self._is_held:
-            self._is_held = True
-            self._paced.pause_reading()
-            asyncio.get_running_loop().call_later(seconds, self._go_on)
-
-    def resume_reading(self) -> None:
-        """Read again, unless it is too soon."""
-        if self._is_held:
-            self.read_paused = False
-        else:
-            super().resume_reading()
-
-    def _go_on(self) -> None:
-        self._is_held = False
-        if not (self.read_paused or self._paced.is_closing()):
-            self._paced.resume_reading()

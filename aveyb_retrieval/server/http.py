@@ -57,16 +57,8 @@ def json_answer(content: bytes) -> Response:
 class Context:
     """The parts of a running server.
 
-    Attributes:
-        indexes: What is searched, and the model.
-        limits: What a request may ask for.
-        searching: Where searches run.
-        encoding: Where texts are encoded: one thread, since the model uses all processors by itself. Long requests wait
-            there, and searches do not wait for them.
-        writing: Where indexes are changed, one change after the other.
-        metrics: What is counted.
-        openapi: The document of /openapi.json.
-        originals: Whether files are given out that documents were read from.
+    Texts are encoded by one thread, since the model uses all processors by itself: long requests wait there, and
+    searches do not wait for them. Indexes are changed one after the other.
     """
 
     indexes: Indexes
@@ -93,11 +85,7 @@ def _limit(default: float, unit: str, meaning: str, *, least: int = 1) -> Any:
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a server; `aveyb-serve` has an option for each, and `meaning` in its metadata says what it is.
-
-    Raises:
-        ConfigError: one of them is below its least value, or no finite number.
-    """
+    """The limits of a server; `aveyb-serve` has an option for each, and `meaning` in its metadata says what it is."""
 
     max_body: int = _limit(8 << 20, "BYTES", "Largest body of a request.")
     max_answer: int = _limit(32 << 20, "BYTES", "Largest answer.")
@@ -115,7 +103,7 @@ class Limits:
     max_waiting: int = _limit(128, "N", "Requests that wait for their turn.", least=0)
     max_connections: int = _limit(4000, "N", "Open connections.")
     max_connections_each: int = _limit(500, "N", "Open connections of one address that are read.")
-    max_rate: int = _limit(16 << 20, "BYTES", "Bytes a second that are read of one address.")
+    max_rate: int = _limit(16 << 20, "BYTES", "Bytes a second that are read of one client.")
     head_timeout: float = _limit(10.0, "SECONDS", "Time in which the head of a request arrives.", least=0)
     write_timeout: float = _limit(30.0, "SECONDS", "Time in which a client reads 256 KiB of an answer.", least=0)
 

@@ -52,15 +52,9 @@ class _Request:
 class BatchedModel:
     """A model whose `encode_queries` may be called from many threads and encodes their queries in batches.
 
-    What else a search needs of it, it does as the model does.
-
     One thread encodes. It takes what waits, up to `MAX_BATCH` queries, and never waits for more: a lone query is
     encoded at once, and batches grow only as fast as queries arrive. Vectors do not depend on the batch. Queries whose
-    request nobody waits for any more are not encoded.
-
-    Args:
-        model: The model.
-        observe: Called with the number of queries of each batch.
+    request nobody waits for any more are not encoded. `observe` is called with the number of queries of each batch.
     """
 
     def __init__(self, model: Embedder | SentenceEmbedder, observe: Callable[[int], None] = lambda size: None) -> None:
@@ -91,9 +85,7 @@ class BatchedModel:
     def encode_queries(self, queries: Sequence[str]) -> FloatArray:
         """Encode queries into `[n, d]` float32 unit rows, together with those of other threads.
 
-        Raises:
-            AveyBError: the model was closed.
-            Refusal: nobody waits for the answer of this thread's request any more.
+        Raises AveyBError where the model was closed, Refusal where nobody waits for this thread's request any more.
         """
         check_current()
         length = sum(map(len, queries))
@@ -115,7 +107,6 @@ class BatchedModel:
         return _Request(math.inf, next(self._numbers), [], None)  # the last of all
 
     def _gather(self, first: _Request) -> list[_Request]:
-        """Take what waits beside a first request and is as short."""
         requests, size, characters = [first], len(first.queries), first.characters
         while size < MAX_BATCH and characters < MAX_CHARACTERS:
             try:
@@ -130,8 +121,13 @@ class BatchedModel:
             characters += request.characters
         return requests
 
-    def _encode(self, requests: list[_Request]) -> None:
-        requests = [request for request in requests if self._is_waited_for(request)]
+    def _encode(self, gathered: list[_Request]) -> None:
+        requests = []
+        for request in gathered:
+            if request.ticket is None or (over := request.ticket.over) is None:
+                requests.append(request)
+            else:
+                request.vectors.set_exception(over)
         if not requests:
             return
         try:
@@ -150,13 +146,6 @@ class BatchedModel:
             request.vectors.set_result(vectors[start:stop])
             start = stop
 
-    @staticmethod
-    def _is_waited_for(request: _Request) -> bool:
-        over = request.ticket.over if request.ticket is not None else None
-        if over is not None:
-            request.vectors.set_exception(over)
-        return over is None
-
 
 def _encode_all(model: weakref.ref[BatchedModel], waiting: queue.PriorityQueue[_Request]) -> None:
     while (first := waiting.get()).queries:
@@ -173,14 +162,8 @@ _log = logging.getLogger("aveyb_retrieval.server")
 class Indexes:
     """Open indexes by name, and the model of all of them (None where none of them has one).
 
-    Attributes:
-        retrievers: By name, in the order given.
-        model: Encodes the queries of all of them.
-        failures: Why an index could not follow its newest version, by name.
-
-    Args:
-        load: Loads the model of an index by where it may be and what it is, and opens an index by it: where all indexes
-            are made by another model from now on, the server moves to it. None: it stays with its model.
+    `failures` says why an index could not follow its newest version. `load` loads the model of an index, and opens an
+    index by it: where all indexes are made by another model from now on, the server moves to it; None: it does not.
     """
 
     def __init__(
@@ -206,19 +189,10 @@ class Indexes:
         precision: str = "auto",
         observe: Callable[[int], None] = lambda size: None,
     ) -> Indexes:
-        """Open indexes and load their model.
+        """Open indexes (folders or addresses, by name) and load their model, as `Retriever.load` does.
 
-        Args:
-            paths: Folders of indexes by name, or their addresses.
-            model: Where the model is, or a loaded one; None: where it was when the first index was built.
-            device: Where the model runs and vectors are searched.
-            precision: What the model computes in, as in `Embedder.load`.
-            observe: Called with the size of each batch of queries.
-
-        Raises:
-            IndexFormatError: there is no index, it is damaged, or it was made by another model than the one given or
-                the first one: a server has one model.
-            ModelError: there is no usable model there.
+        Raises IndexFormatError also where one was made by another model than the one given or the first one's: a server
+        has one model. `observe` is called with the size of each batch of queries.
         """
         made = {name: read_manifest(path).encoding for name, path in paths.items()}
         recorded = [name for name in paths if made[name].model is not None]
@@ -241,8 +215,7 @@ class Indexes:
     def named(self, name: str | None, only: Filter | None = None) -> tuple[str, Visible]:
         """Return an index with its name, as a key with a filter sees it; the only one where no name is given.
 
-        Raises:
-            Refusal: 404 where there is none of that name, 422 where there are several and no name is given.
+        Raises Refusal: 404 where there is none of that name, 422 where there are several and no name is given.
         """
         known = ", ".join(map(repr, self.retrievers))
         if name is None:
@@ -254,11 +227,7 @@ class Indexes:
         return name, Visible(self.retrievers[name], only)
 
     def needed_model(self) -> BatchedModel:
-        """Return the model.
-
-        Raises:
-            Refusal: 404 where there is none.
-        """
+        """Return the model, or raise Refusal (404)."""
         if self.model is None:
             raise Refusal(404, "no model is served: the indexes were made from vectors; start the server with --model")
         return self.model
@@ -328,11 +297,7 @@ def _batched(loaded: EmbedderLike, observe: Callable[[int], None]) -> BatchedMod
 
 
 def named_paths(given: Sequence[str]) -> dict[str, str | Path]:
-    """Read `DIR` or `NAME=DIR` into folders (or addresses) by name; an index without a name is called like its folder.
-
-    Raises:
-        ConfigError: a name is empty, holds a slash, or is given twice.
-    """
+    """Read `DIR` or `NAME=DIR` into folders (or addresses) by name, by default that of the folder."""
     paths: dict[str, str | Path] = {}
     for text in given:
         name, equals, folder = text.partition("=")

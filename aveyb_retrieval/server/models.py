@@ -23,19 +23,6 @@ from aveyb_retrieval.indexes.search.rerank import maxsim
 from aveyb_retrieval.server import requests
 from aveyb_retrieval.server.http import Refusal, context, json_answer, to_json
 from aveyb_retrieval.server.indexes import MAX_BATCH
-from aveyb_retrieval.server.requests import (
-    Field,
-    Fields,
-    check_length,
-    choice,
-    flag,
-    read_json,
-    take_fields,
-    text_or_texts,
-    texts,
-    whole,
-    word,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -57,15 +44,8 @@ Write = Callable[["FloatArray"], bytes]
 async def encode(server: Context, texts: Sequence[str], prompt: str, ticket: Ticket, write: Write) -> tuple[bytes, int]:
     """Encode texts as queries or as documents; return what is written of them, with commas between, and tokens read.
 
-    Args:
-        server: The server.
-        texts: What to encode.
-        prompt: "query" or "document".
-        ticket: Whose turns these are.
-        write: Writes JSON of float32 unit rows `[n, d]`; it gets those of all texts, part after part.
-
-    Raises:
-        Refusal: as `Work.run`; 413 where a query is too long or the answer too large.
+    `write` gets the float32 unit rows `[n, d]` of all texts, part after part. Raises Refusal as `Work.run`; 413 where a
+    query is too long or the answer too large.
     """
     model = server.indexes.needed_model()
 
@@ -77,7 +57,7 @@ async def encode(server: Context, texts: Sequence[str], prompt: str, ticket: Tic
 
     if prompt == QUERY:
         for number, text in enumerate(texts, start=1):
-            check_length(f"query {number} of {len(texts)}", text, server.limits.max_query)
+            requests.check_length(f"query {number} of {len(texts)}", text, server.limits.max_query)
     written: list[bytes] = []
     n_tokens = 0
     async for found, read in server.encoding.each(work, parts(texts, MAX_BATCH), ticket):
@@ -85,22 +65,6 @@ async def encode(server: Context, texts: Sequence[str], prompt: str, ticket: Tic
         written.append(found)
         n_tokens += read
     return b",".join(written), n_tokens
-
-
-async def score(server: Context, query: str, texts: Sequence[str], ticket: Ticket) -> list[float]:
-    """Score texts by late interaction: the mean over the query's tokens of the best cosine with a text's token.
-
-    Raises:
-        Refusal: as `Work.run`.
-    """
-    model = server.indexes.needed_model()
-    scores: list[float] = []
-    found: list[float]
-    async for found in server.encoding.each(
-        lambda part: maxsim(model, "cpu", query, part), parts(texts, _RERANKED), ticket
-    ):
-        scores += found
-    return scores
 
 
 def parts(texts: Sequence[str], most: int, characters: int = PART) -> Iterator[list[str]]:
@@ -117,33 +81,27 @@ def parts(texts: Sequence[str], most: int, characters: int = PART) -> Iterator[l
         yield part
 
 
-def ranking(scores: Sequence[float]) -> list[int]:
-    """Return the places of scores, best first."""
-    order: list[int] = np.argsort(-np.asarray(scores), kind="stable").tolist()
-    return order
-
-
 _STARTED = int(time.time())
 
 
 @cache
-def embeddings_fields(limits: Limits) -> Fields:
+def embeddings_fields(limits: Limits) -> requests.Fields:
     """The fields of `/v1/embeddings`."""
     return {
-        "input": text_or_texts(limits.max_batch, limits.max_text),
-        "model": word(),
-        "encoding_format": choice("float", "base64"),
+        "input": requests.text_or_texts(limits.max_batch, limits.max_text),
+        "model": requests.word(),
+        "encoding_format": requests.choice("float", "base64"),
         "dimensions": requests.passed_on({"type": ["integer", "null"]}),
-        "user": word(),
+        "user": requests.word(),
     }
 
 
 async def embeddings(request: Request) -> Response:
     """Encode one text or several."""
-    server, ticket, given = await read_json(request)
+    server, ticket, given = await requests.read_json(request)
     model = server.indexes.needed_model()
     _refuse_tokens(given.get("input"))
-    asked = take_fields(given, embeddings_fields(server.limits))
+    asked = requests.take_fields(given, embeddings_fields(server.limits))
     names = _model_names(model.model_name)
     name = asked["model"] or next(iter(names))
     if name not in names:
@@ -154,7 +112,6 @@ async def embeddings(request: Request) -> Response:
     numbers = count()
 
     def write(vectors: FloatArray) -> bytes:
-        """Write items of a list, without its brackets."""
         rows: list[Any] = vectors.tolist()
         if asked["encoding_format"] == "base64":
             rows = [base64.b64encode(row.tobytes()).decode("ascii") for row in np.asarray(vectors, dtype="<f4")]
@@ -183,7 +140,6 @@ async def model(request: Request) -> JSONResponse:
 
 
 def _model_names(loaded: str) -> dict[str, str]:
-    """Return the names that a model has here, each with the prompt that it stands for."""
     name = Path(loaded).name
     return {name: DOCUMENT, f"{name}:{QUERY}": QUERY}
 
@@ -198,7 +154,6 @@ def _no_model(name: str, names: dict[str, str]) -> Refusal:
 
 
 def _refuse_tokens(value: Any) -> None:
-    """Raise InputError for ids of tokens, which are those of another model's tokenizer."""
     first = value[0] if isinstance(value, list) and value else None
     if isinstance(first, list) and first:
         first = first[0]
@@ -214,9 +169,9 @@ _GRANTED = ("max_tokens_per_doc", "max_chunks_per_doc", "priority")  # texts are
 
 
 @cache
-def cohere_rerank_fields(limits: Limits) -> Fields:
+def cohere_rerank_fields(limits: Limits) -> requests.Fields:
     """The fields of a request."""
-    documents = texts(limits.max_batch, limits.max_rerank_text)
+    documents = requests.texts(limits.max_batch, limits.max_rerank_text)
     one = documents.schema["items"]
     as_object = {"type": "object", "properties": {"text": one}, "required": ["text"]}
 
@@ -227,22 +182,24 @@ def cohere_rerank_fields(limits: Limits) -> Fields:
 
     return {
         "query": requests.text(limits.max_query),
-        "documents": Field({**documents.schema, "items": {"anyOf": [one, as_object]}}, take),
-        "model": word(),
-        "top_n": whole(1, _MANY, None, or_null=True),
-        "return_documents": flag(default=False),
-        **{name: whole(0, _MANY, None, or_null=True) for name in _GRANTED},
+        "documents": requests.Field({**documents.schema, "items": {"anyOf": [one, as_object]}}, take),
+        "model": requests.word(),
+        "top_n": requests.whole(1, _MANY, None, or_null=True),
+        "return_documents": requests.flag(default=False),
+        **{name: requests.whole(0, _MANY, None, or_null=True) for name in _GRANTED},
     }
 
 
 async def cohere_rerank(request: Request) -> Response:
     """Order documents by late interaction with a query."""
-    server, ticket, given = await read_json(request)
+    server, ticket, given = await requests.read_json(request)
     model = server.indexes.needed_model()
-    asked = take_fields(given, cohere_rerank_fields(server.limits))
-    found = asked["documents"]
-    scores = await score(server, asked["query"], found, ticket)
-    best = ranking(scores)[: asked["top_n"]]
+    asked = requests.take_fields(given, cohere_rerank_fields(server.limits))
+    query, found, scores = asked["query"], asked["documents"], list[float]()
+    in_parts = server.encoding.each(lambda part: maxsim(model, "cpu", query, part), parts(found, _RERANKED), ticket)
+    async for some in in_parts:
+        scores += some
+    best = np.argsort(-np.asarray(scores), kind="stable").tolist()[: asked["top_n"]]
     results: list[dict[str, Any]] = [{"index": i, "relevance_score": scores[i]} for i in best]
     if asked["return_documents"]:
         results = [{**each, "document": {"text": found[each["index"]]}} for each in results]

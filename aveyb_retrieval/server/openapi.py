@@ -17,20 +17,9 @@ from starlette.routing import Route
 from aveyb_retrieval.indexes.search.hits import Hit, Passage
 from aveyb_retrieval.indexes.search.quotes import QuoteCheck
 from aveyb_retrieval.indexes.search.reading import Match
-from aveyb_retrieval.server import models, search
+from aveyb_retrieval.server import models, requests, search
 from aveyb_retrieval.server.gate import CHANGES, metrics
 from aveyb_retrieval.server.http import context, json_answer
-from aveyb_retrieval.server.requests import (
-    JSON,
-    JSON_LINES,
-    NEEDED,
-    Fields,
-    Schema,
-    attributes,
-    explain,
-    meaning,
-    schema_of,
-)
 from aveyb_retrieval.system import package_version
 
 if TYPE_CHECKING:
@@ -41,6 +30,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.server.http import Limits
     from aveyb_retrieval.server.keys import Right
+    from aveyb_retrieval.server.requests import Schema
 
 _REASONS = {
     400: "The request is not HTTP, or a path is not valid",
@@ -68,8 +58,6 @@ async def health(request: Request) -> JSONResponse:
     return JSONResponse({"status": "ok"})
 
 
-# --- the shapes that answers share ------------------------------------------------------------------------------------
-
 _TEXT: Schema = {"type": "string"}
 _OBJECT: Schema = {"type": "object"}
 _JSON = ("filter", "ids", "facets", "indexes", "boost")  # fields that are JSON in a URL
@@ -77,15 +65,8 @@ _FIELDS: Schema = {"_id": {"type": ["string", "integer"]}, "title": _TEXT, "text
 _DOCUMENT: Schema = {**_OBJECT, "properties": _FIELDS, "required": ["text"]}  # what else it has are metadata
 
 
-def _list(items: Schema) -> Schema:
-    return {"type": "array", "items": items}
-
-
 def _reference(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
-
-
-# --- what can be asked ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -97,7 +78,7 @@ class Operation:
         path: Where; a part in braces may hold slashes.
         endpoint: What answers; its docstring begins with what it does.
         answer: The schema of the answer.
-        fields: What is asked with, one of some sets: in the URL of GET, in the body of POST and PATCH.
+        fields: What is asked with: in the URL of GET, in the body of POST and PATCH.
         kind: The type of the answer.
         right: What a key must be allowed to do; None: it needs no key.
     """
@@ -106,16 +87,14 @@ class Operation:
     path: str
     endpoint: Callable[[Any], Any]
     answer: Schema
-    fields: tuple[Callable[[Limits], Fields], ...] = ()
+    fields: Callable[[Limits], requests.Fields] | None = None
     kind: str = "application/json"
     right: Right | None = "search"
 
     def describe(self, limits: Limits) -> Schema:
         """Describe it to clients of a server with certain limits."""
         error = {"application/json": {"schema": {"anyOf": [_reference("Error"), _reference("OpenAIError")]}}}
-        no_head = {
-            "text/plain": {"schema": _TEXT}
-        }  # what is no HTTP, or too long a URL, is answered before it gets here
+        no_head = {"text/plain": {"schema": _TEXT}}  # what is no HTTP, or too long a URL, does not get here
         described: Schema = {
             "summary": (self.endpoint.__doc__ or "").partition("\n")[0],
             "responses": {"200": {"description": "The answer", "content": {self.kind: {"schema": self.answer}}}}
@@ -128,54 +107,54 @@ class Operation:
             described["security"] = [] if self.right is None else [{"key": []}]
         if self.method != "POST":
             described["parameters"] = self._parameters(limits)
-        bodies = [schema_of(fields(limits)) for fields in self.fields if self.method != "GET"]
-        bodies += [_DOCUMENT, _list(_DOCUMENT)] if self.method == "PUT" else []
-        if bodies:
-            content = {JSON: {"schema": explain(bodies[0] if len(bodies) == 1 else {"anyOf": bodies}, self.path)}}
-            content |= {JSON_LINES: {"schema": _TEXT}} if self.method == "PUT" else {}
-            described["requestBody"] = {"required": True, "content": content}
-        return described
+        if self.method == "PUT":
+            body: Schema = {"anyOf": [_DOCUMENT, {"type": "array", "items": _DOCUMENT}]}
+        elif self.fields and self.method != "GET":
+            body = requests.schema_of(self.fields(limits))
+        else:
+            return described
+        content = {requests.JSON: {"schema": requests.explain(body, self.path)}}
+        content |= {requests.JSON_LINES: {"schema": _TEXT}} if self.method == "PUT" else {}
+        return described | {"requestBody": {"required": True, "content": content}}
 
     def _parameters(self, limits: Limits) -> list[Schema]:
         _, brace, name = self.path.rstrip("}").partition("{")
         found: list[Schema] = []
         if brace:
             found.append({"name": name, "in": "path", "required": True, "schema": {**_TEXT, "minLength": 1}})
-        for fields in (search.index_field,) if self.method in CHANGES else self.fields:
-            for name, field in fields(limits).items():
-                shown = {"schema": field.schema}
-                how: Schema = {"content": {"application/json": shown}} if name in _JSON else shown
-                found.append({"name": name, "in": "query", "required": field.default is NEEDED, **how})
-        return [{**each, "description": meaning(each["name"], self.path)} for each in found]
+        fields = search.index_field if self.method in CHANGES else self.fields
+        for name, field in fields(limits).items() if fields else ():
+            shown = {"schema": field.schema}
+            how: Schema = {"content": {"application/json": shown}} if name in _JSON else shown
+            found.append({"name": name, "in": "query", "required": field.default is requests.NEEDED, **how})
+        return [{**each, "description": requests.meaning(each["name"], self.path)} for each in found]
 
 
 _FOUND: Schema = {"oneOf": [_reference("Found"), _reference("FoundForEach")]}
 _CHANGED = _reference("Changed")
 _RERANKED = _reference("Reranked")
 OPERATIONS = (
-    Operation("GET", "/search", search.search, _FOUND, (search.search_parameters,)),
-    Operation("POST", "/search", search.search, _FOUND, (search.search_fields,)),
-    Operation("POST", "/check", search.check, _reference("Checked"), (search.check_fields,)),
-    Operation("POST", "/grep", search.grep, _reference("Matches"), (search.grep_fields,), right="read"),
-    Operation("GET", "/outline", search.outline, _reference("Outline"), (search.outline_parameters,), right="read"),
-    Operation("GET", "/outline/{id}", search.headings, _reference("Headings"), (search.index_field,), right="read"),
+    Operation("GET", "/search", search.search, _FOUND, search.search_parameters),
+    Operation("POST", "/search", search.search, _FOUND, search.search_fields),
+    Operation("POST", "/check", search.check, _reference("Checked"), search.check_fields),
+    Operation("POST", "/grep", search.grep, _reference("Matches"), search.grep_fields, right="read"),
+    Operation("GET", "/outline", search.outline, _reference("Outline"), search.outline_parameters, right="read"),
+    Operation("GET", "/outline/{id}", search.headings, _reference("Headings"), search.index_field, right="read"),
     Operation(
-        "GET", "/documents/{id}", search.document, _reference("Document"), (search.document_parameters,), right="read"
+        "GET", "/documents/{id}", search.document, _reference("Document"), search.document_parameters, right="read"
     ),
-    Operation(
-        "GET", "/originals/{id}", search.original, _TEXT, (search.index_field,), "application/octet-stream", "read"
-    ),
-    Operation("GET", "/boxes/{id}", search.boxes, _reference("Boxes"), (search.boxes_parameters,), right="read"),
-    Operation("GET", "/pages/{id}", search.page, _TEXT, (search.page_parameters,), "image/png", "read"),
+    Operation("GET", "/originals/{id}", search.original, _TEXT, search.index_field, "application/octet-stream", "read"),
+    Operation("GET", "/boxes/{id}", search.boxes, _reference("Boxes"), search.boxes_parameters, right="read"),
+    Operation("GET", "/pages/{id}", search.page, _TEXT, search.page_parameters, "image/png", "read"),
     Operation("PUT", "/documents", search.put_documents, _CHANGED),
-    Operation("PATCH", "/documents/{id}", search.change_metadata, _CHANGED, (search.metadata_fields,)),
+    Operation("PATCH", "/documents/{id}", search.change_metadata, _CHANGED, search.metadata_fields),
     Operation("DELETE", "/documents/{id}", search.delete_document, _CHANGED),
     Operation("GET", "/indexes", search.indexes, _reference("Indexes")),
-    Operation("POST", "/v1/embeddings", models.embeddings, _reference("Embeddings"), (models.embeddings_fields,)),
+    Operation("POST", "/v1/embeddings", models.embeddings, _reference("Embeddings"), models.embeddings_fields),
     Operation("GET", "/v1/models", models.models, _reference("Models")),
     Operation("GET", "/v1/models/{name}", models.model, _reference("Model")),
-    Operation("POST", "/v1/rerank", models.cohere_rerank, _RERANKED, (models.cohere_rerank_fields,)),
-    Operation("POST", "/v2/rerank", models.cohere_rerank, _RERANKED, (models.cohere_rerank_fields,)),
+    Operation("POST", "/v1/rerank", models.cohere_rerank, _RERANKED, models.cohere_rerank_fields),
+    Operation("POST", "/v2/rerank", models.cohere_rerank, _RERANKED, models.cohere_rerank_fields),
     Operation("GET", "/openapi.json", openapi, _OBJECT, right=None),
     Operation("GET", "/metrics", metrics, _TEXT, kind="text/plain", right="admin"),
     Operation("GET", "/health", health, _reference("Health"), right=None),
@@ -212,6 +191,6 @@ def _schemas() -> dict[str, Schema]:
     """Describe the answers; what Python has, too, by the docstrings of its classes."""
     found: dict[str, Schema] = json.loads(Path(__file__).with_name("answers.json").read_text(encoding="utf-8"))
     for described in (Hit, Passage, QuoteCheck, Match):
-        for name, told in attributes(described).items():
+        for name, told in requests.attributes(described).items():
             found[described.__name__]["properties"].get(name, {}).setdefault("description", told)
     return found

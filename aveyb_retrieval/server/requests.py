@@ -1,8 +1,7 @@
 """Fields of requests: what they are, what they mean, and how a body is read into them.
 
-Each says in JSON Schema what it takes, and takes nothing else: what a route declares is what it reads, and what
-`/openapi.json` tells of it. What they mean stands in `meanings.json` by the path of a request ("" is for all that have
-no meaning of their own), or in the docstrings of Python's classes.
+What a route declares is what it reads, and what `/openapi.json` tells of it. What they mean stands in `meanings.json`
+by the path of a request ("" is for all that have no meaning of their own), or in the docstrings of Python's classes.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -35,13 +35,7 @@ ABSENT: Any = object()  # in place of a default: what is not given is not there
 
 @dataclass(frozen=True)
 class Field:
-    """A field.
-
-    Attributes:
-        schema: What it takes.
-        take: Returns the value given under a name, or raises one of our errors.
-        default: What stands for it where it is not given.
-    """
+    """A field: what it takes, what returns the value given under its name or raises, what stands for it otherwise."""
 
     schema: Schema
     take: Take
@@ -54,10 +48,8 @@ Fields = Mapping[str, Field]
 def take_fields(given: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
     """Return the values of fields by name.
 
-    Raises:
-        ConfigError: there is no such field, or its value is out of range.
-        InputError: one is missing, or of another type.
-        Refusal: 413 where there is more of it than is allowed.
+    Raises ConfigError where there is no such field or it is out of range, InputError where one is missing or of another
+    type, Refusal (413) where there is more of it than is allowed.
     """
     if unknown := given.keys() - fields.keys():
         raise ConfigError(f"{min(unknown)!r} is not a field of this request; known are {', '.join(fields)}")
@@ -82,16 +74,9 @@ def schema_of(fields: Fields) -> Schema:
     }
 
 
-# --- kinds of fields --------------------------------------------------------------------------------------------------
-
-
 def text(most: int) -> Field:
     """A text that is not empty, of at most so many characters."""
-
-    def take(name: str, value: Any) -> str:
-        return _taken_text(name, value, most)
-
-    return Field({"type": "string", "pattern": r"\S", "maxLength": most}, take)
+    return Field({"type": "string", "pattern": r"\S", "maxLength": most}, partial(_taken_text, most=most))
 
 
 def texts(max_batch: int, most: int) -> Field:
@@ -113,9 +98,8 @@ def text_or_texts(max_batch: int, most: int) -> Field:
     """One such text, or a list of them; taken is a list."""
     one, several = text(most), texts(max_batch, most)
 
-    def take(name: str, value: Any) -> list[str]:
-        taken: list[str] = several.take(name, value) if isinstance(value, list) else [one.take(name, value)]
-        return taken
+    def take(name: str, value: Any) -> Any:
+        return several.take(name, value) if isinstance(value, list) else [one.take(name, value)]
 
     return Field({"anyOf": [one.schema, several.schema]}, take)
 
@@ -150,8 +134,9 @@ def whole(least: int, most: int, default: Any, *, or_null: bool = False) -> Fiel
             raise ConfigError(f"{name}={value!r}: must be a whole number from {least} to {most:,}")
         return value
 
-    kind: Any = ["integer", "null"] if or_null else "integer"
-    return Field({"type": kind, "minimum": least, "maximum": most}, take, default)
+    return Field(
+        {"type": ["integer", "null"] if or_null else "integer", "minimum": least, "maximum": most}, take, default
+    )
 
 
 def flag(default: Any) -> Field:
@@ -204,12 +189,7 @@ _TEXTS = ("query", "index")  # parameters of a URL that are never JSON
 
 
 async def read_json(request: Request) -> tuple[Context, Ticket, dict[str, Any]]:
-    """Read a body that is a JSON object; also return the server that was asked, and the request's ticket.
-
-    Raises:
-        Refusal: as `read_body`.
-        InputError: it is not a JSON object.
-    """
+    """Read a body that is a JSON object, or raise; also return the server that was asked, and the request's ticket."""
     data = await read_body(request, JSON)
     try:
         content = json.loads(data, parse_constant=_no_such_number)
@@ -223,9 +203,8 @@ async def read_json(request: Request) -> tuple[Context, Ticket, dict[str, Any]]:
 async def read_body(request: Request, *kinds: str) -> bytes:
     """Read a body of one of some kinds.
 
-    Raises:
-        Refusal: 413 where the body is too large, 415 if it does not say that it is of one of them, 429 if too many
-            bodies arrive at once, 503 if it does not arrive in time.
+    Raises Refusal: 413 where it is too large, 415 if it does not say that it is of one of them, 429 if too many arrive
+    at once, 503 if it does not arrive in time.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in kinds:  # a page of another site can send other kinds without asking first
@@ -249,16 +228,13 @@ async def _read(request: Request, most: int, ticket: Ticket) -> bytes:
         if size > most:
             raise too_large
         ticket.hold(len(part))
+        await ticket.pace(len(part))
         parts.append(part)
     return b"".join(parts)
 
 
 def read_parameters(request: Request) -> dict[str, Any]:
-    """Read the parameters of a URL: queries and names as they are, others as JSON where they are JSON.
-
-    Raises:
-        InputError: a parameter is given twice.
-    """
+    """Read the parameters of a URL: queries and names as they are, others as JSON where they are JSON."""
     found: dict[str, Any] = {}
     for name, value in request.query_params.multi_items():
         if name in found:

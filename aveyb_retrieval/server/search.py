@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
@@ -96,11 +96,9 @@ def search_fields(limits: Limits) -> requests.Fields:
     }
 
 
-@cache
 def search_parameters(limits: Limits) -> requests.Fields:
     """The fields of `/search` in a URL: one query only."""
-    several = search_fields(limits)
-    return {**several, "query": replace(several["query"], schema=requests.text(limits.max_query).schema)}
+    return {**search_fields(limits), "query": requests.text(limits.max_query)}
 
 
 def _filter(name: str, value: Any) -> Any:
@@ -116,7 +114,6 @@ def _rerank(name: str, value: Any) -> Any:
     return value
 
 
-@cache
 def document_parameters(limits: Limits) -> requests.Fields:
     """The fields of `/documents/{id}`."""
     return {
@@ -145,8 +142,7 @@ async def search(request: Request) -> Response:
     ticket.asked, version = queries, index.retriever.version
     k, with_text, facets = asked.pop("k"), asked.pop("text"), asked.pop("facets")
     follow = asked.pop("facets_of") == "found"
-    cursor = Cursor.read(asked.pop("cursor"), asked.pop("offset"), single=single)
-    offset = cursor.position
+    offset, of_search = _beginning(asked.pop("cursor"), asked.pop("offset"), single=single)
     if offset + k > limits.max_k:
         raise ConfigError(f"offset={offset} and k={k}: together they must be at most {limits.max_k}")
     if len(queries) * (offset + k) > limits.max_hits:
@@ -160,9 +156,14 @@ async def search(request: Request) -> Response:
         note = "" if any(found) else index.note(options.get("filter"))
         results = []
         for query, result in zip(part, found, strict=True):
-            here = cursor.of(asked, query, several or name, version)
-            following = str(here.after(k)) if len(result) > k else None
-            told = {"note": note, "next": following}
+            searched = _searched_for(asked, query, several or name, version)
+            if of_search not in (None, searched):
+                raise Refusal(
+                    409,
+                    f"cursor='{offset}-{of_search}': of another search, or the index has changed since (it is at "
+                    f"version {version}); ask for the first page again",
+                )
+            told = {"note": note, "next": f"{offset + k}-{searched}" if len(result) > k else None}
             results.append(_result(query, result, k, told, with_text, ticket))
         return results
 
@@ -186,7 +187,6 @@ async def search(request: Request) -> Response:
 def _searched(
     indexes: Indexes, name: str | None, several: Sequence[str] | None, only: Filter | None
 ) -> tuple[str | None, Visible]:
-    """The index that is meant, with its name, or several as one, without."""
     if several is None:
         return indexes.named(name, only)
     if name is not None:
@@ -200,45 +200,23 @@ def _queries_at_once(wanted: int, options: SearchOptions) -> int:
     return max(1, min(QUERIES_AT_ONCE, HITS_AT_ONCE // (wanted * passages)))
 
 
-@dataclass(frozen=True)
-class Cursor:
-    """Where a page of hits begins, and of which search: the query, the options and the version of the index."""
+def _beginning(cursor: str | None, offset: int, *, single: bool) -> tuple[int, str | None]:
+    """Where a page begins, and which search (see `_searched_for`) its cursor is of."""
+    if cursor is None:
+        return offset, None
+    found = re.fullmatch(_CURSOR, cursor, re.ASCII)
+    if found is None or offset or not single:
+        raise ConfigError(f"cursor={cursor[:80]!r}: give the `next` of an answer to one query, and no offset")
+    return int(found[1]), found[2]
 
-    position: int
-    search: str | None = None
 
-    def __str__(self) -> str:
-        return f"{self.position}-{self.search}"
-
-    @classmethod
-    def read(cls, given: str | None, offset: int, *, single: bool) -> Cursor:
-        """Take the cursor of a request, or its offset; raises ConfigError where it is none."""
-        if given is None:
-            return cls(offset)
-        found = re.fullmatch(_CURSOR, given, re.ASCII)
-        if found is None or offset or not single:
-            raise ConfigError(f"cursor={given[:80]!r}: give the `next` of an answer to one query, and no offset")
-        return cls(int(found[1]), found[2])
-
-    def of(self, options: Mapping[str, Any], query: str, index: Any, version: str) -> Cursor:
-        """The same of the search that was run now; raises Refusal where the cursor is of another one."""
-        told = json.dumps([options, query, index, version], sort_keys=True, default=str)
-        search = hashlib.sha256(told.encode("utf-8", "backslashreplace")).hexdigest()[:16]
-        if self.search not in (None, search):
-            raise Refusal(
-                409,
-                f"cursor={str(self)!r}: of another search, or the index has changed since (it is at version "
-                f"{version}); ask for the first page again",
-            )
-        return replace(self, search=search)
-
-    def after(self, k: int) -> Cursor:
-        """Where the next page begins."""
-        return replace(self, position=self.position + k)
+def _searched_for(options: Mapping[str, Any], query: str, index: Any, version: str) -> str:
+    """What tells a search from others: the query, the options, and the version of the index."""
+    told = json.dumps([options, query, index, version], sort_keys=True, default=str)
+    return hashlib.sha256(told.encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
 def _result(query: str, result: Result, k: int, told: Mapping[str, Any], with_text: bool, ticket: Ticket) -> bytes:
-    """Write what was found for a query, as an object."""
     written: list[bytes] = []
     size = 0
     for hit in result[:k]:
@@ -271,17 +249,9 @@ async def document(request: Request) -> Response:
             last = excerpt(found, span=(first, last), max_tokens=budget).span[1]
         shown = found.text[first:last]
         ticket.check_answer(len(shown))  # before it is written
-        content = {
-            "index": name,
-            "id": found.id,
-            "title": found.title,
-            "metadata": found.metadata,
-            "text": shown,
-            "span": [first, last],
-            "length": length,
-            "original": server.originals and found.origin is not None,
-        }
-        return to_json(content)
+        own = {"index": name, "id": found.id, "title": found.title, "metadata": found.metadata}
+        original = server.originals and found.origin is not None
+        return to_json({**own, "text": shown, "span": [first, last], "length": length, "original": original})
 
     return await _answered(server, work, ticket)
 
@@ -290,7 +260,6 @@ Asked = tuple["Context", "Ticket", dict[str, Any], str, Visible]
 
 
 async def _ask(request: Request, fields: Callable[[Limits], requests.Fields]) -> Asked:
-    """Read what is asked of one index, in the URL or by POST."""
     server, ticket = context(request), request.state.ticket
     given = (await read_json(request))[2] if request.method == "POST" else read_parameters(request)
     asked = requests.take_fields(given, fields(server.limits))
@@ -305,13 +274,11 @@ def _found(name: str, index: Visible, document_id: str) -> Document:
 
 
 async def _answered(server: Context, work: Callable[[], bytes], ticket: Ticket) -> Response:
-    """Answer with JSON that is written in a thread."""
     written = await server.searching.run(work, ticket)
     ticket.answer(len(written))
     return json_answer(written)
 
 
-@cache
 def check_fields(limits: Limits) -> requests.Fields:
     """The fields of `/check`."""
     known = search_fields(limits)
@@ -330,17 +297,11 @@ async def check(request: Request) -> Response:
     return await _answered(server, work, ticket)
 
 
-@cache
 def grep_fields(limits: Limits) -> requests.Fields:
     """The fields of `/grep`."""
-    known = search_fields(limits)
-    return {
-        "pattern": requests.text(LONGEST_PATTERN),
-        "ignore_case": requests.flag(default=False),
-        "limit": requests.whole(1, MOST_MATCHES, 100),
-        "index": known["index"],
-        "filter": known["filter"],
-    }
+    known, limit = search_fields(limits), requests.whole(1, MOST_MATCHES, 100)
+    how = {"pattern": requests.text(LONGEST_PATTERN), "ignore_case": requests.flag(default=False), "limit": limit}
+    return {**how, "index": known["index"], "filter": known["filter"]}
 
 
 async def grep(request: Request) -> Response:
@@ -356,7 +317,6 @@ async def grep(request: Request) -> Response:
     return await _answered(server, work, ticket)
 
 
-@cache
 def outline_parameters(limits: Limits) -> requests.Fields:
     """The fields of `/outline`."""
     return {**index_field(limits), "offset": requests.whole(0, _LONGEST, 0)}
@@ -406,14 +366,12 @@ async def original(request: Request) -> Response:
     return Response(data, media_type="application/octet-stream", headers={"Content-Disposition": "attachment"})
 
 
-@cache
 def boxes_parameters(limits: Limits) -> requests.Fields:
     """The fields of `/boxes/{id}`."""
     place = replace(requests.whole(0, _LONGEST, 0), default=requests.NEEDED)
     return {**index_field(limits), "start": place, "stop": place}
 
 
-@cache
 def page_parameters(limits: Limits) -> requests.Fields:
     """The fields of `/pages/{id}`."""
     place = requests.whole(0, _LONGEST, 0)
@@ -510,7 +468,6 @@ async def put_documents(request: Request) -> Response:
 
 
 def _documents(data: bytes, most: int) -> list[Any]:
-    """Read the documents of a body; one that is none refuses them all."""
     found: list[Any] = []
     for item in json_lines.read_json([data], "the body", Reading()):
         if isinstance(item, Rejected):
@@ -537,7 +494,6 @@ async def change_metadata(request: Request) -> Response:
 
 
 async def _change(request: Request, change: Callable[[Index], Report]) -> Response:
-    """Change an index, and search its new version from now on; say what was changed."""
     server, document_id = context(request), request.path_params.get("id")
     asked = requests.take_fields(read_parameters(request), index_field(server.limits))
     name, index = server.indexes.named(asked["index"])

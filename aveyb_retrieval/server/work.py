@@ -25,21 +25,22 @@ if TYPE_CHECKING:
 CURRENT: ContextVar[Ticket | None] = ContextVar("ticket", default=None)  # of the request that a thread works for
 
 
+_BURST = 1 << 19  # bytes of a client that are read without waiting
+_PAYING = 1000  # clients that are remembered, before those who have waited are forgotten
+
+
 class Pool:
     """The bytes that all requests hold together: bodies that arrive, answers that leave."""
 
     def __init__(self) -> None:
         self.used = 0
+        self.paid: dict[str, float] = {}  # by client: until when what was read is paid by waiting
 
 
 class Ticket:
-    """One request. Bytes are counted in the event loop's thread only.
+    """One request of a client (a key or an address). Bytes are counted in the event loop's thread only.
 
-    Attributes:
-        client: Who asked: a key or an address, for a fair share of turns.
-        only: The filter of the key; None: all documents may be seen.
-        asked: The questions, for the log.
-        seconds: The time that it has.
+    `only` is the filter of the key (None: all documents may be seen), `asked` are the questions, for the log.
     """
 
     def __init__(self, client: str, pool: Pool, limits: Limits, receive: Receive) -> None:
@@ -54,8 +55,6 @@ class Ticket:
         self._receive = receive
         self._over: Refusal | None = None
 
-    # --- its time --------------------------------------------------------------------------------------------------
-
     @property
     def left(self) -> float:
         """Seconds until its end, at least 0."""
@@ -65,9 +64,8 @@ class Ticket:
     def over(self) -> Refusal | None:
         """Why nobody waits for the answer any more; None while somebody does."""
         if self._over is None and self.left == 0:
-            self._over = Refusal(
-                503, f"took longer than the {self.seconds:g} s that a request may take; ask for less at once"
-            )
+            told = f"took longer than the {self.seconds:g} s that a request may take; ask for less at once"
+            self._over = Refusal(503, told)
         return self._over
 
     def check(self) -> None:
@@ -88,20 +86,23 @@ class Ticket:
             pass
         self._over = Refusal(499, "the client has left")
 
-    # --- its bytes -------------------------------------------------------------------------------------------------
-
     def hold(self, count: int) -> None:
-        """Count bytes of a body, or of an answer, until `release`.
-
-        Raises:
-            Refusal: 429 where the requests of all clients would hold too many.
-        """
+        """Count bytes of a body, or of an answer, until `release`; raise Refusal (429) where all hold too many."""
         if self._pool.used + count > self._limits.max_held:
-            raise Refusal(
-                429, f"overloaded: bodies and answers under way hold {self._pool.used:,} bytes; try again later"
-            )
+            told = f"overloaded: bodies and answers under way hold {self._pool.used:,} bytes; try again later"
+            raise Refusal(429, told)
         self._pool.used += count
         self._held += count
+
+    async def pace(self, count: int) -> None:
+        """Wait, after so many bytes of a body, before more are read of this client."""
+        now, paid, rate = time.monotonic(), self._pool.paid, self._limits.max_rate
+        until = max(now, paid.pop(self.client, 0.0)) + count / rate
+        if len(paid) >= _PAYING:
+            self._pool.paid = paid = {client: end for client, end in paid.items() if end > now}
+        paid[self.client] = until
+        if until - now > _BURST / rate:
+            await asyncio.sleep(until - now)
 
     def check_answer(self, count: int) -> None:
         """Raise Refusal (413) where the answer would be too large with so many bytes more; from any thread."""
@@ -157,9 +158,8 @@ class Work:
     async def run(self, function: Callable[[], T], ticket: Ticket, *, part: int = 0) -> T:
         """Run a function in a thread and return its result; `part` counts the parts of a request from 0.
 
-        Raises:
-            Refusal: 429 if too many wait already, or its turn did not come in time; 503 if it took too long; 499 if the
-                client has left.
+        Raises Refusal: 429 if too many wait already, or its turn did not come in time; 503 if it took too long; 499 if
+        the client has left.
         """
         ticket.check()
         leaving = asyncio.ensure_future(ticket.until_client_leaves())
@@ -225,7 +225,6 @@ class Work:
         raise ticket.expire()
 
     def _start_waiting(self) -> None:
-        """Give free threads to those who wait, one client after the other."""
         while (client := self._next()) is not None:
             turns = self._waiting.pop(client)
             turn = turns.popleft()
@@ -236,7 +235,6 @@ class Work:
                 self._waiting[client] = turns  # now the last in the order
 
     def _next(self) -> str | None:
-        """The client whose turn it is, if there is a thread for it."""
         if self._running.total() >= self._threads:
             return None
         each, parts = max(1, self._threads // 2), max(1, self._threads // 4)
