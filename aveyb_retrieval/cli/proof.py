@@ -35,8 +35,8 @@ def check(directory: Path, answer: Any, citation: Path | None, where: Any, as_js
     """
     from aveyb_retrieval.indexes.search.citations import check_citation, read_citation
 
-    if (answer is None) == (citation is None):
-        raise click.UsageError("give an ANSWER, or --citation FILE")
+    if (answer is None) == (citation is None) or (citation is not None and where is not None):
+        raise click.UsageError("give an ANSWER, or --citation FILE without --filter")
     if citation is not None:
         checked = check_citation(read_citation(citation), directory)
         click.echo(json.dumps(asdict(checked), ensure_ascii=False) if as_json else printable(str(checked)))

@@ -51,20 +51,44 @@ def verdicts(retriever: Retriever, answer: str) -> list[str]:
         ('`"code"` and\n```\n"code"\n```\n"text"', ["text"]),
         ('a 5" pipe, an open "quotation', []),
         ('"" \u201c \u201d', []),
+        ("\u3008one\u3009 \uff62two\uff63 \u05f4three\u05f4 ``four''", ["one", "two", "three", "four"]),
+        ("'the tenants' notice' counts, and the owner's 'rent'", ["the tenants' notice", "rent"]),
+        ("the '90s, rock 'n' roll and the boys' club", []),
+        ("'cats and dogs' are loved", ["cats and dogs"]),
+        ('"foo bar. Then "one two" and', ["one two"]),
+        ('"one "two" three" four', ['one "two" three']),
+        ("\u201cone.\n\n\u201ctwo.\u201d", ["one.\n\n\u201ctwo."]),
+        ('\u4ed6\u8bf4"\u79df\u91d1"\u7684\u65f6\u5019"\u4e0d\u51cf"\u3002', ["\u79df\u91d1", "\u4e0d\u51cf"]),
+        (">> one\n>> two [12] three\n", ["one\ntwo [12] three"]),
     ],
 )
 def test_what_is_a_quotation(answer: str, expected: list[str]) -> None:
     assert [each.text for each in quotations(answer)] == expected
 
 
-@pytest.mark.parametrize(("answer", "mark"), [('"a" [2]', 2), ('"a," [12].', 12), ('"a" is [1]', None), ("> a [3]", 3)])
-def test_the_mark_beside_it(answer: str, mark: int | None) -> None:
+@pytest.mark.parametrize(
+    ("answer", "mark"),
+    [
+        ('"a" [2]', (2,)),
+        ('"a," [12].', (12,)),
+        ('"a" is [1]', ()),
+        ("> a [3]", (3,)),
+        ("> a\n> \u2014 the handbook\n\n[3]", (3,)),
+        ('"a" [2][1]', (2, 1)),
+        ('"a" [2, 4-6]', (2, 4, 5, 6)),
+        ('[2]: "a"', (2,)),
+        ('see [2] "a"', (2,)),
+        ('so it is [2]. "a"', ()),
+    ],
+)
+def test_the_marks_beside_it(answer: str, mark: tuple[int, ...]) -> None:
     (found,) = quotations(answer)
-    assert (found.text.rstrip(","), found.mark) == ("a", mark)
+    assert (found.text.rstrip(","), found.marks) == ("a", mark)
 
 
 def test_marks_without_end_take_linear_time() -> None:
-    assert list(quotations("\u201c" * 50_000)) == []
+    for marks in ("\u201c", "\u201e", "\u2018a\u2019b ", "'s a", '" '):
+        assert not any(each.text.strip("' s a") for each in quotations(marks * 50_000))
     assert len(list(quotations('"a" ' * 50_000))) == 50_000
 
 
@@ -81,6 +105,7 @@ def test_marks_without_end_take_linear_time() -> None:
         "holds 900 litres at \u22125 degrees",
         "\u4e09\u304b\u6708\u524d\u306e\u901a\u77e5",
         "instalments",
+        "[r]epays the loan in twelve instalments",
     ],
 )
 def test_found(quote: str, retriever: Retriever) -> None:
@@ -103,6 +128,7 @@ def test_found(quote: str, retriever: Retriever) -> None:
         ("The tank holds 900 litres at 5 degrees", [("5", "-5")]),
         ("Open the hatch before the vent", None),
         ("No body enters it alone", None),
+        ("of 1,950 EUR. Interest of 7 % a", None),
         ("who is 30 days late \u2026 may not sell the loan", None),
     ],
 )
@@ -131,6 +157,8 @@ def test_in_the_hit_that_is_named_in_another_or_in_none(retriever: Retriever) ->
     assert [(check.verdict, check.id, check.mark) for check in found] == [
         ("found", "tank", 2), ("elsewhere", "tank", 1), ("found", "tank", None),
     ]  # fmt: skip
+    (both,) = retriever.check_quotes('"Nobody enters it alone" [1, 2]', hits)
+    assert (both.verdict, both.mark) == ("found", 2)
     assert retriever.check_quotes('"Nobody enters it alone"', hits[:1])[0].verdict == "elsewhere"
     assert retriever.check_quotes('"Nobody enters it alone"', [])[0].verdict == "elsewhere"
 

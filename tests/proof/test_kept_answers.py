@@ -74,6 +74,12 @@ class TestCitations:
         assert "another index" in found.output
         assert "has changed" in found.output
 
+    @pytest.mark.parametrize("span", [[], [1], ["0", "1"], [0, 1.5], [-3, 1], [0, 1, 2], None, [True, 2]])
+    def test_a_span_that_is_none_is_refused_in_one_line(self, folder: Path, span: object) -> None:
+        (folder / "c.json").write_text(json.dumps({**citation_of(folder.parent / "i"), "span": span}))
+        with pytest.raises(InputError, match="its 'span' is missing or none"):
+            read_citation(folder / "c.json")
+
     @pytest.mark.parametrize("text", ["", "[]", '{"id": 3}', '{"id": "a", "quote": " ", "span": [0, 1]}'])
     def test_what_is_no_citation_is_refused(self, tmp_path: Path, text: str) -> None:
         (tmp_path / "c.json").write_text(text)

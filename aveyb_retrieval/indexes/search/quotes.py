@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from aveyb_retrieval.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from aveyb_retrieval.indexes.search.hits import Hit
     from aveyb_retrieval.indexes.search.reading import Document
@@ -36,7 +36,8 @@ _CANDIDATES = 10  # documents and passages in which a quotation is looked for, t
 _TOGETHER = 32  # quotations that are searched at once
 
 # What closes a quotation, by what opens it; of those alike on both sides, the place decides.
-_CLOSING = {
+_STRAIGHT = "\"'\uff02\uff07\u05f4"
+_CLOSING: dict[str, Collection[str]] = {
     "\u201c": "\u201d\u201c",
     "\u201d": "\u201d",
     "\u201e": "\u201c\u201d\u201f",
@@ -46,23 +47,34 @@ _CLOSING = {
     "\u00bb": "\u00ab\u00bb",
     "\u2039": "\u203a",
     "\u203a": "\u2039\u203a",
+    "\u3008": "\u3009",
+    "\u300a": "\u300b",
     "\u300c": "\u300d",
     "\u300e": "\u300f",
-    "\u300a": "\u300b",
     "\u301d": "\u301e\u301f",
-    "\uff02": "\uff02",
-    '"': '"',
+    "\ufe41": "\ufe42",
+    "\ufe43": "\ufe44",
+    "\uff62": "\uff63",
+    "``": ("''",),
+    **{sign: sign for sign in _STRAIGHT},
 }
-_CODE = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)|`[^`\n]+`", re.DOTALL)
+_SIGNS = re.compile("``|''|[%s]" % re.escape("".join({*"".join(_CLOSING), *"".join(map("".join, _CLOSING.values()))})))
+_NO_OPENING = re.compile(r"(?:\d\ds?|tis|twas|em|til|cause|n|s|t)\b", re.IGNORECASE)  # behind an apostrophe
+_DEEPEST = 8  # quotations in one another
+_CODE = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)|(?<!`)(``?)(?!`)[^\n]*?[^`\n]\1(?!`)", re.DOTALL)
 _BLOCK = re.compile(r"(?:^[ \t]{0,3}>.*(?:\n|\Z))+", re.MULTILINE)
-_MARK = re.compile(r"[\s.,;:!?)\u201d\u00bb\"']{0,4}\[(\d{1,4})\]")
+_MARK = re.compile(r"[\s.,;:!?)\u201d\u00bb\"'*_]{0,4}((?:\[\d{1,4}(?:\s?[,;\u2013-]\s?\d{1,4})*\](?!:\s*[\"\u201c\u201e\u00ab\u300c])\s?)+)")
+_MARK_BEFORE = re.compile(r"(?:(?<=[^\W\d]\s)|(?<![^\n]))(\[\d{1,4}\])[:,]?[ \t]*\Z")
+_NUMBERS = re.compile(r"(\d{1,4})(?:\s?[\u2013-]\s?(\d{1,4}))?")
+_MARK_AT_END = re.compile(_MARK.pattern + r"\s*\Z")
+_SOURCE = re.compile(r"\n[ \t]*(?:\u2014|--)[^\n]{1,200}\Z")  # below a block quote
 _LEFT_OUT = re.compile(r"\[\s*(?:\.{3}|\u2026)\s*\]|\(\s*(?:\.{3}|\u2026)\s*\)|\.{3,}|\u2026+")
 _NUMBER = r"\d+(?:[.,:/\u2013-]\d+)*"
 _UNSPACED = "\u0e00-\u0eff\u1780-\u17ff\u1000-\u109f\u2e80-\u9fff\uac00-\ud7a3"  # scripts written without spaces
 _WORD = rf"[{_UNSPACED}]|(?:(?![{_UNSPACED}])[^\W\d_])+"
 _TOKEN = re.compile(rf"(?<![\w\u00ad])[-\u2212]{_NUMBER}|{_NUMBER}|{_WORD}|[^\w\s]")
 _OF_UNSPACED = re.compile(f"[{_UNSPACED}]")
-_JOINS = re.compile(r"[-\u2010\u2011\u00ad'\u2019\u02bc_]\s*|(?<=[-\u2010\u2011\u00ad])\s*")
+_JOINS = re.compile(r"[][]|[-\u2010\u2011\u00ad'\u2019\u02bc_]\s*|(?<=[-\u2010\u2011\u00ad])\s*")
 _NO_LETTERS = re.compile(r"[\W_]+")
 _KEPT_SIGNS = frozenset("%\u2030\u00a7&@#\u00b0")
 _DASHES = str.maketrans({"\u2212": "-", "\u2013": "-"})
@@ -85,7 +97,7 @@ class QuoteCheck:
         page: the page of the first word, counted from 1; None where the document has no pages.
         sha256: of the document's file, where it was read from one.
         version: of the index.
-        mark: the number in `[n]` beside it.
+        mark: the number in `[n]` beside it; of several that of the document, or else the first.
     """
 
     quote: str
@@ -106,60 +118,97 @@ class QuoteCheck:
 
 
 class Quotation(NamedTuple):
-    """A quotation in an answer: its characters, where it begins, and the number in `[n]` beside it."""
+    """A quotation in an answer: its characters, where it begins, and the numbers in `[n]` beside it."""
 
     text: str
     position: int
-    mark: int | None
+    marks: tuple[int, ...]
 
 
 def quotations(answer: str) -> Iterator[Quotation]:
     """Yield the quotations of an answer: between quotation marks of any script, and block quotes of Markdown.
 
-    Code is left out. Marks that do not match quote nothing.
+    Code is left out. Marks that do not match quote nothing; of quotations in one another the outer one counts.
     """
     answer = _CODE.sub(lambda match: " " * len(match[0]), answer)
     blocks = [(match.start(), match.end()) for match in _BLOCK.finditer(answer)]
     place = 0
     for start, stop in [*blocks, (len(answer), len(answer))]:
-        yield from _between_marks(answer, place, start)
+        for first, end, after in _between_marks(answer, place, start):
+            if text := answer[first:end].strip():
+                mark = _MARK.match(answer, after) or _MARK_BEFORE.search(answer, max(place, first - 16), first - 1)
+                yield Quotation(text, first, _numbers(mark))
+                place = after
         if start < stop:
-            text = re.sub(r"^[ \t]{0,3}>[ \t]?", "", answer[start:stop], flags=re.MULTILINE)
-            mark = _MARK.search(text)
-            yield Quotation(_MARK.sub("", text).strip(), start, int(mark[1]) if mark else _mark_at(answer, stop))
+            text = re.sub(r"^[ \t]{0,3}(?:>[ \t]?)+", "", answer[start:stop], flags=re.MULTILINE).rstrip()
+            text = _SOURCE.sub("", text)
+            if mark := _MARK_AT_END.search(text):
+                text = text[: mark.start()]
+            yield Quotation(text.strip(), start, _numbers(mark or _MARK.match(answer, stop)))
         place = stop
 
 
-def _between_marks(answer: str, start: int, stop: int) -> Iterator[Quotation]:
-    at = start
-    while at < stop:
-        sign = answer[at]
-        closing = _CLOSING.get(sign)
-        before = answer[at - 1] if at > start else " "
-        if closing is None or (sign in closing and before.isalnum()):
-            at += 1
-            continue
-        end = _closing_at(answer, at + 1, min(stop, at + 1 + LONGEST), closing)
-        if end < 0:
-            at += 1
-            continue
-        if text := answer[at + 1 : end].strip():
-            yield Quotation(text, at + 1, _mark_at(answer, end + 1))
-        at = end + 1
+class _Opened(NamedTuple):
+    """A sign that may begin a quotation, and where that may end with an apostrophe behind an s."""
+
+    sign: str
+    at: int
+    maybe: int = -1
 
 
-def _closing_at(answer: str, start: int, stop: int, closing: str) -> int:
-    """Where a quotation ends; an apostrophe inside a word does not end it. -1: nowhere."""
-    for match in re.compile(f"[{closing}]").finditer(answer, start, stop):
-        after = answer[match.end() : match.end() + 1]
-        if not (match[0] == "\u2019" and after.isalnum()):
-            return match.start()
-    return -1
+def _between_marks(answer: str, start: int, stop: int) -> list[tuple[int, int, int]]:
+    """The outer quotations: where their words begin and end, and where the closing sign ends. Takes linear time."""
+    found, opened = list[tuple[int, int, int]](), list[_Opened]()
+
+    def close(number: int, end: int, after: int) -> None:
+        first = opened[number].at + len(opened[number].sign)
+        if 0 <= end - first <= LONGEST:
+            found.append((first, end, after))
+        del opened[number:]
+
+    for match in _SIGNS.finditer(answer, start, stop):
+        sign, at, after = match[0], match.start(), match.end()
+        behind_word = at > start and _is_spaced(answer[at - 1])
+        before_word = after < stop and _is_spaced(answer[after])
+        number = -1
+        if not (before_word and (sign in _STRAIGHT or sign == "\u2019" or answer[at - 1 : at].isspace())):
+            fitting = (n for n in range(len(opened) - 1, -1, -1) if sign in _CLOSING[opened[n].sign])
+            number = next(fitting, -1)
+        if number >= 0:
+            if sign in "'\u2019" and answer[at - 1] in "sS" and re.match(r" \w", answer[after : after + 2]):
+                if opened[number].maybe < 0:  # "the tenants' notice": it ends here if nowhere else
+                    opened[number] = opened[number]._replace(maybe=at)
+                continue
+            while number and sign not in _STRAIGHT and opened[number - 1].sign == opened[number].sign:
+                if answer[opened[number].at - 2 : opened[number].at] != "\n\n":
+                    break
+                number -= 1  # each paragraph of a quotation begins with a sign, only the last one ends with one
+            close(number, at, after)
+        elif sign in _CLOSING and not (behind_word and sign in _CLOSING[sign]):
+            if sign == "'" and (not before_word or _NO_OPENING.match(answer, after)):
+                continue
+            if opened and opened[-1].sign == sign and opened[-1].maybe >= 0:
+                close(len(opened) - 1, opened[-1].maybe, opened[-1].maybe + 1)
+            opened = [*opened[1 - _DEEPEST :], _Opened(sign, at)]
+    while opened:
+        close(len(opened) - 1, opened[-1].maybe, opened[-1].maybe + 1)
+    outer, last = list[tuple[int, int, int]](), -1
+    for each in sorted(found):
+        if each[0] > last:
+            outer.append(each)
+            last = each[2]
+    return outer
 
 
-def _mark_at(answer: str, place: int) -> int | None:
-    match = _MARK.match(answer, place)
-    return int(match[1]) if match else None
+def _is_spaced(sign: str) -> bool:
+    """Whether this is a letter or digit of a script that is written with spaces."""
+    return sign.isalnum() and _OF_UNSPACED.match(sign) is None
+
+
+def _numbers(marks: re.Match[str] | None) -> tuple[int, ...]:
+    """The numbers in `[1]`, `[1, 2]`, `[1-3]` and `[1][2]`."""
+    found = [(int(first), int(last or first)) for first, last in _NUMBERS.findall(marks[1] if marks else "")]
+    return tuple(number for first, last in found for number in range(first, min(last, first + 99) + 1))
 
 
 class Tokens(NamedTuple):
@@ -315,10 +364,8 @@ class _Checker:
         return found
 
     def _check(self, quotation: Quotation, parts: list[Tokens], names: dict[str, list[tuple[int, int]]]) -> QuoteCheck:
-        mark = quotation.mark
-        first = [hit.id for hit in self._hits or ()]
-        if self._hits and mark is not None and 1 <= mark <= len(self._hits):
-            first = [self._hits[mark - 1].id]
+        hits = self._hits or ()
+        first = [hits[mark - 1].id for mark in quotation.marks if 1 <= mark <= len(hits)] or [hit.id for hit in hits]
         order = [name for name in dict.fromkeys([*first, *names]) if name in self._known]
         holding = self._holding(order, parts) or self._holding(self._with_phrase(parts), parts)
         for name in holding:
@@ -335,7 +382,8 @@ class _Checker:
         nearest = max(shares, default=None, key=lambda name: shares[name])
         best = None if nearest is None else (*self._text(nearest).nearest(quote), nearest)
         if best is None or best[0] < ALTERED or not _shares_contents(self._text(best[3]), quote, best[1], best[2]):
-            return QuoteCheck(quotation.text, "absent", quotation.position, version=self._retriever.version, mark=mark)
+            version, mark = self._retriever.version, next(iter(quotation.marks), None)
+            return QuoteCheck(quotation.text, "absent", quotation.position, version=version, mark=mark)
         return self._told(quotation, "altered", best[3], best[1], best[2], quote)
 
     def _holding(self, names: list[str], parts: list[Tokens]) -> list[str]:
@@ -374,6 +422,8 @@ class _Checker:
         origin = document.origin
         page = None if origin is None or origin.pages is None else origin.pages.at(span[0]).number
         differences = () if quote is None else tuple(_differences(quote, text, first, stop))
+        of_hits = dict(enumerate((hit.id for hit in self._hits or ()), start=1))
+        marks = sorted(quotation.marks, key=lambda mark: of_hits.get(mark) != name)
         return QuoteCheck(
             quotation.text,
             verdict,
@@ -385,13 +435,13 @@ class _Checker:
             page=page,
             sha256=None if origin is None else origin.sha256,
             version=self._retriever.version,
-            mark=quotation.mark,
+            mark=next(iter(marks), None),
         )
 
 
 def stands_in(text: str, quote: str, place: Sequence[int]) -> tuple[int, int] | None:
     """Find the words of a quotation in a text: at `place`, its characters, where they stand there, else the first."""
-    start, stop = (*place, 0, 0)[:2]
+    start, stop = place
     if quote == text[start:stop]:
         return start, stop
     stored, words = _Text(text), tokens_of(quote)
@@ -412,7 +462,7 @@ def _find_parts(text: _Text, parts: list[Tokens]) -> tuple[int, int] | None:
 
 def _shares_contents(text: _Text, quote: Tokens, first: int, stop: int) -> bool:
     """Whether at least half of a quotation's longer words are there: short ones are in every text."""
-    longer = [word for word in quote.words if len(word) > 3 or word[0].isdigit()] or quote.words
+    longer = [word for word in quote.words if len(word) > 3 and not word[0].isdigit()] or quote.words
     there = set(text.tokens.words[first:stop])
     return sum(word in there for word in longer) * 2 >= len(longer)
 
