@@ -37,6 +37,7 @@ from aveyb_retrieval.cli.common import (
     filter_option,
     opened,
     parse_json,
+    plain,
     progress_bar,
 )
 from aveyb_retrieval.errors import ConfigError, InputError, no_option, plural, printable
@@ -563,7 +564,7 @@ def info(directory: str | Path, other: str | Path | None, questions: Path | None
         click.echo(json.dumps(description, ensure_ascii=False, indent=2))
         return
     for key, value in description.items():
-        click.echo(f"{key:<12} {_plain(value)}")
+        click.echo(f"{key:<12} {plain(value)}")
 
 
 def _compare(directory: str | Path, other: str | Path, questions: Path | None, *, as_json: bool) -> None:
@@ -702,12 +703,6 @@ def _chosen(hit: Hit, fields: str | None) -> dict[str, Any]:
 
 def _one_line(text: str) -> str:
     return printable(re.sub(r"\s+", " ", text))
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 for named, command in main.commands.items():

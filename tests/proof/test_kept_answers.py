@@ -134,6 +134,10 @@ class TestFromAnIndex:
         assert [row["question"] for row in found["questions"]] == ["Lease", "Pump", "Staff"]
         assert found["questions"][0]["hits"][1][0] == "lease.md"
         (tmp_path / "q.txt").write_text("inlet valve\n\n")
+        lines = CliRunner().invoke(main, ["info", str(root), "--compare", str(new)]).stdout.splitlines()
+        info = CliRunner().invoke(main, ["info", str(root)]).stdout.splitlines()
+        shown = next(line for line in info if line.startswith("characters"))
+        assert next(line for line in lines if line.startswith("characters")).startswith(f"{shown}  ->  ")
         options = ["--compare", str(root), "--questions", str(tmp_path / "q.txt")]
         shown = CliRunner().invoke(main, ["info", str(new), *options]).stdout
         assert f"missing in {new}: new.md" in shown and "inlet valve  (3 in both)" in shown

@@ -18,62 +18,28 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.indexes.search.quotations import OF_UNSPACED, UNSPACED, quotations
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from aveyb_retrieval.indexes.search.hits import Hit
+    from aveyb_retrieval.indexes.search.quotations import Quotation
     from aveyb_retrieval.indexes.search.reading import Document
     from aveyb_retrieval.indexes.search.retriever import Retriever
     from aveyb_retrieval.indexes.store.filters import Filter
 
 QuoteVerdict = Literal["found", "altered", "elsewhere", "absent"]
 
-LONGEST = 20_000  # characters between two quotation marks; a mark further away belongs to another quotation
 ALTERED = 0.6  # share of its words that a passage must hold near each other
 LEAST_WORDS = 3  # fewer words that are not found are no quotation, but a word that is named
 _CANDIDATES = 10  # documents and passages in which a quotation is looked for, the best by words
 _TOGETHER = 32  # quotations that are searched at once
 
-# What closes a quotation, by what opens it; of those alike on both sides, the place decides.
-_STRAIGHT = "\"'\uff02\uff07\u05f4"
-_CLOSING: dict[str, Collection[str]] = {
-    "\u201c": "\u201d\u201c",
-    "\u201d": "\u201d",
-    "\u201e": "\u201c\u201d\u201f",
-    "\u201a": "\u2018\u2019",
-    "\u2018": "\u2019",
-    "\u00ab": "\u00bb",
-    "\u00bb": "\u00ab\u00bb",
-    "\u2039": "\u203a",
-    "\u203a": "\u2039\u203a",
-    "\u3008": "\u3009",
-    "\u300a": "\u300b",
-    "\u300c": "\u300d",
-    "\u300e": "\u300f",
-    "\u301d": "\u301e\u301f",
-    "\ufe41": "\ufe42",
-    "\ufe43": "\ufe44",
-    "\uff62": "\uff63",
-    "``": ("''",),
-    **{sign: sign for sign in _STRAIGHT},
-}
-_SIGNS = re.compile("``|''|[%s]" % re.escape("".join({*"".join(_CLOSING), *"".join(map("".join, _CLOSING.values()))})))
-_NO_OPENING = re.compile(r"(?:\d\ds?|tis|twas|em|til|cause|n|s|t)\b", re.IGNORECASE)  # behind an apostrophe
-_DEEPEST = 8  # quotations in one another
-_CODE = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)|(?<!`)(``?)(?!`)[^\n]*?[^`\n]\1(?!`)", re.DOTALL)
-_BLOCK = re.compile(r"(?:^[ \t]{0,3}>.*(?:\n|\Z))+", re.MULTILINE)
-_MARK = re.compile(r"[\s.,;:!?)\u201d\u00bb\"'*_]{0,4}((?:\[\d{1,4}(?:\s?[,;\u2013-]\s?\d{1,4})*\](?!:\s*[\"\u201c\u201e\u00ab\u300c])\s?)+)")
-_MARK_BEFORE = re.compile(r"(?:(?<=[^\W\d]\s)|(?<![^\n]))(\[\d{1,4}\])[:,]?[ \t]*\Z")
-_NUMBERS = re.compile(r"(\d{1,4})(?:\s?[\u2013-]\s?(\d{1,4}))?")
-_MARK_AT_END = re.compile(_MARK.pattern + r"\s*\Z")
-_SOURCE = re.compile(r"\n[ \t]*(?:\u2014|--)[^\n]{1,200}\Z")  # below a block quote
 _LEFT_OUT = re.compile(r"\[\s*(?:\.{3}|\u2026)\s*\]|\(\s*(?:\.{3}|\u2026)\s*\)|\.{3,}|\u2026+")
 _NUMBER = r"\d+(?:[.,:/\u2013-]\d+)*"
-_UNSPACED = "\u0e00-\u0eff\u1780-\u17ff\u1000-\u109f\u2e80-\u9fff\uac00-\ud7a3"  # scripts written without spaces
-_WORD = rf"[{_UNSPACED}]|(?:(?![{_UNSPACED}])[^\W\d_])+"
+_WORD = rf"[{UNSPACED}]|(?:(?![{UNSPACED}])[^\W\d_])+"
 _TOKEN = re.compile(rf"(?<![\w\u00ad])[-\u2212]{_NUMBER}|{_NUMBER}|{_WORD}|[^\w\s]")
-_OF_UNSPACED = re.compile(f"[{_UNSPACED}]")
 _JOINS = re.compile(r"[][]|[-\u2010\u2011\u00ad'\u2019\u02bc_]\s*|(?<=[-\u2010\u2011\u00ad])\s*")
 _NO_LETTERS = re.compile(r"[\W_]+")
 _KEPT_SIGNS = frozenset("%\u2030\u00a7&@#\u00b0")
@@ -117,100 +83,6 @@ class QuoteCheck:
         return dict(vars(self))
 
 
-class Quotation(NamedTuple):
-    """A quotation in an answer: its characters, where it begins, and the numbers in `[n]` beside it."""
-
-    text: str
-    position: int
-    marks: tuple[int, ...]
-
-
-def quotations(answer: str) -> Iterator[Quotation]:
-    """Yield the quotations of an answer: between quotation marks of any script, and block quotes of Markdown.
-
-    Code is left out. Marks that do not match quote nothing; of quotations in one another the outer one counts.
-    """
-    answer = _CODE.sub(lambda match: " " * len(match[0]), answer)
-    blocks = [(match.start(), match.end()) for match in _BLOCK.finditer(answer)]
-    place = 0
-    for start, stop in [*blocks, (len(answer), len(answer))]:
-        for first, end, after in _between_marks(answer, place, start):
-            if text := answer[first:end].strip():
-                mark = _MARK.match(answer, after) or _MARK_BEFORE.search(answer, max(place, first - 16), first - 1)
-                yield Quotation(text, first, _numbers(mark))
-                place = after
-        if start < stop:
-            text = re.sub(r"^[ \t]{0,3}(?:>[ \t]?)+", "", answer[start:stop], flags=re.MULTILINE).rstrip()
-            text = _SOURCE.sub("", text)
-            if mark := _MARK_AT_END.search(text):
-                text = text[: mark.start()]
-            yield Quotation(text.strip(), start, _numbers(mark or _MARK.match(answer, stop)))
-        place = stop
-
-
-class _Opened(NamedTuple):
-    """A sign that may begin a quotation, and where that may end with an apostrophe behind an s."""
-
-    sign: str
-    at: int
-    maybe: int = -1
-
-
-def _between_marks(answer: str, start: int, stop: int) -> list[tuple[int, int, int]]:
-    """The outer quotations: where their words begin and end, and where the closing sign ends. Takes linear time."""
-    found, opened = list[tuple[int, int, int]](), list[_Opened]()
-
-    def close(number: int, end: int, after: int) -> None:
-        first = opened[number].at + len(opened[number].sign)
-        if 0 <= end - first <= LONGEST:
-            found.append((first, end, after))
-        del opened[number:]
-
-    for match in _SIGNS.finditer(answer, start, stop):
-        sign, at, after = match[0], match.start(), match.end()
-        behind_word = at > start and _is_spaced(answer[at - 1])
-        before_word = after < stop and _is_spaced(answer[after])
-        number = -1
-        if not (before_word and (sign in _STRAIGHT or sign == "\u2019" or answer[at - 1 : at].isspace())):
-            fitting = (n for n in range(len(opened) - 1, -1, -1) if sign in _CLOSING[opened[n].sign])
-            number = next(fitting, -1)
-        if number >= 0:
-            if sign in "'\u2019" and answer[at - 1] in "sS" and re.match(r" \w", answer[after : after + 2]):
-                if opened[number].maybe < 0:  # "the tenants' notice": it ends here if nowhere else
-                    opened[number] = opened[number]._replace(maybe=at)
-                continue
-            while number and sign not in _STRAIGHT and opened[number - 1].sign == opened[number].sign:
-                if answer[opened[number].at - 2 : opened[number].at] != "\n\n":
-                    break
-                number -= 1  # each paragraph of a quotation begins with a sign, only the last one ends with one
-            close(number, at, after)
-        elif sign in _CLOSING and not (behind_word and sign in _CLOSING[sign]):
-            if sign == "'" and (not before_word or _NO_OPENING.match(answer, after)):
-                continue
-            if opened and opened[-1].sign == sign and opened[-1].maybe >= 0:
-                close(len(opened) - 1, opened[-1].maybe, opened[-1].maybe + 1)
-            opened = [*opened[1 - _DEEPEST :], _Opened(sign, at)]
-    while opened:
-        close(len(opened) - 1, opened[-1].maybe, opened[-1].maybe + 1)
-    outer, last = list[tuple[int, int, int]](), -1
-    for each in sorted(found):
-        if each[0] > last:
-            outer.append(each)
-            last = each[2]
-    return outer
-
-
-def _is_spaced(sign: str) -> bool:
-    """Whether this is a letter or digit of a script that is written with spaces."""
-    return sign.isalnum() and _OF_UNSPACED.match(sign) is None
-
-
-def _numbers(marks: re.Match[str] | None) -> tuple[int, ...]:
-    """The numbers in `[1]`, `[1, 2]`, `[1-3]` and `[1][2]`."""
-    found = [(int(first), int(last or first)) for first, last in _NUMBERS.findall(marks[1] if marks else "")]
-    return tuple(number for first, last in found for number in range(first, min(last, first + 99) + 1))
-
-
 class Tokens(NamedTuple):
     """A text as tokens, as they are compared, with their characters in the text.
 
@@ -239,7 +111,7 @@ def tokens_of(text: str) -> Tokens:
         stops.append(match.end())
         places.append(places[-1] + len(token))
         between = text[last : match.start()]
-        glued.append(not between or _JOINS.fullmatch(between) is not None or _OF_UNSPACED.match(token) is not None)
+        glued.append(not between or _JOINS.fullmatch(between) is not None or OF_UNSPACED.match(token) is not None)
         last = match.end()
     return Tokens(words, starts, stops, places, glued)
 
