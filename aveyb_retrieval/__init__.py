@@ -27,6 +27,7 @@ _HOME = {
     "Document": "indexes.search.reading",
     "Embedder": "encoder.embedders.embedder",
     "EncodedDocument": "encoder.embedders.embedder",
+    "Contents": "indexes.search.reading",
     "Excerpt": "indexes.search.reading",
     "FileOrigin": "documents.records",
     "Hit": "indexes.search.hits",

@@ -43,6 +43,7 @@ from aveyb_retrieval.indexes.search.hits import Hit as Hit
 from aveyb_retrieval.indexes.search.hits import Passage as Passage
 from aveyb_retrieval.indexes.search.hits import Result as Result
 from aveyb_retrieval.indexes.search.quotes import QuoteCheck as QuoteCheck
+from aveyb_retrieval.indexes.search.reading import Contents as Contents
 from aveyb_retrieval.indexes.search.reading import Document as Document
 from aveyb_retrieval.indexes.search.reading import Excerpt as Excerpt
 from aveyb_retrieval.indexes.search.reading import Match as Match

@@ -26,6 +26,7 @@ PUBLIC = [
     "Document",
     "Embedder",
     "EncodedDocument",
+    "Contents",
     "Excerpt",
     "FileOrigin",
     "Hit",

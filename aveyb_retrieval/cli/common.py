@@ -453,3 +453,10 @@ def _option(name: str, default: Any, about: Mapping[str, Any]) -> Decorator:
     if about["choices"]:
         kind = click.Choice(about["choices"])
     return click.option(flag, name, type=kind, default=default, show_default=default is not None, help=text)
+
+
+def plain(value: object) -> str:
+    """Write a setting or a count for people."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any
 
+from aveyb_retrieval.cli.common import plain
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.indexes.search.retriever import Retriever
 from aveyb_retrieval.indexes.store.place import describe
@@ -58,5 +59,5 @@ def told(found: dict[str, Any], one: str | Path, other: str | Path) -> list[str]
 
 
 def _short(value: object) -> str:
-    text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    text = plain(value)
     return text if len(text) <= 100 else f"{text[:99]}\u2026"

@@ -514,7 +514,7 @@ def info(directory: str | Path, other: str | Path | None, questions: Path | None
         click.echo(json.dumps(description, ensure_ascii=False, indent=2))
         return
     for key, value in description.items():
-        click.echo(f"{key:<12} {_plain(value)}")
+        click.echo(f"{key:<12} {common.plain(value)}")
 
 
 def _compare(directory: str | Path, other: str | Path, questions: Path | None, *, as_json: bool) -> None:
@@ -652,12 +652,6 @@ def _chosen(hit: Hit, fields: str | None) -> dict[str, Any]:
 
 def _one_line(text: str) -> str:
     return printable(re.sub(r"\s+", " ", text))
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 for command in (proof.check, proof.grep, proof.outline, alerts):

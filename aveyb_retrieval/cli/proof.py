@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aveyb_retrieval.cli.common import PATH, filter_option, opened
-from aveyb_retrieval.errors import InputError, printable
+from aveyb_retrieval.errors import InputError, plural, printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,8 +35,8 @@ def check(directory: Path, answer: Any, citation: Path | None, where: Any, as_js
     """
     from aveyb_retrieval.indexes.search.citations import check_citation, read_citation
 
-    if (answer is None) == (citation is None):
-        raise click.UsageError("give an ANSWER, or --citation FILE")
+    if (answer is None) == (citation is None) or (citation is not None and where is not None):
+        raise click.UsageError("give an ANSWER, or --citation FILE without --filter")
     if citation is not None:
         checked = check_citation(read_citation(citation), directory)
         click.echo(json.dumps(asdict(checked), ensure_ascii=False) if as_json else printable(str(checked)))
@@ -89,10 +89,23 @@ def grep(directory: Path, pattern: str, where: Any, ignore_case: bool, limit: in
 
 @click.command()
 @click.argument("directory", type=PATH)
-@click.argument("document")
-def outline(directory: Path, document: str) -> None:
-    """Print the headings of a document, given by its id, with their characters."""
+@click.argument("document", required=False)
+@click.option("--offset", type=int, default=0, help="Leave out the first documents.", metavar="N")
+def outline(directory: Path, document: str | None, offset: int) -> None:
+    """Print the headings of a document, given by its id, with their characters.
+
+    Without one, or with a folder such as laws/, list documents, of more than 200 the folders with their numbers.
+    """
     with opened(directory) as retriever:
-        for section in retriever.outline(document):
-            page = "" if section.page is None else f"  page {section.page}"
-            click.echo(f"{section.span[0]}-{section.span[1]}  {printable(section.heading)}{page}")
+        if document is not None and (retriever.get([document], missing_ok=True) or not document.endswith("/")):
+            for section in retriever.outline(document):
+                page = "" if section.page is None else f"  page {section.page}"
+                click.echo(f"{section.span[0]}-{section.span[1]}  {printable(section.heading)}{page}")
+            return
+        found = retriever.contents(document or "", offset=offset)
+    for path, count in found.folders:
+        click.echo(f"{printable(path)}  {plural(count, 'document')}")
+    for each in found.documents:
+        click.echo(printable(f"{each.id}  {each.name}"))
+    if found.left:
+        click.echo(f"{found.left:,} more: --offset {offset + len(found.folders) + len(found.documents)}", err=True)

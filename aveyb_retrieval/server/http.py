@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from aveyb_retrieval.errors import AveyBError, ConfigError, InputError, shortened, without_flags
+from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, InputError, shortened, without_flags
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -138,7 +138,7 @@ _KINDS = {
     422: "Validation",
     429: "Overloaded",
     499: "ClientLeft",
-    503: "Timeout",
+    503: "Unavailable",
 }
 
 
@@ -163,6 +163,9 @@ def refuse(request: Request, error: Exception) -> Response:
         return error_response(request.url.path, 422, str(error))
     _log.error("%s %s: %s", request.method, shortened(request.url.path), shortened(str(error), 2000))
     # what went wrong inside may name folders of this machine
+    if isinstance(error, IndexFormatError):
+        message = "the index is not in its place, or damaged; it is opened again once it can be; the log says why"
+        return error_response(request.url.path, 503, message)
     return error_response(request.url.path, 500, "the index cannot be read or written; the server's log says why")
 
 

@@ -43,8 +43,8 @@ _REASONS = {
     421: "The server has another name",
     422: "A field is missing, unknown or out of range",
     429: "Too many requests run and wait",
-    500: "An index cannot be read or written, or a bug",
-    503: "It took too long",
+    500: "An index cannot be written, or a bug",
+    503: "It took too long, or an index is not in its place",
 }
 
 

@@ -49,7 +49,6 @@ K = 10
 FACETS = 20  # fields whose values are counted, by a request
 SYNONYMS, LONGEST_SYNONYM = 100, 1_000  # lines of a request, and their characters
 LONGEST_FIELD = 200  # characters of the name of a field: twenty of them fit into a URL
-OUTLINED = 200  # documents of one outline
 LONGEST_PART = 1 << 20  # characters of a document in one answer, unless more are asked for
 QUERIES_AT_ONCE = 8  # in one turn: others have theirs in between
 HITS_AT_ONCE = 512  # passages and contexts counted as hits
@@ -319,19 +318,20 @@ async def grep(request: Request) -> Response:
 
 def outline_parameters(limits: Limits) -> requests.Fields:
     """The fields of `/outline`."""
-    return {**index_field(limits), "offset": requests.whole(0, _LONGEST, 0)}
+    return {**index_field(limits), "under": requests.word(), "offset": requests.whole(0, _LONGEST, 0)}
 
 
 async def outline(request: Request) -> Response:
-    """List the documents with what they are called, oldest first."""
+    """List the documents with what they are called, oldest first; where they are many, folders and their numbers."""
     server, ticket, asked, name, index = await _ask(request, outline_parameters)
-    offset = asked["offset"]
+    under, offset = asked["under"] or "", asked["offset"]
 
     def work() -> bytes:
-        found = [*index.retriever.documents(index.only, limit=OUTLINED + 1, offset=offset)]
-        listed = [{"id": each.id, "name": each.name} for each in found[:OUTLINED]]
-        following = offset + OUTLINED if len(found) > OUTLINED else None
-        return to_json({"index": name, "documents": listed, "next": following})
+        found = index.retriever.contents(under, filter=index.only, offset=offset)
+        folders = [{"under": path, "documents": count} for path, count in found.folders]
+        listed = [{"id": each.id, "name": each.name} for each in found.documents]
+        following = offset + len(folders) + len(listed) if found.left else None
+        return to_json({"index": name, "folders": folders, "documents": listed, "next": following})
 
     return await _answered(server, work, ticket)
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
 from aveyb_retrieval import Retriever, build_index
+from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.search import reading
-from aveyb_retrieval.indexes.search.quotes import quotations
+from aveyb_retrieval.indexes.search.quotations import quotations
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 LOAN = (
     "# Loan\n\nThe borrower repays the loan in twelve instalments of 1,250.50 EUR. Interest of 4.5 % a year is due on "
@@ -51,20 +55,44 @@ def verdicts(retriever: Retriever, answer: str) -> list[str]:
         ('`"code"` and\n```\n"code"\n```\n"text"', ["text"]),
         ('a 5" pipe, an open "quotation', []),
         ('"" \u201c \u201d', []),
+        ("\u3008one\u3009 \uff62two\uff63 \u05f4three\u05f4 ``four''", ["one", "two", "three", "four"]),
+        ("'the tenants' notice' counts, and the owner's 'rent'", ["the tenants' notice", "rent"]),
+        ("the '90s, rock 'n' roll and the boys' club", []),
+        ("'cats and dogs' are loved", ["cats and dogs"]),
+        ('"foo bar. Then "one two" and', ["one two"]),
+        ('"one "two" three" four', ['one "two" three']),
+        ("\u201cone.\n\n\u201ctwo.\u201d", ["one.\n\n\u201ctwo."]),
+        ('\u4ed6\u8bf4"\u79df\u91d1"\u7684\u65f6\u5019"\u4e0d\u51cf"\u3002', ["\u79df\u91d1", "\u4e0d\u51cf"]),
+        (">> one\n>> two [12] three\n", ["one\ntwo [12] three"]),
     ],
 )
 def test_what_is_a_quotation(answer: str, expected: list[str]) -> None:
     assert [each.text for each in quotations(answer)] == expected
 
 
-@pytest.mark.parametrize(("answer", "mark"), [('"a" [2]', 2), ('"a," [12].', 12), ('"a" is [1]', None), ("> a [3]", 3)])
-def test_the_mark_beside_it(answer: str, mark: int | None) -> None:
+@pytest.mark.parametrize(
+    ("answer", "mark"),
+    [
+        ('"a" [2]', (2,)),
+        ('"a," [12].', (12,)),
+        ('"a" is [1]', ()),
+        ("> a [3]", (3,)),
+        ("> a\n> \u2014 the handbook\n\n[3]", (3,)),
+        ('"a" [2][1]', (2, 1)),
+        ('"a" [2, 4-6]', (2, 4, 5, 6)),
+        ('[2]: "a"', (2,)),
+        ('see [2] "a"', (2,)),
+        ('so it is [2]. "a"', ()),
+    ],
+)
+def test_the_marks_beside_it(answer: str, mark: tuple[int, ...]) -> None:
     (found,) = quotations(answer)
-    assert (found.text.rstrip(","), found.mark) == ("a", mark)
+    assert (found.text.rstrip(","), found.marks) == ("a", mark)
 
 
 def test_marks_without_end_take_linear_time() -> None:
-    assert list(quotations("\u201c" * 50_000)) == []
+    for marks in ("\u201c", "\u201e", "\u2018a\u2019b ", "'s a", '" '):
+        assert not any(re.sub("[' sa]", "", each.text) for each in quotations(marks * 50_000))
     assert len(list(quotations('"a" ' * 50_000))) == 50_000
 
 
@@ -81,6 +109,7 @@ def test_marks_without_end_take_linear_time() -> None:
         "holds 900 litres at \u22125 degrees",
         "\u4e09\u304b\u6708\u524d\u306e\u901a\u77e5",
         "instalments",
+        "[r]epays the loan in twelve instalments",
     ],
 )
 def test_found(quote: str, retriever: Retriever) -> None:
@@ -103,6 +132,7 @@ def test_found(quote: str, retriever: Retriever) -> None:
         ("The tank holds 900 litres at 5 degrees", [("5", "-5")]),
         ("Open the hatch before the vent", None),
         ("No body enters it alone", None),
+        ("of 1,950 EUR. Interest of 7 % a", None),
         ("who is 30 days late \u2026 may not sell the loan", None),
     ],
 )
@@ -131,6 +161,8 @@ def test_in_the_hit_that_is_named_in_another_or_in_none(retriever: Retriever) ->
     assert [(check.verdict, check.id, check.mark) for check in found] == [
         ("found", "tank", 2), ("elsewhere", "tank", 1), ("found", "tank", None),
     ]  # fmt: skip
+    (both,) = retriever.check_quotes('"Nobody enters it alone" [1, 2]', hits)
+    assert (both.verdict, both.mark) == ("found", 2)
     assert retriever.check_quotes('"Nobody enters it alone"', hits[:1])[0].verdict == "elsewhere"
     assert retriever.check_quotes('"Nobody enters it alone"', [])[0].verdict == "elsewhere"
 
@@ -214,6 +246,32 @@ def test_outline_and_parts(retriever: Retriever) -> None:
     for options in ({"span": (0, 10_000)}, {"span": (5, 2)}, {"span": (0, 1), "heading": "Loan"}, {"max_tokens": 0}):
         with pytest.raises(ConfigError):
             retriever.read("loan", **options)  # type: ignore[arg-type]
+
+
+def test_contents(tmp_path: Path) -> None:
+    rows = [{"_id": f"laws/{i % 2}/{i}", "text": f"# Law {i}", "team": i % 3} for i in range(301)]
+    build_index([*rows, {"_id": "readme", "text": "# About"}], tmp_path / "ix", model=FakeEmbedder())
+    with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as found:
+        top = found.contents()
+        assert (top.folders, [each.id for each in top.documents], top.left) == ([("laws/", 301)], ["readme"], 0)
+        assert found.contents("laws/").folders == [("laws/0/", 151), ("laws/1/", 150)]
+        assert found.contents("laws/", offset=1).folders == [("laws/1/", 150)]
+        few = found.contents("laws/1/")
+        assert (len(few.documents), few.documents[1].name, few.folders, few.left) == (150, "Law 3", [], 0)
+        assert len(found.contents(filter={"team": 1}).documents) == 100
+        assert found.contents("none/") == ([], [], 0)
+        assert [each.id for each in found.contents(offset=1).documents] == ["readme"]
+    done = CliRunner().invoke(main, ["outline", str(tmp_path / "ix"), "laws/"])
+    assert done.stdout == "laws/0/  151 documents\nlaws/1/  150 documents\n"
+    assert CliRunner().invoke(main, ["outline", str(tmp_path / "ix")]).stdout.endswith("readme  About\n")
+    assert CliRunner().invoke(main, ["outline", str(tmp_path / "ix"), "laws"]).exit_code == 2
+
+
+def test_of_many_documents_in_one_folder_the_rest_is_counted(tmp_path: Path) -> None:
+    build_index([{"_id": str(i), "text": "a"} for i in range(203)], tmp_path / "ix", model=FakeEmbedder())
+    with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as found:
+        assert (len(found.contents().documents), found.contents().left) == (200, 3)
+        assert [each.id for each in found.contents(offset=200).documents] == ["200", "201", "202"]
 
 
 def test_what_a_document_is_called(retriever: Retriever) -> None:

@@ -115,6 +115,42 @@ def test_what_agents_read_without_a_search(server: Any) -> None:
     assert "stored: Visitors sign in at the north gate" in altered
 
 
+def test_contents_are_a_tree_where_there_are_many(tmp_path: Path, embedder: Embedder) -> None:
+    rows = [{"_id": f"laws/{i % 2}/{i}.md", "text": f"# Law {i}"} for i in range(300)]
+    build_index([*rows, {"_id": "readme", "text": "# About"}], tmp_path / "ix", model=embedder)
+    server = make_server(tmp_path / "ix", model=embedder)
+
+    def told(**arguments: Any) -> list[str]:
+        text: str = call(server, "outline", **arguments).structured_content["result"]
+        return text.splitlines()
+
+    assert told() == ["laws/: 300 documents", "readme: About"]
+    assert told(id="laws/") == ["laws/0/: 150 documents", "laws/1/: 150 documents"]
+    assert (len(told(id="laws/0/")), told(id="laws/0/", offset=149)) == (150, ["laws/0/298.md: Law 298"])
+    assert told(id="none/") == ["no documents"]
+    some = told(id="laws/1/", max_tokens=50)
+    assert some[-1] == f"{151 - len(some)} or more left out: offset={len(some) - 1}"
+    assert told(id="laws/1/", offset=len(some) - 1)[0] == f"laws/1/{2 * len(some) - 1}.md: Law {2 * len(some) - 1}"
+
+
+def test_every_answer_keeps_to_its_budget(tmp_path: Path, embedder: Embedder) -> None:
+    text = "# Valves\n\n" + "".join(f"The valve number {i} is opened by hand. " for i in range(400))
+    build_index([{"_id": str(i), "text": text} for i in range(4)], tmp_path / "ix", model=embedder)
+    server = make_server(tmp_path / "ix", model=embedder)
+    quoted = " ".join(f'"The valve number {i} is opened by hand."' for i in range(99))
+    asked = {"grep": {"pattern": "number \\d+"}, "check_quotes": {"answer": quoted}, "outline": {}, "read": {"id": "1"}}
+    for tool, arguments in asked.items():
+        short, long = (
+            call(server, tool, **arguments, max_tokens=most).structured_content["result"] for most in (100, 6000)
+        )
+        assert len(short) < 550
+        assert tool == "outline" or ("left out" in short and len(short) < len(long))
+    found = call(server, "search", query="valve number 7", max_tokens=400, fold=False).structured_content
+    assert len(found["results"]) == 1
+    assert found["results"][0]["text"].endswith("by hand. ")
+    assert "offset=1" in found["note"]
+
+
 def test_search_takes_operators_and_says_what_may_be_meant(server: Any) -> None:
     found = call(server, "search", query='+valve -"north gate"', operators=True).structured_content
     assert [each["id"] for each in found["results"]] == ["manual"]

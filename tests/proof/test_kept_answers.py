@@ -74,6 +74,12 @@ class TestCitations:
         assert "another index" in found.output
         assert "has changed" in found.output
 
+    @pytest.mark.parametrize("span", [[], [1], ["0", "1"], [0, 1.5], [-3, 1], [0, 1, 2], None, [True, 2]])
+    def test_a_span_that_is_none_is_refused_in_one_line(self, folder: Path, span: object) -> None:
+        (folder / "c.json").write_text(json.dumps({**citation_of(folder.parent / "i"), "span": span}))
+        with pytest.raises(InputError, match="its 'span' is missing or none"):
+            read_citation(folder / "c.json")
+
     @pytest.mark.parametrize("text", ["", "[]", '{"id": 3}', '{"id": "a", "quote": " ", "span": [0, 1]}'])
     def test_what_is_no_citation_is_refused(self, tmp_path: Path, text: str) -> None:
         (tmp_path / "c.json").write_text(text)
@@ -128,6 +134,10 @@ class TestFromAnIndex:
         assert [row["question"] for row in found["questions"]] == ["Lease", "Pump", "Staff"]
         assert found["questions"][0]["hits"][1][0] == "lease.md"
         (tmp_path / "q.txt").write_text("inlet valve\n\n")
+        lines = CliRunner().invoke(main, ["info", str(root), "--compare", str(new)]).stdout.splitlines()
+        info = CliRunner().invoke(main, ["info", str(root)]).stdout.splitlines()
+        shown = next(line for line in info if line.startswith("characters"))
+        assert next(line for line in lines if line.startswith("characters")).startswith(f"{shown}  ->  ")
         options = ["--compare", str(root), "--questions", str(tmp_path / "q.txt")]
         shown = CliRunner().invoke(main, ["info", str(new), *options]).stdout
         assert f"missing in {new}: new.md" in shown and "inlet valve  (3 in both)" in shown

@@ -49,6 +49,7 @@ TRIES = {
     "offset": [1],
     "heading": ["Salaries"],
     "start": [3],
+    "under": ["p", "lease", "nothing/"],
 }
 NEEDED = {
     "query": "zygomorphic notice",

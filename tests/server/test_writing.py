@@ -58,6 +58,18 @@ def test_the_next_search_finds_what_was_written(writer, index):
         assert (len(retriever), retriever.get(["new"])[0].text) == (121, "quokka")
 
 
+def test_a_folder_that_is_moved_away_fails_in_a_line_until_it_is_back(writer, index, caplog):
+    index.rename(index.with_name("gone"))
+    for path in ("/search?query=a&mode=lexical", "/documents/doc-3"):
+        answer = writer.get(path)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1"), answer.text
+        assert answer.json()["error"].startswith("the index is not in its place, or damaged")
+        assert str(index.parent) not in answer.text
+    assert caplog.text.count("\n") <= 3  # and one of the thread that looks for newer versions
+    index.with_name("gone").rename(index)
+    assert writer.get("/documents/doc-3").status_code == 200
+
+
 def test_json_lines_are_documents(writer):
     lines = "".join(json.dumps({"_id": f"line-{i}", "text": f"wombat {i}"}) + "\n" for i in range(3))
     assert writer.put("/documents", content=lines, headers=LINES).json()["added"] == 3

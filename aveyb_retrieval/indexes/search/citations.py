@@ -59,6 +59,8 @@ def read_citation(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InputError(f"{path}: not a citation; give what Hit.citation() returned")
     wrong = [name for name, kinds in _FIELDS.items() if not isinstance(found.get(name), kinds)]
+    if not wrong and ([type(each) for each in found["span"]] != [int, int] or min(found["span"]) < 0):
+        wrong = ["span"]
     if wrong or not found["quote"].strip():
         raise InputError(f"{path}: no citation: its {(wrong or ['quote'])[0]!r} is missing or none; see Hit.citation()")
     return found

@@ -18,51 +18,29 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.indexes.search.quotations import OF_UNSPACED, UNSPACED, quotations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from aveyb_retrieval.indexes.search.hits import Hit
+    from aveyb_retrieval.indexes.search.quotations import Quotation
     from aveyb_retrieval.indexes.search.reading import Document
     from aveyb_retrieval.indexes.search.retriever import Retriever
     from aveyb_retrieval.indexes.store.filters import Filter
 
 QuoteVerdict = Literal["found", "altered", "elsewhere", "absent"]
 
-LONGEST = 20_000  # characters between two quotation marks; a mark further away belongs to another quotation
 ALTERED = 0.6  # share of its words that a passage must hold near each other
 LEAST_WORDS = 3  # fewer words that are not found are no quotation, but a word that is named
 _CANDIDATES = 10  # documents and passages in which a quotation is looked for, the best by words
 _TOGETHER = 32  # quotations that are searched at once
 
-# What closes a quotation, by what opens it; of those alike on both sides, the place decides.
-_CLOSING = {
-    "\u201c": "\u201d\u201c",
-    "\u201d": "\u201d",
-    "\u201e": "\u201c\u201d\u201f",
-    "\u201a": "\u2018\u2019",
-    "\u2018": "\u2019",
-    "\u00ab": "\u00bb",
-    "\u00bb": "\u00ab\u00bb",
-    "\u2039": "\u203a",
-    "\u203a": "\u2039\u203a",
-    "\u300c": "\u300d",
-    "\u300e": "\u300f",
-    "\u300a": "\u300b",
-    "\u301d": "\u301e\u301f",
-    "\uff02": "\uff02",
-    '"': '"',
-}
-_CODE = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)|`[^`\n]+`", re.DOTALL)
-_BLOCK = re.compile(r"(?:^[ \t]{0,3}>.*(?:\n|\Z))+", re.MULTILINE)
-_MARK = re.compile(r"[\s.,;:!?)\u201d\u00bb\"']{0,4}\[(\d{1,4})\]")
 _LEFT_OUT = re.compile(r"\[\s*(?:\.{3}|\u2026)\s*\]|\(\s*(?:\.{3}|\u2026)\s*\)|\.{3,}|\u2026+")
 _NUMBER = r"\d+(?:[.,:/\u2013-]\d+)*"
-_UNSPACED = "\u0e00-\u0eff\u1780-\u17ff\u1000-\u109f\u2e80-\u9fff\uac00-\ud7a3"  # scripts written without spaces
-_WORD = rf"[{_UNSPACED}]|(?:(?![{_UNSPACED}])[^\W\d_])+"
+_WORD = rf"[{UNSPACED}]|(?:(?![{UNSPACED}])[^\W\d_])+"
 _TOKEN = re.compile(rf"(?<![\w\u00ad])[-\u2212]{_NUMBER}|{_NUMBER}|{_WORD}|[^\w\s]")
-_OF_UNSPACED = re.compile(f"[{_UNSPACED}]")
-_JOINS = re.compile(r"[-\u2010\u2011\u00ad'\u2019\u02bc_]\s*|(?<=[-\u2010\u2011\u00ad])\s*")
+_JOINS = re.compile(r"[][]|[-\u2010\u2011\u00ad'\u2019\u02bc_]\s*|(?<=[-\u2010\u2011\u00ad])\s*")
 _NO_LETTERS = re.compile(r"[\W_]+")
 _KEPT_SIGNS = frozenset("%\u2030\u00a7&@#\u00b0")
 _DASHES = str.maketrans({"\u2212": "-", "\u2013": "-"})
@@ -85,7 +63,7 @@ class QuoteCheck:
         page: the page of the first word, counted from 1; None where the document has no pages.
         sha256: of the document's file, where it was read from one.
         version: of the index.
-        mark: the number in `[n]` beside it.
+        mark: the number in `[n]` beside it; of several that of the document, or else the first.
     """
 
     quote: str
@@ -103,63 +81,6 @@ class QuoteCheck:
     def to_dict(self) -> dict[str, Any]:
         """Return what JSON can hold."""
         return dict(vars(self))
-
-
-class Quotation(NamedTuple):
-    """A quotation in an answer: its characters, where it begins, and the number in `[n]` beside it."""
-
-    text: str
-    position: int
-    mark: int | None
-
-
-def quotations(answer: str) -> Iterator[Quotation]:
-    """Yield the quotations of an answer: between quotation marks of any script, and block quotes of Markdown.
-
-    Code is left out. Marks that do not match quote nothing.
-    """
-    answer = _CODE.sub(lambda match: " " * len(match[0]), answer)
-    blocks = [(match.start(), match.end()) for match in _BLOCK.finditer(answer)]
-    place = 0
-    for start, stop in [*blocks, (len(answer), len(answer))]:
-        yield from _between_marks(answer, place, start)
-        if start < stop:
-            text = re.sub(r"^[ \t]{0,3}>[ \t]?", "", answer[start:stop], flags=re.MULTILINE)
-            mark = _MARK.search(text)
-            yield Quotation(_MARK.sub("", text).strip(), start, int(mark[1]) if mark else _mark_at(answer, stop))
-        place = stop
-
-
-def _between_marks(answer: str, start: int, stop: int) -> Iterator[Quotation]:
-    at = start
-    while at < stop:
-        sign = answer[at]
-        closing = _CLOSING.get(sign)
-        before = answer[at - 1] if at > start else " "
-        if closing is None or (sign in closing and before.isalnum()):
-            at += 1
-            continue
-        end = _closing_at(answer, at + 1, min(stop, at + 1 + LONGEST), closing)
-        if end < 0:
-            at += 1
-            continue
-        if text := answer[at + 1 : end].strip():
-            yield Quotation(text, at + 1, _mark_at(answer, end + 1))
-        at = end + 1
-
-
-def _closing_at(answer: str, start: int, stop: int, closing: str) -> int:
-    """Where a quotation ends; an apostrophe inside a word does not end it. -1: nowhere."""
-    for match in re.compile(f"[{closing}]").finditer(answer, start, stop):
-        after = answer[match.end() : match.end() + 1]
-        if not (match[0] == "\u2019" and after.isalnum()):
-            return match.start()
-    return -1
-
-
-def _mark_at(answer: str, place: int) -> int | None:
-    match = _MARK.match(answer, place)
-    return int(match[1]) if match else None
 
 
 class Tokens(NamedTuple):
@@ -190,7 +111,7 @@ def tokens_of(text: str) -> Tokens:
         stops.append(match.end())
         places.append(places[-1] + len(token))
         between = text[last : match.start()]
-        glued.append(not between or _JOINS.fullmatch(between) is not None or _OF_UNSPACED.match(token) is not None)
+        glued.append(not between or _JOINS.fullmatch(between) is not None or OF_UNSPACED.match(token) is not None)
         last = match.end()
     return Tokens(words, starts, stops, places, glued)
 
@@ -315,10 +236,8 @@ class _Checker:
         return found
 
     def _check(self, quotation: Quotation, parts: list[Tokens], names: dict[str, list[tuple[int, int]]]) -> QuoteCheck:
-        mark = quotation.mark
-        first = [hit.id for hit in self._hits or ()]
-        if self._hits and mark is not None and 1 <= mark <= len(self._hits):
-            first = [self._hits[mark - 1].id]
+        hits = self._hits or ()
+        first = [hits[mark - 1].id for mark in quotation.marks if 1 <= mark <= len(hits)] or [hit.id for hit in hits]
         order = [name for name in dict.fromkeys([*first, *names]) if name in self._known]
         holding = self._holding(order, parts) or self._holding(self._with_phrase(parts), parts)
         for name in holding:
@@ -335,7 +254,8 @@ class _Checker:
         nearest = max(shares, default=None, key=lambda name: shares[name])
         best = None if nearest is None else (*self._text(nearest).nearest(quote), nearest)
         if best is None or best[0] < ALTERED or not _shares_contents(self._text(best[3]), quote, best[1], best[2]):
-            return QuoteCheck(quotation.text, "absent", quotation.position, version=self._retriever.version, mark=mark)
+            version, mark = self._retriever.version, next(iter(quotation.marks), None)
+            return QuoteCheck(quotation.text, "absent", quotation.position, version=version, mark=mark)
         return self._told(quotation, "altered", best[3], best[1], best[2], quote)
 
     def _holding(self, names: list[str], parts: list[Tokens]) -> list[str]:
@@ -374,6 +294,8 @@ class _Checker:
         origin = document.origin
         page = None if origin is None or origin.pages is None else origin.pages.at(span[0]).number
         differences = () if quote is None else tuple(_differences(quote, text, first, stop))
+        of_hits = dict(enumerate((hit.id for hit in self._hits or ()), start=1))
+        marks = sorted(quotation.marks, key=lambda mark: of_hits.get(mark) != name)
         return QuoteCheck(
             quotation.text,
             verdict,
@@ -385,13 +307,13 @@ class _Checker:
             page=page,
             sha256=None if origin is None else origin.sha256,
             version=self._retriever.version,
-            mark=quotation.mark,
+            mark=next(iter(marks), None),
         )
 
 
 def stands_in(text: str, quote: str, place: Sequence[int]) -> tuple[int, int] | None:
     """Find the words of a quotation in a text: at `place`, its characters, where they stand there, else the first."""
-    start, stop = (*place, 0, 0)[:2]
+    start, stop = place
     if quote == text[start:stop]:
         return start, stop
     stored, words = _Text(text), tokens_of(quote)
@@ -412,7 +334,7 @@ def _find_parts(text: _Text, parts: list[Tokens]) -> tuple[int, int] | None:
 
 def _shares_contents(text: _Text, quote: Tokens, first: int, stop: int) -> bool:
     """Whether at least half of a quotation's longer words are there: short ones are in every text."""
-    longer = [word for word in quote.words if len(word) > 3 or word[0].isdigit()] or quote.words
+    longer = [word for word in quote.words if len(word) > 3 and not word[0].isdigit()] or quote.words
     there = set(text.tokens.words[first:stop])
     return sum(word in there for word in longer) * 2 >= len(longer)
 

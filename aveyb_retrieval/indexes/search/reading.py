@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from bisect import bisect_left
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
 
 BATCH = 256  # documents that are read at once
+IDS = 8192  # ids that are
+LISTED = 200  # documents from which on folders are counted
 _BEGINNING = 4000  # characters in which a document's first heading is looked for
 SECONDS = 1.0  # of processor time that an expression may take over all documents
 MOST_MATCHES = 1000
@@ -98,6 +101,14 @@ class Section(NamedTuple):
     page: int | None
 
 
+class Contents(NamedTuple):
+    """Folders, each with the number of documents in it, and documents; `left` says how many of both come after them."""
+
+    folders: list[tuple[str, int]]
+    documents: list[Document]
+    left: int
+
+
 @dataclass(frozen=True)
 class Excerpt:
     """A part of a document.
@@ -147,9 +158,7 @@ class Documents:
         Raises:
             ConfigError: the filter, `limit` or `offset` is not one.
         """
-        for name, value in (("limit", limit), ("offset", offset)):
-            if value is None and name == "limit":
-                continue
+        for name, value in (("limit", 0 if limit is None else limit), ("offset", offset)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 raise ConfigError(f"{name}={value!r}: must be a whole number of at least 0")
         where = {} if filter is None else filter
@@ -248,6 +257,37 @@ class Documents:
                 "repeats inside repeats), or narrow the documents with a filter"
             ) from None
         return found
+
+    def contents(self, under: str = "", *, filter: Filter | None = None, offset: int = 0) -> Contents:
+        """List the documents, oldest first, or where they are more than 200 the folders that their ids name.
+
+        Args:
+            under: what their ids begin with, such as `laws/2020/`; "" for all.
+            filter: only documents that satisfy it.
+            offset: leaves out the first ones of what is listed, folders before documents.
+
+        Returns:
+            At most 200 folders and documents. An id such as `laws/2020/tax.md` is in the folder `laws/`, and below it
+            in `laws/2020/`.
+
+        Raises:
+            ConfigError: the filter means nothing.
+        """
+        folders = Counter[str]()
+        with self._engine.view() as view:
+            found = view.matching(view.select({} if filter is None else filter)).tolist()
+            if under or len(found) > LISTED:
+                names: dict[int, str] = {}
+                for start in range(0, len(found), IDS):
+                    some = view.documents(found[start : start + IDS], ())
+                    names |= {doc: each.id[len(under) :] for doc, each in some.items() if each.id.startswith(under)}
+                if len(names) > LISTED:
+                    folders.update(name[: name.index("/") + 1] for name in names.values() if "/" in name)
+                found = sorted(doc for doc, name in names.items() if not folders or "/" not in name)
+            listed = [(under + name, count) for name, count in sorted(folders.items())[offset : offset + LISTED]]
+            first = max(0, offset - len(folders))
+            shown = list(_fetch(view, found[first : first + LISTED - len(listed)]))
+        return Contents(listed, shown, max(0, len(folders) + len(found) - offset - len(listed) - len(shown)))
 
     def outline(self, id: str) -> list[Section]:
         """Return the headings of a document with what stands under each, in order.

@@ -1,0 +1,157 @@
+"""The quotations in an answer: between quotation marks of any script, and block quotes of Markdown."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+LONGEST = 20_000  # characters between two quotation marks; a mark further away belongs to another quotation
+UNSPACED = "\u0e00-\u0eff\u1780-\u17ff\u1000-\u109f\u2e80-\u9fff\uac00-\ud7a3"  # scripts written without spaces
+OF_UNSPACED = re.compile(f"[{UNSPACED}]")
+# What closes a quotation, by what opens it; of those alike on both sides, the place decides.
+_STRAIGHT = "\"'\uff02\uff07\u05f4"
+_CLOSING: dict[str, Collection[str]] = {
+    "\u201c": "\u201d\u201c",
+    "\u201d": "\u201d",
+    "\u201e": "\u201c\u201d\u201f",
+    "\u201a": "\u2018\u2019",
+    "\u2018": "\u2019",
+    "\u00ab": "\u00bb",
+    "\u00bb": "\u00ab\u00bb",
+    "\u2039": "\u203a",
+    "\u203a": "\u2039\u203a",
+    "\u3008": "\u3009",
+    "\u300a": "\u300b",
+    "\u300c": "\u300d",
+    "\u300e": "\u300f",
+    "\u301d": "\u301e\u301f",
+    "\ufe41": "\ufe42",
+    "\ufe43": "\ufe44",
+    "\uff62": "\uff63",
+    "``": ("''",),
+    **{sign: sign for sign in _STRAIGHT},
+}
+_ALL = "".join({*"".join(_CLOSING), *"".join(sign for signs in _CLOSING.values() for sign in signs)})
+_SIGNS = re.compile(f"``|''|[{re.escape(_ALL)}]")
+_NO_OPENING = re.compile(r"(?:\d\ds?|tis|twas|em|til|cause|n|s|t)\b", re.IGNORECASE)  # behind an apostrophe
+_DEEPEST = 8  # quotations in one another
+_CODE = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)|(?<!`)(``?)(?!`)[^\n]*?[^`\n]\1(?!`)", re.DOTALL)
+_BLOCK = re.compile(r"(?:^[ \t]{0,3}>.*(?:\n|\Z))+", re.MULTILINE)
+_MARKS = r"((?:\[\d{1,4}(?:\s?[,;\u2013-]\s?\d{1,4})*\](?!:\s*[\"\u201c\u201e\u00ab\u300c])\s?)+)"
+_MARK = re.compile(rf"[\s.,;:!?)\u201d\u00bb\"'*_]{{0,4}}{_MARKS}")
+_MARK_BEFORE = re.compile(r"(?:(?<=[^\W\d]\s)|(?<![^\n]))(\[\d{1,4}\])[:,]?[ \t]*\Z")
+_NUMBERS = re.compile(r"(\d{1,4})(?:\s?[\u2013-]\s?(\d{1,4}))?")
+_MARK_AT_END = re.compile(_MARK.pattern + r"\s*\Z")
+_SOURCE = re.compile(r"\n[ \t]*(?:\u2014|--)[^\n]{1,200}\Z")  # below a block quote
+
+
+class Quotation(NamedTuple):
+    """A quotation in an answer: its characters, where it begins, and the numbers in `[n]` beside it."""
+
+    text: str
+    position: int
+    marks: tuple[int, ...]
+
+
+def quotations(answer: str) -> Iterator[Quotation]:
+    """Yield the quotations of an answer: between quotation marks of any script, and block quotes of Markdown.
+
+    Code is left out. Marks that do not match quote nothing; of quotations in one another the outer one counts.
+    """
+    answer = _CODE.sub(lambda match: " " * len(match[0]), answer)
+    blocks = [(match.start(), match.end()) for match in _BLOCK.finditer(answer)]
+    place = 0
+    for start, stop in [*blocks, (len(answer), len(answer))]:
+        for first, end, after in _Pairs(answer, place, start).outer():
+            if text := answer[first:end].strip():
+                mark = _MARK.match(answer, after) or _MARK_BEFORE.search(answer, max(place, first - 16), first - 1)
+                yield Quotation(text, first, _numbers(mark))
+                place = after
+        if start < stop:
+            text = re.sub(r"^[ \t]{0,3}(?:>[ \t]?)+", "", answer[start:stop], flags=re.MULTILINE).rstrip()
+            text = _SOURCE.sub("", text)
+            if mark := _MARK_AT_END.search(text):
+                text = text[: mark.start()]
+            yield Quotation(text.strip(), start, _numbers(mark or _MARK.match(answer, stop)))
+        place = stop
+
+
+class _Opened(NamedTuple):
+    """A sign that may begin a quotation, and where that may end with an apostrophe behind an s."""
+
+    sign: str
+    at: int
+    maybe: int = -1
+
+
+class _Pairs:
+    """The quotations in a part of an answer: the signs that open one are kept until others close them, or nothing."""
+
+    def __init__(self, answer: str, start: int, stop: int) -> None:
+        self._answer, self._start, self._stop = answer, start, stop
+        self._opened: list[_Opened] = []
+        self._found: list[tuple[int, int, int]] = []
+        for match in _SIGNS.finditer(answer, start, stop):
+            self._take(match[0], match.start(), match.end())
+        while self._opened:
+            self._end_with_apostrophe()
+
+    def outer(self) -> Iterator[tuple[int, int, int]]:
+        """Yield where words of quotations begin and end, and where the closing sign ends: those in no other one."""
+        last = -1
+        for each in sorted(self._found):
+            if each[0] > last:
+                yield each
+                last = each[2]
+
+    def _take(self, sign: str, at: int, after: int) -> None:
+        behind_word = at > self._start and _is_spaced(self._answer[at - 1])
+        before_word = after < self._stop and _is_spaced(self._answer[after])
+        opens_only = before_word and (
+            sign in _STRAIGHT or sign == "\u2019" or self._answer[max(0, at - 1) : at].isspace()
+        )
+        fitting = (n for n in range(len(self._opened) - 1, -1, -1) if sign in _CLOSING[self._opened[n].sign])
+        number = -1 if opens_only else next(fitting, -1)
+        if number >= 0:
+            self._close_or_wait(number, sign, at, after)
+        elif sign in _CLOSING and not (behind_word and sign in _CLOSING[sign]):
+            if sign == "'" and (not before_word or _NO_OPENING.match(self._answer, after)):
+                return
+            if self._opened and self._opened[-1].sign == sign and self._opened[-1].maybe >= 0:
+                self._end_with_apostrophe()
+            self._opened = [*self._opened[1 - _DEEPEST :], _Opened(sign, at)]
+
+    def _close_or_wait(self, number: int, sign: str, at: int, after: int) -> None:
+        opened, text = self._opened, self._answer
+        if sign in "'\u2019" and text[at - 1] in "sS" and re.match(r" \w", text[after : after + 2]):
+            if opened[number].maybe < 0:  # "the tenants' notice": it ends here if nowhere else
+                opened[number] = opened[number]._replace(maybe=at)
+            return
+        while number and sign not in _STRAIGHT and opened[number - 1].sign == opened[number].sign:
+            if text[opened[number].at - 2 : opened[number].at] != "\n\n":
+                break
+            number -= 1  # each paragraph of a quotation begins with a sign, only the last one ends with one
+        self._close(number, at, after)
+
+    def _end_with_apostrophe(self) -> None:
+        self._close(len(self._opened) - 1, self._opened[-1].maybe, self._opened[-1].maybe + 1)
+
+    def _close(self, number: int, end: int, after: int) -> None:
+        first = self._opened[number].at + len(self._opened[number].sign)
+        if 0 <= end - first <= LONGEST:
+            self._found.append((first, end, after))
+        del self._opened[number:]
+
+
+def _is_spaced(sign: str) -> bool:
+    """Whether this is a letter or digit of a script that is written with spaces."""
+    return sign.isalnum() and OF_UNSPACED.match(sign) is None
+
+
+def _numbers(marks: re.Match[str] | None) -> tuple[int, ...]:
+    """The numbers in `[1]`, `[1, 2]`, `[1-3]` and `[1][2]`."""
+    found = [(int(first), int(last or first)) for first, last in _NUMBERS.findall(marks[1] if marks else "")]
+    return tuple(number for first, last in found for number in range(first, min(last, first + 99) + 1))
