@@ -6,7 +6,7 @@ import asyncio
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval import Index
+from aveyb_retrieval import ConfigError, Index
 from aveyb_retrieval.errors import extra_for
 from aveyb_retrieval.integrations.adapting import in_thread, passage, place, row
 
@@ -211,6 +211,9 @@ class AveyBRetriever:
         top_k: How many.
         filter_policy: How `filters` of a run and of the component go together.
         search_options: Options of `Retriever.search`.
+
+    Raises:
+        ConfigError: `document_store` is no such store.
     """
 
     def __init__(
@@ -221,6 +224,8 @@ class AveyBRetriever:
         filter_policy: FilterPolicy | str = FilterPolicy.REPLACE,
         search_options: dict[str, Any] | None = None,
     ) -> None:
+        if not isinstance(document_store, AveyBDocumentStore):
+            raise ConfigError(f"document_store={document_store!r}: give an AveyBDocumentStore, which opens an index")
         self.document_store = document_store
         self.filters = filters
         self.top_k = top_k

@@ -99,16 +99,16 @@ class AveyBRetriever(BaseRetriever):
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None, **options: Any
     ) -> list[Document]:
-        return [_passage(hit) for hit in self._index.search(query, k or self.k, **self._options(options))]
+        return [_passage(hit) for hit in self._index.search(query, **self._options(k, options))]
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None, **options: Any
     ) -> list[Document]:
-        hits = await self._index.asearch(query, k or self.k, **self._options(options))
+        hits = await self._index.asearch(query, **self._options(k, options))
         return [_passage(hit) for hit in hits]
 
-    def _options(self, given: dict[str, Any]) -> Any:
-        return {"unit": "passage", **self.search_options, **given}
+    def _options(self, k: int | None, given: dict[str, Any]) -> Any:
+        return {"unit": "passage", "k": self.k, **self.search_options, **given, **({"k": k} if k else {})}
 
 
 def _passage(hit: Hit) -> Document:

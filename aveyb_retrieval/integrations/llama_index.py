@@ -137,11 +137,11 @@ class AveyBRetriever(BaseRetriever):
         self._options: Any = {"unit": "passage", "filter": translate(filters), **(search_options or {})}
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        hits = self._index.search(query_bundle.query_str, self.similarity_top_k, **self._options)
+        hits = self._index.search(query_bundle.query_str, **{"k": self.similarity_top_k, **self._options})
         return [_passage(hit) for hit in hits]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        hits = await self._index.asearch(query_bundle.query_str, self.similarity_top_k, **self._options)
+        hits = await self._index.asearch(query_bundle.query_str, **{"k": self.similarity_top_k, **self._options})
         return [_passage(hit) for hit in hits]
 
 

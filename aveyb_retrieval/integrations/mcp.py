@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 
 from aveyb_retrieval import AveyBError, ConfigError, Document, Hit, Index, InputError, __version__
 from aveyb_retrieval.encoder.text.outline import outline
-from aveyb_retrieval.errors import extra_for, plural, shortened, without_flags
+from aveyb_retrieval.errors import extra_for, no_option, plural, shortened, without_flags
 from aveyb_retrieval.indexes.search.reading import CHARACTERS, excerpt, sections
 from aveyb_retrieval.integrations.adapting import passage
 from aveyb_retrieval.server.keys import Key, KeyFile, Visible
@@ -259,6 +259,9 @@ class _Server(MCPServer):
             if (right := "search" if name in ("search", "check_quotes") else "read") not in key.rights:
                 raise ToolError(f"this key has no right to {right}")
         _ASKS.set(key)
+        known = [p for tool in await self.list_tools() if tool.name == name for p in tool.input_schema["properties"]]
+        if known and (unknown := arguments.keys() - set(known)):
+            raise ToolError(no_option(name, min(unknown), known))
         try:
             return await super().call_tool(name, arguments, context)
         except ToolError as error:

@@ -2,12 +2,13 @@
 
     python benchmarks/cpu/confidence.py --data ../shared/data --cache ~/.cache/aveyb-retrieval/confidence
 
-Questions of five development sets are asked of 3, 10, 60, 300 and more of their documents, drawn anew each time: texts
-of a sentence (nqg), of a paragraph (nq-gold), of some (medquad), articles (wikiqa, squad). A fourth as many questions
-of the other sets and of `off_topic_queries.txt` are asked, too, and have no answer. The best passage is right where it
+Questions of five development sets are asked of 3 to 100,000 of their documents, drawn anew each time: texts of a
+sentence (nqg, with sentences of Wikipedia among them), of a paragraph (nq-gold), of some (medquad), articles (wikiqa,
+squad). A fourth as many questions of the other sets and of `off_topic_queries.txt` are asked, too, and have no answer. The best passage is right where it
 is of the document, or, where the answer's characters are known, shares half of them or of its own. Every other row fits
 the constants of `aveyb_retrieval/indexes/search/scoring.py` by maximum likelihood, each set and size weighing the same;
-the others measure them: the mean difference of confidence and share by tenths of the scale (calibration error).
+the others measure them, and those of today: the mean difference of confidence and share by tenths of the scale
+(calibration error).
 
 Indexes are kept in --cache. Writes confidence.json into benchmarks/results/.
 """
@@ -17,7 +18,9 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 ROOT = Path(__file__).parents[1]
-SIZES = (3, 10, 60, 300, None)  # documents; None: all
-DRAWS = {3: 60, 10: 25, 60: 6, 300: 2, None: 1}
+SIZES = (3, 10, 60, 300, 1000, None)  # documents; None: all
+DRAWS = {3: 60, 10: 25, 60: 6, 300: 2, 1000: 1, None: 1}
+MOST = 100_000  # sentences
 QUESTIONS = 200  # of a set and a size
 NAMES = ("near", "margin", "chance", "offset")
 
@@ -67,12 +71,13 @@ class Row:
 
 def sets(data: Path) -> Iterator[tuple[str, Set]]:
     """Read the sets."""
-    for name, count in (("nq-gold", 800), ("medquad", 300)):
+    for name, count in (("nq-gold", 1000), ("medquad", 1000)):
         dataset = load_dataset(str(data / name))
         documents = [record for _, record in read_records(data / name / "corpus.jsonl")]
-        _, qrels = dataset.split()
+        split, qrels = dataset.split()
+        asked_of = dataset.queries[split]
         judged = [(query, key, grade) for query, grades in qrels.judgements.items() for key, grade in grades.items()]
-        questions = [(dataset.queries[query], key, None) for query, key, grade in judged if grade > 0]
+        questions = [(asked_of[query], key, None) for query, key, grade in judged if grade > 0]
         yield name, Set(documents, questions).of(count)
     for name, count in (("wikiqa", 16), ("squad", 24)):
         documents = [record for _, record in read_records(data / "train" / f"{name}.docs.jsonl.zst")]
@@ -86,7 +91,17 @@ def sets(data: Path) -> Iterator[tuple[str, Set]]:
     pairs = [record for _, record in read_records(data / "train" / "qa.pairs.jsonl.zst") if record["set"] == "nqg"]
     texts = {text: str(i) for i, text in enumerate(dict.fromkeys(pair["positive"] for pair in pairs))}
     documents = [{"_id": key, "text": text} for text, key in texts.items()]
-    yield "nqg", Set(documents, [(pair["query"], texts[pair["positive"]], None) for pair in pairs]).of(500)
+    others = _sentences(data / "train" / "wikipedia_articles.texts.0.jsonl.zst")
+    documents += [{"_id": f"w{i}", "text": text} for i, text in enumerate(islice(others, MOST - len(documents)))]
+    yield "nqg", Set(documents, [(pair["query"], texts[pair["positive"]], None) for pair in pairs])
+
+
+def _sentences(path: Path) -> Iterator[str]:
+    """The sentences of texts of which a question might be asked."""
+    for _, record in read_records(path):
+        for sentence in re.split(r"(?<=[.!?])\s+", record["text"]):
+            if 40 <= len(sentence) <= 300 and not sentence.startswith("#"):
+                yield sentence
 
 
 @dataclass
@@ -108,7 +123,7 @@ class Corpus:
         stored = tables.passages.take(self.passages, ["start", "stop", "words"])
         self.spans = np.stack([stored["start"].to_numpy(), stored["stop"].to_numpy()], axis=1)
         self.words = stored["words"].to_pylist()
-        found = tables.read_documents(self.docs.tolist(), texts=False)
+        found = tables.read_documents(self.docs.tolist(), ())
         self.places = {found[doc].id: place for place, doc in enumerate(self.docs.tolist())}
 
     def rows(self, size: int | None, strange: Sequence[str], draw: random.Random) -> Iterator[Row]:
@@ -199,6 +214,7 @@ def main() -> None:
     args = parser.parse_args()
     model, corpora, draw = Embedder.load(args.model), [], random.Random(0)
     for name, each in sets(args.data):
+        print(name, flush=True)
         path = args.cache / f"{name}-{model.fingerprint[:12]}"
         if not path.exists():
             build_index(each.documents, path, model=model)
@@ -214,12 +230,14 @@ def main() -> None:
             if size is None or size < len(corpus.docs):
                 rows += corpus.rows(size, strange, draw)
     constants, test = fitted(rows[::2]), rows[1::2]
+    today = np.array([scoring.NEAR, scoring.MARGIN, scoring.CHANCE, scoring.OFFSET])
     tenths = (10 * confidence(test, constants)).astype(int).clip(0, 9)
     sizes = sorted({row.size for row in test})
     result = {
         "model": model.model_name,
         "constants": dict(zip(NAMES, constants.round(2).tolist(), strict=True)),
         "by_size": {size: calibration([row for row in test if row.size == size], constants) for size in sizes},
+        "by_size_today": {size: calibration([row for row in test if row.size == size], today) for size in sizes},
         "by_set": {c.name: calibration([row for row in test if row.name == c.name], constants) for c in corpora},
         "by_confidence": {
             f"{t / 10:.1f}": {"hits": len(some), "right": round(sum(some) / len(some), 3)}

@@ -161,6 +161,8 @@ def test_conditions_see_what_was_changed_just_now(tmp_path: Path) -> None:
         index.compact()
         assert found(index, "submarin* -zinc") == {"new"}
         assert index.search("submarina").suggestions == {"submarina": ("submarines",)}
+        index.delete(where={})
+        assert index.search("submarina submarines").suggestions == {}, "words of deleted documents are no help"
 
 
 def test_several_indexes_are_searched_with_conditions(tmp_path: Path) -> None:

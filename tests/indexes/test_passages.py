@@ -151,6 +151,8 @@ def test_what_is_below_the_least_score_is_left_out(retriever: Retriever) -> None
         some = retriever.search("zinc hull", k=20, min_score=least, **options)
         assert [h.id for h in some] == [h.id for h, s in zip(everything, scale, strict=True) if s >= least]
     assert retriever.search("zinc hull", min_score=1.0) == []
+    with pytest.raises(ConfigError, match="min_score=nan: must be a number"):
+        retriever.search("zinc hull", min_score=float("nan"))
     with pytest.raises(ConfigError, match=r"min_score=1\.1: a confidence is at most 1"):
         retriever.search("zinc hull", min_score=1.1)
 

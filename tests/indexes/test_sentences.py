@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -79,6 +79,16 @@ def test_synonyms_count_where_the_model_knows_them() -> None:
     best = sentences("a competitor", Synonyms()).cite(HANDBOOK, "").sentence
     assert best is not None
     assert HANDBOOK[slice(*best)].startswith("If a rival")
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "lexical"])
+@pytest.mark.parametrize(("query", "operators"), [("what did Raúl repair?", False), ("+Ra* +repaired", True)])
+def test_words_found_besides_the_questions_count(tmp_path: Path, query: str, operators: bool, mode: Any) -> None:
+    with Index.create(tmp_path / "ix", model=Synonyms(split_size=200)) as index:
+        index.add([{"_id": "a", "text": "The pump runs. Raúl repaired it on Monday. It is old."}])
+        (hit,) = index.search(query, operators=operators, mode=mode)
+        assert hit.best_sentence is not None
+        assert hit.text[slice(*hit.best_sentence)] == "Raúl repaired it on Monday."
 
 
 def test_a_passage_that_begins_with_a_heading_is_under_that_one() -> None:

@@ -132,6 +132,8 @@ def test_a_retriever_filters_and_gives_passages(store: AveyBDocumentStore) -> No
     merging = AveyBRetriever(store, filters=recent, filter_policy="merge")
     assert [each.id for each in merging.run("gate", filters=named)["documents"]] == ["memo"]
     assert retriever.run("gate", top_k=0)["documents"] == []
+    with pytest.raises(ConfigError, match="give an AveyBDocumentStore"):
+        AveyBRetriever(store.path)  # type: ignore[arg-type]  # the mistake
     (passage,) = AveyBRetriever(store, top_k=1, search_options={"unit": "passage"}).run("gate")["documents"]
     assert AveyBRetriever(store, search_options={"operators": True}).run("gate +nowhere")["documents"] == []
     assert (passage.meta["source_id"], passage.meta["title"], passage.meta["year"]) == ("memo", "Memo", 2024)

@@ -94,6 +94,7 @@ def test_a_retriever_gives_passages_with_their_sources(index: Path, embedder: Em
     assert {each.id for each in retriever.invoke("budget", k=9, **options)} == {"minutes", "memo"}
     wide = AveyBRetriever(path=str(index), model=embedder, search_options={"filter": {"tags": {"$all": ["rent"]}}})
     assert {each.id for each in wide.invoke("anything")} == {"lease"}
+    assert len(AveyBRetriever(path=str(index), model=embedder, search_options={"k": 2}).invoke("anything")) == 2
     with pytest.raises(ConfigError, match="did you mean 'k'"):
         retriever.invoke("budget", top_k=3)
 

@@ -85,6 +85,7 @@ async def test_a_retriever_filters_and_follows_the_index(index: Path, embedder: 
     assert {each.node.ref_doc_id for each in await retriever.aretrieve("gate")} == {"minutes", "memo"}
     add_documents([{"_id": "new", "text": "The gate is new.", "year": 2025}], index, model=embedder)
     assert {each.node.ref_doc_id for each in retriever.retrieve("gate")} == {"minutes", "memo", "new"}
+    assert len(AveyBRetriever(index, search_options={"k": 2}, model=embedder).retrieve("gate")) == 2
     exact = AveyBRetriever(index, 9, search_options={"operators": True}, model=embedder)
     assert {each.node.ref_doc_id for each in exact.retrieve("valve* -gate")} == {"manual"}
     whole = AveyBRetriever(index, 1, search_options={"unit": "document", "mode": "lexical"}, model=embedder)

@@ -180,6 +180,7 @@ def test_search_filters_and_pages(server: Any) -> None:
         ("fetch", {"id": "lease", "offset": 10_000}, "the document 'lease' has 93 characters"),
         ("fetch", {"id": "lease", "offset": -1}, "greater than or equal to 0"),
         ("fetch", {}, "Field required"),
+        ("search", {"query": "x", "lmit": 3}, "search has no option 'lmit'; did you mean 'limit'?"),
         ("search", {"query": "  "}, "the query is empty"),
         ("search", {"query": "x", "limit": 1000}, "less than or equal to 20"),
         ("search", {"query": "x" * 9_000}, "at most 8192 characters"),

@@ -425,8 +425,9 @@ def suggest(query: str, view: EngineView) -> dict[str, tuple[str, ...]]:
         near = vocabulary.near(form, edits(form))
         first = near.keys() & swaps(form) | {each for each in near if within(form, each, 1)}
         order = sorted(near, key=lambda each: (each not in first, -near[each], each))
-        if order:
-            suggested[word] = tuple(order[:SUGGESTED])
+        held = (each for each in order if any(view.holding(rules.in_order(each))))  # some documents may be deleted
+        if meant := tuple(islice(held, SUGGESTED)):
+            suggested[word] = meant
     return suggested
 
 
@@ -493,7 +494,7 @@ class Sentences:
         weights, words = self._weights(), self.find(self._query)
         counted = np.zeros(len(rows), np.float32)
         for word in words:
-            counted[(places[:, 0] >= word.start) & (places[:, 0] < word.stop)] = weights[word.word]
+            counted[(places[:, 0] >= word.start) & (places[:, 0] < word.stop)] = weights.get(word.word, 1.0)
         return rows[counted > 0], counted[counted > 0]
 
     def _best(self, passage: str, starts: Sequence[int]) -> int | None:
@@ -506,7 +507,7 @@ class Sentences:
         held = {(bisect(starts, word.start) - 1, word.word) for word in self.find(passage)}
         scores, weights = np.zeros(len(starts), np.float32), self._weights() if held else {}
         for sentence, word in sorted(held):
-            scores[sentence] += weights[word]
+            scores[sentence] += weights.get(word, 1.0)  # not weighed: one that a condition such as begin* found
         return scores
 
     def _by_meaning(self, passage: str, starts: Sequence[int]) -> FloatArray:

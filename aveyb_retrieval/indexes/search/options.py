@@ -236,7 +236,7 @@ def _is_whole(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and not np.isnan(value)
 
 
 def within(where: Filter | None, ids: Iterable[str] | None) -> Filter | None:

@@ -251,14 +251,14 @@ class Search(ABC):
 
     def _sentences(self, query: Query) -> Sentences:
         """Return what finds a query's words and sentences; the model is not loaded for a search of words."""
-        words = query.words
-        model = self._model if words and self._options.mode != "lexical" else None
-        return Sentences(
-            query.text,
-            query.finder(self._rules),
-            lambda: dict(zip(words, self._weights(query).tolist(), strict=True)),
-            model,
-        )
+        model = self._model if query.words and self._options.mode != "lexical" else None
+
+        def weigh() -> dict[str, float]:
+            sought = query.sought
+            known = self._weights(query) if len(sought) == len(query.words) else word_weights(self._view, sought)
+            return dict(zip(sought, known.tolist(), strict=True))
+
+        return Sentences(query.text, query.finder(self._rules), weigh, model)
 
     @abstractmethod
     def _best_passages(self, query: Query) -> dict[int, list[Best]]:
