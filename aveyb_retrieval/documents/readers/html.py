@@ -7,7 +7,6 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from aveyb_retrieval.documents.readers.archives import open_archive, parse_xml, read_member
 from aveyb_retrieval.documents.readers.base import (
     FileText,
     Unreadable,
@@ -16,6 +15,9 @@ from aveyb_retrieval.documents.readers.base import (
     clean,
     named,
     one_line,
+    open_archive,
+    parse_xml,
+    read_member,
     whole,
 )
 from aveyb_retrieval.documents.readers.characters import decode, marked, python_encoding, shifted

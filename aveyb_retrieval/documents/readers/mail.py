@@ -10,8 +10,15 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.readers.archives import is_archive, open_archive, read_member
-from aveyb_retrieval.documents.readers.base import FileText, Unreadable, clean, one_line
+from aveyb_retrieval.documents.readers.base import (
+    FileText,
+    Unreadable,
+    clean,
+    is_archive,
+    one_line,
+    open_archive,
+    read_member,
+)
 from aveyb_retrieval.documents.readers.characters import decode, python_encoding, without_mark
 from aveyb_retrieval.documents.readers.html import named_encoding, read_html
 
@@ -19,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from email.message import Message
 
-    from aveyb_retrieval.documents.readers.archives import InnerFiles
+    from aveyb_retrieval.documents.readers.base import InnerFiles
 
 _SHOWN = ("From", "To", "Cc", "Date")
 _FIELDS = {  # of metadata, by headers

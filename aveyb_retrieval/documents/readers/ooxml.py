@@ -10,8 +10,18 @@ import posixpath
 import re
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.readers.archives import open_archive, parse_xml, read_member
-from aveyb_retrieval.documents.readers.base import Unreadable, about, clean, named, one_line, some, whole
+from aveyb_retrieval.documents.readers.base import (
+    Unreadable,
+    about,
+    clean,
+    named,
+    one_line,
+    open_archive,
+    parse_xml,
+    read_member,
+    some,
+    whole,
+)
 from aveyb_retrieval.documents.readers.characters import shifted
 from aveyb_retrieval.errors import plural
 

@@ -6,7 +6,6 @@ import posixpath
 import re
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.readers.archives import open_archive, parse_xml, read_member
 from aveyb_retrieval.documents.readers.base import (
     FileText,
     Parts,
@@ -14,7 +13,10 @@ from aveyb_retrieval.documents.readers.base import (
     about,
     named,
     one_line,
+    open_archive,
     paragraphs,
+    parse_xml,
+    read_member,
     some,
     whole,
 )
