@@ -58,8 +58,7 @@ class FileText:
 class Parts:
     """A text of parts that are its pages: slides, sheets, cues, files. `longest` bounds its characters.
 
-    Raises:
-        Unreadable: it became longer, or has more parts than pages can be.
+    Raises Unreadable: it became longer, or has more parts than pages can be.
     """
 
     def __init__(self, unit: str, longest: int) -> None:
@@ -170,8 +169,7 @@ def is_archive(data: bytes) -> bool:
 def open_archive(data: bytes) -> zipfile.ZipFile:
     """Open a ZIP archive whose contents fit into memory. Nothing unpacks to more than the archive says of it.
 
-    Raises:
-        Unreadable: it is no archive, or too large unpacked.
+    Raises Unreadable: it is no archive, or too large unpacked.
     """
     if data.startswith(_OLD_OFFICE):
         raise Unreadable("encrypted, or in the format of Office 97; save it without a password in today's format")
@@ -188,11 +186,7 @@ def open_archive(data: bytes) -> zipfile.ZipFile:
 
 
 def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Unpack one file.
-
-    Raises:
-        Unreadable: it is missing, damaged or encrypted.
-    """
+    """Unpack one file. Raises Unreadable: it is missing, damaged or encrypted."""
     try:
         return archive.read(name)
     except KeyError:
@@ -202,11 +196,7 @@ def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
 
 
 def parse_xml(data: bytes, name: str) -> _Element:
-    """Parse XML: entities stay unresolved, nothing is loaded.
-
-    Raises:
-        Unreadable: it is not XML.
-    """
+    """Parse XML: entities stay unresolved, nothing is loaded. Raises Unreadable: it is not XML."""
     from lxml import etree
 
     parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False)
@@ -281,8 +271,7 @@ class InnerFiles:
 def read_zip(data: bytes, inner: InnerFiles) -> FileText:
     """Read the files of an archive, by name, as one document whose pages they are; hidden ones are left out.
 
-    Raises:
-        Unreadable: it is no archive, or too large unpacked.
+    Raises Unreadable: it is no archive, or too large unpacked.
     """
     archive = open_archive(data)
     for info in sorted(archive.infolist(), key=lambda info: info.filename):

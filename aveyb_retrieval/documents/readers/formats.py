@@ -126,11 +126,7 @@ def _with_short_title(found: FileText) -> FileText:
 
 
 def read_bytes(path: Path, *, follow_links: bool = True) -> bytes:
-    """Read a whole file.
-
-    Raises:
-        Unreadable: it is not a plain file, too large, or the system refuses.
-    """
+    """Read a whole file. Raises Unreadable: it is not a plain file, too large, or the system refuses."""
     try:
         with os.fdopen(open_file(path, os.O_RDONLY, follow_links=follow_links), "rb") as handle:
             about = os.fstat(handle.fileno())

@@ -75,11 +75,9 @@ _MOST_COLUMNS = 1000  # of a row, cells that are repeated included
 def read_html(data: bytes, encoding: str | None, *, declared: str | None = None) -> FileText:
     """Read an HTML or XHTML page, by its mark, in the encoding that it names, as UTF-8 or in the one that is given.
 
-    Of a page with a `main` element this is read, unless it is hidden, else the body. `declared` is what is known of
-    the encoding from outside, which goes before what the page says.
-
-    Raises:
-        Unreadable: a byte does not fit into the encoding.
+    Of a page with a `main` element this is read, unless it is hidden, else the body. `declared` is what is known of the
+    encoding from outside, which goes before what the page says. Raises Unreadable: a byte does not fit into the
+    encoding.
     """
     from selectolax.lexbor import LexborHTMLParser
 
@@ -473,8 +471,7 @@ _PAGES = ("application/xhtml+xml", "text/html", "application/x-dtbook+xml")
 def read_epub(data: bytes, longest: int) -> FileText:
     """Read a book: `longest` bounds the characters of its text.
 
-    Raises:
-        Unreadable: it is damaged, protected, or too long.
+    Raises Unreadable: it is damaged, protected, or too long.
     """
     archive = open_archive(data)
     container = parse_xml(read_member(archive, _CONTAINER), _CONTAINER)

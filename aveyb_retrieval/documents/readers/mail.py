@@ -57,10 +57,7 @@ _SAID = 0.9  # of a part's different words: then the plain text says as much as 
 def read_eml(data: bytes, encoding: str | None, inner: InnerFiles) -> FileText:
     """Read a mail as it was sent. What is attached is read by the reader of its kind.
 
-    `encoding` is that of text for which the mail names none.
-
-    Raises:
-        Unreadable: it is not a mail.
+    `encoding` is that of text for which the mail names none. Raises Unreadable: it is not a mail.
     """
     from email.errors import MessageError
     from email.parser import BytesParser
@@ -295,11 +292,7 @@ def _suffix_of_archive(data: bytes) -> str:
 
 
 def read_msg(data: bytes, inner: InnerFiles) -> FileText:
-    """Read a mail as Outlook keeps it.
-
-    Raises:
-        Unreadable: it is not one.
-    """
+    """Read a mail as Outlook keeps it. Raises Unreadable: it is not one."""
     from oxmsg import Message
 
     try:

@@ -43,8 +43,7 @@ _FRACTIONS = {f"{M}num": "", f"{M}den": "/", f"{M}sup": "^", f"{M}sub": "_"}
 class Package:
     """The parts of a file: what cannot be read of them is listed in `lost`.
 
-    Raises:
-        Unreadable: it is no archive, or encrypted.
+    Raises Unreadable: it is no archive, or encrypted.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -77,8 +76,7 @@ class Package:
     def main(self, kind: str, usual: str, tag: str) -> tuple[str, Any]:
         """Return the name and the root, which has this tag, of the part that a file is about.
 
-        Raises:
-            Unreadable: there is none.
+        Raises Unreadable: there is none.
         """
         for name in (*self.related("", "officeDocument"), usual):
             root = self.part(name)

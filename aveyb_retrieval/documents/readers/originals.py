@@ -45,10 +45,8 @@ class Box(NamedTuple):
 def read_original(name: str, origin: FileOrigin | None, most: int = LARGEST) -> bytes:
     """Read the file of a document, of at most so many bytes, as it was read: without following links.
 
-    An index may come from anybody and name any file of this machine: only one whose hash it has is given out.
-
-    Raises:
-        InputError: there is none, it is gone, has changed, or is larger.
+    An index may come from anybody and name any file of this machine: only one whose hash it has is given out. Raises
+    InputError: there is none, it is gone, has changed, or is larger.
     """
     if origin is None:
         raise InputError(f"{name}: was not read from a file")
@@ -70,8 +68,7 @@ def read_original(name: str, origin: FileOrigin | None, most: int = LARGEST) -> 
 def boxes_in_file(name: str, text: str, span: tuple[int, int], origin: FileOrigin | None) -> tuple[Box, ...]:
     """Find the characters `[start, stop)` of a document's text in the PDF that it was read from.
 
-    Raises:
-        InputError: it was not read from a PDF, or that is gone or has changed.
+    Raises InputError: it was not read from a PDF, or that is gone or has changed.
     """
     pages = _pages(name, origin)
     with _ONE, _opened(name, origin) as document:

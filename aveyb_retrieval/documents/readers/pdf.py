@@ -380,8 +380,7 @@ Sizes = dict[str, float]
 def read_pdf(data: bytes, longest: int) -> FileText:
     """Read a PDF file: `longest` bounds the characters of its text.
 
-    Raises:
-        Unreadable: it is encrypted, damaged, too long, or pictures of text only that OCR does not read.
+    Raises Unreadable: it is encrypted, damaged, too long, or pictures of text only that OCR does not read.
     """
     import pypdfium2
 

@@ -44,8 +44,7 @@ _MOST_MERGED, _MOST_COLUMNS = 100_000, 1 << 14
 def read_spreadsheet(data: bytes, longest: int) -> FileText:
     """Read a workbook: its sheets are pages, their names headings; hidden sheets, rows and columns are left out.
 
-    Raises:
-        Unreadable: it is damaged, encrypted, or too long.
+    Raises Unreadable: it is damaged, encrypted, or too long.
     """
     if not is_archive(data):
         return _read_old(data, longest)
