@@ -67,10 +67,7 @@ def read_table(open_blocks: OpenBlocks, source: str, reading: Reading, *, tabs: 
     """Read a CSV or TSV file twice: for the types of its columns, then for its documents.
 
     The separator is the one by which the header has a column of that name for the text: a tab in a TSV file, else a
-    comma, a semicolon, a tab or a bar.
-
-    Raises:
-        InputError: the header lacks a column, or the file is not a table.
+    comma, a semicolon, a tab or a bar. Raises InputError: the header lacks a column, or the file is not a table.
     """
     separator = "\t" if tabs else _separator(open_blocks, reading)
     types = _types(open_blocks, source, separator, reading)
@@ -225,8 +222,7 @@ def read_corpus(corpus: Source | Sequence[str | Path], reading: Reading | None =
 def source_names(corpus: Source | Sequence[str | Path]) -> list[str] | None:
     """Names of the files and other sources a corpus argument stands for, or None for an iterable of documents.
 
-    Raises:
-        InputError: it is neither.
+    Raises InputError: it is neither.
     """
     _check_iterable(corpus)
     if isinstance(corpus, (str, Path)):

@@ -57,10 +57,8 @@ _FIELD = re.compile(r"\{([^{}]*)\}")
 def path_pattern(shape: str) -> re.Pattern[str]:
     """Compile a pattern of paths below a folder, such as "{team}/{year}/*", whose names become fields.
 
-    A name takes a part of a path without "/", "*" likewise, "**" any part; a last "*" takes all that is below.
-
-    Raises:
-        ConfigError: it names no field, one twice, or one that each file has by itself.
+    A name takes a part of a path without "/", "*" likewise, "**" any part; a last "*" takes all that is below. Raises
+    ConfigError: it names no field, one twice, or one that each file has by itself.
     """
     names = _FIELD.findall(shape)
     wrong = next((name for name in names if not name.isidentifier() or name in _OWN or names.count(name) > 1), None)
@@ -101,11 +99,7 @@ class Labels:
 
     @classmethod
     def of_folder(cls, folder: Path, path_fields: str | None, *, follow_links: bool = False) -> Labels:
-        """Read what a folder says.
-
-        Raises:
-            InputError: its file of metadata cannot be read.
-        """
+        """Read what a folder says. Raises InputError: its file of metadata cannot be read."""
         pattern = None if path_fields is None else path_pattern(path_fields)
         for name in SIDE_FILES:
             path = folder / name
@@ -258,11 +252,9 @@ class Listing(NamedTuple):
 def list_folder(folder: Path, *, follow_links: bool = False, path_fields: str | None = None) -> Listing:
     """List the files below a folder that hold one document each, and what is left out.
 
-    Hidden files and folders are left out, and links, unless they are followed: a folder that somebody else has made
-    may hold a link to a file that is nobody's business. Depth is bounded only by the longest path of the system.
-
-    Raises:
-        InputError: the folder itself, or its file of metadata, cannot be read.
+    Hidden files and folders are left out, and links, unless they are followed: a folder that somebody else has made may
+    hold a link to a file that is nobody's business. Depth is bounded only by the longest path of the system. Raises
+    InputError: the folder itself, or its file of metadata, cannot be read.
     """
     labels = Labels.of_folder(folder, path_fields, follow_links=follow_links)
     files: list[SourceFile] = []
@@ -356,11 +348,7 @@ def summary(notices: list[Notice]) -> str:
 
 
 def read_folder(folder: Path, reading: Reading) -> Iterator[Item]:
-    """Read every file below a folder that holds one document.
-
-    Raises:
-        InputError: there is none.
-    """
+    """Read every file below a folder that holds one document. Raises InputError: there is none."""
     files, notices, unreadable = list_folder(folder, follow_links=reading.follow_links, path_fields=reading.path_fields)
     if not files:
         found = f": {summary(notices)}" if notices else ""

@@ -47,10 +47,8 @@ _LEAST = 1 << 16  # characters that are read at once
 def read_objects(path: str | Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the line number and the object of each line of a JSON Lines file that is not blank.
 
-    A name that ends in `.gz` or `.zst` is decompressed.
-
-    Raises:
-        InputError: the file is missing or damaged, not UTF-8, or a line is too long or not a JSON object.
+    A name that ends in `.gz` or `.zst` is decompressed. Raises InputError: the file is missing or damaged, not UTF-8,
+    or a line is too long or not a JSON object.
     """
     path = Path(path)
     try:
@@ -171,8 +169,7 @@ def read_json_lines(blocks: Iterable[bytes], source: str, reading: Reading, *, f
 def read_json(blocks: Iterable[bytes], source: str, reading: Reading) -> Iterator[Item]:
     """Read a JSON file: an array, or objects over several lines, or one object a line, by how it begins.
 
-    Raises:
-        InputError: an array or an object over several lines is not JSON; what follows the error cannot be read.
+    Raises InputError: an array or an object over several lines is not JSON; what follows the error cannot be read.
     """
     blocks = iter(blocks)
     blank = 0

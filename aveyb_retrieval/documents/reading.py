@@ -79,8 +79,7 @@ class Reading:
 def convert(value: str, kind: str) -> Any:
     """Convert a value of a column; a blank one is None, except in a column of strings.
 
-    Raises:
-        ValueError: it is not of this type.
+    Raises ValueError: it is not of this type.
     """
     if kind == "string":
         return value
@@ -123,10 +122,8 @@ def _fits(value: str, kind: str) -> bool:
 def transcode(blocks: Iterable[bytes], encoding: str | None, source: str) -> Iterator[bytes]:
     """Yield blocks of bytes as UTF-8, from an encoding or, where None, from UTF-16 or UTF-32 as their first bytes say.
 
-    UTF-8 is passed on as it is: its lines are decoded one by one, so that a bad one can be skipped.
-
-    Raises:
-        InputError: a byte does not fit into the encoding; the message names it.
+    UTF-8 is passed on as it is: its lines are decoded one by one, so that a bad one can be skipped. Raises InputError:
+    a byte does not fit into the encoding; the message names it.
     """
     blocks = iter(blocks)
     first = next(blocks, b"")

@@ -95,11 +95,7 @@ class Pages:
 
     @classmethod
     def from_json(cls, value: object) -> Pages:
-        """Make pages of parsed JSON.
-
-        Raises:
-            ValueError: it is not what `to_json` writes.
-        """
+        """Make pages of parsed JSON. Raises ValueError: it is not what `to_json` writes."""
         if not isinstance(value, dict) or set(value) - {"unit"} != {"starts", "labels"}:
             raise ValueError("pages without starts and labels")
         starts, labels = value["starts"], value["labels"]
@@ -164,11 +160,7 @@ class Edits:
 
     @classmethod
     def from_json(cls, text: str) -> Edits:
-        """Read what `to_json` wrote.
-
-        Raises:
-            ValueError, RecursionError: it is something else.
-        """
+        """Read what `to_json` wrote. Raises ValueError, RecursionError: it is something else."""
         match json.loads(text):
             case {"read": dict(read), "fields": dict(fields), "removed": list(removed)}:
                 if all(isinstance(name, str) for name in removed):
@@ -227,8 +219,7 @@ def metadata_json(metadata: Mapping[str, Any]) -> str:
 def check_metadata(metadata: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return metadata as the store keeps them: values as `to_plain` has them, tuples as lists.
 
-    Raises:
-        InputError: they hold something that JSON cannot hold.
+    Raises InputError: they hold something that JSON cannot hold.
     """
     try:
         plain: dict[str, Any] = _plain(metadata)
@@ -381,10 +372,8 @@ class BadRecord(ValueError):
 def make_record(row: Mapping[str, Any], location: SourceLocation, names: FieldNames) -> Record:
     """Turn one parsed object into a `Record`.
 
-    A field `metadata` that is itself an object (as in BEIR files) is merged with the other fields, which win.
-
-    Raises:
-        BadRecord: a field is missing, of the wrong type, or not valid Unicode.
+    A field `metadata` that is itself an object (as in BEIR files) is merged with the other fields, which win. Raises
+    BadRecord: a field is missing, of the wrong type, or not valid Unicode.
     """
     id_field = names.id or ("_id" if "_id" in row else "id")
     title, text = _string(row, names.title, optional=True), _string(row, names.text)
@@ -473,9 +462,7 @@ def to_plain(value: Any) -> Any:
     """Return what is stored of a value, and looked for in its place: what JSON can hold, as it is or nearly so.
 
     Dates and times become texts in the form of ISO 8601, decimals the nearest float64, numbers of numpy Python's.
-
-    Raises:
-        TypeError: there is nothing like it in JSON.
+    Raises TypeError: there is nothing like it in JSON.
     """
     if isinstance(value, np.datetime64) and isinstance(value.item(), int):
         value = value.astype("datetime64[us]")  # a finer one is a number to Python
@@ -518,11 +505,7 @@ def _encodable(field: str, value: str) -> None:
 
 
 def parse_json(text: str) -> Mapping[str, Any]:
-    """Parse one JSON object, strictly (no NaN, no infinity).
-
-    Raises:
-        BadRecord: it is not JSON, or not an object.
-    """
+    """Parse one JSON object, strictly (no NaN, no infinity). Raises BadRecord: it is not JSON, or not an object."""
     try:
         value = json.loads(text, parse_constant=refuse_constant, object_pairs_hook=unique_fields)
     except RecursionError:
@@ -537,11 +520,7 @@ def parse_json(text: str) -> Mapping[str, Any]:
 
 
 def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object of its fields.
-
-    Raises:
-        BadRecord: two have one name; Python's parser would keep the last one.
-    """
+    """Make an object of its fields. Raises BadRecord: two have one name; Python's parser would keep the last one."""
     found = dict(pairs)
     if len(found) < len(pairs):
         ((name, count),) = Counter(name for name, _ in pairs).most_common(1)

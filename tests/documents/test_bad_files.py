@@ -12,7 +12,7 @@ from aveyb_retrieval.documents.corpus import read_corpus
 from aveyb_retrieval.documents.readers import formats, process
 from aveyb_retrieval.documents.readers.base import Unreadable
 from aveyb_retrieval.documents.readers.formats import kind_of
-from aveyb_retrieval.documents.readers.pdf_page import why_none
+from aveyb_retrieval.documents.readers.pdf import why_none
 from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.documents.records import FieldNames, Record, Rejected
 from aveyb_retrieval.errors import OptionalDependencyError

@@ -10,7 +10,7 @@ from aveyb_retrieval.documents.readers.base import Unreadable
 from aveyb_retrieval.documents.readers.formats import kind_of
 from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.documents.records import Pages
-from aveyb_retrieval.encoder.text.outline import outline
+from aveyb_retrieval.encoder.text.passages import outline
 from tests.documents.conftest import label, reason
 from tests.indexes.files import make_docx, make_epub, make_pdf, make_zip
 

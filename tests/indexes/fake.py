@@ -13,7 +13,7 @@ import numpy as np
 
 from aveyb_retrieval.encoder.embedders.embedder import EncodedDocument
 from aveyb_retrieval.encoder.network.token_codec import TokenCodec, TokenCodes
-from aveyb_retrieval.encoder.text.outline import outline
+from aveyb_retrieval.encoder.text.passages import outline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

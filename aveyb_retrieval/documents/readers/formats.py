@@ -14,8 +14,15 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
 from aveyb_retrieval.documents.json_lines import decompress, split_suffix
-from aveyb_retrieval.documents.readers.archives import InnerFiles, read_zip
-from aveyb_retrieval.documents.readers.base import LONGEST_TITLE, MAX_FILE, FileText, Unreadable, too_long
+from aveyb_retrieval.documents.readers.base import (
+    LONGEST_TITLE,
+    MAX_FILE,
+    FileText,
+    InnerFiles,
+    Unreadable,
+    read_zip,
+    too_long,
+)
 from aveyb_retrieval.documents.readers.code import LANGUAGES, read_code
 from aveyb_retrieval.documents.readers.docx import read_docx
 from aveyb_retrieval.documents.readers.html import read_epub, read_html
@@ -119,11 +126,7 @@ def _with_short_title(found: FileText) -> FileText:
 
 
 def read_bytes(path: Path, *, follow_links: bool = True) -> bytes:
-    """Read a whole file.
-
-    Raises:
-        Unreadable: it is not a plain file, too large, or the system refuses.
-    """
+    """Read a whole file. Raises Unreadable: it is not a plain file, too large, or the system refuses."""
     try:
         with os.fdopen(open_file(path, os.O_RDONLY, follow_links=follow_links), "rb") as handle:
             about = os.fstat(handle.fileno())

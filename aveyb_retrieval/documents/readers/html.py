@@ -7,7 +7,6 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from aveyb_retrieval.documents.readers.archives import open_archive, parse_xml, read_member
 from aveyb_retrieval.documents.readers.base import (
     FileText,
     Unreadable,
@@ -16,6 +15,9 @@ from aveyb_retrieval.documents.readers.base import (
     clean,
     named,
     one_line,
+    open_archive,
+    parse_xml,
+    read_member,
     whole,
 )
 from aveyb_retrieval.documents.readers.characters import decode, marked, python_encoding, shifted
@@ -73,11 +75,9 @@ _MOST_COLUMNS = 1000  # of a row, cells that are repeated included
 def read_html(data: bytes, encoding: str | None, *, declared: str | None = None) -> FileText:
     """Read an HTML or XHTML page, by its mark, in the encoding that it names, as UTF-8 or in the one that is given.
 
-    Of a page with a `main` element this is read, unless it is hidden, else the body. `declared` is what is known of
-    the encoding from outside, which goes before what the page says.
-
-    Raises:
-        Unreadable: a byte does not fit into the encoding.
+    Of a page with a `main` element this is read, unless it is hidden, else the body. `declared` is what is known of the
+    encoding from outside, which goes before what the page says. Raises Unreadable: a byte does not fit into the
+    encoding.
     """
     from selectolax.lexbor import LexborHTMLParser
 
@@ -471,8 +471,7 @@ _PAGES = ("application/xhtml+xml", "text/html", "application/x-dtbook+xml")
 def read_epub(data: bytes, longest: int) -> FileText:
     """Read a book: `longest` bounds the characters of its text.
 
-    Raises:
-        Unreadable: it is damaged, protected, or too long.
+    Raises Unreadable: it is damaged, protected, or too long.
     """
     archive = open_archive(data)
     container = parse_xml(read_member(archive, _CONTAINER), _CONTAINER)

@@ -10,8 +10,15 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.readers.archives import is_archive, open_archive, read_member
-from aveyb_retrieval.documents.readers.base import FileText, Unreadable, clean, one_line
+from aveyb_retrieval.documents.readers.base import (
+    FileText,
+    Unreadable,
+    clean,
+    is_archive,
+    one_line,
+    open_archive,
+    read_member,
+)
 from aveyb_retrieval.documents.readers.characters import decode, python_encoding, without_mark
 from aveyb_retrieval.documents.readers.html import named_encoding, read_html
 
@@ -19,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from email.message import Message
 
-    from aveyb_retrieval.documents.readers.archives import InnerFiles
+    from aveyb_retrieval.documents.readers.base import InnerFiles
 
 _SHOWN = ("From", "To", "Cc", "Date")
 _FIELDS = {  # of metadata, by headers
@@ -50,10 +57,7 @@ _SAID = 0.9  # of a part's different words: then the plain text says as much as 
 def read_eml(data: bytes, encoding: str | None, inner: InnerFiles) -> FileText:
     """Read a mail as it was sent. What is attached is read by the reader of its kind.
 
-    `encoding` is that of text for which the mail names none.
-
-    Raises:
-        Unreadable: it is not a mail.
+    `encoding` is that of text for which the mail names none. Raises Unreadable: it is not a mail.
     """
     from email.errors import MessageError
     from email.parser import BytesParser
@@ -288,11 +292,7 @@ def _suffix_of_archive(data: bytes) -> str:
 
 
 def read_msg(data: bytes, inner: InnerFiles) -> FileText:
-    """Read a mail as Outlook keeps it.
-
-    Raises:
-        Unreadable: it is not one.
-    """
+    """Read a mail as Outlook keeps it. Raises Unreadable: it is not one."""
     from oxmsg import Message
 
     try:

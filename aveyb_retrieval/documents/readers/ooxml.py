@@ -10,8 +10,18 @@ import posixpath
 import re
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.readers.archives import open_archive, parse_xml, read_member
-from aveyb_retrieval.documents.readers.base import Unreadable, about, clean, named, one_line, some, whole
+from aveyb_retrieval.documents.readers.base import (
+    Unreadable,
+    about,
+    clean,
+    named,
+    one_line,
+    open_archive,
+    parse_xml,
+    read_member,
+    some,
+    whole,
+)
 from aveyb_retrieval.documents.readers.characters import shifted
 from aveyb_retrieval.errors import plural
 
@@ -33,8 +43,7 @@ _FRACTIONS = {f"{M}num": "", f"{M}den": "/", f"{M}sup": "^", f"{M}sub": "_"}
 class Package:
     """The parts of a file: what cannot be read of them is listed in `lost`.
 
-    Raises:
-        Unreadable: it is no archive, or encrypted.
+    Raises Unreadable: it is no archive, or encrypted.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -67,8 +76,7 @@ class Package:
     def main(self, kind: str, usual: str, tag: str) -> tuple[str, Any]:
         """Return the name and the root, which has this tag, of the part that a file is about.
 
-        Raises:
-            Unreadable: there is none.
+        Raises Unreadable: there is none.
         """
         for name in (*self.related("", "officeDocument"), usual):
             root = self.part(name)

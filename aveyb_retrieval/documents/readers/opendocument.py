@@ -6,7 +6,6 @@ import posixpath
 import re
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.readers.archives import open_archive, parse_xml, read_member
 from aveyb_retrieval.documents.readers.base import (
     FileText,
     Parts,
@@ -14,7 +13,10 @@ from aveyb_retrieval.documents.readers.base import (
     about,
     named,
     one_line,
+    open_archive,
     paragraphs,
+    parse_xml,
+    read_member,
     some,
     whole,
 )
@@ -60,8 +62,7 @@ def is_opendocument(data: bytes) -> bool:
 def read_odt(data: bytes) -> FileText:
     """Read a text document; notes, comments, page headers and footers stand behind the text.
 
-    Raises:
-        Unreadable: it is damaged or encrypted.
+    Raises Unreadable: it is damaged or encrypted.
     """
     archive, content, body = _opened(data, "text")
     styles = _part(archive, "styles.xml")
@@ -322,8 +323,7 @@ def _count(element: Any, attribute: str) -> int:
 def read_ods(data: bytes, longest: int) -> FileText:
     """Read a spreadsheet of LibreOffice: cells as they are shown, hidden sheets, rows and columns left out.
 
-    Raises:
-        Unreadable: it is damaged, encrypted, or too long.
+    Raises Unreadable: it is damaged, encrypted, or too long.
     """
     archive, content, body = _opened(data, "spreadsheet")
     reader = _Reader(archive, content)

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aveyb_retrieval.documents.readers.pdf_page import picture_words, upright
+from aveyb_retrieval.documents.readers.pdf import picture_words, upright
 from aveyb_retrieval.documents.records import FileOrigin, Pages
 from aveyb_retrieval.errors import IndexFormatError, InputError, extra_for
 from aveyb_retrieval.files import read_bounded
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import pypdfium2
 
-    from aveyb_retrieval.documents.readers.pdf_page import Rectangle
+    from aveyb_retrieval.documents.readers.pdf import Rectangle
 
 LARGEST = 1 << 30  # bytes of a PDF
 _ONE_LINE = 0.5  # of the lower one's height: rectangles that share so much stand on one line
@@ -45,10 +45,8 @@ class Box(NamedTuple):
 def read_original(name: str, origin: FileOrigin | None, most: int = LARGEST) -> bytes:
     """Read the file of a document, of at most so many bytes, as it was read: without following links.
 
-    An index may come from anybody and name any file of this machine: only one whose hash it has is given out.
-
-    Raises:
-        InputError: there is none, it is gone, has changed, or is larger.
+    An index may come from anybody and name any file of this machine: only one whose hash it has is given out. Raises
+    InputError: there is none, it is gone, has changed, or is larger.
     """
     if origin is None:
         raise InputError(f"{name}: was not read from a file")
@@ -70,8 +68,7 @@ def read_original(name: str, origin: FileOrigin | None, most: int = LARGEST) -> 
 def boxes_in_file(name: str, text: str, span: tuple[int, int], origin: FileOrigin | None) -> tuple[Box, ...]:
     """Find the characters `[start, stop)` of a document's text in the PDF that it was read from.
 
-    Raises:
-        InputError: it was not read from a PDF, or that is gone or has changed.
+    Raises InputError: it was not read from a PDF, or that is gone or has changed.
     """
     pages = _pages(name, origin)
     with _ONE, _opened(name, origin) as document:

@@ -1,14 +1,24 @@
-"""PDF by PDFium: the text page by page, page labels, and the headings: those that its bookmarks name, else by size."""
+"""PDF by PDFium: the text page by page (lines, divided words, raised marks, forms, notes, OCR), labels, headings.
+
+Headings are the lines that bookmarks name, else those in larger type.
+"""
 
 from __future__ import annotations
 
+import cmath
+import ctypes
+import html
 import logging
+import math
+import os
 import re
 import time
 from collections import Counter
 from contextlib import closing
 from datetime import datetime, timezone
-from itertools import pairwise
+from functools import cache
+from importlib.util import find_spec
+from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aveyb_retrieval.documents.readers.base import (
@@ -21,18 +31,8 @@ from aveyb_retrieval.documents.readers.base import (
     one_line,
     some,
 )
+from aveyb_retrieval.documents.readers.characters import LONGEST_WORD, last_word, lowered, raised
 from aveyb_retrieval.documents.readers.ooxml import embedded
-from aveyb_retrieval.documents.readers.pdf_page import (
-    ALL_SECONDS,
-    font_size,
-    join_words,
-    notes_and_fields,
-    page_text,
-    read_picture,
-    upright,
-    why_none,
-    words_with_hyphen,
-)
 from aveyb_retrieval.documents.records import MAX_PAGES, Pages, short_label
 from aveyb_retrieval.errors import plural
 
@@ -40,6 +40,322 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pypdfium2
+
+_DIVIDED = re.compile(r"[\x02\u00ad\ufffe](?:\r?\n)?[ \t]*")  # PDFium's sign at the end of a line
+_NUMBER_DIVIDED = re.compile(r"(?<=\d-)\r?\n(?=\d)")  # "2019-", "2020"
+_WIDE = re.compile(r"(?<!\w)[^\W\d_]\w*(?:-\w+)+")  # words with a hyphen that no line's end divides
+# What may be raised or lowered behind a letter, a digit, or a stop, maybe on a line of its own. Each begins with what
+# is rare in a text, so that most of it is passed over quickly.
+_MARK = re.compile(
+    r"[-+\u2212\u20130-9*†‡§](?:(?<=[0-9])[0-9]{0,3}(?:, ?[0-9]{1,3})*|(?<=[^0-9*†‡§])[0-9]{1,4}(?:, ?[0-9]{1,3})*|"
+    r"(?<=[*†‡§])[*†‡§]{0,2})(?![^\W\d_])"
+)
+_ENDING = re.compile(r"[0-9](?:\r?\n)?(st|nd|rd|th)(?![^\W\d_])")
+_LETTERS = re.compile(r",[a-z\d*†‡§](?:,[a-z\d*†‡§])*(?!\w)")  # behind a first one: "Smith", "a,b"
+_MARKED = re.compile(r"[\w.,;:)\]\u201d\u2019\"](?:\r?\n)?\Z")
+_NUMBER = re.compile(r"[0-9][0-9]+")
+_SMALL = 0.85  # of the size of the characters before: a mark is smaller
+_RAISED = 0.12  # of that size: by so much at least it stands above or below
+_SAME_LINE = 0.15  # of the size: two characters of one line differ by less
+_LEVEL = 0.5  # points between characters of one line
+_SAMPLED = 16  # characters of a page that say how its text runs
+_LONGEST_VALUE = 1 << 20  # characters of a value of a form
+
+_TEXT_FIELDS = (4, 5, 6)  # FPDF_FORMFIELD_COMBOBOX, LISTBOX, TEXTFIELD
+_BOXES = (2, 3)  # FPDF_FORMFIELD_CHECKBOX, RADIOBUTTON
+_WIDGET, _FILE, _POPUP, _LINK = 20, 17, 16, 2  # FPDF_ANNOT_...
+_TAG = re.compile(r"<[^<>]*>")
+Rectangle = tuple[float, float, float, float]
+"""Left, bottom, right and top, in points of a page."""
+_HIDDEN = 2 | 32  # FPDF_ANNOT_FLAG_HIDDEN, NOVIEW
+
+
+def upright(page: pypdfium2.PdfPage) -> pypdfium2.PdfTextPage:
+    """Return the text of a page that is turned, in memory, as most of its text runs.
+
+    PDFium finds the lines of a text that runs to the right, and few of others: those of a landscape table in a portrait
+    page, or of a page that was scanned upside down.
+    """
+    words = page.get_textpage()
+    count = words.count_chars()
+    step = max(1, count // _SAMPLED)
+    turns: Counter[int] = Counter(round(2 * _angle(words, place) / math.pi) % 4 for place in range(0, count, step))
+    turn = 90 * turns.most_common(1)[0][0] if turns else 0
+    if not turns or turn == page.get_rotation():
+        return words
+    words.close()
+    page.set_rotation(turn)
+    return page.get_textpage()
+
+
+def page_text(words: pypdfium2.PdfTextPage) -> str:
+    """Return the text of a page, its lines as they stand, with PDFium's signs of divided words.
+
+    PDFium has two ways to a text. One leaves out what is off the page. The other one does not, and its characters are
+    those that can be measured: it is taken where nothing is off the page.
+    """
+    inside = words.get_text_bounded()
+    whole = words.get_text_range()
+    if inside != whole and _letters(inside) != _letters(whole):
+        return inside
+    return _with_marks(words, whole)
+
+
+def _letters(text: str) -> str:
+    return "".join(text.split()).replace("\x02", "\ufffe")
+
+
+def _with_marks(words: pypdfium2.PdfTextPage, text: str) -> str:
+    """Return a text with its raised and lowered digits and signs apart from the words before them."""
+    if words.count_chars() != len(text):  # a character beyond the first plane: places differ from here on
+        return text
+    parts: list[str] = []
+    position = 0
+    for start, end, break_before in sorted(_candidates(words, text), key=lambda one: (one[0], -one[1])):
+        if start < position:
+            continue
+        place = start - break_before
+        shift = _shift(words, place - 1, start)
+        if not shift:
+            continue
+        parts.append(text[position:place])
+        parts.append((raised if shift > 0 else lowered)("".join(parts[-2:])[-40:], text[start:end]))
+        position = end
+        after = text[end : end + 2]
+        breaks = 2 if after == "\r\n" else 1 if after[:1] == "\n" else 0
+        if breaks and end + breaks < len(text) and _same_line(words, place - 1, end + breaks):
+            position = end + breaks  # the mark, not the line, has ended
+            parts.append("" if text[position].isspace() or not text[position].isalnum() else " ")
+    return "".join([*parts, text[position:]])
+
+
+def _candidates(words: pypdfium2.PdfTextPage, text: str) -> Iterator[tuple[int, int, int]]:
+    """Places where a mark may stand: its first and last character, and how many of a line's end are before it."""
+    marks = [found.span() for found in _MARK.finditer(text)] + [found.span(1) for found in _ENDING.finditer(text)]
+    marks += [(found.start() - 1, found.end()) for found in _LETTERS.finditer(text)]
+    level: set[int] = set()  # ends of numbers that stand on the line of what is before them
+    for start, end in marks:
+        if before := _MARKED.search(text, max(0, start - 3), start):
+            if _level(words, before.start(), end - 1):
+                level.add(end)
+            else:
+                yield start, end, start - before.start() - 1
+    for number in _NUMBER.finditer(text):  # a power behind its number: 106
+        first, end = number.span()
+        if end not in level and not _level(words, first, end - 1):
+            yield from ((start, end, 0) for start in range(first + 1, min(end, first + 9)))
+
+
+def _level(words: pypdfium2.PdfTextPage, first: int, second: int) -> bool:
+    """Whether two characters stand on one line across or along the page, which most do: measured with little work."""
+    origin = _calls().FPDFText_GetCharOrigin
+    origin(words.raw, first, *_TO_FIRST)
+    origin(words.raw, second, *_TO_SECOND)
+    return abs(_Y.value - _SECOND_Y.value) < _LEVEL or abs(_X.value - _SECOND_X.value) < _LEVEL
+
+
+def _shift(words: pypdfium2.PdfTextPage, before: int, mark: int) -> int:
+    """1 where a character is raised above the one before, -1 where it is lowered, else 0."""
+    if before < 0:
+        return 0
+    size = font_size(words, before)
+    _, height = _apart(words, before, mark)
+    if not 0 < _RAISED * size <= abs(height) <= 1.2 * size or font_size(words, mark) > _SMALL * size:
+        return 0
+    return 1 if height > 0 else -1
+
+
+def _same_line(words: pypdfium2.PdfTextPage, first: int, second: int) -> bool:
+    along, height = _apart(words, first, second)
+    size = font_size(words, first)
+    return abs(height) < _SAME_LINE * size and 0 < along < 4 * size
+
+
+def _apart(words: pypdfium2.PdfTextPage, first: int, second: int) -> tuple[float, float]:
+    """How far a character stands from another one along the line of this and above it, in points."""
+    _level(words, first, second)  # measures both
+    turn = cmath.exp(-1j * _angle(words, first)) * complex(_SECOND_X.value - _X.value, _SECOND_Y.value - _Y.value)
+    return turn.real, turn.imag
+
+
+# Filled anew by each call: one process reads one file at a time.
+_X, _Y, _SECOND_X, _SECOND_Y = (ctypes.c_double() for _ in range(4))
+_TO_FIRST = ctypes.byref(_X), ctypes.byref(_Y)
+_TO_SECOND = ctypes.byref(_SECOND_X), ctypes.byref(_SECOND_Y)
+
+
+@cache
+def _calls() -> Any:
+    """PDFium's functions: an import at each of hundreds of thousands of calls would cost more than they do."""
+    from pypdfium2 import raw
+
+    return raw
+
+
+def _matrix(words: pypdfium2.PdfTextPage, character: int) -> Any:
+    """How a character is turned and enlarged; None where that is not known."""
+    matrix = _calls().FS_MATRIX()
+    return matrix if _calls().FPDFText_GetMatrix(words, character, ctypes.byref(matrix)) else None
+
+
+def _angle(words: pypdfium2.PdfTextPage, character: int) -> float:
+    """The direction of a line's text against the x axis, in radians, counter-clockwise."""
+    matrix = _matrix(words, character)
+    return 0.0 if matrix is None else math.atan2(matrix.b, matrix.a)
+
+
+def font_size(words: pypdfium2.PdfTextPage, character: int) -> float:
+    """The size of a character, to half a point: that of its font, enlarged as the page says."""
+    size, matrix = float(_calls().FPDFText_GetFontSize(words, character)), _matrix(words, character)
+    scale = 1.0 if matrix is None else math.hypot(matrix.b, matrix.d)
+    return round(2 * size * (scale if math.isfinite(scale) and scale > 0 else 1.0)) / 2
+
+
+def join_words(text: str, known: set[str]) -> str:
+    """Join words that the end of a line divides.
+
+    The hyphen stays where a digit, a capital or a single letter stands beside it (COVID-19, AB-C77, X-ray), and in
+    words that are written so elsewhere; `known` holds the words of the document with a hyphen, in lower case.
+    """
+
+    def join(found: re.Match[str]) -> str:
+        before = last_word(text[max(0, found.start() - LONGEST_WORD) : found.start()])
+        behind = "".join(takewhile(str.isalnum, text[found.end() : found.end() + LONGEST_WORD]))
+        if not before or not behind:
+            return ""
+        kept = (
+            before[-1].isdigit() or behind[0].isdigit() or before[-1].isupper() or behind[0].isupper()
+            or len(before) == 1 or len(behind) == 1 or f"{before}-{behind}".lower() in known
+        )  # fmt: skip
+        return "-" if kept else ""
+
+    text = _DIVIDED.sub(join, text)
+    return _NUMBER_DIVIDED.sub("", text) if "-\r\n" in text or "-\n" in text else text
+
+
+def words_with_hyphen(text: str) -> set[str]:
+    """Return the words of a text that hold a hyphen within a line, in lower case."""
+    return {word.lower() for part in text.split() if "-" in part for word in _WIDE.findall(part)}
+
+
+def notes_and_fields(page: pypdfium2.PdfPage, form: Any | None, files: list[str]) -> Iterator[str]:
+    """What is typed and chosen in the form on a page, and the notes on it, a line each; `files` gets attached ones."""
+    raw = _calls()
+    for number in range(raw.FPDFPage_GetAnnotCount(page)):
+        annotation = raw.FPDFPage_GetAnnot(page, number)
+        if not annotation:
+            continue
+        try:
+            kind = raw.FPDFAnnot_GetSubtype(annotation)
+            if kind in (_POPUP, _LINK) or raw.FPDFAnnot_GetFlags(annotation) & _HIDDEN:
+                continue
+            if kind == _FILE and (attached := raw.FPDFAnnot_GetFileAttachment(annotation)):
+                files.append(one_line(_filled(raw.FPDFAttachment_GetName, attached)))
+            if kind != _WIDGET:
+                plain, rich = (_filled(raw.FPDFAnnot_GetStringValue, annotation, key) for key in (b"Contents", b"RC"))
+                yield clean(plain or html.unescape(_TAG.sub(" ", rich))).strip()
+            elif form is not None:
+                yield _field(form, annotation)
+        finally:
+            raw.FPDFPage_CloseAnnot(annotation)
+
+
+def _field(form: Any, annotation: Any) -> str:
+    """A field of a form with its name; "" where nothing is typed or chosen."""
+    raw = _calls()
+    kind, field, value = raw.FPDFAnnot_GetFormFieldType(form, annotation), (form, annotation), ""
+    if kind in _TEXT_FIELDS:
+        chosen = (
+            _filled(raw.FPDFAnnot_GetOptionLabel, *field, place)
+            for place in range(min(1000, raw.FPDFAnnot_GetOptionCount(*field)))
+            if raw.FPDFAnnot_IsOptionSelected(*field, place)
+        )
+        value = ", ".join(filter(None, chosen)) or _filled(raw.FPDFAnnot_GetFormFieldValue, *field)
+    elif kind in _BOXES and raw.FPDFAnnot_IsChecked(*field):
+        value = _filled(raw.FPDFAnnot_GetFormFieldExportValue, *field)
+        value = "yes" if value.lower() in ("", "on", "yes", "1", "true") else value
+    value = clean(value).strip()
+    named = _filled(raw.FPDFAnnot_GetFormFieldAlternateName, *field) or _filled(raw.FPDFAnnot_GetFormFieldName, *field)
+    return f"{one_line(named)}: {value}" if named.strip() and value else value
+
+
+def _filled(call: Any, *what: Any) -> str:
+    """What a function of PDFium writes into a buffer of so many bytes, as UTF-16."""
+    size = call(*what, None, 0)
+    if not 2 < size <= 2 * _LONGEST_VALUE:
+        return ""
+    buffer = ctypes.create_string_buffer(size)
+    call(*what, ctypes.cast(buffer, ctypes.POINTER(_calls().FPDF_WCHAR)), size)
+    return buffer.raw[: size - 2].decode("utf-16-le", "replace")
+
+
+ALL_SECONDS, PAGE_SECONDS = 600, 120  # for the pages of a file, and for one
+_PER_POINT = 300 / 72  # pixels: 300 dots per inch, as Tesseract is trained with
+_MOST_PIXELS = 25e6  # of a page: a larger one is rendered coarser
+
+
+@cache
+def languages() -> str | None:
+    """The languages that Tesseract has data of, "deu+eng"; "" without any of them, None without pytesseract."""
+    if find_spec("pytesseract") is None:
+        return None
+    import pytesseract
+
+    os.environ.setdefault("OMP_THREAD_LIMIT", "1")  # its threads wait for each other by turning
+    try:
+        return "+".join(sorted({*pytesseract.get_languages()} - {"osd"}))
+    except (OSError, RuntimeError):
+        return ""
+
+
+def why_none() -> str:
+    """Say what would give the words of pictures, where there are none."""
+    advice = {
+        None: "make it searchable by OCR",
+        "": "OCR needs tesseract and its data (Debian: tesseract-ocr)",
+    }
+    return advice.get(languages(), "OCR found no words")
+
+
+def read_picture(page: pypdfium2.PdfPage) -> str:
+    """Return the words of a page by OCR; "" where none are found, it takes too long, or OCR is not installed."""
+    if not languages():
+        return ""
+    import pytesseract
+
+    try:
+        picture = _rendered(page).to_pil()
+        return str(pytesseract.image_to_string(picture, lang=languages(), timeout=PAGE_SECONDS))
+    except (OSError, RuntimeError):  # of Tesseract, or its time
+        return ""
+
+
+def picture_words(page: pypdfium2.PdfPage) -> list[tuple[str, Rectangle]]:
+    """Return the words of a page by OCR with their places on it; none where `read_picture` finds none."""
+    if not languages():
+        return []
+    import pytesseract
+
+    bitmap = _rendered(page)
+    place, found = bitmap.get_posconv(page), list[tuple[str, Rectangle]]()
+    try:
+        table = pytesseract.image_to_data(
+            bitmap.to_pil(), lang=languages(), timeout=PAGE_SECONDS, output_type=pytesseract.Output.DICT
+        )
+    except (OSError, RuntimeError):
+        return []
+    columns = (table[name] for name in ("text", "left", "top", "width", "height"))
+    for word, left, top, width, height in zip(*columns, strict=True):
+        if word.strip():
+            (x, y), (z, w) = place.to_page(left, top), place.to_page(left + width, top + height)
+            found.append((word, (min(x, z), min(y, w), max(x, z), max(y, w))))
+    return found
+
+
+def _rendered(page: pypdfium2.PdfPage) -> pypdfium2.PdfBitmap:
+    scale = min(_PER_POINT, math.sqrt(_MOST_PIXELS / max(1.0, page.get_width() * page.get_height())))
+    return page.render(scale=scale, grayscale=True)
+
 
 _DATE = re.compile(
     r"(?:D:)?(\d{4})(\d\d)?(\d\d)?(\d\d)?(\d\d)?(\d\d)?(?:(?P<sign>[-+])(?P<hours>\d\d)'?(?P<minutes>\d\d)?)?"
@@ -64,8 +380,7 @@ Sizes = dict[str, float]
 def read_pdf(data: bytes, longest: int) -> FileText:
     """Read a PDF file: `longest` bounds the characters of its text.
 
-    Raises:
-        Unreadable: it is encrypted, damaged, too long, or pictures of text only that OCR does not read.
+    Raises Unreadable: it is encrypted, damaged, too long, or pictures of text only that OCR does not read.
     """
     import pypdfium2
 

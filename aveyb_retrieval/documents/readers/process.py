@@ -84,8 +84,7 @@ class FileReader:
     def read_rows(self, path: Path, names: FieldNames) -> Iterator[Record | Rejected]:
         """Read the documents of a Parquet file. The seconds of a file are here those of some rows.
 
-        Raises:
-            Unreadable: it cannot be read; the message is the reason.
+        Raises Unreadable: it cannot be read; the message is the reason.
         """
         self._ask(path, kind=None, names=[names.id, names.title, names.text], longest=self._longest)
         source = path_text(path)

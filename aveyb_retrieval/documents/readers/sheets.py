@@ -16,8 +16,7 @@ from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.readers.archives import is_archive
-from aveyb_retrieval.documents.readers.base import FileText, Parts, Unreadable, clean, one_line, some, whole
+from aveyb_retrieval.documents.readers.base import FileText, Parts, Unreadable, clean, is_archive, one_line, some, whole
 from aveyb_retrieval.documents.readers.characters import shifted
 from aveyb_retrieval.documents.readers.ooxml import (
     GRAPHICS,
@@ -45,8 +44,7 @@ _MOST_MERGED, _MOST_COLUMNS = 100_000, 1 << 14
 def read_spreadsheet(data: bytes, longest: int) -> FileText:
     """Read a workbook: its sheets are pages, their names headings; hidden sheets, rows and columns are left out.
 
-    Raises:
-        Unreadable: it is damaged, encrypted, or too long.
+    Raises Unreadable: it is damaged, encrypted, or too long.
     """
     if not is_archive(data):
         return _read_old(data, longest)

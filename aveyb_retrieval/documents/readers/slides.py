@@ -29,8 +29,7 @@ _NOTES_AROUND = ("sldNum", "hdr", "ftr", "dt", "sldImg")  # placeholders of a pa
 def read_pptx(data: bytes, longest: int) -> FileText:
     """Read a presentation: its titles are headings, its slides pages; hidden slides are left out and told.
 
-    Raises:
-        Unreadable: it is damaged, encrypted, or too long.
+    Raises Unreadable: it is damaged, encrypted, or too long.
     """
     package = Package(data)
     name, root = package.main("a presentation", "ppt/presentation.xml", f"{P}presentation")

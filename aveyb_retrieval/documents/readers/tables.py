@@ -93,8 +93,7 @@ class Merged:
 def read_table(data: bytes, encoding: str | None, longest: int) -> FileText:
     """Read a file of one table as a sheet: CSV or TSV, and where they are small JSON lines and Parquet.
 
-    Raises:
-        Unreadable: it is none, too large, or holds documents.
+    Raises Unreadable: it is none, too large, or holds documents.
     """
     if data.startswith(b"PAR1"):
         return FileText("", _read_parquet(data, longest))
@@ -210,8 +209,7 @@ Row = dict[str, Any]
 def read_rows(path: Path, names: FieldNames, longest: int) -> Iterator[list[Row]]:
     """Read the rows of a Parquet file. Memory holds one batch of them, and of a repeated text one copy.
 
-    Raises:
-        Unreadable: it is not one.
+    Raises Unreadable: it is not one.
     """
     import pyarrow
     import pyarrow.parquet

@@ -225,8 +225,7 @@ class AveyBTokenizer(Vocabulary):
     def p50k_base(cls) -> AveyBTokenizer:
         """Return the papers' vocabulary: p50k_base, special tokens after it, padded to 50,304 rows.
 
-        Raises:
-            ModelError: the vocabulary is neither in tiktoken's cache nor reachable.
+        Raises ModelError: the vocabulary is neither in tiktoken's cache nor reachable.
         """
         try:
             encoding = tiktoken.get_encoding("p50k_base")
@@ -278,8 +277,7 @@ class AveyBTokenizer(Vocabulary):
     def load(cls, folder: str | Path) -> AveyBTokenizer:
         """Read `vocab.tiktoken` and `aveyb_tokenizer.json` from a model folder.
 
-        Raises:
-            ModelError: a file is missing, damaged, or from another format version.
+        Raises ModelError: a file is missing, damaged, or from another format version.
         """
         folder = Path(folder)
         settings_path, vocab_path = folder / SETTINGS_FILE, folder / VOCAB_FILE
@@ -400,8 +398,7 @@ class AveyBTokenizer(Vocabulary):
     def decode_bytes(self, ids: Iterable[int] | np.ndarray) -> bytes:
         """Return the exact bytes of `ids` `[T]`; special tokens give their names.
 
-        Raises:
-            InputError: an id has no token (negative, padding row, or beyond the vocabulary).
+        Raises InputError: an id has no token (negative, padding row, or beyond the vocabulary).
         """
         values = np.asarray(ids if isinstance(ids, np.ndarray) else list(ids)).tolist()
         try:
@@ -506,8 +503,7 @@ def write_limit(folder: Path, limit: int) -> None:
 def as_texts(texts: Iterable[str], what: str) -> list[str]:
     """Return texts as a list; one text is one, not its letters. `what` they are, for messages.
 
-    Raises:
-        InputError: they cannot be listed, or one of them is not a text.
+    Raises InputError: they cannot be listed, or one of them is not a text.
     """
     if isinstance(texts, str):
         return [texts]
@@ -522,11 +518,7 @@ def as_texts(texts: Iterable[str], what: str) -> list[str]:
 
 
 def as_pairs(documents: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield (prefix, text) pairs as they come.
-
-    Raises:
-        InputError: one is not a pair of texts.
-    """
+    """Yield (prefix, text) pairs as they come. Raises InputError: one is not a pair of texts."""
     try:
         pairs = iter(documents if not isinstance(documents, str) else [documents])
     except TypeError:
@@ -538,11 +530,7 @@ def as_pairs(documents: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 
 
 def utf8(text: str) -> bytes:
-    """Return a text's UTF-8 form.
-
-    Raises:
-        InputError: it is not a string, or holds a lone surrogate.
-    """
+    """Return a text's UTF-8 form. Raises InputError: it is not a string, or holds a lone surrogate."""
     if not isinstance(text, str):
         raise InputError(f"a text must be a str, this one is {type(text).__name__}")
     try:

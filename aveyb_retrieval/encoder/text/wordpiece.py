@@ -40,8 +40,7 @@ class WordPieceTokenizer(Vocabulary):
     def __init__(self, description: str, name: str) -> None:
         """Read the text of a `tokenizer.json`.
 
-        Raises:
-            ModelError: it describes no WordPiece vocabulary, or one without a special token.
+        Raises ModelError: it describes no WordPiece vocabulary, or one without a special token.
         """
         from tokenizers import Tokenizer
 
@@ -66,8 +65,7 @@ class WordPieceTokenizer(Vocabulary):
     def load(cls, folder: str | Path) -> WordPieceTokenizer:
         """Read `tokenizer.json` in a model folder.
 
-        Raises:
-            ModelError: the file is missing, damaged, or describes another kind of vocabulary.
+        Raises ModelError: the file is missing, damaged, or describes another kind of vocabulary.
         """
         path = Path(folder) / TOKENIZER_FILE
         if not path.is_file():
@@ -84,8 +82,7 @@ class WordPieceTokenizer(Vocabulary):
     def encode(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Return token ids int32 `[T]` and the characters they come from, int64 `[T, 2]`, `[start, end)` in `text`.
 
-        Raises:
-            InputError: `text` is not a string or holds a lone surrogate.
+        Raises InputError: `text` is not a string or holds a lone surrogate.
         """
         utf8(text)
         found = self._tokenizer.encode(text, add_special_tokens=False)
@@ -106,11 +103,7 @@ Tokenizer = AveyBTokenizer | WordPieceTokenizer
 
 
 def read_vocabulary(folder: str | Path) -> Tokenizer:
-    """Read the vocabulary of a model folder, of either kind.
-
-    Raises:
-        ModelError: there is none, or it is damaged.
-    """
+    """Read the vocabulary of a model folder, of either kind. Raises ModelError: there is none, or it is damaged."""
     return WordPieceTokenizer.load(folder) if holds_wordpiece(Path(folder)) else AveyBTokenizer.load(folder)
 
 
@@ -160,9 +153,5 @@ def is_wordpiece(description: object) -> bool:
 
 
 def holds_wordpiece(folder: Path) -> bool:
-    """Whether a model folder has a WordPiece vocabulary.
-
-    Raises:
-        ModelError: its `tokenizer.json` is damaged.
-    """
+    """Whether a model folder has a WordPiece vocabulary. Raises ModelError: its `tokenizer.json` is damaged."""
     return not (folder / VOCAB_FILE).is_file() and is_wordpiece(read_object(folder / TOKENIZER_FILE))

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import regex
 
-from aveyb_retrieval.encoder.text.outline import outline
+from aveyb_retrieval.encoder.text.passages import outline
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.store.vocabulary import edits, swaps, within
 from aveyb_retrieval.indexes.store.words import UNSPACED

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import regex
 
-from aveyb_retrieval.encoder.text.outline import outline
+from aveyb_retrieval.encoder.text.passages import outline
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.search.options import within
 from aveyb_retrieval.indexes.search.several import SeveralView
