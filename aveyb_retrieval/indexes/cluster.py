@@ -95,11 +95,12 @@ def build_on_ray(
     if not connected:
         _connect(ray, address)
     try:
+        again: list[type[Exception]] = [IndexLockedError]  # of a process that Ray gave up, and that still runs
         task = ray.remote(
             num_cpus=cpus,
             num_gpus=gpus,
             max_retries=ATTEMPTS,
-            retry_exceptions=[IndexLockedError],  # of a process that Ray gave up, and that still runs
+            retry_exceptions=again,
             runtime_env={"env_vars": _threads(cpus)},
         )(build_shard)
         waiting = {task.remote(read, str(place), (number, of), shared) for number in range(1, of + 1)}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 from urllib.parse import quote, urlencode
 
 from aveyb_retrieval import AveyBError, ConfigError, Document, Hit, Index, InputError, __version__
-from aveyb_retrieval.encoder.text.outline import outline
+from aveyb_retrieval.encoder.text.passages import outline
 from aveyb_retrieval.errors import extra_for, no_option, plural, shortened, without_flags
 from aveyb_retrieval.indexes.search.reading import CHARACTERS, excerpt, sections
 from aveyb_retrieval.integrations.adapting import passage
