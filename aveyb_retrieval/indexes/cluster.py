@@ -95,7 +95,7 @@ def build_on_ray(
     if not connected:
         _connect(ray, address)
     try:
-        again: list[type[Exception]] = [IndexLockedError]  # of a process that Ray gave up, and that still runs
+        again: Any = [IndexLockedError]  # of a process that Ray gave up, and that still runs
         task = ray.remote(
             num_cpus=cpus,
             num_gpus=gpus,
