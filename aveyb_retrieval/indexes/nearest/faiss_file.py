@@ -187,21 +187,6 @@ def innermost(index: faiss.Index) -> Any:
     return inner
 
 
-def stored_ids(index: Any) -> IntArray:
-    """All ids that an index holds, in no particular order."""
-    faiss = import_faiss()
-    if isinstance(index, faiss.IndexIDMap):
-        return faiss.vector_to_array(index.id_map)
-    lists = faiss.extract_index_ivf(index).invlists
-    return np.concatenate([np.empty(0, np.int64), *(list_ids(lists, cell) for cell in range(lists.nlist))])
-
-
-def list_ids(lists: Any, cell: int) -> IntArray:
-    """The ids in one inverted list."""
-    size = lists.list_size(cell)
-    return import_faiss().rev_swig_ptr(lists.get_ids(cell), size).copy() if size else np.empty(0, np.int64)
-
-
 def _keeps_ids(index: faiss.Index) -> bool:
     faiss = import_faiss()
     if isinstance(index, (faiss.IndexIVF, faiss.IndexIDMap)):
@@ -212,9 +197,6 @@ def _keeps_ids(index: faiss.Index) -> bool:
 def reason(error: BaseException) -> str:
     """The last part of a FAISS message; what comes before is the C++ function it came from."""
     return str(error).strip().rsplit("Error: ", 1)[-1].splitlines()[0] if str(error).strip() else type(error).__name__
-
-
-_limit_lock = threading.Lock()
 
 
 def write(index: faiss.Index, path: Path) -> files.FileInfo:
@@ -242,77 +224,21 @@ def write(index: faiss.Index, path: Path) -> files.FileInfo:
 def read(path: Path, *, mapped: bool) -> faiss.Index:
     """Open an index file; `mapped` leaves the vectors on disk, shared between processes, and allows no change.
 
+    FAISS trusts what it reads: the file's hash was checked before.
+
     Raises:
-        IndexFormatError: FAISS cannot read it, or its graph is damaged.
+        IndexFormatError: FAISS cannot read it.
     """
     faiss = import_faiss()
     try:
-        with _no_larger_than(path.stat().st_size):
-            # releases of FAISS that do not have this flag map inverted lists only
-            flag = getattr(faiss, "IO_FLAG_MMAP_IFC", faiss.IO_FLAG_MMAP)
-            # tables that PQ needs for distances alone, not for inner products, may be larger than the file
-            index = faiss.read_index(str(path), (flag if mapped else 0) | faiss.IO_FLAG_SKIP_PRECOMPUTE_TABLE)
+        # releases of FAISS that do not have this flag map inverted lists only
+        flag = getattr(faiss, "IO_FLAG_MMAP_IFC", faiss.IO_FLAG_MMAP)
+        # tables that PQ needs for distances alone, not for inner products, may be larger than the file
+        return faiss.read_index(str(path), (flag if mapped else 0) | faiss.IO_FLAG_SKIP_PRECOMPUTE_TABLE)
     except (RuntimeError, MemoryError) as error:
         raise IndexFormatError(
             f"{path}: FAISS cannot read it ({reason(error)}); `aveyb-index verify --repair` rebuilds it"
         ) from error
-    if not all(map(_graph_is_sound, _graphs(innermost(index)))):
-        raise IndexFormatError(f"{path}: its graph points outside of itself; `aveyb-index verify --repair` rebuilds it")
-    return index
-
-
-@contextmanager
-def _no_larger_than(size: int) -> Iterator[None]:
-    """Have FAISS refuse arrays larger than the file that they are in: a damaged length must not take all memory.
-
-    The limit is one for the whole process, and not in every release of FAISS.
-    """
-    faiss = import_faiss()
-    if not hasattr(faiss, "set_deserialization_vector_byte_limit"):
-        yield
-        return
-    with _limit_lock:
-        before = faiss.get_deserialization_vector_byte_limit()
-        faiss.set_deserialization_vector_byte_limit(size)
-        try:
-            yield
-        finally:
-            faiss.set_deserialization_vector_byte_limit(before)
-
-
-def _graphs(index: Any) -> list[Any]:
-    """An index, and the one that chooses its inverted lists: either can be a graph."""
-    faiss = import_faiss()
-    return [index, faiss.downcast_index(index.quantizer)] if isinstance(index, faiss.IndexIVF) else [index]
-
-
-def _graph_is_sound(index: faiss.Index) -> bool:
-    """Whether every link of an HNSW graph stays inside it. FAISS follows links unchecked: a wrong one is a crash."""
-    faiss = import_faiss()
-    if not isinstance(index, faiss.IndexHNSW) or index.ntotal == 0:
-        return True
-    graph, count = index.hnsw, index.ntotal
-    neighbors = _view(graph.neighbors)
-    offsets, levels = _view(graph.offsets), _view(graph.levels)
-    per_level = _view(graph.cum_nneighbor_per_level)
-    return bool(
-        len(levels) == count
-        and len(offsets) == count + 1
-        and levels.min() >= 1
-        and levels.max() < len(per_level)
-        and offsets[0] == 0
-        and np.array_equal(np.diff(offsets.astype(np.int64)), per_level[levels])
-        and offsets[-1] == len(neighbors)
-        and neighbors.min() >= -1
-        and neighbors.max() < count
-        and 0 <= graph.entry_point < count
-        and graph.max_level == levels[graph.entry_point] - 1
-    )
-
-
-def _view(vector: Any) -> np.ndarray:
-    """The contents of a C++ vector, not copied."""
-    return import_faiss().rev_swig_ptr(vector.data(), vector.size()) if vector.size() else np.empty(0, np.int64)
 
 
 DEFAULT_PARAMS = {"nprobe": 32, "efSearch": 96, "rescore": 500}  # 400 find .97 of the ten nearest among 10^6

@@ -558,7 +558,7 @@ def _file_problem(m: Manifest) -> str | None:
 def check_files(
     manifest: Manifest, root: Path, *, full: bool = False, known: Mapping[str, FileInfo] | None = None
 ) -> None:
-    """Check that every listed file is there with its size, and its hash too if `full` or they are small together.
+    """Check that every listed file is there with its size; hashes as `file_problems` does, or all if `full`.
 
     `known` are files that were checked before and cannot have changed since.
 
@@ -566,26 +566,25 @@ def check_files(
         IndexFormatError: the first difference found.
     """
     new = {name: info for name, info in manifest.files.items() if known is None or known.get(name) != info}
-    full = full or quick(new)
-    for problem in file_problems(new, root, full=full).values():
+    for problem in file_problems(new, root, full=full or None).values():
         raise IndexFormatError(f"{problem}; restore it from a copy, or run `aveyb-index verify --repair {root}`")
 
 
-def quick(listed: Mapping[str, FileInfo]) -> bool:
-    """Whether files are so small together that hashing them takes no time that anybody notices."""
-    return sum(info.bytes for info in listed.values()) <= _QUICK_BYTES
+def file_problems(listed: Mapping[str, FileInfo], root: Path, *, full: bool | None = None) -> dict[str, str]:
+    """All differences between files and what a manifest says of them: by the file's name, a sentence.
 
-
-def file_problems(listed: Mapping[str, FileInfo], root: Path, *, full: bool) -> dict[str, str]:
-    """All differences between files and what a manifest says of them: by the file's name, a sentence."""
-    problems = {}
+    `full`: whether hashes are compared, too. By default they are of FAISS's files, because FAISS trusts what it reads,
+    and of all files where these are small together.
+    """
+    small, problems = sum(info.bytes for info in listed.values()) <= _QUICK_BYTES, {}
     for name, info in listed.items():
         path = root / name
+        hashed = (small or name.startswith(f"{FAISS}/")) if full is None else full
         if any(part.is_symlink() for part in (path, *path.parents[: name.count("/")])) or not path.is_file():
             problems[name] = f"{path}: missing, or not a plain file"
         elif (size := path.stat().st_size) != info.bytes:
             problems[name] = f"{path}: {size} bytes, the manifest says {info.bytes}"
-        elif full and (problem := _content_problem(path, info)):
+        elif hashed and (problem := _content_problem(path, info)):
             problems[name] = f"{path}: {problem}"
     return problems
 

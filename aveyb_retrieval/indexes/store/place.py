@@ -42,7 +42,6 @@ from aveyb_retrieval.indexes.store.manifest import (
     locked,
     number_of,
     parse_pointer,
-    quick,
     version_name,
     writer_lock,
 )
@@ -216,7 +215,7 @@ class StoredDirectory(IndexDirectory):
             manifest = self.read(name)
             wanted = manifest.files if self.address(manifest) is None else dict(_kept_here(manifest))
             new = {name: info for name, info in wanted.items() if self._checked.get(name) != info}
-            missing = file_problems(new, self.root, full=quick(new))
+            missing = file_problems(new, self.root)
             if missing:
                 self.cache.make_room(sum(wanted[name].bytes for name in missing), self.root)
                 bring(self.store, {name: wanted[name] for name in missing}, self.root, self.base / WRITING)
