@@ -435,11 +435,10 @@ CUTTING = together(
 )  # fmt: skip
 MAKING = together(
     granularity("Vectors to make and to search."),
-    click.option("--index", default="auto", help="auto (by size), none (exact), or a FAISS factory string."),
     click.option(
-        "--recall",
-        type=click.FloatRange(0, 1, min_open=True),
-        help="Tune the search until it finds this share of the exact results.",
+        "--index",
+        default="auto",
+        help="auto (by size), none (exact), or a FAISS type: HNSW32, IVF256,Flat;nprobe=64.",
     ),
     storage_dtype("Type of the vectors on disk."),
     click.option(

@@ -81,7 +81,6 @@ class State:
     build: str
     encoding: Encoding
     index: str
-    recall: float | None
     first_doc: int = 1
     next_doc: int = 1
     counts: Counts = field(default_factory=Counts)
@@ -109,7 +108,6 @@ class State:
             package=package_version(),
             encoding=self.encoding,
             index=self.index,
-            recall=self.recall,
             next_doc=self.next_doc,
             counts=self.counts,
             changes=self.changes,
@@ -240,7 +238,7 @@ class Transaction:
                 f"{self.place}: an interrupted change of the version {journal.base} is waiting, which is not the "
                 "visible one any more; throw its work away with --restart (restart=True)"
             )
-        journal.job, journal.index, journal.recall = ours, self.state.index, self.state.recall
+        journal.job, journal.index = ours, self.state.index
 
     def _discard_beyond(self, versions: dict[str, int]) -> None:
         """Remove the versions of datasets that an unfinished change left: a damaged newest one stops every opening."""
@@ -350,7 +348,7 @@ class Transaction:
 
     def allow_other_index(self) -> None:
         """Let the next run name another index type: everything is encoded, and FAISS refused this one."""
-        self.state.job = {**self.state.job, "replaceable": ["index", "recall"]}
+        self.state.job = {**self.state.job, "replaceable": ["index"]}
         self.save()
 
     def wrote(self, name: str, info: FileInfo) -> None:
@@ -443,7 +441,7 @@ def open_transaction(
         if base is not None:
             state = State(
                 job=job, base=base.name, number=base.number + 1, build=base.build, encoding=base.encoding,
-                index=base.index, recall=base.recall, first_doc=base.next_doc, next_doc=base.next_doc,
+                index=base.index, first_doc=base.next_doc, next_doc=base.next_doc,
                 counts=base.counts, tiers=base.tiers, left_out=base.left_out,
             )  # fmt: skip
         assert state is not None  # one of the two

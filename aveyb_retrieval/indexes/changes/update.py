@@ -34,7 +34,7 @@ from aveyb_retrieval.indexes.model import (
     word_rules,
     writing_of,
 )
-from aveyb_retrieval.indexes.nearest.faiss_file import AUTO, NONE, create
+from aveyb_retrieval.indexes.nearest.faiss_file import AUTO, NONE, chosen, create
 from aveyb_retrieval.indexes.store import filters
 from aveyb_retrieval.indexes.store.filters import OWN, warn_of_filter
 from aveyb_retrieval.indexes.store.place import open_directory, read_manifest
@@ -89,12 +89,12 @@ def build_index(
     index, progress = options.get("index", AUTO), options.get("progress", silent)
     source, encoding, documents = _open_source(corpus, out, options)
     if index not in (AUTO, NONE):
-        create(index, encoding.dim)  # a factory string that FAISS does not know fails now, not after the encoding
+        create(chosen(index, 0)[0], encoding.dim)  # what FAISS does not know fails now
     on_error = options.get("on_error", "auto")
     job = describe_job("build", corpus, encoding, on_error=on_error, reading=reading, vectors=source.describe())
     if (old := options.get("from_index")) is not None:
         job["from"] = StoredShards(old).describe()
-    job |= {"index": index, "recall": options.get("recall")}
+    job["index"] = index
     share = check_share(options["share"]) if "share" in options else None
     if share is not None:
         job["share"] = list(share)
@@ -114,7 +114,7 @@ def build_index(
         )
         return FinishOptions(notices=notices)
 
-    state = State(job, None, 1, secrets.token_hex(4), encoding.beside(out), index, options.get("recall"))
+    state = State(job, None, 1, secrets.token_hex(4), encoding.beside(out), index)
     return run_change(out, job, work, state=state, **writing_of(options))
 
 

@@ -353,8 +353,7 @@ class Tier:
         first, stop: It covers the documents whose numbers are in `[first, stop)`.
         count: Vectors in it.
         dead: How many of them are of documents that were removed since; they are left out of every search.
-        params: Settings of a search (`nprobe`, `efSearch`, `rescore`) that tuning found; empty: the defaults.
-        recall, curve: What was measured for them against exact search: rows of {parameter, recall, milliseconds}.
+        params: Settings of a search (`nprobe`, `efSearch`, `rescore`) that are not the defaults.
     """
 
     kind: Literal["document", "passage"]
@@ -365,8 +364,6 @@ class Tier:
     count: int
     dead: int = 0
     params: dict[str, int] = field(default_factory=dict)
-    recall: float | None = None
-    curve: list[dict[str, float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -413,7 +410,6 @@ class Manifest:
         build: Identifies the index: given by chance when it is built, kept by all its changes.
         encoding: How its vectors and words were made.
         index: The FAISS factory string that was asked for, "auto", or "none".
-        recall: What its search settings are tuned for; None: not tuned.
         next_doc: The number that the next document gets.
         tables: The version of each Lance dataset.
         tiers: The FAISS files; vectors of later documents are searched exactly beside them.
@@ -429,7 +425,6 @@ class Manifest:
     package: str
     encoding: Encoding
     index: str
-    recall: float | None
     next_doc: int
     counts: Counts
     changes: Changes

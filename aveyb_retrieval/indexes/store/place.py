@@ -546,7 +546,6 @@ def describe(root: str | Path) -> dict[str, Any]:
         "package": manifest.package,
         **dataclasses.asdict(manifest.encoding),
         "index": manifest.index,
-        "recall": manifest.recall,
         **dataclasses.asdict(manifest.counts),
         "rejected": manifest.changes.rejected,
         "indexes": {
