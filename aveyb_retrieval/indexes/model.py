@@ -107,11 +107,7 @@ def _keeping_tokens(model: EmbedderLike, codec: TokenCodec | None) -> EmbedderLi
 
 
 def as_encoded(model: EmbedderLike, encoding: Encoding) -> EmbedderLike:
-    """Return the same model, making of documents what an index has of them.
-
-    Raises:
-        ConfigError: the model has no such choice.
-    """
+    """Return the same model, making of documents what an index has of them."""
     if getattr(model, "max_tokens", encoding.max_tokens) != encoding.max_tokens:
         limited: Any = copy.copy(model)
         limited.max_tokens, model = encoding.max_tokens, limited
@@ -324,11 +320,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 
 
 def check_options(options: Given, known: type, function: str) -> Given:
-    """Check the names of options, and the values of those that have only some; return those that are given, not None.
-
-    Raises:
-        ConfigError: an option is unknown, or has a value that it cannot have.
-    """
+    """Check the names of options, and the values of those that have only some; return those that are given, not None."""
     names = sorted(known.__annotations__)
     given = {name: value for name, value in options.items() if value is not None or name not in names}
     for name, value in given.items():
@@ -390,12 +382,7 @@ def _source_of(model: Model) -> str | None:
 
 
 def load_as_asked(options: Mapping[str, Any], *, batch_tokens: int | None = None) -> tuple[EmbedderLike, Encoding]:
-    """Load the model that the options of encoding ask for, and say what it makes.
-
-    Raises:
-        ModelError: there is no usable model.
-        ConfigError: the model has no such option, or it is out of range.
-    """
+    """Load the model that the options of encoding ask for, and say what it makes."""
     model = options.get("model")
     embedder = load_model(
         model,

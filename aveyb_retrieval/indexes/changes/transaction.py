@@ -158,11 +158,7 @@ class Transaction:
     # --- start -------------------------------------------------------------------------------------------------------
 
     def start(self, *, restart: bool, visible: Manifest | None) -> None:
-        """Continue the journal of the same job, or begin.
-
-        Raises:
-            ConfigError: the journal is of another job; the message says what differs.
-        """
+        """Continue the journal of the same job, or begin."""
         for folder in (*FOLDERS, VERSIONS):
             files.check_plain(self.root / folder)
         if self.base is None and visible is not None:
@@ -423,12 +419,6 @@ def open_transaction(
         restart: Throw away the work of an interrupted change.
         wait: Seconds to wait for another writer to end.
         before: The datasets at any version, if they are open: what they know of fragments need not be read again.
-
-    Raises:
-        IndexLockedError: another process is writing.
-        IndexFormatError: there is no index to change.
-        ConfigError: another change is unfinished.
-        AveyBError: the disk is full or fails; nothing visible has changed and the same call continues.
     """
     place = open_directory(root)
     existed = place.root.exists()

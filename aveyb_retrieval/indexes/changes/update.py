@@ -214,10 +214,6 @@ def ingest_corpus(
     """Read a corpus into a transaction: every document (of a share) with its vectors, committed batch by batch.
 
     Returns what is to be reported of the corpus.
-
-    Raises:
-        InputError: an item is not a document (with `on_error="stop"`), there is none (without `allow_empty`), or
-            `source` does not match it.
     """
     total = None if progress is silent else count_items(corpus)
     ingestion = Ingestion(
@@ -531,11 +527,7 @@ class Selection:
         }
 
     def numbers(self, transaction: Transaction) -> list[int]:
-        """Return the numbers of the documents in a change, ascending.
-
-        Raises:
-            InputError: an id is not in the index, which was not said to be all right.
-        """
+        """Return the numbers of the documents in a change, ascending."""
         tables, docs = transaction.tables, set[int]()
         known = tables.find(self._ids)
         missing = next((i for i in self._ids if i not in known), None)
@@ -553,12 +545,7 @@ class Selection:
 def _check_changes(
     changes: Mapping[str, Any], remove: Sequence[str], *, clear: bool
 ) -> tuple[dict[str, Any], frozenset[str]]:
-    """Return fields that are set, as they are stored, and those that are removed.
-
-    Raises:
-        ConfigError: there is nothing to change, or a field is both set and removed, or is a document's own.
-        InputError: a value is not what JSON can hold.
-    """
+    """Return fields that are set, as they are stored, and those that are removed."""
     if isinstance(remove, str):
         raise ConfigError(f"update_metadata: remove={remove!r} is one string; give a list of fields, as [{remove!r}]")
     if not changes and not remove and not clear:
@@ -573,11 +560,7 @@ def _check_changes(
 
 
 def open_model(encoding: Encoding, root: str | Path, options: Mapping[str, Any]) -> ModelSource:
-    """Open the model of an index as the source of a change: the one given, or the one that made the index.
-
-    Raises:
-        ConfigError: the index was made from ready-made vectors.
-    """
+    """Open the model of an index as the source of a change: the one given, or the one that made the index."""
     model: Model = options.get("model")
     loading: dict[str, Any] = {"device": options.get("device", "cpu"), "precision": options.get("precision", "auto")}
     if model is not None:

@@ -188,11 +188,7 @@ def verify_index(root: str | Path, *, repair: bool = False, deep: bool = False, 
 
 
 def verify_apart(root: str | Path, *, repair: bool = False, deep: bool = False) -> Verdict:
-    """Check an index in another process: Lance and FAISS trust what they read, and a file made to harm can end it.
-
-    Raises:
-        AveyBError: there is nothing to verify, or the repair failed.
-    """
+    """Check an index in another process: Lance and FAISS trust what they read, and a file made to harm can end it."""
     command = [sys.executable, "-m", __name__, str(root), str(int(repair)), str(int(deep))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "RUST_BACKTRACE": "0"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)  # noqa: S603  # this module

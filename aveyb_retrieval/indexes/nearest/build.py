@@ -87,9 +87,6 @@ def make_tier(
         count_estimate: About how many they are: decides the type that "auto" takes, and what is drawn for training.
         index: "auto" or a FAISS factory string, with settings (`chosen`).
         progress: Told how many vectors are in.
-
-    Raises:
-        ConfigError: FAISS does not know the factory string, or there are too few vectors to train it.
     """
     factory, params = faiss_file.chosen(index, count_estimate)
     made = faiss_file.create(factory, vectors.dim)

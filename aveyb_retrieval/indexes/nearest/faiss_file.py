@@ -45,12 +45,7 @@ _HNSW = re.compile(r"HNSW(\d+)")
 
 
 def import_faiss() -> Any:
-    """The `faiss` module.
-
-    Raises:
-        OptionalDependencyError: it is not installed.
-        BackendError: two wheels of it are, which write the same files.
-    """
+    """The `faiss` module."""
     if "faiss" not in sys.modules:
         _check_wheels()
     with extra_for("building and searching an index", "cpu"):
@@ -84,9 +79,6 @@ def chosen(index: str, count: int) -> tuple[str, dict[str, int]]:
     """The FAISS factory string for `count` vectors, and settings of its searches: "IVF256,Flat;nprobe=64".
 
     "auto" looks at a quarter of its lists, which keeps recall@10 at .98.
-
-    Raises:
-        ConfigError: a setting is unknown, or no number of at least 1.
     """
     if index == AUTO:
         cells = 1 if count <= ONE_LIST else 2 ** round(math.log2(math.sqrt(count)))
@@ -113,11 +105,7 @@ def training_size(index: faiss.Index, count: int) -> int:
 
 
 def create(factory: str, dim: int) -> faiss.Index:
-    """Make an empty index from a FAISS factory string, one that keeps our ids.
-
-    Raises:
-        ConfigError: FAISS does not know the string, or it does not fit the dimension.
-    """
+    """Make an empty index from a FAISS factory string, one that keeps our ids."""
     faiss = import_faiss()
     if any(int(links) < 2 for links in _HNSW.findall(factory)):  # filling it ends the process
         raise ConfigError(f"FAISS cannot make an index {factory!r}: HNSW needs at least 2 links for each vector")
@@ -132,11 +120,7 @@ def create(factory: str, dim: int) -> faiss.Index:
 
 
 def train(index: faiss.Index, sample: FloatArray, factory: str) -> None:
-    """Train an index on a sample of the vectors, `[n, d]`.
-
-    Raises:
-        ConfigError: there are too few vectors for this index.
-    """
+    """Train an index on a sample of the vectors, `[n, d]`."""
     try:
         index.train(sample)
     except RuntimeError as error:
@@ -162,11 +146,7 @@ def reserve(index: faiss.Index, count: int) -> None:
 
 
 def fill(index: faiss.Index, ids: IntArray, vectors: FloatArray) -> None:
-    """Add vectors `[n, d]` under our ids `[n]`.
-
-    Raises:
-        ConfigError: FAISS cannot: some types need more of them.
-    """
+    """Add vectors `[n, d]` under our ids `[n]`."""
     try:
         index.add_with_ids(vectors, ids)
     except RuntimeError as error:
@@ -234,9 +214,6 @@ def read(path: Path, *, mapped: bool) -> faiss.Index:
     """Open an index file; `mapped` leaves the vectors on disk, shared between processes, and allows no change.
 
     FAISS trusts what it reads: the file's hash was checked before.
-
-    Raises:
-        IndexFormatError: FAISS cannot read it.
     """
     faiss = import_faiss()
     try:
@@ -328,11 +305,7 @@ class FaissSearcher:
 
     @classmethod
     def open(cls, root: Path, tier: Tier, *, mapped: bool = True) -> FaissSearcher:
-        """Open a file of the index at `root`; what FAISS can map is mapped, not read.
-
-        Raises:
-            IndexFormatError: it is damaged, or of another index.
-        """
+        """Open a file of the index at `root`; what FAISS can map is mapped, not read."""
         path = root / tier.file
         index = read(path, mapped=mapped)
         if index.ntotal != tier.count:
@@ -424,11 +397,7 @@ def card_takes(tiers: Sequence[Tier]) -> bool:
 
 
 def copied_to_cards(file: FaissSearcher, path: Path, device: str) -> FaissSearcher:
-    """Copy an open file to "cuda:1", or to "cuda": the first GPU or, where that is too small, shards on all.
-
-    Raises:
-        BackendError: the GPUs have too little memory, or FAISS cannot copy it.
-    """
+    """Copy an open file to "cuda:1", or to "cuda": the first GPU or, where that is too small, shards on all."""
     faiss, cards = import_faiss(), _cards(device, path.stat().st_size, file.tier)
     options = faiss.GpuMultipleClonerOptions()
     options.shard, options.useFloat16 = True, True

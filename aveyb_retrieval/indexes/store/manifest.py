@@ -74,11 +74,7 @@ class IndexDirectory:
     holds_checked = False
 
     def __init__(self, root: str | Path) -> None:
-        """Name the files of the index at `root`.
-
-        Raises:
-            ConfigError: `root` is not a path.
-        """
+        """Name the files of the index at `root`."""
         self.root = _path(root)
         self.place: str | Path = self.root
         self.pointer = self.root / "current"
@@ -86,11 +82,7 @@ class IndexDirectory:
         self.journal = self.root / "journal.json"
 
     def current(self) -> str | None:
-        """Name of the visible version, or None where there is no index.
-
-        Raises:
-            IndexFormatError: the pointer does not hold the name of a version, or that of an older format's.
-        """
+        """Name of the visible version, or None where there is no index."""
         try:
             data = files.read_bounded(self.pointer, 64)
         except (FileNotFoundError, NotADirectoryError):
@@ -100,11 +92,7 @@ class IndexDirectory:
         return parse_pointer(data, self.pointer, self.root)
 
     def visible(self) -> str:
-        """Name of the visible version.
-
-        Raises:
-            IndexFormatError: there is no index, or the pointer does not hold the name of a version.
-        """
+        """Name of the visible version."""
         name = self.current()
         if name is None:
             raise self.missing()
@@ -163,11 +151,7 @@ class IndexDirectory:
 
 
 def parse_pointer(data: bytes, where: str | Path, root: str | Path) -> str:
-    """Return the name of the version that the pointer of the index at `root` holds.
-
-    Raises:
-        IndexFormatError: it does not hold one, or that of an older format's.
-    """
+    """Return the name of the version that the pointer of the index at `root` holds."""
     name = data.decode("ascii", "replace").strip()
     if _OLD.fullmatch(name):
         raise IndexFormatError(f"{root}: an index of format 1 or 2, which is not read any more; build it again")
@@ -219,13 +203,7 @@ _SHARED = portalocker.LockFlags.SHARED | portalocker.LockFlags.NON_BLOCKING
 
 @contextlib.contextmanager
 def writer_lock(path: Path, wait: float = 0) -> Iterator[None]:
-    """Hold the writer lock of an index while the block runs; another writer may take `wait` seconds to end.
-
-    Raises:
-        IndexLockedError: another process holds it; the message names it.
-        IndexFormatError: what has the lock's name is not a plain file of this index alone.
-        AveyBError: the file system has no locks.
-    """
+    """Hold the writer lock of an index while the block runs; another writer may take `wait` seconds to end."""
     with locked(path, wait) as handle:
         if path.stat().st_size:  # a writer that ends in order leaves an empty file
             logger.warning("%s: the previous writer did not end in order (%s); its lock is stale", path, _holder(path))
@@ -247,11 +225,7 @@ def writer_lock(path: Path, wait: float = 0) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(path: Path, wait: float) -> Iterator[BinaryIO]:
-    """Open and lock the file that has this name once the lock is held: a build that failed may just have removed it.
-
-    Raises:
-        IndexLockedError: another process holds it, also after `wait` seconds.
-    """
+    """Open and lock the file that has this name once the lock is held: a build that failed may just have removed it."""
     until = time.monotonic() + wait
     while True:
         files.make_folder(path.parent)
@@ -296,12 +270,7 @@ def _holder(path: Path) -> str:
 
 
 def hold_version(manifest: Path) -> BinaryIO:
-    """Mark a version as being read: returns a file to keep open as long as it is.
-
-    Raises:
-        FileNotFoundError: the version is gone, or a writer looks at it this very moment, before it deletes it.
-        AveyBError: the file system has no locks.
-    """
+    """Mark a version as being read: returns a file to keep open as long as it is."""
     handle = files.open_regular(manifest)
     try:
         portalocker.lock(handle, _SHARED)
@@ -469,11 +438,7 @@ class Manifest:
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
-        """Read and check a manifest (not the files it lists: see `check_files`).
-
-        Raises:
-            IndexFormatError: missing, damaged, of another format, or naming things outside its folder.
-        """
+        """Read and check a manifest (not the files it lists: see `check_files`)."""
         try:
             data = files.read_bounded(path, _MAX_BYTES + 1)
         except FileNotFoundError:
@@ -556,9 +521,6 @@ def check_files(
     """Check that every listed file is there with its size; hashes as `file_problems` does, or all if `full`.
 
     `known` are files that were checked before and cannot have changed since.
-
-    Raises:
-        IndexFormatError: the first difference found.
     """
     new = {name: info for name, info in manifest.files.items() if known is None or known.get(name) != info}
     for problem in file_problems(new, root, full=full or None).values():
