@@ -54,7 +54,6 @@ _HOME = {
     "plan_sync": "indexes.changes.sync",
     "publish_index": "engines.publish",
     "sync_index": "indexes.changes.sync",
-    "tune_index": "indexes.changes.change",
     "unpublish_documents": "engines.publish",
     "update_metadata": "indexes.changes.update",
     "upsert_documents": "indexes.changes.update",

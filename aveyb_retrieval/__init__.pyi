@@ -25,7 +25,6 @@ from aveyb_retrieval.errors import ModelError as ModelError
 from aveyb_retrieval.errors import OptionalDependencyError as OptionalDependencyError
 from aveyb_retrieval.indexes.changes.change import Report as Report
 from aveyb_retrieval.indexes.changes.change import compact_index as compact_index
-from aveyb_retrieval.indexes.changes.change import tune_index as tune_index
 from aveyb_retrieval.indexes.changes.sync import SyncPlan as SyncPlan
 from aveyb_retrieval.indexes.changes.sync import plan_sync as plan_sync
 from aveyb_retrieval.indexes.changes.sync import sync_index as sync_index

@@ -42,9 +42,6 @@ def open_file(path: Path, flags: int, *, follow_links: bool = False) -> int:
 
     Without `follow_links` a link is not opened, not even where it has taken a file's place since that was listed; on
     Windows the place is looked at just before.
-
-    Raises:
-        OSError: as `os.open`; ELOOP for a link.
     """
     if not follow_links and not _NOFOLLOW and path.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
@@ -55,10 +52,6 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow_links: bool = F
     """Open a file, unbuffered: a regular file and nothing else, of an index never what a symbolic link points to.
 
     A FIFO or a device would be waited for, or read without end, and a link leads out of the index.
-
-    Raises:
-        FileNotFoundError: it is not there.
-        IndexFormatError: it is not a regular file.
     """
     try:
         fd = open_file(path, flags, follow_links=follow_links)
@@ -79,22 +72,13 @@ def _not_regular(path: Path) -> IndexFormatError:
 
 
 def read_bounded(path: Path, limit: int) -> bytes:
-    """Read a small regular file; at most `limit` bytes of it.
-
-    Raises:
-        FileNotFoundError: it is not there.
-        IndexFormatError: it is not a regular file.
-    """
+    """Read a small regular file; at most `limit` bytes of it."""
     with open_regular(path) as handle:
         return handle.read(limit)
 
 
 def check_plain(folder: Path) -> None:
-    """Check that a folder holds plain files and folders only, so that nothing written below it lands elsewhere.
-
-    Raises:
-        IndexFormatError: it is, or holds, a symbolic link, a device or a pipe.
-    """
+    """Check that a folder holds plain files and folders only, so that nothing written below it lands elsewhere."""
     if not os.path.lexists(folder):
         return
     if folder.is_symlink() or not folder.is_dir():
@@ -200,11 +184,7 @@ class HashingWriter:
         return FileInfo(self._bytes, self._hash.hexdigest())
 
     def finish(self) -> None:
-        """Flush to the device what has not been flushed yet.
-
-        Raises:
-            OSError: this or an earlier flush failed (the kernel reports the loss of data only once).
-        """
+        """Flush to the device what has not been flushed yet."""
         self._check_flushed()
         fsync(self._handle)
 

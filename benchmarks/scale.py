@@ -114,7 +114,7 @@ def bytes_table(tokens: int) -> str:
             f"4d + {links:.0f} = {found['bytes']:,.0f}, measured",
             f"{found['recall']:.3f} at {found['count']:,.0f} vectors, measured",
         ],
-        ["FAISS `IVF,Flat`, on disk", f"4d + 8 = {4 * dim + 8:,}", f"{UNMEASURED}; `--recall` tunes it"],
+        ["FAISS `IVF,Flat`, on disk", f"4d + 8 = {4 * dim + 8:,}", f"{UNMEASURED}; more with a larger `nprobe`"],
         [
             "FAISS `OPQ,IVF,PQ`, in memory",
             f"d / 4 + 8 = {dim // 4 + 8}",

@@ -53,7 +53,6 @@ PUBLIC = [
     "plan_sync",
     "publish_index",
     "sync_index",
-    "tune_index",
     "unpublish_documents",
     "update_metadata",
     "upsert_documents",

@@ -383,9 +383,7 @@ CUTTING = together(
 )  # fmt: skip
 MAKING = together(
     granularity("Vectors to make and to search.  [default: both]"),
-    click.option("--index", default="auto", help="auto (by size), none (exact), or a FAISS factory string."),
-    click.option("--recall", type=click.FloatRange(0, 1, min_open=True),
-                 help="Tune the search until it finds this share of the exact results."),
+    click.option("--index", default="auto", help="auto (by size), none (exact), or a FAISS type: HNSW32, IVF256,Flat;nprobe=64."),
     click.option("--storage-dtype", type=click.Choice(["float32", "float16"]),
                  help="Type of the vectors on disk.  [default: float32]"),
     click.option("--language", help="Language of the words: its stemmer and stop words, or none.  [default: english]"),

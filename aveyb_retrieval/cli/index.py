@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _OUT: Any = {"required": True, "type": common.INDEX, "help": "Directory of the index, or its address in a store."}
 _NAMED = 20  # lines or files that a summary names
 WIDTH = 300  # characters that are shown of a passage, or of a document without passages
-RESUMABLE = ("build", "copy", "add", "upsert", "delete", "sync", "compact", "tune", "publish", "encode")
+RESUMABLE = ("build", "copy", "add", "upsert", "delete", "sync", "compact", "publish", "encode")
 
 
 @click.group(cls=common.Commands, resumable=RESUMABLE, context_settings=common.CONTEXT)
@@ -501,7 +501,7 @@ def search(
               help="With --compare: ask the questions in FILE, one a line.  [default: names of documents]")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def info(directory: str | Path, other: str | Path | None, questions: Path | None, as_json: bool) -> None:
-    """Describe the index in DIRECTORY: model, counts, files and measured recall."""
+    """Describe the index in DIRECTORY: model, counts and files."""
     from aveyb_retrieval.indexes.store.place import describe
 
     if other is not None:
@@ -567,28 +567,8 @@ def compact(directory: str | Path, quiet: bool, **arguments: Any) -> None:
 
 @main.command()
 @click.argument("directory", type=common.INDEX)
-@click.option("--recall", type=float, default=0.95, help="Share of the exact results to find.")
-@common.RESTART
-@common.WAIT
-def tune(directory: str | Path, recall: float, **arguments: Any) -> None:
-    """Tune the search settings of DIRECTORY to reach a recall, measured against exact search."""
-    from aveyb_retrieval.indexes.changes.change import tune_index
-
-    for kind, files in tune_index(directory, recall, **arguments).indexes.items():
-        if not files:
-            click.echo(f"{kind}: searched exactly")
-        for found in files:
-            for point in found.curve:
-                click.echo(f"{kind}: " + "  ".join(f"{name} {value:g}" for name, value in point.items()))
-            if found.recall is not None and found.recall < recall:
-                what = f"{kind}: recall {found.recall:.3f} is the best that this index reaches, not {recall}"
-                click.echo(what, err=True)
-
-
-@main.command()
-@click.argument("directory", type=common.INDEX)
 @click.option("--repair", is_flag=True, help="Rebuild what can be rebuilt from the stored vectors.")
-@click.option("--deep", is_flag=True, help="Also compare texts, passages, words, vectors and FAISS codes.")
+@click.option("--deep", is_flag=True, help="Also compare texts, passages and words, and search for stored vectors.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def verify(context: click.Context, directory: str | Path, repair: bool, deep: bool, as_json: bool) -> None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 LOCAL = "local"
 ATTEMPTS = 3  # of a task whose process or node died
 _OBJECTS = 128 << 20  # bytes of Ray's object store: tasks return paths, never vectors
-_LAST = ("index", "recall", "overwrite", "restart", "allow_empty", "progress")  # options of the index, not of shards
+_LAST = ("index", "overwrite", "restart", "allow_empty", "progress")  # options of the index, not of shards
 
 
 def build_on_ray(

@@ -171,9 +171,6 @@ class Encoding:
         """Check that documents encoded as `other` (at `there`) can be put among those encoded like this (at `here`).
 
         How numbers are stored may differ. Passages are compared where this has any, and may be more than this keeps.
-
-        Raises:
-            ConfigError: something differs; the message names it with both values.
         """
         if not set(self.kinds) <= set(other.kinds):
             raise ConfigError(

@@ -107,11 +107,7 @@ def _keeping_tokens(model: EmbedderLike, codec: TokenCodec | None) -> EmbedderLi
 
 
 def as_encoded(model: EmbedderLike, encoding: Encoding) -> EmbedderLike:
-    """Return the same model, making of documents what an index has of them.
-
-    Raises:
-        ConfigError: the model has no such choice.
-    """
+    """Return the same model, making of documents what an index has of them."""
     if getattr(model, "max_tokens", encoding.max_tokens) != encoding.max_tokens:
         limited: Any = copy.copy(model)
         limited.max_tokens, model = encoding.max_tokens, limited
@@ -270,8 +266,7 @@ class BuildOptions(ReadOptions, EncodeOptions, WriteOptions, total=False):
             nothing is parsed again, and words are found as there unless asked otherwise. `corpus` is None then.
         share: Take only this share of the corpus, as (1, 4) for the first of four: a shard, for `vectors`.
         index: "auto" (by size; default), "none" (every search is exact), or a FAISS factory string such as "HNSW32" or
-            "IVF4096,Flat".
-        recall: Tune the search settings until this share of exact results is found, and keep the measured curve.
+            "IVF4096,Flat;nprobe=64", with settings of its searches (`nprobe`, `efSearch`, `rescore`).
         token_vectors: Also keep a vector of every token, as "int8" (128 bytes) or "1bit" (16), so that
             `rerank="maxsim"` encodes nothing again; None does not.
         allow_empty: Make the index also where the corpus holds no documents (`[]`), to add some later.
@@ -283,7 +278,6 @@ class BuildOptions(ReadOptions, EncodeOptions, WriteOptions, total=False):
     from_index: str | Path | None
     share: tuple[int, int]
     index: str
-    recall: float | None
     token_vectors: str | None
     allow_empty: bool
     overwrite: bool
@@ -326,11 +320,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 
 
 def check_options(options: Given, known: type, function: str) -> Given:
-    """Check the names of options, and the values of those that have only some; return those that are given, not None.
-
-    Raises:
-        ConfigError: an option is unknown, or has a value that it cannot have.
-    """
+    """Check the names of options, and the values of those that have only some; return those that are given, not None."""
     names = sorted(known.__annotations__)
     given = {name: value for name, value in options.items() if value is not None or name not in names}
     for name, value in given.items():
@@ -338,7 +328,6 @@ def check_options(options: Given, known: type, function: str) -> Given:
             raise ConfigError(no_option(function, name, names))
         if name in _CHOICES and value not in _CHOICES[name]:
             raise ConfigError(f"{name}={value!r}: must be one of {', '.join(map(str, _CHOICES[name]))}")
-    check_recall(given.get("recall"))
     check_wait(given.get("wait", 0))
     return cast("Given", given)
 
@@ -347,12 +336,6 @@ def check_wait(seconds: float) -> None:
     """Raise ConfigError where a time to wait is none."""
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds >= 0:
         raise ConfigError(f"wait={seconds!r}: must be a number of seconds, 0 or more")
-
-
-def check_recall(recall: float | None) -> None:
-    """Raise ConfigError where a share of nearest vectors is none."""
-    if recall is not None and not 0 < recall <= 1:
-        raise ConfigError(f"recall={recall}: must be above 0 and at most 1")
 
 
 def word_rules(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -399,12 +382,7 @@ def _source_of(model: Model) -> str | None:
 
 
 def load_as_asked(options: Mapping[str, Any], *, batch_tokens: int | None = None) -> tuple[EmbedderLike, Encoding]:
-    """Load the model that the options of encoding ask for, and say what it makes.
-
-    Raises:
-        ModelError: there is no usable model.
-        ConfigError: the model has no such option, or it is out of range.
-    """
+    """Load the model that the options of encoding ask for, and say what it makes."""
     model = options.get("model")
     embedder = load_model(
         model,

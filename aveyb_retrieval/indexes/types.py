@@ -167,11 +167,7 @@ def silent(stage: str, done: int, total: int | None, tokens: int) -> None:
 
 
 def check_fingerprint(model: dict[str, Any] | None, dim: int, embedder: EmbedderLike, where: object) -> None:
-    """Check that a model is the one an index at `where` was made by (or, where nobody named it, could be).
-
-    Raises:
-        IndexFormatError: it is another one.
-    """
+    """Check that a model is the one an index at `where` was made by (or, where nobody named it, could be)."""
     if model is None:
         if embedder.dim != dim:
             raise IndexFormatError(
@@ -243,11 +239,7 @@ END = 1 << 42  # above the number of any document
 
 
 def check_ids(ids: Iterable[str]) -> list[str]:
-    """Return ids as a list.
-
-    Raises:
-        InputError: they are not several, or one is not a string of Unicode.
-    """
+    """Return ids as a list."""
     if isinstance(ids, str):
         raise InputError(f"ids={ids!r} is one string; give a list of ids, as [{ids!r}]")
     if not isinstance(ids, Iterable) or isinstance(ids, (Mapping, bytes)):
@@ -274,11 +266,7 @@ def rank_of(document_id: str) -> int:
 
 
 def expand_passages(table: IntArray) -> IntArray:
-    """All passage numbers of `[n, 2]` rows of (document, number of passages).
-
-    Raises:
-        IndexFormatError: a number of passages that no document has.
-    """
+    """All passage numbers of `[n, 2]` rows of (document, number of passages)."""
     docs, lengths = table[:, 0], table[:, 1]
     if len(lengths) and not 0 <= lengths.min() <= lengths.max() < MAX_PASSAGES:
         raise IndexFormatError(

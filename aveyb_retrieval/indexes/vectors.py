@@ -49,11 +49,7 @@ class PrecomputedVectors:
 
     @classmethod
     def open(cls, source: str | Path | npt.NDArray[np.floating]) -> PrecomputedVectors:
-        """Open a `.npy` file (memory-mapped), a Parquet file with a `vector` column, or take an array.
-
-        Raises:
-            InputError: it is missing, of another format, not two-dimensional or not of floats.
-        """
+        """Open a `.npy` file (memory-mapped), a Parquet file with a `vector` column, or take an array."""
         if isinstance(source, np.ndarray):
             return cls(source, "vectors")
         path = Path(source)
@@ -84,11 +80,7 @@ class PrecomputedVectors:
             yield {"_id": self.ids[row] if self.ids is not None else str(row), "text": ""}
 
     def document(self, position: int, document_id: str) -> EncodedRow:
-        """The vector of the document at `position` of the corpus, counted from 0, and no passages.
-
-        Raises:
-            InputError: there is none, it is that of another id, or it is not finite.
-        """
+        """The vector of the document at `position` of the corpus, counted from 0, and no passages."""
         if position >= len(self):
             raise InputError(
                 f"{self.name}: {len(self)} vectors, but the corpus has more documents; one row each is needed"
@@ -146,11 +138,7 @@ def shard_of(document_id: str, of: int) -> int:
 
 
 def check_share(share: tuple[int, int]) -> tuple[int, int]:
-    """Return the number of a share, from 1, and how many there are.
-
-    Raises:
-        ConfigError: they are not such numbers.
-    """
+    """Return the number of a share, from 1, and how many there are."""
     try:
         number, of = share
         if not all(isinstance(each, int) and not isinstance(each, bool) for each in share):
@@ -173,12 +161,7 @@ class StoredShards:
     """
 
     def __init__(self, paths: str | Path | Sequence[str | Path]) -> None:
-        """Open an index, a folder of indexes, or several indexes.
-
-        Raises:
-            InputError: there are none, a shard is missing, or they do not belong together.
-            IndexFormatError: one is damaged.
-        """
+        """Open an index, a folder of indexes, or several indexes."""
         given = [paths] if isinstance(paths, (str, Path)) else list(paths)
         self.name = ", ".join(map(str, given))
         self._roots = [root for path in given for root in _indexes_in(path if is_stored(path) else Path(path))]
@@ -200,12 +183,7 @@ class StoredShards:
         return f"{self.name} (sha256 {hashlib.sha256(names.encode()).hexdigest()[:16]})"
 
     def documents(self, start: int = 0) -> Iterator[Record]:
-        """The documents with what was encoded of them, without the first `start`.
-
-        Raises:
-            InputError: an index was changed since it was opened here.
-            IndexFormatError: one is damaged.
-        """
+        """The documents with what was encoded of them, without the first `start`."""
         for root, opened in zip(self._roots, self._manifests, strict=True):
             index_dir = open_directory(root)
             manifest, held = hold_visible(index_dir)

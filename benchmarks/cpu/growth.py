@@ -466,9 +466,9 @@ def run(paths: list[Path], count: int, peers: list[str]) -> dict[str, Any]:
         found = {"ours": ours(paths, count, vectors, questions, folder)}
         shutil.rmtree(folder / "ours")
         if "FAISS" in peers:
-            from aveyb_retrieval.indexes.nearest.faiss_file import choose_factory
+            from aveyb_retrieval.indexes.nearest.faiss_file import chosen
 
-            factory = choose_factory("auto", count)
+            factory, _ = chosen("auto", count)
             found["FAISS"] = faiss_alone(count, vectors, questions, folder, factory)
         if "Lance" in peers:
             found["Lance"] = lance_alone(paths, count, vectors, questions, folder)

@@ -126,7 +126,7 @@ def test_any_type_of_faiss_is_written_and_read(factory: str, tmp_path: Path) -> 
     assert faiss_file.read(tmp_path / "x.faiss", mapped=True).ntotal == 300
 
 
-def test_verify_reads_every_type_in_its_own_process(tmp_path: Path) -> None:
+def test_verify_reads_every_type(tmp_path: Path) -> None:
     build_index(make_documents(60), tmp_path / "ix", model=FakeEmbedder(), index="IVF4,PQ4x4fs")
     assert verify_index(tmp_path / "ix", deep=True).problems == []
 

@@ -158,7 +158,6 @@ def test_changes(run: Run, index: Path, tmp_path: Path) -> None:
     refused = run("delete", index, "--from", ids)
     assert (refused.exit_code, "ids.txt: not UTF-8 text" in refused.stderr) == (2, True)
     assert "1 document," in run("compact", index, "--quiet").output
-    assert "searched exactly" in run("tune", index, "--recall", "0.9").output
     assert run("verify", index).output == "sound\n"
 
 
@@ -245,7 +244,6 @@ def test_what_was_cut_or_left_out_is_said(run: Run, tmp_path: Path) -> None:
         (["build", "EMPTY", "-o", "NEW"], "no documents"),
         (["build", "CORPUS", "-o", "NEW", "--index", "Nonsense"], "'Nonsense'"),
         (["build", "-o", "NEW"], "CORPUS"),
-        (["tune", "INDEX", "--recall", "7"], "--recall 7"),
         (["upgrade", "INDEX"], "No such command 'upgrade'"),
         (["build", "CORPUS", "-o", "NEW", "--index-field", "year"], "No such option"),
         (["add", "NOWHERE", "CORPUS"], "no index here"),

@@ -117,7 +117,7 @@ def test_an_index_may_begin_empty(tmp_path: Path, embedder: FakeEmbedder, factor
     with pytest.raises(InputError, match="holds no documents"):
         build_index([], root, model=embedder)
     assert not root.exists()
-    assert build_index([], root, model=embedder, index=factory, recall=0.9, allow_empty=True).documents == 0
+    assert build_index([], root, model=embedder, index=factory, allow_empty=True).documents == 0
     assert verify_index(root, deep=True).problems == []
     with Retriever.load(root, model=embedder) as retriever:
         assert retriever.search("word1") == retriever.search("word1", unit="passage") == []

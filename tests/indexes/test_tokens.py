@@ -14,7 +14,6 @@ from aveyb_retrieval import (
     build_index,
     compact_index,
     delete_documents,
-    tune_index,
     upsert_documents,
     verify_index,
 )
@@ -152,7 +151,6 @@ def test_every_change_keeps_the_token_vectors_of_every_document(
     assert_same(stored(root, embedder), expected(rows, embedder, storage))
     compact_index(root)
     before = answers(root, embedder)
-    tune_index(root, 0.9)
     compact_index(root)
     assert_same(stored(root, embedder), expected(rows, embedder, storage))
     assert answers(root, embedder) == before

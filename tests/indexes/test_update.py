@@ -9,7 +9,7 @@ import pytest
 
 from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
-from aveyb_retrieval.indexes.changes.change import compact_index, tune_index
+from aveyb_retrieval.indexes.changes.change import compact_index
 from aveyb_retrieval.indexes.changes.update import add_documents, delete_documents, upsert_documents
 from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.nearest import faiss_file
@@ -156,34 +156,32 @@ def test_ready_made_vectors_are_added_too(tmp_path: Path) -> None:
         add_documents(rows, tmp_path / "ix", vectors=np.ones((2, 5), np.float32))
 
 
-@pytest.mark.parametrize("factory", ["HNSW8", "IVF16,Flat", "IVF16,PQ4x4"])
-def test_tuning_reaches_its_recall_and_keeps_the_curve(tmp_path: Path, factory: str) -> None:
+@pytest.mark.parametrize(
+    ("index", "least"),
+    [("HNSW8;efSearch=64", 0.75), ("IVF16,Flat;nprobe=16", 1.0), ("IVF16,PQ4x4;nprobe=16;rescore=2000", 1.0)],
+)
+def test_settings_of_a_search_are_kept_with_the_type(tmp_path: Path, index: str, least: float) -> None:
     vectors = np.random.default_rng(0).normal(size=(2000, 16)).astype(np.float32)
-    build_index(None, tmp_path / "ix", vectors=vectors, granularity="document", index=factory)
-    (tuned,) = tune_index(tmp_path / "ix", 0.8).indexes["document"]
-    assert tuned.recall is not None
-    assert tuned.recall >= 0.8
-    assert tuned.curve[-1]["recall"] == tuned.recall
-    assert next(iter(tuned.params)) == ("efSearch" if "HNSW" in factory else "nprobe")
-    assert describe(tmp_path / "ix")["indexes"]["document"][0]["curve"] == tuned.curve
+    report = build_index(None, tmp_path / "ix", vectors=vectors, granularity="document", index=index)
+    factory, *settings = index.split(";")
+    (tier,) = report.indexes["document"]
+    assert (tier.factory, [f"{name}={value}" for name, value in tier.params.items()]) == (factory, settings)
+    assert describe(tmp_path / "ix")["index"] == index
     with Retriever.load(tmp_path / "ix") as retriever:
         queries = vectors[:50] + 0.1
         exact = retriever.search_vectors(queries, k=10, exact=True)
         found = retriever.search_vectors(queries, k=10)
         shares = [len({h.id for h in a} & {h.id for h in b}) / 10 for a, b in zip(exact, found, strict=True)]
-    assert np.mean(shares) >= 0.75
-    with pytest.raises(ConfigError, match="recall=0"):
-        tune_index(tmp_path / "ix", 0)
+    assert np.mean(shares) >= least
 
 
-@pytest.fixture(scope="module", params=["HNSW16", "IVF32,Flat", "IVF32,PQ8x4"])
+@pytest.fixture(scope="module", params=["HNSW16", "IVF32,Flat;nprobe=24", "IVF32,PQ8x4;nprobe=24"])
 def numbered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]:
     """An approximate index of 4,000 random vectors with a field that tells their number."""
     root = tmp_path_factory.mktemp("numbered") / "ix"
     vectors = np.random.default_rng(0).normal(size=(4000, 16)).astype(np.float32)
     rows = [{"_id": str(i), "text": "", "n": i} for i in range(4000)]
     build_index(rows, root, vectors=vectors, granularity="document", index=request.param)
-    tune_index(root, 0.97)
     return root, vectors
 
 
@@ -232,14 +230,13 @@ def test_one_string_is_no_list_of_ids(tmp_path: Path, embedder: FakeEmbedder) ->
 
 
 @pytest.mark.parametrize("factory", ["Flat", "HNSW8", "IVF1,Flat"])
-def test_an_emptied_index_with_a_wanted_recall_can_be_compacted_and_filled_again(
+def test_an_emptied_index_can_be_compacted_and_filled_again(
     tmp_path: Path, embedder: FakeEmbedder, factory: str
 ) -> None:
     root = tmp_path / "ix"
-    build_index(make_documents(20), root, model=embedder, index=factory, recall=0.9)
+    build_index(make_documents(20), root, model=embedder, index=factory)
     assert delete_documents(root, where={}).documents == 0
     assert compact_index(root).documents == 0
-    assert tune_index(root, 0.9).indexes["document"] == [], "nothing to measure with"
     add_documents(make_documents(20), root, model=embedder)
     with Retriever.load(root, model=embedder) as retriever:
         assert len(retriever.search("word1 word2", k=20)) == 20

@@ -19,7 +19,6 @@ from aveyb_retrieval import (
     compact_index,
     delete_documents,
     files,
-    tune_index,
     update_metadata,
     upsert_documents,
     verify_index,
@@ -225,7 +224,6 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "delete": lambda root: delete_documents(root, ["doc-3"]),
     "delete all": lambda root: delete_documents(root, where={}),
     "compact": compact_index,
-    "tune": lambda root: tune_index(root, 0.9),
     "repair": lambda root: verify_index(root, repair=True),
 }
 

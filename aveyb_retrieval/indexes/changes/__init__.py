@@ -1,1 +1,1 @@
-"""Change an index: build, add, upsert, delete, compact, tune, verify and repair."""
+"""Change an index: build, add, upsert, delete, compact, verify and repair."""

@@ -1,4 +1,4 @@
-"""The one flow of every change: build, add, upsert, delete, metadata, sync, compact, tune and repair."""
+"""The one flow of every change: build, add, upsert, delete, metadata, sync, compact and repair."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from aveyb_retrieval import files
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.changes.transaction import Job, Transaction, open_transaction
-from aveyb_retrieval.indexes.model import WriteOptions, check_options, check_recall, check_wait
+from aveyb_retrieval.indexes.model import WriteOptions, check_options, check_wait
 from aveyb_retrieval.indexes.nearest import build
 from aveyb_retrieval.indexes.store.dataset import WORDS
 from aveyb_retrieval.indexes.store.manifest import FAISS, Changes, Manifest, Tier
@@ -46,11 +46,6 @@ def finish(transaction: Transaction, options: FinishOptions, progress: Progress)
             tables.texts.index(tables.forms)
     for kind in state.encoding.kinds:
         _bring_up_to_date(transaction, kind, progress, rebuild=options.rebuild)
-    if options.retune and state.recall is not None:
-        state.tiers = [
-            build.tune_tier(transaction.root, tier, StoredVectors(tables, tier.kind, state.encoding.dim), state.recall)
-            for tier in state.tiers
-        ]
     return transaction.publish()
 
 
@@ -71,7 +66,7 @@ def _bring_up_to_date(transaction: Transaction, kind: Kind, progress: Progress, 
         count = len(transaction.tables.numbers(kind, first, stop))
         try:
             tier, info = build.make_tier(
-                transaction.root, name, kind, first, stop, vectors, count, state.index, state.recall, progress
+                transaction.root, name, kind, first, stop, vectors, count, state.index, progress
             )
         except ConfigError:
             transaction.allow_other_index()
@@ -88,7 +83,7 @@ class Report:
     `added`, `replaced`, `unchanged` (not encoded again), `renamed` and `deleted` count the documents that the change
     concerned, `rejected` what was left out because it is no document, which `rejected_file` lists. `notices` are files
     that were not read because of their kind, and parts of files that hold no text. `indexes` describes the FAISS files
-    of each kind of vector, with the recall measured where it was tuned; a kind without any is searched exactly.
+    of each kind of vector; a kind without any is searched exactly.
     `resumed` says whether the call continued an interrupted one. `known` are files that a sync leaves out as before:
     an earlier report told of them.
     """
@@ -118,14 +113,13 @@ class Report:
 class FinishOptions:
     """How to finish a change.
 
-    `whole` merges everything into one piece, `rebuild` makes all FAISS files anew, `reindex` the indexes of words;
-    `retune` measures the settings of searches again. `notices` are for the report.
+    `whole` merges everything into one piece, `rebuild` makes all FAISS files anew, `reindex` the indexes of words.
+    `notices` are for the report.
     """
 
     whole: bool = False
     rebuild: bool = False
     reindex: bool = False
-    retune: bool = False
     notices: tuple[Notice, ...] = ()
 
 
@@ -210,22 +204,3 @@ def compact_index(root: str | Path, **options: Unpack[WriteOptions]) -> Report:
         return FinishOptions(whole=True, rebuild=True)
 
     return run_change(root, {"command": "compact"}, work, **options)
-
-
-def tune_index(root: str | Path, recall: float, **options: Unpack[WriteOptions]) -> Report:
-    """Find the search settings that reach a recall, measured against exact search on vectors of the index.
-
-    The report's `indexes` hold the settings, the recall that was reached, and the measured curve.
-
-    Raises:
-        ConfigError: `recall` is not above 0 and at most 1.
-        IndexFormatError: there is no index.
-    """
-    check_recall(recall)
-
-    def work(transaction: Transaction) -> FinishOptions:
-        transaction.state.recall = recall
-        return FinishOptions(retune=True)
-
-    options = check_options(options, WriteOptions, "tune_index")
-    return run_change(root, {"command": "tune", "recall": recall}, work, **options)

@@ -251,12 +251,7 @@ class Ingestion:
         self.first_rejected: Rejected | None = None
 
     def run(self, items: Iterable[Item]) -> int:
-        """Take the whole input in; returns how many items it had. Its notices are kept and change nothing.
-
-        Raises:
-            InputError: an item is no document (and `on_error` does not skip it), or the model's vectors are not finite.
-            ConfigError: the input is not the one that the interrupted change had read.
-        """
+        """Take the whole input in; returns how many items it had. Its notices are kept and change nothing."""
         state = self.transaction.state
         self._progress("encoding", state.consumed, self._total, 0)
         for encoded in self._source.encode(self._to_encode(self._steps(items))):
@@ -573,12 +568,7 @@ class PrecomputedSource(VectorSource):
 
 
 def open_vectors(vectors: Vectors | None, corpus: object) -> PrecomputedVectors | StoredShards | None:
-    """Open ready-made vectors: an array, a file of them, an index, or several; None where none are given.
-
-    Raises:
-        InputError: they are not usable.
-        ConfigError: a corpus is given beside indexes, which hold the documents themselves, or neither is given.
-    """
+    """Open ready-made vectors: an array, a file of them, an index, or several; None where none are given."""
     if vectors is None:
         if corpus is None:
             raise ConfigError("no corpus and no vectors: give at least one of them")

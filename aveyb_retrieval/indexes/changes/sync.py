@@ -275,11 +275,7 @@ class _Found:
 
     @classmethod
     def of(cls, folder: str | Path, options: SyncOptions) -> _Found:
-        """List and hash them.
-
-        Raises:
-            InputError: there is none, or a folder cannot be listed.
-        """
+        """List and hash them."""
         scope, reading = _Scope.of(folder, options.get("only", ())), reading_of(options)
         listed, notices = _list(scope, reading)
         hashes = _hashes(listed, reading.follow_links, options.get("progress", silent))
@@ -292,11 +288,7 @@ class _Found:
 
 
 def _list(scope: _Scope, reading: Reading) -> tuple[list[SourceFile], list[Notice]]:
-    """List the files that are read, and what is left out.
-
-    Raises:
-        InputError: a folder cannot be listed: the files in it are not known to be gone.
-    """
+    """List the files that are read, and what is left out."""
     folder = scope.base
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder")
@@ -537,9 +529,6 @@ def watch_folder(
         act: What it raises ends the watch, but for an IndexLockedError: it is called again until the index is free.
         follow_links: Whether files behind links are watched, too.
         told: Gets what is to be said meanwhile.
-
-    Raises:
-        InputError: the folder cannot be read any more.
     """
     act = partial(_once_free, act, seconds, told)
     seen = _look(folder, follow_links)

@@ -81,7 +81,6 @@ class State:
     build: str
     encoding: Encoding
     index: str
-    recall: float | None
     first_doc: int = 1
     next_doc: int = 1
     counts: Counts = field(default_factory=Counts)
@@ -109,7 +108,6 @@ class State:
             package=package_version(),
             encoding=self.encoding,
             index=self.index,
-            recall=self.recall,
             next_doc=self.next_doc,
             counts=self.counts,
             changes=self.changes,
@@ -160,11 +158,7 @@ class Transaction:
     # --- start -------------------------------------------------------------------------------------------------------
 
     def start(self, *, restart: bool, visible: Manifest | None) -> None:
-        """Continue the journal of the same job, or begin.
-
-        Raises:
-            ConfigError: the journal is of another job; the message says what differs.
-        """
+        """Continue the journal of the same job, or begin."""
         for folder in (*FOLDERS, VERSIONS):
             files.check_plain(self.root / folder)
         if self.base is None and visible is not None:
@@ -240,7 +234,7 @@ class Transaction:
                 f"{self.place}: an interrupted change of the version {journal.base} is waiting, which is not the "
                 "visible one any more; throw its work away with --restart (restart=True)"
             )
-        journal.job, journal.index, journal.recall = ours, self.state.index, self.state.recall
+        journal.job, journal.index = ours, self.state.index
 
     def _discard_beyond(self, versions: dict[str, int]) -> None:
         """Remove the versions of datasets that an unfinished change left: a damaged newest one stops every opening."""
@@ -350,7 +344,7 @@ class Transaction:
 
     def allow_other_index(self) -> None:
         """Let the next run name another index type: everything is encoded, and FAISS refused this one."""
-        self.state.job = {**self.state.job, "replaceable": ["index", "recall"]}
+        self.state.job = {**self.state.job, "replaceable": ["index"]}
         self.save()
 
     def wrote(self, name: str, info: FileInfo) -> None:
@@ -425,12 +419,6 @@ def open_transaction(
         restart: Throw away the work of an interrupted change.
         wait: Seconds to wait for another writer to end.
         before: The datasets at any version, if they are open: what they know of fragments need not be read again.
-
-    Raises:
-        IndexLockedError: another process is writing.
-        IndexFormatError: there is no index to change.
-        ConfigError: another change is unfinished.
-        AveyBError: the disk is full or fails; nothing visible has changed and the same call continues.
     """
     place = open_directory(root)
     existed = place.root.exists()
@@ -443,7 +431,7 @@ def open_transaction(
         if base is not None:
             state = State(
                 job=job, base=base.name, number=base.number + 1, build=base.build, encoding=base.encoding,
-                index=base.index, recall=base.recall, first_doc=base.next_doc, next_doc=base.next_doc,
+                index=base.index, first_doc=base.next_doc, next_doc=base.next_doc,
                 counts=base.counts, tiers=base.tiers, left_out=base.left_out,
             )  # fmt: skip
         assert state is not None  # one of the two

@@ -34,7 +34,7 @@ from aveyb_retrieval.indexes.model import (
     word_rules,
     writing_of,
 )
-from aveyb_retrieval.indexes.nearest.faiss_file import AUTO, NONE, create
+from aveyb_retrieval.indexes.nearest.faiss_file import AUTO, NONE, chosen, create
 from aveyb_retrieval.indexes.store import filters
 from aveyb_retrieval.indexes.store.filters import OWN, warn_of_filter
 from aveyb_retrieval.indexes.store.place import open_directory, read_manifest
@@ -89,12 +89,12 @@ def build_index(
     index, progress = options.get("index", AUTO), options.get("progress", silent)
     source, encoding, documents = _open_source(corpus, out, options)
     if index not in (AUTO, NONE):
-        create(index, encoding.dim)  # a factory string that FAISS does not know fails now, not after the encoding
+        create(chosen(index, 0)[0], encoding.dim)  # what FAISS does not know fails now
     on_error = options.get("on_error", "auto")
     job = describe_job("build", corpus, encoding, on_error=on_error, reading=reading, vectors=source.describe())
     if (old := options.get("from_index")) is not None:
         job["from"] = StoredShards(old).describe()
-    job |= {"index": index, "recall": options.get("recall")}
+    job["index"] = index
     share = check_share(options["share"]) if "share" in options else None
     if share is not None:
         job["share"] = list(share)
@@ -114,7 +114,7 @@ def build_index(
         )
         return FinishOptions(notices=notices)
 
-    state = State(job, None, 1, secrets.token_hex(4), encoding.beside(out), index, options.get("recall"))
+    state = State(job, None, 1, secrets.token_hex(4), encoding.beside(out), index)
     return run_change(out, job, work, state=state, **writing_of(options))
 
 
@@ -214,10 +214,6 @@ def ingest_corpus(
     """Read a corpus into a transaction: every document (of a share) with its vectors, committed batch by batch.
 
     Returns what is to be reported of the corpus.
-
-    Raises:
-        InputError: an item is not a document (with `on_error="stop"`), there is none (without `allow_empty`), or
-            `source` does not match it.
     """
     total = None if progress is silent else count_items(corpus)
     ingestion = Ingestion(
@@ -531,11 +527,7 @@ class Selection:
         }
 
     def numbers(self, transaction: Transaction) -> list[int]:
-        """Return the numbers of the documents in a change, ascending.
-
-        Raises:
-            InputError: an id is not in the index, which was not said to be all right.
-        """
+        """Return the numbers of the documents in a change, ascending."""
         tables, docs = transaction.tables, set[int]()
         known = tables.find(self._ids)
         missing = next((i for i in self._ids if i not in known), None)
@@ -553,12 +545,7 @@ class Selection:
 def _check_changes(
     changes: Mapping[str, Any], remove: Sequence[str], *, clear: bool
 ) -> tuple[dict[str, Any], frozenset[str]]:
-    """Return fields that are set, as they are stored, and those that are removed.
-
-    Raises:
-        ConfigError: there is nothing to change, or a field is both set and removed, or is a document's own.
-        InputError: a value is not what JSON can hold.
-    """
+    """Return fields that are set, as they are stored, and those that are removed."""
     if isinstance(remove, str):
         raise ConfigError(f"update_metadata: remove={remove!r} is one string; give a list of fields, as [{remove!r}]")
     if not changes and not remove and not clear:
@@ -573,11 +560,7 @@ def _check_changes(
 
 
 def open_model(encoding: Encoding, root: str | Path, options: Mapping[str, Any]) -> ModelSource:
-    """Open the model of an index as the source of a change: the one given, or the one that made the index.
-
-    Raises:
-        ConfigError: the index was made from ready-made vectors.
-    """
+    """Open the model of an index as the source of a change: the one given, or the one that made the index."""
     model: Model = options.get("model")
     loading: dict[str, Any] = {"device": options.get("device", "cpu"), "precision": options.get("precision", "auto")}
     if model is not None:

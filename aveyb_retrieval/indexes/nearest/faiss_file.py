@@ -45,12 +45,7 @@ _HNSW = re.compile(r"HNSW(\d+)")
 
 
 def import_faiss() -> Any:
-    """The `faiss` module.
-
-    Raises:
-        OptionalDependencyError: it is not installed.
-        BackendError: two wheels of it are, which write the same files.
-    """
+    """The `faiss` module."""
     if "faiss" not in sys.modules:
         _check_wheels()
     with extra_for("building and searching an index", "cpu"):
@@ -80,18 +75,24 @@ def exact_limit(dim: int) -> int:
     return EXACT_COMPONENTS // dim
 
 
-def choose_factory(wanted: str, count: int) -> str:
-    """Resolve "auto" to a FAISS factory string for `count` vectors; keep any other string."""
-    if wanted != AUTO:
-        return wanted
-    cells = 1 if count <= ONE_LIST else 2 ** round(math.log2(math.sqrt(count)))
-    return f"IVF{cells},RaBitQfs"
+def chosen(index: str, count: int) -> tuple[str, dict[str, int]]:
+    """The FAISS factory string for `count` vectors, and settings of its searches: "IVF256,Flat;nprobe=64".
 
-
-def auto_params(factory: str) -> dict[str, int]:
-    """Settings of a search for a type that "auto" chose: a quarter of its lists, which keeps recall@10 at .98."""
-    cells = int(factory.partition(",")[0].removeprefix("IVF"))
-    return {} if cells == 1 else {"nprobe": cells // 4}
+    "auto" looks at a quarter of its lists, which keeps recall@10 at .98.
+    """
+    if index == AUTO:
+        cells = 1 if count <= ONE_LIST else 2 ** round(math.log2(math.sqrt(count)))
+        return f"IVF{cells},RaBitQfs", {} if cells == 1 else {"nprobe": cells // 4}
+    factory, *given = index.split(";")
+    settings = {}
+    for each in given:
+        name, _, value = each.partition("=")
+        if name not in DEFAULT_PARAMS or not (value.isascii() and value.isdigit() and 0 < int(value) < 1 << 31):
+            raise ConfigError(
+                f"index={index!r}: {each!r} is none of the settings {', '.join(DEFAULT_PARAMS)} (nprobe=64)"
+            )
+        settings[name] = int(value)
+    return factory, settings
 
 
 def training_size(index: faiss.Index, count: int) -> int:
@@ -104,11 +105,7 @@ def training_size(index: faiss.Index, count: int) -> int:
 
 
 def create(factory: str, dim: int) -> faiss.Index:
-    """Make an empty index from a FAISS factory string, one that keeps our ids.
-
-    Raises:
-        ConfigError: FAISS does not know the string, or it does not fit the dimension.
-    """
+    """Make an empty index from a FAISS factory string, one that keeps our ids."""
     faiss = import_faiss()
     if any(int(links) < 2 for links in _HNSW.findall(factory)):  # filling it ends the process
         raise ConfigError(f"FAISS cannot make an index {factory!r}: HNSW needs at least 2 links for each vector")
@@ -123,11 +120,7 @@ def create(factory: str, dim: int) -> faiss.Index:
 
 
 def train(index: faiss.Index, sample: FloatArray, factory: str) -> None:
-    """Train an index on a sample of the vectors, `[n, d]`.
-
-    Raises:
-        ConfigError: there are too few vectors for this index.
-    """
+    """Train an index on a sample of the vectors, `[n, d]`."""
     try:
         index.train(sample)
     except RuntimeError as error:
@@ -153,11 +146,7 @@ def reserve(index: faiss.Index, count: int) -> None:
 
 
 def fill(index: faiss.Index, ids: IntArray, vectors: FloatArray) -> None:
-    """Add vectors `[n, d]` under our ids `[n]`.
-
-    Raises:
-        ConfigError: FAISS cannot: some types need more of them.
-    """
+    """Add vectors `[n, d]` under our ids `[n]`."""
     try:
         index.add_with_ids(vectors, ids)
     except RuntimeError as error:
@@ -187,21 +176,6 @@ def innermost(index: faiss.Index) -> Any:
     return inner
 
 
-def stored_ids(index: Any) -> IntArray:
-    """All ids that an index holds, in no particular order."""
-    faiss = import_faiss()
-    if isinstance(index, faiss.IndexIDMap):
-        return faiss.vector_to_array(index.id_map)
-    lists = faiss.extract_index_ivf(index).invlists
-    return np.concatenate([np.empty(0, np.int64), *(list_ids(lists, cell) for cell in range(lists.nlist))])
-
-
-def list_ids(lists: Any, cell: int) -> IntArray:
-    """The ids in one inverted list."""
-    size = lists.list_size(cell)
-    return import_faiss().rev_swig_ptr(lists.get_ids(cell), size).copy() if size else np.empty(0, np.int64)
-
-
 def _keeps_ids(index: faiss.Index) -> bool:
     faiss = import_faiss()
     if isinstance(index, (faiss.IndexIVF, faiss.IndexIDMap)):
@@ -212,9 +186,6 @@ def _keeps_ids(index: faiss.Index) -> bool:
 def reason(error: BaseException) -> str:
     """The last part of a FAISS message; what comes before is the C++ function it came from."""
     return str(error).strip().rsplit("Error: ", 1)[-1].splitlines()[0] if str(error).strip() else type(error).__name__
-
-
-_limit_lock = threading.Lock()
 
 
 def write(index: faiss.Index, path: Path) -> files.FileInfo:
@@ -242,77 +213,18 @@ def write(index: faiss.Index, path: Path) -> files.FileInfo:
 def read(path: Path, *, mapped: bool) -> faiss.Index:
     """Open an index file; `mapped` leaves the vectors on disk, shared between processes, and allows no change.
 
-    Raises:
-        IndexFormatError: FAISS cannot read it, or its graph is damaged.
+    FAISS trusts what it reads: the file's hash was checked before.
     """
     faiss = import_faiss()
     try:
-        with _no_larger_than(path.stat().st_size):
-            # releases of FAISS that do not have this flag map inverted lists only
-            flag = getattr(faiss, "IO_FLAG_MMAP_IFC", faiss.IO_FLAG_MMAP)
-            # tables that PQ needs for distances alone, not for inner products, may be larger than the file
-            index = faiss.read_index(str(path), (flag if mapped else 0) | faiss.IO_FLAG_SKIP_PRECOMPUTE_TABLE)
+        # releases of FAISS that do not have this flag map inverted lists only
+        flag = getattr(faiss, "IO_FLAG_MMAP_IFC", faiss.IO_FLAG_MMAP)
+        # tables that PQ needs for distances alone, not for inner products, may be larger than the file
+        return faiss.read_index(str(path), (flag if mapped else 0) | faiss.IO_FLAG_SKIP_PRECOMPUTE_TABLE)
     except (RuntimeError, MemoryError) as error:
         raise IndexFormatError(
             f"{path}: FAISS cannot read it ({reason(error)}); `aveyb-index verify --repair` rebuilds it"
         ) from error
-    if not all(map(_graph_is_sound, _graphs(innermost(index)))):
-        raise IndexFormatError(f"{path}: its graph points outside of itself; `aveyb-index verify --repair` rebuilds it")
-    return index
-
-
-@contextmanager
-def _no_larger_than(size: int) -> Iterator[None]:
-    """Have FAISS refuse arrays larger than the file that they are in: a damaged length must not take all memory.
-
-    The limit is one for the whole process, and not in every release of FAISS.
-    """
-    faiss = import_faiss()
-    if not hasattr(faiss, "set_deserialization_vector_byte_limit"):
-        yield
-        return
-    with _limit_lock:
-        before = faiss.get_deserialization_vector_byte_limit()
-        faiss.set_deserialization_vector_byte_limit(size)
-        try:
-            yield
-        finally:
-            faiss.set_deserialization_vector_byte_limit(before)
-
-
-def _graphs(index: Any) -> list[Any]:
-    """An index, and the one that chooses its inverted lists: either can be a graph."""
-    faiss = import_faiss()
-    return [index, faiss.downcast_index(index.quantizer)] if isinstance(index, faiss.IndexIVF) else [index]
-
-
-def _graph_is_sound(index: faiss.Index) -> bool:
-    """Whether every link of an HNSW graph stays inside it. FAISS follows links unchecked: a wrong one is a crash."""
-    faiss = import_faiss()
-    if not isinstance(index, faiss.IndexHNSW) or index.ntotal == 0:
-        return True
-    graph, count = index.hnsw, index.ntotal
-    neighbors = _view(graph.neighbors)
-    offsets, levels = _view(graph.offsets), _view(graph.levels)
-    per_level = _view(graph.cum_nneighbor_per_level)
-    return bool(
-        len(levels) == count
-        and len(offsets) == count + 1
-        and levels.min() >= 1
-        and levels.max() < len(per_level)
-        and offsets[0] == 0
-        and np.array_equal(np.diff(offsets.astype(np.int64)), per_level[levels])
-        and offsets[-1] == len(neighbors)
-        and neighbors.min() >= -1
-        and neighbors.max() < count
-        and 0 <= graph.entry_point < count
-        and graph.max_level == levels[graph.entry_point] - 1
-    )
-
-
-def _view(vector: Any) -> np.ndarray:
-    """The contents of a C++ vector, not copied."""
-    return import_faiss().rev_swig_ptr(vector.data(), vector.size()) if vector.size() else np.empty(0, np.int64)
 
 
 DEFAULT_PARAMS = {"nprobe": 32, "efSearch": 96, "rescore": 500}  # 400 find .97 of the ten nearest among 10^6
@@ -393,11 +305,7 @@ class FaissSearcher:
 
     @classmethod
     def open(cls, root: Path, tier: Tier, *, mapped: bool = True) -> FaissSearcher:
-        """Open a file of the index at `root`; what FAISS can map is mapped, not read.
-
-        Raises:
-            IndexFormatError: it is damaged, or of another index.
-        """
+        """Open a file of the index at `root`; what FAISS can map is mapped, not read."""
         path = root / tier.file
         index = read(path, mapped=mapped)
         if index.ntotal != tier.count:
@@ -489,11 +397,7 @@ def card_takes(tiers: Sequence[Tier]) -> bool:
 
 
 def copied_to_cards(file: FaissSearcher, path: Path, device: str) -> FaissSearcher:
-    """Copy an open file to "cuda:1", or to "cuda": the first GPU or, where that is too small, shards on all.
-
-    Raises:
-        BackendError: the GPUs have too little memory, or FAISS cannot copy it.
-    """
+    """Copy an open file to "cuda:1", or to "cuda": the first GPU or, where that is too small, shards on all."""
     faiss, cards = import_faiss(), _cards(device, path.stat().st_size, file.tier)
     options = faiss.GpuMultipleClonerOptions()
     options.shard, options.useFloat16 = True, True

@@ -230,11 +230,7 @@ def between(numbers: IntArray, first: int, stop: int) -> IntArray:
 
 
 def check_device(device: str) -> None:
-    """Check that vectors can be searched on a device: "cpu", or "cuda" (optionally "cuda:1").
-
-    Raises:
-        BackendError: they cannot.
-    """
+    """Check that vectors can be searched on a device: "cpu", or "cuda" (optionally "cuda:1")."""
     if device == "cpu":
         return
     if not device.startswith("cuda"):
@@ -248,11 +244,7 @@ def check_device(device: str) -> None:
 
 
 def check_room(device: str, count: int, dim: int) -> None:
-    """Check, before any is taken, that a device has memory for `count` vectors of `dim` float16 and a search of them.
-
-    Raises:
-        BackendError: it has not; says how many would fit.
-    """
+    """Check, before any is taken, that a device has memory for `count` vectors of `dim` float16 and a search of them."""
     if not device.startswith("cuda"):
         return
     import torch
@@ -334,10 +326,6 @@ class Nearest:
                 else holds all vectors and searches them exactly.
             mapped: Leave on disk what FAISS can map.
             before: The same of an earlier version of this index: its open files and what it read serve again.
-
-        Raises:
-            IndexFormatError: a file is damaged, or the numbers of vectors contradict each other.
-            BackendError: there is no such device, or it has too little memory.
         """
         tiers = sorted((tier for tier in tiers if tier.kind == kind), key=lambda tier: tier.first)
         known = {} if before is None else {file.tier.file: file for file in before._files}

@@ -127,12 +127,7 @@ class MappedVectors:
 
     @classmethod
     def open(cls, path: Path, column: str) -> MappedVectors:
-        """Map a column of a data file.
-
-        Raises:
-            IndexFormatError: its vectors are not laid out as this package has Lance write them.
-            OSError, ValueError: the file cannot be read.
-        """
+        """Map a column of a data file."""
         from lance.file import LanceFileReader
 
         about = LanceFileReader(str(path)).metadata()
@@ -177,12 +172,7 @@ class MappedTexts:
 
     @classmethod
     def open(cls, path: Path, column: str) -> MappedTexts:
-        """Map a column of a data file.
-
-        Raises:
-            IndexFormatError: its texts are not laid out as this package has Lance write them.
-            OSError, ValueError: the file cannot be read.
-        """
+        """Map a column of a data file."""
         from lance.file import LanceFileReader
 
         about = LanceFileReader(str(path)).metadata()
@@ -366,11 +356,7 @@ class Dataset:
     def open(
         cls, path: Path, version: int, key: str, before: Dataset | None = None, address: str | None = None
     ) -> Dataset:
-        """Open a version; `before` is the same dataset at another one, whose fragments need not be read again.
-
-        Raises:
-            IndexFormatError: it is not there, or damaged.
-        """
+        """Open a version; `before` is the same dataset at another one, whose fragments need not be read again."""
         import lance
 
         with damage(path):
@@ -431,11 +417,7 @@ class Dataset:
             yield from self._lance.scanner(columns=list(columns)).to_batches()
 
     def vectors(self, numbers: IntArray) -> FloatArray:
-        """The column `VECTOR`, `[n, d]` float32, of numbers `[n]`, whether deleted or not.
-
-        Raises:
-            IndexFormatError: there never was a row of one of them, or a file is damaged.
-        """
+        """The column `VECTOR`, `[n, d]` float32, of numbers `[n]`, whether deleted or not."""
         out = np.empty((len(numbers), self.schema.field(VECTOR).type.list_size), np.float32)
         for fragment, rows, places in self._stored(numbers):
             fragment.vectors.read_vectors(rows, out, places)
@@ -729,12 +711,7 @@ _SOURCE = re.compile(r",? \S+\.rs:\d+:\d+")  # where in Lance's source an error 
 
 @contextmanager
 def damage(path: Path) -> Iterator[None]:
-    """Turn what Lance says of files that it cannot read into an error of ours.
-
-    Raises:
-        IndexFormatError: files are missing or damaged, or an index was made again at the same place.
-        AveyBError: the process may not open more files, or was forked from one that had opened an index.
-    """
+    """Turn what Lance says of files that it cannot read into an error of ours."""
     check_fork()
     try:
         yield

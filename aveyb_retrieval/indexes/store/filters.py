@@ -52,11 +52,7 @@ ALL, NOTHING = Condition("1 = 1", ()), Condition("1 = 0", ())
 
 
 def field_keys(field: str) -> list[str]:
-    """The keys that a field's path is made of: `author.name` has two.
-
-    Raises:
-        ConfigError: the field is empty, or has a part that paths cannot express.
-    """
+    """The keys that a field's path is made of: `author.name` has two."""
     try:
         field.encode()
     except UnicodeEncodeError as error:
@@ -68,20 +64,12 @@ def field_keys(field: str) -> list[str]:
 
 
 def json_path(field: str) -> str:
-    """The JSON path of a field: `author.name` becomes `$."author"."name"`.
-
-    Raises:
-        ConfigError: the field is empty, or has a part that paths cannot express.
-    """
+    """The JSON path of a field: `author.name` becomes `$."author"."name"`."""
     return "$" + "".join(f".{json.dumps(key, ensure_ascii=False)}" for key in field_keys(field))
 
 
 def compile_filter(where: Filter) -> Condition:
-    """Compile a filter into a condition of Lance's SQL on the table `documents`.
-
-    Raises:
-        ConfigError: an operator is not known, or has a value of the wrong type.
-    """
+    """Compile a filter into a condition of Lance's SQL on the table `documents`."""
     return _IndexFilters().compile(where)
 
 
@@ -103,11 +91,7 @@ class FilterCompiler(ABC):
     own: FilterCompiler | None = None
 
     def compile(self, where: object) -> Condition:
-        """Compile a filter.
-
-        Raises:
-            ConfigError: an operator is not known, or has a value of the wrong type.
-        """
+        """Compile a filter."""
         return self._all_of(where, 0)
 
     @abstractmethod

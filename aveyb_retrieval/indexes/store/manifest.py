@@ -74,11 +74,7 @@ class IndexDirectory:
     holds_checked = False
 
     def __init__(self, root: str | Path) -> None:
-        """Name the files of the index at `root`.
-
-        Raises:
-            ConfigError: `root` is not a path.
-        """
+        """Name the files of the index at `root`."""
         self.root = _path(root)
         self.place: str | Path = self.root
         self.pointer = self.root / "current"
@@ -86,11 +82,7 @@ class IndexDirectory:
         self.journal = self.root / "journal.json"
 
     def current(self) -> str | None:
-        """Name of the visible version, or None where there is no index.
-
-        Raises:
-            IndexFormatError: the pointer does not hold the name of a version, or that of an older format's.
-        """
+        """Name of the visible version, or None where there is no index."""
         try:
             data = files.read_bounded(self.pointer, 64)
         except (FileNotFoundError, NotADirectoryError):
@@ -100,11 +92,7 @@ class IndexDirectory:
         return parse_pointer(data, self.pointer, self.root)
 
     def visible(self) -> str:
-        """Name of the visible version.
-
-        Raises:
-            IndexFormatError: there is no index, or the pointer does not hold the name of a version.
-        """
+        """Name of the visible version."""
         name = self.current()
         if name is None:
             raise self.missing()
@@ -163,11 +151,7 @@ class IndexDirectory:
 
 
 def parse_pointer(data: bytes, where: str | Path, root: str | Path) -> str:
-    """Return the name of the version that the pointer of the index at `root` holds.
-
-    Raises:
-        IndexFormatError: it does not hold one, or that of an older format's.
-    """
+    """Return the name of the version that the pointer of the index at `root` holds."""
     name = data.decode("ascii", "replace").strip()
     if _OLD.fullmatch(name):
         raise IndexFormatError(f"{root}: an index of format 1 or 2, which is not read any more; build it again")
@@ -219,13 +203,7 @@ _SHARED = portalocker.LockFlags.SHARED | portalocker.LockFlags.NON_BLOCKING
 
 @contextlib.contextmanager
 def writer_lock(path: Path, wait: float = 0) -> Iterator[None]:
-    """Hold the writer lock of an index while the block runs; another writer may take `wait` seconds to end.
-
-    Raises:
-        IndexLockedError: another process holds it; the message names it.
-        IndexFormatError: what has the lock's name is not a plain file of this index alone.
-        AveyBError: the file system has no locks.
-    """
+    """Hold the writer lock of an index while the block runs; another writer may take `wait` seconds to end."""
     with locked(path, wait) as handle:
         if path.stat().st_size:  # a writer that ends in order leaves an empty file
             logger.warning("%s: the previous writer did not end in order (%s); its lock is stale", path, _holder(path))
@@ -247,11 +225,7 @@ def writer_lock(path: Path, wait: float = 0) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(path: Path, wait: float) -> Iterator[BinaryIO]:
-    """Open and lock the file that has this name once the lock is held: a build that failed may just have removed it.
-
-    Raises:
-        IndexLockedError: another process holds it, also after `wait` seconds.
-    """
+    """Open and lock the file that has this name once the lock is held: a build that failed may just have removed it."""
     until = time.monotonic() + wait
     while True:
         files.make_folder(path.parent)
@@ -296,12 +270,7 @@ def _holder(path: Path) -> str:
 
 
 def hold_version(manifest: Path) -> BinaryIO:
-    """Mark a version as being read: returns a file to keep open as long as it is.
-
-    Raises:
-        FileNotFoundError: the version is gone, or a writer looks at it this very moment, before it deletes it.
-        AveyBError: the file system has no locks.
-    """
+    """Mark a version as being read: returns a file to keep open as long as it is."""
     handle = files.open_regular(manifest)
     try:
         portalocker.lock(handle, _SHARED)
@@ -353,8 +322,7 @@ class Tier:
         first, stop: It covers the documents whose numbers are in `[first, stop)`.
         count: Vectors in it.
         dead: How many of them are of documents that were removed since; they are left out of every search.
-        params: Settings of a search (`nprobe`, `efSearch`, `rescore`) that tuning found; empty: the defaults.
-        recall, curve: What was measured for them against exact search: rows of {parameter, recall, milliseconds}.
+        params: Settings of a search (`nprobe`, `efSearch`, `rescore`) that are not the defaults.
     """
 
     kind: Literal["document", "passage"]
@@ -365,8 +333,6 @@ class Tier:
     count: int
     dead: int = 0
     params: dict[str, int] = field(default_factory=dict)
-    recall: float | None = None
-    curve: list[dict[str, float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -413,7 +379,6 @@ class Manifest:
         build: Identifies the index: given by chance when it is built, kept by all its changes.
         encoding: How its vectors and words were made.
         index: The FAISS factory string that was asked for, "auto", or "none".
-        recall: What its search settings are tuned for; None: not tuned.
         next_doc: The number that the next document gets.
         tables: The version of each Lance dataset.
         tiers: The FAISS files; vectors of later documents are searched exactly beside them.
@@ -429,7 +394,6 @@ class Manifest:
     package: str
     encoding: Encoding
     index: str
-    recall: float | None
     next_doc: int
     counts: Counts
     changes: Changes
@@ -474,11 +438,7 @@ class Manifest:
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
-        """Read and check a manifest (not the files it lists: see `check_files`).
-
-        Raises:
-            IndexFormatError: missing, damaged, of another format, or naming things outside its folder.
-        """
+        """Read and check a manifest (not the files it lists: see `check_files`)."""
         try:
             data = files.read_bounded(path, _MAX_BYTES + 1)
         except FileNotFoundError:
@@ -558,34 +518,30 @@ def _file_problem(m: Manifest) -> str | None:
 def check_files(
     manifest: Manifest, root: Path, *, full: bool = False, known: Mapping[str, FileInfo] | None = None
 ) -> None:
-    """Check that every listed file is there with its size, and its hash too if `full` or they are small together.
+    """Check that every listed file is there with its size; hashes as `file_problems` does, or all if `full`.
 
     `known` are files that were checked before and cannot have changed since.
-
-    Raises:
-        IndexFormatError: the first difference found.
     """
     new = {name: info for name, info in manifest.files.items() if known is None or known.get(name) != info}
-    full = full or quick(new)
-    for problem in file_problems(new, root, full=full).values():
+    for problem in file_problems(new, root, full=full or None).values():
         raise IndexFormatError(f"{problem}; restore it from a copy, or run `aveyb-index verify --repair {root}`")
 
 
-def quick(listed: Mapping[str, FileInfo]) -> bool:
-    """Whether files are so small together that hashing them takes no time that anybody notices."""
-    return sum(info.bytes for info in listed.values()) <= _QUICK_BYTES
+def file_problems(listed: Mapping[str, FileInfo], root: Path, *, full: bool | None = None) -> dict[str, str]:
+    """All differences between files and what a manifest says of them: by the file's name, a sentence.
 
-
-def file_problems(listed: Mapping[str, FileInfo], root: Path, *, full: bool) -> dict[str, str]:
-    """All differences between files and what a manifest says of them: by the file's name, a sentence."""
-    problems = {}
+    `full`: whether hashes are compared, too. By default they are of FAISS's files, because FAISS trusts what it reads,
+    and of all files where these are small together.
+    """
+    small, problems = sum(info.bytes for info in listed.values()) <= _QUICK_BYTES, {}
     for name, info in listed.items():
         path = root / name
+        hashed = (small or name.startswith(f"{FAISS}/")) if full is None else full
         if any(part.is_symlink() for part in (path, *path.parents[: name.count("/")])) or not path.is_file():
             problems[name] = f"{path}: missing, or not a plain file"
         elif (size := path.stat().st_size) != info.bytes:
             problems[name] = f"{path}: {size} bytes, the manifest says {info.bytes}"
-        elif full and (problem := _content_problem(path, info)):
+        elif hashed and (problem := _content_problem(path, info)):
             problems[name] = f"{path}: {problem}"
     return problems
 

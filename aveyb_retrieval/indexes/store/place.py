@@ -42,7 +42,6 @@ from aveyb_retrieval.indexes.store.manifest import (
     locked,
     number_of,
     parse_pointer,
-    quick,
     version_name,
     writer_lock,
 )
@@ -93,11 +92,7 @@ class Cache:
         return cls(Path(folder).absolute(), **sizes)
 
     def make_room(self, needed: int, keep: Path) -> None:
-        """Delete the copies that were used longest ago until so many bytes fit; never `keep`, or what is in use.
-
-        Raises:
-            ConfigError: they do not fit.
-        """
+        """Delete the copies that were used longest ago until so many bytes fit; never `keep`, or what is in use."""
         copies = [each for each in self.folder.glob("*/*/") if each.name == WRITING or (each / VERSIONS).is_dir()]
         seen, sizes = set[int](), dict[Path, int]()
         for copy in sorted(copies, key=lambda each: (each != keep, -each.stat().st_mtime)):
@@ -178,9 +173,6 @@ class StoredDirectory(IndexDirectory):
         Args:
             address: Of the index.
             whole: Whether all of its files are needed here, however large it is.
-
-        Raises:
-            ConfigError: it is no address of an index, or holds a password.
         """
         self.store = ObjectStore.at(address)
         self.cache = Cache.of_environment()
@@ -216,7 +208,7 @@ class StoredDirectory(IndexDirectory):
             manifest = self.read(name)
             wanted = manifest.files if self.address(manifest) is None else dict(_kept_here(manifest))
             new = {name: info for name, info in wanted.items() if self._checked.get(name) != info}
-            missing = file_problems(new, self.root, full=quick(new))
+            missing = file_problems(new, self.root)
             if missing:
                 self.cache.make_room(sum(wanted[name].bytes for name in missing), self.root)
                 bring(self.store, {name: wanted[name] for name in missing}, self.root, self.base / WRITING)
@@ -254,12 +246,7 @@ class StoredDirectory(IndexDirectory):
 
     @contextmanager
     def writing(self, wait: float) -> Iterator[IndexDirectory]:
-        """Hold the lease, and give the copy to change, which `publish` sends; 0 seconds to wait are a minute here.
-
-        Raises:
-            IndexLockedError: another writer is at work.
-            EngineError: the store fails, or cannot keep two writers apart.
-        """
+        """Hold the lease, and give the copy to change, which `publish` sends; 0 seconds to wait are a minute here."""
         with self.lease(wait) as lease:
             copy = _WriteCopy(self, self.base / WRITING, lease)
             copy.begin()
@@ -290,11 +277,7 @@ def _kept_here(manifest: Manifest) -> Iterator[tuple[str, FileInfo]]:
 
 
 def read_stored(store: ObjectStore, name: str, path: Path) -> Manifest:
-    """Read and check the manifest of a stored version, which is brought to `path` unless it is there.
-
-    Raises:
-        IndexFormatError: there is none, or it is damaged or of another format.
-    """
+    """Read and check the manifest of a stored version, which is brought to `path` unless it is there."""
     if path.exists():
         with contextlib.suppress(IndexFormatError):
             return Manifest.read(path)
@@ -332,11 +315,7 @@ class _WriteCopy(IndexDirectory):
         self._sent: Mapping[str, FileInfo] = {}
 
     def begin(self) -> None:
-        """Make the copy what is in the store, which another machine may have changed.
-
-        Raises:
-            IndexFormatError: something is missing there.
-        """
+        """Make the copy what is in the store, which another machine may have changed."""
         store, self.least_number = self._place.store, self._lease.number
         self._pointer = found = store.read(CURRENT)
         name = None if found is None else parse_pointer(found.data, f"{self.name}/{CURRENT}", self.name)
@@ -387,12 +366,7 @@ class _WriteCopy(IndexDirectory):
             return None
 
     def publish(self, name: str) -> None:
-        """Send what is new of a version, then its manifest, and make it the visible one in the store and here.
-
-        Raises:
-            IndexLockedError: another writer has taken over, or was faster.
-            EngineError: the store fails.
-        """
+        """Send what is new of a version, then its manifest, and make it the visible one in the store and here."""
         manifest = Manifest.read(self.manifest(name))
         self._lease.written = True
         send_version(self._place.store, manifest, self.root, self._pointer, self._sent, self._lease)
@@ -412,10 +386,6 @@ def send_version(
     """Make a version of the folder `root` the visible one of a store; return the bytes of the files that were sent.
 
     `pointer` is `current` as it was when the change began, `there` the files that the version that it names has.
-
-    Raises:
-        IndexLockedError: another writer has taken over, or was faster.
-        EngineError: the store fails.
     """
     new = {name: info for name, info in manifest.files.items() if there.get(name) != info}
     sent = store.send(root, new, lease.check)
@@ -471,9 +441,6 @@ def open_directory(root: str | Path, *, whole: bool = True) -> IndexDirectory:
     """Return where an index is: a folder, or the address of an object store (`s3://`, `gs://`, `az://`).
 
     `whole` says whether all files of a stored one are needed here, however large it is.
-
-    Raises:
-        ConfigError: it is neither.
     """
     return StoredDirectory(str(root), whole=whole) if is_stored(root) else IndexDirectory(root)
 
@@ -547,7 +514,6 @@ def describe(root: str | Path) -> dict[str, Any]:
         "package": manifest.package,
         **dataclasses.asdict(manifest.encoding),
         "index": manifest.index,
-        "recall": manifest.recall,
         **dataclasses.asdict(manifest.counts),
         "rejected": manifest.changes.rejected,
         "indexes": {

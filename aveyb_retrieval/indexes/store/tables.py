@@ -206,9 +206,6 @@ class Tables:
         """Open them; `before` are the same ones at other versions, of which much need not be read again.
 
         `at` is the address of the store where they are, if not all of their files are at `root`.
-
-        Raises:
-            IndexFormatError: one is missing or damaged.
         """
         opened = {
             name: Dataset.open(
@@ -253,20 +250,12 @@ class Tables:
         return found
 
     def edits(self, docs: Iterable[int]) -> dict[str, Edits]:
-        """What people set in the metadata of documents `docs`, by id; those without are left out.
-
-        Raises:
-            IndexFormatError: it is damaged.
-        """
+        """What people set in the metadata of documents `docs`, by id; those without are left out."""
         rows = self.documents.take(np.array(sorted(docs), dtype=np.int64), ["id", "edits"]).to_pylist()
         return {row["id"]: self.edits_in(row) for row in rows if row["edits"] is not None}
 
     def edits_in(self, row: Mapping[str, Any]) -> Edits:
-        """What people set in the metadata of a document, by its row.
-
-        Raises:
-            IndexFormatError: it is damaged.
-        """
+        """What people set in the metadata of a document, by its row."""
         if row["edits"] is None:
             return Edits(self._metadata(row))
         try:
@@ -322,11 +311,7 @@ class Tables:
         return FileOrigin(row["file_sha256"], row["folder"], pages)
 
     def matching(self, where: Filter) -> IntArray:
-        """Numbers of the documents that satisfy a filter, ascending.
-
-        Raises:
-            ConfigError: the filter means nothing.
-        """
+        """Numbers of the documents that satisfy a filter, ascending."""
         condition = compile_filter(where)
         return np.sort(self.documents.scan(["doc"], None if condition == ALL else condition.sql)["doc"].to_numpy())
 
@@ -383,11 +368,7 @@ class Tables:
     # --- vectors -----------------------------------------------------------------------------------------------------
 
     def vectors(self, kind: Kind, numbers: IntArray) -> FloatArray:
-        """Vectors `[n, d]` float32 of documents or passages, in the order of their numbers `[n]`.
-
-        Raises:
-            IndexFormatError: one of them is not there.
-        """
+        """Vectors `[n, d]` float32 of documents or passages, in the order of their numbers `[n]`."""
         found, rows = self.live_vectors(kind, numbers)
         self.check_all(kind, numbers, found)
         return rows
@@ -423,11 +404,7 @@ class StoredTokens:
     codec: TokenCodec
 
     def gather(self, numbers: IntArray) -> TokenCodes:
-        """The codes of the tokens of passages (of documents, where these own them), one after the other.
-
-        Raises:
-            IndexFormatError: one of them is not there, or its codes are not of this codec.
-        """
+        """The codes of the tokens of passages (of documents, where these own them), one after the other."""
         codec, dataset = self.codec, self.tables.of(self.kind)
         rows = dataset.take(numbers, [CODES])
         self.tables.check_all(self.kind, numbers, rows[dataset.key].to_numpy())
@@ -451,11 +428,7 @@ MOST_GIVEN = 10_000
 
 
 def count_values(tables: Tables, field: str, where: Filter) -> list[tuple[Scalar, int]]:
-    """Count the documents that satisfy a filter by the values of a field: the most frequent ones first.
-
-    Raises:
-        ConfigError: no document has the field, it has too many values, or the filter means nothing.
-    """
+    """Count the documents that satisfy a filter by the values of a field: the most frequent ones first."""
     column = OWN.get(field) or f"json_extract(metadata, {quoted(json_path(field))})"
     rows = tables.documents.scan({"value": column}, compile_filter(where).sql)
     found: Counter[tuple[bool, Scalar]] = Counter()

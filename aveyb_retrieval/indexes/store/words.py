@@ -151,12 +151,7 @@ class Synonym(NamedTuple):
 
 
 def read_synonyms(source: str | Path | list[str] | tuple[str, ...]) -> str:
-    """Read a file, or its lines, and check them: lines as they are kept, without comments.
-
-    Raises:
-        InputError: the file cannot be read, or a line says nothing.
-        ConfigError: `source` is neither a path nor a list of lines.
-    """
+    """Read a file, or its lines, and check them: lines as they are kept, without comments."""
     if isinstance(source, (str, Path)):
         try:
             lines = read_bounded(Path(source), MOST_BYTES + 1).decode()[: MOST_BYTES + 1].splitlines()
@@ -449,11 +444,7 @@ class _Piece(NamedTuple):
 
 @cache
 def language(name: str, *, keep_accents: bool = False, synonyms: str = "") -> Language:
-    """Load the rules of a language, with what a file of synonyms and protected words says besides.
-
-    Raises:
-        ConfigError: the language is not one of `LANGUAGES`.
-    """
+    """Load the rules of a language, with what a file of synonyms and protected words says besides."""
     if name not in LANGUAGES:
         raise ConfigError(f"language={name!r}: must be one of {', '.join(LANGUAGES)}")
     stop, stem = frozenset[str](), None

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from aveyb_retrieval.errors import BackendError, ConfigError, IndexFormatError
-from aveyb_retrieval.indexes.nearest import build, faiss_file, tiers
-from aveyb_retrieval.indexes.nearest.build import make_tier, tune_tier
+from aveyb_retrieval.indexes.nearest import faiss_file, tiers
+from aveyb_retrieval.indexes.nearest.build import make_tier
 from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher, copied_to_cards
 from aveyb_retrieval.indexes.nearest.tiers import Nearest
 from aveyb_retrieval.indexes.types import number_range
@@ -62,7 +62,7 @@ def test_tiers_and_memory_and_deletions_together_find_what_brute_force_finds(
 ) -> None:
     whole = FakeVectors.random(kind, 3000, DIM)
     made = [
-        make_tier(tmp_path, f"faiss/{i}.faiss", kind, first, stop, whole, 1500, factory, recall=0.995)[0]
+        make_tier(tmp_path, f"faiss/{i}.faiss", kind, first, stop, whole, 1500, factory)[0]
         for i, (first, stop) in enumerate([(0, 1500), (1500, 2400)])
     ]
     assert [tier.count for tier in made] == [len(whole.before(1500).rows), len(whole.before(2400).rows) - made[0].count]
@@ -190,19 +190,6 @@ def test_counts_that_contradict_what_is_stored_are_an_error(tmp_path: Path) -> N
     tier, _ = make_tier(tmp_path, "faiss/a", "document", 0, 200, stored, 200, "Flat")
     with pytest.raises(IndexFormatError, match="the manifest says 201"):
         Nearest.open(tmp_path, "document", [dataclasses.replace(tier, count=201)], stored, 300)
-
-
-def test_tuning_finds_the_cheapest_setting_that_reaches_a_recall(tmp_path: Path) -> None:
-    stored = FakeVectors.random("document", 4000, DIM)
-    tier, info = make_tier(tmp_path, "faiss/a", "document", 0, 4000, stored, 4000, "IVF32,Flat", recall=0.9)
-    assert tier.recall is not None
-    assert tier.recall >= 0.9
-    assert tier.params == {"nprobe": tier.curve[-1]["nprobe"]}
-    assert all(row["recall"] < 0.9 for row in tier.curve[:-1])
-    assert (tmp_path / "faiss/a").stat().st_size == info.bytes
-    again = tune_tier(tmp_path, tier, stored, 0.9999)
-    assert again.params["nprobe"] > tier.params["nprobe"]
-    assert build.tune_tier(tmp_path, tier, stored, 0.0).params == {"nprobe": 1}
 
 
 def test_a_type_that_cannot_be_made_says_so(tmp_path: Path) -> None:

@@ -84,9 +84,7 @@ def test_single_adds_and_deletions_keep_files_few_and_work_small() -> None:
 
 
 def test_auto_scans_all_codes_up_to_a_size_and_then_a_quarter_of_its_lists() -> None:
-    assert faiss_file.choose_factory("auto", 50_000) == "IVF1,RaBitQfs"
-    assert faiss_file.auto_params("IVF1,RaBitQfs") == {}
-    large = faiss_file.choose_factory("auto", 4_000_000)
-    assert large == "IVF2048,RaBitQfs"
-    assert faiss_file.auto_params(large) == {"nprobe": 512}
-    assert faiss_file.choose_factory("HNSW32", 4_000_000) == "HNSW32"
+    assert faiss_file.chosen("auto", 50_000) == ("IVF1,RaBitQfs", {})
+    assert faiss_file.chosen("auto", 4_000_000) == ("IVF2048,RaBitQfs", {"nprobe": 512})
+    assert faiss_file.chosen("HNSW32", 4_000_000) == ("HNSW32", {})
+    assert faiss_file.chosen("HNSW32;efSearch=64;rescore=9", 5) == ("HNSW32", {"efSearch": 64, "rescore": 9})
