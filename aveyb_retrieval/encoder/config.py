@@ -8,7 +8,6 @@ and weights are float32.
 from __future__ import annotations
 
 import inspect
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import transformers
@@ -19,7 +18,7 @@ from aveyb_retrieval.encoder.folders import is_released
 from aveyb_retrieval.errors import AveyBError, ConfigError, ModelError, first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 # what transformers and sentence-transformers raise about damaged folders, for want of errors of their own
 LOADING_ERRORS = (
@@ -34,17 +33,6 @@ LOADING_ERRORS = (
     SafetensorError,
     StrictDataclassError,
 )
-
-
-@contextmanager
-def config_errors() -> Iterator[None]:
-    """Raise `ConfigError` for what transformers raises about the fields that it adds to a configuration."""
-    try:
-        yield
-    except AveyBError:
-        raise
-    except LOADING_ERRORS as error:
-        raise ConfigError(f"config.json: {type(error).__name__} ({first_line(error)})") from error
 
 
 _CHOICES = {
@@ -235,10 +223,14 @@ class AveyBConfig(transformers.PreTrainedConfig):
             ConfigError: a value is out of range, not one of its choices, or of another type.
             ModelError: a released configuration lacks a field.
         """
-        with config_errors():
+        try:
             if is_released(config_dict):
                 config_dict = cls.read_released(config_dict, "config.json").to_dict()
             return super().from_dict(config_dict, **kwargs)
+        except AveyBError:
+            raise
+        except LOADING_ERRORS as error:  # of transformers, about the fields that it adds
+            raise ConfigError(f"config.json: {type(error).__name__} ({first_line(error)})") from error
 
     @classmethod
     def paper_base(cls, **overrides: Any) -> AveyBConfig:

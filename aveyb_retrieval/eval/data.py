@@ -38,6 +38,7 @@ import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -175,29 +176,19 @@ class Corpus:
     def __init__(self, documents: Iterable[Document], source: str) -> None:
         """Take documents; that there are none, or an id occurs twice, is an InputError that names `source`."""
         self.source = source
-        self.ids: list[str] = []
         self.positions: dict[str, int] = {}
-        batches: list[pa.RecordBatch] = []
-        waiting: list[tuple[str, str]] = []
-
-        def keep() -> None:
-            columns = [pa.array(column) for column in zip(*waiting, strict=True)]
-            batches.append(pa.record_batch(columns, ["title", "text"]))
-            waiting.clear()
-
-        for document in documents:
-            if document.id in self.positions:
-                raise InputError(f"{source}: the document id {document.id!r} occurs more than once")
-            self.positions[document.id] = len(self.ids)
-            self.ids.append(document.id)
-            waiting.append((document.title, document.text))
-            if len(waiting) == _BATCH:
-                keep()
-        if waiting:
-            keep()
-        if not batches:
+        self._batches: list[pa.RecordBatch] = []
+        remaining = iter(documents)
+        while some := list(islice(remaining, _BATCH)):
+            for document in some:
+                if document.id in self.positions:
+                    raise InputError(f"{source}: the document id {document.id!r} occurs more than once")
+                self.positions[document.id] = len(self.positions)
+            texts = {"title": [document.title for document in some], "text": [document.text for document in some]}
+            self._batches.append(pa.RecordBatch.from_pydict(texts))
+        if not self._batches:
             raise InputError(f"{source}: the corpus is empty")
-        self._batches = batches
+        self.ids = list(self.positions)
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -126,7 +126,7 @@ def _trec_measure(name: str, k: int | None) -> str:
 
 
 def _trec_eval(
-    module: object, judgements: Judgements, order: dict[str, list[str]], measures: set[str]
+    module: Any, judgements: Judgements, order: dict[str, list[str]], measures: set[str]
 ) -> dict[str, dict[str, float]]:
     """Run the C code on ranked lists; strictly falling integer scores stand for the ranks (exact in float32)."""
     if any(len(documents) > DEEPEST for documents in order.values()):
@@ -139,7 +139,7 @@ def _trec_eval(
             names.setdefault(doc, str(len(names)))
         grades[str(number)] = {names[doc]: grade for doc, grade in judgements[query].items()}
         ranks[str(number)] = {names[doc]: float(-i) for i, doc in enumerate(order[query])}
-    found = module.RelevanceEvaluator(grades, measures).evaluate(ranks)  # type: ignore[attr-defined]
+    found = module.RelevanceEvaluator(grades, measures).evaluate(ranks)
     return {query: found[str(number)] for number, query in enumerate(queries) if str(number) in found}
 
 
@@ -252,7 +252,9 @@ def randomization_test(
     """
     n, mean = len(difference), float(difference.mean())
     bounds: list[np.ndarray] = []  # [2, patterns], of means above and below
-    for size in _blocks(resamples, n):
+    block = max(1, _BLOCK // n)
+    for start in range(0, resamples, block):
+        size = min(block, resamples - start)
         signs = rng.integers(0, 2, size=(size, n), dtype=np.int8) * 2 - 1
         a, b = signs @ (difference - mean), signs.sum(axis=1, dtype=np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -265,8 +267,3 @@ def randomization_test(
     needed = math.ceil((1.0 - confidence) * (resamples + 1) - 1 - 1e-9)  # patterns that keep p at 1 - confidence
     high, low = (float(side[needed - 1]) + tolerance if needed > 0 else math.inf for side in (above, below))
     return p_value, max(-1.0, mean - low), min(1.0, mean + high)
-
-
-def _blocks(total: int, width: int) -> list[int]:
-    size = max(1, _BLOCK // max(1, width))
-    return [min(size, total - start) for start in range(0, total, size)]

@@ -74,24 +74,22 @@ def merge(ranges: Sequence[Range]) -> list[Range]:
     return merged
 
 
-def overlap(a: Sequence[Range], b: Sequence[Range]) -> int:
-    """Count the characters in both of two unions of ranges."""
-    left, right = merge(a), merge(b)
-    return sum(max(0, min(e1, e2) - max(s1, s2)) for s1, e1 in left for s2, e2 in right)
+def _characters(ranges: Sequence[Range]) -> int:
+    return sum(end - start for start, end in merge(ranges))
 
 
 def score_passages(truth: Mapping[str, Sequence[Range]], retrieved: Sequence[Passage]) -> dict[str, float]:
     """Return precision, recall, IoU and hit of one query's passages; `truth` maps document ids to true ranges."""
-    by_document: dict[str, list[Range]] = {}
+    by_document: dict[str, list[Range]] = {doc: [] for doc in truth}
     for doc, start, end in retrieved:
         by_document.setdefault(doc, []).append((start, end))
-    size = sum(end - start for ranges in by_document.values() for start, end in merge(ranges))
-    true_size = sum(end - start for ranges in truth.values() for start, end in merge(ranges))
-    common = sum(overlap(ranges, truth.get(doc, ())) for doc, ranges in by_document.items())
+    size, true_size = (sum(map(_characters, some.values())) for some in (by_document, truth))
+    union = sum(_characters([*ranges, *truth.get(doc, ())]) for doc, ranges in by_document.items())
+    common = size + true_size - union
     return {
         "precision": common / size if size else 0.0,
         "recall": common / true_size,
-        "iou": common / (size + true_size - common),
+        "iou": common / union,
         "hit": float(common > 0),
     }
 

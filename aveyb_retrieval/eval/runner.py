@@ -193,17 +193,14 @@ def score_run(
 
 
 def _check_documents(run: Run, task: Task, name: str) -> None:
-    found = False
-    for query, documents in run.items():
-        found = found or bool(documents)
-        for doc in documents:
-            if doc not in task.corpus:
-                raise InputError(
-                    f"{name} returned the document {doc!r} for query {query!r}, which is not in the corpus of "
-                    f"{task.dataset}: was the index built from another corpus?"
-                )
-    if not found:
+    if not any(run.values()):
         raise InputError(f"{name} returned nothing for any of the {len(task.queries)} queries of {task.dataset}")
+    for query, documents in run.items():
+        if strange := [doc for doc in documents if doc not in task.corpus]:
+            raise InputError(
+                f"{name} returned the document {strange[0]!r} for query {query!r}, which is not in the corpus of "
+                f"{task.dataset}: was the index built from another corpus?"
+            )
 
 
 def _without_identical(run: Run, depth: int) -> tuple[Run, int]:

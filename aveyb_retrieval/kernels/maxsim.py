@@ -307,11 +307,6 @@ def late_interaction(
 
         query = inner_contiguous(query.to(documents.dtype))
         return kernels.late_interaction(query, inner_contiguous(documents), starts[:-1], starts.diff())
-    return late_interaction_reference(query, documents, starts)
-
-
-def late_interaction_reference(query: torch.Tensor, documents: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-    """The definition in plain torch, differentiable; arguments as above, `starts` int64."""
     lengths = starts.diff().to(documents.device)
     owner = torch.repeat_interleave(torch.arange(len(lengths), device=documents.device), lengths)
     wide = torch.promote_types(documents.dtype, torch.float32)

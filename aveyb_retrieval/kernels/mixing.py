@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypedDict
 import torch
 
 from aveyb_retrieval.kernels.dispatch import Backend, inner_contiguous, use_triton
-from aveyb_retrieval.kernels.positionwise import across, enricher_activation, mix_activation, zero_padding
+from aveyb_retrieval.kernels.positionwise import across, enricher_activation, zero_padding
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -48,7 +48,7 @@ def gated(
     """`gate * sigma(out + b)` of `[n, T, D]`; rows at or beyond `lengths` are zero."""
     if bias is not None:
         out = out + bias[:, None]
-    return zero_padding(gate * mix_activation(out, activation), lengths)
+    return zero_padding(gate * (torch.relu(out) if activation == "relu" else out), lengths)
 
 
 def for_kernel(how: Mixing | DynamicMixing) -> tuple[torch.Tensor | None, torch.Tensor | None, bool]:

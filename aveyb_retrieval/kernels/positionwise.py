@@ -33,17 +33,10 @@ def activate(x: torch.Tensor, name: str, *, backend: Backend = "auto") -> torch.
     return enricher_activation(x, name)
 
 
-def activate_around_reference(x: torch.Tensor, name: str, start: int, stop: int) -> torch.Tensor:
-    """Apply the enricher's activation in place to all columns of x `[..., M]` but start to stop; for inference."""
-    for part in (x[..., :start], x[..., stop:]):
-        part.copy_(enricher_activation(part, name))
-    return x
-
-
 def activate_around(
     x: torch.Tensor, name: str, start: int, stop: int, *, norms: str, backend: Backend = "auto"
 ) -> torch.Tensor:
-    """`activate_around_reference` by the implementation that `backend` means, with norms of what it wrote.
+    """Apply the enricher's activation in place to all columns but start to stop; for inference.
 
     The columns left out are those whose next reader applies the activation itself: a pass over them is saved.
 
@@ -51,25 +44,19 @@ def activate_around(
         x: `[..., M]`, contiguous; written to.
         name: "gelu" or "relu2".
         start: the first column that is left out, and stop: the one after the last.
-        norms: whose norms to return, those of the columns before ("head") or after ("tail") the ones left out.
-
-    Returns:
-        float32 (of float64: float64) `[...]`, `1 / |z|`; 0 where |z| is not above 1e-12.
+        norms: whose norms to return, those of the columns before ("head") or after ("tail") the ones left out: float32
+            (of float64: float64) `[...]`, `1 / |z|`; 0 where |z| is not above 1e-12.
     """
     if use_triton(backend, x, operation="activate_around"):
         from aveyb_retrieval.kernels.triton.positionwise import activate_around_op
 
         found: torch.Tensor = activate_around_op(x, name, start, stop, norms)
         return found
-    activate_around_reference(x, name, start, stop)
+    for part in (x[..., :start], x[..., stop:]):
+        part.copy_(enricher_activation(part, name))
     part, wide = x[..., :start] if norms == "head" else x[..., stop:], torch.promote_types(x.dtype, torch.float32)
     norm = torch.linalg.vector_norm(part, dim=-1, dtype=wide)
     return torch.where(norm > _MIN_NORM, 1 / norm, 0.0)
-
-
-def mix_activation(x: torch.Tensor, name: str) -> torch.Tensor:
-    """Apply sigma of eq. 4 and 7: "relu" or "none"."""
-    return F.relu(x) if name == "relu" else x
 
 
 def add_norm_reference(

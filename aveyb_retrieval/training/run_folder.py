@@ -47,19 +47,17 @@ class StepDisplay:
     def __init__(self, total: int, first: int, unit: str, *, out: TextIO | None = None) -> None:
         self.total, self.first, self.unit, self.out = total, first, unit, out or sys.stderr
         self.started = time.perf_counter()
-        self.bar: tqdm | None = None
-        if self.out.isatty():
-            self.bar = tqdm(total=total, initial=first, bar_format=BAR, dynamic_ncols=True, file=self.out)
+        # None: not where it is no terminal
+        self.bar = tqdm(total=total, initial=first, bar_format=BAR, dynamic_ncols=True, file=self.out, disable=None)
 
     def advance(self, step: int) -> None:
         """Show that `step` steps are done."""
-        if self.bar is not None:
-            self.bar.update(step - self.bar.n)
+        self.bar.update(step - self.bar.n)
 
     def report(self, step: int, loss: float, units_per_second: float) -> None:
         """Show the mean loss since the last report, and the speed."""
         figures = f"loss {loss:.4g}, {units_per_second:,.0f} {self.unit}/s"
-        if self.bar is not None:
+        if not self.bar.disable:
             self.bar.set_postfix_str(figures)
         else:
             left = (time.perf_counter() - self.started) / max(1, step - self.first) * (self.total - step)
@@ -68,8 +66,7 @@ class StepDisplay:
 
     def close(self) -> None:
         """Leave the last state on the screen."""
-        if self.bar is not None:
-            self.bar.close()
+        self.bar.close()
 
 
 SETTINGS, METRICS, CURVES, CHECKPOINTS, MODEL = "run.json", "metrics.jsonl", "loss.png", "checkpoints", "model"
@@ -183,7 +180,8 @@ class RunCallback(TrainerCallback):
             return
         seconds = time.perf_counter() - self._started
         line: dict[str, Any] = {"step": state.global_step, "seconds": round(seconds, 2)}
-        line |= {name: float(value) for name, value in logs.items() if _is_number(value)}
+        numbers = {name: float(value) for name, value in logs.items() if isinstance(value, (int, float))}
+        line |= {name: value for name, value in numbers.items() if math.isfinite(value)}
         if done := state.global_step - self._first_step:
             line[f"{self.unit}_per_second"] = round(done * self.units_per_step / seconds, 1)
         self.run.log(line)
@@ -275,13 +273,6 @@ def draw_curves(metrics: list[dict[str, Any]], path: Path, title: str) -> None:
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=120)
     write_atomic(path, image.getvalue())
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        return math.isfinite(float(value))
-    except (TypeError, ValueError):
-        return False
 
 
 def _card(title: str, record: dict[str, Any], figures: dict[str, float]) -> str:

@@ -12,7 +12,6 @@ from transformers import PrinterCallback, ProgressCallback, Trainer
 
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training.run_folder import CHECKPOINTS, RunCallback, check_shapes, last_checkpoint
-from aveyb_retrieval.training.settings import SCHEDULES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,16 +39,8 @@ def learning_rate_factor(name: str, steps: int, warmup: float, floor: float = 0.
 
     It rises linearly over the first `warmup` share of the steps; `trapezoidal` falls as `1 - sqrt` over the last tenth
     (Warner et al., 2024, appendix). `transformers.get_scheduler` starts at 0: a run's first step would change nothing.
-
-    Raises:
-        ConfigError: unknown name, or a share outside 0 to 1.
+    What may be given is checked by `RunSettings.check`.
     """
-    if not 0 <= floor <= 1:
-        raise ConfigError(f"floor is {floor}; it is a share of the peak learning rate, from 0 to 1")
-    if name not in SCHEDULES:
-        raise ConfigError(f"schedule is {name!r}; choose one of {', '.join(SCHEDULES)}")
-    if not 0 <= warmup < 1:
-        raise ConfigError(f"warmup is {warmup}; it is a share of the steps, at least 0 and below 1")
     rising = round(warmup * steps)
 
     def factor(step: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -63,19 +64,32 @@ def test_sentence_transformers_loads_saves_reloads_and_spreads_without_trust_rem
     assert np.abs(documents - queries).max() > 1e-3, "prompts must reach the model"
 
 
-@pytest.mark.parametrize(
-    "first", ["aveyb_retrieval", "transformers", "sentence_transformers", "transformers.modeling_utils"]
-)
-def test_auto_classes_know_the_model_whatever_is_imported_first(folder: Path, first: str) -> None:
-    code = (
-        f"import {first}, aveyb_retrieval\n"
-        "from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoTokenizer\n"
-        f"folder = {str(folder)!r}\n"
-        "assert type(AutoConfig.from_pretrained(folder)).__name__ == 'AveyBConfig'\n"
-        "assert type(AutoModel.from_pretrained(folder)).__name__ == 'AveyBModel'\n"
-        "assert type(AutoModelForMaskedLM.from_pretrained(folder)).__name__ == 'AveyBForMaskedLM'\n"
-        "assert AutoTokenizer.from_pretrained(folder)('hi')['input_ids'] == [104, 105]\n"
-    )
+FIRST = ("aveyb_retrieval", "transformers", "sentence_transformers", "transformers.modeling_utils")
+# What these import: done once, before a process for each of them is forked.
+NEEDED = ("torch._dynamo", "torch.distributed.tensor", "sklearn.metrics", "accelerate", "datasets")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_auto_classes_know_the_model_whatever_is_imported_first(folder: Path) -> None:
+    code = f"""
+import contextlib, importlib, os, sys
+for name in {NEEDED}:
+    with contextlib.suppress(ImportError):
+        importlib.import_module(name)
+assert not {{"aveyb_retrieval", "transformers"}} & set(sys.modules)
+for first in {FIRST}:
+    if not os.fork():
+        importlib.import_module(first)
+        import aveyb_retrieval
+        from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoTokenizer
+        folder = {str(folder)!r}
+        assert type(AutoConfig.from_pretrained(folder)).__name__ == "AveyBConfig"
+        assert type(AutoModel.from_pretrained(folder)).__name__ == "AveyBModel"
+        assert type(AutoModelForMaskedLM.from_pretrained(folder)).__name__ == "AveyBForMaskedLM"
+        assert AutoTokenizer.from_pretrained(folder)("hi")["input_ids"] == [104, 105]
+        os._exit(0)
+    assert os.wait()[1] == 0, first
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 

@@ -322,11 +322,12 @@ def real_texts(count: int) -> list[str]:
     return texts
 
 
+@pytest.mark.parametrize("count", [400, pytest.param(1_656, marks=pytest.mark.slow)])  # openstax has 414 sections
 @pytest.mark.parametrize("which", ["p50k", "tokenizer"])
-def test_auto_tokenizer_on_real_texts(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_auto_tokenizer_on_real_texts(which: str, count: int, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
-    texts = real_texts(1_656)  # openstax has 414 sections
+    texts = real_texts(count)
     tokenizer: AveyBTokenizer = request.getfixturevalue(which)
     tokenizer.save(tmp_path)
     theirs = AutoTokenizer.from_pretrained(tmp_path)(texts)["input_ids"]

@@ -25,6 +25,7 @@ from mcp import Client, StdioServerParameters
 from aveyb_retrieval import ConfigError, Embedder, Index, add_documents, build_index, delete_documents
 from aveyb_retrieval.cli.mcp import main
 from aveyb_retrieval.integrations.mcp import MAX_BYTES, _search_answer, make_server
+from tests.indexes.fake import FakeEmbedder
 from tests.integrations.conftest import DOCUMENTS
 
 if TYPE_CHECKING:
@@ -283,9 +284,12 @@ def hostile_texts() -> dict[str, str]:
     }
 
 
+LONG_PASSAGES = FakeEmbedder(split_size=1_500, max_tokens=3_000)
+
+
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index of long documents, of which the first 3,000 tokens are encoded, with long passages."""
+    """An index of long documents, of which the first 3,000 words are encoded, with long passages."""
     root = tmp_path_factory.mktemp("large") / "index"
     rows: list[dict[str, Any]] = [{"_id": name, "text": text} for name, text in hostile_texts().items()]
     rows.append({"_id": "fields", "title": "t" * 5_000, "text": "x", "blob": "m" * 100_000})
@@ -293,7 +297,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for log in range(5):  # together too large for one answer, whatever a model thinks of the texts above
         lines = (f"Valve {log * 1_000 + i} of building {log} was closed.\n" for i in range(300))
         rows.append({"_id": f"log {log}", "text": "".join(lines)})
-    build_index(rows, root, model=Embedder.load(max_tokens=3_000), passage_tokens=2_048)  # the same model to search
+    build_index(rows, root, model=LONG_PASSAGES)
     return root
 
 
@@ -321,17 +325,18 @@ def read_whole(server: Any, name: str, **options: Any) -> tuple[str, int]:
     return asyncio.run(run())
 
 
-def test_a_document_of_five_megabytes_is_read_in_parts(large: Path, embedder: Embedder) -> None:
-    text, parts = read_whole(make_server(large, model=embedder), "5 MB")
+def test_a_document_of_five_megabytes_is_read_in_parts(large: Path) -> None:
+    server = make_server(large, model=LONG_PASSAGES)
+    text, parts = read_whole(server, "5 MB")
     assert text == five_megabytes()
     assert parts < 300
-    one = call(make_server(large, model=embedder), "fetch", id="5 MB", offset=4_999_990).structured_content
+    one = call(server, "fetch", id="5 MB", offset=4_999_990).structured_content
     assert (one["text"], one["note"]) == (five_megabytes()[-10:], "")
 
 
 @pytest.mark.parametrize("name", hostile_texts())
-def test_no_text_makes_an_answer_too_large(large: Path, embedder: Embedder, name: str) -> None:
-    server = make_server(large, model=embedder)
+def test_no_text_makes_an_answer_too_large(large: Path, name: str) -> None:
+    server = make_server(large, model=LONG_PASSAGES)
     text, _ = read_whole(server, name, limit=MAX_BYTES)
     assert text == hostile_texts()[name]
     found = call(server, "search", query="valve 书面通知", limit=20).structured_content
@@ -353,8 +358,8 @@ def test_the_first_result_is_given_whatever_its_size(tmp_path: Path, embedder: E
     assert (len(answer.results), answer.note) == (1, "")
 
 
-def test_large_metadata_are_left_out_with_a_note(large: Path, embedder: Embedder) -> None:
-    answer = call(make_server(large, model=embedder), "fetch", id="fields").structured_content
+def test_large_metadata_are_left_out_with_a_note(large: Path) -> None:
+    answer = call(make_server(large, model=LONG_PASSAGES), "fetch", id="fields").structured_content
     assert (answer["metadata"], len(answer["title"])) == ({}, 300)
     assert "metadata are left out" in answer["note"]
 

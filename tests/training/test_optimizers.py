@@ -5,11 +5,8 @@ import torch
 from torch import nn
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.training.trainer import (
-    SCHEDULES,
-    learning_rate_factor,
-    parameter_groups,
-)
+from aveyb_retrieval.training.settings import SCHEDULES, RunSettings
+from aveyb_retrieval.training.trainer import learning_rate_factor, parameter_groups
 
 
 def test_decay_reaches_matrices_only() -> None:
@@ -54,6 +51,6 @@ def test_after_the_warm_up_schedules_are_those_of_transformers() -> None:
 
 def test_unknown_names() -> None:
     with pytest.raises(ConfigError, match="schedule is 'zigzag'"):
-        learning_rate_factor("zigzag", 10, 0.1)
+        RunSettings(schedule="zigzag").check()
     with pytest.raises(ConfigError, match="warmup is 1"):
-        learning_rate_factor("cosine", 10, 1.0)
+        RunSettings(warmup=1.0).check()

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # in sentence-transformers' own order
 _PRECISIONS = ("float32", "bfloat16", "float16")
 _MARGIN = 8  # a passage alone can have a few tokens more than within its text
-_BATCH = 32  # texts of similar length that the model encodes at once
+_OPTIONS: dict[str, Any] = {"batch_size": 32, "normalize_embeddings": True, "show_progress_bar": False}
 _NO_PART_OF_A_MODEL = {".md", ".png", ".jpg", ".gitattributes", ".py", ".pyc"}
 # What a folder may be made of: stock modules that read settings and safetensors. Any other word under
 # `sentence_transformers` would be imported too, and made with what the folder says.
@@ -184,7 +184,7 @@ class SentenceEmbedder(TextEncoder):
         texts = as_texts(queries, "queries")
         if not texts:
             return np.zeros((0, self.dim), np.float32)
-        return self._rows(self.model.encode_query(texts, **self._options))
+        return self._rows(self.model.encode_query(texts, **_OPTIONS))
 
     def count_tokens(self, texts: Sequence[str], *, prompt: str) -> list[int]:
         """Count the tokens of each text as a "query" or a "document", prompt and special tokens included.
@@ -222,17 +222,13 @@ class SentenceEmbedder(TextEncoder):
             ConfigError: the model has no vectors of tokens.
         """
         self._check_token_vectors("leave rerank out")
-        options = {**self._options, "normalize_embeddings": False, "output_value": "token_embeddings"}
+        options = {**_OPTIONS, "normalize_embeddings": False, "output_value": "token_embeddings"}
         found = self.model.encode(as_texts(texts, "texts"), prompt=self.prompts[prompt], **options)
         return [torch.nn.functional.normalize(rows.float(), dim=-1).cpu().numpy() for rows in found]
 
     def _check_token_vectors(self, advice: str) -> None:
         if not has_token_vectors(self.model):
             raise ConfigError(f"{self.model_name}: has no vectors of tokens for late interaction; {advice}")
-
-    @property
-    def _options(self) -> dict[str, Any]:
-        return {"batch_size": _BATCH, "normalize_embeddings": True, "show_progress_bar": False}
 
     def _checked(self, size: PassageSize | None) -> PassageSize:
         if size is None:
@@ -280,8 +276,9 @@ class SentenceEmbedder(TextEncoder):
 
     def _fits(self, job: _Job) -> bool:
         """Whether the model reads the whole document at once."""
-        read = job.n_cut == 0 or self.window is None
-        return read and (self.window is None or int(job.cuts.ranges[-1, 1]) + self._overhead <= self.window)
+        if self.window is None:
+            return True
+        return job.n_cut == 0 and int(job.cuts.ranges[-1, 1]) + self._overhead <= self.window
 
     def _encode(self, batch: list[_Job]) -> Iterator[EncodedDocument]:
         late = bool(self.passage_size.late)
@@ -290,9 +287,9 @@ class SentenceEmbedder(TextEncoder):
         firsts: list[int] = []
         for job in batch:
             single = bool(len(job.cuts)) and self._fits(job)
-            read = job.prefix + (job.text if self.max_tokens is None else job.text[: _end(job.cuts)])
             whole.append(len(texts) if single else None)
-            texts += [read] * single
+            if single:
+                texts.append(job.prefix + (job.text if self.max_tokens is None else job.text[: job.cuts.spans[-1, 1]]))
             firsts.append(len(texts))
             if not late and not (single and len(job.cuts) == 1):  # a passage that is all of its document is known
                 texts += [job.passage(i) for i in range(job.n_known, len(job.cuts))]
@@ -326,8 +323,8 @@ class SentenceEmbedder(TextEncoder):
         if not texts:
             return np.zeros((0, self.dim), np.float32), []
         if self.token_codec is None:
-            return self._rows(self.model.encode_document(texts, **self._options)), []
-        found = self.model.encode_document(texts, **{**self._options, "output_value": None})
+            return self._rows(self.model.encode_document(texts, **_OPTIONS)), []
+        found = self.model.encode_document(texts, **{**_OPTIONS, "output_value": None})
         vectors = torch.stack([each["sentence_embedding"] for each in found]).float()
         outputs = [each["token_embeddings"][each["attention_mask"].bool()] for each in found]
         return self._rows(torch.nn.functional.normalize(vectors, dim=-1).cpu()), [
@@ -384,10 +381,6 @@ class SentenceEmbedder(TextEncoder):
             begins = inside.argmax(axis=1)  # a passage's tokens follow each other
             ranges = np.stack([begins, begins + inside.sum(axis=1)], axis=1)
             return vectors, TokenCodes(self.token_codec.encode(outputs), ranges)
-
-
-def _end(cuts: Cuts) -> int:
-    return int(cuts.spans[-1, 1]) if len(cuts) else 0
 
 
 def precision_of(model: Any) -> str:

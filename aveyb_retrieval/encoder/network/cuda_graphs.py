@@ -95,11 +95,6 @@ class CudaGraphs:
                 self._free.record(torch.cuda.current_stream(self.device))
         return outputs
 
-    def clear(self) -> None:
-        """Drop every graph."""
-        with self._lock:
-            self._captured.clear()
-
     def _capture(self, function: Function, places: int, like: Sequence[torch.Tensor | None]) -> Captured:
         begin, before = time.perf_counter(), self._reserved()
         # Outside of inference mode, so that what is allocated can be written in any mode.

@@ -150,13 +150,9 @@ _AMPERE: _Table = {
     "count_by_id": {_WIDE: Config(0, 128, 0, 4, 3)},
     "late_interaction": {_HALF: Config(64, 64, 64, 4, 2), _WIDE: Config(64, 64, 16, 8, 2)},
 }
-_HOPPER: _Table = {
-    "add_norm": {_HALF: Config(4, 0, 0, 8, 1), _WIDE: Config(4, 0, 0, 8, 1)},
-    "activate": {_HALF: Config(4, 256, 0, 4, 1), _WIDE: Config(4, 256, 0, 4, 1)},
-    "dynamic_mix_norms": {_HALF: Config(4, 256, 0, 4, 1), _WIDE: Config(4, 256, 0, 4, 1)},
+_HOPPER: _Table = _AMPERE | {
     "dynamic_mix_shares": {_HALF: Config(128, 0, 64, 8, 4), _WIDE: Config(64, 0, 16, 8, 3)},
     "dynamic_mix_cosines": {_HALF: Config(64, 0, 64, 8, 3), _WIDE: Config(32, 0, 16, 8, 2)},
-    "dynamic_mix_weights": {_HALF: Config(16, 0, 0, 4, 1), _WIDE: Config(16, 0, 0, 4, 1)},
     "dynamic_mix_input": {_HALF: Config(128, 128, 64, 8, 3), _WIDE: Config(64, 64, 32, 8, 3)},
     "static_mix": {_HALF: Config(128, 128, 64, 8, 3), _WIDE: Config(64, 64, 32, 8, 3)},
     "static_mix_activating": {_HALF: Config(128, 64, 64, 8, 4), _WIDE: Config(64, 64, 32, 8, 3)},
@@ -164,7 +160,6 @@ _HOPPER: _Table = {
     "static_mix_weight": {_HALF: Config(128, 128, 64, 8, 1), _WIDE: Config(64, 64, 32, 8, 2)},
     "maxsim": {_HALF: Config(128, 256, 64, 8, 3), _WIDE: Config(128, 128, 32, 8, 2)},
     "best_by_id": {_HALF: Config(128, 256, 64, 8, 3), _WIDE: Config(64, 128, 32, 8, 3)},
-    "count_by_id": {_WIDE: Config(0, 128, 0, 4, 3)},
     "late_interaction": {_HALF: Config(64, 64, 64, 4, 3), _WIDE: Config(64, 64, 32, 8, 3)},
 }
 TABLE = {"sm_90": _HOPPER, "sm_80": _AMPERE, "sm_89": _AMPERE}  # the rows of sm_80 fit sm_89's shared memory, too
