@@ -45,11 +45,7 @@ def respect_processors(environment: MutableMapping[str, str] = os.environ, root:
 
 
 def processor_quota(root: Path = Path("/")) -> float | None:
-    """How many processors the control groups of this process may use; None where there is no limit.
-
-    Reads version 2 (`cpu.max`) and version 1 (`cpu.cfs_quota_us`) of Linux's control groups, from the group of this
-    process up to the topmost one that it can see.
-    """
+    """How many processors Linux's control groups of this process allow, in version 1 or 2, up to the topmost one."""
     quotas = [_quota(folder) for folder in _groups(root)]
     return min((quota for quota in quotas if quota is not None), default=None)
 
@@ -100,16 +96,30 @@ def make_console() -> Console:
 
 
 AT_LEAST_1 = click.IntRange(min=1)
-PRECISION = click.option(
-    "--precision", type=click.Choice(["auto", "int8", "float32", "bfloat16", "float16"]), default="auto",
-    help="Precision of the model's arithmetic: int8 on CPUs (auto, where the model has that form).",
-)  # fmt: skip
-MODE = click.option(
-    "--mode",
-    type=click.Choice(["dense", "lexical", "hybrid"]),
-    default="hybrid",
-    help="Search by vectors, by words (BM25), or by both.",
+
+
+def choose(flag: str, values: str, meaning: str, default: str | None = None) -> Decorator:
+    """Make an option that takes one of some values, which are listed with blanks between."""
+    return click.option(flag, type=click.Choice(values.split()), default=default, help=meaning)
+
+
+def repeatable(flag: str, name: str, meaning: str, **more: Any) -> Decorator:
+    """Make an option that may be given several times."""
+    return click.option(flag, name, multiple=True, help=f"{meaning} Repeatable.", **more)
+
+
+def granularity(meaning: str) -> Decorator:
+    """Make the option `--granularity` with this help."""
+    return choose("--granularity", "document passage both", meaning)
+
+
+PRECISION = choose(
+    "--precision",
+    "auto int8 float32 bfloat16 float16",
+    "Precision of the model's arithmetic: int8 on CPUs (auto, where the model has that form).",
+    default="auto",
 )
+MODE = choose("--mode", "dense lexical hybrid", "Search by vectors, by words (BM25), or by both.", default="hybrid")
 QUIET = click.option("--quiet", is_flag=True, help="Show no progress.")
 
 
@@ -316,15 +326,9 @@ def _parse_types(given: tuple[str, ...]) -> dict[str, str]:
     return types
 
 
-def granularity(meaning: str) -> Decorator:
-    """Make the option `--granularity` with this help."""
-    return click.option("--granularity", type=click.Choice(["document", "passage", "both"]), help=meaning)
-
-
 ON_ERROR = together(
-    click.option("--on-error", type=click.Choice(["auto", "stop", "skip"]), default="auto",
-                 help="A malformed line or unreadable file: stop, or skip it and list it; auto skips files of "
-                 "folders and stops at all else."),
+    choose("--on-error", "auto stop skip", "A malformed line or unreadable file: stop, or skip it and list it; auto "
+           "skips files of folders and stops at all else.", default="auto"),
     click.option("--strict", "on_error", flag_value="stop", help="The same as --on-error stop."),
 )  # fmt: skip
 FILES = together(
@@ -383,15 +387,15 @@ CUTTING = together(
 )  # fmt: skip
 MAKING = together(
     granularity("Vectors to make and to search.  [default: both]"),
-    click.option("--index", default="auto", help="auto (by size), none (exact), or a FAISS type: HNSW32, IVF256,Flat;nprobe=64."),
-    click.option("--storage-dtype", type=click.Choice(["float32", "float16"]),
-                 help="Type of the vectors on disk.  [default: float32]"),
+    click.option("--index", default="auto",
+                 help="auto (by size), none (exact), or a FAISS type: HNSW32, IVF256,Flat;nprobe=64."),
+    choose("--storage-dtype", "float32 float16", "Type of the vectors on disk.  [default: float32]"),
     click.option("--language", help="Language of the words: its stemmer and stop words, or none.  [default: english]"),
     click.option("--keep-accents", is_flag=True, default=None, help="Words with other accents are other words."),
     click.option("--synonyms", metavar="FILE", help="File of synonyms and protected words."),
     CUTTING,
-    click.option("--token-vectors", type=click.Choice(["int8", "1bit"]),
-                 help="Also keep a vector of every token, for --rerank maxsim: 128 or 16 bytes each."),
+    choose("--token-vectors", "int8 1bit",
+           "Also keep a vector of every token, for --rerank maxsim: 128 or 16 bytes each."),
 )  # fmt: skip
 _INTO = (click.argument("directory", type=INDEX), click.argument("corpus", nargs=-1))
 INSERTING = together(*_INTO, VECTORS, READING, WRITING, WAIT)

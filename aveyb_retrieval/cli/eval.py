@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aveyb_retrieval.cli.common import CONTEXT, PATH, Commands, gather, granularity, make_console, progress_bar
+from aveyb_retrieval.cli import common
 from aveyb_retrieval.errors import printable
 from aveyb_retrieval.eval.base import DEFAULT_METRICS
 
@@ -21,60 +21,53 @@ if TYPE_CHECKING:
     from aveyb_retrieval.eval.runner import Result
     from aveyb_retrieval.eval.tasks import Task
 
-METRICS = click.option(
-    "--metric",
-    "metrics",
-    multiple=True,
-    default=DEFAULT_METRICS,
-    help="ndcg@K, recall@K, mrr@K, success@K, map. Repeatable.",
-)
+METRICS = common.repeatable("--metric", "metrics", "ndcg@K, recall@K, mrr@K, success@K, map.", default=DEFAULT_METRICS)
 QUIET = click.option("--quiet", is_flag=True, help="Show no progress bars.")
-DRAW = gather(
+DRAW = common.gather(
     "draw",
     dict,
     click.option("--split", help="Judged split; default: test, or the only one, or dev."),
-    click.option("--max-queries", type=click.IntRange(min=1), metavar="N", help="Draw N judged queries."),
+    click.option("--max-queries", type=common.AT_LEAST_1, metavar="N", help="Draw N judged queries."),
     click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of every random draw."),
 )
 
 
-@click.group(cls=Commands, context_settings=CONTEXT)
+@click.group(cls=common.Commands, context_settings=common.CONTEXT)
 @click.version_option(package_name="aveyb-retrieval")
 def main() -> None:
     """Measure retrieval with trec_eval's definitions: run, score, compare, passages."""
 
 
 @main.command()
-@click.option(
+@common.repeatable(
     "--data",
+    "data",
+    "BEIR folder, known name (mldr, mldr-de, msmarco, nq, ...) or NAME=FOLDER for a local copy.",
     required=True,
-    multiple=True,
-    help="BEIR folder, known name (mldr, mldr-de, msmarco, nq, ...) or NAME=FOLDER for a local copy. Repeatable.",
 )
-@click.option(
+@common.repeatable(
     "--model",
     "models",
-    multiple=True,
+    "default, bm25 (options about vectors do not concern it), an index directory, an Avey-B folder, or any "
+    "sentence-transformers model.",
     default=("default",),
-    help="default, bm25 (options about vectors do not concern it), an index directory, an Avey-B folder, or any "
-    "sentence-transformers model. Repeatable.",
 )
 @DRAW
-@click.option(
+@common.choose(
     "--protocol",
-    type=click.Choice(["standard", "paper"]),
+    "standard paper",
+    "Quote scores of standard; paper repeats the paper's own evaluation.",
     default="standard",
-    help="Quote scores of standard; paper repeats the paper's own evaluation.",
 )
-@click.option(
+@common.choose(
     "--mode",
-    type=click.Choice(["hybrid", "dense", "lexical"]),
-    help="How to search. Default: hybrid, as `aveyb-index search`; dense where every vector is scored.",
+    "hybrid dense lexical",
+    "How to search. Default: hybrid, as `aveyb-index search`; dense where every vector is scored.",
 )
-@granularity("Which vectors rank documents. Default: all that the model or index has.")
+@common.granularity("Which vectors rank documents. Default: all that the model or index has.")
 @click.option(
     "--chunk-words",
-    type=click.IntRange(min=1),
+    type=common.AT_LEAST_1,
     help="Encode fixed chunks of N words one by one, without an index.",
     metavar="N",
 )
@@ -83,10 +76,10 @@ def main() -> None:
     help="Build an index of this type (auto, flat, hnsw or a FAISS factory string) and search it; "
     "none scores every vector instead. Default: auto.",
 )
-@gather(
+@common.gather(
     "load",
     dict,
-    click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Truncate texts to N tokens."),
+    click.option("--max-tokens", type=common.AT_LEAST_1, metavar="N", help="Truncate texts to N tokens."),
     click.option(
         "--precision",
         default="auto",
@@ -95,16 +88,18 @@ def main() -> None:
     ),
     click.option("--device", default="cpu", help="Torch device of the model and of an index's search."),
 )
-@gather(
+@common.gather(
     "settings",
     dict,
     click.option("--depth", type=click.IntRange(1, 1 << 24), default=100, help="Documents per query in the run."),
     METRICS,
     click.option("--ignore-identical-ids", is_flag=True, help="Drop hits whose id is the query's (ArguAna, Quora)."),
 )
-@click.option("--run", "run_path", type=PATH, help="Write the TREC run; a folder when there are several.")
-@click.option("--report", type=PATH, help="Write all results as JSON.")
-@click.option("--cache", type=PATH, help="Folder for vectors and results; default: ~/.cache/aveyb-retrieval/eval.")
+@click.option("--run", "run_path", type=common.PATH, help="Write the TREC run; a folder when there are several.")
+@click.option("--report", type=common.PATH, help="Write all results as JSON.")
+@click.option(
+    "--cache", type=common.PATH, help="Folder for vectors and results; default: ~/.cache/aveyb-retrieval/eval."
+)
 @click.option("--only-missing", is_flag=True, help="Use cached vectors and results; compute what is missing.")
 @QUIET
 def run(
@@ -130,11 +125,11 @@ def run(
     from aveyb_retrieval.eval.runner import ResultCache, Settings, run_system
 
     load_trec_eval()  # not found missing only after hours of encoding
-    console = make_console()
+    console = common.make_console()
     folder = cache or Path.home() / ".cache" / "aveyb-retrieval" / "eval"
     conditions, options = Settings(**settings), ModelOptions(load=LoadOptions(**load), **how)
     results, runs = [], []
-    with progress_bar(not quiet) as progress:
+    with common.progress_bar(not quiet) as progress:
         for name in data:
             task = _open_task(name, protocol, **draw)
             if run_path:
@@ -157,8 +152,8 @@ def run(
 
 
 @main.command()
-@click.argument("run_file", type=PATH)
-@click.argument("qrels", type=PATH)
+@click.argument("run_file", type=common.PATH)
+@click.argument("qrels", type=common.PATH)
 @METRICS
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, per-query values included.")
 def score(run_file: Path, qrels: Path, metrics: tuple[str, ...], as_json: bool) -> None:
@@ -182,9 +177,9 @@ def score(run_file: Path, qrels: Path, metrics: tuple[str, ...], as_json: bool) 
 
 
 @main.command()
-@click.argument("run_a", type=PATH)
-@click.argument("run_b", type=PATH)
-@click.argument("qrels", type=PATH)
+@click.argument("run_a", type=common.PATH)
+@click.argument("run_b", type=common.PATH)
+@click.argument("qrels", type=common.PATH)
 @click.option("--metric", default="ndcg@10", help="The metric to compare.")
 @click.option(
     "--resamples",
@@ -205,7 +200,7 @@ def score(run_file: Path, qrels: Path, metrics: tuple[str, ...], as_json: bool) 
 @click.option(
     "--queries",
     "query_file",
-    type=PATH,
+    type=common.PATH,
     help="queries.jsonl with the texts to list.  [default: the one of the qrels' BEIR folder]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, per-query differences included.")
@@ -239,7 +234,7 @@ def compare(
         sides = {name: {"run": str(path), **_lacking(scores[path])} for name, path in (("a", run_a), ("b", run_b))}
         click.echo(json.dumps(report | sides | {"notices": remarks}, indent=1))
         return
-    console = make_console()
+    console = common.make_console()
     for notice in remarks:
         console.print(f"note: {notice}", highlight=False, markup=False, soft_wrap=True)
     print_comparison(comparison, metric, str(run_a), str(run_b), console)
@@ -262,18 +257,13 @@ def _print_extremes(comparison: Comparison, show: int, texts: dict[str, str]) ->
 @main.command()
 @click.option("--data", required=True, help="A data set with spans.jsonl.")
 @click.option("--model", default="default", help="default, or an Avey-B folder.")
-@click.option("--peer", "peers", multiple=True, help="A sentence-transformers model on fixed chunks. Repeatable.")
-@click.option(
-    "--chunk-words", type=click.IntRange(min=1), default=180, metavar="N", help="Words in a chunk of the peers."
-)
-@click.option(
-    "--scope",
-    type=click.Choice(["document", "corpus"]),
-    default="document",
-    help="Search the document that answers, or the whole corpus.",
+@common.repeatable("--peer", "peers", "A sentence-transformers model on fixed chunks.")
+@click.option("--chunk-words", type=common.AT_LEAST_1, default=180, metavar="N", help="Words in a chunk of the peers.")
+@common.choose(
+    "--scope", "document corpus", "Search the document that answers, or the whole corpus.", default="document"
 )
 @DRAW
-@click.option("--cache", type=PATH, help="Folder for vectors; default: a temporary one.")
+@click.option("--cache", type=common.PATH, help="Folder for vectors; default: a temporary one.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, per-query values included.")
 @QUIET
 def passages(
@@ -291,12 +281,12 @@ def passages(
     from aveyb_retrieval.eval.report import print_passages
 
     task = _open_task(data, **draw)
-    with progress_bar(not quiet) as progress:
+    with common.progress_bar(not quiet) as progress:
         scores = passage_table(task, model, peers, folder=cache, progress=progress, **options)
     if as_json:
         click.echo(json.dumps([asdict(item) for item in scores], indent=1))
     else:
-        print_passages(scores, task, make_console())
+        print_passages(scores, task, common.make_console())
 
 
 def _open_task(data: str, protocol: str = "standard", *, split: str | None, **draw: Any) -> Task:

@@ -176,12 +176,7 @@ def delete(directory: str | Path, ids: tuple[str, ...], ids_file: Any, **argumen
     metavar="SECONDS",
     help="With --watch: seconds between two looks at the folder.",
 )
-@click.option(
-    "--only",
-    multiple=True,
-    metavar="PART",
-    help="Look only at this folder or file below FOLDER, such as wiki/. Repeatable.",
-)
+@common.repeatable("--only", "only", "Look only at this folder or file below FOLDER, such as wiki/.", metavar="PART")
 @click.option(
     "--allow-delete",
     type=click.IntRange(min=0),
@@ -189,11 +184,11 @@ def delete(directory: str | Path, ids: tuple[str, ...], ids_file: Any, **argumen
     help="Let up to N documents go.  [default: a tenth of those looked at, or 5]",
 )
 @click.option("--moved", is_flag=True, help="FOLDER stands in the place of the one that the index was made from.")
-@click.option(
+@common.choose(
     "--fail-on",
-    type=click.Choice(["new", "any", "none"]),
+    "new any none",
+    "Exit with code 1 where a file is left out: when it is told first, always, or never.",
     default="new",
-    help="Exit with code 1 where a file is left out: when it is told first, always, or never.",
 )
 @common.ON_ERROR
 @common.FILES
@@ -258,6 +253,7 @@ def _in_words(counts: Mapping[str, int]) -> str:
 def print_report(report: Report, *, verbose: bool = False) -> None:
     """Print what a change did, and on stderr what it left out."""
     continued = " (continued an interrupted change)" if report.resumed else ""
+    more = "" if verbose else " (--verbose names them)"
     done = _in_words({name: getattr(report, name) for name in ("added", "replaced", "renamed", "deleted", "unchanged")})
     click.echo(
         f"{report.path}: {done}{'; ' if done else ''}{plural(report.documents, 'document')}, "
@@ -269,28 +265,23 @@ def print_report(report: Report, *, verbose: bool = False) -> None:
     if report.rejected:
         rejected = plural(report.rejected, "line or file", "lines or files")
         click.echo(f"left out: {rejected}, listed with reasons in {report.rejected_file}", err=True)
+    if report.rejected and report.rejected_file is not None:
         _print_rejected(report.rejected_file, verbose=verbose)
     if left_out := [notice for notice in report.notices if notice.left_out]:
         from aveyb_retrieval.documents.folders import summary
 
-        more, count = (
-            "" if verbose else " (--verbose names them)",
-            plural(len(left_out), "file or folder", "files or folders"),
-        )
+        count = plural(len(left_out), "file or folder", "files or folders")
         click.echo(printable(f"not read: {count}: {summary(left_out)}{more}"), err=True)
     for notice in report.notices:
         if verbose or not notice.left_out:
             click.echo(printable(f"{notice.path}: {notice.reason}"), err=True)
     if report.known:
-        more = "" if verbose else " (--verbose names them)"
         click.echo(f"left out as before: {plural(len(report.known), 'file')}{more}", err=True)
         for notice in report.known if verbose else ():
             click.echo(printable(f"{notice.path}: {notice.reason}"), err=True)
 
 
-def _print_rejected(listed: Path | None, *, verbose: bool) -> None:
-    if listed is None:
-        return
+def _print_rejected(listed: Path, *, verbose: bool) -> None:
     with listed.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines):
             if number == _NAMED and not verbose:
@@ -357,7 +348,7 @@ def count(directory: str | Path, where: Any) -> None:
 @FILTER
 @click.option("--set", "changes", metavar="JSON", default="{}", callback=common.parse_json,
               help='Fields and new values, such as {"year": 2021}.')  # fmt: skip
-@click.option("--remove", multiple=True, metavar="FIELD", help="Field to take away. Repeatable.")
+@common.repeatable("--remove", "remove", "Field to take away.", metavar="FIELD")
 @click.option("--clear", is_flag=True, help="First undo all that was set or removed before.")
 @click.option("--missing-ok", is_flag=True, help="Ignore ids that are not in the index.")
 @common.RESTART
@@ -425,22 +416,14 @@ def unpublish(ids: tuple[str, ...], to: str, **options: Any) -> None:
 @click.argument("query")
 @click.option("-k", default=10, help="Number of documents or passages to return.")
 @click.option("--offset", default=0, help="Leave out the best N: the next page.", metavar="N")
-@click.option(
-    "--unit",
-    type=click.Choice(["document", "passage"]),
-    default="document",
-    help="Find documents, or the best passages of all documents.",
+@common.choose(
+    "--unit", "document passage", "Find documents, or the best passages of all documents.", default="document"
 )
 @common.MODE
 @common.granularity("Vectors that rank the documents.")
 @common.filter_option('Condition on metadata, _id or title, such as {"year": {"$gte": 2020}}.')
-@click.option("--id", "ids", multiple=True, help="Search only the document of this id. Repeatable.", metavar="ID")
-@click.option(
-    "--fusion",
-    type=click.Choice(["weighted", "rrf"]),
-    default="weighted",
-    help="How a hybrid search combines the two rankings.",
-)
+@common.repeatable("--id", "ids", "Search only the document of this id.", metavar="ID")
+@common.choose("--fusion", "weighted rrf", "How a hybrid search combines the two rankings.", default="weighted")
 @click.option("--weight", type=float, help="Weight of the vectors in weighted fusion, 0 to 1.  [default: 0.5]")
 @click.option(
     "--rerank",
@@ -505,7 +488,11 @@ def info(directory: str | Path, other: str | Path | None, questions: Path | None
     from aveyb_retrieval.indexes.store.place import describe
 
     if other is not None:
-        _compare(directory, other, questions, as_json=as_json)
+        from aveyb_retrieval.cli.compare import compare, told
+
+        found = compare(directory, other, _questions(questions))
+        for line in [json.dumps(found, ensure_ascii=False, indent=2)] if as_json else told(found, directory, other):
+            click.echo(line if as_json else printable(line))
         return
     if questions is not None:
         raise click.UsageError("--questions: only with --compare")
@@ -517,20 +504,16 @@ def info(directory: str | Path, other: str | Path | None, questions: Path | None
         click.echo(f"{key:<12} {common.plain(value)}")
 
 
-def _compare(directory: str | Path, other: str | Path, questions: Path | None, *, as_json: bool) -> None:
-    from aveyb_retrieval.cli.compare import compare, told
-
-    asked = None
-    if questions is not None:
-        try:
-            asked = [line.strip() for line in questions.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"--questions {questions}: cannot be read as UTF-8 text ({error})") from None
-        if not asked:
-            raise InputError(f"--questions {questions}: holds no question; write one a line")
-    found = compare(directory, other, asked)
-    for line in [json.dumps(found, ensure_ascii=False, indent=2)] if as_json else told(found, directory, other):
-        click.echo(line if as_json else printable(line))
+def _questions(file: Path | None) -> list[str] | None:
+    if file is None:
+        return None
+    try:
+        asked = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--questions {file}: cannot be read as UTF-8 text ({error})") from None
+    if not asked:
+        raise InputError(f"--questions {file}: holds no question; write one a line")
+    return asked
 
 
 @main.command()

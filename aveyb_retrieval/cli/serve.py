@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aveyb_retrieval.cli.common import CONTEXT, PATH, PRECISION, Command, cache_options
+from aveyb_retrieval.cli import common
 from aveyb_retrieval.errors import ConfigError, extra_for, plural
 from aveyb_retrieval.server.http import LOOPBACK, Limits
 
@@ -29,17 +29,22 @@ def _limit_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@click.command(cls=Command, context_settings=CONTEXT)
+@click.command(cls=common.Command, context_settings=common.CONTEXT)
 @click.version_option(package_name="aveyb-retrieval")
 @click.argument("indexes", nargs=-1, required=True)
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, help="Port; 0 for a free one.")
 @click.option(
-    "--api-key-file", type=PATH, help="File of keys, one on each line; requests need one as Authorization: Bearer KEY."
+    "--api-key-file",
+    type=common.PATH,
+    help="File of keys, one on each line; requests need one as Authorization: Bearer KEY.",
 )
-@click.option("--write-key-file", type=PATH, help="File of keys that may also change documents.")
+@click.option("--write-key-file", type=common.PATH, help="File of keys that may also change documents.")
 @click.option(
-    "--keys", "key_file", type=PATH, help="JSON file of keys with rights and filters, read again when it changes."
+    "--keys",
+    "key_file",
+    type=common.PATH,
+    help="JSON file of keys with rights and filters, read again when it changes.",
 )
 @click.option("--access-log", metavar="FILE", help="Add a line for each request: who asked for what; - prints it.")
 @click.option(
@@ -47,27 +52,17 @@ def _limit_options(command: Callable[..., None]) -> Callable[..., None]:
 )
 @click.option("--originals", is_flag=True, help="Also give out the files that documents were read from, if unchanged.")
 @click.option("--no-key", is_flag=True, help="Listen to other machines without a key.")
-@click.option(
-    "--allow-host", "hosts", multiple=True, metavar="NAME", help="Name that the server is reached by. Repeatable."
+@common.repeatable("--allow-host", "hosts", "Name that the server is reached by.", metavar="NAME")
+@common.repeatable(
+    "--cors-origin", "cors_origins", "Origin whose pages may ask, as https://app.example.org.", metavar="ORIGIN"
 )
-@click.option(
-    "--cors-origin",
-    "cors_origins",
-    multiple=True,
-    metavar="ORIGIN",
-    help="Origin whose pages may ask, as https://app.example.org. Repeatable.",
-)
-@click.option(
-    "--trust-proxy",
-    "proxies",
-    multiple=True,
-    metavar="ADDRESS",
-    help="Address of a proxy that says in X-Forwarded-For who asks. Repeatable.",
+@common.repeatable(
+    "--trust-proxy", "proxies", "Address of a proxy that says in X-Forwarded-For who asks.", metavar="ADDRESS"
 )
 @click.option("--model", help="Folder or name of the model.  [default: where it was at the build]")
 @click.option("--device", default="cpu", help="Device of the model and of the search.")
-@PRECISION
-@cache_options
+@common.PRECISION
+@common.cache_options
 @_limit_options
 def main(
     indexes: tuple[str, ...],

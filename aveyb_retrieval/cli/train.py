@@ -96,7 +96,7 @@ RUN = common.gather(
     Run,
     click.option("-o", "--out", required=True, type=common.PATH, help="Run folder: model, metrics, checkpoints."),
     click.option("--resume", is_flag=True, help="Continue the run in the run folder."),
-    click.option("--device", type=click.Choice(["auto", "cpu"]), default="auto", help="auto: a GPU if there is one."),
+    common.choose("--device", "auto cpu", "auto: a GPU if there is one.", default="auto"),
     THREADS,
 )
 PAIRS = common.gather(
@@ -123,13 +123,12 @@ def read_fields(context: click.Context, parameter: click.Parameter, given: tuple
     return fields
 
 
-FIELDS = click.option(
+FIELDS = common.repeatable(
     "--set",
     "fields",
-    multiple=True,
+    "Set a field of a new model's configuration, such as mix_activation=none.",
     callback=read_fields,
     metavar="FIELD=VALUE",
-    help="Set a field of a new model's configuration, such as mix_activation=none. Repeatable.",
 )
 TEXTS = common.together(
     click.argument("files", nargs=-1, required=True, type=FILE),
@@ -160,11 +159,11 @@ def set_threads(threads: int | None) -> None:
     help="Size of the vocabulary, special tokens included.",
 )
 @TEXT_FIELD
-@click.option(
+@common.choose(
     "--capitals",
-    type=click.Choice(["bytes", "marks"]),
+    "bytes marks",
+    "marks: write a capital as a mark and the lower-case letter, so that both spellings share tokens.",
     default="bytes",
-    help="marks: write a capital as a mark and the lower-case letter, so that both spellings share tokens.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing vocabulary.")
 def tokenizer(files: tuple[Path, ...], out: Path, vocab_size: int, field: str, capitals: str, overwrite: bool) -> None:
@@ -182,12 +181,7 @@ def tokenizer(files: tuple[Path, ...], out: Path, vocab_size: int, field: str, c
 
 @click.command()
 @TEXTS
-@click.option(
-    "--preset",
-    type=click.Choice(["mini", "paper-base", "paper-large", "released-base"]),
-    default="mini",
-    help="Shape of a new model.",
-)
+@common.choose("--preset", "mini paper-base paper-large released-base", "Shape of a new model.", default="mini")
 @FIELDS
 @common.settings_options("settings", MLMSettings())
 @RUN
@@ -239,13 +233,10 @@ NO_MARGIN = click.option(
 @click.option("-o", "--out", required=True, type=FILE, help="File of triplets to write (.jsonl), for `contrastive`.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing file.")
 @click.option("--model", help="Model folder or name.  [default: the embedded one]")
-@click.option("--corpus", multiple=True, type=FILE, help="Additional texts that may become negatives. Repeatable.")
+@common.repeatable("--corpus", "corpus", "Additional texts that may become negatives.", type=FILE)
 @TEXT_FIELD
-@click.option(
-    "--mode",
-    type=click.Choice(["dense", "lexical", "hybrid"]),
-    default="dense",
-    help="Propose negatives by vectors, by words (BM25), or by both.",
+@common.choose(
+    "--mode", "dense lexical hybrid", "Propose negatives by vectors, by words (BM25), or by both.", default="dense"
 )
 @common.settings_options("rules", MiningRules(), NO_MARGIN, make=mining_rules)
 @click.option("--device", default="cpu", help="Device of the model.")
@@ -326,9 +317,7 @@ def contrastive(
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=FILE)
 @click.option("--model", required=True, help="Student: model folder, sentence-transformers or plain encoder.")
-@click.option(
-    "--teacher", "teachers", required=True, multiple=True, help="sentence-transformers model to learn from. Repeatable."
-)
+@common.repeatable("--teacher", "teachers", "sentence-transformers model to learn from.", required=True)
 @click.option(
     "--teacher-prompts",
     "prompts",
@@ -337,7 +326,7 @@ def contrastive(
     metavar="QUERY DOCUMENT",
     help="What a teacher reads before queries and documents; once for each --teacher, in order.  [default: its own]",
 )
-@click.option("--queries", multiple=True, type=FILE, help="File of questions to learn. Repeatable.")
+@common.repeatable("--queries", "queries", "File of questions to learn.", type=FILE)
 @TEXT_FIELD
 @common.settings_options("settings", DistillSettings())
 @RUN
@@ -384,11 +373,11 @@ def distill(
 
 @click.command()
 @click.argument("model", type=common.PATH)
-@click.option(
+@common.choose(
     "--precision",
-    type=click.Choice(["int8", "float32"]),
+    "int8 float32",
+    "int8 is what a CPU then uses by default; float32 is for programs in other languages.",
     default="int8",
-    help="int8 is what a CPU then uses by default; float32 is for programs in other languages.",
 )
 def export(model: Path, precision: str) -> None:
     """Write the ONNX form of MODEL, a folder, into it.
@@ -404,7 +393,7 @@ def export(model: Path, precision: str) -> None:
 LABELED = common.together(
     click.argument("files", nargs=-1, required=True, type=FILE),
     click.option("--model", help="Model folder, an encoder or a head to go on with.  [default: the embedded encoder]"),
-    click.option("--validation", multiple=True, type=FILE, help="Rows to validate with. Repeatable."),
+    common.repeatable("--validation", "validation", "Rows to validate with.", type=FILE),
 )
 
 

@@ -57,7 +57,6 @@ class CollectionReader:
     """One collection, at the version that readers saw when it was opened; changes to it are seen."""
 
     def __init__(self, collection: Collection) -> None:
-        """Open what is published, and take over the connections."""
         self._name = collection.name
         self._collection: Collection | None = collection
         try:
@@ -69,25 +68,21 @@ class CollectionReader:
 
     @contextmanager
     def view(self) -> Iterator[CollectionView]:
-        """Look at what is there now."""
         with self._reading() as reading:
             yield reading.view(self._version)
 
     @property
     def is_stale(self) -> bool:
-        """Whether other documents were published under this name."""
         with self._reading() as reading:
             return (reading.shown() or (None,))[0] != self._version.number
 
     def reopen(self, check: Callable[[EngineInfo], None]) -> None:
-        """Move to what is published now, unless `check` of it raises an error."""
         with self._reading() as reading:
             newest = reading.visible()
             check(reading.view(newest).info)
         self._version = newest
 
     def close(self) -> None:
-        """Close the connections."""
         collection, self._collection = self._collection, None
         if collection is not None:
             collection.close()
@@ -119,22 +114,12 @@ class CollectionView(ABC):
 
     @cached_property
     def info(self) -> EngineInfo:
-        """What there is."""
-        made, counts = self.encoding, (self.count("document"), self.count("passage"))
+        made, name = self.encoding, self.collection.name
         version = f"{self.version.label}.{self.version.settings.publication}"
-        return EngineInfo(
-            self.collection.name,
-            version,
-            made.dim,
-            made.granularity,
-            *counts,
-            made.model,
-            made.model_places(),
-            self.remedy,
-        )
+        held = (made.dim, made.granularity, self.count("document"), self.count("passage"))
+        return EngineInfo(name, version, *held, made.model, made.model_places(), self.remedy)
 
     def vectors(self, kind: Kind, numbers: IntArray) -> FloatArray:
-        """Vectors `[n, d]` of documents or passages, by numbers `[n]`, in their order."""
         found = dict(self.read_vectors(kind, numbers.tolist()))
         missing = next((number for number in numbers.tolist() if number not in found), None)
         if missing is not None:
@@ -143,12 +128,11 @@ class CollectionView(ABC):
 
     @property
     def mean_vector(self) -> FloatArray:
-        """The mean `[d]` of the vectors of the documents that an index directory chooses, too."""
+        # of the documents that an index directory chooses, too
         return self.remembered("mean vector", self._mean)
 
     @property
     def mean_passage_length(self) -> float:
-        """The mean length of the passages of these documents, in characters."""
         return float(self.remembered("mean length", self._mean_length))
 
     def narrow(self, selection: Any, kind: Kind, conditions: Sequence[Sought]) -> Any:
@@ -159,7 +143,6 @@ class CollectionView(ABC):
         )
 
     def find(self, ids: Sequence[str]) -> dict[str, int]:
-        """Numbers of documents by their ids; those that are not there are left out."""
         wanted = set(ids)
         found = self.read("document", ("id", "number"), [rank_of(name) for name in wanted], by="rank")
         return {name: number for name, number in found if name in wanted}
@@ -170,7 +153,6 @@ class CollectionView(ABC):
         return {row[0]: _document(*row) for row in self.read("document", columns, docs)}
 
     def passages(self, numbers: IntArray, words: Sequence[str] = ()) -> StoredPassages:
-        """Passages `[n]` by number, with which of some words they hold; those that are not there are left out."""
         columns = ("number", "start", "stop", *(["words"] if words else []))
         rows = list(self.read("passage", columns, numbers.tolist()))
         if not rows:
@@ -180,7 +162,6 @@ class CollectionView(ABC):
         return StoredPassages.of(*map(np.array, (stored, starts, stops)), *held or [np.empty((len(rows), 0), np.bool_)])
 
     def shown_passages(self, numbers: Sequence[int]) -> dict[int, ShownPassage]:
-        """What is shown of passages, by number; those that are not there are left out."""
         documents = self.documents(sorted({number >> PASSAGE_BITS for number in numbers}))
         rows = self.read("passage", ("number", "start", "stop", "heading"), [*numbers, *(n + 1 for n in numbers)])
         found = {number: (start, stop, heading) for number, start, stop, heading in rows}
@@ -193,7 +174,6 @@ class CollectionView(ABC):
         return shown
 
     def passage_counts(self, docs: IntArray) -> IntArray:
-        """How many passages documents `[n]` have, `[n]`; 0 for those that are not there."""
         counts = dict(self.read("document", ("number", "passages"), docs.tolist()))
         return np.array([counts.get(doc, 0) for doc in docs.tolist()], np.int64)
 
@@ -202,7 +182,6 @@ class CollectionView(ABC):
         return self.passage_numbers(docs.tolist())
 
     def passage_numbers(self, docs: Sequence[int]) -> IntArray:
-        """Numbers of the passages of some documents, `[n]`, ascending."""
         wanted = np.unique(np.array(docs, np.int64))
         return expand_passages(np.stack([wanted, self.passage_counts(wanted)], axis=1))
 
@@ -264,28 +243,18 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 
 @dataclass(frozen=True)
 class CollectionSettings:
-    """What decides the content of a collection.
-
-    Attributes:
-        encoding: How its vectors and words were made.
-        publication: Identifies the documents as they were published.
-    """
+    """What decides a collection: how vectors and words were made, and what identifies the documents as published."""
 
     encoding: Encoding
     publication: str
     format: int = FORMAT
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `from_json` reads."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], where: str) -> CollectionSettings:
-        """Read the settings of the collection `where`.
-
-        Raises:
-            IndexFormatError: they are of another version of this package, or damaged.
-        """
+        """Read the settings of the collection `where`; IndexFormatError where another version wrote or damage is."""
         if values.get("format") != FORMAT:
             raise IndexFormatError(
                 f"{where}: collection format {values.get('format')!r}, this version reads {FORMAT}; publish it again"
@@ -296,11 +265,7 @@ class CollectionSettings:
             raise IndexFormatError(f"{where}: damaged settings ({error}); publish it again") from error
 
     def check_same(self, other: CollectionSettings, where: str) -> None:
-        """Check that documents with the settings `other` can be put into the collection `where`, which has these.
-
-        Raises:
-            ConfigError: something that decides vectors or words differs.
-        """
+        """Raise ConfigError where documents with the settings `other` cannot be put into `where`, which has these."""
         # token vectors are not published, and how numbers are stored is the engine's own business
         for name, (ours, theirs) in self.encoding.differences(other.encoding, but=KEPT).items():
             raise ConfigError(
@@ -313,11 +278,7 @@ class CollectionSettings:
 class Address:
     """Where a collection of a server is: `scheme://user:password@host:port/folder/.../collection?parameters`.
 
-    Attributes:
-        url: Its parts.
-        folders: The path without the collection: a database, or the path of a file.
-        collection: The name of the collection.
-        name: The URL without password and parameters, for messages.
+    `name` is the URL without password and parameters, for messages.
     """
 
     url: SplitResult
@@ -327,11 +288,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read a URL.
-
-        Raises:
-            ConfigError: its last part cannot be the name of a collection.
-        """
+        """Read a URL, or raise ConfigError where its last part cannot be the name of a collection."""
         url = urlsplit(text)
         login, at, host = url.netloc.rpartition("@")
         name = f"{url.scheme}://{login.partition(':')[0]}{at}{host}{url.path}"
@@ -393,18 +350,12 @@ class Collection(ABC):
         """Connect to write the collection at an address."""
         return cls(Address.parse(address), writes=True)
 
-    # --- versions ----------------------------------------------------------------------------------------------------
-
     def label(self, number: int) -> str:
         """What the names of a version begin with."""
         return f"{self.prefix}_{number}"
 
     def visible(self) -> Version:
-        """Return what readers see, ready to be read.
-
-        Raises:
-            IndexFormatError: nothing was published under this name, or not yet completely.
-        """
+        """Return what readers see; IndexFormatError where nothing was published under this name, or only in part."""
         shown = self.shown()
         if shown is None:
             part = "the collection is published only in part; run the same `aveyb-index publish` again to continue"
@@ -432,11 +383,7 @@ class Collection(ABC):
     # --- publishing --------------------------------------------------------------------------------------------------
 
     def begin(self, settings: CollectionSettings, *, restart: bool) -> int:
-        """Begin to publish, or go on where the same documents were begun; returns how many of them are there.
-
-        Raises:
-            IndexLockedError: another process is publishing under this name, where the engine finds out.
-        """
+        """Begin to publish, or go on where the same documents were begun; returns how many of them are there."""
         with self.translated():
             there, shown = self.versions(), self.shown()
             begun = [number for number in there if shown is None or number > shown[0]]
@@ -450,11 +397,7 @@ class Collection(ABC):
             return self.view().count("document")
 
     def switch(self) -> None:
-        """Let readers see what was published, at once, and remove what is before the version that they saw until now.
-
-        Raises:
-            EngineError: a later one is there already.
-        """
+        """Let readers see what was published, at once, and remove what is before what they saw until now."""
         with self.translated():
             number, (before, _) = self.version.number, self.shown() or (0, None)
             if before > number:
@@ -466,21 +409,13 @@ class Collection(ABC):
     # --- changes -----------------------------------------------------------------------------------------------------
 
     def upsert(self, rows: Rows) -> None:
-        """Add documents, or replace those of the same ids; they are safe when this returns.
-
-        Raises:
-            InputError: a document holds what the engine cannot.
-        """
+        """Add documents, or replace those of the same ids; they are safe when this returns. Raises as `add`."""
         last = {record.id: (record, row) for record, row in rows}  # of two with one id the last one counts
         with self.change():
             self.replace(self.view().find(list(last)), list(last.values()))
 
     def delete(self, ids: Iterable[str], *, missing_ok: bool = True) -> int:
-        """Remove documents by id; returns how many there were.
-
-        Raises:
-            InputError: an id is not there (unless `missing_ok`); nothing was removed.
-        """
+        """Remove documents by id; returns how many there were, or raises InputError (see `missing_ok`)."""
         wanted = sorted(set(ids))
         with self.change():
             there = self.view().find(wanted)
@@ -548,11 +483,7 @@ class Collection(ABC):
 
     @abstractmethod
     def add(self, rows: Rows) -> None:
-        """Add new documents to what is written to; they are safe when this returns.
-
-        Raises:
-            InputError: a document holds what the engine cannot.
-        """
+        """Add new documents to what is written to, safe when this returns; InputError where it cannot hold one."""
 
     @abstractmethod
     def remove(self, docs: list[int]) -> None:

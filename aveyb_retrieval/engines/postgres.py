@@ -1,7 +1,5 @@
 """PostgreSQL with pgvector: a collection that is published to and searched.
 
-Collections of PostgreSQL: their tables, and documents that are published as a whole, or upserted and deleted.
-
 A version is a schema of its own, `aveyb_NAME_N`, and a row of the table `aveyb.versions`, which says whether readers
 see it; one update of that table is the switch.
 """
@@ -62,7 +60,6 @@ class PostgresView(CollectionView):
     """A transaction that reads one state."""
 
     def __init__(self, collection: PostgresCollection, version: Version) -> None:
-        """Read a version over a connection that is in a transaction."""
         from psycopg.rows import namedtuple_row
 
         super().__init__(collection, version)
@@ -71,7 +68,6 @@ class PostgresView(CollectionView):
         self._counts, self.state = {row.kind: row for row in rows}, rows[0].changes
 
     def select(self, where: Filter | None) -> Selected | None:
-        """Compile a filter and count what it lets through."""
         if where is None:
             return None
         sql, given = FILTERS.compile(where)
@@ -97,13 +93,11 @@ class PostgresView(CollectionView):
         return Selected(sql, parameters, np.frombuffer(found or b"", dtype=">i8").astype(np.int64).reshape(-1, 2))
 
     def count(self, kind: Kind, selection: Selected | None = None) -> int:
-        """Count the vectors of a kind that can be found."""
         if selection is None:
             return self._counts[kind].n
         return len(selection.documents) if kind == "document" else int(selection.documents[:, 1].sum())
 
     def matching(self, selection: Selected) -> IntArray:
-        """Numbers of the documents of a selection, ascending."""
         return selection.documents[:, 0]
 
     def nearest(
@@ -152,32 +146,27 @@ class PostgresView(CollectionView):
     def read(
         self, kind: Kind, columns: Sequence[str], values: Iterable[int], *, by: str = "number"
     ) -> Iterable[tuple[Any, ...]]:
-        """Columns of the rows whose number, or rank, is one of some values, in any order."""
         sql = f"SELECT {', '.join(columns)} FROM {self._schema}.{kind}s WHERE {by} = ANY(%s)"
         return self._db.execute(sql, (list(values),)).fetchall()
 
     def read_vectors(self, kind: Kind, numbers: list[int]) -> Iterable[tuple[int, FloatArray]]:
-        """Vectors with their numbers."""
         sql = f"SELECT number, vector_send(vector) FROM {self._schema}.{kind}_vectors WHERE number = ANY(%s)"
         # pgvector sends the dimension and two unused bytes, then float32, all big-endian
         for number, sent in self._db.execute(sql, (numbers,), binary=True):
             yield number, np.frombuffer(sent, dtype=">f4", offset=4)
 
     def sample(self, most: int) -> list[int]:
-        """Numbers of the documents of least rank."""
         rows = self._db.execute(f"SELECT number FROM {self._schema}.documents ORDER BY rank LIMIT %s", (most,))
         return [number for (number,) in rows]
 
     @property
     def mean_passage_length(self) -> float:
-        """The mean length of all passages, in characters."""
         counted = self._counts["passage"]
         return counted.characters / max(counted.n, 1)
 
     def by_words(
         self, kind: Kind, words: Sequence[str], k: int, selection: Selected | None = None
     ) -> list[tuple[int, float]]:
-        """The `k` best documents or passages by BM25, best first; fewer where fewer hold a word."""
         keys, counted = list(map(word_key, words)), self._counts[kind]
         blocks: dict[bytes, bytes] = {}
         for key, held in self._db.execute(
@@ -194,7 +183,6 @@ class PostgresView(CollectionView):
         return list(zip(numbers[best].tolist(), scores[best].tolist(), strict=True))
 
     def holding(self, words: Sequence[str]) -> list[int]:
-        """How many passages hold each of some words."""
         keys = list(map(word_key, words))
         sql = f"SELECT key, sum(n)::bigint FROM {self._schema}.passage_lists WHERE key = ANY(%s) GROUP BY key"
         counts = dict(self._db.execute(sql, (keys,)).fetchall())
@@ -260,7 +248,6 @@ class PostgresCollection(Collection):
     viewed_by = PostgresView
 
     def __init__(self, address: Address, *, writes: bool) -> None:
-        """Connect in order to write; readers connect as they need it."""
         super().__init__(address, writes=writes)
         self._free: list[Any] = []
         self._closed = False
@@ -292,15 +279,13 @@ class PostgresCollection(Collection):
         return connection
 
     def close(self) -> None:
-        """Close what is not in use, which is closed after it; what was not acknowledged is undone."""
-        self._closed = True
+        self._closed = True  # what is in use is closed after it
         for connection in (self.db, *self._free):
             if connection is not None:
                 connection.close()
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Turn what psycopg raises into errors of ours."""
         import psycopg
 
         try:
@@ -347,11 +332,10 @@ class PostgresCollection(Collection):
         return connection
 
     def versions(self) -> dict[int, Mapping[str, Any] | None]:
-        """The settings of every version by number, ascending; other schemas are somebody else's."""
+        # other schemas are somebody else's
         return {number: settings for number, settings, _ in self._registered()}
 
     def shown(self) -> tuple[int, Mapping[str, Any]] | None:
-        """The version that readers see, and its settings."""
         return next(((number, settings) for number, settings, shown in self._registered() if shown), None)
 
     def _registered(self) -> list[tuple[int, Mapping[str, Any], bool]]:
@@ -361,7 +345,6 @@ class PostgresCollection(Collection):
         return self.db.execute(sql, (self.address.collection,)).fetchall()
 
     def create(self, number: int, settings: CollectionSettings) -> None:
-        """Make the empty tables of a version, in one transaction."""
         dim, schema = settings.encoding.dim, self.label(number)
         if dim > MOST_DIMENSIONS:
             raise ConfigError(
@@ -375,7 +358,6 @@ class PostgresCollection(Collection):
             self.db.execute("INSERT INTO aveyb.versions VALUES (%s, %s, %s)", row)
 
     def show(self, number: int) -> None:
-        """Let readers see a version."""
         sql = "UPDATE aveyb.versions SET shown = (version = %s) WHERE name = %s"
         self.db.execute(sql, (number, self.address.collection))
 
@@ -479,7 +461,6 @@ class PostgresCollection(Collection):
         self._copy(f"{kind}_lists", packed, ["bytea", "int4", "bytea"])
 
     def _copy(self, table: str, rows: Iterable[tuple[Any, ...]], binary: Sequence[str] = ()) -> None:
-        """Write rows, as text or of `binary` types."""
         form = "(FORMAT BINARY)" if binary else ""
         with self.db.cursor().copy(f"COPY {self.version.label}.{table} FROM STDIN {form}") as copy:
             if binary:

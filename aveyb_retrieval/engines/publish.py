@@ -30,14 +30,7 @@ Row = tuple[Record, EncodedRow]
 
 @dataclass(frozen=True)
 class PublishReport:
-    """What was published.
-
-    Attributes:
-        name: The collection's address, without a password.
-        documents, passages: What the source holds.
-        written: Documents that this call wrote; the others an interrupted one had written.
-        seconds: How long it took.
-    """
+    """What was published: `name` is the address without a password; `written` are the documents of this call alone."""
 
     name: str
     documents: int
@@ -47,12 +40,7 @@ class PublishReport:
 
 
 def publish_index(
-    source: str | Path,
-    to: str,
-    *,
-    update: bool = False,
-    restart: bool = False,
-    progress: Progress = silent,
+    source: str | Path, to: str, *, update: bool = False, restart: bool = False, progress: Progress = silent
 ) -> PublishReport:
     """Put the documents of an index directory, or of shards, into a collection, which `Retriever.load` opens.
 
@@ -96,7 +84,6 @@ def publish_index(
 
 
 def _batches(documents: StoredShards, done: int) -> Iterator[list[Row]]:
-    """Documents in batches, without the first `done` of them."""
     waiting: list[Row] = []
     passages = 0
     for record in documents.documents(done):
@@ -115,10 +102,7 @@ def unpublish_documents(
 ) -> int:
     """Remove the documents with these ids, and those that satisfy a filter, from a collection; returns how many.
 
-    Raises:
-        InputError: an id is not in the collection (unless `missing_ok`); nothing was removed.
-        ConfigError: neither ids nor a filter are given, or an address is not one.
-        EngineError: the server cannot be reached, or fails.
+    InputError where an id is not there (unless `missing_ok`); nothing was removed. Raises as `publish_index`, too.
     """
     _check_address(to)
     if isinstance(ids, str):

@@ -6,25 +6,24 @@ import asyncio
 import functools
 import hashlib
 import itertools
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from aveyb_retrieval import ConfigError, InputError
+from aveyb_retrieval.indexes.types import EncodedRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from aveyb_retrieval import Hit
+    from aveyb_retrieval.indexes.types import FloatArray
 
 
 def row(document_id: str, text: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Make a document for the index; the metadata field `title` is its title, too.
 
-    Raises:
-        InputError: `title` or `_id` of the metadata is not what a filter would find, which looks at the document's own.
+    Raises InputError where `title` or `_id` of the metadata is not what a filter would find: the document's own.
     """
     title = metadata.get("title")
     if not (title is None or isinstance(title, str)):
@@ -47,12 +46,7 @@ def passage(hit: Hit) -> tuple[str, int, int]:
 
 
 def place(hit: Hit) -> dict[str, Any]:
-    """Return the title of a hit's document, the heading over its best sentence and all of its passage, and its copies.
-
-    Of a file with pages also the page:     `page` is counted from 1, `page_label` is what the document calls
-    that page, such as "iv", `page_unit` what it is ("page", "slide"), and `pages` are the first and the last of the
-    passage.
-    """
+    """Return the title of a hit's document, headings and copies; of a file with pages also these, as `Hit` has them."""
     found: dict[str, Any] = {"title": hit.title, "heading": hit.heading, "headings": list(hit.headings)}
     found["duplicates"] = list(hit.duplicates)
     if hit.page is not None:
@@ -71,38 +65,14 @@ def in_thread(method: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-FloatArray = npt.NDArray[np.float32]
 BATCH = 64  # texts that the other library is given at once
-
-
-@dataclass(frozen=True)
-class Vector:
-    """A document's unit vector `[d]`. It has no passages, and how many tokens were read is not known."""
-
-    vector: FloatArray
-    n_tokens: int = 0
-    n_cut: int = 0
-
-    @property
-    def passages(self) -> FloatArray:
-        """None: `[0, d]`."""
-        return np.empty((0, len(self.vector)), dtype=np.float32)
-
-    @property
-    def spans(self) -> npt.NDArray[np.int64]:
-        """None: `[0, 2]`."""
-        return np.empty((0, 2), dtype=np.int64)
 
 
 class VectorsOnly:
     """What `build_index(model=...)` needs, from two functions; for an index with `granularity="document"`.
 
-    The library does not say which weights made its vectors, so the index is bound to the name and the dimension.
-
-    Args:
-        source: The object of the other library; its class and its `model` or `model_name` name the model.
-        embed_documents: Maps texts to one vector each.
-        embed_query: Maps a query to its vector.
+    The library does not say which weights made its vectors, so the index is bound to the dimension and a name: that of
+    the library's object `source`, its class and its `model` or `model_name`.
     """
 
     def __init__(
@@ -119,12 +89,12 @@ class VectorsOnly:
         self.model_name = f"{kind.__module__}.{kind.__qualname__}" + (f" {own}" if isinstance(own, str) else "")
         self.fingerprint = hashlib.sha256(f"{self.model_name} {self.dim}".encode()).hexdigest()
 
-    def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[Vector]:
-        """Encode (prefix, text) pairs, one result for each, in order."""
+    def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedRow]:
+        """Encode (prefix, text) pairs, one unit vector `[d]` without passages for each, in order."""
         texts = (prefix + text for prefix, text in documents)
         while batch := list(itertools.islice(texts, BATCH)):
             for vector in self._embed_documents(batch):
-                yield Vector(_unit(vector))
+                yield EncodedRow(_unit(vector), np.empty((0, self.dim), np.float32), np.empty((0, 2), np.int64))
 
     def encode_queries(self, queries: Sequence[str]) -> FloatArray:
         """Encode queries into unit rows `[n, d]`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -28,14 +27,10 @@ _NOTHING: dict[str, Any] = {"$not": {}}
 
 
 class AveyBDocumentStore:
-    """An index directory; made empty where there is none.
+    """An index directory; made empty where there is none, by these options of `build_index`; `model=` also opens it.
 
     Documents are encoded by the index's own model, whole and of any length: a pipeline needs no embedder and no
     splitter. Embeddings that documents bring are kept and given back, but not searched.
-
-    Args:
-        path: The index directory.
-        **options: Of `build_index`, where the index is made; `model=` also opens it.
     """
 
     def __init__(self, path: str, **options: Any) -> None:
@@ -87,10 +82,8 @@ class AveyBDocumentStore:
     def write_documents(self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE) -> int:
         """Write documents and return how many; the default policy is to refuse ids that are there already (FAIL).
 
-        Raises:
-            ValueError: `documents` is not a list of documents.
-            DuplicateDocumentError: an id is there already.
-            InputError: the meta field `title` is no text, or `_id` is not the document's id.
+        Raises ValueError where this is no list of documents, DuplicateDocumentError where an id is there already,
+        InputError where the meta field `title` is no text, or `_id` is not the document's id.
         """
         if not isinstance(documents, list) or not all(isinstance(each, Document) for each in documents):
             raise ValueError("write_documents needs a list of Documents")
@@ -118,11 +111,7 @@ class AveyBDocumentStore:
         return self._index.delete(where=translate(filters) or {}).deleted
 
     def update_by_filter(self, filters: dict[str, Any], meta: dict[str, Any]) -> int:
-        """Set meta fields of the documents that satisfy a filter, without encoding; return how many these are.
-
-        Raises:
-            ConfigError: a field is `title`, `text` or `_id`: write the documents again.
-        """
+        """Set meta fields of the documents that satisfy a filter, without encoding; return how many these are."""
         return self._index.update_metadata(meta, where=translate(filters) or {}).replaced
 
     def get_metadata_fields_info(self) -> dict[str, dict[str, str]]:
@@ -203,14 +192,8 @@ class AveyBRetriever:
     """Finds the best documents, or with `search_options={"unit": "passage"}` the best passages, by words and vectors.
 
     A passage is a `Document` with the passage as content and `source_id`, `title`, `heading`, `span` and, of a PDF,
-    `page` and `page_label` in its meta.
-
-    Args:
-        document_store: The index.
-        filters: Only documents whose meta satisfy these.
-        top_k: How many.
-        filter_policy: How `filters` of a run and of the component go together.
-        search_options: Options of `Retriever.search`.
+    `page` and `page_label` in its meta. `filter_policy` says how `filters` of a run and of the component go together;
+    `search_options` are those of `Retriever.search`.
 
     Raises:
         ConfigError: `document_store` is no such store.
@@ -258,21 +241,11 @@ class AveyBRetriever:
         found = self.document_store.search(query, self.top_k if top_k is None else top_k, where, **self.search_options)
         return {"documents": found}
 
-    @component.output_types(documents=list[Document])
-    async def run_async(
-        self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None
-    ) -> dict[str, Any]:
-        """Run `run` in a thread."""
-        found: dict[str, Any] = await asyncio.to_thread(self.run, query, filters, top_k)
-        return found
+    run_async = component.output_types(documents=list[Document])(in_thread(run))
 
 
 def translate(filters: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Translate filters; None where there are none.
-
-    Raises:
-        FilterError: they are not what Haystack defines, or name something else than metadata.
-    """
+    """Translate filters, or raise FilterError; None where there are none."""
     if not filters:
         return None
     return _comparison(filters) if "field" in filters else _logic(filters)

@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 class AveyBEmbeddings(Embeddings):
     """Our model as LangChain embeddings. Texts of any length are read whole; vectors have unit length.
 
-    Args:
-        model: A folder or name, or a loaded `Embedder`; None is the embedded default.
-        **options: Of `Embedder.load`, such as `device` and `precision`.
+    The model is a folder or name, opened by these options of `Embedder.load`, or a loaded one; None: the embedded one.
     """
 
     def __init__(self, model: str | Path | Embedder | None = None, **options: Any) -> None:
@@ -40,7 +38,6 @@ class AveyBEmbeddings(Embeddings):
         self.embedder = model if isinstance(model, Embedder) else Embedder.load(model, **options)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy what the model is loaded by."""
         return self._again, ()
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
@@ -74,11 +71,7 @@ class AveyBRetriever(BaseRetriever):
     _index: Index = PrivateAttr()
 
     def __init__(self, path: str | Path, k: int = 4, **fields: Any) -> None:
-        """Open the index at a path.
-
-        Raises:
-            ConfigError: there is no such field.
-        """
+        """Open the index at a path; ConfigError where there is no such field."""
         if unknown := fields.keys() - type(self).model_fields.keys():
             raise ConfigError(no_option(type(self).__name__, min(unknown), [*type(self).model_fields]))
         super().__init__(path=str(path), k=k, **fields)

@@ -9,28 +9,11 @@ from aveyb_retrieval.errors import extra_for
 from aveyb_retrieval.integrations.adapting import in_thread, passage, place, row
 
 with extra_for("the adapter of LlamaIndex", "llama-index"):
+    from llama_index.core import schema
     from llama_index.core.base.base_retriever import BaseRetriever
     from llama_index.core.base.embeddings.base import BaseEmbedding
     from llama_index.core.bridge.pydantic import PrivateAttr
-    from llama_index.core.schema import (
-        BaseNode,
-        MetadataMode,
-        NodeRelationship,
-        NodeWithScore,
-        QueryBundle,
-        RelatedNodeInfo,
-        TextNode,
-    )
-    from llama_index.core.vector_stores.types import (
-        BasePydanticVectorStore,
-        FilterCondition,
-        FilterOperator,
-        MetadataFilter,
-        MetadataFilters,
-        VectorStoreQuery,
-        VectorStoreQueryMode,
-        VectorStoreQueryResult,
-    )
+    from llama_index.core.vector_stores import types as stores
     from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
 
 if TYPE_CHECKING:
@@ -40,26 +23,15 @@ if TYPE_CHECKING:
     from aveyb_retrieval import Hit
     from aveyb_retrieval.indexes.model import Model
 
-_OPERATORS = {
-    FilterOperator.EQ: "$eq",
-    FilterOperator.NE: "$ne",
-    FilterOperator.GT: "$gt",
-    FilterOperator.GTE: "$gte",
-    FilterOperator.LT: "$lt",
-    FilterOperator.LTE: "$lte",
-    FilterOperator.IN: "$in",
-    FilterOperator.NIN: "$nin",
-    FilterOperator.ANY: "$any",
-    FilterOperator.ALL: "$all",
-    FilterOperator.CONTAINS: "$contains",
-    FilterOperator.TEXT_MATCH: "$contains",
-}
+_SAME = ("EQ", "NE", "GT", "GTE", "LT", "LTE", "IN", "NIN", "ANY", "ALL", "CONTAINS")
+_OPERATORS = {stores.FilterOperator[name]: f"${name.lower()}" for name in _SAME}
+_OPERATORS[stores.FilterOperator.TEXT_MATCH] = "$contains"
 _MODES = {
-    VectorStoreQueryMode.DEFAULT: "dense",
-    VectorStoreQueryMode.TEXT_SEARCH: "lexical",
-    VectorStoreQueryMode.SPARSE: "lexical",
-    VectorStoreQueryMode.HYBRID: "hybrid",
-    VectorStoreQueryMode.SEMANTIC_HYBRID: "hybrid",
+    stores.VectorStoreQueryMode.DEFAULT: "dense",
+    stores.VectorStoreQueryMode.TEXT_SEARCH: "lexical",
+    stores.VectorStoreQueryMode.SPARSE: "lexical",
+    stores.VectorStoreQueryMode.HYBRID: "hybrid",
+    stores.VectorStoreQueryMode.SEMANTIC_HYBRID: "hybrid",
 }
 _NODE_ID = "_node_id"  # a field of its own, so that a filter can name nodes
 
@@ -67,12 +39,8 @@ _NODE_ID = "_node_id"  # a field of its own, so that a filter can name nodes
 class AveyBEmbedding(BaseEmbedding):
     """Encodes queries and documents with the model's own prompts, which the stock `HuggingFaceEmbedding` drops.
 
-    Texts of any length are read whole; vectors have unit length.
-
-    Args:
-        model: A folder or name, or a loaded `Embedder`; None is the embedded default.
-        embed_batch_size: How many texts LlamaIndex hands over at once.
-        **options: Of `Embedder.load`, such as `device` and `precision`.
+    Texts of any length are read whole; vectors have unit length. The model is a folder or name, opened by these options
+    of `Embedder.load`, or a loaded one; None is the embedded one.
     """
 
     _embedder: Embedder = PrivateAttr()
@@ -126,7 +94,7 @@ class AveyBRetriever(BaseRetriever):
         path: str | Path,
         similarity_top_k: int = 4,
         *,
-        filters: MetadataFilters | None = None,
+        filters: stores.MetadataFilters | None = None,
         search_options: dict[str, Any] | None = None,
         model: Model = None,
         **options: Any,
@@ -136,11 +104,11 @@ class AveyBRetriever(BaseRetriever):
         self._index = Index.open(path, model=model)
         self._options: Any = {"unit": "passage", "filter": translate(filters), **(search_options or {})}
 
-    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+    def _retrieve(self, query_bundle: schema.QueryBundle) -> list[schema.NodeWithScore]:
         hits = self._index.search(query_bundle.query_str, **{"k": self.similarity_top_k, **self._options})
         return [_passage(hit) for hit in hits]
 
-    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+    async def _aretrieve(self, query_bundle: schema.QueryBundle) -> list[schema.NodeWithScore]:
         hits = await self._index.asearch(query_bundle.query_str, **{"k": self.similarity_top_k, **self._options})
         return [_passage(hit) for hit in hits]
 
@@ -148,30 +116,26 @@ class AveyBRetriever(BaseRetriever):
 _CITED = ("title", "heading", "page_label")
 
 
-def _passage(hit: Hit) -> NodeWithScore:
+def _passage(hit: Hit) -> schema.NodeWithScore:
     text, start, stop = passage(hit)
     metadata = {**hit.metadata, **place(hit)}
-    node = TextNode(
+    node = schema.TextNode(
         id_=f"{hit.id}#{start}-{stop}",
         text=text,
         metadata=metadata,
         excluded_llm_metadata_keys=[name for name in metadata if name not in _CITED or not metadata[name]],
         start_char_idx=start,
         end_char_idx=stop,
-        relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=hit.id)},
+        relationships={schema.NodeRelationship.SOURCE: schema.RelatedNodeInfo(node_id=hit.id)},
     )
-    return NodeWithScore(node=node, score=hit.score)
+    return schema.NodeWithScore(node=node, score=hit.score)
 
 
-class AveyBVectorStore(BasePydanticVectorStore):
-    """An index directory as a vector store; made empty where there is none.
+class AveyBVectorStore(stores.BasePydanticVectorStore):
+    """An index directory as a vector store; made empty where there is none, by these options of `build_index`.
 
     Nodes and queries are encoded by the index's own model, from their text: vectors that LlamaIndex made for them are
     not used, so `embed_model=MockEmbedding(embed_dim=1)` saves the work of making any. A node may be a whole document.
-
-    Args:
-        path: The index directory.
-        **options: Of `build_index`, where the index is made; `model=` also opens it.
     """
 
     stores_text: bool = True
@@ -193,7 +157,7 @@ class AveyBVectorStore(BasePydanticVectorStore):
         """The index, open at its newest version."""
         return self._index
 
-    def add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
+    def add(self, nodes: Sequence[schema.BaseNode], **kwargs: Any) -> list[str]:
         """Add nodes, replacing those whose ids are there; return the ids. All of one call become one new version."""
         self._index.upsert([_row(node) for node in nodes])
         return [node.node_id for node in nodes]
@@ -202,13 +166,15 @@ class AveyBVectorStore(BasePydanticVectorStore):
         """Delete the nodes of one document."""
         self._index.delete(where={"ref_doc_id": ref_doc_id})
 
-    def get_nodes(self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None) -> list[BaseNode]:
+    def get_nodes(
+        self, node_ids: list[str] | None = None, filters: stores.MetadataFilters | None = None
+    ) -> list[schema.BaseNode]:
         """Return nodes by id, by filter, or (with neither) all; ids that are not there are left out."""
         found = self._index.documents(_filter(node_ids, None, filters))
         return [_node(document.text, document.metadata) for document in found]
 
     def delete_nodes(
-        self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, **delete_kwargs: Any
+        self, node_ids: list[str] | None = None, filters: stores.MetadataFilters | None = None, **delete_kwargs: Any
     ) -> None:
         """Delete nodes by id, by filter, or by both together; with neither, none."""
         where = _filter(node_ids, None, filters)
@@ -219,11 +185,10 @@ class AveyBVectorStore(BasePydanticVectorStore):
         """Delete all nodes."""
         self._index.delete(where={})
 
-    def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
+    def query(self, query: stores.VectorStoreQuery, **kwargs: Any) -> stores.VectorStoreQueryResult:
         """Search by vectors (`default`), words (`text_search`, `sparse`) or both (`hybrid`; `alpha` weighs vectors).
 
-        Raises:
-            ConfigError: the query has no text, or its mode has no equal.
+        Raises ConfigError where the query has no text, or its mode has no equal.
         """
         if query.query_str is None:
             raise ConfigError("the query has a vector only; this store needs its text")
@@ -237,7 +202,7 @@ class AveyBVectorStore(BasePydanticVectorStore):
         where = _filter(query.node_ids or None, query.doc_ids or None, query.filters)  # an index gives [] for all
         count = query.hybrid_top_k if options["mode"] == "hybrid" and query.hybrid_top_k else query.similarity_top_k
         hits = self._index.search(query.query_str, count, filter=where, **options)
-        return VectorStoreQueryResult(
+        return stores.VectorStoreQueryResult(
             nodes=[_node(hit.text, hit.metadata) for hit in hits],
             similarities=[hit.score for hit in hits],
             ids=[hit.id for hit in hits],
@@ -248,19 +213,18 @@ class AveyBVectorStore(BasePydanticVectorStore):
     aquery = in_thread(query)
 
 
-def _row(node: BaseNode) -> dict[str, Any]:
+def _row(node: schema.BaseNode) -> dict[str, Any]:
     metadata = {**node_to_metadata_dict(node, remove_text=True), _NODE_ID: node.node_id}
-    return row(node.node_id, node.get_content(metadata_mode=MetadataMode.NONE), metadata)
+    return row(node.node_id, node.get_content(metadata_mode=schema.MetadataMode.NONE), metadata)
 
 
-def _node(text: str, metadata: dict[str, Any]) -> BaseNode:
+def _node(text: str, metadata: dict[str, Any]) -> schema.BaseNode:
     return metadata_dict_to_node(metadata, text=text)
 
 
 def _filter(
-    node_ids: list[str] | None, doc_ids: list[str] | None, filters: MetadataFilters | None
+    node_ids: list[str] | None, doc_ids: list[str] | None, filters: stores.MetadataFilters | None
 ) -> dict[str, Any] | None:
-    """Build the filter for all that is given; None where nothing is."""
     parts: list[Any] = [] if filters is None else [translate(filters)]
     parts += [] if node_ids is None else [{_NODE_ID: {"$in": node_ids}}]
     parts += [] if doc_ids is None else [{"ref_doc_id": {"$in": doc_ids}}]
@@ -268,26 +232,24 @@ def _filter(
     return {"$and": found} if found else None
 
 
-def translate(filters: MetadataFilters | None) -> dict[str, Any] | None:
-    """Translate filters; None where there are none.
-
-    Raises:
-        ConfigError: an operator or a condition has no equal.
-    """
+def translate(filters: stores.MetadataFilters | None) -> dict[str, Any] | None:
+    """Translate filters, or raise ConfigError; None where there are none."""
     if filters is None or not filters.filters:
         return None
-    parts = [translate(each) if isinstance(each, MetadataFilters) else _condition(each) for each in filters.filters]
+    parts = [
+        translate(each) if isinstance(each, stores.MetadataFilters) else _condition(each) for each in filters.filters
+    ]
     found = [part for part in parts if part is not None]
-    if filters.condition in (None, FilterCondition.AND):
+    if filters.condition in (None, stores.FilterCondition.AND):
         return {"$and": found}
-    if filters.condition == FilterCondition.OR:
+    if filters.condition == stores.FilterCondition.OR:
         return {"$or": found}
     return {"$not": {"$or": found}}
 
 
-def _condition(condition: MetadataFilter) -> dict[str, Any]:
+def _condition(condition: stores.MetadataFilter) -> dict[str, Any]:
     field = condition.key.replace(".", "\\.")  # LlamaIndex's keys are not paths
-    if condition.operator == FilterOperator.IS_EMPTY:
+    if condition.operator == stores.FilterOperator.IS_EMPTY:
         return {field: {"$is_empty": True}}
     if condition.operator not in _OPERATORS:
         raise ConfigError(f"filter: the operator {condition.operator.value!r} on {condition.key!r} has no equal here")

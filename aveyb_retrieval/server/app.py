@@ -7,6 +7,7 @@ import hashlib
 import logging
 import signal
 import socket
+from collections import Counter
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.resources import files
@@ -21,7 +22,7 @@ from starlette.routing import Route
 
 from aveyb_retrieval.errors import AveyBError, ConfigError, shortened
 from aveyb_retrieval.server import openapi
-from aveyb_retrieval.server.connections import Connection, Door
+from aveyb_retrieval.server.connections import Connection
 from aveyb_retrieval.server.gate import CHANGES, AccessLog, Gate, Metrics, Origins
 from aveyb_retrieval.server.http import Context, Limits, refuse, to_json
 from aveyb_retrieval.server.keys import KeyFile, Keys, Right
@@ -159,19 +160,14 @@ def log_shortly() -> None:
 
 
 def serve(
-    app: Starlette,
-    listener: socket.socket,
-    *,
-    limits: Limits,
-    proxies: Sequence[str] = (),
-    started: Callable[[], None],
+    app: Starlette, listener: socket.socket, *, limits: Limits, proxies: Sequence[str] = (), started: Callable[[], None]
 ) -> None:
     """Answer requests until SIGTERM or SIGINT; then take no new ones, and end when the running ones are answered.
 
     `proxies` are addresses whose header X-Forwarded-For says who asks; `started` is called when requests are answered.
     """
-    most = allow_files(_DESCRIPTORS) - _OWN_DESCRIPTORS
-    connection: Any = partial(Connection, door=Door(limits, proxies, max(1, most)))
+    most = min(limits.max_connections, max(1, allow_files(_DESCRIPTORS) - _OWN_DESCRIPTORS))
+    connection: Any = partial(Connection, limits=limits, proxies=proxies, most=most, open=Counter())
     config = uvicorn.Config(
         app,
         http=connection,

@@ -100,15 +100,10 @@ _PREFLIGHT_SECONDS = 600
 
 
 class Origins:
-    """Who may ask from a browser.
+    """Who may ask from a browser: besides this server's own pages those of `others`, as `https://app.example.org`.
 
-    Args:
-        hosts: Names that the header Host may have, which keeps out pages that reach this server by a name of their own
-            (DNS rebinding); None for any.
-        others: Origins, as `https://app.example.org`, whose pages may ask besides this server's own.
-
-    Raises:
-        ConfigError: what is given in `others` is no origin.
+    `hosts` are names that the header Host may have, which keeps out pages that reach this server by a name of their own
+    (DNS rebinding); None for any.
     """
 
     def __init__(self, hosts: Collection[str] | None = None, others: Collection[str] = ()) -> None:
@@ -116,13 +111,7 @@ class Origins:
         self._others = {_checked(origin) for origin in others}
 
     def refusal(self, headers: Headers, method: str, *, is_page: bool) -> tuple[int, str] | None:
-        """Say why a request is refused, as status and message; None where it is not.
-
-        Args:
-            headers: Its headers.
-            method: Its method.
-            is_page: Whether it asks for a file of this server's page, to which other sites may link.
-        """
+        """Say why a request is refused, as status and message, or None; to a file of the page other sites may link."""
         host, origin = headers.get("host", ""), headers.get("origin")
         if self._hosts is not None and (name := _name(host)) not in self._hosts:
             return 421, f"this server is not called {name!r}; name it with --allow-host"
@@ -201,14 +190,7 @@ _NO_STORE = "no-store"  # answers may hold what only the owner of a key may see
 class Gate:
     """ASGI middleware around the whole application: every request passes with a ticket, in its state.
 
-    Args:
-        app: What is behind it.
-        limits: What a request may take.
-        keys: One of these is needed, but for paths that are open; it must have the right that a path needs.
-        log: Notes who asked for what.
-        origins: Which browsers' pages may ask, and by which names.
-        metrics: Where requests are counted.
-        right: What a key must be allowed to read a path; None: it needs none.
+    `right` says what a key must be allowed to read a path; None: it needs none.
     """
 
     def __init__(
@@ -305,14 +287,9 @@ class Gate:
 
 
 class AccessLog:
-    """Who asked for what: a line of JSON for each request.
+    """Who asked for what: a line of JSON for each request, at the end of a file, or on standard output ("-").
 
-    Args:
-        path: The file, to whose end lines are added; "-" for standard output.
-        questions: Whether questions are written as they are, instead of their hashes.
-
-    Raises:
-        ConfigError: the file cannot be written.
+    With `questions` these are written as they are, instead of their hashes.
     """
 
     def __init__(self, path: str, *, questions: bool = False) -> None:

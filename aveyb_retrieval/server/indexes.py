@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 import queue
 import threading
-import weakref
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,7 +40,7 @@ MAX_CHARACTERS = 16_384  # of them together, unless a single request has more
 class _Request:
     """Queries of one call; what is short goes first, since whoever asks many or long ones waits anyhow."""
 
-    characters: float
+    characters: int
     number: int
     queries: list[str] = field(compare=False)
     ticket: Ticket | None = field(compare=False)
@@ -52,9 +50,10 @@ class _Request:
 class BatchedModel:
     """A model whose `encode_queries` may be called from many threads and encodes their queries in batches.
 
-    One thread encodes. It takes what waits, up to `MAX_BATCH` queries, and never waits for more: a lone query is
-    encoded at once, and batches grow only as fast as queries arrive. Vectors do not depend on the batch. Queries whose
-    request nobody waits for any more are not encoded. `observe` is called with the number of queries of each batch.
+    One thread at a time encodes, for all who wait. It takes what waits, up to `MAX_BATCH` queries, and never waits for
+    more: a lone query is encoded at once, and batches grow only as fast as queries arrive. Vectors do not depend on the
+    batch. Queries whose request nobody waits for any more are not encoded. `observe` is called with the number of
+    queries of each batch.
     """
 
     def __init__(self, model: Embedder | SentenceEmbedder, observe: Callable[[int], None] = lambda size: None) -> None:
@@ -64,12 +63,7 @@ class BatchedModel:
         self._waiting: queue.PriorityQueue[_Request] = queue.PriorityQueue()
         self._numbers = itertools.count()
         self._closed = False
-        self._closing = threading.Lock()
-        arguments = (weakref.ref(self), self._waiting)
-        self._thread = threading.Thread(target=_encode_all, args=arguments, name="encode-queries", daemon=True)
-        self._thread.start()
-        # one that nobody has any more ends its thread: a server has moved to another model
-        weakref.finalize(self, self._waiting.put, self._end())
+        self._encoding = threading.Lock()
 
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[Encoded]:
         """Encode (prefix, text) pairs, in the calling thread."""
@@ -83,43 +77,29 @@ class BatchedModel:
         return self.model.token_vectors(texts, prompt=prompt)
 
     def encode_queries(self, queries: Sequence[str]) -> FloatArray:
-        """Encode queries into `[n, d]` float32 unit rows, together with those of other threads.
-
-        Raises AveyBError where the model was closed, Refusal where nobody waits for this thread's request any more.
-        """
+        """Encode queries into `[n, d]` float32 unit rows, together with those of other threads."""
         check_current()
-        length = sum(map(len, queries))
-        request = _Request(length, next(self._numbers), list(queries), CURRENT.get())
-        with self._closing:  # nothing is put behind the end
-            if self._closed:
-                raise AveyBError(f"{self.model_name}: closed; it encodes no more queries")
-            self._waiting.put(request)
+        if self._closed:
+            raise AveyBError(f"{self.model_name}: closed; it encodes no more queries")
+        request = _Request(sum(map(len, queries)), next(self._numbers), list(queries), CURRENT.get())
+        self._waiting.put(request)
+        with self._encoding:
+            while not request.vectors.done():  # so it waits still
+                self._encode(self._gather())
         return request.vectors.result()
 
     def close(self) -> None:
-        """Encode what waits, and end the thread."""
-        with self._closing:
-            self._closed = True
-            self._waiting.put(self._end())
-        self._thread.join()
+        """Take no more queries; those that wait are encoded."""
+        self._closed = True
 
-    def _end(self) -> _Request:
-        return _Request(math.inf, next(self._numbers), [], None)  # the last of all
-
-    def _gather(self, first: _Request) -> list[_Request]:
-        requests, size, characters = [first], len(first.queries), first.characters
-        while size < MAX_BATCH and characters < MAX_CHARACTERS:
-            try:
-                request = self._waiting.get_nowait()
-            except queue.Empty:
-                break
-            if not request.queries:  # the end: to be seen again
-                self._waiting.put(request)
-                break
-            requests.append(request)
-            size += len(request.queries)
-            characters += request.characters
-        return requests
+    def _gather(self) -> list[_Request]:
+        requests, size, characters = [self._waiting.get_nowait()], 0, 0
+        while True:
+            size += len(requests[-1].queries)
+            characters += requests[-1].characters
+            if size >= MAX_BATCH or characters >= MAX_CHARACTERS or self._waiting.empty():
+                return requests
+            requests.append(self._waiting.get_nowait())
 
     def _encode(self, gathered: list[_Request]) -> None:
         requests = []
@@ -145,13 +125,6 @@ class BatchedModel:
             stop = start + len(request.queries)
             request.vectors.set_result(vectors[start:stop])
             start = stop
-
-
-def _encode_all(model: weakref.ref[BatchedModel], waiting: queue.PriorityQueue[_Request]) -> None:
-    while (first := waiting.get()).queries:
-        if (found := model()) is not None:  # whoever waits has it
-            found._encode(found._gather(first))
-        del found
 
 
 WAIT_SECONDS = 5.0  # that a change waits for another writer to end
@@ -213,10 +186,7 @@ class Indexes:
         return cls(retrievers, batched, (load, opened) if model is None else None)
 
     def named(self, name: str | None, only: Filter | None = None) -> tuple[str, Visible]:
-        """Return an index with its name, as a key with a filter sees it; the only one where no name is given.
-
-        Raises Refusal: 404 where there is none of that name, 422 where there are several and no name is given.
-        """
+        """Return an index with its name, as a key with a filter sees it; the only one where no name is given."""
         known = ", ".join(map(repr, self.retrievers))
         if name is None:
             if len(self.retrievers) > 1:

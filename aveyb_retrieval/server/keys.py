@@ -55,13 +55,7 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Keys:
-    """The keys that open a server; none open it to everybody.
-
-    Args:
-        keys: Those that search, read, and see the counters.
-        writing: Those that also write.
-        named: Those of a file.
-    """
+    """The keys that open a server; none open it to everybody. Those of `writing` also write, `named` are of a file."""
 
     def __init__(self, keys: Sequence[str] = (), writing: Sequence[str] = (), named: Iterable[Key] = ()) -> None:
         reader: frozenset[Right] = frozenset({"search", "read", "admin"})
@@ -93,12 +87,7 @@ class Keys:
 class KeyFile:
     """The keys of a file, read again when it changes, beside others; one that is wrong by then changes nothing.
 
-    Args:
-        path: `{"keys": [{"name", "key", "filter", "rights", "expires"}, ...]}`.
-        keys, writing: As those of `Keys`.
-
-    Raises:
-        ConfigError: it cannot be read, or an entry is none.
+    The file is `{"keys": [{"name", "key", "filter", "rights", "expires"}, ...]}`.
     """
 
     def __init__(self, path: Path, keys: Sequence[str] = (), writing: Sequence[str] = ()) -> None:
@@ -130,12 +119,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_key_file(path: Path) -> list[Key]:
-    """Read the entries of a JSON file of keys.
-
-    Raises:
-        ConfigError: it cannot be read, or is no such file; an entry has no name or key, has those of another one, a
-            filter or time that means nothing, or writes or sees counters under a filter.
-    """
+    """Read the entries of a JSON file of keys, or raise ConfigError."""
     try:
         found = msgspec.json.decode(path.read_bytes(), type=_File).keys
     except (OSError, msgspec.MsgspecError, RecursionError) as error:
@@ -167,11 +151,7 @@ def read_key_file(path: Path) -> list[Key]:
 
 
 def read_keys(path: Path) -> list[str]:
-    """Read keys from a file, one on each line; empty lines and those that begin with # do not count.
-
-    Raises:
-        ConfigError: the file cannot be read, holds no key, or one that is no printable ASCII.
-    """
+    """Read keys from a file, one on each line; empty lines and those that begin with # do not count."""
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:

@@ -44,8 +44,7 @@ Write = Callable[["FloatArray"], bytes]
 async def encode(server: Context, texts: Sequence[str], prompt: str, ticket: Ticket, write: Write) -> tuple[bytes, int]:
     """Encode texts as queries or as documents; return what is written of them, with commas between, and tokens read.
 
-    `write` gets the float32 unit rows `[n, d]` of all texts, part after part. Raises Refusal as `Work.run`; 413 where a
-    query is too long or the answer too large.
+    `write` gets the float32 unit rows `[n, d]` of all texts, part after part.
     """
     model = server.indexes.needed_model()
 

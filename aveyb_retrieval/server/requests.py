@@ -46,11 +46,7 @@ Fields = Mapping[str, Field]
 
 
 def take_fields(given: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
-    """Return the values of fields by name.
-
-    Raises ConfigError where there is no such field or it is out of range, InputError where one is missing or of another
-    type, Refusal (413) where there is more of it than is allowed.
-    """
+    """Return the values of fields by name, or raise what tells why one cannot be taken."""
     if unknown := given.keys() - fields.keys():
         raise ConfigError(f"{min(unknown)!r} is not a field of this request; known are {', '.join(fields)}")
     taken = {}
@@ -201,11 +197,7 @@ async def read_json(request: Request) -> tuple[Context, Ticket, dict[str, Any]]:
 
 
 async def read_body(request: Request, *kinds: str) -> bytes:
-    """Read a body of one of some kinds.
-
-    Raises Refusal: 413 where it is too large, 415 if it does not say that it is of one of them, 429 if too many arrive
-    at once, 503 if it does not arrive in time.
-    """
+    """Read a body of one of some kinds, within the limits and the time of its request."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in kinds:  # a page of another site can send other kinds without asking first
         wanted = " or ".join(kinds)
@@ -266,10 +258,7 @@ def attributes(described: type) -> dict[str, str]:
     return {name: " ".join(meaning.split()).removesuffix(".") for name, meaning in in_json.items()}
 
 
-MEANINGS = _TOLD | {
-    "/search": attributes(SearchOptions) | _TOLD["/search"],
-    "/v2/rerank": _TOLD["/v1/rerank"],
-}
+MEANINGS = _TOLD | {"/search": attributes(SearchOptions) | _TOLD["/search"], "/v2/rerank": _TOLD["/v1/rerank"]}
 
 
 def meaning(name: str, of: str) -> str:

@@ -156,11 +156,7 @@ class Work:
         self._waiting: dict[str, deque[_Turn]] = {}  # by client, in the order of their turns
 
     async def run(self, function: Callable[[], T], ticket: Ticket, *, part: int = 0) -> T:
-        """Run a function in a thread and return its result; `part` counts the parts of a request from 0.
-
-        Raises Refusal: 429 if too many wait already, or its turn did not come in time; 503 if it took too long; 499 if
-        the client has left.
-        """
+        """Run a function in a thread and return its result; `part` counts the parts of a request from 0."""
         ticket.check()
         leaving = asyncio.ensure_future(ticket.until_client_leaves())
         try:

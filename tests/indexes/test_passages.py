@@ -68,7 +68,7 @@ def by_their_equation(retriever: Retriever, query: str, words: list[str]) -> tup
     """The scores s(p) of all passages, and their confidence, by id and span."""
     (vector,) = FakeEmbedder().encode_queries([query])
     snapshot = retriever._engine.snapshot
-    ids = snapshot.passage_numbers(snapshot.tables.numbers("document").tolist())
+    ids = snapshot.tables.passage_numbers(snapshot.tables.numbers("document").tolist())
     spans = dict(zip(ids.tolist(), map(tuple, snapshot.passages(ids).spans.tolist()), strict=True))
     named = snapshot.documents(np.unique(ids >> PASSAGE_BITS).tolist())
     texts = [named[i >> PASSAGE_BITS].text[slice(*spans[i])].lower().split() for i in ids.tolist()]

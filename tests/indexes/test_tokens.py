@@ -46,7 +46,7 @@ def stored(root: Path, embedder: Any) -> dict[str, list[np.ndarray]]:
         opened = snapshot(retriever)
         assert opened.tokens is not None
         for doc, document in opened.documents(opened.tables.numbers("document").tolist()).items():
-            numbers = [doc] if opened.info.granularity == "document" else opened.passage_numbers([doc])
+            numbers = [doc] if opened.info.granularity == "document" else opened.tables.passage_numbers([doc])
             block = opened.tokens.gather(np.array(numbers, dtype=np.int64))
             found[document.id] = [block.codes[a:b] for a, b in block.ranges.tolist()]
     return found

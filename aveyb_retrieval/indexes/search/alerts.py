@@ -58,12 +58,7 @@ class _State(msgspec.Struct):
 
 
 def add_alert(root: str | Path, alert: Alert) -> None:
-    """Save a question. What the index holds already is not told.
-
-    Raises:
-        ConfigError: the name is taken, or an option means nothing.
-        IndexFormatError: there is no index.
-    """
+    """Save a question, or raise ConfigError where its name is taken. What the index holds already is not told."""
     if not alert.name or not alert.query.strip() or not 0 <= alert.at_least <= 1:
         raise ConfigError("an alert needs a name, a question, and a least confidence of 0 to 1")
     compile_filter(alert.filter or {})  # only for its errors
@@ -76,20 +71,12 @@ def add_alert(root: str | Path, alert: Alert) -> None:
 
 
 def list_alerts(root: str | Path) -> list[Alert]:
-    """Return the saved questions of an index.
-
-    Raises:
-        IndexFormatError: there is no index, or the file is damaged.
-    """
+    """Return the saved questions of an index."""
     return _read(IndexDirectory(root)).alerts
 
 
 def remove_alert(root: str | Path, name: str) -> None:
-    """Forget a saved question.
-
-    Raises:
-        InputError: there is none of this name.
-    """
+    """Forget a saved question, or raise InputError where there is none of this name."""
     with _open(root) as state:
         kept = [each for each in state.alerts if each.name != name]
         if len(kept) == len(state.alerts):
@@ -102,18 +89,10 @@ def run_alerts(
 ) -> tuple[list[Row], list[str]]:
     """Ask the saved questions of what was added or changed since they were asked, and tell what is new.
 
-    Args:
-        root: The index directory.
-        file: Gets a line of JSON for each: name, id, span, text, confidence, version.
-        command: Runs with these lines on its standard input.
-        webhook: Gets them by POST, as a JSON array.
+    `file` gets a line of JSON for each (name, id, span, text, confidence, version), `command` runs with these lines on
+    its standard input, `webhook` gets them by POST, as a JSON array.
 
-    Returns:
-        What is new, and a line for each receiver that did not take it: it is told again by the next run.
-
-    Raises:
-        IndexFormatError: there is no index.
-        IndexLockedError: another run takes too long.
+    Returns what is new, and a line for each receiver that did not take it: it is told again by the next run.
     """
     if not list_alerts(root):
         return [], []

@@ -27,14 +27,7 @@ _FIELDS: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True)
 class CitationCheck:
-    """What became of a citation.
-
-    Attributes:
-        id: of the document.
-        holds: whether the quoted words stand there.
-        span: their characters now; None where they do not stand there.
-        notes: what differs: the words, the file, the index.
-    """
+    """What became of a citation: whether the quoted words stand in the document, their characters now, what differs."""
 
     id: str
     holds: bool
@@ -47,11 +40,7 @@ class CitationCheck:
 
 
 def read_citation(path: Path) -> dict[str, Any]:
-    """Read what `Hit.citation` gave, from a file of JSON.
-
-    Raises:
-        InputError: it is none.
-    """
+    """Read what `Hit.citation` gave from a file of JSON, or raise InputError."""
     try:
         found = json.loads(files.read_bounded(path, _LARGEST))
     except (ValueError, RecursionError) as error:
@@ -67,12 +56,7 @@ def read_citation(path: Path) -> dict[str, Any]:
 
 
 def check_citation(citation: dict[str, Any], place: Path) -> CitationCheck:
-    """Look for the words of a citation in an index directory, or in the original alone.
-
-    Raises:
-        InputError: the original cannot be read.
-        IndexFormatError: there is no index.
-    """
+    """Look for the words of a citation in an index directory, or in the original alone."""
     name, notes = citation["id"], list[str]()
     origin: FileOrigin | None = None
     if place.is_dir():

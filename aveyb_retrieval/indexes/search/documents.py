@@ -10,21 +10,12 @@ import numpy as np
 from aveyb_retrieval.indexes.engine import passage_numbers
 from aveyb_retrieval.indexes.search import scoring
 from aveyb_retrieval.indexes.search.hits import Copies
-from aveyb_retrieval.indexes.search.scoring import (
-    Scored,
-    background,
-    best_by_document,
-    first_of_each,
-    foremost,
-    nearest_documents,
-    nearest_vectors,
-    with_neighbors,
-)
+from aveyb_retrieval.indexes.search.scoring import Scored, first_of_each, nearest_documents, nearest_vectors
 from aveyb_retrieval.indexes.search.search import Best, Search
 from aveyb_retrieval.indexes.types import PASSAGE_BITS, inner_products
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from aveyb_retrieval.indexes.search.scoring import Foremost, Near, PassageScores
     from aveyb_retrieval.indexes.search.search import Query
@@ -39,8 +30,6 @@ LISTED = 4  # passages that the ranking by words has for each candidate, as the 
 
 class DocumentSearch(Search):
     """A search for documents."""
-
-    # --- ranking -----------------------------------------------------------------------------------------------------
 
     def _nearest(self, vectors: FloatArray, depth: int) -> list[Near]:
         options = self._options
@@ -65,7 +54,7 @@ class DocumentSearch(Search):
         else:
             dense |= self._cosines_of_documents(query, np.array([doc for doc in words if doc not in dense], np.int64))
             fused = scoring.weighted(
-                dense, words, background=background(self._view, query.vector), weight=options.weight
+                dense, words, background=scoring.background(self._view, query.vector), weight=options.weight
             )
         query.add_scores("dense", dense)
         return [Scored(doc, score) for doc, score in scoring.ranked(fused)], few and len(found) < depth
@@ -79,7 +68,7 @@ class DocumentSearch(Search):
             found = dict(zip(docs.tolist(), inner_products(vectors, query.vector).tolist(), strict=True))
         if "passage" in self._options.kinds and len(docs):
             ids = self._promising(query, docs)
-            for doc, score in best_by_document(ids, self._cosines(query, ids)).items():
+            for doc, score in scoring.best_by_document(ids, self._cosines(query, ids)).items():
                 found[doc] = max(score, found.get(doc, score))
         return found
 
@@ -103,44 +92,29 @@ class DocumentSearch(Search):
 
     def _above_least(self, query: Query, part: list[Scored]) -> list[Scored]:
         options, least = self._options, self._least
-        if least is None:
-            return part
-        if options.mode != "hybrid" or options.rerank is not None:
-            return [match for match in part if match.score >= least]
+        if least is None or options.mode != "hybrid" or options.rerank is not None:
+            return super()._above_least(query, part)
         best = self._best_of(query, [match.doc for match in part], 1)
         return [match for match in part if match.doc in best and (best[match.doc][0].confidence or 0.0) >= least]
 
-    # --- copies ------------------------------------------------------------------------------------------------------
-
-    def _choose(self, query: Query, parts: Iterable[list[Scored]]) -> list[Scored]:
-        """Take the best; copies of a better document are named beside it, as far as the last hit."""
-        if not self._options.fold:
-            return super()._choose(query, parts)
-        chosen: list[Scored] = []
-        copies, duplicates, known = Copies(), dict[int, list[int]](), set[int]()
+    def _in_turn(
+        self, query: Query, parts: Iterable[list[Scored]], chosen: list[Scored]
+    ) -> Iterator[tuple[Scored, int | None]]:
+        copies, known = Copies(), set[int]()
         for part in parts:
-            alike = self._of_one_length([match.doc for match in [*chosen, *part]])
+            alike = self._of_one_length([match.doc for match in [*chosen, *part]]) if self._options.fold else set[int]()
             for doc in (match.doc for match in chosen if match.doc in alike - known):
                 copies.find_or_remember(doc, self._beginning(query, [doc])[doc], partial(self._whole_text, doc))
             known |= alike
             beginnings: dict[int, str] = {}
             for at, match in enumerate(part):
-                doc = match.doc
+                doc, first = match.doc, None
                 if doc in alike:
                     if doc not in beginnings:  # read as they are needed, those that come next together
                         following = [each.doc for each in part[at : at + self._options.last] if each.doc in alike]
                         beginnings = self._beginning(query, following)
                     first = copies.find_or_remember(doc, beginnings[doc], partial(self._whole_text, doc))
-                    if first is not None:
-                        duplicates.setdefault(first, []).append(doc)
-                        continue
-                chosen.append(match)
-                if len(chosen) == self._options.last:
-                    break
-            if len(chosen) == self._options.last:
-                break
-        query.duplicates.update(self._names(duplicates))
-        return chosen
+                yield match, first
 
     def _of_one_length(self, docs: list[int]) -> set[int]:
         """The documents that have about as many passages as another: only these can be copies."""
@@ -164,8 +138,6 @@ class DocumentSearch(Search):
         found = self._view.documents([doc], ("text",))
         self._check_stored("document", [doc], found)
         return found[doc].text
-
-    # --- passages ----------------------------------------------------------------------------------------------------
 
     def _promising(self, query: Query, docs: IntArray) -> IntArray:
         """Numbers, ascending, of the passages among which the best of documents are: all of a short one.
@@ -229,8 +201,8 @@ class DocumentSearch(Search):
             (near,) = nearest_vectors(self._view, "passage", query.vector[None], COMPARED, self._selection, exact=False)
             query.found(near)
         first = np.unique(np.concatenate([ids[:COMPARED] for ids in self._rankings(query)]))
-        there = self._passages_there(query, with_neighbors(first)).numbers
-        return foremost(self._scored(query, there).take(np.flatnonzero(np.isin(there, first))))
+        there = self._passages_there(query, scoring.with_neighbors(first)).numbers
+        return scoring.foremost(self._scored(query, there).take(np.flatnonzero(np.isin(there, first))))
 
     def _with_neighbors(self, query: Query, scored: PassageScores, most: int) -> PassageScores:
         """Score passages together with their neighbors; of a longer document the `most` best."""
@@ -241,11 +213,9 @@ class DocumentSearch(Search):
         best_first = np.lexsort((scored.ids, -scored.score))
         longer = first_of_each(scored.ids[best_first[~whole[best_first]]], most)
         kept = np.union1d(scored.ids[whole], longer)
-        there = self._passages_there(query, with_neighbors(longer)).numbers
+        there = self._passages_there(query, scoring.with_neighbors(longer)).numbers
         together = np.union1d(kept, there)
         return self._scored(query, together).take(np.searchsorted(together, kept))
-
-    # --- ranking again -----------------------------------------------------------------------------------------------
 
     def _closest(self, query: Query, part: list[Scored]) -> dict[int, int]:
         docs = [match.doc for match in part]

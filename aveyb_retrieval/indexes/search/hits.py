@@ -271,7 +271,6 @@ class Later:
     """What the hits of one search have that was not read yet: for all of them in one read, from what was searched."""
 
     def __init__(self, view: EngineView, documents: Mapping[int, StoredDocument], sentences: Sentences) -> None:
-        """Keep some documents by number, their view where it lasts, and what finds words and sentences."""
         self._view = view if view.lasting else None
         self.info = view.info
         self._documents = documents
@@ -394,7 +393,6 @@ class Result(list[Hit]):
         unmet: Sequence[str] = (),
         suggest: Callable[[], dict[str, tuple[str, ...]]] = dict,
     ) -> None:
-        """Keep hits, and what looks for suggestions when they are asked for."""
         super().__init__(hits)
         self.words, self.unmet = tuple(words), tuple(unmet)
         self._suggest = suggest
@@ -409,7 +407,6 @@ class Result(list[Hit]):
         return self._suggest()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy the hits and what was said; no copy asks the index again."""
         return Result, (list(self), self.words, self.unmet, partial(dict, self.suggestions))
 
 
@@ -452,7 +449,6 @@ class Sentences:
         weights: Callable[[], Mapping[str, float]],
         model: Callable[[], EmbedderLike] | None,
     ) -> None:
-        """Take a query's text, what finds and weighs its words, and what loads the model; None: without one."""
         self.find = find
         self._query = query
         self._weights = weights

@@ -45,12 +45,9 @@ class Condition(NamedTuple):
 
 @dataclass(frozen=True)
 class Sought:
-    """A condition, and what fulfills it in an index.
+    """A condition, and what fulfills it in an index: any of the phrases, of words as they are stored.
 
-    Attributes:
-        condition: The condition.
-        phrases: Words as they are stored, one after another: any of these.
-        forms: Of a beginning or a typo, the words as they are written, with how many documents hold each.
+    `forms` are, of a beginning or a typo, the words as they are written, with how many documents hold each.
     """
 
     condition: Condition
@@ -89,7 +86,8 @@ def parse(query: str, rules: Language) -> list[str | Condition]:
     parts, found = list[str | Condition](), 0
     for match in _PART.finditer(query.translate(_ALIKE)):
         if match["quote"] or match["open"]:
-            raise ConfigError(f"operators: the quote at character {match.end()} of {_short(query)} does not close")
+            short = repr(query if len(query) <= 80 else f"{query[:79]}\u2026")
+            raise ConfigError(f"operators: the quote at character {match.end()} of {short} does not close")
         part = _part(match, rules)
         parts.append(part)
         found += not isinstance(part, str)
@@ -99,7 +97,6 @@ def parse(query: str, rules: Language) -> list[str | Condition]:
 
 
 def _part(match: re.Match[str], rules: Language) -> str | Condition:
-    """Read a phrase or a word with its signs."""
     if (phrase := match["phrase"]) is not None:
         if match["after"].strip(".,;:!?)"):
             raise ConfigError(f"operators: {match['after']!r} behind a phrase means nothing; put a space between them")
@@ -120,10 +117,6 @@ def _part(match: re.Match[str], rules: Language) -> str | Condition:
         kind: Literal["words", "beginning", "typo"] = "beginning" if word[-1] == "*" else "typo"
         return Condition(written, "words" if unspaced else kind, text, sign != "-")
     return Condition(written, "words", word, sign == "+") if sign else written
-
-
-def _short(query: str) -> str:
-    return repr(query if len(query) <= 80 else f"{query[:79]}\u2026")
 
 
 def _seek(condition: Condition, view: EngineView) -> Sought:

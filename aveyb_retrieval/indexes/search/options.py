@@ -112,11 +112,7 @@ _OF_PASSAGES = ("per_document", "diversity")
 
 @dataclass(frozen=True)
 class Options:
-    """The checked options of one search: `SearchOptions` says what they mean.
-
-    Attributes:
-        kinds: The kinds of vectors that rank.
-    """
+    """The checked options of one search, as `SearchOptions` says, and the kinds of vectors that rank."""
 
     k: int
     filter: Filter | None = None
@@ -143,11 +139,7 @@ class Options:
 
     @classmethod
     def parse(cls, built: str, k: int, **given: Unpack[SearchOptions]) -> Options:
-        """Check the options of a search of an index built with granularity `built`.
-
-        Raises:
-            ConfigError: an option is unknown, out of range, or asks for vectors that the index does not have.
-        """
+        """Check the options of a search of an index built with granularity `built`, or raise ConfigError."""
         if unknown := given.keys() - SearchOptions.__annotations__.keys():
             raise ConfigError(unknown_option(min(unknown)))
         options = cls(k=k, **given)
@@ -182,12 +174,16 @@ class Options:
                 raise ConfigError(f"{name}={value!r}: must be one of {', '.join(map(repr, known))}")
         for name, least in _LEAST.items():
             number = getattr(self, name)
-            if (number is not None or name in _NEVER_NONE) and not (_is_whole(number) and number >= least):
+            is_whole = isinstance(number, (int, np.integer)) and not isinstance(number, bool)
+            if (number is not None or name in _NEVER_NONE) and not (is_whole and number >= least):
                 raise ConfigError(f"{name}={number!r}: must be a whole number of at least {least}")
         for name in _SHARES:
             if not (_is_number(share := getattr(self, name)) and 0 <= share <= 1):
                 raise ConfigError(f"{name}={share!r}: must be a number between 0 and 1")
-        if not (self.rerank is None or isinstance(self.rerank, CrossEncoderLike) or _is_name(self.rerank)):
+        named = isinstance(self.rerank, str)
+        if not (
+            self.rerank is None or isinstance(self.rerank, CrossEncoderLike) or (named and str(self.rerank).strip())
+        ):
             raise ConfigError(f"rerank={self.rerank!r}: must be 'maxsim', a CrossEncoder, or the name of one")
         if not set(GRANULARITIES[self.granularity or built]) <= set(GRANULARITIES[built]):
             raise ConfigError(f"granularity={self.granularity!r}: this index was built with granularity {built!r}")
@@ -225,14 +221,6 @@ def unknown_option(name: str, known: Iterable[str] = ("k", *SearchOptions.__anno
     names = list(known)
     near = _ELSEWHERE.get(name)
     return no_option("a search", name, names, near if near in names else None)
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _is_number(value: object) -> bool:

@@ -46,9 +46,7 @@ class Document:
     """One document of an index.
 
     Attributes:
-        id: The document's id.
-        text: The whole text.
-        title: The title, "" where there is none.
+        id, text, title: Title is "" where there is none.
         metadata: All other fields.
         origin: The file that it was read from, if it was one of its own.
         index: The name of its index where several are read together, else None.
@@ -114,10 +112,8 @@ class Excerpt:
     """A part of a document.
 
     Attributes:
-        id: of the document.
-        title: its title.
-        text: the part.
-        span: its characters `[start, end)` in the document's text.
+        id, title: of the document.
+        text, span: the part, and its characters `[start, end)` in the document's text.
         page: the page that it begins on, counted from 1; None where the document has no pages.
         left_out: characters of what was asked for that did not fit.
     """
@@ -136,11 +132,7 @@ class Documents:
     _engine: VectorEngine
 
     def get(self, ids: Sequence[str], *, missing_ok: bool = False) -> list[Document]:
-        """Return documents by id, in the order of `ids`; with `missing_ok`, without those that are not there.
-
-        Raises:
-            InputError: an id is not in the index, or `ids` is not a list of strings.
-        """
+        """Return documents by id, in the order of `ids`; InputError where one is not there, unless `missing_ok`."""
         ids = check_ids(ids)
         with self._engine.view() as view:
             found = view.find(ids)
@@ -153,10 +145,8 @@ class Documents:
     ) -> Iterator[Document]:
         """Yield all documents that satisfy a filter, oldest first, or up to `limit` of them after the first `offset`.
 
-        They are read as they are asked for, all from the version that is open now.
-
-        Raises:
-            ConfigError: the filter, `limit` or `offset` is not one.
+        They are read as they are asked for, all from the version that is open now. ConfigError where the filter,
+        `limit` or `offset` is none.
         """
         for name, value in (("limit", 0 if limit is None else limit), ("offset", offset)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
@@ -167,11 +157,7 @@ class Documents:
         return _matching(self._engine.view(), where, wanted)
 
     def count(self, filter: Filter | None = None) -> int:
-        """Count the documents that satisfy a filter; without one, all.
-
-        Raises:
-            ConfigError: the filter means nothing.
-        """
+        """Count the documents that satisfy a filter; without one, all. ConfigError where the filter means nothing."""
         with self._engine.view() as view:
             selection = view.select(filter)
             return view.info.documents if selection is None else len(view.matching(selection))
@@ -179,10 +165,7 @@ class Documents:
     def advice(self, filter: Filter) -> list[str]:
         """Say why a filter may match nothing: fields that no document has, values of another type.
 
-        Of an index directory, or of several; engines say nothing.
-
-        Raises:
-            ConfigError: the filter means nothing.
+        Of an index directory, or of several; engines say nothing. ConfigError where the filter means nothing.
         """
         compile_filter(filter)  # only for its errors
         with self._engine.view() as view:
@@ -290,20 +273,11 @@ class Documents:
         return Contents(listed, shown, max(0, len(folders) + len(found) - offset - len(listed) - len(shown)))
 
     def outline(self, id: str) -> list[Section]:
-        """Return the headings of a document with what stands under each, in order.
-
-        Raises:
-            InputError: there is no such document.
-        """
+        """Return the headings of a document with what stands under each, in order; InputError where there is none."""
         return sections(self.get([id])[0])
 
     def read(
-        self,
-        id: str,
-        *,
-        span: tuple[int, int] | None = None,
-        heading: str | None = None,
-        max_tokens: int = 4000,
+        self, id: str, *, span: tuple[int, int] | None = None, heading: str | None = None, max_tokens: int = 4000
     ) -> Excerpt:
         """Return a part of a document that fits into a budget, cut behind a sentence.
 

@@ -46,10 +46,7 @@ def maxsim(embedder: EmbedderLike, device: str, query: str, texts: Sequence[str]
 def stored_maxsim(
     embedder: EmbedderLike, tokens: StoredTokens, device: str, query: str, ids: Sequence[int]
 ) -> list[float]:
-    """Score passages (or documents) by the token vectors that an index keeps of them; only the query is encoded.
-
-    As `maxsim`, but with rounded token vectors (`encoder/network/token_codec.py`); 0 for one without tokens.
-    """
+    """Score passages (or documents) as `maxsim`, but by the rounded token vectors that an index keeps of them."""
     (wanted,) = embedder.token_vectors([query], prompt="query")
     block, codec = tokens.gather(np.array(ids, dtype=np.int64)), tokens.codec
     return _mean_best(device, codec.query(wanted), codec.decode(block.codes), np.append(0, block.ranges[:, 1]))

@@ -52,13 +52,10 @@ _LOOK_WAITS = 30.0  # a search waits for the answer where nobody looked for so l
 class LocalEngine:
     """An index directory, open at one version.
 
-    Attributes:
-        snapshot: The version that is open.
-        follow: Checks a new version, to which every view then moves first; None: views stay with the version.
+    `follow` checks a new version, to which every view then moves first; None: views stay with the version.
     """
 
     def __init__(self, path: str | Path, *, mapped: bool = True, full_check: bool = False, device: str = "cpu") -> None:
-        """Open the visible version, or raise IndexFormatError."""
         self._place = open_directory(path, whole=False)
         self._open = partial(Snapshot.open, self._place, mapped=mapped, device=device)
         self._moving = threading.RLock()
@@ -66,7 +63,7 @@ class LocalEngine:
         self.snapshot = self._open(full_check=full_check)
 
     def view(self) -> AbstractContextManager[Snapshot]:
-        """Return the version that is open now (with `follow`: the newest one), also for later."""
+        """Return the version that is open now, also for later."""
         check_fork()
         if self.follow is not None and self.is_stale:
             with self._moving:
@@ -100,8 +97,7 @@ class StoredEngine(LocalEngine):
     minute waits for the answer. What fails there is logged, and the version that is open stays.
     """
 
-    def __init__(self, path: str, **options: Any) -> None:
-        """Open the visible version, or raise IndexFormatError."""
+    def __init__(self, path: str | Path, **options: Any) -> None:
         super().__init__(path, **options)
         self.check: Callable[[EngineInfo], None] = lambda info: None
         self._looked = time.monotonic()
@@ -118,7 +114,6 @@ class StoredEngine(LocalEngine):
         return super().view()
 
     def _look(self) -> None:
-        """Move to the newest version, unless another thread does just that."""
         if not self._looking.acquire(blocking=False):
             return
         try:
@@ -203,14 +198,12 @@ class Retriever(Documents):
         engine: VectorEngine
         if is_address(path):
             if verify or not mapped:
-                raise ConfigError(
-                    "verify and mapped: only of an index directory; a server checks and keeps its own files"
-                )
+                told = "verify and mapped: only of an index directory; a server checks and keeps its own files"
+                raise ConfigError(told)
             engine = open_engine(str(path))
-        elif is_stored(path):
-            engine = StoredEngine(str(path), mapped=mapped, full_check=verify, device=device)
         else:
-            engine = LocalEngine(path, mapped=mapped, full_check=verify, device=device)
+            kind = StoredEngine if is_stored(path) else LocalEngine
+            engine = kind(path, mapped=mapped, full_check=verify, device=device)
         with engine.view() as view:
             shown = view.info.name if is_address(path) or is_stored(path) else Path(path)
         retriever = cls(shown, engine, None, opening)
@@ -239,7 +232,6 @@ class Retriever(Documents):
         return retriever
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy the place and the options, not what is open."""
         return partial(type(self).load, **vars(self._opening)), ()
 
     @property
@@ -256,9 +248,7 @@ class Retriever(Documents):
     def model(self) -> EmbedderLike:
         """The model that encodes queries, loaded when it is first asked for; changes of the index can share it.
 
-        Raises:
-            ConfigError: the index was made from ready-made vectors of a model that was not named.
-            ModelError: there is no usable model where it was.
+        Raises ConfigError where that model was never named, ModelError where there is no usable one.
         """
         return self._model()
 
@@ -283,10 +273,7 @@ class Retriever(Documents):
         self.close()
 
     def __len__(self) -> int:
-        """Number of documents."""
         return self._info().documents
-
-    # --- searching ---------------------------------------------------------------------------------------------------
 
     # a string is a sequence of strings, too: it takes the first of the two
     @overload
@@ -330,7 +317,7 @@ class Retriever(Documents):
     async def asearch(
         self, query: str | Sequence[str], k: int = 10, **options: Unpack[SearchOptions]
     ) -> Result | list[Result]:
-        """Run `search` in a thread, for asynchronous programs; the work is done outside of Python."""
+        """Run `search` in a thread; the work is done outside of Python."""
         return await asyncio.to_thread(lambda: self.search(query, k, **options))
 
     def check_quotes(
@@ -341,12 +328,9 @@ class Retriever(Documents):
         Word for word, without a model; see `aveyb_retrieval.indexes.search.quotes`.
 
         Args:
-            answer: plain text or Markdown.
+            answer: plain text or Markdown; else ConfigError is raised.
             hits: what the answer was made from, in the order of its marks `[1]`, `[2]`; None: only the index counts.
             filter: only documents that satisfy it exist.
-
-        Raises:
-            ConfigError: `answer` is not a text.
         """
         return check_quotes(self, answer, hits, filter=filter)
 
@@ -355,9 +339,7 @@ class Retriever(Documents):
     ) -> list[Result]:
         """Run `search` with queries that are vectors already, `[n, d]`; they are scaled to unit length.
 
-        Raises:
-            InputError: they are of another dimension, or not finite.
-            ConfigError: an option needs the text of a query.
+        Raises InputError where they are of another dimension or not finite, ConfigError where an option needs a text.
         """
         options.setdefault("mode", "dense")
         with self._engine.view() as view:
@@ -374,10 +356,7 @@ class Retriever(Documents):
     ) -> list[list[tuple[str, float]]]:
         """Search for a list of queries, but give only (id, score) pairs: what an evaluation of many queries needs.
 
-        Copies are not folded unless `fold=True` asks for it.
-
-        Raises:
-            InputError, ConfigError: as `search`; or `queries` is one string.
+        Copies are not folded unless `fold=True` asks for it. Raises as `search`; InputError if `queries` is one string.
         """
         if isinstance(queries, str):
             raise InputError(f"queries={queries!r} is one string; give a list of queries, as [{queries!r}]")
@@ -391,8 +370,6 @@ class Retriever(Documents):
         with self._engine.view() as view:
             return view.language.words(query)
 
-    # --- inside ------------------------------------------------------------------------------------------------------
-
     def _prepare(self, view: EngineView, k: int, options: SearchOptions) -> Search:
         parsed = Options.parse(view.info.granularity, k, **options)
         kind = PassageSearch if parsed.unit == "passage" else DocumentSearch
@@ -403,7 +380,6 @@ class Retriever(Documents):
             return view.info
 
     def _model(self) -> EmbedderLike:
-        """The model, loaded when it is first needed."""
         with self._model_lock:
             if self._embedder is None:
                 info = self._info()
@@ -413,15 +389,12 @@ class Retriever(Documents):
             return self._embedder
 
     def _check_model(self, info: EngineInfo) -> None:
-        """Raise IndexFormatError where the model that is loaded, if any, is not that of a version."""
         if self._embedder is not None:
             _check_model(info, self._embedder)
 
 
 @dataclass(frozen=True)
 class _Opening:
-    """How to open the index and the model: the options of `load`."""
-
     path: str | Path | dict[str, Retriever]
     model: str | Path | None
     device: str

@@ -238,14 +238,7 @@ def ranked(scores: Mapping[int, float]) -> list[tuple[int, float]]:
 
 @dataclass(frozen=True)
 class WordScores:
-    """What passages hold of a query's words.
-
-    Attributes:
-        found: Summed weights of the words that each passage holds, `[n]`.
-        total: Summed weights of all words of the query.
-        lengths: Of the passages, in characters, `[n]`.
-        mean_length: Of all passages of the index, in characters.
-    """
+    """What passages hold of a query's words: summed weights of the words of each, `[n]`, and of all; lengths `[n]`."""
 
     found: FloatArray
     total: float

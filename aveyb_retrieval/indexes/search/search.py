@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, chain, pairwise
@@ -22,22 +23,15 @@ from aveyb_retrieval.indexes.search import rerank, scoring
 from aveyb_retrieval.indexes.search.hits import Chosen, Copies, Later, Result, Sentences, make_hit, suggest
 from aveyb_retrieval.indexes.search.operators import ask, with_synonyms
 from aveyb_retrieval.indexes.search.scoring import (
-    FEWEST,
     NO_COSINES,
     Cosines,
     Near,
     PassageScores,
     Scored,
     WordScores,
-    background,
-    foremost,
     gains,
     nearest_vectors,
-    score_hybrid,
-    unit_queries,
-    with_neighbors,
-    word_weights,
-)
+)  # fmt: skip
 from aveyb_retrieval.indexes.store.tables import PARTS, StoredPassages
 from aveyb_retrieval.indexes.types import PASSAGE_BITS, inner_products
 
@@ -63,23 +57,18 @@ class Query:
 
     Attributes:
         text: As it was given (with operators: the question), "" where only a vector was.
-        words: Those of the text that are looked up.
-        beside: What the words are found by besides: with their accents, and without.
+        words, beside: Those of the text that are looked up, and what else they are found by: with and without accents.
         conditions: What must be there, and what must not.
         unmet: Those of them, as they were written, that nothing fulfills by itself and that must be there.
         vector: Its unit vector `[d]`, `NO_VECTOR` where none was needed.
         weights: Of the words, `[t]`, once they are needed.
-        passages: The passages that were read, with which of the words they hold (not in dense mode).
-        shown: What is shown of passages, as far as it was read.
+        passages, shown: What was read of passages: which of the words they hold (not in dense mode), and what is shown.
         cosines: Of the passages that were compared with it.
-        near, by_words: The passages that the first step found by vectors and, once they are asked for, by words, best
-            first.
+        near, by_words: The passages of the first step by vectors and, once they are asked for, by words, best first.
         strengths: s of the passages that were ranked, by number.
         foremost: The best passage of the first step, once it is needed.
-        matches: What was found, best first.
-        scores: Every score that was computed: name, key, value. Keys are numbers of documents or, in a search for
-            passages, of passages.
-        confidence: That of passages in hybrid mode.
+        scores: Every score that was computed: name, key (the number of a document or, in a search for passages, of a
+            passage), value.
         duplicates: The ids of documents that copies of a match were found in, by its key.
     """
 
@@ -109,7 +98,7 @@ class Query:
         return list(dict.fromkeys([*self.words, *self.beside, *more]))
 
     def finder(self, rules: Language) -> Finder:
-        """Make what finds in texts the words of the question, and those that fulfilled a condition."""
+        """Make what finds the words of the question in texts, and those that fulfilled a condition."""
         must = [each for each in self.conditions if each.condition.must]
         alone = {word for each in must if not each.forms for phrase in each.phrases for word in phrase}
         forms = {form for each in must for form in each.forms}
@@ -117,7 +106,7 @@ class Query:
         return rules.finder({*(set(self.words) - stems), *self.beside, *alone}, forms)
 
     def found(self, near: Near) -> None:
-        """Remember the passages that vectors found, and their cosines."""
+        """Remember what vectors found."""
         new = np.isin(near.passages.ids, self.cosines.ids, invert=True)
         self.cosines = self.cosines.joined(near.passages.ids[new], near.passages.values[new])
         if self.near is None:
@@ -145,7 +134,6 @@ class Search(ABC):
     """One search: what is asked of which state of an engine, and where the model comes from (and runs) if needed."""
 
     def __init__(self, view: EngineView, options: Options, model: Callable[[], EmbedderLike], device: str) -> None:
-        """Run the filter; nothing else is read yet."""
         self._view = view
         self._options = options
         self._model = model
@@ -166,7 +154,7 @@ class Search(ABC):
     @property
     def _knows_confidence(self) -> bool:
         """Whether there are enough documents to compare with, and both words and vectors."""
-        return self._options.mode == "hybrid" and self._view.info.documents >= FEWEST
+        return self._options.mode == "hybrid" and self._view.info.documents >= scoring.FEWEST
 
     @property
     def _least(self) -> float | None:
@@ -209,7 +197,7 @@ class Search(ABC):
         if self._options.mode == "lexical":
             return (self._rank(query, Near([])) for query in asked)
         vectors = self._model().encode_queries([query.text for query in asked])
-        return self._rank_near(asked, unit_queries(vectors, self._view.info.dim))
+        return self._rank_near(asked, scoring.unit_queries(vectors, self._view.info.dim))
 
     def rank_vectors(self, vectors: FloatArray) -> Iterator[Query]:
         """Rank documents or passages for each unit vector `[n, d]`; the options ask for nothing that needs a text."""
@@ -271,8 +259,6 @@ class Search(ABC):
         self._check_stored("document", wanted, names)
         return [(names[match.doc].id, match.score) for match in query.matches]
 
-    # --- ranking -----------------------------------------------------------------------------------------------------
-
     def _rank(self, query: Query, near: Near) -> Query:
         """Rank for one query, given its first candidates by vectors (none in lexical mode): one page of the ranking."""
         chosen = self._choose(query, self._parts(query, near))
@@ -306,13 +292,26 @@ class Search(ABC):
                 (near,) = self._nearest(query.vector[None], depth)
 
     def _choose(self, query: Query, parts: Iterable[list[Scored]]) -> list[Scored]:
-        """Take matches from the ranking, as many as the page and those before it have."""
-        chosen: list[Scored] = []
-        for part in parts:
-            chosen += part
-            if len(chosen) >= self._options.last:
+        """Take matches from the ranking, as many as the page and those before it have; name copies beside them."""
+        chosen, duplicates = list[Scored](), dict[int, list[int]]()
+        for match, first in self._in_turn(query, parts, chosen):
+            if first is not None:
+                duplicates.setdefault(first, []).append(match.doc)
+                continue
+            chosen.append(match)
+            if len(chosen) == self._options.last:
                 break
-        return chosen[: self._options.last]
+        query.duplicates.update(self._names(duplicates))
+        return chosen
+
+    @abstractmethod
+    def _in_turn(
+        self, query: Query, parts: Iterable[list[Scored]], chosen: list[Scored]
+    ) -> Iterator[tuple[Scored, int | None]]:
+        """Yield matches, best first, with the key of a better one that each is a copy of, if it is to be folded.
+
+        The caller appends to `chosen` a match that it keeps, before it asks for the next.
+        """
 
     @abstractmethod
     def _nearest(self, vectors: FloatArray, depth: int) -> list[Near]:
@@ -326,15 +325,13 @@ class Search(ABC):
         """Yield the candidates of a step, best first, scored by what is only read for as many as are needed."""
         return [new]
 
-    @abstractmethod
     def _above_least(self, query: Query, part: list[Scored]) -> list[Scored]:
-        """Leave out what is below the least score asked for."""
+        least = self._least
+        return part if least is None else [match for match in part if match.score >= least]
 
     @abstractmethod
     def _key(self, match: Scored) -> int:
         """Return the number that scores of a match are kept under: its document's or its passage's."""
-
-    # --- ranking again -----------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _closest(self, query: Query, part: list[Scored]) -> dict[int, int]:
@@ -349,7 +346,6 @@ class Search(ABC):
         """Add late interaction to the scores of a hybrid search, both by key."""
 
     def _reranked(self, query: Query, part: list[Scored]) -> list[Scored]:
-        """Order candidates by a closer look at them."""
         options = self._options
         if options.rerank in rerank.LATE_INTERACTION:
             name, found = "maxsim", self._maxsim(query, part)
@@ -364,7 +360,6 @@ class Search(ABC):
         return [by_key[key]._replace(score=score) for key, score in scoring.ranked(scores)]
 
     def _boosted(self, query: Query, part: list[Scored]) -> list[Scored]:
-        """Order matches, best first, by their scores with what is added by metadata."""
         if not self._options.boost or not part:
             return part
         documents = self._fetch(match.doc for match in part)
@@ -384,8 +379,6 @@ class Search(ABC):
         scores = rerank.stored_maxsim(self._model(), tokens, device, query.text, list(closest.values()))
         return {self._key(match): 0.0 for match in part} | dict(zip(closest, scores, strict=True))
 
-    # --- reading -----------------------------------------------------------------------------------------------------
-
     def _scored(self, query: Query, ids: IntArray) -> PassageScores:
         """Score passages, numbers `[n]` ascending, in the way that the mode asks for."""
         mode, view = self._options.mode, self._view
@@ -394,17 +387,15 @@ class Search(ABC):
             return PassageScores(ids, cosine, cosine, cosine)
         words = WordScores.of(self._stored_passages(query, ids), self._weights(query), view.mean_passage_length)
         if mode == "hybrid":
-            return score_hybrid(ids, cosine, words, background(view, query.vector))
+            return scoring.score_hybrid(ids, cosine, words, scoring.background(view, query.vector))
         return PassageScores(ids, words.bm25, words.bm25, words=words)
 
     def _weights(self, query: Query) -> FloatArray:
-        """The weights of a query's words, `[t]`."""
         if query.weights is None:
-            query.weights = word_weights(self._view, query.words)
+            query.weights = scoring.word_weights(self._view, query.words)
         return query.weights
 
     def _with_confidence(self, query: Query, scored: PassageScores) -> PassageScores:
-        """The same passages of a hybrid search, which show their confidence."""
         best = query.foremost
         if best is None or not len(scored.ids):
             return scored
@@ -418,7 +409,6 @@ class Search(ABC):
         return query.cosines.of(ids)
 
     def _contexts(self, passages: list[int]) -> dict[int, range]:
-        """The numbers of passages with their neighbors, by number; none if not asked for."""
         most = self._options.context
         if most is None or not passages:
             return {}
@@ -429,12 +419,10 @@ class Search(ABC):
         return dict(zip(passages, (range(*pair) for pair in ends.tolist()), strict=True))
 
     def _spans(self, query: Query, numbers: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """The characters of passages, by number."""
         stored = self._stored_passages(query, np.unique(np.array(numbers, np.int64)))
         return dict(zip(stored.numbers.tolist(), map(tuple, stored.spans.tolist()), strict=True))
 
     def _names(self, duplicates: dict[int, list[int]]) -> dict[int, tuple[str, ...]]:
-        """Return the ids of what was folded, by the key of the match that it was folded into."""
         if not duplicates:
             return {}
         found = self._fetch(doc for docs in duplicates.values() for doc in docs)
@@ -477,7 +465,6 @@ class Search(ABC):
         return query.shown
 
     def _texts(self, query: Query, numbers: Sequence[int]) -> dict[int, str]:
-        """The texts of passages, by number."""
         spans, shown = self._spans(query, numbers), self._shown_passages(query, numbers)
         return {number: _together([number], spans, shown)[1] for number in numbers}
 
@@ -498,14 +485,12 @@ def _at_most(last: float, score: float) -> float:
 def _together(
     numbers: Sequence[int], spans: Mapping[int, tuple[int, int]], shown: Mapping[int, ShownPassage]
 ) -> tuple[tuple[int, int], str]:
-    """The characters of passages that follow each other, and their text."""
     first, last = spans[numbers[0]], spans[numbers[-1]]
     parts = [shown[one].text[: spans[following][0] - spans[one][0]] for one, following in pairwise(numbers)]
     return (first[0], last[1]), "".join([*parts, shown[numbers[-1]].text[: last[1] - last[0]]])
 
 
 def _chosen(best: Best, spans: Mapping[int, tuple[int, int]], shown: Mapping[int, ShownPassage]) -> Chosen:
-    """A passage that was read, to show."""
     span, text = _together([best.number], spans, shown)
     return Chosen(span, text, shown[best.number].heading, best.score, best.scores)
 
@@ -519,8 +504,6 @@ class PassageSearch(Search):
             scores, confidence = query.scores_of(match.passage), query.confidence.get(match.passage)
             found[match.passage] = [Best(match.passage, match.score, scores, confidence)]
         return found
-
-    # --- ranking -----------------------------------------------------------------------------------------------------
 
     def _nearest(self, vectors: FloatArray, depth: int) -> list[Near]:
         return nearest_vectors(self._view, "passage", vectors, depth, self._selection, exact=self._options.exact)
@@ -542,14 +525,13 @@ class PassageSearch(Search):
         return self._scored_candidates(query, candidates), few and len(found) < depth
 
     def _scored_candidates(self, query: Query, candidates: IntArray) -> list[Scored]:
-        """Score the candidates of both rankings, best first."""
         # neighbors are scored with them, for `better_neighbor`, but are not candidates
-        there = self._passages_there(query, with_neighbors(candidates)).numbers
+        there = self._passages_there(query, scoring.with_neighbors(candidates)).numbers
         rows = np.flatnonzero(np.isin(there, candidates))
         if len(rows) < len(candidates):
             self._check_stored("passage", candidates.tolist(), set(there.tolist()))
         scored = self._scored(query, there).take(rows)
-        query.foremost = query.foremost or foremost(scored)
+        query.foremost = query.foremost or scoring.foremost(scored)
         scored = self._with_confidence(query, scored)
         query.strengths.update(zip(scored.ids.tolist(), scored.score.tolist(), strict=True))
         order = np.lexsort((scored.ids, -scored.score))
@@ -557,14 +539,8 @@ class PassageSearch(Search):
         matches = [Scored(i >> PASSAGE_BITS, score, i) for i, score in scored_in_order]
         for name, values in scored.parts().items():
             query.add_scores(name, dict(zip(scored.ids.tolist(), values.tolist(), strict=True)))
-        query.confidence.update(
-            {match.passage: match.score for match in matches if match.passage not in query.confidence}
-        )
+        query.confidence = {match.passage: match.score for match in matches} | query.confidence
         return matches
-
-    def _above_least(self, query: Query, part: list[Scored]) -> list[Scored]:
-        least = self._least
-        return part if least is None else [match for match in part if match.score >= least]
 
     def _closest(self, query: Query, part: list[Scored]) -> dict[int, int]:
         return {match.passage: match.passage for match in part}
@@ -576,41 +552,25 @@ class PassageSearch(Search):
         weight = scoring.MAXSIM_CONFIDENCE
         return {match.passage: query.strengths[match.passage] + weight * maxsim[match.passage] for match in part}
 
-    # --- choosing ----------------------------------------------------------------------------------------------------
-
-    def _choose(self, query: Query, parts: Iterable[list[Scored]]) -> list[Scored]:
-        """Take the best, by diversity, without near copies and within the caps."""
-        options = self._options
-        chosen: list[Scored] = []
-        copies, texts = Copies(), dict[int, str]()
-        duplicates: dict[int, list[int]] = {}
-        taken: dict[int, int] = {}
+    def _in_turn(
+        self, query: Query, parts: Iterable[list[Scored]], chosen: list[Scored]
+    ) -> Iterator[tuple[Scored, int | None]]:
+        options, copies, texts, taken = self._options, Copies(), dict[int, str](), Counter[int]()
         for part in parts:
             for at, match in enumerate(self._by_diversity(part, chosen) if options.diversity else part):
-                if options.per_document is not None and taken.get(match.doc, 0) >= options.per_document:
+                if options.per_document is not None and taken[match.doc] >= options.per_document:
                     continue
+                first = None
                 if options.fold:
                     if match.passage not in texts:  # read as they are needed, those that come next together
                         following = [match] if options.diversity else part[at : at + options.last]
                         texts = self._texts(query, [each.passage for each in following])
                     first = copies.find_or_remember(match.passage, texts[match.passage])
-                    if first is not None:
-                        duplicates.setdefault(first, []).append(match.doc)
-                        continue
-                chosen.append(match)
-                taken[match.doc] = taken.get(match.doc, 0) + 1
-                if len(chosen) == options.last:
-                    break
-            if len(chosen) == options.last:
-                break
-        query.duplicates.update(self._names(duplicates))
-        return chosen
+                taken[match.doc] += first is None
+                yield match, first
 
     def _by_diversity(self, matches: list[Scored], chosen: list[Scored]) -> Iterator[Scored]:
-        """Yield matches by maximal marginal relevance: score against likeness to what was chosen before.
-
-        The caller appends to `chosen` a match that it keeps, before it asks for the next.
-        """
+        """Yield matches by maximal marginal relevance: score against likeness to what was chosen before."""
         if not matches:
             return
         ids = np.array([match.passage for match in [*matches, *chosen]], dtype=np.int64)

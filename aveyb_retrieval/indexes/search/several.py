@@ -46,22 +46,18 @@ class SeveralEngine:
 
     @contextmanager
     def view(self) -> Iterator[SeveralView]:
-        """Look at the state that each is in."""
         with ExitStack() as stack:
             yield SeveralView({name: stack.enter_context(engine.view()) for name, engine in self.engines.items()})
 
     @property
     def is_stale(self) -> bool:
-        """Whether one of them is."""
         return any(engine.is_stale for engine in self.engines.values())
 
     def reopen(self, check: Callable[[EngineInfo], None]) -> None:
-        """Move each to its newest version."""
         for engine in self.engines.values():
             engine.reopen(check)
 
     def close(self) -> None:
-        """Close them all."""
         for engine in self.engines.values():
             engine.close()
 
@@ -83,7 +79,6 @@ class SeveralView:
 
     @cached_property
     def info(self) -> EngineInfo:
-        """What there is in all of them."""
         every = [view.info for view in self.views]
         sums: dict[str, Any] = {what: sum(getattr(info, what) for info in every) for what in ("documents", "passages")}
         sums |= {what: ", ".join(getattr(info, what) for info in every) for what in ("name", "version", "remedy")}
@@ -108,7 +103,6 @@ class SeveralView:
 
     @property
     def mean_passage_length(self) -> float:
-        """The mean length of all passages, in characters."""
         lengths = [view.mean_passage_length * view.info.passages for view in self.views]
         return sum(lengths) / max(self.info.passages, 1)
 
@@ -126,17 +120,14 @@ class SeveralView:
         return found
 
     def count(self, kind: Kind, selection: Selection | None = None) -> int:
-        """Count the vectors of a kind."""
         return sum(view.count(kind, own) for _, view, own in self._own(selection))
 
     def matching(self, selection: Selection) -> IntArray:
-        """Numbers of the documents of a selection, ascending."""
         return np.concatenate([view.matching(own) + (i << SHIFT["document"]) for i, view, own in self._own(selection)])
 
     def nearest(
         self, kind: Kind, queries: FloatArray, k: int, selection: Selection | None = None, *, exact: bool = False
     ) -> tuple[FloatArray, IntArray]:
-        """The nearest of what is nearest in each."""
         found = [(i, *view.nearest(kind, queries, k, own, exact=exact)) for i, view, own in self._own(selection)]
         scores = np.concatenate([scores for _, scores, _ in found], axis=1)
         ids = np.concatenate([ids + (i << SHIFT[kind]) for i, _, ids in found], axis=1)
@@ -144,7 +135,6 @@ class SeveralView:
         return np.take_along_axis(scores, order, axis=1), np.take_along_axis(ids, order, axis=1)
 
     def vectors(self, kind: Kind, numbers: IntArray) -> FloatArray:
-        """Vectors `[n, d]` by numbers `[n]`, in their order."""
         vectors = np.empty((len(numbers), self.encoding.dim), np.float32)
         for _, view, rows, own in self._parts(kind, numbers):
             vectors[rows] = view.vectors(kind, own)
@@ -153,7 +143,6 @@ class SeveralView:
     def by_words(
         self, kind: Kind, words: Sequence[str], k: int, selection: Selection | None = None
     ) -> list[tuple[int, float]]:
-        """The best of what is best in each."""
         among_all, found = word_weights(self, words), []
         for i, view, own in self._own(selection):
             there = np.array(view.holding(words)) > 0  # a word that the index lacks adds nothing to its scores
@@ -163,12 +152,10 @@ class SeveralView:
         return sorted(found, key=lambda each: (-each[1], each[0]))[:k]
 
     def holding(self, words: Sequence[str]) -> list[int]:
-        """How many passages of all hold each of some words."""
         return [sum(counts) for counts in zip(*(view.holding(words) for view in self.views), strict=True)]
 
     @cached_property
     def vocabulary(self) -> Vocabulary | None:
-        """The words of all of them, where each keeps a list."""
         every = [view.vocabulary for view in self.views]
         if any(each is None for each in every):
             return None
@@ -177,7 +164,6 @@ class SeveralView:
         return Vocabulary([part for each in lists for part in each.parts], fresh)
 
     def narrow(self, selection: Selection | None, kind: Kind, conditions: Sequence[Sought]) -> Selection:
-        """The part of each whose documents or passages fulfill conditions."""
         return [view.narrow(own, kind, conditions) for _, view, own in self._own(selection)]
 
     def find(self, ids: Sequence[str]) -> dict[str, int]:
@@ -195,7 +181,6 @@ class SeveralView:
         }
 
     def passages(self, numbers: IntArray, words: Sequence[str] = ()) -> StoredPassages:
-        """Passages `[n]` by number, with which of some words they hold."""
         found = StoredPassages.none(len(words))
         for i, view, _, own in self._parts("passage", numbers):
             some = view.passages(own, words)
@@ -203,7 +188,6 @@ class SeveralView:
         return found
 
     def shown_passages(self, numbers: Sequence[int]) -> dict[int, ShownPassage]:
-        """What is shown of passages, by number."""
         return {
             number + (i << SHIFT["passage"]): shown
             for i, view, _, own in self._parts("passage", numbers)
@@ -211,14 +195,12 @@ class SeveralView:
         }
 
     def passage_counts(self, docs: IntArray) -> IntArray:
-        """How many passages documents `[n]` have, `[n]`."""
         counts = np.zeros(len(docs), np.int64)
         for _, view, rows, own in self._parts("document", docs):
             counts[rows] = view.passage_counts(own)
         return counts
 
     def best_passages(self, docs: IntArray, query: FloatArray, words: Sequence[str], each: int) -> IntArray:
-        """Numbers of passages among which are the `each` best of every one of some documents."""
         found = [np.empty(0, np.int64)]
         for i, view, _, own in self._parts("document", docs):
             found.append(view.best_passages(own, query, words, each) + (i << SHIFT["passage"]))
@@ -226,5 +208,4 @@ class SeveralView:
 
     @property
     def lasting(self) -> bool:
-        """Whether all of them can be read after they were left."""
         return all(view.lasting for view in self.views)

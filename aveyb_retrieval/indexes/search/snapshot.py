@@ -50,13 +50,7 @@ class Allowed:
 class Snapshot:
     """A version of an index. All methods may be called from many threads at once.
 
-    Attributes:
-        manifest: What the version says about itself.
-        info, encoding: The same, as every engine says it.
-        tables: The datasets.
-        kinds: The kinds of vectors it can search.
-        tokens: The vectors of tokens, for late interaction; None where the index does not keep them.
-        language: The rules by which words are found.
+    `manifest` is what the version says about itself, `info` the same as every engine says it, `tables` its datasets.
     """
 
     def __init__(
@@ -113,11 +107,7 @@ class Snapshot:
         device: str = "cpu",
         before: Snapshot | None = None,
     ) -> Snapshot:
-        """Open the visible version of an index; `before` is another version, of which much need not be read again.
-
-        Raises:
-            IndexFormatError: there is no index, or it is damaged.
-        """
+        """Open the visible version of an index; `before` is another version, of which much need not be read again."""
         index_dir = root if isinstance(root, IndexDirectory) else open_directory(root)
         if index_dir.place == index_dir.root and (real := index_dir.root.resolve()) != index_dir.root.absolute():
             index_dir = IndexDirectory(real)  # a version stays whole where a link is turned to another index
@@ -142,8 +132,6 @@ class Snapshot:
         check_fork()
         if not self._release.alive:
             raise AveyBError(f"{self.place}: this index was closed; load it again to search it")
-
-    # --- filters -----------------------------------------------------------------------------------------------------
 
     def select(self, where: Filter | None, *, quiet: bool = False) -> Allowed | None:
         """The documents that satisfy a filter, remembered; where there are none, a warning says why, unless `quiet`."""
@@ -189,7 +177,6 @@ class Snapshot:
     # --- vectors -----------------------------------------------------------------------------------------------------
 
     def count(self, kind: Kind, selection: Allowed | None = None) -> int:
-        """How many vectors of a kind can be found."""
         return self.manifest.counts.of(kind) if selection is None else len(self._ids(selection, kind))
 
     def nearest(
@@ -201,7 +188,6 @@ class Snapshot:
         return self._nearest[kind].search(queries, k, among, exact=exact)
 
     def vectors(self, kind: Kind, numbers: IntArray) -> FloatArray:
-        """Vectors `[n, d]` of documents or passages, by numbers `[n]`, in their order."""
         return self.tables.vectors(kind, numbers)
 
     @cached_property
@@ -219,35 +205,25 @@ class Snapshot:
     # --- documents ---------------------------------------------------------------------------------------------------
 
     def find(self, ids: Sequence[str]) -> dict[str, int]:
-        """Numbers of documents by their ids; those that are not there are left out."""
         self.check_open()
         return {name: doc for name, (doc, _) in self.tables.find(ids).items()}
 
     def matching(self, selection: Allowed) -> IntArray:
-        """Numbers of the documents of a selection, ascending."""
         return selection.docs
 
     def documents(self, docs: Sequence[int], parts: Sequence[Part] = PARTS) -> dict[int, StoredDocument]:
-        """Documents by number; those that are not there are left out. Parts not asked for are empty."""
         self.check_open()
         return self.tables.read_documents(docs, parts)
 
     def passages(self, numbers: IntArray, words: Sequence[str] = ()) -> StoredPassages:
-        """Passages `[n]` by number, with which of some words they hold; those that are not there are left out."""
         return self.tables.read_passages(numbers, words)
 
     def shown_passages(self, numbers: Sequence[int]) -> dict[int, ShownPassage]:
-        """What is shown of passages, by number; those that are not there are left out."""
         self.check_open()
         return self.tables.read_shown(numbers)
 
     def passage_counts(self, docs: IntArray) -> IntArray:
-        """How many passages documents `[n]` have, `[n]`; 0 for those that are not there."""
         return self.tables.passage_counts(docs)
-
-    def passage_numbers(self, docs: Sequence[int]) -> IntArray:
-        """Numbers of the passages of some documents, `[n]`, ascending."""
-        return self.tables.passage_numbers(docs)
 
     def best_passages(self, docs: IntArray, query: FloatArray, words: Sequence[str], each: int) -> IntArray:
         """Numbers of passages among which are the `each` best of every one of some documents `[n]`.
@@ -300,18 +276,15 @@ class Snapshot:
         return list(zip(numbers.tolist(), scores.tolist(), strict=True))
 
     def holding(self, words: Sequence[str]) -> list[int]:
-        """How many passages (documents, where there are none) hold each of some words."""
         kind: Kind = "passage" if "passage" in self.kinds else "document"
         total = self.manifest.counts.of(kind)  # what was deleted may still be counted
         return [min(count, total) for count in self.tables.of(kind).vocabulary().counts(words)]
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The words of all documents as they are written."""
         return self.tables.texts.vocabulary(self.tables.forms)
 
     def narrow(self, selection: Allowed | None, kind: Kind, conditions: Sequence[Sought]) -> Allowed:
-        """The part of a selection, or of everything, whose documents or passages fulfill conditions."""
         numbers = None if selection is None else self._ids(selection, kind)
         for sought in sorted(conditions, key=lambda each: not each.condition.must):
             found = self._fulfilling(kind, sought)
@@ -344,7 +317,6 @@ class Snapshot:
 
     @property
     def mean_passage_length(self) -> float:
-        """The mean length of all passages, in characters."""
         counts = self.manifest.counts
         return counts.characters / counts.passages if counts.passages else 0.0
 
