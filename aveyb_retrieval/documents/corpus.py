@@ -11,11 +11,9 @@ of mappings or texts. A line that is not a document comes out as `Rejected`, a f
 
 from __future__ import annotations
 
-import csv
 import glob
 import itertools
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
@@ -44,8 +42,8 @@ from aveyb_retrieval.documents.readers.characters import is_seven_bit
 from aveyb_retrieval.documents.readers.code import LANGUAGES
 from aveyb_retrieval.documents.readers.formats import SUFFIXES, kind_of
 from aveyb_retrieval.documents.readers.process import FileReader
-from aveyb_retrieval.documents.readers.tables import SEPARATORS
-from aveyb_retrieval.documents.reading import Reading, column_types, convert, is_utf8, transcode
+from aveyb_retrieval.documents.readers.tables import csv_rows, split_header
+from aveyb_retrieval.documents.reading import Reading, check_columns, column_types, convert, is_utf8, transcode
 from aveyb_retrieval.documents.records import (
     FieldNames,
     Item,
@@ -97,14 +95,9 @@ def _document(row: dict[str, Any], types: Mapping[str, str], location: SourceLoc
 def _separator(open_blocks: OpenBlocks, reading: Reading) -> str:
     first = next(split_lines(open_blocks(), reading.max_line), b"")
     line = "" if isinstance(first, LongLine) else first.decode("utf-8", "replace").rstrip("\r\n")
-    for separator in SEPARATORS:
-        try:
-            header = next(csv.reader([line], delimiter=separator), [])
-        except csv.Error:  # reading the rows says what is wrong, and in which line
-            continue
-        if reading.names.text in header:
-            return separator
-    return max(SEPARATORS, key=line.count)  # the message shows the columns as they would be
+    headers = split_header(line)
+    # else the message shows the columns as they would be
+    return next((one for one in headers if reading.names.text in headers[one]), max(headers, key=line.count))
 
 
 def _types(open_blocks: OpenBlocks, source: str, separator: str, reading: Reading) -> dict[str, str]:
@@ -126,16 +119,8 @@ def _named_columns(header: list[str]) -> list[str]:
 
 def _check_header(header: list[str], location: SourceLocation, reading: Reading) -> None:
     names = reading.names
-    if twice := [name for name, count in Counter(header).items() if count > 1]:
-        raise InputError(
-            f"{location}: the header names {twice[0]!r} {header.count(twice[0])} times, and only one of "
-            "its values could be kept; rename a column"
-        )
-    given = [
-        names.text,
-        *([names.id] if names.id else []),
-        *([names.title] if names.title != FieldNames().title else []),
-    ]
+    check_columns(header, str(location))
+    given = [names.text, names.id or names.text, names.title if names.title != FieldNames().title else names.text]
     if missing := [name for name in given if name not in header]:
         raise InputError(
             f"{location}: the header names {header}; a column {missing[0]!r} is needed "
@@ -148,44 +133,25 @@ def _check_header(header: list[str], location: SourceLocation, reading: Reading)
 def _rows(
     blocks: Iterable[bytes], source: str, separator: str, longest: int
 ) -> Iterator[tuple[SourceLocation, list[str]]]:
-    csv.field_size_limit(sys.maxsize)  # rows are bounded below, whatever their fields
-    lines = _RowLines(blocks, source, longest)
-    rows = csv.reader(lines, delimiter=separator, strict=True)
-    try:
-        for row in rows:
-            lines.held = 0
-            yield SourceLocation(source, rows.line_num), row
-    except csv.Error as error:
-        raise InputError(f"{source}, line {rows.line_num}: {error}; quote fields as in RFC 4180") from error
+    held = 0  # bytes of the row so far
 
+    def lines() -> Iterator[str]:  # a quoted field may span lines, so one bad line spoils the row: the file is refused
+        nonlocal held
+        for number, line in enumerate(split_lines(blocks, longest), start=1):
+            held += line.length if isinstance(line, LongLine) else len(line)
+            if isinstance(line, LongLine) or held > longest + 1:
+                raise InputError(f"{source}, line {number}: a row of {too_long(held, longest)}")
+            try:
+                yield line.decode()
+            except UnicodeDecodeError as error:
+                raise InputError(
+                    f"{source}, line {number}: invalid UTF-8 at byte {error.start}; name its encoding by --encoding, "
+                    "or save it as UTF-8"
+                ) from error
 
-class _RowLines:
-    """The lines of a table as text. A quoted field may span lines, so one bad line spoils the row: the file is refused.
-
-    `held` counts the bytes of the row so far; the reader of rows sets it to 0 after each row.
-    """
-
-    def __init__(self, blocks: Iterable[bytes], source: str, longest: int) -> None:
-        self.held = 0
-        self._lines = enumerate(split_lines(blocks, longest), start=1)
-        self._source = source
-        self._longest = longest
-
-    def __iter__(self) -> _RowLines:
-        return self
-
-    def __next__(self) -> str:
-        number, line = next(self._lines)
-        self.held += line.length if isinstance(line, LongLine) else len(line)
-        if isinstance(line, LongLine) or self.held > self._longest + 1:
-            raise InputError(f"{self._source}, line {number}: a row of {too_long(self.held, self._longest)}")
-        try:
-            return line.decode()
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"{self._source}, line {number}: invalid UTF-8 at byte {error.start}; name its encoding by --encoding, "
-                "or save it as UTF-8"
-            ) from error
+    for number, row in csv_rows(lines(), f"{source}, ", separator):
+        held = 0
+        yield SourceLocation(source, number), row
 
 
 Source = str | Path | Iterable[Mapping[str, Any]] | Iterable[str]

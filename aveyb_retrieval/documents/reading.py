@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import itertools
 import re
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -92,6 +92,16 @@ def convert(value: str, kind: str) -> Any:
     elif (_INT if kind == "int" else _FLOAT).fullmatch(stripped):
         return int(stripped) if kind == "int" else float(stripped)
     raise ValueError(f"{value!r} is not of type {kind}")
+
+
+def check_columns(header: Sequence[str], where: str) -> None:
+    """Raise InputError where two columns have one name."""
+    if len(set(header)) < len(header):
+        ((name, count),) = Counter(header).most_common(1)
+        raise InputError(
+            f"{where}: the header names {name!r} {count} times, and only one of its values could be kept; rename a "
+            "column"
+        )
 
 
 def column_types(header: Sequence[str], rows: Iterable[Sequence[str]], but: Collection[str]) -> dict[str, str]:
