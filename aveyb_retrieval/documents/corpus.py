@@ -1,12 +1,9 @@
-"""Corpora: JSON lines, JSON, CSV, TSV and Parquet files, standard input, what Python gives; one record a document.
+"""Corpora as one stream of documents, in a fixed order and constant memory.
 
-Every supported input as one stream of documents, in a fixed order and constant memory.
-
-`.jsonl` `.json` `.csv` `.tsv` (each also `.gz` or `.zst`), `.parquet`, files that hold one document each (PDF, DOCX,
-HTML, EPUB, Markdown, text) and folders of them (or a BEIR folder, with its `corpus.jsonl`), globs, `-` for JSON on
-standard input, `hf:owner/name` or `hf:owner/name:split` for a data set of the Hugging Face hub, or any Python iterable
-of mappings or texts. A line that is not a document comes out as `Rejected`, a file of a folder that is not read as
-`Notice`; a table or a file of JSON lines that cannot be read at all raises `InputError`.
+Read are files of JSON lines, JSON, CSV and TSV (each also `.gz` or `.zst`), Parquet, files that hold one document each
+and folders of them (or a BEIR folder), globs, `-` for JSON on standard input, `hf:owner/name[:split]` of the Hugging
+Face hub, and any iterable of mappings or texts. A line that is no document comes out as `Rejected`, a file that is left
+out as `Notice`; a table or a file of JSON lines that cannot be read at all raises `InputError`.
 """
 
 from __future__ import annotations
@@ -161,11 +158,7 @@ HUB = "hf:"
 
 
 def read_corpus(corpus: Source | Sequence[str | Path], reading: Reading | None = None) -> Iterator[Item]:
-    """Read documents from one source or several, one after the other.
-
-    Args:
-        corpus: Where they are, or the documents themselves.
-        reading: How; None is as `Reading` says by default.
+    """Read documents from one source or several, one after the other. `reading` of None is as `Reading` by default.
 
     Raises:
         InputError: a source is missing, unreadable, or of a format that is not known.
@@ -186,10 +179,7 @@ def read_corpus(corpus: Source | Sequence[str | Path], reading: Reading | None =
 
 
 def source_names(corpus: Source | Sequence[str | Path]) -> list[str] | None:
-    """Names of the files and other sources a corpus argument stands for, or None for an iterable of documents.
-
-    Raises InputError: it is neither.
-    """
+    """Return the names of the sources of a corpus, None of documents. Raises InputError: it is neither."""
     _check_iterable(corpus)
     if isinstance(corpus, (str, Path)):
         return [str(corpus)]
@@ -219,7 +209,7 @@ def _check_iterable(corpus: object) -> None:
 
 
 def _are_texts(strings: Sequence[str | Path]) -> bool:
-    """Whether a list of strings holds texts: each has blanks, and none names a file, a folder or a file's format."""
+    """Whether a list of strings holds texts: each has blanks, and none names a file, a folder or a format."""
     return all(isinstance(s, str) and len(s.split()) > 1 and not _could_be_path(s) for s in strings)
 
 

@@ -84,13 +84,7 @@ class _Line:
 
 @dataclass(frozen=True)
 class Labels:
-    """What a folder says of its files.
-
-    Attributes:
-        file: The file that says it; None where there is none.
-        lines: Its lines, in order: what a later one says wins.
-        pattern: Of the paths.
-    """
+    """What a folder says of its files: `lines` of its `file`, of which later ones win, and the `pattern` of paths."""
 
     file: Path | None = None
     lines: tuple[_Line, ...] = ()
@@ -210,13 +204,8 @@ _NAMED = 5  # suffixes that a summary names
 class SourceFile:
     """A file that holds one document.
 
-    Attributes:
-        path: Where it is.
-        id: Of its document: its path below the folder that is read, with "/".
-        folder: The folder that is read, as an absolute path.
-        kind: How it is read.
-        named: It was not found in a folder, but asked for by its name: a link is followed, and it must be readable.
-        metadata: What its folder says of it.
+    `id` is its path below `folder`, with "/"; `metadata` what the folder says of it. `named`: it was not found in a
+    folder, but asked for by its name: a link is followed, and it must be readable.
     """
 
     path: Path

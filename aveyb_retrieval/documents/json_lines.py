@@ -1,7 +1,4 @@
-"""Read lines, JSON objects and documents in JSON from plain, gzip and zstd files, in constant memory.
-
-Documents come one a line, as the elements of an array, or as objects written over several lines.
-"""
+"""Lines, JSON objects and documents in JSON from plain, gzip and zstd files, in constant memory."""
 
 from __future__ import annotations
 
@@ -80,15 +77,9 @@ def read_blocks(handle: BinaryIO, size: int = _BLOCK) -> Iterator[bytes]:
 
 
 def decompress(handle: BinaryIO, path: PurePath, compression: str) -> Iterator[bytes]:
-    """Yield the contents of a file, its compressed members one after the other, never more than a block at once.
+    """Yield the contents of a file, called `path` in messages, never more than a block at once.
 
-    Args:
-        handle: the open file.
-        path: its name, for messages.
-        compression: "", ".gz" or ".zst".
-
-    Raises:
-        InputError: the compressed data are damaged or end too early.
+    `compression` is "", ".gz" or ".zst". Raises InputError: the compressed data are damaged or end too early.
     """
     if not compression:
         yield from read_blocks(handle)

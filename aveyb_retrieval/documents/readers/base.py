@@ -31,7 +31,7 @@ _DIVISIONS = re.compile("[\u00ad\u2060\ufeff]|(?<![\u0e00-\u0eff\u1000-\u109f\u1
 
 
 class Unreadable(Exception):
-    """The reason why a file has no text that could be indexed (internal: becomes `Rejected`)."""
+    """The reason why a file has no text that could be indexed, which every reader raises (becomes `Rejected`)."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class FileText:
 
     Attributes:
         title: What the file calls itself; "" where it does not.
-        text: Headings are lines that begin with "#", as in Markdown, where the format marks headings.
-            `encoder/text/passages.py` finds these again, with underlined lines and short ones that stand alone and look
-            like one (end such a line of a reader's own with a stop); a listing between fences ("~~~~") holds none.
+        text: Headings are lines that begin with "#", where the format marks headings. `encoder/text/passages.py` finds
+            these again, with underlined lines and short ones that stand alone and look like one (end such a line of a
+            reader's own with a stop); a listing between fences ("~~~~") holds none.
         pages: Where its pages begin in the text; None where the format has none.
         warning: Which part of the file holds no text that could be read; "" where all of it was read.
-        metadata: What the file says of itself beside its title (author, date of a mail), as JSON can hold it.
+        metadata: What the file says of itself beside its title, as JSON can hold it.
     """
 
     title: str
@@ -56,10 +56,7 @@ class FileText:
 
 
 class Parts:
-    """A text of parts that are its pages: slides, sheets, cues, files. `longest` bounds its characters.
-
-    Raises Unreadable: it became longer, or has more parts than pages can be.
-    """
+    """A text of parts that are its pages. More of them, or more than `longest` characters, are Unreadable."""
 
     def __init__(self, unit: str, longest: int) -> None:
         self._unit = unit
@@ -167,10 +164,7 @@ def is_archive(data: bytes) -> bool:
 
 
 def open_archive(data: bytes) -> zipfile.ZipFile:
-    """Open a ZIP archive whose contents fit into memory. Nothing unpacks to more than the archive says of it.
-
-    Raises Unreadable: it is no archive, or too large unpacked.
-    """
+    """Open a ZIP archive whose contents fit into memory. Nothing unpacks to more than the archive says of it."""
     if data.startswith(_OLD_OFFICE):
         raise Unreadable("encrypted, or in the format of Office 97; save it without a password in today's format")
     try:
@@ -269,10 +263,7 @@ class InnerFiles:
 
 
 def read_zip(data: bytes, inner: InnerFiles) -> FileText:
-    """Read the files of an archive, by name, as one document whose pages they are; hidden ones are left out.
-
-    Raises Unreadable: it is no archive, or too large unpacked.
-    """
+    """Read the files of an archive, by name, as one document whose pages they are; hidden ones are left out."""
     archive = open_archive(data)
     for info in sorted(archive.infolist(), key=lambda info: info.filename):
         path = PurePosixPath(info.filename)

@@ -29,13 +29,8 @@ _MOSTLY = 0.4  # of the bytes at a place of each character that are zero, in UTF
 def decode(data: bytes, encoding: str | None = None, *, declared: str | None = None) -> str:
     """Decode a text: by its byte order mark, by what it declares itself, as UTF-8, as UTF-16 or UTF-32, by `encoding`.
 
-    Args:
-        data: The bytes.
-        encoding: What the user says of files that are not UTF-8.
-        declared: What the file says of itself; a false one does no harm.
-
-    Raises:
-        Unreadable: a byte does not fit, or characters are missing that no text has; the message names it.
+    `encoding` is what the user says of files that are not UTF-8; a false `declared` does no harm. Raises Unreadable: a
+    byte does not fit, or characters are missing that no text has; the message names it.
     """
     mark, name = marked(data)
     if name:

@@ -73,10 +73,7 @@ _FENCE = "~~~~"
 
 
 def read_code(data: bytes, encoding: str | None, language: str) -> FileText:
-    """Read a source file; what the grammar cannot parse stays with the definition before it.
-
-    Raises Unreadable: a byte does not fit into the encoding, or it has too many lines.
-    """
+    """Read a source file; what the grammar cannot parse stays with the definition before it."""
     text = clean(decode(data, encoding))
     lines = text.split("\n")
     if len(lines) > MAX_PAGES:

@@ -46,10 +46,7 @@ _MOST_COLUMNS, _MOST_STYLES = 1000, 20  # of a table, and one based on the other
 
 
 def read_docx(data: bytes) -> FileText:
-    """Read a document of Word; footnotes, endnotes, comments, page headers and footers stand behind the text.
-
-    Raises Unreadable: it is damaged or encrypted.
-    """
+    """Read a document of Word; notes, comments, page headers and footers stand behind the text."""
     package = Package(data)
     name, root = package.main("a document of Word", "word/document.xml", f"{W}document")
     body = root.find(f"{W}body")

@@ -95,15 +95,8 @@ def read_file(
 ) -> tuple[FileText, str]:
     """Read the document that a file holds; also give the SHA-256 of the file's bytes.
 
-    Args:
-        path: The file.
-        kind: What `kind_of` says of it.
-        encoding: Of text files that do not name their own; None is UTF-8.
-        longest: Bytes that the text may have in UTF-8.
-        follow_links: Whether a link at this path is followed.
-
-    Raises:
-        Unreadable: it cannot be read; the message is the reason.
+    `encoding` is that of text files that do not name their own; the text may have `longest` bytes in UTF-8. Raises
+    Unreadable: it cannot be read; the message is the reason.
     """
     data = read_bytes(path, follow_links=follow_links)
     digest = hashlib.sha256(data).hexdigest()

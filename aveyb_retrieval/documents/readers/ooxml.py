@@ -41,10 +41,7 @@ _FRACTIONS = {f"{M}num": "", f"{M}den": "/", f"{M}sup": "^", f"{M}sub": "_"}
 
 
 class Package:
-    """The parts of a file: what cannot be read of them is listed in `lost`.
-
-    Raises Unreadable: it is no archive, or encrypted.
-    """
+    """The parts of a file: what cannot be read of them is listed in `lost`."""
 
     def __init__(self, data: bytes) -> None:
         self._archive = open_archive(data)
@@ -74,10 +71,7 @@ class Package:
             return None
 
     def main(self, kind: str, usual: str, tag: str) -> tuple[str, Any]:
-        """Return the name and the root, which has this tag, of the part that a file is about.
-
-        Raises Unreadable: there is none.
-        """
+        """Return the name and the root, which has this tag, of the part that a file is about."""
         for name in (*self.related("", "officeDocument"), usual):
             root = self.part(name)
             if root is not None and root.tag == tag:

@@ -42,10 +42,10 @@ _START = (
 
 
 class FileReader:
-    """Reads files in another process, one after the other. Use it in a `with`.
+    """Reads files in another process, one after the other, each in `seconds` of processor time. Use it in a `with`.
 
-    Each file has `seconds` of processor time. Where files that could not be read have taken `LOST_SECONDS` together,
-    somebody has made them for that, and each further file has `SHORT_SECONDS`.
+    Where files that could not be read have taken `LOST_SECONDS` together, somebody has made them for that, and each
+    further file has `SHORT_SECONDS`.
     """
 
     def __init__(self, encoding: str | None, longest: int, seconds: int = FILE_SECONDS) -> None:
@@ -62,9 +62,7 @@ class FileReader:
     def read(self, path: Path, kind: FileKind, *, follow_links: bool = True) -> tuple[FileText, str]:
         """Read the document that a file holds; also give the SHA-256 of the file's bytes.
 
-        Raises:
-            Unreadable: it cannot be read; the message is the reason.
-            OptionalDependencyError: the package for its format is not installed.
+        Raises Unreadable, with the reason; OptionalDependencyError: a package is not installed.
         """
         if missing := missing_package(kind.name):
             raise OptionalDependencyError(*missing, f"reading {path_text(path)}")
@@ -82,10 +80,7 @@ class FileReader:
             raise Unreadable(f"its pages cannot be told ({error})") from None
 
     def read_rows(self, path: Path, names: FieldNames) -> Iterator[Record | Rejected]:
-        """Read the documents of a Parquet file. The seconds of a file are here those of some rows.
-
-        Raises Unreadable: it cannot be read; the message is the reason.
-        """
+        """Read the documents of a Parquet file, each batch in the seconds of a file. Raises Unreadable."""
         self._ask(path, kind=None, names=[names.id, names.title, names.text], longest=self._longest)
         source = path_text(path)
         while (rows := self._answer()["rows"]) is not None:

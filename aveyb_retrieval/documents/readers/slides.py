@@ -27,10 +27,7 @@ _NOTES_AROUND = ("sldNum", "hdr", "ftr", "dt", "sldImg")  # placeholders of a pa
 
 
 def read_pptx(data: bytes, longest: int) -> FileText:
-    """Read a presentation: its titles are headings, its slides pages; hidden slides are left out and told.
-
-    Raises Unreadable: it is damaged, encrypted, or too long.
-    """
+    """Read a presentation: titles are headings, slides pages; hidden slides are left out and told."""
     package = Package(data)
     name, root = package.main("a presentation", "ppt/presentation.xml", f"{P}presentation")
     relations = package.relations(name)

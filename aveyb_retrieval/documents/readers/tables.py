@@ -90,10 +90,7 @@ class Merged:
 
 
 def read_table(data: bytes, encoding: str | None, longest: int) -> FileText:
-    """Read a file of one table as a sheet: CSV or TSV, and where they are small JSON lines and Parquet.
-
-    Raises Unreadable: it is none, too large, or holds documents.
-    """
+    """Read a file of one table as a sheet: CSV or TSV, and where they are small JSON lines and Parquet."""
     if data.startswith(b"PAR1"):
         return FileText("", _read_parquet(data, longest))
     text = decode(data, encoding)
@@ -104,10 +101,7 @@ def read_table(data: bytes, encoding: str | None, longest: int) -> FileText:
 
 
 def csv_rows(lines: Iterable[str], where: str, separator: str = ",") -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows of a table, each with the number of its last line.
-
-    Raises InputError, which begins with `where`: its quotes are none.
-    """
+    """Yield the rows of a table by the numbers of their last lines; `where` begins the message of an InputError."""
     csv.field_size_limit(sys.maxsize)  # rows are bounded by those who read them, whatever their fields
     rows = csv.reader(lines, delimiter=separator, strict=True)
     try:
@@ -219,10 +213,7 @@ Row = dict[str, Any]
 
 
 def read_rows(path: Path, names: FieldNames, longest: int) -> Iterator[list[Row]]:
-    """Read the rows of a Parquet file. Memory holds one batch of them, and of a repeated text one copy.
-
-    Raises Unreadable: it is not one.
-    """
+    """Read the rows of a Parquet file. Memory holds one batch of them, and of a repeated text one copy."""
     import pyarrow
     import pyarrow.parquet
 

@@ -44,7 +44,7 @@ _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 def read_rtf(data: bytes, encoding: str | None) -> FileText:
     """Read the text of an RTF file, which names its characters in `encoding`, or in cp1252.
 
-    Notes, comments, page headers and footers stand behind the text. Raises Unreadable: it is not one.
+    Notes, comments, page headers and footers stand behind the text.
     """
     if not data.startswith(b"{\\rtf"):
         raise Unreadable("not an RTF file")
@@ -116,7 +116,7 @@ def _rtf_text(source: str, encoding: str | None) -> str:
 
 
 def read_notebook(data: bytes, encoding: str | None) -> FileText:
-    """Read a notebook, without pictures and other outputs that are no text. Raises Unreadable: it is not one."""
+    """Read a notebook, without pictures and other outputs that are no text."""
     try:
         notebook = json.loads(decode(data, encoding))
         language = str(notebook.get("metadata", {}).get("kernelspec", {}).get("language", ""))
@@ -156,7 +156,7 @@ _SENTENCE_END = (".", "!", "?", "…", "。", "！", "？")  # noqa: RUF001  # s
 
 
 def read_subtitles(data: bytes, encoding: str | None, longest: int) -> FileText:
-    """Read the cues of a transcript; those of one sentence become one paragraph. Raises Unreadable: it has none."""
+    """Read the cues of a transcript; those of one sentence become one paragraph."""
     lines = clean(decode(data, encoding)).split("\n")
     times = {number: found for number, line in enumerate(lines) if (found := _TIMES.match(line))}
     if not times:
@@ -208,10 +208,7 @@ _ICS_SHOWN = {
 
 
 def read_calendar(data: bytes, encoding: str | None) -> FileText:
-    """Read a calendar (RFC 5545): of each event the title as a heading, times, place, people and description.
-
-    Raises Unreadable: it is not one.
-    """
+    """Read a calendar (RFC 5545): of each event the title as a heading, times, place, people and description."""
     text = clean(decode(data, encoding))
     if "BEGIN:VCALENDAR" not in text:
         raise Unreadable("not a calendar of RFC 5545")
