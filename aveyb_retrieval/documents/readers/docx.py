@@ -38,8 +38,7 @@ _PROPERTIES, _RUN, _STYLE, _NUMBERS, _OUTLINE, _DELETED = (
 _DELETED_ROW = f"{W}trPr/{W}del"
 _ASIDES = ("footnotes", "endnotes", "comments", "header", "footer")  # parts that stand behind the text, in this order
 _SYMBOLS = str.maketrans(  # of the font Symbol
-    "abgdezhqiklmnxoprstufcywABGDEZHQIKLMNXOPRSTUFCYW",
-    "αβγδεζηθικλμνξοπρστυφχψωΑΒΓΔΕΖΗΘΙΚΛΜΝΞΟΠΡΣΤΥΦΧΨΩ",
+    "abgdezhqiklmnxoprstufcywABGDEZHQIKLMNXOPRSTUFCYW", "αβγδεζηθικλμνξοπρστυφχψωΑΒΓΔΕΖΗΘΙΚΛΜΝΞΟΠΡΣΤΥΦΧΨΩ"
 )
 _CHECKS = {"Wingdings": {0xFE: "☒", 0xFD: "☒", 0xFC: "✓", 0xA8: "☐", 0x6F: "☐"}}
 _MOST_COLUMNS, _MOST_STYLES = 1000, 20  # of a table, and one based on the other

@@ -310,10 +310,7 @@ def languages() -> str | None:
 
 def why_none() -> str:
     """Say what would give the words of pictures, where there are none."""
-    advice = {
-        None: "make it searchable by OCR",
-        "": "OCR needs tesseract and its data (Debian: tesseract-ocr)",
-    }
+    advice = {None: "make it searchable by OCR", "": "OCR needs tesseract and its data (Debian: tesseract-ocr)"}
     return advice.get(languages(), "OCR found no words")
 
 

@@ -222,12 +222,7 @@ class AveyBTokenizer(Vocabulary):
 
     @classmethod
     def from_ranks(
-        cls,
-        tokens: Sequence[bytes],
-        *,
-        pattern: str | None = None,
-        capitals: str = "bytes",
-        name: str = "aveyb",
+        cls, tokens: Sequence[bytes], *, pattern: str | None = None, capitals: str = "bytes", name: str = "aveyb"
     ) -> AveyBTokenizer:
         """Build a vocabulary from byte strings in merge order; the five special tokens follow the last one.
 
