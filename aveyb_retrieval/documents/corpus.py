@@ -24,23 +24,26 @@ from aveyb_retrieval.documents.folders import (
     read_files,
     read_folder,
 )
-from aveyb_retrieval.documents.json_lines import (
+from aveyb_retrieval.documents.readers.base import Unreadable, is_seven_bit, too_long
+from aveyb_retrieval.documents.readers.formats import SUFFIXES, FileReader, kind_of
+from aveyb_retrieval.documents.readers.tables import csv_rows, split_header
+from aveyb_retrieval.documents.readers.text import LANGUAGES
+from aveyb_retrieval.documents.reading import (
     COMPRESSED,
     LongLine,
+    Reading,
+    check_columns,
+    column_types,
+    convert,
     decompress,
+    is_utf8,
     read_blocks,
     read_json,
     read_json_lines,
     split_lines,
     split_suffix,
+    transcode,
 )
-from aveyb_retrieval.documents.readers.base import Unreadable, too_long
-from aveyb_retrieval.documents.readers.characters import is_seven_bit
-from aveyb_retrieval.documents.readers.code import LANGUAGES
-from aveyb_retrieval.documents.readers.formats import SUFFIXES, kind_of
-from aveyb_retrieval.documents.readers.process import FileReader
-from aveyb_retrieval.documents.readers.tables import csv_rows, split_header
-from aveyb_retrieval.documents.reading import Reading, check_columns, column_types, convert, is_utf8, transcode
 from aveyb_retrieval.documents.records import (
     FieldNames,
     Item,

@@ -18,13 +18,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aveyb_retrieval.documents.json_lines import COMPRESSED, split_suffix
-from aveyb_retrieval.documents.readers.base import Unreadable
-from aveyb_retrieval.documents.readers.characters import decode
-from aveyb_retrieval.documents.readers.formats import SUFFIXES, TABLES, FileKind, found_kind_of, read_bytes
-from aveyb_retrieval.documents.readers.process import FileReader
+from aveyb_retrieval.documents.readers.base import Unreadable, decode
+from aveyb_retrieval.documents.readers.formats import SUFFIXES, TABLES, FileKind, FileReader, found_kind_of, read_bytes
 from aveyb_retrieval.documents.readers.tables import csv_rows
-from aveyb_retrieval.documents.reading import check_columns, column_types, convert
+from aveyb_retrieval.documents.reading import COMPRESSED, check_columns, column_types, convert, split_suffix
 from aveyb_retrieval.documents.records import (
     LONGEST_REASON,
     BadRecord,

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.readers.base import FileText, one_line, paragraphs, whole
-from aveyb_retrieval.documents.readers.characters import shifted
+from aveyb_retrieval.documents.readers.base import FileText, one_line, paragraphs, shifted, whole
 from aveyb_retrieval.documents.readers.ooxml import (
     FALLBACK,
     GRAPHICS,

@@ -13,14 +13,17 @@ from aveyb_retrieval.documents.readers.base import (
     about,
     check_characters,
     clean,
+    decode,
+    marked,
     named,
     one_line,
     open_archive,
     parse_xml,
+    python_encoding,
     read_member,
+    shifted,
     whole,
 )
-from aveyb_retrieval.documents.readers.characters import decode, marked, python_encoding, shifted
 from aveyb_retrieval.documents.readers.ooxml import number_as
 
 if TYPE_CHECKING:

@@ -14,12 +14,14 @@ from aveyb_retrieval.documents.readers.base import (
     FileText,
     Unreadable,
     clean,
+    decode,
     is_archive,
     one_line,
     open_archive,
+    python_encoding,
     read_member,
+    without_mark,
 )
-from aveyb_retrieval.documents.readers.characters import decode, python_encoding, without_mark
 from aveyb_retrieval.documents.readers.html import named_encoding, read_html
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from aveyb_retrieval.documents.readers.base import (
     paragraphs,
     parse_xml,
     read_member,
+    shifted,
     some,
     whole,
 )
-from aveyb_retrieval.documents.readers.characters import shifted
 from aveyb_retrieval.documents.readers.html import read_html
 from aveyb_retrieval.documents.readers.ooxml import embedded, number_as
 from aveyb_retrieval.documents.readers.tables import Merged, Rows, row_text, sheet_text, without_values

@@ -22,16 +22,19 @@ from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aveyb_retrieval.documents.readers.base import (
+    LONGEST_WORD,
     FileText,
     Unreadable,
     about,
     check_characters,
     clean,
+    last_word,
+    lowered,
     named,
     one_line,
+    raised,
     some,
 )
-from aveyb_retrieval.documents.readers.characters import LONGEST_WORD, last_word, lowered, raised
 from aveyb_retrieval.documents.readers.ooxml import embedded
 from aveyb_retrieval.documents.records import MAX_PAGES, Pages, short_label
 from aveyb_retrieval.errors import plural

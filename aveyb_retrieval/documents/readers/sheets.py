@@ -16,8 +16,17 @@ from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.readers.base import FileText, Parts, Unreadable, clean, is_archive, one_line, some, whole
-from aveyb_retrieval.documents.readers.characters import shifted
+from aveyb_retrieval.documents.readers.base import (
+    FileText,
+    Parts,
+    Unreadable,
+    clean,
+    is_archive,
+    one_line,
+    shifted,
+    some,
+    whole,
+)
 from aveyb_retrieval.documents.readers.ooxml import (
     GRAPHICS,
     SHIFTS,

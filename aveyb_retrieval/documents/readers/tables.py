@@ -9,8 +9,7 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.readers.base import FileText, Unreadable, check_characters, one_line, too_long
-from aveyb_retrieval.documents.readers.characters import decode
+from aveyb_retrieval.documents.readers.base import FileText, Unreadable, check_characters, decode, one_line, too_long
 from aveyb_retrieval.documents.records import FieldNames, Record, Rejected, SourceLocation, path_text, read_row
 from aveyb_retrieval.errors import InputError, plural
 
