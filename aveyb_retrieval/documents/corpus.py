@@ -1,21 +1,16 @@
-"""Corpora: JSON lines, JSON, CSV, TSV and Parquet files, standard input, what Python gives; one record a document.
+"""Corpora as one stream of documents, in a fixed order and constant memory.
 
-Every supported input as one stream of documents, in a fixed order and constant memory.
-
-`.jsonl` `.json` `.csv` `.tsv` (each also `.gz` or `.zst`), `.parquet`, files that hold one document each (PDF, DOCX,
-HTML, EPUB, Markdown, text) and folders of them (or a BEIR folder, with its `corpus.jsonl`), globs, `-` for JSON on
-standard input, `hf:owner/name` or `hf:owner/name:split` for a data set of the Hugging Face hub, or any Python iterable
-of mappings or texts. A line that is not a document comes out as `Rejected`, a file of a folder that is not read as
-`Notice`; a table or a file of JSON lines that cannot be read at all raises `InputError`.
+Read are files of JSON lines, JSON, CSV and TSV (each also `.gz` or `.zst`), Parquet, files that hold one document each
+and folders of them (or a BEIR folder), globs, `-` for JSON on standard input, `hf:owner/name[:split]` of the Hugging
+Face hub, and any iterable of mappings or texts. A line that is no document comes out as `Rejected`, a file that is left
+out as `Notice`; a table or a file of JSON lines that cannot be read at all raises `InputError`.
 """
 
 from __future__ import annotations
 
-import csv
 import glob
 import itertools
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
@@ -29,23 +24,26 @@ from aveyb_retrieval.documents.folders import (
     read_files,
     read_folder,
 )
-from aveyb_retrieval.documents.json_lines import (
+from aveyb_retrieval.documents.readers.base import Unreadable, is_seven_bit, too_long
+from aveyb_retrieval.documents.readers.formats import SUFFIXES, FileReader, kind_of
+from aveyb_retrieval.documents.readers.tables import csv_rows, split_header
+from aveyb_retrieval.documents.readers.text import LANGUAGES
+from aveyb_retrieval.documents.reading import (
     COMPRESSED,
     LongLine,
+    Reading,
+    check_columns,
+    column_types,
+    convert,
     decompress,
+    is_utf8,
     read_blocks,
     read_json,
     read_json_lines,
     split_lines,
     split_suffix,
+    transcode,
 )
-from aveyb_retrieval.documents.readers.base import Unreadable, too_long
-from aveyb_retrieval.documents.readers.characters import is_seven_bit
-from aveyb_retrieval.documents.readers.code import LANGUAGES
-from aveyb_retrieval.documents.readers.formats import SUFFIXES, kind_of
-from aveyb_retrieval.documents.readers.process import FileReader
-from aveyb_retrieval.documents.readers.tables import SEPARATORS
-from aveyb_retrieval.documents.reading import Reading, column_types, convert, is_utf8, transcode
 from aveyb_retrieval.documents.records import (
     FieldNames,
     Item,
@@ -97,14 +95,9 @@ def _document(row: dict[str, Any], types: Mapping[str, str], location: SourceLoc
 def _separator(open_blocks: OpenBlocks, reading: Reading) -> str:
     first = next(split_lines(open_blocks(), reading.max_line), b"")
     line = "" if isinstance(first, LongLine) else first.decode("utf-8", "replace").rstrip("\r\n")
-    for separator in SEPARATORS:
-        try:
-            header = next(csv.reader([line], delimiter=separator), [])
-        except csv.Error:  # reading the rows says what is wrong, and in which line
-            continue
-        if reading.names.text in header:
-            return separator
-    return max(SEPARATORS, key=line.count)  # the message shows the columns as they would be
+    headers = split_header(line)
+    # else the message shows the columns as they would be
+    return next((one for one in headers if reading.names.text in headers[one]), max(headers, key=line.count))
 
 
 def _types(open_blocks: OpenBlocks, source: str, separator: str, reading: Reading) -> dict[str, str]:
@@ -126,16 +119,8 @@ def _named_columns(header: list[str]) -> list[str]:
 
 def _check_header(header: list[str], location: SourceLocation, reading: Reading) -> None:
     names = reading.names
-    if twice := [name for name, count in Counter(header).items() if count > 1]:
-        raise InputError(
-            f"{location}: the header names {twice[0]!r} {header.count(twice[0])} times, and only one of "
-            "its values could be kept; rename a column"
-        )
-    given = [
-        names.text,
-        *([names.id] if names.id else []),
-        *([names.title] if names.title != FieldNames().title else []),
-    ]
+    check_columns(header, str(location))
+    given = [names.text, names.id or names.text, names.title if names.title != FieldNames().title else names.text]
     if missing := [name for name in given if name not in header]:
         raise InputError(
             f"{location}: the header names {header}; a column {missing[0]!r} is needed "
@@ -148,44 +133,25 @@ def _check_header(header: list[str], location: SourceLocation, reading: Reading)
 def _rows(
     blocks: Iterable[bytes], source: str, separator: str, longest: int
 ) -> Iterator[tuple[SourceLocation, list[str]]]:
-    csv.field_size_limit(sys.maxsize)  # rows are bounded below, whatever their fields
-    lines = _RowLines(blocks, source, longest)
-    rows = csv.reader(lines, delimiter=separator, strict=True)
-    try:
-        for row in rows:
-            lines.held = 0
-            yield SourceLocation(source, rows.line_num), row
-    except csv.Error as error:
-        raise InputError(f"{source}, line {rows.line_num}: {error}; quote fields as in RFC 4180") from error
+    held = 0  # bytes of the row so far
 
+    def lines() -> Iterator[str]:  # a quoted field may span lines, so one bad line spoils the row: the file is refused
+        nonlocal held
+        for number, line in enumerate(split_lines(blocks, longest), start=1):
+            held += line.length if isinstance(line, LongLine) else len(line)
+            if isinstance(line, LongLine) or held > longest + 1:
+                raise InputError(f"{source}, line {number}: a row of {too_long(held, longest)}")
+            try:
+                yield line.decode()
+            except UnicodeDecodeError as error:
+                raise InputError(
+                    f"{source}, line {number}: invalid UTF-8 at byte {error.start}; name its encoding by --encoding, "
+                    "or save it as UTF-8"
+                ) from error
 
-class _RowLines:
-    """The lines of a table as text. A quoted field may span lines, so one bad line spoils the row: the file is refused.
-
-    `held` counts the bytes of the row so far; the reader of rows sets it to 0 after each row.
-    """
-
-    def __init__(self, blocks: Iterable[bytes], source: str, longest: int) -> None:
-        self.held = 0
-        self._lines = enumerate(split_lines(blocks, longest), start=1)
-        self._source = source
-        self._longest = longest
-
-    def __iter__(self) -> _RowLines:
-        return self
-
-    def __next__(self) -> str:
-        number, line = next(self._lines)
-        self.held += line.length if isinstance(line, LongLine) else len(line)
-        if isinstance(line, LongLine) or self.held > self._longest + 1:
-            raise InputError(f"{self._source}, line {number}: a row of {too_long(self.held, self._longest)}")
-        try:
-            return line.decode()
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"{self._source}, line {number}: invalid UTF-8 at byte {error.start}; name its encoding by --encoding, "
-                "or save it as UTF-8"
-            ) from error
+    for number, row in csv_rows(lines(), f"{source}, ", separator):
+        held = 0
+        yield SourceLocation(source, number), row
 
 
 Source = str | Path | Iterable[Mapping[str, Any]] | Iterable[str]
@@ -195,11 +161,7 @@ HUB = "hf:"
 
 
 def read_corpus(corpus: Source | Sequence[str | Path], reading: Reading | None = None) -> Iterator[Item]:
-    """Read documents from one source or several, one after the other.
-
-    Args:
-        corpus: Where they are, or the documents themselves.
-        reading: How; None is as `Reading` says by default.
+    """Read documents from one source or several, one after the other. `reading` of None is as `Reading` by default.
 
     Raises:
         InputError: a source is missing, unreadable, or of a format that is not known.
@@ -220,10 +182,7 @@ def read_corpus(corpus: Source | Sequence[str | Path], reading: Reading | None =
 
 
 def source_names(corpus: Source | Sequence[str | Path]) -> list[str] | None:
-    """Names of the files and other sources a corpus argument stands for, or None for an iterable of documents.
-
-    Raises InputError: it is neither.
-    """
+    """Return the names of the sources of a corpus, None of documents. Raises InputError: it is neither."""
     _check_iterable(corpus)
     if isinstance(corpus, (str, Path)):
         return [str(corpus)]
@@ -253,7 +212,7 @@ def _check_iterable(corpus: object) -> None:
 
 
 def _are_texts(strings: Sequence[str | Path]) -> bool:
-    """Whether a list of strings holds texts: each has blanks, and none names a file, a folder or a file's format."""
+    """Whether a list of strings holds texts: each has blanks, and none names a file, a folder or a format."""
     return all(isinstance(s, str) and len(s.split()) > 1 and not _could_be_path(s) for s in strings)
 
 

@@ -5,7 +5,6 @@ A folder gives its files metadata by their paths (`path_fields`), and by a file 
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import io
 import json
@@ -19,12 +18,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aveyb_retrieval.documents.json_lines import COMPRESSED, split_suffix
-from aveyb_retrieval.documents.readers.base import Unreadable
-from aveyb_retrieval.documents.readers.characters import decode
-from aveyb_retrieval.documents.readers.formats import SUFFIXES, TABLES, FileKind, found_kind_of, read_bytes
-from aveyb_retrieval.documents.readers.process import FileReader
-from aveyb_retrieval.documents.reading import column_types, convert
+from aveyb_retrieval.documents.readers.base import Unreadable, decode
+from aveyb_retrieval.documents.readers.formats import SUFFIXES, TABLES, FileKind, FileReader, found_kind_of, read_bytes
+from aveyb_retrieval.documents.readers.tables import csv_rows
+from aveyb_retrieval.documents.reading import COMPRESSED, check_columns, column_types, convert, split_suffix
 from aveyb_retrieval.documents.records import (
     LONGEST_REASON,
     BadRecord,
@@ -84,13 +81,7 @@ class _Line:
 
 @dataclass(frozen=True)
 class Labels:
-    """What a folder says of its files.
-
-    Attributes:
-        file: The file that says it; None where there is none.
-        lines: Its lines, in order: what a later one says wins.
-        pattern: Of the paths.
-    """
+    """What a folder says of its files: `lines` of its `file`, of which later ones win, and the `pattern` of paths."""
 
     file: Path | None = None
     lines: tuple[_Line, ...] = ()
@@ -179,23 +170,15 @@ def _rows_of_json(text: str, path: Path) -> list[tuple[int, dict[str, Any]]] | N
 
 
 def _rows_of_csv(text: str, path: Path) -> list[tuple[int, dict[str, Any]]] | None:
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    rows: list[tuple[int, list[str]]] = []
-    try:
-        for row in reader:
-            if row:
-                rows.append((reader.line_num, row))
-    except csv.Error as error:
-        raise InputError(f"{path_text(path)}, line {reader.line_num}: {error}; quote fields as in RFC 4180") from None
+    where = path_text(path)
+    rows = [(number, row) for number, row in csv_rows(io.StringIO(text, newline=""), f"{where}, ") if row]
     header = rows[0][1] if rows else []
     if _PATH not in header:
         return None
-    if len(set(header)) < len(header):
-        raise InputError(f"{path_text(path)}, line 1: the header names a column twice; rename one of them")
+    check_columns(header, f"{where}, line 1")
     for number, row in rows[1:]:
         if len(row) != len(header):
-            where = f"{path_text(path)}, line {number}"
-            raise InputError(f"{where}: {len(row)} fields where the header names {len(header)}")
+            raise InputError(f"{where}, line {number}: {len(row)} fields where the header names {len(header)}")
     types = column_types(header, (row for _, row in rows[1:]), (_PATH,))
     fields = ((number, zip(header, row, strict=True)) for number, row in rows[1:])
     return [
@@ -218,13 +201,8 @@ _NAMED = 5  # suffixes that a summary names
 class SourceFile:
     """A file that holds one document.
 
-    Attributes:
-        path: Where it is.
-        id: Of its document: its path below the folder that is read, with "/".
-        folder: The folder that is read, as an absolute path.
-        kind: How it is read.
-        named: It was not found in a folder, but asked for by its name: a link is followed, and it must be readable.
-        metadata: What its folder says of it.
+    `id` is its path below `folder`, with "/"; `metadata` what the folder says of it. `named`: it was not found in a
+    folder, but asked for by its name: a link is followed, and it must be readable.
     """
 
     path: Path

@@ -1,18 +1,41 @@
-"""How a corpus is read: names of fields, the longest line, the encoding of texts, the types of columns."""
+"""How a corpus is read: options, bytes of any encoding and compression, types of columns, JSON in constant memory."""
 
 from __future__ import annotations
 
 import codecs
 import itertools
+import json
 import re
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
+from pathlib import Path, PurePath
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from aveyb_retrieval.documents.readers.base import FILE_SECONDS
-from aveyb_retrieval.documents.readers.characters import marked, python_encoding, without_mark, wrong_byte
-from aveyb_retrieval.documents.records import LARGEST_LINE, MAX_LINE, FieldNames
+from aveyb_retrieval.documents.readers.base import (
+    FILE_SECONDS,
+    marked,
+    python_encoding,
+    too_long,
+    without_mark,
+    wrong_byte,
+)
+from aveyb_retrieval.documents.records import (
+    LARGEST_LINE,
+    MAX_LINE,
+    SHOWN,
+    BadRecord,
+    FieldNames,
+    Item,
+    Rejected,
+    SourceLocation,
+    make_record,
+    parse_json,
+    read_row,
+    refuse_constant,
+    shown,
+    unique_fields,
+)
 from aveyb_retrieval.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -94,6 +117,16 @@ def convert(value: str, kind: str) -> Any:
     raise ValueError(f"{value!r} is not of type {kind}")
 
 
+def check_columns(header: Sequence[str], where: str) -> None:
+    """Raise InputError where two columns have one name."""
+    if len(set(header)) < len(header):
+        ((name, count),) = Counter(header).most_common(1)
+        raise InputError(
+            f"{where}: the header names {name!r} {count} times, and only one of its values could be kept; rename a "
+            "column"
+        )
+
+
 def column_types(header: Sequence[str], rows: Iterable[Sequence[str]], but: Collection[str]) -> dict[str, str]:
     """Return the narrowest types that fit all values of columns and lose nothing of them: "int", "float", "bool".
 
@@ -151,3 +184,255 @@ def is_utf8(blocks: Iterable[bytes]) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+_BLOCK = 1 << 20
+_CODECS = {".gz": "gzip", ".zst": "zstd"}
+COMPRESSED = tuple(_CODECS)
+_BETWEEN = re.compile(r"[ \t\r\n,]*")
+_DECODER = json.JSONDecoder(parse_constant=refuse_constant, object_pairs_hook=unique_fields)
+_LEAST = 1 << 16  # characters that are read at once
+
+
+def read_objects(path: str | Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield the line number and the object of each line of a JSON Lines file that is not blank.
+
+    A name that ends in `.gz` or `.zst` is decompressed. Raises InputError: the file is missing or damaged, not UTF-8,
+    or a line is too long or not a JSON object.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as handle:
+            lines = split_lines(decompress(handle, path, split_suffix(path)[1]), LARGEST_LINE)
+            for number, line in enumerate(lines, start=1):
+                where = f"{path}, line {number}"
+                if isinstance(line, LongLine):
+                    raise InputError(f"{where}: {line.length:,} bytes; a line has at most {LARGEST_LINE:,}")
+                if line.strip():
+                    yield number, _object(line)
+    except BadRecord as error:
+        raise InputError(f"{where}: {error}") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def split_suffix(path: PurePath) -> tuple[str, str]:
+    """The last suffix before that of a compression, and this, in lower case; "" where there is none."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSED else ""
+    return (suffixes[-1] if suffixes else ""), compression
+
+
+def read_blocks(handle: BinaryIO, size: int = _BLOCK) -> Iterator[bytes]:
+    """Yield the rest of a file in blocks."""
+    while block := handle.read(size):
+        yield block
+
+
+def decompress(handle: BinaryIO, path: PurePath, compression: str) -> Iterator[bytes]:
+    """Yield the contents of a file, called `path` in messages, never more than a block at once.
+
+    `compression` is "", ".gz" or ".zst". Raises InputError: the compressed data are damaged or end too early.
+    """
+    if not compression:
+        yield from read_blocks(handle)
+        return
+    import pyarrow
+
+    stream = pyarrow.CompressedInputStream(handle, _CODECS[compression])
+    try:
+        yield from read_blocks(stream)
+    except OSError as error:
+        kind = compression[1:]
+        reason = f"not valid {kind} data ({error}); the file is damaged"
+        if "Truncated" in str(error):
+            reason = f"ends in the middle of its {kind} data; the file is cut short"
+        raise InputError(f"{path}: {reason}, fetch it again") from error
+
+
+@dataclass(frozen=True)
+class LongLine:
+    """A line that is longer than allowed: its first bytes, and its length in bytes."""
+
+    start: bytes
+    length: int
+
+
+def split_lines(blocks: Iterable[bytes], longest: int) -> Iterator[bytes | LongLine]:
+    """Split blocks at newlines, which stay with their lines; a byte order mark at the start is removed.
+
+    A line of more than `longest` bytes is counted and not kept: memory holds at most `longest` bytes and a block.
+    """
+    rest: list[bytes] = []  # pieces of a line longer than a block: joined once, not once per block
+    length = 0
+    first = True
+    for block in blocks:
+        *whole, tail = block.split(b"\n")
+        for line in whole:
+            if not (rest or first or len(line) > longest):
+                yield line + b"\n"
+                continue
+            yield _line([*rest, line, b"\n"], length + len(line), longest, first)
+            rest, length, first = [], 0, False
+        if tail:
+            if length <= longest:
+                rest.append(tail)
+            length += len(tail)
+    if length:
+        yield _line(rest, length, longest, first)
+
+
+def _line(pieces: list[bytes], length: int, longest: int, first: bool) -> bytes | LongLine:
+    line = b"".join(pieces)
+    if first:
+        line = line.removeprefix(codecs.BOM_UTF8)
+    return line if length <= longest else LongLine(line[:SHOWN], length)
+
+
+def _object(line: bytes) -> Mapping[str, Any]:
+    try:
+        return parse_json(line.decode())
+    except UnicodeDecodeError as error:
+        raise BadRecord(f"invalid UTF-8 at byte {error.start}; save the file as UTF-8") from error
+
+
+def read_json_lines(blocks: Iterable[bytes], source: str, reading: Reading, *, first_line: int = 1) -> Iterator[Item]:
+    """Read one object from each line; a line that is none is rejected. `first_line` is the number of the first one."""
+    for number, line in enumerate(split_lines(blocks, reading.max_line), start=first_line):
+        location = SourceLocation(source, number)
+        if isinstance(line, LongLine):
+            start = line.start.decode("utf-8", "backslashreplace")
+            yield Rejected(location, too_long(line.length, reading.max_line), f"{start}...")
+        elif line.strip():
+            try:
+                yield make_record(_object(line), location, reading.names)
+            except BadRecord as error:
+                yield Rejected(location, str(error), shown(line.decode("utf-8", "backslashreplace")))
+
+
+def read_json(blocks: Iterable[bytes], source: str, reading: Reading) -> Iterator[Item]:
+    """Read a JSON file: an array, or objects over several lines, or one object a line, by how it begins.
+
+    Raises InputError: an array or an object over several lines is not JSON; what follows the error cannot be read.
+    """
+    blocks = iter(blocks)
+    blank = 0
+    line = 1
+    first = next(blocks, b"")
+    while first and not first.strip():  # blocks of white space are counted, not kept: there may be gigabytes of them
+        blank += len(first)
+        line += first.count(b"\n")
+        first = next(blocks, b"")
+    rest = itertools.chain([first], blocks)
+    if _spans_lines(first.removeprefix(codecs.BOM_UTF8)):
+        yield from _read_elements(_Buffer(rest, source, line=line, before=blank), reading)
+    else:
+        yield from read_json_lines(rest, source, reading, first_line=line)
+
+
+def _spans_lines(start: bytes) -> bool:
+    """Whether a text begins with an array, or with an object whose first line is not its last."""
+    line, newline, _ = start.lstrip().partition(b"\n")
+    goes_on = newline and line.rstrip().endswith((b"{", b",", b"["))
+    return line.startswith(b"[") or (line.startswith(b"{") and bool(goes_on))
+
+
+def _read_elements(text: _Buffer, reading: Reading) -> Iterator[Item]:
+    source = text.source
+    in_array = text.next_character() == "["
+    text.position += in_array
+    number = 0
+    while (character := text.next_character()) and not (in_array and character == "]"):
+        number += 1
+        location = SourceLocation(source, text.line)
+        start = text.consumed()
+        element = _element(text, reading.max_line)
+        length = text.consumed() - start
+        if length > reading.max_line:
+            yield Rejected(location, too_long(length, reading.max_line), shown(element))
+        elif isinstance(element, dict):
+            yield read_row(element, location, reading.names)
+        else:
+            yield Rejected(location, f"a JSON object is needed, this is element {number:,}: not one", shown(element))
+    if in_array and not character:
+        raise InputError(f"{source}, line {text.line}: the file ends inside of its array; it is cut short")
+    text.position += in_array
+    if text.next_character():
+        raise InputError(f"{source}, line {text.line}: text behind the end of the array")
+
+
+def _element(text: _Buffer, longest: int) -> Any:
+    """Parse the element at the position, reading on until it is whole, and move behind it."""
+    while True:
+        try:
+            element, end = _DECODER.raw_decode(text.characters, text.position)
+            if end < len(text.characters) or text.ended:  # a number might go on
+                text.move(end)
+                return element
+        except RecursionError:
+            raise InputError(f"{text.source}, line {text.line}: nested too deeply") from None
+        except json.JSONDecodeError as error:
+            if text.ended:
+                line = text.line + text.characters.count("\n", text.position, error.pos)
+                raise InputError(f"{text.source}, line {line}: not JSON: {error.msg}") from None
+        except (BadRecord, ValueError) as error:  # a number of more digits than Python reads
+            raise InputError(f"{text.source}, line {text.line}: {error}") from None
+        held = len(text.characters) - text.position
+        if held > longest:
+            raise InputError(f"{text.source}, line {text.line}: not JSON, or an object of {too_long(held, longest)}")
+        text.read(max(held, _LEAST))
+
+
+class _Buffer:
+    """A text that is read as it is needed: `characters`, of which those before `position` are done with.
+
+    It begins in line `line` of its file, behind `before` bytes.
+    """
+
+    def __init__(self, blocks: Iterator[bytes], source: str, *, line: int = 1, before: int = 0) -> None:
+        self.source = source
+        self.characters = ""
+        self.position = 0
+        self.line = line
+        self.ended = False
+        self._blocks = blocks
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        self._bytes = before
+        self._dropped = 0
+
+    def consumed(self) -> int:
+        """Return how many characters of the file are done with."""
+        return self._dropped + self.position
+
+    def next_character(self) -> str:
+        """Move over white space and commas; return the character there, "" at the end."""
+        while True:
+            between = _BETWEEN.match(self.characters, self.position)
+            assert between is not None  # it matches the empty text, too
+            self.move(between.end())
+            if self.position < len(self.characters) or self.ended:
+                return self.characters[self.position : self.position + 1]
+            self.read(1)
+
+    def move(self, end: int) -> None:
+        """Be done with all before `end`."""
+        self.line += self.characters.count("\n", self.position, end)
+        self.position = end
+
+    def read(self, count: int) -> None:
+        """Read at least `count` more characters, where there are so many."""
+        parts = [self.characters[self.position :]]
+        self._dropped += self.position
+        self.position = 0
+        while count > 0 and not self.ended:
+            block = next(self._blocks, b"")
+            try:
+                part = self._decoder.decode(block, final=not block)
+            except UnicodeDecodeError as error:
+                position = self._bytes + len(block) - len(error.object) + error.start
+                raise InputError(f"{self.source}: {wrong_byte(error, 'utf-8', position)}") from None
+            self._bytes += len(block)
+            self.ended = not block
+            parts.append(part)
+            count -= len(part)
+        self.characters = "".join(parts)

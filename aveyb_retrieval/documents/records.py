@@ -46,16 +46,12 @@ class Page(NamedTuple):
 
 @dataclass(frozen=True)
 class Pages:
-    """The pages of one document.
+    """The pages of one document, of which not every list of numbers is one (ValueError).
 
     Attributes:
-        starts: The character of the text at which each page begins, ascending; an empty page begins with the next one.
+        starts: The character at which each page begins, ascending from 0; an empty page begins with the next one.
         labels: What the document calls each page; empty where it has no labels of its own.
-        unit: What they are: "page", "slide", "sheet", "line", "file" (of an archive or mail), or "time", whose labels
-            are the times at which something is said.
-
-    Raises:
-        ValueError: these are not pages: the first does not begin at 0, starts do not ascend, or labels are missing.
+        unit: One of `UNITS`: "file" is one of an archive or mail, and the labels of "time" say when something is said.
     """
 
     starts: tuple[int, ...]
@@ -113,10 +109,7 @@ def short_label(label: str) -> str:
 class Edits:
     """Changes of a document's metadata that outlive its text: `merged` of them is what a search sees.
 
-    Attributes:
-        read: The metadata that came with the document.
-        fields: Fields that were set, with their values.
-        removed: Fields that were taken away.
+    `read` is the metadata that came with the document; `fields` were set, those called `removed` taken away.
     """
 
     read: dict[str, Any]
@@ -233,10 +226,8 @@ def check_metadata(metadata: Mapping[str, Any], where: str) -> dict[str, Any]:
 class FileOrigin:
     """The file that a document was read from: how it is told whether it has changed, and where its pages begin.
 
-    Attributes:
-        sha256: Of the file's bytes and of what its folder says of it, as hexadecimal digits.
-        folder: The folder whose files were read, as an absolute path.
-        pages: None where the file has no pages.
+    `sha256` is of its bytes and of what its folder says of it, in hexadecimal digits; `folder` an absolute path;
+    `pages` None where the file has none.
     """
 
     sha256: str

@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from aveyb_retrieval.documents.json_lines import read_objects, split_suffix
+from aveyb_retrieval.documents.reading import read_objects, split_suffix
 from aveyb_retrieval.errors import InputError, OptionalDependencyError, plural
 from aveyb_retrieval.eval.base import LARGEST_GRADE, check_id, check_unicode, parse_number, reading, table_rows
 

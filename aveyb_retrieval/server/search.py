@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from starlette.responses import Response
 
-from aveyb_retrieval.documents import json_lines
+from aveyb_retrieval.documents import reading
 from aveyb_retrieval.documents.readers.base import Unreadable
+from aveyb_retrieval.documents.readers.formats import FileReader
 from aveyb_retrieval.documents.readers.originals import read_original
-from aveyb_retrieval.documents.readers.process import FileReader
-from aveyb_retrieval.documents.reading import Reading
 from aveyb_retrieval.documents.records import MAX_PAGES, Rejected
 from aveyb_retrieval.errors import ConfigError, IndexLockedError, InputError
 from aveyb_retrieval.indexes.search.options import Fusion, Granularity, Mode, SearchOptions, Unit, unknown_option
@@ -469,7 +468,7 @@ async def put_documents(request: Request) -> Response:
 
 def _documents(data: bytes, most: int) -> list[Any]:
     found: list[Any] = []
-    for item in json_lines.read_json([data], "the body", Reading()):
+    for item in reading.read_json([data], "the body", reading.Reading()):
         if isinstance(item, Rejected):
             raise InputError(f"{item.location}: {item.reason}; nothing was changed")
         if len(found) == most:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
-from aveyb_retrieval.documents.json_lines import read_objects
+from aveyb_retrieval.documents.reading import read_objects
 from aveyb_retrieval.encoder.text.tokenizer import SPECIAL_TOKENS, AveyBTokenizer, mark, printable_bytes, words_pattern
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.files import hash_file

@@ -36,8 +36,7 @@ from make_files import Folder, make
 
 from aveyb_retrieval import Retriever, build_index, sync_index
 from aveyb_retrieval.documents.readers.base import Unreadable
-from aveyb_retrieval.documents.readers.formats import kind_of
-from aveyb_retrieval.documents.readers.process import FileReader
+from aveyb_retrieval.documents.readers.formats import FileReader, kind_of
 
 RESULTS = Path(__file__).parents[1] / "results"
 QUERIES = 40

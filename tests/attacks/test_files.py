@@ -20,10 +20,9 @@ from aveyb_retrieval import Retriever, build_index, sync_index
 from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.documents.corpus import read_corpus
 from aveyb_retrieval.documents.folders import list_folder
-from aveyb_retrieval.documents.readers import formats, process
+from aveyb_retrieval.documents.readers import formats
 from aveyb_retrieval.documents.readers.base import Unreadable
-from aveyb_retrieval.documents.readers.formats import FileKind, kind_of
-from aveyb_retrieval.documents.readers.process import FileReader
+from aveyb_retrieval.documents.readers.formats import FileKind, FileReader, kind_of
 from aveyb_retrieval.documents.reading import Reading
 from aveyb_retrieval.documents.records import Notice, Record, Rejected
 from aveyb_retrieval.errors import InputError
@@ -203,7 +202,7 @@ def test_every_kind_is_read_in_the_limited_process(tmp_path: Path) -> None:
         lines = Path(f"/proc/{reader._process.pid}/limits").read_text().splitlines()[1:]
         limits = {line[:25].strip(): line[25:].split()[0] for line in lines}
     assert limits["Max core file size"] == "0"
-    assert int(limits["Max address space"]) == process.MEMORY <= 4 << 30
+    assert int(limits["Max address space"]) == formats.MEMORY <= 4 << 30
 
 
 def test_a_file_has_a_budget_and_a_build_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,14 +216,14 @@ def test_a_file_has_a_budget_and_a_build_has_one(tmp_path: Path, monkeypatch: py
         "    seconds = json.loads(line)['seconds']\n"
         "    print(json.dumps({'reason': f'had {seconds} s', 'last': True}), flush=True)\n"
     )
-    monkeypatch.setattr(process, "_START", spinning)
-    monkeypatch.setattr(process, "LOST_SECONDS", 0.01)
+    monkeypatch.setattr(formats, "_START", spinning)
+    monkeypatch.setattr(formats, "LOST_SECONDS", 0.01)
     with FileReader(None, 100, seconds=30) as reader:
         for seconds in (30, 5, 5):
             with pytest.raises(Unreadable, match=f"had {seconds} s"):
                 reader.read(path, kind)
     loop = "import sys, resource; resource.setrlimit(resource.RLIMIT_CPU, (1, 2)); sys.stdin.readline()\nwhile 1: pass"
-    monkeypatch.setattr(process, "_START", loop)
+    monkeypatch.setattr(formats, "_START", loop)
     with FileReader(None, 100, seconds=1) as reader, pytest.raises(Unreadable, match=r"more than 1 s .*--file-seconds"):
         reader.read(path, kind)
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aveyb_retrieval.documents.readers.base import FileText, Unreadable
-from aveyb_retrieval.documents.readers.formats import kind_of
-from aveyb_retrieval.documents.readers.process import FileReader
+from aveyb_retrieval.documents.readers.formats import FileReader, kind_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aveyb_retrieval.documents.corpus import read_corpus
-from aveyb_retrieval.documents.readers import formats, process
+from aveyb_retrieval.documents.readers import formats
 from aveyb_retrieval.documents.readers.base import Unreadable
-from aveyb_retrieval.documents.readers.formats import kind_of
+from aveyb_retrieval.documents.readers.formats import FileReader, kind_of
 from aveyb_retrieval.documents.readers.pdf import why_none
-from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.documents.records import FieldNames, Record, Rejected
 from aveyb_retrieval.errors import OptionalDependencyError
 from tests.documents.conftest import reason
@@ -93,14 +92,14 @@ def test_a_reader_that_crashes_or_takes_too_long_costs_one_file(
     os.kill(reader._process.pid, 24)  # SIGXCPU, as the limit of processor time sends it
     reader._process.wait()
     assert reader.read(path, kind)[0].text == "words\n"  # another process was started
-    monkeypatch.setattr(process, "_START", "import os, sys; sys.stdin.readline(); os.kill(os.getpid(), 24)")
+    monkeypatch.setattr(formats, "_START", "import os, sys; sys.stdin.readline(); os.kill(os.getpid(), 24)")
     with FileReader(None, 100) as other, pytest.raises(Unreadable, match=r"more than 120 s of processor time"):
         other.read(path, kind)
-    monkeypatch.setattr(process, "_START", "import os, sys; sys.stdin.readline(); os.abort()")
+    monkeypatch.setattr(formats, "_START", "import os, sys; sys.stdin.readline(); os.abort()")
     with FileReader(None, 100) as other, pytest.raises(Unreadable, match="crashed"):
         other.read(path, kind)
-    monkeypatch.setattr(process, "_START", "import time; time.sleep(60)")
-    monkeypatch.setattr(process, "WALL_SECONDS", 0.2)
+    monkeypatch.setattr(formats, "_START", "import time; time.sleep(60)")
+    monkeypatch.setattr(formats, "WALL_SECONDS", 0.2)
     with FileReader(None, 100) as other, pytest.raises(Unreadable, match="took more than"):
         other.read(path, kind)
 
@@ -108,7 +107,7 @@ def test_a_reader_that_crashes_or_takes_too_long_costs_one_file(
 def test_answers_that_arrive_together_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = '{"rows": [{"row": 1, "reason": "bad", "raw": ""}]}\n{"rows": null}\n'
     start = f"import sys; sys.stdin.readline(); sys.stdout.write({answers!r}); sys.stdout.flush(); sys.stdin.readline()"
-    monkeypatch.setattr(process, "_START", start)
+    monkeypatch.setattr(formats, "_START", start)
     with FileReader(None, 1000) as reader:
         (rejected,) = reader.read_rows(tmp_path / "a.parquet", FieldNames())
     assert isinstance(rejected, Rejected)

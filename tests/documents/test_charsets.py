@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aveyb_retrieval.documents.corpus import read_corpus
-from aveyb_retrieval.documents.readers.base import Unreadable
-from aveyb_retrieval.documents.readers.characters import decode, python_encoding
+from aveyb_retrieval.documents.readers.base import Unreadable, decode, python_encoding
 from aveyb_retrieval.documents.reading import Reading, transcode
 from aveyb_retrieval.documents.records import Record
 

@@ -17,8 +17,7 @@ import pytest
 import zstandard
 
 from aveyb_retrieval.documents.corpus import read_corpus
-from aveyb_retrieval.documents.json_lines import read_json
-from aveyb_retrieval.documents.reading import Reading
+from aveyb_retrieval.documents.reading import Reading, read_json
 from aveyb_retrieval.documents.records import FieldNames, Notice, Record, Rejected
 from aveyb_retrieval.errors import ConfigError, InputError
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.readers.base import FileText, one_line, paragraphs, whole
-from aveyb_retrieval.documents.readers.characters import shifted
+from aveyb_retrieval.documents.readers.base import FileText, one_line, paragraphs, shifted, whole
 from aveyb_retrieval.documents.readers.ooxml import (
     FALLBACK,
     GRAPHICS,
@@ -38,18 +37,14 @@ _PROPERTIES, _RUN, _STYLE, _NUMBERS, _OUTLINE, _DELETED = (
 _DELETED_ROW = f"{W}trPr/{W}del"
 _ASIDES = ("footnotes", "endnotes", "comments", "header", "footer")  # parts that stand behind the text, in this order
 _SYMBOLS = str.maketrans(  # of the font Symbol
-    "abgdezhqiklmnxoprstufcywABGDEZHQIKLMNXOPRSTUFCYW",
-    "αβγδεζηθικλμνξοπρστυφχψωΑΒΓΔΕΖΗΘΙΚΛΜΝΞΟΠΡΣΤΥΦΧΨΩ",
+    "abgdezhqiklmnxoprstufcywABGDEZHQIKLMNXOPRSTUFCYW", "αβγδεζηθικλμνξοπρστυφχψωΑΒΓΔΕΖΗΘΙΚΛΜΝΞΟΠΡΣΤΥΦΧΨΩ"
 )
 _CHECKS = {"Wingdings": {0xFE: "☒", 0xFD: "☒", 0xFC: "✓", 0xA8: "☐", 0x6F: "☐"}}
 _MOST_COLUMNS, _MOST_STYLES = 1000, 20  # of a table, and one based on the other
 
 
 def read_docx(data: bytes) -> FileText:
-    """Read a document of Word; footnotes, endnotes, comments, page headers and footers stand behind the text.
-
-    Raises Unreadable: it is damaged or encrypted.
-    """
+    """Read a document of Word; notes, comments, page headers and footers stand behind the text."""
     package = Package(data)
     name, root = package.main("a document of Word", "word/document.xml", f"{W}document")
     body = root.find(f"{W}body")

@@ -13,14 +13,17 @@ from aveyb_retrieval.documents.readers.base import (
     about,
     check_characters,
     clean,
+    decode,
+    marked,
     named,
     one_line,
     open_archive,
     parse_xml,
+    python_encoding,
     read_member,
+    shifted,
     whole,
 )
-from aveyb_retrieval.documents.readers.characters import decode, marked, python_encoding, shifted
 from aveyb_retrieval.documents.readers.ooxml import number_as
 
 if TYPE_CHECKING:
@@ -76,8 +79,7 @@ def read_html(data: bytes, encoding: str | None, *, declared: str | None = None)
     """Read an HTML or XHTML page, by its mark, in the encoding that it names, as UTF-8 or in the one that is given.
 
     Of a page with a `main` element this is read, unless it is hidden, else the body. `declared` is what is known of the
-    encoding from outside, which goes before what the page says. Raises Unreadable: a byte does not fit into the
-    encoding.
+    encoding from outside, which goes before what the page says.
     """
     from selectolax.lexbor import LexborHTMLParser
 
@@ -469,10 +471,7 @@ _PAGES = ("application/xhtml+xml", "text/html", "application/x-dtbook+xml")
 
 
 def read_epub(data: bytes, longest: int) -> FileText:
-    """Read a book: `longest` bounds the characters of its text.
-
-    Raises Unreadable: it is damaged, protected, or too long.
-    """
+    """Read a book, whose text may have `longest` characters."""
     archive = open_archive(data)
     container = parse_xml(read_member(archive, _CONTAINER), _CONTAINER)
     found = container.xpath("//*[local-name()='rootfile']/@full-path")

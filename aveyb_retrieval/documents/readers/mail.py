@@ -14,12 +14,14 @@ from aveyb_retrieval.documents.readers.base import (
     FileText,
     Unreadable,
     clean,
+    decode,
     is_archive,
     one_line,
     open_archive,
+    python_encoding,
     read_member,
+    without_mark,
 )
-from aveyb_retrieval.documents.readers.characters import decode, python_encoding, without_mark
 from aveyb_retrieval.documents.readers.html import named_encoding, read_html
 
 if TYPE_CHECKING:
@@ -55,10 +57,7 @@ _SAID = 0.9  # of a part's different words: then the plain text says as much as 
 
 
 def read_eml(data: bytes, encoding: str | None, inner: InnerFiles) -> FileText:
-    """Read a mail as it was sent. What is attached is read by the reader of its kind.
-
-    `encoding` is that of text for which the mail names none. Raises Unreadable: it is not a mail.
-    """
+    """Read a mail as it was sent, and what is attached; `encoding` is that of text for which it names none."""
     from email.errors import MessageError
     from email.parser import BytesParser
 
@@ -177,10 +176,7 @@ def _with_found_boundary(part: Message, payload: str) -> Message | None:
 
 
 def _best(texts: list[str]) -> str:
-    """Of texts that are meant to say the same: the plain one where it does, else the longest; what it lacks follows.
-
-    The plain one is a stub in many mails, and now and then the other one is.
-    """
+    """Of texts that are meant to say the same: the plain one where it does, else the longest; what it lacks follows."""
     if not texts:
         return ""
     words = [_words(text) for text in texts]
@@ -292,7 +288,7 @@ def _suffix_of_archive(data: bytes) -> str:
 
 
 def read_msg(data: bytes, inner: InnerFiles) -> FileText:
-    """Read a mail as Outlook keeps it. Raises Unreadable: it is not one."""
+    """Read a mail as Outlook keeps it."""
     from oxmsg import Message
 
     try:

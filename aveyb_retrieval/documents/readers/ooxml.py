@@ -1,4 +1,4 @@
-"""Packages of Office Open XML (ECMA-376): parts, relations, properties, and what all of its formats have in common.
+"""Office Open XML (ECMA-376): packages, what all of its formats have in common, and presentations of PowerPoint.
 
 The parts that hold text are read here, and no others: a picture that is missing, a relation that leads nowhere or a
 part that is damaged costs what it holds, not the file, for which the libraries that write such files refuse it.
@@ -11,6 +11,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.base import (
+    FileText,
+    Parts,
     Unreadable,
     about,
     clean,
@@ -19,10 +21,10 @@ from aveyb_retrieval.documents.readers.base import (
     open_archive,
     parse_xml,
     read_member,
+    shifted,
     some,
     whole,
 )
-from aveyb_retrieval.documents.readers.characters import shifted
 from aveyb_retrieval.errors import plural
 
 if TYPE_CHECKING:
@@ -41,10 +43,7 @@ _FRACTIONS = {f"{M}num": "", f"{M}den": "/", f"{M}sup": "^", f"{M}sub": "_"}
 
 
 class Package:
-    """The parts of a file: what cannot be read of them is listed in `lost`.
-
-    Raises Unreadable: it is no archive, or encrypted.
-    """
+    """The parts of a file: what cannot be read of them is listed in `lost`."""
 
     def __init__(self, data: bytes) -> None:
         self._archive = open_archive(data)
@@ -74,10 +73,7 @@ class Package:
             return None
 
     def main(self, kind: str, usual: str, tag: str) -> tuple[str, Any]:
-        """Return the name and the root, which has this tag, of the part that a file is about.
-
-        Raises Unreadable: there is none.
-        """
+        """Return the name and the root, which has this tag, of the part that a file is about."""
         for name in (*self.related("", "officeDocument"), usual):
             root = self.part(name)
             if root is not None and root.tag == tag:
@@ -288,3 +284,112 @@ def _diagram_lines(root: Any) -> Iterator[str]:
     for body in root.iter():
         if isinstance(body.tag, str) and body.tag.endswith("}t") and body.find(f"{A}p") is not None:
             yield from filter(None, paragraphs_of_drawing(body))
+
+
+P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
+_TITLES = ("title", "ctrTitle")
+_COMMENTS = ("comments", "comment")
+_NOTES_AROUND = ("sldNum", "hdr", "ftr", "dt", "sldImg")  # placeholders of a page of notes that are no notes
+
+
+def read_pptx(data: bytes, longest: int) -> FileText:
+    """Read a presentation: titles are headings, slides pages; hidden slides are left out and told."""
+    package = Package(data)
+    name, root = package.main("a presentation", "ppt/presentation.xml", f"{P}presentation")
+    relations = package.relations(name)
+    parts, hidden, missing = Parts("slide", longest), [], []
+    slides = [slide.get(f"{R}id") or "" for slide in root.iter(f"{P}sldId")]
+    for number, identity in enumerate(slides, start=1):
+        target = relations.get(identity, ("", ""))[1]
+        slide = package.part(target) if target else None
+        if slide is None:
+            missing.append(number)
+        elif slide.get("show") in ("0", "false"):
+            hidden.append(number)
+            slide = None
+        parts.add("" if slide is None else "\n\n".join(filter(None, _slide(slide, target, package))))
+    title, metadata = package.properties()
+    told = [
+        f"{plural(len(numbers), 'slide')} {why}: {some(numbers)}"
+        for numbers, why in ((hidden, "hidden and left out"), (missing, "missing in the file"))
+        if numbers
+    ]
+    return parts.text(title, package.warning(*told), metadata)
+
+
+def _slide(slide: Any, name: str, package: Package) -> Iterator[str]:
+    relations = package.relations(name)
+    shapes = slide.find(f"{P}cSld/{P}spTree")
+    shapes = () if shapes is None else shapes
+    title = next((shape for top in shapes for shape in top.iter(f"{P}sp") if _kind(shape) in _TITLES), None)
+    if title is not None and (words := one_line(" ".join(_texts(title)))):
+        yield f"# {words}"
+    else:
+        title = None
+    for shape in shapes:
+        yield from _shape(shape, title, relations, package)
+    for kind, target in relations.values():
+        root = package.part(target) if kind == "notesSlide" or kind in _COMMENTS else None
+        if root is None:
+            continue
+        if kind == "notesSlide":
+            notes = (shape for shape in root.iter(f"{P}sp") if _kind(shape) not in _NOTES_AROUND)
+            yield "\n".join(text for shape in notes for text in _texts(shape)).strip()
+        else:
+            yield from (f"Comment: {text}" for text in _comments(root))
+
+
+def _shape(shape: Any, title: Any | None, relations: dict[str, tuple[str, str]], package: Package) -> Iterator[str]:
+    if shape is title or not isinstance(shape.tag, str) or shape.tag == FALLBACK:
+        return
+    about = shape.find(f"*/{P}cNvPr")
+    if about is not None and is_true(about, "hidden"):
+        return
+    if shape.tag == f"{P}sp":
+        if _kind(shape) != "sldNum":
+            yield "\n".join(_texts(shape)).strip()
+    elif shape.tag == f"{P}graphicFrame":
+        for table in shape.iter(f"{A}tbl"):
+            yield "\n".join(_rows(table))
+        for reference in shape.iter(*GRAPHICS):
+            yield "\n".join(graphic_lines(reference, relations, package))
+    else:  # a group, or alternatives of which the first one is read
+        for inner in shape:
+            yield from _shape(inner, title, relations, package)
+
+
+def _rows(table: Any) -> Iterator[str]:
+    """The rows of a table; a value that is merged over some rows stands in each of them."""
+    above: dict[int, str] = {}
+    for row in table.iter(f"{A}tr"):
+        cells = []
+        for column, cell in enumerate(row.iter(f"{A}tc")):
+            text = one_line(" ".join(_texts(cell)))
+            if is_true(cell, "vMerge"):
+                text = text or above.get(column, "")
+            elif is_true(cell, "hMerge"):
+                continue
+            else:
+                above[column] = text
+            cells.append(text)
+        yield " | ".join(cells)
+
+
+def _texts(shape: Any) -> Iterator[str]:
+    for body in shape.iter(f"{P}txBody", f"{A}txBody"):
+        yield from filter(None, paragraphs_of_drawing(body))
+
+
+def _kind(shape: Any) -> str:
+    """The kind of a placeholder: "title" and the like; "" of another shape."""
+    found = shape.find(f"{P}nvSpPr/{P}nvPr/{P}ph")
+    return "" if found is None else (found.get("type") or "body")
+
+
+def _comments(root: Any) -> Iterator[str]:
+    """The comments on a slide, of the old kind and of the one with threads."""
+    for text in root.iter(f"{P}text"):
+        yield one_line(clean(text.text or ""))
+    for body in root.iter():
+        if isinstance(body.tag, str) and body.tag.endswith("}txBody"):
+            yield one_line(" ".join(paragraphs_of_drawing(body)))

@@ -17,10 +17,10 @@ from aveyb_retrieval.documents.readers.base import (
     paragraphs,
     parse_xml,
     read_member,
+    shifted,
     some,
     whole,
 )
-from aveyb_retrieval.documents.readers.characters import shifted
 from aveyb_retrieval.documents.readers.html import read_html
 from aveyb_retrieval.documents.readers.ooxml import embedded, number_as
 from aveyb_retrieval.documents.readers.tables import Merged, Rows, row_text, sheet_text, without_values
@@ -60,10 +60,7 @@ def is_opendocument(data: bytes) -> bool:
 
 
 def read_odt(data: bytes) -> FileText:
-    """Read a text document; notes, comments, page headers and footers stand behind the text.
-
-    Raises Unreadable: it is damaged or encrypted.
-    """
+    """Read a text document; notes, comments, page headers and footers stand behind the text."""
     archive, content, body = _opened(data, "text")
     styles = _part(archive, "styles.xml")
     reader = _Reader(archive, content, styles)
@@ -321,10 +318,7 @@ def _count(element: Any, attribute: str) -> int:
 
 
 def read_ods(data: bytes, longest: int) -> FileText:
-    """Read a spreadsheet of LibreOffice: cells as they are shown, hidden sheets, rows and columns left out.
-
-    Raises Unreadable: it is damaged, encrypted, or too long.
-    """
+    """Read a spreadsheet of LibreOffice: cells as they are shown, hidden sheets, rows and columns left out."""
     archive, content, body = _opened(data, "spreadsheet")
     reader = _Reader(archive, content)
     invisible = {

@@ -66,10 +66,7 @@ def read_original(name: str, origin: FileOrigin | None, most: int = LARGEST) -> 
 
 
 def boxes_in_file(name: str, text: str, span: tuple[int, int], origin: FileOrigin | None) -> tuple[Box, ...]:
-    """Find the characters `[start, stop)` of a document's text in the PDF that it was read from.
-
-    Raises InputError: it was not read from a PDF, or that is gone or has changed.
-    """
+    """Find the characters `[start, stop)` of a text in the PDF that it was read from; raises as `read_original`."""
     pages = _pages(name, origin)
     with _ONE, _opened(name, origin) as document:
         return _boxes(document, text, span, pages)

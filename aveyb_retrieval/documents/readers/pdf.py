@@ -22,16 +22,19 @@ from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aveyb_retrieval.documents.readers.base import (
+    LONGEST_WORD,
     FileText,
     Unreadable,
     about,
     check_characters,
     clean,
+    last_word,
+    lowered,
     named,
     one_line,
+    raised,
     some,
 )
-from aveyb_retrieval.documents.readers.characters import LONGEST_WORD, last_word, lowered, raised
 from aveyb_retrieval.documents.readers.ooxml import embedded
 from aveyb_retrieval.documents.records import MAX_PAGES, Pages, short_label
 from aveyb_retrieval.errors import plural
@@ -73,8 +76,8 @@ _HIDDEN = 2 | 32  # FPDF_ANNOT_FLAG_HIDDEN, NOVIEW
 def upright(page: pypdfium2.PdfPage) -> pypdfium2.PdfTextPage:
     """Return the text of a page that is turned, in memory, as most of its text runs.
 
-    PDFium finds the lines of a text that runs to the right, and few of others: those of a landscape table in a portrait
-    page, or of a page that was scanned upside down.
+    PDFium finds the lines of a text that runs to the right, and few of others, as of a landscape table in a portrait
+    page.
     """
     words = page.get_textpage()
     count = words.count_chars()
@@ -91,8 +94,8 @@ def upright(page: pypdfium2.PdfPage) -> pypdfium2.PdfTextPage:
 def page_text(words: pypdfium2.PdfTextPage) -> str:
     """Return the text of a page, its lines as they stand, with PDFium's signs of divided words.
 
-    PDFium has two ways to a text. One leaves out what is off the page. The other one does not, and its characters are
-    those that can be measured: it is taken where nothing is off the page.
+    One of PDFium's texts leaves out what is off the page. The characters of the other one can be measured: it is taken
+    where nothing is off the page.
     """
     inside = words.get_text_bounded()
     whole = words.get_text_range()
@@ -310,10 +313,7 @@ def languages() -> str | None:
 
 def why_none() -> str:
     """Say what would give the words of pictures, where there are none."""
-    advice = {
-        None: "make it searchable by OCR",
-        "": "OCR needs tesseract and its data (Debian: tesseract-ocr)",
-    }
+    advice = {None: "make it searchable by OCR", "": "OCR needs tesseract and its data (Debian: tesseract-ocr)"}
     return advice.get(languages(), "OCR found no words")
 
 
@@ -378,10 +378,7 @@ Sizes = dict[str, float]
 
 
 def read_pdf(data: bytes, longest: int) -> FileText:
-    """Read a PDF file: `longest` bounds the characters of its text.
-
-    Raises Unreadable: it is encrypted, damaged, too long, or pictures of text only that OCR does not read.
-    """
+    """Read a PDF file, whose text may have `longest` characters."""
     import pypdfium2
 
     try:

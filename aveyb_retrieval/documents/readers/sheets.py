@@ -16,8 +16,17 @@ from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.readers.base import FileText, Parts, Unreadable, clean, is_archive, one_line, some, whole
-from aveyb_retrieval.documents.readers.characters import shifted
+from aveyb_retrieval.documents.readers.base import (
+    FileText,
+    Parts,
+    Unreadable,
+    clean,
+    is_archive,
+    one_line,
+    shifted,
+    some,
+    whole,
+)
 from aveyb_retrieval.documents.readers.ooxml import (
     GRAPHICS,
     SHIFTS,
@@ -42,10 +51,7 @@ _MOST_MERGED, _MOST_COLUMNS = 100_000, 1 << 14
 
 
 def read_spreadsheet(data: bytes, longest: int) -> FileText:
-    """Read a workbook: its sheets are pages, their names headings; hidden sheets, rows and columns are left out.
-
-    Raises Unreadable: it is damaged, encrypted, or too long.
-    """
+    """Read a workbook: sheets are pages, their names headings; what is hidden is left out."""
     if not is_archive(data):
         return _read_old(data, longest)
     if is_opendocument(data):
@@ -318,10 +324,7 @@ class _Section:
 
 
 def shown_number(value: float, shape: str, *, from_1904: bool = False) -> str:
-    """Write a number as a format shows it; a date is one of serial days.
-
-    A format that cannot be followed shows the number as it is, never a part of it.
-    """
+    """Write a number as a format shows it, a date of serial days; as it is where the format cannot be followed."""
     section, number = _section_for(value, _sections(shape[:_LONGEST]))
     if any(kind == "general" or (kind, text) == ("other", "@") for kind, text in section.pieces):
         shown = {"general": general(number), "digits": "", "date": ""}

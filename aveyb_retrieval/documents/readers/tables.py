@@ -9,16 +9,14 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.readers.base import FileText, Unreadable, check_characters, one_line, too_long
-from aveyb_retrieval.documents.readers.characters import decode
+from aveyb_retrieval.documents.readers.base import FileText, Unreadable, check_characters, decode, one_line, too_long
 from aveyb_retrieval.documents.records import FieldNames, Record, Rejected, SourceLocation, path_text, read_row
-from aveyb_retrieval.errors import plural
+from aveyb_retrieval.errors import InputError, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-SEPARATORS = (",", ";", "\t", "|")
 MOST_BYTES, MOST_ROWS = 10 << 20, 100_000  # of JSON lines and Parquet that are read as one table
 _EVERY = 600  # characters of rows between two lines with the names of the columns: less than a passage has
 _LONGEST_NAMES = 300  # characters of such a line; longer ones would be most of the text
@@ -91,10 +89,7 @@ class Merged:
 
 
 def read_table(data: bytes, encoding: str | None, longest: int) -> FileText:
-    """Read a file of one table as a sheet: CSV or TSV, and where they are small JSON lines and Parquet.
-
-    Raises Unreadable: it is none, too large, or holds documents.
-    """
+    """Read a file of one table as a sheet: CSV or TSV, and where they are small JSON lines and Parquet."""
     if data.startswith(b"PAR1"):
         return FileText("", _read_parquet(data, longest))
     text = decode(data, encoding)
@@ -104,27 +99,37 @@ def read_table(data: bytes, encoding: str | None, longest: int) -> FileText:
     return FileText("", _read_csv(text, longest))
 
 
-def _read_csv(text: str, longest: int) -> str:
-    csv.field_size_limit(sys.maxsize)
-    rows = Rows(longest)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_separator(text), strict=True)
+def csv_rows(lines: Iterable[str], where: str, separator: str = ",") -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of a table by the numbers of their last lines; `where` begins the message of an InputError."""
+    csv.field_size_limit(sys.maxsize)  # rows are bounded by those who read them, whatever their fields
+    rows = csv.reader(lines, delimiter=separator, strict=True)
     try:
-        for row in reader:
-            rows.add(row_text(enumerate(map(one_line, row))))
+        for row in rows:
+            yield rows.line_num, row
     except csv.Error as error:
-        raise Unreadable(f"line {reader.line_num:,}: {error}; quote fields as in RFC 4180") from None
-    return rows.text()
+        raise InputError(f"{where}line {rows.line_num}: {error}; quote fields as in RFC 4180") from error
 
 
-def _separator(text: str) -> str:
-    first = text.lstrip("\r\n").partition("\n")[0]
-    counts = {}
-    for separator in SEPARATORS:
+def split_header(line: str) -> dict[str, list[str]]:
+    """Return the fields of a table's first line by each separator that the table may have."""
+    found = {}
+    for separator in (",", ";", "\t", "|"):
         try:
-            counts[separator] = len(next(csv.reader([first], delimiter=separator), []))
-        except csv.Error:  # a quoted field over several lines
-            counts[separator] = first.count(separator)
-    return max(SEPARATORS, key=lambda separator: counts[separator])
+            found[separator] = next(csv.reader([line], delimiter=separator), [])
+        except csv.Error:  # reading the rows says what is wrong, and in which line
+            found[separator] = line.split(separator)
+    return found
+
+
+def _read_csv(text: str, longest: int) -> str:
+    headers = split_header(text.lstrip("\r\n").partition("\n")[0])
+    separator, rows = max(headers, key=lambda separator: len(headers[separator])), Rows(longest)
+    try:
+        for _, row in csv_rows(io.StringIO(text, newline=""), "", separator):
+            rows.add(row_text(enumerate(map(one_line, row))))
+    except InputError as error:
+        raise Unreadable(str(error)) from None
+    return rows.text()
 
 
 def _objects(text: str) -> Iterator[dict[str, Any]]:
@@ -207,10 +212,7 @@ Row = dict[str, Any]
 
 
 def read_rows(path: Path, names: FieldNames, longest: int) -> Iterator[list[Row]]:
-    """Read the rows of a Parquet file. Memory holds one batch of them, and of a repeated text one copy.
-
-    Raises Unreadable: it is not one.
-    """
+    """Read the rows of a Parquet file. Memory holds one batch of them, and of a repeated text one copy."""
     import pyarrow
     import pyarrow.parquet
 

@@ -267,13 +267,10 @@ class Cuts:
 
 
 def cut_passages(text: str, offsets: np.ndarray, size: PassageSize) -> Cuts:
-    """Cut a text into passages.
+    """Cut a text into passages, in time that grows linearly with it.
 
-    Args:
-        text: any text; time grows linearly with it.
-        offsets: int64 `[T, 2]`, the characters `[start, end)` of `text` that each token stands for, ascending. Tokens
-            of a prompt or title before the text have offsets below 1 and belong to the first passage.
-        size: how long passages are.
+    `offsets`, int64 `[T, 2]`, are the characters `[start, end)` of `text` that each token stands for, ascending. Tokens
+    of a prompt or title before the text have offsets below 1 and belong to the first passage.
     """
     if not len(offsets):
         return Cuts(np.zeros((0, 2), np.int64), np.zeros((0, 2), np.int64), ())

@@ -4,15 +4,11 @@ A vocabulary is a list of byte strings ranked by merge order, a pre-tokenization
 after the ranks. Special tokens are never added to texts and never recognized in them: "[MASK]" in a document is
 ordinary text, and appending to a document does not move a closing token.
 
-`save` writes two formats of one vocabulary: `vocab.tiktoken` + `aveyb_tokenizer.json` for this class, and
-`tokenizer.json` + `tokenizer_config.json` for `transformers.AutoTokenizer`. Both give identical ids. Where capitals are
-marks, only this class's `decode` restores them; AutoTokenizer's shows the marks.
+`save` writes two formats of one vocabulary with identical ids: `vocab.tiktoken` + `aveyb_tokenizer.json` for this
+class, and `tokenizer.json` + `tokenizer_config.json` for `transformers.AutoTokenizer`, which decodes marks as they are.
 
-Capital letters as marks, so that "Paris", "paris" and "PARIS" share their tokens.
-
-A small vocabulary with different rows for "Paris" and "paris" pays twice for each name, and a question typed in lower
-case has no tokens in common with a text in capitals. Here an ASCII capital becomes its lower-case letter after a mark,
-which is placed before the space that belongs to the word:
+Capitals may be marks, so that "Paris", "paris" and "PARIS" share their tokens. An ASCII capital becomes its lower-case
+letter after a mark, which is placed before the space that belongs to the word:
 
     "See Paris"  -> "<up>see<up> paris"        <up>: the next letter
     "NASA"       -> "<lock>nasa"               <lock>: all letters that follow
@@ -66,9 +62,8 @@ _MARKED = re.compile(rb"([\x0e-\x10])\1|\x0e( ?[a-z])|\x0f( ?[a-z]+)|\x10")
 def mark(text: str) -> tuple[str, np.ndarray]:
     """Replace capitals by marks.
 
-    Returns:
-        The marked text, and positions int64 `[n]` in `text`, ascending: the i-th mark was put before character
-        `positions[i]`, so it is character `positions[i] + i` of the marked text.
+    Returns the marked text, and positions int64 `[n]` in `text`, ascending: the i-th mark was put before character
+    `positions[i]`, so it is character `positions[i] + i` of the marked text.
     """
     positions: list[int] = []
     pieces: list[str] = []
@@ -89,17 +84,9 @@ def restore(data: bytes) -> bytes:
 
 
 def original_offsets(offsets: np.ndarray, positions: np.ndarray, length: int) -> np.ndarray:
-    """Convert offsets in a marked text to offsets in the original text.
+    """Convert offsets int64 `[T, 2]` in a marked text of `length` characters to those in the original text.
 
-    A mark is empty there: it begins and ends where the character after it begins.
-
-    Args:
-        offsets: int64 `[T, 2]`, in the marked text.
-        positions: int64 `[n]`, from `mark`.
-        length: characters of the marked text.
-
-    Returns:
-        int64 `[T, 2]`.
+    A mark, which `positions` of `mark` tell of, begins and ends where the character after it begins.
     """
     is_mark = np.zeros(length, dtype=bool)
     is_mark[positions + np.arange(len(positions))] = True
@@ -160,15 +147,7 @@ class Vocabulary:
         return self.vocab_size
 
     def check_embeddings(self, rows: int, where: str) -> None:
-        """Check that this vocabulary can belong to a model with `rows` embeddings.
-
-        Args:
-            rows: rows of the embedding table.
-            where: named in the message.
-
-        Raises:
-            ModelError: there are fewer rows than ids, or more unused ones than padding explains.
-        """
+        """Raise ModelError where this vocabulary, called `where`, cannot be that of a model with `rows` embeddings."""
         if not 0 <= rows - self.vocab_size <= _MAX_PADDING:
             raise ModelError(
                 f"{where}: tokenizer {self.name} has {self.vocab_size} ids, the model {rows} embeddings: they belong "
@@ -223,10 +202,7 @@ class AveyBTokenizer(Vocabulary):
 
     @classmethod
     def p50k_base(cls) -> AveyBTokenizer:
-        """Return the papers' vocabulary: p50k_base, special tokens after it, padded to 50,304 rows.
-
-        Raises ModelError: the vocabulary is neither in tiktoken's cache nor reachable.
-        """
+        """Return the papers' vocabulary, p50k_base, padded to 50,304 rows. Raises ModelError: it cannot be had."""
         try:
             encoding = tiktoken.get_encoding("p50k_base")
         except OSError as error:
@@ -246,23 +222,12 @@ class AveyBTokenizer(Vocabulary):
 
     @classmethod
     def from_ranks(
-        cls,
-        tokens: Sequence[bytes],
-        *,
-        pattern: str | None = None,
-        capitals: str = "bytes",
-        name: str = "aveyb",
+        cls, tokens: Sequence[bytes], *, pattern: str | None = None, capitals: str = "bytes", name: str = "aveyb"
     ) -> AveyBTokenizer:
         """Build a vocabulary from byte strings in merge order; the five special tokens follow the last one.
 
-        Args:
-            tokens: byte strings, all 256 single bytes among them.
-            pattern: pre-tokenization pattern; None: WORDS_PATTERN or, for marked capitals, MARKED_PATTERN.
-            capitals: "bytes" or "marks".
-            name: shown in messages.
-
-        Raises:
-            ModelError: a byte string occurs twice, or one of the 256 single bytes is missing.
+        A `pattern` of None is WORDS_PATTERN or, for marked capitals, MARKED_PATTERN. Raises ModelError: a byte string
+        occurs twice, or one of the 256 single bytes is missing.
         """
         return cls(
             _ranked(tokens, name),
@@ -275,10 +240,7 @@ class AveyBTokenizer(Vocabulary):
 
     @classmethod
     def load(cls, folder: str | Path) -> AveyBTokenizer:
-        """Read `vocab.tiktoken` and `aveyb_tokenizer.json` from a model folder.
-
-        Raises ModelError: a file is missing, damaged, or from another format version.
-        """
+        """Read `vocab.tiktoken` and `aveyb_tokenizer.json` of a folder; ModelError: one is missing or damaged."""
         folder = Path(folder)
         settings_path, vocab_path = folder / SETTINGS_FILE, folder / VOCAB_FILE
         for path in (settings_path, vocab_path):
@@ -307,12 +269,8 @@ class AveyBTokenizer(Vocabulary):
     def from_huggingface(cls, path: Path, vocab_size: int) -> AveyBTokenizer:
         """Read a `tokenizer.json` that `save` wrote, also where another tool has saved it again.
 
-        Args:
-            path: the file.
-            vocab_size: rows of the model's embedding, which the file does not know.
-
-        Raises:
-            ModelError: it is of another origin (see `is_byte_level`), or damaged.
+        `vocab_size`, the rows of the model's embedding, is not in the file. Raises ModelError: it is of another origin
+        (see `is_byte_level`), or damaged.
         """
         content = read_object(path)
         byte_of = {character: byte for byte, character in printable_bytes().items()}
@@ -358,14 +316,10 @@ class AveyBTokenizer(Vocabulary):
     # -- use -------------------------------------------------------------------------------------------------------
 
     def encode(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return token ids and the characters that they come from.
+        """Return token ids int32 `[T]` and offsets int64 `[T, 2]`, the characters `[start, end)` that they come from.
 
-        Returns:
-            Ids int32 `[T]` and offsets int64 `[T, 2]`, character positions `[start, end)` in `text`. A token that holds
-            only some of a character's bytes gets the offsets of the whole character; a capital's mark is empty.
-
-        Raises:
-            InputError: `text` is not a string or holds a lone surrogate.
+        A token that holds only some of a character's bytes gets the offsets of the whole character; a capital's mark is
+        empty. Raises InputError: `text` is not a string or holds a lone surrogate.
         """
         data = utf8(text)
         if self.capitals == "bytes":
@@ -396,10 +350,7 @@ class AveyBTokenizer(Vocabulary):
         return self._ids(mark(text)[0] if self.capitals == "marks" else text)
 
     def decode_bytes(self, ids: Iterable[int] | np.ndarray) -> bytes:
-        """Return the exact bytes of `ids` `[T]`; special tokens give their names.
-
-        Raises InputError: an id has no token (negative, padding row, or beyond the vocabulary).
-        """
+        """Return the bytes of `ids` `[T]`, of special tokens their names. Raises InputError: an id has no token."""
         values = np.asarray(ids if isinstance(ids, np.ndarray) else list(ids)).tolist()
         try:
             data = b"".join([self._token_bytes[i] for i in values])

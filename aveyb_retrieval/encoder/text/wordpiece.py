@@ -63,10 +63,7 @@ class WordPieceTokenizer(Vocabulary):
 
     @classmethod
     def load(cls, folder: str | Path) -> WordPieceTokenizer:
-        """Read `tokenizer.json` in a model folder.
-
-        Raises ModelError: the file is missing, damaged, or describes another kind of vocabulary.
-        """
+        """Read `tokenizer.json` of a model folder. Raises ModelError: it is missing, damaged, or of another kind."""
         path = Path(folder) / TOKENIZER_FILE
         if not path.is_file():
             raise ModelError(f"{path} is missing: the folder holds no tokenizer; save one with .save")
@@ -118,13 +115,8 @@ def load_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
     """Return the tokenizer of a model folder, or p50k_base where it holds none, as the authors' checkpoints do.
 
     Where another tool has saved the folder again, only `tokenizer.json` is left of a vocabulary, and is read.
-
-    Args:
-        folder: the model folder.
-        vocab_size: rows of the model's embedding.
-
-    Raises:
-        ModelError: the tokenizer does not fit the model's vocabulary, or there is none that does.
+    `vocab_size` is the rows of the model's embedding. Raises ModelError: the tokenizer does not fit it, or there is
+    none that does.
     """
     tokenizer: Tokenizer
     if (folder / VOCAB_FILE).is_file() or holds_wordpiece(folder):
