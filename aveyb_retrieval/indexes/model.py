@@ -320,7 +320,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 
 
 def check_options(options: Given, known: type, function: str) -> Given:
-    """Check the names of options, and the values of those that have only some; return those that are given, not None."""
+    """Check names of options, and values of those that have only some; return those that are given, not None."""
     names = sorted(known.__annotations__)
     given = {name: value for name, value in options.items() if value is not None or name not in names}
     for name, value in given.items():

@@ -244,7 +244,7 @@ def check_device(device: str) -> None:
 
 
 def check_room(device: str, count: int, dim: int) -> None:
-    """Check, before any is taken, that a device has memory for `count` vectors of `dim` float16 and a search of them."""
+    """Check, before any is taken, that a device has memory to search `count` vectors of `dim` float16."""
     if not device.startswith("cuda"):
         return
     import torch

@@ -243,7 +243,9 @@ class Search(ABC):
 
         def weigh() -> dict[str, float]:
             sought = query.sought
-            known = self._weights(query) if len(sought) == len(query.words) else word_weights(self._view, sought)
+            known = (
+                self._weights(query) if len(sought) == len(query.words) else scoring.word_weights(self._view, sought)
+            )
             return dict(zip(sought, known.tolist(), strict=True))
 
         return Sentences(query.text, query.finder(self._rules), weigh, model)
