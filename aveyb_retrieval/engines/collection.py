@@ -380,8 +380,6 @@ class Collection(ABC):
         with self.translated():
             yield self
 
-    # --- publishing --------------------------------------------------------------------------------------------------
-
     def begin(self, settings: CollectionSettings, *, restart: bool) -> int:
         """Begin to publish, or go on where the same documents were begun; returns how many of them are there."""
         with self.translated():
@@ -405,8 +403,6 @@ class Collection(ABC):
             self.show(number)
             for old in [old for old in self.versions() if old < number and old != before]:
                 self.drop(old)
-
-    # --- changes -----------------------------------------------------------------------------------------------------
 
     def upsert(self, rows: Rows) -> None:
         """Add documents, or replace those of the same ids; they are safe when this returns. Raises as `add`."""

@@ -57,11 +57,8 @@ class AveyBRetriever(BaseRetriever):
     `headings`, `span` (characters of the passage in the document), `duplicates` (the documents that have the same
     passage), `score`, of a PDF `page` and `page_label`, and in a hybrid search `confidence`.
 
-    Attributes:
-        path: The index directory.
-        k: How many passages; `invoke(query, k=...)` overrides it.
-        search_options: Options of `Retriever.search`, such as `{"filter": ..., "unit": "document"}`.
-        model: The model, as in `Retriever.load`.
+    `path` and `model` are as in `Retriever.load`; `k` is how many passages, which `invoke(query, k=...)` overrides;
+    `search_options` are those of `Retriever.search`, such as `{"filter": ..., "unit": "document"}`.
     """
 
     path: str
@@ -117,12 +114,9 @@ class AveyBVectorStore(VectorStore):
     Texts are encoded as whole documents, of any length: they need not be cut into chunks. With `embedding`, another
     model makes the vectors, one for each text, and there are no passages.
 
-    Args:
-        path: The index directory.
-        embedding: A LangChain model for the vectors; None or `AveyBEmbeddings` is our own.
-        search_options: Options of `Retriever.search` for every search; `{"mode": "hybrid"}` also finds by words. By
-            default vectors alone rank, scores are cosines, and texts that say the same are all given.
-        **options: Of `build_index`, where the index is made.
+    `search_options` of `Retriever.search` are for every search; `{"mode": "hybrid"}` also finds by words. By default
+    vectors alone rank, scores are cosines, and texts that say the same are all given. Other options are those of
+    `build_index`, where the index is made.
     """
 
     def __init__(

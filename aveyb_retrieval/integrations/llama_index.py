@@ -80,13 +80,8 @@ class AveyBRetriever(BaseRetriever):
     `duplicates` (the documents that have the same passage) and, of a PDF, `page` and `page_label`. Into a prompt go
     title, heading and page.
 
-    Args:
-        path: The index directory.
-        similarity_top_k: How many passages.
-        filters: Only documents whose metadata satisfy these.
-        search_options: More options of `Retriever.search`, such as `{"per_document": 2}` or `{"unit": "document"}`.
-        model: The model, as in `Retriever.load`.
-        **options: Of LlamaIndex's `BaseRetriever`.
+    `path` and `model` are as in `Retriever.load`, `search_options` those of `Retriever.search`, such as
+    `{"per_document": 2}` or `{"unit": "document"}`, other options those of LlamaIndex's `BaseRetriever`.
     """
 
     def __init__(

@@ -1,7 +1,4 @@
-"""All that can be asked: the routes, and `/openapi.json`, which tells of them in OpenAPI 3.1.
-
-A test asks every route with what this declares.
-"""
+"""All that can be asked: the routes, and `/openapi.json`, which tells of them in OpenAPI 3.1."""
 
 from __future__ import annotations
 
@@ -71,16 +68,10 @@ def _reference(name: str) -> Schema:
 
 @dataclass(frozen=True)
 class Operation:
-    """One thing that can be asked.
+    """One thing that can be asked; the docstring of its endpoint begins with what that does.
 
-    Attributes:
-        method: GET, POST, or one that changes something.
-        path: Where; a part in braces may hold slashes.
-        endpoint: What answers; its docstring begins with what it does.
-        answer: The schema of the answer.
-        fields: What is asked with: in the URL of GET, in the body of POST and PATCH.
-        kind: The type of the answer.
-        right: What a key must be allowed to do; None: it needs no key.
+    A part of the path in braces may hold slashes. Fields are in the URL of GET, in the body of POST and PATCH. A key
+    must have the `right`; None: it needs no key.
     """
 
     method: str

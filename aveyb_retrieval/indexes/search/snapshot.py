@@ -72,7 +72,18 @@ class Snapshot:
         self.manifest = manifest
         self.kinds = encoding.kinds
         self.language: Language = rules_of(encoding)
-        self.info = _info(index_dir.place, manifest)
+        self.info = EngineInfo(
+            name=str(index_dir.place),
+            version=manifest.version,
+            dim=encoding.dim,
+            granularity=encoding.granularity,
+            documents=manifest.counts.documents,
+            passages=manifest.counts.passages,
+            model=encoding.model,
+            model_places=encoding.model_places(index_dir.place),
+            remedy=f"run `aveyb-index verify {index_dir.place}`",
+            build=manifest.build,
+        )
         self._filters: OrderedDict[str, Allowed] = OrderedDict()
         self._lock = threading.Lock()
         old = before if before is not None and before.manifest.build == manifest.build else None
@@ -319,19 +330,3 @@ class Snapshot:
     def mean_passage_length(self) -> float:
         counts = self.manifest.counts
         return counts.characters / counts.passages if counts.passages else 0.0
-
-
-def _info(root: str | Path, manifest: Manifest) -> EngineInfo:
-    encoding = manifest.encoding
-    return EngineInfo(
-        name=str(root),
-        version=manifest.version,
-        dim=encoding.dim,
-        granularity=encoding.granularity,
-        documents=manifest.counts.documents,
-        passages=manifest.counts.passages,
-        model=encoding.model,
-        model_places=encoding.model_places(root),
-        remedy=f"run `aveyb-index verify {root}`",
-        build=manifest.build,
-    )
