@@ -98,9 +98,9 @@ def make_console() -> Console:
 AT_LEAST_1 = click.IntRange(min=1)
 
 
-def choose(flag: str, values: str, meaning: str, default: str | None = None) -> Decorator:
+def choose(flag: str, values: str, meaning: str, **more: Any) -> Decorator:
     """Make an option that takes one of some values, which are listed with blanks between."""
-    return click.option(flag, type=click.Choice(values.split()), default=default, help=meaning)
+    return click.option(flag, type=click.Choice(values.split()), help=meaning, **more)
 
 
 def repeatable(flag: str, name: str, meaning: str, **more: Any) -> Decorator:
