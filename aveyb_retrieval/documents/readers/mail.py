@@ -229,12 +229,10 @@ def _attach(part: Message, encoding: str | None, inner: InnerFiles) -> None:
     if not suffix and kind in _ANYTHING:
         suffix = _suffix_by_content(data)
     shown = name or f"without a name ({kind})"
-    known = inner.knows(shown)
-    inner.read(shown, lambda: data, as_name="" if known or not suffix else f"{shown}{suffix}")
+    inner.read(shown, lambda: data, otherwise=f"{shown}{suffix}" if suffix else "")
 
 
 def _name(part: Message) -> str:
-    """The name of a part as it is written; "" without one."""
     try:
         return part.get_filename() or ""
     except (LookupError, ValueError, TypeError, AttributeError):  # of an encoding or a number that is none

@@ -471,7 +471,6 @@ def _date(value: str) -> str:
 
 
 def _page(document: pypdfium2.PdfDocument, index: int, form: Any | None, files: list[str], *, measure: bool) -> _Page:
-    """Read one page."""
     import pypdfium2
 
     try:
@@ -536,7 +535,6 @@ def _names(title: str, line: str) -> bool:
 
 
 def _letters_of(text: str) -> str:
-    """Return the letters and digits of a text, without case."""
     return "".join(filter(str.isalnum, text.casefold()))
 
 
