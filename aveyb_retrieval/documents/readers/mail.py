@@ -7,7 +7,6 @@ import binascii
 import io
 import re
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.base import (
@@ -300,11 +299,8 @@ def read_msg(data: bytes, inner: InnerFiles) -> FileText:
         texts = [text for text in (clean(message.body or "").strip(), page) if text]
         inner.add("", f"{head}\n\n{_best(texts)}")
         for attachment in message.attachments:
-            inner.read(one_line(attachment.file_name or "attachment"), partial(_bytes_of_msg, attachment))
+            name = one_line(attachment.file_name or "attachment")
+            inner.read(name, lambda attachment=attachment: attachment.file_bytes or b"")  # type: ignore[misc]
     except (OSError, KeyError, ValueError, AttributeError, TypeError) as error:
         raise Unreadable(f"damaged: not a mail of Outlook ({type(error).__name__}: {error})") from None
     return inner.text(subject, fields)
-
-
-def _bytes_of_msg(attachment: Any) -> bytes:
-    return attachment.file_bytes or b""
