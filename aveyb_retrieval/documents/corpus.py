@@ -57,8 +57,7 @@ from aveyb_retrieval.documents.records import (
 )
 from aveyb_retrieval.errors import InputError, extra_for
 
-OpenBlocks = Callable[[], Iterator[bytes]]
-"""Opens a table from its start, as UTF-8."""
+OpenBlocks = Callable[[], Iterator[bytes]]  # of a table from its start, as UTF-8
 
 
 def read_table(open_blocks: OpenBlocks, source: str, reading: Reading, *, tabs: bool) -> Iterator[Item]:

@@ -10,7 +10,6 @@ import io
 import json
 import os
 import re
-import stat
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -394,8 +393,6 @@ def _modified(path: Path, follow_links: bool) -> str:
         about = path.stat() if follow_links else path.lstat()
     except OSError as error:
         raise Unreadable(f"cannot be read ({error.strerror})") from None
-    if not stat.S_ISREG(about.st_mode):
-        raise Unreadable("not a plain file")
     try:
         return datetime.fromtimestamp(int(about.st_mtime), timezone.utc).isoformat()
     except (ValueError, OverflowError, OSError):

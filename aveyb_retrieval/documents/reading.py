@@ -166,14 +166,19 @@ def transcode(blocks: Iterable[bytes], encoding: str | None, source: str) -> Ite
         yield first
         yield from blocks
         return
-    decoder = codecs.getincrementaldecoder(name)()
-    done = 0
-    for block in itertools.chain((first,), blocks, (b"",)):
+    for text in decoded(itertools.chain((first,), blocks), name, encoding or name, source):
+        yield text.encode("utf-8", "surrogatepass")
+
+
+def decoded(blocks: Iterable[bytes], codec: str, label: str, source: str, done: int = 0) -> Iterator[str]:
+    """Yield the text of blocks behind `done` bytes; raises InputError as `transcode`, with the encoding's `label`."""
+    decoder = codecs.getincrementaldecoder(codec)()
+    for block in itertools.chain(blocks, (b"",)):
         try:
-            yield decoder.decode(block, final=not block).encode("utf-8", "surrogatepass")
+            yield decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
             position = done + len(block) - len(error.object) + error.start  # `object` begins with what was left over
-            raise InputError(f"{source}: {wrong_byte(error, encoding or name, position)}") from None
+            raise InputError(f"{source}: {wrong_byte(error, label, position)}") from None
         done += len(block)
 
 
@@ -345,9 +350,7 @@ def _read_elements(text: _Buffer, reading: Reading) -> Iterator[Item]:
     while (character := text.next_character()) and not (in_array and character == "]"):
         number += 1
         location = SourceLocation(source, text.line)
-        start = text.consumed()
-        element = _element(text, reading.max_line)
-        length = text.consumed() - start
+        element, length = text.element(reading.max_line)
         if length > reading.max_line:
             yield Rejected(location, too_long(length, reading.max_line), shown(element))
         elif isinstance(element, dict):
@@ -355,32 +358,10 @@ def _read_elements(text: _Buffer, reading: Reading) -> Iterator[Item]:
         else:
             yield Rejected(location, f"a JSON object is needed, this is element {number:,}: not one", shown(element))
     if in_array and not character:
-        raise InputError(f"{source}, line {text.line}: the file ends inside of its array; it is cut short")
+        raise text.error("the file ends inside of its array; it is cut short")
     text.position += in_array
     if text.next_character():
-        raise InputError(f"{source}, line {text.line}: text behind the end of the array")
-
-
-def _element(text: _Buffer, longest: int) -> Any:
-    """Parse the element at the position, reading on until it is whole, and move behind it."""
-    while True:
-        try:
-            element, end = _DECODER.raw_decode(text.characters, text.position)
-            if end < len(text.characters) or text.ended:  # a number might go on
-                text.move(end)
-                return element
-        except RecursionError:
-            raise InputError(f"{text.source}, line {text.line}: nested too deeply") from None
-        except json.JSONDecodeError as error:
-            if text.ended:
-                line = text.line + text.characters.count("\n", text.position, error.pos)
-                raise InputError(f"{text.source}, line {line}: not JSON: {error.msg}") from None
-        except (BadRecord, ValueError) as error:  # a number of more digits than Python reads
-            raise InputError(f"{text.source}, line {text.line}: {error}") from None
-        held = len(text.characters) - text.position
-        if held > longest:
-            raise InputError(f"{text.source}, line {text.line}: not JSON, or an object of {too_long(held, longest)}")
-        text.read(max(held, _LEAST))
+        raise text.error("text behind the end of the array")
 
 
 class _Buffer:
@@ -395,14 +376,33 @@ class _Buffer:
         self.position = 0
         self.line = line
         self.ended = False
-        self._blocks = blocks
-        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
-        self._bytes = before
-        self._dropped = 0
+        self._texts = decoded(blocks, "utf-8-sig", "utf-8", source, before)
 
-    def consumed(self) -> int:
-        """Return how many characters of the file are done with."""
-        return self._dropped + self.position
+    def error(self, reason: str) -> InputError:
+        """Return an error at the position."""
+        return InputError(f"{self.source}, line {self.line}: {reason}")
+
+    def element(self, longest: int) -> tuple[Any, int]:
+        """Parse the element at the position, reading on until it is whole, and move behind it; also give its length."""
+        while True:
+            start = self.position
+            try:
+                element, end = _DECODER.raw_decode(self.characters, start)
+                if end < len(self.characters) or self.ended:  # a number might go on
+                    self.move(end)
+                    return element, end - start
+            except RecursionError:
+                raise self.error("nested too deeply") from None
+            except json.JSONDecodeError as error:
+                if self.ended:
+                    self.move(error.pos)
+                    raise self.error(f"not JSON: {error.msg}") from None
+            except (BadRecord, ValueError) as error:  # a number of more digits than Python reads
+                raise self.error(str(error)) from None
+            held = len(self.characters) - start
+            if held > longest:
+                raise self.error(f"not JSON, or an object of {too_long(held, longest)}")
+            self.read(max(held, _LEAST))
 
     def next_character(self) -> str:
         """Move over white space and commas; return the character there, "" at the end."""
@@ -422,17 +422,10 @@ class _Buffer:
     def read(self, count: int) -> None:
         """Read at least `count` more characters, where there are so many."""
         parts = [self.characters[self.position :]]
-        self._dropped += self.position
         self.position = 0
         while count > 0 and not self.ended:
-            block = next(self._blocks, b"")
-            try:
-                part = self._decoder.decode(block, final=not block)
-            except UnicodeDecodeError as error:
-                position = self._bytes + len(block) - len(error.object) + error.start
-                raise InputError(f"{self.source}: {wrong_byte(error, 'utf-8', position)}") from None
-            self._bytes += len(block)
-            self.ended = not block
-            parts.append(part)
-            count -= len(part)
+            part = next(self._texts, None)
+            self.ended = part is None
+            parts.append(part or "")
+            count -= len(parts[-1])
         self.characters = "".join(parts)

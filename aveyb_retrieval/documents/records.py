@@ -165,16 +165,10 @@ MAX_LINE = 64 << 20  # bytes of a line, and of a document that is not read from 
 LARGEST_LINE = 256 << 20  # a byte may become four, and a column of texts in memory ends at 2^31 bytes
 SHOWN = 4096  # characters of an unusable line that the list of rejected lines repeats
 MAX_INTEGER_BITS = 12_000  # of a whole number; Python itself refuses to write more than 4,300 digits
-
-_NAMED = 20  # fields that a message names
-
 LONGEST_REASON = 300  # characters; what a hostile file is called or says of itself may stand in it
-
 MAX_DEPTH = 100  # of nested metadata; recursive readers of JSON, Python's among them, give up at about 1,000
-
-
+_NAMED = 20  # fields that a message names
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-
 
 OnError = Literal["auto", "stop", "skip"]
 """What to do with an item that is no document: "skip" leaves it out and lists it in `rejected.jsonl`, "auto" does so
@@ -376,7 +370,9 @@ def make_record(row: Mapping[str, Any], location: SourceLocation, names: FieldNa
         rest["metadata"] = nested
     given = names.id is not None or id_field in row
     record = Record(_id(row, id_field) if given else "", title, text, _plain(rest), location)
-    _check_unicode(record)
+    stored = (("id", record.id), ("title", title), ("text", text), ("metadata", record.metadata_json))
+    for name, value in stored:
+        _encodable(name, value)
     return record if given else replace(record, id=content_id(record), id_is_made=True)
 
 
@@ -476,12 +472,6 @@ def _number(value: int | float) -> int | float:
     if not math.isfinite(value):
         raise BadRecord(f"the metadata holds {value}, which JSON has no number for")
     return value
-
-
-def _check_unicode(record: Record) -> None:
-    for name, value in (("id", record.id), ("title", record.title), ("text", record.text)):
-        _encodable(name, value)
-    _encodable("metadata", record.metadata_json)
 
 
 def _encodable(field: str, value: str) -> None:

@@ -75,13 +75,9 @@ class Parts:
     def __bool__(self) -> bool:
         return bool(self._starts)
 
-    def check(self, more: int) -> None:
-        """Raise Unreadable where so many more characters would be too many."""
-        check_characters(self._length + more, self._longest)
-
     def add(self, text: str, label: str = "", *, end: str = "\n\n") -> None:
         """Add a part, which may be empty, and what it is called: what `Hit.place` cites, its number where empty."""
-        self.check(len(text))
+        check_characters(self._length + len(text), self._longest)
         if len(self._starts) == MAX_PAGES:
             raise Unreadable(f"more than {MAX_PAGES:,} parts")
         self._starts.append(self._length)
@@ -212,18 +208,11 @@ MAX_DEPTH = 3  # of files in files
 class InnerFiles:
     """The text of a file that holds others: each has a heading with its name, and is a page.
 
-    `read_inner` reads one by the reader of its kind; None where the kind is not known, which `knows` tells of a name.
+    `read_inner` reads one by the reader of its kind; None where the kind is not known.
     """
 
-    def __init__(
-        self,
-        read_inner: Callable[[str, bytes, int], FileText | None],
-        knows: Callable[[str], bool],
-        longest: int,
-        depth: int,
-    ) -> None:
+    def __init__(self, read_inner: Callable[[str, bytes, int], FileText | None], longest: int, depth: int) -> None:
         self._read_inner = read_inner
-        self.knows = knows
         self._parts = Parts("file", longest)
         self._depth = depth
         self._left_out: list[str] = []
@@ -233,28 +222,24 @@ class InnerFiles:
         """Add a text that was read."""
         self._parts.add(f"# {name}\n\n{text}" if name else text, name)
 
-    def leave_out(self, name: str, reason: str) -> None:
-        """Note that a file was not read."""
-        self._left_out.append(f"{name}: {reason}")
-
-    def read(self, name: str, load: Callable[[], bytes], as_name: str = "") -> None:
-        """Read one file, whose bytes `load` gives, as if it were called `as_name`, or note why it was not read."""
-        if self._depth >= MAX_DEPTH:
-            self.leave_out(name, f"{MAX_DEPTH} files deep")
-            return
+    def read(self, name: str, load: Callable[[], bytes], otherwise: str = "") -> None:
+        """Read one file, whose bytes `load` gives, or note why not; of an unknown kind as if it were `otherwise`."""
         try:
-            found = self._read_inner(as_name or name, load(), self._depth + 1)
+            if self._depth >= MAX_DEPTH:
+                raise Unreadable(f"{MAX_DEPTH} files deep")
+            data, depth = load(), self._depth + 1
+            found = self._read_inner(name, data, depth)
+            if found is None and otherwise:
+                found = self._read_inner(otherwise, data, depth)
+            if found is None:
+                raise Unreadable(f"unknown kind {PurePosixPath(name).suffix}".rstrip())
         except Unreadable as reason:
-            self.leave_out(name, str(reason))
+            self._left_out.append(f"{name}: {reason}")
             return
         except MemoryError:  # ends the process that reads
             raise
         except Exception as error:  # of a parser that a damaged file has confused: the other files are read
-            self.leave_out(name, f"not readable ({type(error).__name__}: {one_line(str(error))})")
-            return
-        if found is None:
-            suffix = PurePosixPath(name).suffix
-            self.leave_out(name, f"unknown kind {suffix}" if suffix else "unknown kind")
+            self._left_out.append(f"{name}: not readable ({type(error).__name__}: {one_line(str(error))})")
             return
         if found.text.strip():
             self.add(name, found.text)

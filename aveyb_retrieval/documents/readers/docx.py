@@ -194,7 +194,6 @@ class _Reader:
             yield " | ".join(cells[:_MOST_COLUMNS])
 
     def _runs(self, element: Any, line: _Line) -> None:
-        """Add the characters below an element to a line."""
         for child in element:
             tag = child.tag
             if tag == f"{W}r":
@@ -331,7 +330,6 @@ class _Styles:
 
 
 def _is_contents(control: Any) -> bool:
-    """Whether a content control is the table of contents."""
     path = "sdtPr", "docPartObj", "docPartGallery"
     return control.tag == f"{W}sdt" and _value(control, *path) == "Table of Contents"
 

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import threading
 import time
-import zlib
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -167,8 +166,6 @@ def _unpack(data: bytes, path: PurePath, compression: str, longest: int) -> byte
                 raise Unreadable(f"more than {longest:,} bytes unpacked (--max-line, max_line)")
     except InputError as error:
         raise Unreadable(str(error).removeprefix(f"{path}: ")) from None
-    except (OSError, zlib.error) as error:
-        raise Unreadable(f"cannot be unpacked ({error})") from None
     return b"".join(blocks)
 
 
@@ -188,15 +185,8 @@ def _parse(kind: str, data: bytes, encoding: str | None, longest: int, depth: in
     if kind in LANGUAGES:
         return read_code(data, encoding, kind)
     if kind in _HOLDERS:
-        return _HOLDERS[kind](data, encoding, _inner(encoding, longest, depth))
+        return _HOLDERS[kind](data, encoding, InnerFiles(partial(_parse_inner, encoding, longest), longest, depth))
     return _READERS[kind](data, encoding, longest)
-
-
-def _inner(encoding: str | None, longest: int, depth: int) -> InnerFiles:
-    def knows(name: str) -> bool:
-        return found_kind_of(PurePosixPath(name)) is not None
-
-    return InnerFiles(partial(_parse_inner, encoding, longest), knows, longest, depth)
 
 
 def _parse_inner(encoding: str | None, longest: int, name: str, data: bytes, depth: int) -> FileText | None:

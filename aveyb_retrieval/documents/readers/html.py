@@ -224,7 +224,6 @@ def _numbers(node: LexborNode) -> tuple[str, int, int]:
 
 
 def _typed(node: LexborNode) -> str:
-    """What somebody has typed into a field of a form."""
     attributes = node.attributes
     return (attributes.get("value") or "") if (attributes.get("type") or "").lower() in _TYPED else ""
 
@@ -354,7 +353,6 @@ class _Writer:
         self._prefix = ""
 
     def add(self, text: str) -> None:
-        """Write text."""
         if self.preformatted and not self._held:
             text = _COMMENT.sub("    ", text if self._parts else text.lstrip("\n"))
             if text:
@@ -413,7 +411,6 @@ class _Writer:
             self._write(shifted(before, text, 1 if tag == "sup" else -1))
 
     def write_readings(self) -> None:
-        """Write the readings of a group of characters behind it, in brackets."""
         if readings := "".join(self.readings.pop()):
             self._parts.append(f"({readings})")
 
@@ -431,14 +428,12 @@ class _Writer:
         self.hold()
 
     def leave_cell(self) -> None:
-        """End a cell."""
         if (table := self._data_table()) is None:
             self.gap(2)
         else:
             table.end_cell(one_line(self._take()))
 
     def leave_row(self) -> None:
-        """Write a row of a table."""
         self._prefix = ""
         if (table := self._data_table()) is not None:
             table.repeat_cells()
@@ -447,7 +442,6 @@ class _Writer:
             table.cells, table.column = [], 0
 
     def text(self) -> str:
-        """Return what was written."""
         lines = (line.rstrip() if line.strip(" |") else "" for line in clean("".join(self._parts)).split("\n"))
         return "\n".join(_LINK_SIGN.sub("", line) if line.startswith("#") else line for line in lines).strip()
 

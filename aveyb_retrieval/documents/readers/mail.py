@@ -7,7 +7,6 @@ import binascii
 import io
 import re
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.base import (
@@ -229,12 +228,10 @@ def _attach(part: Message, encoding: str | None, inner: InnerFiles) -> None:
     if not suffix and kind in _ANYTHING:
         suffix = _suffix_by_content(data)
     shown = name or f"without a name ({kind})"
-    known = inner.knows(shown)
-    inner.read(shown, lambda: data, as_name="" if known or not suffix else f"{shown}{suffix}")
+    inner.read(shown, lambda: data, otherwise=f"{shown}{suffix}" if suffix else "")
 
 
 def _name(part: Message) -> str:
-    """The name of a part as it is written; "" without one."""
     try:
         return part.get_filename() or ""
     except (LookupError, ValueError, TypeError, AttributeError):  # of an encoding or a number that is none
@@ -302,11 +299,8 @@ def read_msg(data: bytes, inner: InnerFiles) -> FileText:
         texts = [text for text in (clean(message.body or "").strip(), page) if text]
         inner.add("", f"{head}\n\n{_best(texts)}")
         for attachment in message.attachments:
-            inner.read(one_line(attachment.file_name or "attachment"), partial(_bytes_of_msg, attachment))
+            name = one_line(attachment.file_name or "attachment")
+            inner.read(name, lambda attachment=attachment: attachment.file_bytes or b"")  # type: ignore[misc]
     except (OSError, KeyError, ValueError, AttributeError, TypeError) as error:
         raise Unreadable(f"damaged: not a mail of Outlook ({type(error).__name__}: {error})") from None
     return inner.text(subject, fields)
-
-
-def _bytes_of_msg(attachment: Any) -> bytes:
-    return attachment.file_bytes or b""

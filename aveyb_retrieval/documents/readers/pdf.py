@@ -68,8 +68,7 @@ _TEXT_FIELDS = (4, 5, 6)  # FPDF_FORMFIELD_COMBOBOX, LISTBOX, TEXTFIELD
 _BOXES = (2, 3)  # FPDF_FORMFIELD_CHECKBOX, RADIOBUTTON
 _WIDGET, _FILE, _POPUP, _LINK = 20, 17, 16, 2  # FPDF_ANNOT_...
 _TAG = re.compile(r"<[^<>]*>")
-Rectangle = tuple[float, float, float, float]
-"""Left, bottom, right and top, in points of a page."""
+Rectangle = tuple[float, float, float, float]  # left, bottom, right and top, in points of a page
 _HIDDEN = 2 | 32  # FPDF_ANNOT_FLAG_HIDDEN, NOVIEW
 
 
@@ -373,8 +372,7 @@ _LONGEST_HEADING = 120  # characters of a heading
 _MOST_LARGER = 0.2  # of all characters: where more are in larger type, it is no mark of headings
 _LEVELS = 4
 
-Sizes = dict[str, float]
-"""The size of type, in points, of the lines of a page, by their letters and digits."""
+Sizes = dict[str, float]  # of type, in points, of the lines of a page, by their letters and digits
 
 
 def read_pdf(data: bytes, longest: int) -> FileText:
@@ -471,7 +469,6 @@ def _date(value: str) -> str:
 
 
 def _page(document: pypdfium2.PdfDocument, index: int, form: Any | None, files: list[str], *, measure: bool) -> _Page:
-    """Read one page."""
     import pypdfium2
 
     try:
@@ -536,7 +533,6 @@ def _names(title: str, line: str) -> bool:
 
 
 def _letters_of(text: str) -> str:
-    """Return the letters and digits of a text, without case."""
     return "".join(filter(str.isalnum, text.casefold()))
 
 

@@ -96,7 +96,6 @@ class _Book:
         self._formats, self._white = _styles(package.part(related.get("styles", "xl/styles.xml")))
 
     def read_rows(self, target: str, rows: Rows) -> None:
-        """Add the rows of a sheet as they are shown."""
         data = self._package.data(target)
         if data is None:
             return
@@ -149,7 +148,6 @@ class _Book:
         return [one_line(_string(item)) for item in self._elements(data, "sharedStrings.xml", f"{S}si")]
 
     def _shown(self, cell: Any) -> str:
-        """The text of a cell as it is shown; "" of an empty one."""
         kind, found = cell.get("t") or "n", cell.find(f"{S}v")
         style = whole(cell.get("s")) if kind == "n" or self._white else 0
         if kind == "inlineStr":
@@ -282,15 +280,12 @@ def _read_old(data: bytes, longest: int) -> FileText:
                 continue
             rows = Rows(longest)
             for row in book.get_sheet_by_name(about.name).iter_rows():
-                rows.add(row_text(enumerate(map(_value, row))))
+                shown = (general(value) if isinstance(value, float) else one_line(str(value)) for value in row)
+                rows.add(row_text(enumerate(shown)))
             parts.add(sheet_text(about.name, rows), one_line(about.name))
     except python_calamine.CalamineError as error:
         raise Unreadable(f"damaged or encrypted: not a spreadsheet ({one_line(str(error))})") from None
     return parts.text("", "; ".join(_told(hidden, {})))
-
-
-def _value(value: Any) -> str:
-    return general(value) if isinstance(value, float) else one_line(str(value))
 
 
 BUILT_IN = {

@@ -207,8 +207,7 @@ def sheet_text(name: str, rows: Rows, asides: Iterable[str] = ()) -> str:
 _BATCH_BYTES = 8 << 20
 _BATCH_ROWS = 256
 
-Row = dict[str, Any]
-"""A document or the reason why a row is none, as JSON can hold it."""
+Row = dict[str, Any]  # a document or the reason why a row is none, as JSON can hold it
 
 
 def read_rows(path: Path, names: FieldNames, longest: int) -> Iterator[list[Row]]:

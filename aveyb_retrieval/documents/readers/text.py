@@ -413,17 +413,13 @@ def _definitions(source: bytes, language: str, lines: list[str]) -> Iterator[tup
         node, around = waiting.pop()
         if node.type in _FUNCTIONS or node.type in _HOLDERS:
             name = _name(node)
-            if name and _has_body(node):
+            if name and node.end_point[0] > node.start_point[0]:  # it has a body
                 yield _first_line(node, lines), ".".join((*around, name))
                 around = (*around, name)
         elif node.type not in _AROUND and not around:
             continue
         if node.type not in _FUNCTIONS and len(around) < _MAX_DEPTH:
             waiting += [(child, around) for child in node.children]
-
-
-def _has_body(node: Any) -> bool:
-    return node.end_point[0] > node.start_point[0]
 
 
 def _name(node: Any) -> str:

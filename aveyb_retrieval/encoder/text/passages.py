@@ -100,8 +100,7 @@ def outline(text: str) -> Outline:
     return Outline(table[:, 0], table[:, 1], headings)
 
 
-Block = tuple[int, int, int, "str | None"]
-"""Characters [start, stop), kind, and the words of a heading."""
+Block = tuple[int, int, int, "str | None"]  # characters [start, stop), kind, and the words of a heading
 
 
 def _blocks(lines: list[str]) -> Iterator[Block]:
@@ -290,7 +289,8 @@ class _Cutter:
             self._stop += 1
         self._text = text[: self._stop]
         self._starts = offsets[:, 0].clip(0)
-        full = ~_BLANK[_codes(self._text).clip(max=len(_BLANK) - 1)]
+        codes = np.frombuffer(self._text.encode("utf-32-le"), dtype=np.uint32)
+        full = ~_BLANK[codes.clip(max=len(_BLANK) - 1)]
         content = np.concatenate([[0], np.cumsum(full, dtype=np.int32)])
         counted = content[offsets[:, 1].clip(0)] > content[self._starts]
         self._count = np.concatenate([[0], np.cumsum(counted)])  # [T + 1], counted tokens before each token
@@ -385,10 +385,6 @@ class _Cutter:
         stop = max(int(self._solid[stop]), start)
         following = self._text[start:stop]
         return stop - len(following.lstrip()), stop
-
-
-def _codes(text: str) -> np.ndarray:
-    return np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
 
 
 def cut_splits(text: str, offsets: np.ndarray, split_size: int) -> Cuts:

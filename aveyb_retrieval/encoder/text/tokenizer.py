@@ -229,8 +229,12 @@ class AveyBTokenizer(Vocabulary):
         A `pattern` of None is WORDS_PATTERN or, for marked capitals, MARKED_PATTERN. Raises ModelError: a byte string
         occurs twice, or one of the 256 single bytes is missing.
         """
+        ranks = {token: rank for rank, token in enumerate(tokens)}
+        for rank, token in enumerate(tokens):
+            if ranks[token] != rank:
+                raise ModelError(f"{name}: token {token!r} has ranks {rank} and {ranks[token]}; each may occur once")
         return cls(
-            _ranked(tokens, name),
+            ranks,
             pattern=pattern or words_pattern(capitals),
             special_tokens={token: len(tokens) + i for i, token in enumerate(SPECIAL_TOKENS)},
             vocab_size=len(tokens) + len(SPECIAL_TOKENS),
@@ -356,17 +360,13 @@ class AveyBTokenizer(Vocabulary):
             data = b"".join([self._token_bytes[i] for i in values])
         except KeyError as error:
             raise InputError(
-                f"{self.name}: id {error.args[0]} has no token; ids run from 0 to {self._last_id}"
+                f"{self.name}: id {error.args[0]} has no token; ids run from 0 to {max(self._token_bytes)}"
             ) from None
         return restore(data) if self.capitals == "marks" else data
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         """Return the text of `ids` `[T]`; bytes that are not UTF-8 (a cut inside a character) become U+FFFD."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
-
-    @property
-    def _last_id(self) -> int:
-        return max(self._token_bytes)
 
     def _ids(self, text: str) -> np.ndarray:
         pieces = _cut_long_runs(text)
@@ -520,15 +520,6 @@ def printable_bytes() -> dict[int, str]:
         if byte not in table:
             table[byte] = chr(256 + len(table) - len(kept))
     return table
-
-
-def _ranked(tokens: Sequence[bytes], name: str) -> dict[bytes, int]:
-    ranks: dict[bytes, int] = {}
-    for rank, token in enumerate(tokens):
-        if token in ranks:
-            raise ModelError(f"{name}: token {token!r} has ranks {ranks[token]} and {rank}; each may occur once")
-        ranks[token] = rank
-    return ranks
 
 
 def _check_vocabulary(
