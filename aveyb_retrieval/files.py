@@ -11,7 +11,6 @@ import hashlib
 import os
 import shutil
 import stat
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +20,6 @@ from aveyb_retrieval.errors import IndexFormatError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-FLUSH_BYTES = 16 << 20  # a file is flushed each time that it has grown by so much
 
 _BLOCK = 1 << 20
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has none of the three
@@ -148,59 +145,33 @@ def rename(source: Path, target: Path) -> None:
 
 
 class HashingWriter:
-    """A file being written whose sha256 is known soon after its last byte is.
+    """A file being written, whose sha256 is known when its last byte is: a large file is not read again for it."""
 
-    Two threads hash and flush what has been written while the next bytes are made, so that a large file is neither read
-    again nor flushed to the device all at its end.
-    """
-
-    def __init__(self, handle: BinaryIO, threads: Executor) -> None:
+    def __init__(self, handle: BinaryIO) -> None:
         self._handle = handle
-        self._threads = threads
         self._hash = hashlib.sha256()
         self._bytes = 0
-        self._unflushed = 0
-        self._hashing: Future[None] | None = None
-        self._flushing: Future[None] | None = None
 
     def write(self, data: bytes) -> int:
-        """Write `data` while what came before is hashed and flushed; return its length."""
-        if self._hashing is not None:
-            self._hashing.result()  # in order, and never more than one block behind
-        self._hashing = self._threads.submit(self._hash.update, data)
+        """Write `data`; return its length."""
+        self._hash.update(data)
         write(self._handle, data)
         self._bytes += len(data)
-        self._unflushed += len(data)
-        if self._unflushed >= FLUSH_BYTES and (self._flushing is None or self._flushing.done()):
-            self._check_flushed()
-            self._flushing = self._threads.submit(fsync, self._handle)
-            self._unflushed = 0
         return len(data)
 
     def info(self) -> FileInfo:
         """Size and hash of all that was written."""
-        if self._hashing is not None:
-            self._hashing.result()
         return FileInfo(self._bytes, self._hash.hexdigest())
-
-    def finish(self) -> None:
-        """Flush to the device what has not been flushed yet."""
-        self._check_flushed()
-        fsync(self._handle)
-
-    def _check_flushed(self) -> None:
-        if self._flushing is not None:
-            self._flushing.result()
 
 
 @contextmanager
 def atomic_writer(path: Path) -> Iterator[HashingWriter]:
     """Open `path` for writing; it appears, complete and durable, only when the block ends without an exception."""
     temporary = path.with_name(f"{path.name}.tmp")
-    with _create(temporary) as handle, ThreadPoolExecutor(2) as threads:  # the threads end before the file closes
-        out = HashingWriter(handle, threads)
+    with _create(temporary) as handle:
+        out = HashingWriter(handle)
         yield out
-        out.finish()
+        fsync(handle)
     rename(temporary, path)
 
 

@@ -67,13 +67,8 @@ class Encoded(Protocol):
 class EncodedRow:
     """An encoded document as an index keeps it, or as its vector was given.
 
-    Attributes:
-        vector: float32 `[d]`.
-        passages: float32 `[n, d]`.
-        spans: int64 `[n, 2]`.
-        norms: float32 `[n]`; None where the model gave none.
-        headings: One for each passage.
-        tokens: Codes of its tokens; None where they are not kept.
+    Arrays are as in `Encoded`; norms are float32 `[n]`, None where the model gave none. Of each passage there is a
+    heading. `tokens` are the codes of its tokens, where they are kept.
     """
 
     vector: FloatArray

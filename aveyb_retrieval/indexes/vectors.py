@@ -151,14 +151,7 @@ def check_share(share: tuple[int, int]) -> tuple[int, int]:
 
 
 class StoredShards:
-    """All documents of an index, or of several that belong together, index by index.
-
-    Attributes:
-        name: the path as given.
-        encoding: what they were encoded with; the same for all.
-        dim: d.
-        passages: how many there are.
-    """
+    """All documents of an index, or of several that belong together and have one encoding, index by index."""
 
     def __init__(self, paths: str | Path | Sequence[str | Path]) -> None:
         """Open an index, a folder of indexes, or several indexes."""

@@ -146,9 +146,7 @@ def run_change(
         root: The index directory.
         job: Identifies the change: what an interrupted run is compared with before it is continued.
         work: Does what is particular to this change.
-        progress: Called as the work goes on.
-        restart: Throw away the work of an interrupted change.
-        wait: Seconds to wait for another writer to end.
+        progress, restart, wait: See `WriteOptions`.
         state: What an index built from nothing begins with; None changes the index that is there.
         before: The datasets at any version, if this process has them open.
 

@@ -135,26 +135,12 @@ def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> tuple
     if made and with_passages:
         vectors = np.concatenate([e.passages for _, e, _ in made])
         passages[VECTOR] = fixed_lists(vectors, shaped["passages"].field(VECTOR).type)
-    rows = {name: table_of(values, shaped[name]) for name, values in columns.items() if made}
+    rows = {name: pa.Table.from_pydict(values, shaped[name]) for name, values in columns.items() if made}
     rows |= {name: shaped[name].empty_table() for name in columns if not made}
-    rows["documents"] = table_of_rows(documents, shaped["documents"])
+    rows["documents"] = pa.Table.from_pylist(documents, shaped["documents"])
     totals = {name: sum(row[name] for row in documents) for name in COUNTS}
     cut = sum(row["cut_tokens"] > 0 for row in documents)
     return rows, Counts(documents=len(documents), cut_documents=cut, **totals)
-
-
-def table_of(columns: dict[str, Any], schema: pa.Schema) -> pa.Table:
-    """A table of columns in any order."""
-    arrays = [
-        columns[field.name] if isinstance(columns[field.name], pa.Array) else pa.array(columns[field.name], field.type)
-        for field in schema
-    ]
-    return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def table_of_rows(rows: Sequence[dict[str, Any]], schema: pa.Schema) -> pa.Table:
-    """A table of rows."""
-    return table_of({name: [row[name] for row in rows] for name in schema.names}, schema)
 
 
 def place_of(path: str) -> str:
@@ -376,12 +362,8 @@ class Ingestion:
         if full or time.monotonic() - self._last_commit > BATCH_SECONDS:
             self._commit()
             self.transaction.save()
-        else:
-            self._tell(step.position)
-
-    def _tell(self, position: int) -> None:
-        if time.monotonic() - self._last_told >= TELL_SECONDS:
-            self._progress("encoding", position, self._total, self._tokens)
+        elif time.monotonic() - self._last_told >= TELL_SECONDS:
+            self._progress("encoding", step.position, self._total, self._tokens)
             self._last_told = time.monotonic()
 
     def _commit(self) -> None:
@@ -391,9 +373,7 @@ class Ingestion:
         transaction, state = self.transaction, self.transaction.state
         steps = [step for step, _, _ in self._batch]
         made = [(step.record, encoded, tokens) for step, encoded, tokens in self._batch if encoded is not None]
-        last = {
-            record.id: (record, encoded, tokens) for record, encoded, tokens in made
-        }  # of the same id, the last one
+        last = {each[0].id: each for each in made}  # of the same id, the last one
         replaced = transaction.tables.find(last) if self._mode == "upsert" else {}
         edits = transaction.edits_of(last)
         transaction.remove(np.array([doc for doc, _ in replaced.values()], dtype=np.int64))
@@ -439,10 +419,7 @@ class _Ids:
     """What is stored under the ids of an input, looked up some at a time.
 
     A build from nothing would look through all that it has written for each of them, so it first asks the hashes of
-    these ids, which take about 70 bytes each.
-
-    Attributes:
-        waiting: Ids that were read, and whose documents wait for a commit.
+    these ids, which take about 70 bytes each. `waiting` are those that were read, and wait for a commit.
     """
 
     def __init__(self, transaction: Transaction) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import time
@@ -464,7 +465,7 @@ class _Syncing:
             progress=self.options.get("progress", silent),
             total=total,
         )
-        taking.run(_chained(first, others))
+        taking.run(itertools.chain([first], others))
 
     def _remove_and_rename(self, transaction: Transaction) -> SyncPlan:
         """Remove and rename documents; return what is left to do, which after a kill is less than the whole plan."""
@@ -503,11 +504,6 @@ class _Syncing:
                 Notice(name, f"deleted, with what was set in its metadata ({fields})", left_out=False, harmless=True)
             )
         transaction.remove(np.array(docs, dtype=np.int64))
-
-
-def _chained(first: Item, others: Iterator[Item]) -> Iterator[Item]:
-    yield first
-    yield from others
 
 
 # --- watching --------------------------------------------------------------------------------------------------------

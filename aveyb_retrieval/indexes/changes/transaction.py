@@ -20,10 +20,11 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from aveyb_retrieval import files
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError
-from aveyb_retrieval.indexes.changes.ingest import make_rows, metadata_columns, table_of_rows
+from aveyb_retrieval.indexes.changes.ingest import make_rows, metadata_columns
 from aveyb_retrieval.indexes.encoding import Encoding  # noqa: TC001  # msgspec reads it
 from aveyb_retrieval.indexes.store.dataset import newer_versions
 from aveyb_retrieval.indexes.store.manifest import (
@@ -121,14 +122,10 @@ class State:
 
 
 class Transaction:
-    """An unfinished change.
+    """An unfinished change of the folder `root`; messages name `place`, perhaps the address that it is a copy of.
 
     Attributes:
-        root: The folder that it changes.
-        place: Where the index is, for messages: that folder, or the address of a store that it is a copy of.
         base: The manifest of the version that it starts from (None for a build from nothing).
-        state: How far it is.
-        tables: The datasets, as it has changed them.
         resumed: Whether work of an earlier, interrupted run is being continued.
         done: The version, where an earlier run had published it already.
         whole: Whether everything is merged, so that what was before is deleted at once.
@@ -312,7 +309,7 @@ class Transaction:
             some = numbers[start : start + _REWRITTEN]
             rows = dataset.take(some, [name for name in dataset.schema.names if name != dataset.key]).to_pylist()
             dataset.delete(some)
-            dataset.append(table_of_rows([{**row, **change(row)} for row in rows], dataset.schema))
+            dataset.append(pa.Table.from_pylist([{**row, **change(row)} for row in rows], dataset.schema))
 
     def remove(self, docs: IntArray) -> None:
         """Delete documents from the datasets, and what is counted of them; those that are not there are fine."""
@@ -410,15 +407,9 @@ def open_transaction(
     wait: float = 0,
     before: Tables | None = None,
 ) -> Iterator[Transaction]:
-    """Take the writer lock and begin or continue a change of the index at `root`.
+    """Take the writer lock and begin or continue a change of the index at `root`; see `run_change`.
 
-    Args:
-        root: The index directory.
-        job: Identifies the change.
-        state: What an index built from nothing begins with; None changes the one that is there.
-        restart: Throw away the work of an interrupted change.
-        wait: Seconds to wait for another writer to end.
-        before: The datasets at any version, if they are open: what they know of fragments need not be read again.
+    What `before`, the datasets at any version, know of fragments need not be read again.
     """
     place = open_directory(root)
     existed = place.root.exists()

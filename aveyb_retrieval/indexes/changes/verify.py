@@ -52,12 +52,8 @@ _NEAREST = 100  # among which a vector must find itself: others may be equal
 _MOST_LOST = 0.5
 
 
-def content_problems(tables: Tables, manifest: Manifest) -> list[str]:
-    """Return what is wrong with texts, passages and words as sentences, at most twenty of them."""
-    return list(islice(_all(tables, manifest), _MOST))
-
-
-def _all(tables: Tables, manifest: Manifest) -> Iterator[str]:
+def _content_problems(tables: Tables, manifest: Manifest) -> Iterator[str]:
+    """What is wrong with texts, passages and words."""
     docs = ids_of(tables, "document")
     for start in range(0, len(docs), _DOCUMENTS):
         try:
@@ -240,7 +236,7 @@ def _problems(
             return problems + differing, set(damaged)  # what follows compares rows with rows
         if deep and not damaged:
             progress("checking texts", 0, manifest.counts.documents, 0)
-            problems += content_problems(tables, manifest)
+            problems += islice(_content_problems(tables, manifest), _MOST)
         for kind in manifest.encoding.kinds:
             progress(f"checking {kind}s", 0, None, 0)
             problems += _vector_problems(tables, manifest, kind, ids_of(tables, kind))

@@ -32,17 +32,8 @@ def plan(
 ) -> list[tuple[int, int]]:
     """Return the ranges `[first, stop)` of documents that are to be made into a FAISS file each; mostly none.
 
-    A new file replaces those whose ranges lie inside its own.
-
-    Args:
-        tiers: The files there are.
-        kind: The kind of vectors.
-        next_doc: The number that the next document gets.
-        live: How many vectors are stored.
-        index: "auto", "none", or the FAISS factory string that was asked for: a first file of it is made however few
-            there are.
-        dim: Their width.
-        rebuild: Make all files again; what is returned is then all that there should be.
+    A new file replaces those of `tiers` whose ranges lie inside its own. `live` vectors of width `dim` are stored. Of
+    an `index` that is not "auto" a first file is made however few these are. `rebuild` returns all there should be.
     """
     if index == faiss_file.NONE:
         return []
@@ -77,16 +68,7 @@ def make_tier(
 ) -> tuple[Tier, FileInfo]:
     """Make a FAISS file of the stored vectors of the documents numbered in `[first, stop)`; durable when this returns.
 
-    Args:
-        root: The index directory.
-        file: The file's name inside it.
-        kind: The kind of vectors.
-        first: The first document.
-        stop: One more than the last.
-        vectors: The stored vectors.
-        count_estimate: About how many they are: decides the type that "auto" takes, and what is drawn for training.
-        index: "auto" or a FAISS factory string, with settings (`chosen`).
-        progress: Told how many vectors are in.
+    `count_estimate`, about how many they are, decides the type that "auto" takes, and what is drawn for training.
     """
     factory, params = faiss_file.chosen(index, count_estimate)
     made = faiss_file.create(factory, vectors.dim)

@@ -285,13 +285,8 @@ def _lists_take_selectors(ivf: Any) -> bool:
 class FaissSearcher:
     """One FAISS file, open. Safe to use from many threads.
 
-    Attributes:
-        tier: What the manifest says of it.
-        index: FAISS's own object.
-        first, stop: Its numbers are in `[first, stop)`.
-        live: How many of its vectors are still stored.
-        params: Settings of a search.
-        there: A copy of it on GPUs, which ignores filters: these, the file itself answers.
+    Its numbers are in `[first, stop)`; `live` of its vectors are still stored. `there` is a copy of it on GPUs, which
+    ignores filters: these, the file itself answers.
     """
 
     def __init__(self, tier: Tier, index: Any, there: Any = None) -> None:
@@ -333,11 +328,8 @@ class FaissSearcher:
     ) -> tuple[FloatArray, IntArray]:
         """The `m` best candidates by its own scores: `[n, up to m or more]`, padded with -inf and -1, in no order.
 
-        Args:
-            queries: `[n, d]`.
-            m: How many are wanted that are live and selected.
-            among: Ascending numbers that the search is limited to, all in this file.
-            grown: How many times harder to look than usual.
+        `among`: ascending numbers that the search is limited to, all in this file. `grown`: how many times harder to
+        look than usual.
         """
         count = int(self.index.ntotal)
         ask = m * grown * count // max(self.live, 1) + (16 if self.tier.dead else 0)

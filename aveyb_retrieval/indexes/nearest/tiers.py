@@ -48,16 +48,7 @@ def top(scores: FloatArray, ids: IntArray, k: int) -> tuple[FloatArray, IntArray
 
 
 def best(blocks: Iterable[tuple[IntArray, FloatArray]], n: int, k: int) -> tuple[FloatArray, IntArray]:
-    """The `k` best of candidates that come in blocks, whatever the sizes of the blocks.
-
-    Args:
-        blocks: (ids `[m]`, scores `[n, m]`) pairs.
-        n: How many rows of scores.
-        k: How many to keep of each row.
-
-    Returns:
-        Scores and ids `[n, k]`, best first, ties by the lower id; -inf and -1 where there are fewer than `k`.
-    """
+    """The `k` best of candidates that come in blocks of ids `[m]` and scores `[n, m]`, as `top` gives them."""
     kept = np.full((n, 0), -np.inf, dtype=np.float32), np.full((n, 0), -1, dtype=np.int64)
     for ids, scores in blocks:
         if len(ids) > k:
@@ -89,15 +80,9 @@ def scored(vectors: FloatArray, ids: IntArray, queries: FloatArray, k: int) -> t
 def search_exactly(
     blocks: Iterable[tuple[IntArray, FloatArray]], queries: FloatArray, k: int
 ) -> tuple[FloatArray, IntArray]:
-    """The `k` vectors of highest inner product with each query.
+    """The `k` vectors of highest product with each query `[n, d]`, as `top` gives them.
 
-    Args:
-        blocks: (ids `[m]`, vectors `[m, d]`) pairs.
-        queries: `[n, d]`.
-        k: How many.
-
-    Returns:
-        Scores and ids `[n, k]`, best first, ties by the lower id; -inf and -1 where there are fewer than `k` vectors.
+    They come in blocks of ids `[m]` and vectors `[m, d]`.
     """
     return best((scored(vectors, ids, queries, k) for ids, vectors in blocks), len(queries), k)
 
@@ -314,18 +299,11 @@ class Nearest:
         mapped: bool = True,
         before: Nearest | None = None,
     ) -> Nearest:
-        """Open the vectors of one kind.
+        """Open the vectors of one kind, of which `count` are stored.
 
-        Args:
-            root: The index directory.
-            kind: The kind.
-            tiers: Its FAISS files, as the manifest describes them.
-            vectors: Its stored vectors.
-            count: How many are stored.
-            device: "cpu", or "cuda" ("cuda:1"), which takes copies of the files where FAISS has their types there, and
-                else holds all vectors and searches them exactly.
-            mapped: Leave on disk what FAISS can map.
-            before: The same of an earlier version of this index: its open files and what it read serve again.
+        A device of "cuda" ("cuda:1") takes copies of the files where FAISS has their types there, and else holds all
+        vectors and searches them exactly. `mapped` leaves on disk what FAISS can map. Open files of `before`, an
+        earlier version, and what it read serve again.
         """
         tiers = sorted((tier for tier in tiers if tier.kind == kind), key=lambda tier: tier.first)
         known = {} if before is None else {file.tier.file: file for file in before._files}
@@ -357,24 +335,14 @@ class Nearest:
             )
         return nearest
 
-    @classmethod
-    def of_file(cls, file: FaissSearcher, vectors: Vectors) -> Nearest:
-        """Only what one file covers."""
-        return cls([file], Memory(vectors.dim), file.tier.stop, vectors, file.live)
-
     def search(
         self, queries: FloatArray, k: int, among: IntArray | None = None, *, exact: bool = False
     ) -> tuple[FloatArray, IntArray]:
-        """Find the `k` vectors nearest to each query.
+        """Find the `k` vectors nearest to each query, unit rows `[n, d]` float32.
 
-        Args:
-            queries: `[n, d]` float32 unit rows.
-            k: How many.
-            among: Ascending numbers `[m]` that the search is limited to; each once, all of stored vectors.
-            exact: Compare with every vector rather than trust FAISS's files.
-
-        Returns:
-            True cosines and numbers `[n, k]`, best first, ties by the lower number; fewer columns if there are fewer.
+        `among`: ascending numbers `[m]` that the search is limited to; each once, all of stored vectors. `exact`
+        compares with every vector rather than trust FAISS's files. Returns true cosines and numbers `[n, k]`, best
+        first, ties by the lower number; fewer columns if there are fewer.
         """
         queries = np.ascontiguousarray(queries, dtype=np.float32)
         k = min(k, self.count if among is None else len(among))

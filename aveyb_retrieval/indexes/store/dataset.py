@@ -20,7 +20,7 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -52,14 +52,7 @@ class _Session:
     """Lance's caches, and the versions of datasets that were opened with them."""
 
     caches: lance.Session
-    versions: dict[Path, set[int]] = field(default_factory=dict)
-
-    @classmethod
-    def begin(cls) -> _Session:
-        import lance
-
-        caches = lance.Session(index_cache_size_bytes=CACHE_BYTES * 3 // 4, metadata_cache_size_bytes=CACHE_BYTES // 4)
-        return cls(caches)
+    versions: dict[Path, set[int]]
 
 
 _session: _Session | None = None
@@ -96,7 +89,10 @@ def session(path: Path, version: int = 0) -> lance.Session:
     """
     global _session  # one for a process
     if _session is None or len(_session.versions.get(path, ())) >= MOST_VERSIONS:
-        _session = _Session.begin()
+        import lance
+
+        caches = lance.Session(index_cache_size_bytes=CACHE_BYTES * 3 // 4, metadata_cache_size_bytes=CACHE_BYTES // 4)
+        _session = _Session(caches, {})
     _session.versions.setdefault(path, set()).add(version)
     return _session.caches
 
@@ -113,11 +109,8 @@ LAYOUT = {
 class MappedVectors:
     """The vectors of one data file, deleted rows too.
 
-    Attributes:
-        dtype: Of their components.
-        starts: The row that each page begins with, `[p]`, ascending.
-        positions: The byte at which it begins, `[p]`.
-        windows: The bytes of a row that would begin at each byte of the file, `[bytes, row]`, a view.
+    Each page begins with a row of `starts` `[p]`, ascending, and at a byte of `positions` `[p]`. `windows` are the
+    bytes of a row that would begin at each byte of the file, `[bytes, row]`, a view.
     """
 
     dtype: np.dtype[np.floating]
@@ -128,15 +121,10 @@ class MappedVectors:
     @classmethod
     def open(cls, path: Path, column: str) -> MappedVectors:
         """Map a column of a data file."""
-        from lance.file import LanceFileReader
-
-        about = LanceFileReader(str(path)).metadata()
-        place = about.schema.get_field_index(column)
-        kind = about.schema.field(place).type
-        dtype = np.dtype(kind.value_type.to_pandas_dtype())
-        mapped = np.asarray(np.memmap(path, np.uint8, "r"))
-        row, rows, starts, positions = kind.list_size * dtype.itemsize, 0, [], []
-        for page in about.columns[place].pages:
+        count, described, found, mapped = _mapped(path, column)
+        dtype = np.dtype(described.type.value_type.to_pandas_dtype())
+        row, rows, starts, positions = described.type.list_size * dtype.itemsize, 0, [], []
+        for page in found:
             if len(page.buffers) != 1:  # nulls have none
                 raise _unlike(path)
             (buffer,) = page.buffers
@@ -145,7 +133,7 @@ class MappedVectors:
             starts.append(rows)
             positions.append(buffer.position)
             rows += buffer.size // row
-        if rows != about.num_rows:
+        if rows != count:
             raise _unlike(path)
         return cls(dtype, np.array(starts), np.array(positions), sliding_window_view(mapped, row))
 
@@ -173,19 +161,14 @@ class MappedTexts:
     @classmethod
     def open(cls, path: Path, column: str) -> MappedTexts:
         """Map a column of a data file."""
-        from lance.file import LanceFileReader
-
-        about = LanceFileReader(str(path)).metadata()
-        place = about.schema.get_field_index(column)
-        found = about.columns[place].pages
-        if about.schema.field(place).metadata != LAYOUT:  # a compressed page has as many buffers
+        count, described, found, mapped = _mapped(path, column)
+        if described.metadata != LAYOUT:  # a compressed page has as many buffers
             raise _unlike(path)
         if any(len(page.buffers) < 2 for page in found):  # of equal texts, or of a single one, one is stored
             texts = file_columns(path, [column])[column]
             if texts.null_count:
                 raise _unlike(path)
             return cls.of(texts.to_pylist())
-        mapped = np.asarray(np.memmap(path, np.uint8, "r"))
         starts, edges, pages, rows = [], [], [], 0
         for page in found:
             if len(page.buffers) != 2:
@@ -202,7 +185,7 @@ class MappedTexts:
             edges.append(bounds)
             pages.append(mapped[data.position : data.position + data.size])
             rows += len(bounds) - 1
-        if rows != about.num_rows:
+        if rows != count:
             raise _unlike(path)
         return cls(starts, edges, pages)
 
@@ -247,6 +230,16 @@ class StoredColumn:
     def read_texts(self, rows: IntArray) -> list[bytes]:
         """The texts of rows `[n]`, in UTF-8, laid out as `MappedTexts` gives them."""
         return [text.encode() for text in self._take(rows).to_pylist()]
+
+
+def _mapped(path: Path, column: str) -> tuple[int, pa.Field, Any, npt.NDArray[np.uint8]]:
+    """The rows of a data file, what it says of a column, the pages of this, and the file's bytes, mapped."""
+    from lance.file import LanceFileReader
+
+    about = LanceFileReader(str(path)).metadata()
+    place = about.schema.get_field_index(column)
+    mapped = np.asarray(np.memmap(path, np.uint8, "r"))
+    return about.num_rows, about.schema.field(place), about.columns[place].pages, mapped
 
 
 def file_columns(path: str | Path, columns: Sequence[str]) -> pa.Table:
@@ -294,27 +287,20 @@ class _Rows:
 
     @cached_property
     def vectors(self) -> MappedVectors | StoredColumn:
-        """Their vectors."""
-        if self.address is not None:
-            return StoredColumn(self.address, VECTOR)
         with damage(self.file.parent.parent):
-            return MappedVectors.open(self.file, VECTOR)
+            return StoredColumn(self.address, VECTOR) if self.address else MappedVectors.open(self.file, VECTOR)
 
     @cached_property
     def words(self) -> MappedTexts | StoredColumn:
-        """Their words."""
-        if self.address is not None:
-            return StoredColumn(self.address, WORDS)
         with damage(self.file.parent.parent):
-            return MappedTexts.open(self.file, WORDS)
+            return StoredColumn(self.address, WORDS) if self.address else MappedTexts.open(self.file, WORDS)
 
     @cached_property
     def spans(self) -> IntArray:
         """The characters `[n, 2]` of passages in their documents' texts: kept in memory."""
         with damage(self.file.parent.parent):
-            return np.stack(
-                [column.to_numpy() for column in file_columns(self.address or self.file, SPAN).columns], axis=1
-            )
+            columns = file_columns(self.address or self.file, SPAN).columns
+        return np.stack([column.to_numpy() for column in columns], axis=1)
 
     def find(self, wanted: IntArray) -> IntArray:
         """Rows of numbers `[n]`; -1 where this fragment does not have one."""
@@ -673,7 +659,11 @@ class Dataset:
         if not whole and len(small) < SMALL_FRAGMENTS:
             return False
         merged = len(fragments) if whole else _tier(sizes, 0)
-        left_alone = [int(f.fragment_id) for f in fragments[: len(fragments) - merged] if not _worn(f)]
+        left_alone = [
+            int(f.fragment_id)
+            for f in fragments[: len(fragments) - merged]
+            if f.num_deletions <= DROP_SHARE * f.physical_rows
+        ]
         self._lance.optimize.compact_files(
             target_rows_per_fragment=1 << 20,
             excluded_fragment_ids=left_alone,
@@ -755,11 +745,6 @@ def _tier(sizes: Sequence[int], rows: int) -> int:
             break
         merged, rows = merged + 1, rows + size
     return merged
-
-
-def _worn(fragment: Any) -> bool:
-    """Whether so much of a fragment is deleted that it is written again."""
-    return bool(fragment.num_deletions > DROP_SHARE * fragment.physical_rows)
 
 
 def _manifest_name(path: Path, version: int) -> str:

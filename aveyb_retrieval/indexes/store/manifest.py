@@ -61,17 +61,10 @@ def is_stored(path: object) -> bool:
 
 
 class IndexDirectory:
-    """The names inside one index directory.
+    """The names inside one index directory, `root`; `place` is that, or the address that it is a copy of."""
 
-    Attributes:
-        root: The directory.
-        place: The same, or the address of the store that it is a copy of.
-        least_number: The least number that the next version may have.
-        holds_checked: Whether `hold` has checked the files of a version already.
-    """
-
-    least_number = 1
-    holds_checked = False
+    least_number = 1  # that the next version may have
+    holds_checked = False  # whether `hold` has checked the files of a version already
 
     def __init__(self, root: str | Path) -> None:
         """Name the files of the index at `root`."""
@@ -171,11 +164,6 @@ def version_name(number: int, build: str) -> str:
 def number_of(name: str) -> int:
     """The number in the name of a version."""
     return int(name[1:].partition("-")[0])
-
-
-def is_version(name: str) -> bool:
-    """Whether this is the name of a version."""
-    return _VERSION.fullmatch(name) is not None
 
 
 def _path(root: str | Path) -> Path:
@@ -480,7 +468,7 @@ def _parse(data: bytes, path: Path) -> Manifest:
 
 def problem(m: Manifest) -> str | None:
     """What of a manifest's numbers cannot be, or None."""
-    if not is_version(m.name):
+    if not _VERSION.fullmatch(m.name):
         return f"the version {m.name!r}"
     if not 1 <= m.encoding.dim <= _MAX_DIM:
         return f"dimension {m.encoding.dim}"
@@ -541,17 +529,13 @@ def file_problems(listed: Mapping[str, FileInfo], root: Path, *, full: bool | No
             problems[name] = f"{path}: missing, or not a plain file"
         elif (size := path.stat().st_size) != info.bytes:
             problems[name] = f"{path}: {size} bytes, the manifest says {info.bytes}"
-        elif hashed and (problem := _content_problem(path, info)):
-            problems[name] = f"{path}: {problem}"
+        elif hashed:
+            try:
+                if files.hash_file(path).sha256 != info.sha256:
+                    problems[name] = f"{path}: its contents do not fit the sha256 in the manifest"
+            except OSError as error:
+                problems[name] = f"{path}: cannot be read ({error.strerror})"
     return problems
-
-
-def _content_problem(path: Path, info: FileInfo) -> str | None:
-    try:
-        same = files.hash_file(path).sha256 == info.sha256
-    except OSError as error:
-        return f"cannot be read ({error.strerror})"
-    return None if same else "its contents do not fit the sha256 in the manifest"
 
 
 def sealed(body: Mapping[str, Any]) -> bytes:

@@ -127,7 +127,8 @@ class WordSet:
         stack = [(bytes((byte,)), addend, to) for byte, addend, to in node.transitions]
         while stack:
             read, number, address = stack.pop()
-            if read[0] < 0x80 or len(read) == _bytes_of(read[0]):
+            first = read[0]
+            if len(read) == 1 + (first >= 0x80) + (first >= 0xE0) + (first >= 0xF0):  # all of a letter in UTF-8
                 yield read.decode(), number, address
                 continue
             more = self._node(address).transitions
@@ -171,11 +172,6 @@ class WordSet:
 
 def _number(data: bytes, place: int, size: int) -> int:
     return int.from_bytes(data[place : place + size], "little")
-
-
-def _bytes_of(first: int) -> int:
-    """How many bytes a letter has in UTF-8 that begins with one."""
-    return 2 if first < 0xE0 else 3 if first < 0xF0 else 4
 
 
 @dataclass(frozen=True)

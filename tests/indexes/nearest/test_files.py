@@ -32,13 +32,18 @@ def made(root: Path, factory: str, rows: np.ndarray = ROWS) -> Path:
 
 
 @pytest.mark.parametrize("factory", KNOWN)
-def test_a_file_is_searched_by_verify_and_refused_when_it_was_cut(
+def test_verify_finds_the_stored_vectors_in_a_file(factory: str, tmp_path: Path) -> None:
+    made(tmp_path / "ix", factory)
+    assert verify_index(tmp_path / "ix", deep=True).problems == []
+
+
+@pytest.mark.parametrize("factory", ["IVF1,RaBitQfs", "HNSW8"])
+def test_a_file_that_was_cut_or_changed_is_refused(
     factory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manifest, "_QUICK_BYTES", 0)  # of a large index FAISS files alone are hashed
     root = tmp_path / "ix"
     path = made(root, factory)
-    assert verify_index(root, deep=True).problems == []
     whole = path.read_bytes()
     for damaged in (whole[:100], whole[:-1], b"", whole[:-1] + bytes([whole[-1] ^ 1]), whole[:40] + b"?" + whole[41:]):
         path.write_bytes(damaged)
@@ -51,7 +56,7 @@ def test_a_file_is_searched_by_verify_and_refused_when_it_was_cut(
     assert verify_index(root, repair=True).repaired
 
 
-@pytest.mark.parametrize("factory", ["IVF1,RaBitQfs", "HNSW8", "SQ8", "IVF4,PQ4x4"])
+@pytest.mark.parametrize("factory", ["IVF1,RaBitQfs", "HNSW8", "SQ8"])
 def test_a_file_of_other_vectors_does_not_find_these(factory: str, tmp_path: Path) -> None:
     root = tmp_path / "ix"
     path = made(root, factory)

@@ -18,7 +18,7 @@ import pytest
 
 from aveyb_retrieval.indexes.nearest.build import make_tier
 from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher
-from aveyb_retrieval.indexes.nearest.tiers import Nearest
+from aveyb_retrieval.indexes.nearest.tiers import Memory, Nearest
 from tests.indexes.nearest.fake import FakeVectors
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def made(root: Path, factory: str) -> Tier:
 def answers(root: Path, tier: Tier) -> list[tuple[np.ndarray, np.ndarray]]:
     """What a file's codes find, and what a search finds: of all, and of a third."""
     alone, queries = FaissSearcher.open(root, tier), STORED.rows[:50] + 0.1 * STORED.rows[50:100]
-    nearest = Nearest.of_file(alone, STORED)
+    nearest = Nearest([alone], Memory(STORED.dim), alone.tier.stop, STORED, alone.live)
     third = STORED.numbers[::3]
     return [alone.candidates(queries, 10), nearest.search(queries, 10), nearest.search(queries, 10, third)]
 
