@@ -1,12 +1,15 @@
 """What an index costs as it grows, beside Lance, LanceDB, tantivy and FAISS alone, in one run.
 
     python benchmarks/cpu/growth.py TEXTS...                         # 10^4, 10^5 and 10^6 passages, about an hour
-    python benchmarks/cpu/growth.py TEXTS... --sizes 10000           # a quick look
+    python benchmarks/cpu/growth.py TEXTS... --columns 10000x8       # a quick look
+    python benchmarks/cpu/growth.py TEXTS... --columns 1000000x1000 --peers    # 1,000 long documents, no peers
 
-TEXTS are `.jsonl.zst` files with a field `text`. Texts are cut into passages of 560 characters, eight make a document.
-Vectors are given (a mixture of clusters, 256 dimensions), so that encoding is not part of what is measured: a search
-costs what is printed and the encoding of its query. Every search asks for ten, 100 questions each: eight words in a row
-of a passage, and its vector with noise. Each size runs in a process of its own; others keep their results.
+TEXTS are `.jsonl.zst` files with a field `text`. Texts are cut into passages of 560 characters. A column is a number of
+passages and how many make a document; peers hold passages, whose documents make no difference to them. Vectors are
+given (a mixture of clusters, 256 dimensions), so that encoding is not part of what is measured: a search costs what is
+printed and the encoding of its query. Every search asks for ten, 100 questions each: eight words in a row of a passage,
+and its vector with noise; with operators, its first words are a phrase, or its longest is a condition. Each column runs
+in a process of its own; others keep their results.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import json
 import os
 import platform
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -24,8 +28,9 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from unittest.mock import patch
 
 import numpy as np
@@ -34,14 +39,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 DIM = 256
-PASSAGES = 8  # of a document
+PASSAGES = 8  # of a document, where nothing else is said
 LENGTH = 560  # characters of a passage
 QUESTIONS = 100
 ADDS = 1000
 K = 10
 PEERS = ("FAISS", "Lance", "tantivy", "LanceDB")
-SIZES = (10_000, 100_000, 1_000_000)
+COLUMNS = ("10000x8", "100000x8", "1000000x8", "1000000x1000")
 RESULTS = Path(__file__).parents[1] / "results"
+Part: TypeAlias = "tuple[str, Any, str]"  # its name, and the function that does it: owner, name
 
 
 # --- what is indexed --------------------------------------------------------------------------------------------------
@@ -94,36 +100,38 @@ class Given:
 
 
 class GivenVectors:
-    """A model that knows all vectors beforehand: the passages of document i are the rows from 8 i on."""
+    """A model that knows all vectors beforehand: the `each` passages of document i are the rows from `each` i on."""
 
     dim, model_name, fingerprint = DIM, "given", "given"
 
-    def __init__(self, vectors: np.ndarray) -> None:
+    def __init__(self, vectors: np.ndarray, each: int = PASSAGES) -> None:
         self.vectors = vectors
+        self.each = each
         self.next = 0
         self.queries: dict[str, np.ndarray] = {}
+        self.otherwise = np.zeros(DIM, np.float32)  # for what is none of them
 
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[Given]:
         for _, text in documents:
-            starts = np.arange(0, max(len(text), 1), LENGTH + 1)[:PASSAGES]
+            starts = np.arange(0, max(len(text), 1), LENGTH + 1)[: self.each]
             rows = self.vectors[self.next % len(self.vectors) :][: len(starts)].astype(np.float32)
-            self.next = (self.next + PASSAGES) % len(self.vectors)
+            self.next = (self.next + self.each) % len(self.vectors)
             mean = rows.mean(axis=0)
             spans = np.stack([starts, np.minimum(starts + LENGTH, len(text))], axis=1).astype(np.int64)
             yield Given(mean / np.linalg.norm(mean), rows, spans)
 
     def encode_queries(self, queries: Iterable[str]) -> np.ndarray:
-        return np.stack([self.queries[query] for query in queries])
+        return np.stack([self.queries.get(query, self.otherwise) for query in queries])
 
 
-def documents(paths: Iterable[Path], count: int) -> Iterator[dict[str, Any]]:
-    """Documents of eight passages."""
+def documents(paths: Iterable[Path], count: int, each: int = PASSAGES) -> Iterator[dict[str, Any]]:
+    """Documents of `each` passages, `count` together."""
     some: list[str] = []
     rng = random.Random(0)
     for number, passage in enumerate(passages(paths, count)):
         some.append(passage.ljust(LENGTH))
-        if len(some) == PASSAGES or number == count - 1:
-            doc = number // PASSAGES
+        if len(some) == each or number == count - 1:
+            doc = number // each
             tags = [rng.choice("abcdefgh"), rng.choice("ijkl")]
             yield {"_id": f"d{doc}", "text": "\n".join(some), "year": 1980 + doc % 45, "tags": tags}
             some = []
@@ -179,14 +187,31 @@ class Questions:
         self.vectors = (near / np.linalg.norm(near, axis=1, keepdims=True)).astype(np.float32)
 
 
-def ours(paths: list[Path], count: int, vectors: np.ndarray, questions: Questions, folder: Path) -> dict[str, Any]:
+def with_operators(question: str) -> dict[str, str]:
+    """A question with a condition of each kind: its first two words, or its longest, must be there."""
+    words = [word for word in re.findall(r"[^\W_]+", question) if not word.isdigit()] or ["the"]
+    longest, rest = max(words, key=len), " ".join(words[2:])
+    return {
+        "phrase": f'"{" ".join(words[:2])}" {rest}',
+        "must": f"+{longest} {rest}",
+        "prefix": f"{longest[: max(3, len(longest) - 2)]}* {rest}",
+        "typo": f"{longest[:2]}{longest[3:]}~ {rest}",
+    }
+
+
+def ours(
+    paths: list[Path], count: int, each: int, vectors: np.ndarray, questions: Questions, folder: Path
+) -> dict[str, Any]:
     """Our index: build, searches, changes."""
     from aveyb_retrieval import Index, Retriever, build_index
 
-    model = GivenVectors(vectors)
+    model = GivenVectors(vectors, each)
     model.queries = dict(zip(questions.texts, questions.vectors, strict=True))
     path, out = folder / "ours", dict[str, Any]()
-    out["build s"] = timed(lambda: build_index(documents(paths, count), path, model=model, storage_dtype="float16"))
+    given = documents(paths, count, each)
+    for part, taken in parts(build_parts(), lambda: build_index(given, path, model=model, storage_dtype="float16")):
+        out[f"build s, {part}"] = round(taken, 2)
+    out["build s"] = round(sum(out.values()), 3)
     out["MB"] = round(size_of(path) / 1e6, 1)
     texts, shown = questions.texts, questions.vectors
     out["open ms"] = milliseconds(lambda i: Retriever.load(path, model=model).close(), 20)["p50"]
@@ -197,13 +222,21 @@ def ours(paths: list[Path], count: int, vectors: np.ndarray, questions: Question
         out["words, documents"] = milliseconds(lambda i: retriever.search(texts[i], k=K, mode="lexical"))
         out["vectors"] = milliseconds(lambda i: retriever.search(texts[i], mode="dense", **passage))
         out["hybrid"] = milliseconds(lambda i: retriever.search(texts[i], k=K))
-        for part, mean in parts(lambda i: retriever.search(texts[i], k=K)).items():
-            out[f"hybrid, mean of {part}"] = mean
+        for part, taken in parts(search_parts(), lambda: [retriever.search(text, k=K) for text in texts]):
+            out[f"hybrid, mean of {part}"] = round(1e3 * taken / len(texts), 2)
         out["hybrid, passages"] = milliseconds(lambda i: retriever.search(texts[i], **passage))
         recent = {"year": {"$gte": 2015}}
         out["hybrid under a filter"] = milliseconds(lambda i: retriever.search(texts[i], k=K, filter=recent))
         years = [{"year": 1980 + i % 45, "tags": "abcdefgh"[i % 8]} for i in range(QUESTIONS + 10)]
         out["hybrid under a new filter"] = milliseconds(lambda i: retriever.search(texts[i], k=K, filter=years[i]))
+        signs = list(map(with_operators, texts))
+
+        def ask(i: int, kind: str) -> None:
+            model.otherwise = shown[i]
+            retriever.search(signs[i][kind], k=K, operators=True)
+
+        for kind in signs[0]:
+            out[f"hybrid with a {kind}"] = milliseconds(partial(ask, kind=kind))
         found = retriever.search_vectors(shown, k=K, unit="passage")
         exact = retriever.search_vectors(shown, k=K, unit="passage", exact=True)
         pairs = zip(found, exact, strict=True)
@@ -229,11 +262,30 @@ def ours(paths: list[Path], count: int, vectors: np.ndarray, questions: Question
     return out
 
 
-def parts(search: Callable[[int], object]) -> dict[str, float]:
-    """Mean milliseconds that each part of a warm search takes, without the parts inside it."""
+def search_parts() -> list[Part]:
+    """What a warm search does."""
     from aveyb_retrieval.indexes.nearest.tiers import Nearest
     from aveyb_retrieval.indexes.store.dataset import Dataset
 
+    found: list[Part] = [("FAISS", Nearest, "search"), ("stored vectors", Dataset, "vectors")]
+    found += [("Lance's words", Dataset, name) for name in ("by_words", "holding")]
+    return found + [("Lance's rows", Dataset, name) for name in ("take", "scan")]
+
+
+def build_parts() -> list[Part]:
+    """What a build does, but for reading, checking and the model."""
+    from aveyb_retrieval.indexes.changes import ingest, transaction
+    from aveyb_retrieval.indexes.nearest import build
+    from aveyb_retrieval.indexes.store.dataset import Dataset
+
+    found: list[Part] = [("words and columns", transaction, "make_rows"), ("writing rows", Dataset, "append")]
+    found += [("merging fragments", Dataset, "settle"), ("indexes of words", Dataset, "index")]
+    found += [("FAISS", build, "make_tier"), ("ids and hashes", ingest, "chain_digest")]
+    return found + [("flushing, hashing files", transaction.Transaction, name) for name in ("_flush", "publish")]
+
+
+def parts(watch: list[Part], whole: Callable[[], object]) -> Iterator[tuple[str, float]]:
+    """Seconds that each part of some work takes, without the parts inside it."""
     own, inside = Counter[str](), [0.0]
 
     def watched(part: str, work: Callable[..., Any]) -> Callable[..., Any]:
@@ -249,16 +301,11 @@ def parts(search: Callable[[int], object]) -> dict[str, float]:
 
         return call
 
-    watch = [("FAISS", Nearest, "search"), ("stored vectors", Dataset, "vectors")]
-    watch += [("Lance's words", Dataset, name) for name in ("by_words", "holding")]
-    watch += [("Lance's rows", Dataset, name) for name in ("take", "scan")]
     with ExitStack() as patched:
         for part, owner, name in watch:
             patched.enter_context(patch.object(owner, name, watched(part, getattr(owner, name))))
-        whole = watched("all else", search)
-        for i in range(QUESTIONS):
-            whole(i)
-    return {part: round(1e3 * taken / QUESTIONS, 2) for part, taken in own.items()}
+        watched("all else", whole)()
+    yield from own.items()
 
 
 def _change(work: Callable[[int], object], times: int = 30) -> dict[str, float]:
@@ -457,13 +504,14 @@ def lancedb_alone(
 # --- a run ------------------------------------------------------------------------------------------------------------
 
 
-def run(paths: list[Path], count: int, peers: list[str]) -> dict[str, Any]:
-    """All systems at one size."""
+def run(paths: list[Path], column: str, peers: list[str]) -> dict[str, Any]:
+    """All systems of one column."""
+    count, each = map(int, column.split("x"))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:  # tantivy may still be merging
         folder = Path(name)
         vectors = draw_vectors(count, 1)
         questions = Questions(paths, count, vectors)
-        found = {"ours": ours(paths, count, vectors, questions, folder)}
+        found = {"ours": ours(paths, count, each, vectors, questions, folder)}
         shutil.rmtree(folder / "ours")
         if "FAISS" in peers:
             from aveyb_retrieval.indexes.nearest.faiss_file import chosen
@@ -480,47 +528,53 @@ def run(paths: list[Path], count: int, peers: list[str]) -> dict[str, Any]:
 
 
 def table(results: dict[str, Any]) -> str:
-    """The results as Markdown: a row for each measure and system, a column for each size."""
+    """The results as Markdown: a row for each measure and system, a column for each number of passages and shape."""
     rows: dict[tuple[str, str], dict[str, str]] = {}
 
-    def fill(system: str, measures: dict[str, Any], size: str, prefix: str = "") -> None:
+    def fill(system: str, measures: dict[str, Any], column: str, prefix: str = "") -> None:
         for name, value in measures.items():
             if name == "changes":
-                fill(system, value, size, "one ")
+                fill(system, value, column, "one ")
             elif isinstance(value, dict):
                 kilobytes = f", {value['kB']:g} kB" if "kB" in value else ""
-                rows.setdefault((prefix + name, system), {})[size] = f"{value['p50']:g} / {value['p99']:g}{kilobytes}"
+                rows.setdefault((prefix + name, system), {})[column] = f"{value['p50']:g} / {value['p99']:g}{kilobytes}"
             else:
-                rows.setdefault((prefix + name, system), {})[size] = f"{value}"
+                rows.setdefault((prefix + name, system), {})[column] = f"{value}"
 
-    for size, systems in results["sizes"].items():
+    for column, systems in results["columns"].items():
         for system, measures in systems.items():
-            fill(system, measures, size)
-    sizes = list(results["sizes"])
+            fill(system, measures, column)
+    columns = list(results["columns"])
+    heads = ["{:,} in documents of {:,}".format(*map(int, column.split("x"))) for column in columns]
     lines = [
         "Milliseconds are p50 / p99. " + results["machine"],
         "",
-        f"| | | {' | '.join(f'{int(size):,}' for size in sizes)} |",
-        f"|---|---|{'---|' * len(sizes)}",
+        f"| | | {' | '.join(heads)} |",
+        f"|---|---|{'---|' * len(columns)}",
     ]
     for (name, system), values in sorted(rows.items(), key=lambda item: (item[0][0], item[0][1] != "ours")):
-        lines.append(f"| {name} | {system} | {' | '.join(values.get(size, '') for size in sizes)} |")
+        lines.append(f"| {name} | {system} | {' | '.join(values.get(column, '') for column in columns)} |")
     return "\n".join(lines) + "\n"
 
 
+def _each_and_count(column: str) -> list[int]:
+    return [int(number) for number in reversed(column.split("x"))]
+
+
 def plot(results: dict[str, Any], path: Path) -> None:
-    """p50 of searches and changes over the number of passages, on logarithmic axes."""
+    """p50 of searches and changes over the number of passages in documents of eight, on logarithmic axes."""
     import matplotlib.pyplot as plt
 
-    sizes = [int(size) for size in results["sizes"]]
+    sizes = [int(column.split("x")[0]) for column in results["columns"] if column.endswith(f"x{PASSAGES}")]
+    by_size = {size: results["columns"][f"{size}x{PASSAGES}"] for size in sizes}
     figure, axes = plt.subplots(1, 2, figsize=(10, 4), sharex=True)
     shown = {"words": ("ours", "Lance", "tantivy", "LanceDB"), "hybrid": ("ours", "LanceDB")}
     for name, systems in shown.items():
         for system in systems:
-            values = [results["sizes"][str(s)].get(system, {}).get(name, {}).get("p50", np.nan) for s in sizes]
+            values = [found.get(system, {}).get(name, {}).get("p50", np.nan) for found in by_size.values()]
             axes[0].plot(sizes, values, marker="o", label=f"{name}, {system}")
     for name in ("add", "upsert", "metadata", "delete"):
-        values = [results["sizes"][str(s)]["ours"]["changes"][name]["p50"] for s in sizes]
+        values = [found["ours"]["changes"][name]["p50"] for found in by_size.values()]
         axes[1].plot(sizes, values, marker="o", label=f"one {name}, ours")
     for each, title in zip(axes, ("searches", "changes"), strict=True):
         each.set(xscale="log", yscale="log", xlabel="passages", ylabel="ms (p50)", title=title)
@@ -531,13 +585,13 @@ def plot(results: dict[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    """Run all sizes and write `growth.json`, `growth.md` and `growth.png`."""
+    """Run all columns and write `growth.json`, `growth.md` and `growth.png`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts", nargs="*", type=Path)
-    parser.add_argument("--sizes", nargs="+", type=int, default=SIZES)
+    parser.add_argument("--columns", nargs="+", default=COLUMNS, metavar="PASSAGESxEACH")
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS)
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--reader", nargs=2, type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.reader:
@@ -548,15 +602,16 @@ def main() -> None:
         return
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()}."
     kept = arguments.out / "growth.json"
-    results: dict[str, Any] = json.loads(kept.read_text()) if kept.is_file() else {"sizes": {}}
+    results: dict[str, Any] = json.loads(kept.read_text()) if kept.is_file() else {"columns": {}}
     results["machine"] = machine
-    for size in arguments.sizes:
-        command = [sys.executable, __file__, *map(str, arguments.texts), "--one", str(size)]
+    for column in arguments.columns:
+        command = [sys.executable, __file__, *map(str, arguments.texts), "--one", column]
         command += ["--peers", *arguments.peers]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        results["sizes"][str(size)] = json.loads(done.stdout.splitlines()[-1])
         arguments.out.mkdir(exist_ok=True, parents=True)
-        results["sizes"] = dict(sorted(results["sizes"].items(), key=lambda item: int(item[0])))
+        found = results["columns"].get(column, {}) | json.loads(done.stdout.splitlines()[-1])
+        columns = {**results["columns"], column: found}
+        results["columns"] = {name: columns[name] for name in sorted(columns, key=_each_and_count)}
         kept.write_text(json.dumps(results, indent=1) + "\n")
         (arguments.out / "growth.md").write_text(table(results))
         plot(results, arguments.out / "growth.png")

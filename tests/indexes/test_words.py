@@ -13,7 +13,8 @@ import pytest
 
 from aveyb_retrieval import Index, Retriever, build_index
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.indexes.store.words import K1, LANGUAGES, B, joined, language
+from aveyb_retrieval.indexes.store import words
+from aveyb_retrieval.indexes.store.words import K1, LANGUAGES, B, joined, language, runs_of
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -219,17 +220,17 @@ def test_words_of_a_text_and_its_passages_are_those_of_each_alone(name: str) -> 
         text = "".join(rng.choice(drawn) + rng.choice(["", " ", " ", "\n"]) for _ in range(rng.randrange(12)))
         edges = [0, len(text), *(at for at in range(len(text)) if rng.random() < 0.5 or text[at].isspace())]
         spans = [sorted(rng.choices(edges, k=2)) for _ in range(rng.randrange(4))]
-        of_text, of_spans = rules.stored_in_parts(text, spans)
+        of_text, of_spans, runs = rules.stored_in_parts(text, spans)
         whole, parts = joined([of_text]), [joined([each]) for each in of_spans]
         assert whole == rules.stored(text)
+        assert runs == runs_of(text), text
         assert parts == [rules.stored(text[start:stop]) for start, stop in spans], (text, spans)
 
 
 def test_characters_of_a_text_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Overlapping passages that begin and end beside blanks: each piece between two cuts is split into words once."""
     rules, seen = language("english"), list[str]()
-    split = type(rules).split
-    monkeypatch.setattr(type(rules), "split", lambda self, text: seen.append(text) or split(self, text))
+    monkeypatch.setattr(words, "runs_of", lambda text: seen.append(text) or runs_of(text))
     text = "one two three four five"
     parts = rules.stored_in_parts(text, [[0, 13], [8, 18], [19, 23]])[1]
     assert [joined([each]) for each in parts] == [" one two three ", " three four ", " five "]

@@ -94,7 +94,7 @@ class OnnxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 FILES = {"float32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
 WEIGHTS = "model.safetensors"
-_GROUP_TOKENS = 2048  # in one run: groups that stay in the cache are faster, and memory is bounded
+_GROUP_TOKENS = 1024  # in one run: as fast as twice as many, in half the memory
 _MIN_NORM = 1e-12
 
 
@@ -243,6 +243,7 @@ def _session(path: Path, weights_bytes: int, rows: np.ndarray | None) -> Any:
     threads = os.environ.get("OMP_NUM_THREADS", "")
     options.intra_op_num_threads = int(threads) if threads.isdigit() else 0
     options.log_severity_level = 4
+    options.enable_mem_pattern = False  # a plan for each shape, which keeps memory and makes nothing faster here
     if os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE":
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.force_spinning_stop", "1")  # threads wait actively while it runs alone

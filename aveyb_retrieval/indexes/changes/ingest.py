@@ -33,7 +33,7 @@ from aveyb_retrieval.indexes.store.tables import (
     schemas,
     texts_of_passages,
 )
-from aveyb_retrieval.indexes.store.words import joined, rules_of
+from aveyb_retrieval.indexes.store.words import joined, rules_of, runs_of
 from aveyb_retrieval.indexes.types import (
     MAX_PASSAGES,
     PASSAGE_BITS,
@@ -93,7 +93,7 @@ def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> tuple
         spans = encoded.spans if with_passages else encoded.spans[:0]
         headings = (getattr(encoded, "headings", None) or [""] * len(spans))[: len(spans)]  # not every model finds them
         norms = getattr(encoded, "norms", None)  # not every model tells
-        of_text, of_spans = rules.stored_in_parts(record.text, spans.tolist())
+        of_text, of_spans, runs = rules.stored_in_parts(record.text, spans.tolist())
         words = [joined([rules.split(head), each]) for head, each in zip(headings, of_spans, strict=True)]
         documents.append(
             {
@@ -114,7 +114,7 @@ def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> tuple
         texts["text"].append(record.text)
         texts[WORDS].append(joined([rules.split(record.title), of_text]))
         if FORMS in texts:
-            texts[FORMS].append(rules.forms(f"{record.title}\n{record.text}"))
+            texts[FORMS].append(rules.forms([*runs_of(record.title), *runs]))
         passages["passage"] += range(doc << PASSAGE_BITS, (doc << PASSAGE_BITS) + len(spans))
         passages["start"] += spans[:, 0].tolist()
         passages["stop"] += spans[:, 1].tolist()

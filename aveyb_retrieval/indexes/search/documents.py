@@ -154,9 +154,11 @@ class DocumentSearch(Search):
         found = np.unique(np.concatenate([first_of_each(ids, each) for ids in listed]))
         there, counts = np.unique(found >> PASSAGE_BITS, return_counts=True)
         lacking = np.setdiff1d(docs, there[counts >= options.passages])
-        if len(lacking):
-            found = np.union1d(found, self._view.best_passages(lacking, query.vector, query.sought, options.passages))
-        return np.union1d(whole, found)
+        new = np.array([doc for doc in lacking.tolist() if doc not in query.own], np.int64)
+        if len(new):
+            more = self._view.best_passages(new, query.vector, query.sought, options.passages)
+            query.own.update((doc, more[more >> PASSAGE_BITS == doc]) for doc in new.tolist())
+        return np.union1d(whole, np.concatenate([found, *(query.own[doc] for doc in lacking.tolist())]))
 
     def _rankings(self, query: Query) -> list[IntArray]:
         """Passages by vectors and by words, best first, as far as the first step needs them."""

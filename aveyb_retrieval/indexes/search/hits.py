@@ -50,6 +50,7 @@ Span = tuple[int, int]
 # what of a passage, and so of the hit that shows it, is found when it is asked for
 _CITED = ("heading", "headings", "page", "page_label", "page_unit", "pages", "best_sentence")
 BEGINNING = 10_000  # characters of a document without passages in which words are looked for
+LOOKED_UP = 50  # words of a query, the first ones, that others may be suggested for
 SUGGESTED = 3  # words in place of one that no document has
 _BRIEF = reprlib.Repr()
 _BRIEF.maxstring = _BRIEF.maxother = 100
@@ -414,7 +415,7 @@ def suggest(query: str, view: EngineView) -> dict[str, tuple[str, ...]]:
     """Words of the index in place of those words of a query that are in none of its documents, the nearest first."""
     rules, vocabulary = view.language, view.vocabulary
     suggested = {}
-    for word in dict.fromkeys(re.findall(r"\w+", query)) if vocabulary else ():
+    for word in islice(dict.fromkeys(re.findall(r"\w+", query)) if vocabulary else (), LOOKED_UP):
         form, stored = rules.form(word), rules.in_order(word)
         if not edits(form) or form.isdigit() or len(stored) != 1 or UNSPACED.search(word) or any(view.holding(stored)):
             continue

@@ -65,6 +65,7 @@ class Query:
         passages, shown: What was read of passages: which of the words they hold (not in dense mode), and what is shown.
         cosines: Of the passages that were compared with it.
         near, by_words: The passages of the first step by vectors and, once they are asked for, by words, best first.
+        own: The best passages of documents that the rankings of all passages lack, by document, once looked for.
         strengths: s of the passages that were ranked, by number.
         foremost: The best passage of the first step, once it is needed.
         scores: Every score that was computed: name, key (the number of a document or, in a search for passages, of a
@@ -84,6 +85,7 @@ class Query:
     cosines: Cosines = NO_COSINES
     near: IntArray | None = None
     by_words: IntArray | None = None
+    own: dict[int, IntArray] = field(default_factory=dict)
     strengths: dict[int, float] = field(default_factory=dict)
     foremost: Foremost | None = None
     matches: list[Scored] = field(default_factory=list)

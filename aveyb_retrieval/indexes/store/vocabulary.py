@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # bytes that a node with one transition writes into six bits
 _COMMON = b"te/oasripcnw.hlm-du012g=:bf3y5&_4v9678k%?xCDASFIBEjPTzRNM+LOqHG"
 _NODES_KEPT = 20_000  # decoded, in some 20 MB; most queries pass the same ones
+LONGEST = 1_000  # what goes on behind so many bytes may go on for megabytes
+MISTYPED = 64  # letters: a longer word has no typos
 _INDEXED = 32  # a node of more transitions has a table of 256 bytes besides
 
 
@@ -61,7 +63,7 @@ class WordSet:
         return int(self.rows[number + node.addend]) if node.final else 0
 
     def beginning(self, start: str) -> Iterator[tuple[str, int]]:
-        """The words that begin with some letters, with their rows."""
+        """The words of up to `LONGEST` bytes that begin with some letters, with their rows."""
         found = self._walk(start.encode())
         stack = [(found[0], start.encode(), found[1])] if found else []
         while stack:
@@ -69,7 +71,8 @@ class WordSet:
             node = self._node(address)
             if node.final:
                 yield word.decode(), int(self.rows[number + node.addend])
-            stack += [(to, word + bytes((byte,)), number + addend) for byte, addend, to in node.transitions]
+            if len(word) < LONGEST:
+                stack += [(to, word + bytes((byte,)), number + addend) for byte, addend, to in node.transitions]
 
     def near(self, word: str, edits: int) -> Iterator[tuple[str, int]]:
         """The words that up to so many letters added, left out or replaced make of a word, with their rows.
@@ -208,8 +211,9 @@ def _summed(parts: Sequence[Iterable[tuple[str, int]]], fresh: Iterable[tuple[st
 
 
 def swaps(word: str) -> set[str]:
-    """What becomes of a word where two neighbors change places."""
-    return {word[:i] + word[i + 1] + word[i] + word[i + 2 :] for i in range(len(word) - 1)}
+    """What becomes of a word where two neighbors change places; nothing of one that nobody types."""
+    last = len(word) - 1 if len(word) <= MISTYPED else 0
+    return {word[:i] + word[i + 1] + word[i] + word[i + 2 :] for i in range(last)}
 
 
 def within(word: str, other: str, edits: int) -> bool:
@@ -226,4 +230,4 @@ def within(word: str, other: str, edits: int) -> bool:
 
 def edits(word: str) -> int:
     """How many edits a typo of a word may have."""
-    return (len(word) >= 4) + (len(word) >= 8)
+    return (4 <= len(word) <= MISTYPED) + (8 <= len(word) <= MISTYPED)

@@ -43,7 +43,7 @@ from aveyb_retrieval.files import read_bounded
 from aveyb_retrieval.indexes.encoding import ENGLISH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from aveyb_retrieval.indexes.encoding import Encoding
 
@@ -203,7 +203,9 @@ V = TypeVar("V")
 
 PLAIN = "none"
 K1, B = 1.2, 0.75  # of BM25, as Lance has them
-STEMS_KEPT = 50_000  # words whose stems are remembered, in about 8 MB; those that were found in texts in 12 more
+STEMS_KEPT = 250_000  # words whose stems and forms are remembered while an index is made, in about 80 MB
+FOUND_KEPT = 50_000  # that were found in texts, in about 12 MB
+LONGEST_NAME = 1_000  # characters of camelCase: longer runs are no names, and would have millions of parts
 LONGEST_KEPT = 64  # characters of them: longer ones are made up, and would fill the memory
 LANGUAGES = (
     ENGLISH, "arabic", "danish", "dutch", "finnish", "french", "german", "greek", "hungarian", "italian", "norwegian",
@@ -273,22 +275,25 @@ class Language:
         """Return the words of a text as they are stored: with one space before and after each, "" where it has none."""
         return joined([self.split(text)])
 
-    def stored_in_parts(self, text: str, spans: Sequence[Sequence[int]]) -> tuple[Stored, list[Stored]]:
+    def stored_in_parts(self, text: str, spans: Sequence[Sequence[int]]) -> tuple[Stored, list[Stored], list[str]]:
         """Return the words of a text and of the characters of each span `[start, stop)` in it, for `joined`.
 
-        No character is looked at twice where every span begins and ends beside a blank.
+        The runs of letters of the text, for `forms`, come third. No character is looked at twice where every span
+        begins and ends beside a blank.
         """
         cuts = sorted({0, len(text), *chain.from_iterable(spans)})
         if not all(text[cut - 1].isspace() or text[cut].isspace() for cut in cuts[1:-1]):
-            return self.split(text), [self.split(text[slice(*span)]) for span in spans]
-        pieces = [self.split(text[slice(*piece)]) for piece in pairwise(cuts)]
+            runs = runs_of(text)
+            return self._split(runs), [self.split(text[slice(*span)]) for span in spans], runs
+        parts = [runs_of(text[slice(*piece)]) for piece in pairwise(cuts)]
+        pieces = list(map(self._split, parts))
         number = {cut: place for place, cut in enumerate(cuts)}
-        return _chained(pieces), [_chained(pieces[number[start] : number[stop]]) for start, stop in spans]
+        of_spans = [_chained(pieces[number[start] : number[stop]]) for start, stop in spans]
+        return _chained(pieces), of_spans, list(chain.from_iterable(parts))
 
-    def forms(self, text: str) -> str:
-        """Return the different words of a text as they are written, without case and accents, as `stored` does."""
-        runs = dict.fromkeys(runs_of(text))
-        forms = dict.fromkeys(chain.from_iterable(map(self._forms.__getitem__, runs)))
+    def forms(self, runs: Iterable[str]) -> str:
+        """Return the different words of runs of letters as they are written, without case and accents."""
+        forms = dict.fromkeys(chain.from_iterable(map(self._forms.__getitem__, dict.fromkeys(runs))))
         return f" {' '.join(forms)} " if forms else ""
 
     def words(self, query: str) -> list[str]:
@@ -358,7 +363,10 @@ class Language:
 
     def split(self, text: str) -> Stored:
         """Return the words of a text, for `joined`."""
-        words = " ".join(map(self._kept.__getitem__, runs_of(text)))
+        return self._split(runs_of(text))
+
+    def _split(self, runs: list[str]) -> Stored:
+        words = " ".join(map(self._kept.__getitem__, runs))
         if "\n" not in words:  # as in most texts
             return Stored(words)
         return Stored(_BESIDE.sub("", words), " ".join(_BESIDE.findall(words)))
@@ -386,7 +394,7 @@ class Language:
         def found(run: str) -> list[Found]:
             return [Found(piece.start, piece.stop, piece.word, piece.form) for piece in self._pieces(run)]
 
-        return RememberedWords(found, STEMS_KEPT)
+        return RememberedWords(found, FOUND_KEPT)
 
     def _pieces(self, run: str) -> list[_Piece]:
         """The words that a run of letters is stored and looked up as."""
@@ -404,7 +412,7 @@ class Language:
         written = run[start:stop]
         for place, word in enumerate(self._stems(written)):
             yield _Piece(start, stop, word, "" if place else self._written(written), not place, not place)
-        if not written.islower() and len(cuts := _humps(written)) > 1:
+        if not written.islower() and len(written) <= LONGEST_NAME and len(cuts := _humps(written)) > 1:
             for first, last in cuts:
                 part = written[first:last]
                 yield _Piece(
