@@ -372,6 +372,8 @@ _LARGER = 1.15  # times the size of most of the text
 _LONGEST_HEADING = 120  # characters of a heading
 _MOST_LARGER = 0.2  # of all characters: where more are in larger type, it is no mark of headings
 _LEVELS = 4
+_EDGE = 2  # lines of a page header or footer
+_DIGITS = re.compile(r"\d+")
 
 Sizes = dict[str, float]
 """The size of type, in points, of the lines of a page, by their letters and digits."""
@@ -417,6 +419,7 @@ def _read(document: pypdfium2.PdfDocument, longest: int) -> FileText:
         length += len(pages[-1].text) + sum(map(len, pages[-1].beside))
         check_characters(length, longest)
         hyphened |= words_with_hyphen(pages[-1].text)
+    pages = _without_running_lines(pages)
     texts: list[str] = []
     pictures: list[str] = []  # numbers of pages that show pictures and hold no text
     enough = time.monotonic() + ALL_SECONDS
@@ -439,6 +442,29 @@ def _read(document: pypdfium2.PdfDocument, longest: int) -> FileText:
     title, author, created = map(document.get_metadata_value, ("Title", "Author", "CreationDate"))
     told = "; ".join(_told(document, pictures, files))
     return FileText(named(title), text, Pages(starts, labels), told, about(author, _date(created)))
+
+
+def _without_running_lines(pages: list[_Page]) -> list[_Page]:
+    """Take page headers and footers off all pages but the first that has them.
+
+    They are what at least three pages and a third of all begin or end with; of numbers only the page's own may differ.
+    """
+
+    def shape(line: str, number: int) -> str:
+        own = {str(number), str(len(pages))}
+        return _letters_of(_DIGITS.sub(lambda found: "" if found[0] in own else found[0], line))
+
+    lines = [page.text.strip().split("\n") for page in pages]
+    edges = [{shape(line, n) for line in some[:_EDGE] + some[-_EDGE:]} for n, some in enumerate(lines, start=1)]
+    counts = Counter(each for some in edges for each in some)
+    running = {each for each, count in counts.items() if count >= max(3, len(pages) / 3)}
+    kept, seen = [], set[str]()
+    for number, (page, some) in enumerate(zip(pages, lines, strict=True), start=1):
+        inner = range(_EDGE, len(some) - _EDGE) if len(some) > 2 * _EDGE else range(_EDGE * 2)
+        text = "\n".join(line for i, line in enumerate(some) if i in inner or shape(line, number) not in running & seen)
+        kept.append(page._replace(text=text))
+        seen |= edges[number - 1]
+    return kept
 
 
 def _told(document: pypdfium2.PdfDocument, pictures: list[str], files: list[str]) -> Iterator[str]:
