@@ -130,5 +130,9 @@ def test_what_all_sentences_say_tells_none_apart(model: FakeEmbedder | None) -> 
     best = sentences("maskray shrimp", model).cite(text, "").sentence
     assert best is not None
     assert text[slice(*best)] == "A maskray eats shrimp."
+    text = "For each day of delay Nimbus pays 75 euro. The notice is one month."
+    best = sentences("notice of Nimbus", model).cite(text, "", title="Agreement with Nimbus").sentence
+    assert best is not None
+    assert text[slice(*best)] == "The notice is one month."
     alone = sentences("maskray", model).cite("The maskray is small.", "").sentence
     assert alone == (0, 21), "though its only sentence holds it"

@@ -2,14 +2,15 @@
 
 The best sentence of a passage, and what stands over it:
 
-    score(sentence) = sum over the query's tokens t of  w(t) * near(t, sentence) * (1 - others(t))^4
+    score(sentence) = sum over the query's tokens t of  w(t) * near(t, sentence) * known(t)
     near(t, sentence) = max over the sentence's tokens u of  cos(t, u)
+    known(t) = (1 - others(t))^4 * (1 - 0.8 * near(t, title)^4)
     others(t) = mean of near(t, .)^4 over the passage's sentences, without the nearest one
 
 The vectors are the model's embeddings of tokens, which know synonyms and need no layer to run: looking them up and
 multiplying them takes about a millisecond for a passage. w(t) is the weight of the word that a token belongs to, by
-how few passages hold it, and 0 of a word that is not looked up. What other sentences say, too, such as what a passage
-is about, does not tell them apart. Without such vectors a cosine is 1 for an equal word, else 0. A row of a table is a
+how few passages hold it, and 0 of a word that is not looked up. What the title and other sentences say, too, does
+not tell them apart. Without such vectors a cosine is 1 for an equal word, else 0. A row of a table is a
 sentence, too.
 
 Copies are texts whose words are equal, whatever their case, spaces and punctuation. All else may carry the meaning and
@@ -59,7 +60,7 @@ _BRIEF.maxstring = _BRIEF.maxother = 100
 _BRIEF.maxdict = 10
 _ROW = re.compile(r"^(?=[^\n|]* \| )", re.MULTILINE)  # of a table
 _NAMES = re.compile(r"(?:\A|(?<=\n\n))(?=[^\n|]* \| [^\n]*\n[^\n|]* \| )")  # of its columns
-_SHARP, _LEAST = 4, 0.001  # fitted on SQuAD and chunking-eval: .825 and .783 without, .841 and .803 with them
+_SHARP, _NAMED, _LEAST = 4, 0.8, 0.001  # of SQuAD .825 without, .843 with them; of chunking-eval .783, .803
 _COMPARED_FIRST = 50  # words: most texts differ in them
 _DASHES = dict.fromkeys([*range(0x2010, 0x2015), 0x2212], "-")
 _SAID = regex.compile(
@@ -314,7 +315,7 @@ def make_hit(
 ) -> Hit:
     """Make a hit of a document and its passages, best first; `context` are the first one and its neighbors."""
     pages = document.origin.pages if document.origin else None
-    passages = tuple(_make_passage(each, pages, later.sentences) for each in chosen)
+    passages = tuple(_make_passage(each, document.title, pages, later.sentences) for each in chosen)
     first, (span, together) = passages[0] if passages else None, context or (None, None)
     parts = [(each.span[0], each.text) for each in passages]
     if span is not None and together is not None:
@@ -351,7 +352,7 @@ def make_hit(
     return hit
 
 
-def _make_passage(chosen: Chosen, pages: Pages | None, sentences: Sentences) -> Passage:
+def _make_passage(chosen: Chosen, title: str, pages: Pages | None, sentences: Sentences) -> Passage:
     """Make what is shown of one passage of a document; its best sentence is looked for when it is needed."""
     (start, stop), text, heading, score, scores = chosen
     span = start, stop
@@ -359,7 +360,7 @@ def _make_passage(chosen: Chosen, pages: Pages | None, sentences: Sentences) -> 
     @cache
     def cited() -> Cited:
         breaks = [at - start for at in pages.starts if start < at < stop] if pages else []
-        found = sentences.cite(text, heading, breaks)
+        found = sentences.cite(text, heading, breaks, title)
         return found._replace(sentence=found.sentence and (start + found.sentence[0], start + found.sentence[1]))
 
     def page(part: Literal["number", "label", "unit"]) -> Any:
@@ -460,8 +461,8 @@ class Sentences:
         self._weights = weights
         self._load = model
 
-    def cite(self, passage: str, heading: str, breaks: Sequence[int] = ()) -> Cited:
-        """Find the best sentence of a passage and its heading, given the one over its beginning.
+    def cite(self, passage: str, heading: str, breaks: Sequence[int] = (), title: str = "") -> Cited:
+        """Find the best sentence of a passage and its heading, given the one over its beginning and the title.
 
         Of a sentence that goes on over a page, which begin at the characters `breaks`, the parts are compared.
         """
@@ -470,7 +471,7 @@ class Sentences:
         marks = [each.start for each in found.headings]
         names = [heading, *(each.words for each in found.headings)]
         under = names[1:] if marks and not passage[: marks[0]].strip() else names
-        best = self._best(passage, starts)
+        best = self._best(passage, starts, title)
         if best is None:
             return Cited(None, under[0], tuple(dict.fromkeys(filter(None, under))))
         start, stop = starts[best], ([*starts, len(passage)])[best + 1]
@@ -499,14 +500,16 @@ class Sentences:
             counted[(places[:, 0] >= word.start) & (places[:, 0] < word.stop)] = weights.get(word.word, 1.0)
         return rows[counted > 0], counted[counted > 0]
 
-    def _best(self, passage: str, starts: Sequence[int]) -> int | None:
+    def _best(self, passage: str, starts: Sequence[int], title: str) -> int | None:
         """The number of the best of the sentences that begin at `starts`, ascending; None where none is any good."""
-        near, weights = self._by_words(passage, starts) if self._model is None else self._by_meaning(passage, starts)
+        text, places = f"{title}\n{passage}", [0, *(len(title) + 1 + start for start in starts)]
+        near, weights = self._by_words(text, places) if self._model is None else self._by_meaning(text, places)
+        named, near = near[0] ** _SHARP, near[1:]
         for names in _NAMES.finditer(passage):
             near[bisect(starts, names.start()) - 1] /= 2  # they say what is asked for, a row below answers
         alike = near**_SHARP
         others = (alike.sum(axis=0) - alike.max(axis=0)) / max(len(starts) - 1, 1)
-        scores = near @ (weights * ((1 - others) ** _SHARP + _LEAST))
+        scores = near @ (weights * ((1 - _NAMED * named) * (1 - others) ** _SHARP + _LEAST))
         best = int(np.argmax(scores))
         return best if scores[best] > 0 else None
 
