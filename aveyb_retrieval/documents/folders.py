@@ -312,8 +312,10 @@ def _left_out(path: Path, *, is_link: bool, is_folder: bool) -> Notice | None:
     suffix, _ = split_suffix(path)
     if suffix in MANY_DOCUMENTS:
         return Notice(shown, f"{suffix} holds many documents: index it by itself")
-    harmless = path.suffix.lower() in WITHOUT_TEXT
-    return Notice(shown, f"unknown kind {path_text(path.suffix)}" if path.suffix else "no suffix", harmless=harmless)
+    lower = path.suffix.lower()
+    reason = f"unknown kind {path_text(path.suffix)}" if path.suffix else "no suffix"
+    reason += f", save it as {lower}x" if lower in (".doc", ".xls", ".ppt") else ""
+    return Notice(shown, reason, harmless=lower in WITHOUT_TEXT)
 
 
 def summary(notices: list[Notice]) -> str:

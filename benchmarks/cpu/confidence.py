@@ -4,11 +4,11 @@
 
 Questions of five development sets are asked of 3 to 100,000 of their documents, drawn anew each time: texts of a
 sentence (nqg, with sentences of Wikipedia among them), of a paragraph (nq-gold), of some (medquad), articles (wikiqa,
-squad). A fourth as many questions of the other sets and of `off_topic_queries.txt` are asked, too, and have no answer. The best passage is right where it
-is of the document, or, where the answer's characters are known, shares half of them or of its own. Every other row fits
-the constants of `aveyb_retrieval/indexes/search/scoring.py` by maximum likelihood, each set and size weighing the same;
-the others measure them, and those of today: the mean difference of confidence and share by tenths of the scale
-(calibration error).
+squad). A fourth as many questions of the other sets and of `off_topic_queries.txt` are asked, too, and have no answer.
+The best passage is right where it is of the document, or, where the answer's characters are known, shares half of them
+or of its own. Every other row fits the constants of `aveyb_retrieval/indexes/search/scoring.py` by maximum likelihood,
+each set and size weighing the same; the others measure them, and those of today: the mean difference of confidence and
+share by tenths of the scale (calibration error).
 
 Indexes are kept in --cache. Writes confidence.json into benchmarks/results/.
 """
@@ -214,7 +214,6 @@ def main() -> None:
     args = parser.parse_args()
     model, corpora, draw = Embedder.load(args.model), [], random.Random(0)
     for name, each in sets(args.data):
-        print(name, flush=True)
         path = args.cache / f"{name}-{model.fingerprint[:12]}"
         if not path.exists():
             build_index(each.documents, path, model=model)

@@ -48,6 +48,8 @@ def test_what_a_folder_holds_and_is_not_read_is_summed_up_or_named(run: Run, fol
     assert "one.xyz" not in built.output
     named = run("build", folder, "-o", tmp_path / "ix", "--quiet", "--overwrite", "--verbose")
     assert f"{folder / 'one.xyz'}: unknown kind .xyz" in named.stderr
+    (folder / "old.doc").write_bytes(b"\xd0\xcf")
+    assert "unknown kind .doc, save it as .docx" in run("build", folder, "-o", tmp_path / "old", "--quiet").stderr
     (folder / "c.txt").write_bytes(b"caf\xe9")
     broken = run("build", folder, "-o", tmp_path / "new", "--quiet", "--strict")
     assert broken.exit_code == 2

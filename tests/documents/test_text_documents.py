@@ -55,6 +55,22 @@ def test_headings_of_a_pdf_without_bookmarks_are_larger(read: Read) -> None:
     assert "#" not in shouted.text
 
 
+def test_page_headers_and_footers_are_read_once(read: Read) -> None:
+    pages = [
+        ["Plant Handbook", f"tank {n} holds {50 + n} litres", *(f"page {n} has line {i}" for i in range(4)), "the end",
+         f"Valid until May - page {n} of 4"]
+        for n in range(1, 5)
+    ]  # fmt: skip
+    found = read("a.pdf", make_pdf(pages))
+    assert (found.text.count("Plant Handbook"), found.text.count("Valid until May")) == (1, 1)
+    for n in range(1, 5):
+        assert f"tank {n} holds {50 + n} litres" in found.text, "another number than the page's says something else"
+    assert found.pages is not None
+    assert found.pages.at(found.text.index("tank 3")).number == 3
+    few = read("b.pdf", make_pdf(pages[:2]))
+    assert few.text.count("Plant Handbook") == 2
+
+
 def test_pages_without_text_are_reported(read: Read) -> None:
     found = read("a.pdf", make_pdf([["words"], [], ["more"]], images=[1]))
     assert found.warning == "1 of 3 pages are pictures without text, probably scanned: 2"

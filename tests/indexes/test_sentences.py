@@ -109,3 +109,30 @@ def test_hits_and_prompts_cite_the_sentences_heading(tmp_path: Path) -> None:
         assert index.search("competitor", mode="lexical") == [], "words are searched for without the model"
         (found,) = index.search_vectors(Synonyms().encode_queries(["competitor"]))
         assert (found[0].best_sentence, found[0].heading) == (None, "")
+
+
+TABLE = """supplier | contact | telephone
+Volta Cables | Ines Moreau | 555-7788
+Acme | Bo Li | 555-1234"""
+
+
+@pytest.mark.parametrize("model", [None, Synonyms()])
+def test_of_a_table_a_row_is_the_sentence(model: FakeEmbedder | None) -> None:
+    for query in ("telephone of Volta Cables", "Volta telephone"):
+        best = sentences(query, model).cite(TABLE, "").sentence
+        assert best is not None
+        assert TABLE[slice(*best)] == "Volta Cables | Ines Moreau | 555-7788"
+
+
+@pytest.mark.parametrize("model", [None, Synonyms()])
+def test_what_all_sentences_say_tells_none_apart(model: FakeEmbedder | None) -> None:
+    text = "The maskray lives by the maskray reef. It is small. A maskray eats shrimp. The maskray breeds here."
+    best = sentences("maskray shrimp", model).cite(text, "").sentence
+    assert best is not None
+    assert text[slice(*best)] == "A maskray eats shrimp."
+    text = "For each day of delay Nimbus pays 75 euro. The notice is one month."
+    best = sentences("notice of Nimbus", model).cite(text, "", title="Agreement with Nimbus").sentence
+    assert best is not None
+    assert text[slice(*best)] == "The notice is one month."
+    alone = sentences("maskray", model).cite("The maskray is small.", "").sentence
+    assert alone == (0, 21), "though its only sentence holds it"

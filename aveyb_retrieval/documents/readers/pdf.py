@@ -371,6 +371,8 @@ _LARGER = 1.15  # times the size of most of the text
 _LONGEST_HEADING = 120  # characters of a heading
 _MOST_LARGER = 0.2  # of all characters: where more are in larger type, it is no mark of headings
 _LEVELS = 4
+_EDGE = 2  # lines of a page header or footer
+_DIGITS = re.compile(r"\d+")
 
 Sizes = dict[str, float]  # of type, in points, of the lines of a page, by their letters and digits
 
@@ -415,6 +417,7 @@ def _read(document: pypdfium2.PdfDocument, longest: int) -> FileText:
         length += len(pages[-1].text) + sum(map(len, pages[-1].beside))
         check_characters(length, longest)
         hyphened |= words_with_hyphen(pages[-1].text)
+    pages = _without_running_lines(pages)
     texts: list[str] = []
     pictures: list[str] = []  # numbers of pages that show pictures and hold no text
     enough = time.monotonic() + ALL_SECONDS
@@ -437,6 +440,30 @@ def _read(document: pypdfium2.PdfDocument, longest: int) -> FileText:
     title, author, created = map(document.get_metadata_value, ("Title", "Author", "CreationDate"))
     told = "; ".join(_told(document, pictures, files))
     return FileText(named(title), text, Pages(starts, labels), told, about(author, _date(created)))
+
+
+def _without_running_lines(pages: list[_Page]) -> list[_Page]:
+    """Take page headers and footers off all pages but the first that has them.
+
+    They are what at least three pages and a third of all begin or end with; of numbers only the page's own may differ.
+    """
+
+    def shape(line: str, number: int) -> str:
+        own = {str(number), str(len(pages))}
+        return _letters_of(_DIGITS.sub(lambda found: "" if found[0] in own else found[0], line))
+
+    lines = [page.text.strip().split("\n") for page in pages]
+    edges = [{shape(line, n) for line in page[:_EDGE] + page[-_EDGE:]} for n, page in enumerate(lines, start=1)]
+    counts = Counter(each for edge in edges for each in edge)
+    running = {each for each, count in counts.items() if count >= max(3, len(pages) / 3)}
+    kept, seen = [], set[str]()
+    for number, (page, inside) in enumerate(zip(pages, lines, strict=True), start=1):
+        inner = range(_EDGE, len(inside) - _EDGE) if len(inside) > 2 * _EDGE else range(_EDGE * 2)
+        again = running & seen
+        left = [line for i, line in enumerate(inside) if i in inner or shape(line, number) not in again]
+        kept.append(page._replace(text="\n".join(left)))
+        seen |= edges[number - 1]
+    return kept
 
 
 def _told(document: pypdfium2.PdfDocument, pictures: list[str], files: list[str]) -> Iterator[str]:
