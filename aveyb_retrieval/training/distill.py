@@ -123,15 +123,6 @@ class DistillationLoss(nn.Module):
                 f"{len(self.teacher_vectors)}: the texts and the teacher's vectors do not belong together"
             )
         teachers = [self.teacher_vectors[rows[:, i]].to(s.device).float() for i, s in enumerate(students)]
-        return self.terms(students, teachers)
-
-    def terms(self, students: Sequence[torch.Tensor], teachers: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the weighted sum of the terms over a batch, a float32 scalar.
-
-        Args:
-            students: float32 `[B, D]` unit rows for each text of a row: one (single texts) or two (anchor, positive).
-            teachers: float32 `[B, D_teacher]` unit rows, likewise.
-        """
         loss = students[0].new_zeros(())
         if self.vector_weight:
             with torch.autocast(students[0].device.type, enabled=False):

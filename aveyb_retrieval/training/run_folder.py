@@ -25,7 +25,6 @@ import transformers
 from safetensors import safe_open
 from tqdm import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState
-from transformers.trainer_utils import get_last_checkpoint
 
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError, extra_for
 from aveyb_retrieval.files import write_atomic
@@ -211,8 +210,9 @@ class RunCallback(TrainerCallback):
 
 
 def last_checkpoint(checkpoints: Path) -> str | None:
-    """Return the newest checkpoint in a run's folder of them, if there is one."""
-    return get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None
+    """Return the newest checkpoint in a run's folder of them that a killed run did not leave half written, or None."""
+    whole = [state.parent for state in checkpoints.glob("checkpoint-*/trainer_state.json")]  # the trainer's last file
+    return str(max(whole, key=lambda folder: int(folder.name.rpartition("-")[2]))) if whole else None
 
 
 def check_shapes(checkpoint: str | Path, model: nn.Module) -> None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 
 SETTINGS = "teacher.json"
+TAG = f".{os.getpid()}"  # of files being written: another process may write the same
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def load_teacher(model: str, *, device: str | None, max_tokens: int) -> tuple[An
         The model, and its name with a hash of its weights and prompts. A table of vectors has no limit and reads all.
 
     Raises:
-        ModelError: there is none, or it cannot be loaded.
+        ModelError: there is none, it cannot be loaded, or it has no vocabulary.
     """
     from sentence_transformers import SentenceTransformer
 
@@ -81,6 +82,9 @@ def load_teacher(model: str, *, device: str | None, max_tokens: int) -> tuple[An
             f"teacher {model}: sentence-transformers cannot load it ({type(error).__name__}: {first_line(error)}); "
             "give the folder or hub name of one of its models"
         ) from error
+    tokenizer = getattr(teacher, "tokenizer", None)
+    if tokenizer is not None and len(tokenizer.get_vocab()) <= len(getattr(tokenizer, "all_special_tokens", ())):
+        raise ModelError(f"teacher {model}: its vocabulary holds no words; copy or download tokenizer.json again")
     limit = teacher.max_seq_length
     if limit is None or max_tokens < limit < math.inf:
         teacher.max_seq_length = max_tokens
@@ -99,14 +103,19 @@ def encode_with(teacher: Any, texts: Sequence[str], *, precision: str, kind: str
     "bfloat16" runs under autocast (weights stay float32).
 
     Raises:
-        ConfigError: `precision` is unknown.
+        ModelError: a text has tokens that the teacher has no embedding of.
     """
     import torch
 
-    check_precision(precision)
     with torch.autocast(teacher.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
         encode = teacher.encode_query if kind == "query" else teacher.encode_document
-        vectors = encode(list(texts), batch_size=64, convert_to_tensor=True, show_progress_bar=False)
+        try:
+            vectors = encode(list(texts), batch_size=64, convert_to_tensor=True, show_progress_bar=False)
+        except IndexError as error:
+            raise ModelError(
+                f"the teacher's vocabulary has tokens that its embeddings lack ({first_line(error)}): its tokenizer is "
+                "another model's; copy or download the folder again"
+            ) from error
     vectors = torch.nn.functional.normalize(vectors.float(), dim=-1)
     return vectors.cpu().numpy()
 
@@ -141,6 +150,7 @@ def cache_vectors(
     Raises:
         ConfigError: `precision` is unknown.
         InputError: the folder holds the vectors of another teacher, other texts or other settings.
+        ModelError: the teacher cannot be loaded, or its vocabulary is not its own.
     """
     check_precision(precision)
     folder = Path(folder)
@@ -166,7 +176,7 @@ def cache_vectors(
             vectors = encode_with(teacher, chosen, precision=precision, kind=kind)
             data = io.BytesIO()
             np.save(data, vectors.astype(np.float16), allow_pickle=False)
-            _write(shard_path(folder, number), data.getvalue())
+            write_atomic(shard_path(folder, number), data.getvalue(), tag=TAG)
         if progress:
             progress("teacher", min(start + shard_size, len(texts)), len(texts), 0)
     return folder
@@ -175,7 +185,7 @@ def cache_vectors(
 def _start_or_continue(folder: Path, settings: TeacherSettings) -> None:
     path, now = folder / SETTINGS, asdict(settings)
     if not path.exists():
-        _write(path, (json.dumps(now, indent=2) + "\n").encode())
+        write_atomic(path, (json.dumps(now, indent=2) + "\n").encode(), tag=TAG)
         return
     was = asdict(read_cache(folder))
     if different := [field for field in now if was[field] != now[field]]:
@@ -204,10 +214,6 @@ def read_vectors(folder: str | Path) -> np.ndarray:
             )
         shards.append(shard)
     return np.concatenate(shards)
-
-
-def _write(path: Path, data: bytes) -> None:
-    write_atomic(path, data, tag=f".{os.getpid()}")  # another process may write the same
 
 
 def shard_path(folder: str | Path, number: int) -> Path:

@@ -13,11 +13,11 @@ from torch import nn
 from transformers import AutoModel
 
 from aveyb_retrieval.cli.common import Command
-from aveyb_retrieval.encoder.config import AveyBConfig
+from aveyb_retrieval.encoder.config import LOADING_ERRORS, AveyBConfig
 from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.wordpiece import WordPieceTokenizer
-from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.errors import ConfigError, ModelError, first_line
 
 SPLIT = 256
 REACH = 4.0  # tokens over which a static matrix starts to fall to 1/e
@@ -73,7 +73,11 @@ def main(teacher: Path, out: Path) -> None:
     """Write the folder OUT with the vocabulary and the embeddings of the BERT in TEACHER."""
     if out.exists():
         raise ConfigError(f"{out} is there already: nothing was written; choose another folder")
-    model = new_student(embedding(AutoModel.from_pretrained(teacher)))
+    try:
+        table = embedding(AutoModel.from_pretrained(teacher))
+    except LOADING_ERRORS as error:
+        raise ModelError(f"{teacher}: no BERT can be loaded from it ({first_line(error)})") from error
+    model = new_student(table)
     sentence_transformer(model, WordPieceTokenizer.load(teacher), out)
 
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import copy
 import importlib
 import json
+import os
+import shutil
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +23,7 @@ from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.passages import PassageSize
 
 from ..wordpiece import save_teacher
-from .conftest import SENTENCES, tiny_config
+from .conftest import RECIPES, SENTENCES, tiny_config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,6 +72,9 @@ def test_a_student_opens_and_ships_with_its_embeddings_once(student: Path, tmp_p
     sizes = [(folder / "model.safetensors").stat().st_size for folder in (student, small)]
     assert sizes[1] < 0.55 * sizes[0]
     assert "is there already" in run("shrink", student, small, code=2)
+    for name in (small, tmp_path):  # no BERT, nothing
+        shutil.copy(student / "tokenizer.json", name)
+        assert "no BERT can be loaded from it" in run("student", name, tmp_path / "none", code=2)
 
 
 def test_a_step_has_the_vectors_of_an_index(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
@@ -88,6 +95,48 @@ def test_a_step_has_the_vectors_of_an_index(tokenizer: AveyBTokenizer, tmp_path:
             own = documents.passage_vectors(model, step).numpy()
         np.testing.assert_allclose(own, exact.passages, atol=1e-5)
         assert all(first < last for first, last in step.places)
+
+
+TEACHERS = ("all-MiniLM-L6-v2", "all-mpnet-base-v2", "snowflake-arctic-embed-xs", "e5-small-v2")
+
+
+@pytest.mark.slow
+def test_the_whole_recipe_runs_from_toy_teachers_and_goes_on_where_it_was_killed(tmp_path: Path) -> None:
+    """Teachers of other widths, with other vocabularies; what a killed stage leaves is in its place."""
+    for i, name in enumerate(TEACHERS):
+        save_teacher(tmp_path / "teachers" / name, SENTENCES[i:], width=32 + 8 * i, seed=i)
+    work = tmp_path / "work"
+    for left in ("start.part", "documents.part", "model.part", "distilled/checkpoints"):
+        (work / left).mkdir(parents=True)
+    rows = {
+        "texts": [{"text": text} for text in SENTENCES[:60]],
+        "queries": [{"text": text} for text in SENTENCES[60:90]],
+        "documents": [with_questions()],
+    }
+    for name, lines in rows.items():
+        (work / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    settings = {
+        "WORK": str(work), "TEACHERS": str(tmp_path / "teachers"), "DATA": "", "PYTHON": sys.executable,
+        "DISTILL": "--steps 2 --batch-size 8 --save-every 1 --device cpu --precision float32",
+        "DOCUMENTS": "--steps 1 --step-tokens 600 --run-splits 2 --device cpu",
+        "PYTHONPATH": str(RECIPES.parent), "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    command = ["sh", str(RECIPES / "aveyb-base-en" / "run.sh")]
+
+    def made() -> str:
+        done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+    made()
+    assert Embedder.load(work / "model").encode_queries(["the mill"]).shape == (1, 32)
+    assert not [*work.glob("*.part")]
+    first = (work / "model" / "model.safetensors").read_bytes()
+    (work / "distilled" / "README.md").unlink()  # killed as it wrote the model
+    shutil.rmtree(work / "documents")
+    shutil.rmtree(work / "model")
+    assert "step 1/2" not in made()
+    assert (work / "model" / "model.safetensors").read_bytes() == first
 
 
 def test_documents_are_learned_and_the_rest_is_held(student: Path, tmp_path: Path) -> None:

@@ -184,6 +184,26 @@ def test_interrupted_and_resumed_equals_unbroken(tokenizer: AveyBTokenizer, teac
     assert same(whole, run("broken", resume=True))
 
 
+def test_a_checkpoint_that_a_killed_run_left_half_written_is_passed_over(
+    tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path
+) -> None:
+    def run(resume: bool = False):
+        settings, student = replace(SETTINGS, steps=3, save_every=1), make(tmp_path / "start", tokenizer)
+        options = {"data": DATA, "settings": settings, "resume": resume, "device": "cpu"}
+        train_distill(student, TEXTS, teacher, tmp_path / "run", **options)
+        return student
+
+    whole, newest = run(), tmp_path / "run" / "checkpoints" / "checkpoint-3"
+    for path in newest.rglob("*.*"):
+        if path.is_file() and path.name != "config.json":
+            path.unlink()
+    assert same(whole, run(resume=True)) and (newest / "trainer_state.json").is_file()
+    for path in newest.parent.glob("*/trainer_state.json"):
+        path.unlink()
+    with pytest.raises(InputError, match="holds no checkpoint to resume from: start the run again"):
+        run(resume=True)
+
+
 def two_process_run(folder: Path) -> None:
     """What each of two processes does: batches of pairs and of single texts, both terms of the loss."""
     tokenizer, name = AveyBTokenizer.load(folder / "vocabulary"), os.environ.get("WORLD_SIZE", "1")

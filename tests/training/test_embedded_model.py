@@ -1,6 +1,8 @@
 """The model inside the package: small enough, float32 once loaded, and trained, not random."""
 
 import json
+import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ from aveyb_retrieval.encoder.text.wordpiece import read_vocabulary
 from aveyb_retrieval.errors import IndexFormatError, ModelError
 from tests.encoder.models import small_model
 
+CARD = DEFAULT_MODEL / "README.md"
 QUERIES = [
     "how to lock part of a file",
     "why do prices rise",
@@ -61,6 +64,29 @@ def test_it_finds_the_right_text() -> None:
     assert scores.argmax(1).tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["nq-gold", "cranfield"])
+def test_it_is_as_good_as_its_card_says(name: str, tmp_path: Path) -> None:
+    """The data sets lie beside the checkout, or where AVEYB_SHARED says; NDCG@10 to the third digit."""
+    data = Path(os.environ.get("AVEYB_SHARED", Path(__file__).parents[3] / "shared")) / "data" / name
+    if not data.is_dir():
+        pytest.skip(f"{data} is not here")
+    pytest.importorskip("pytrec_eval")
+    from aveyb_retrieval.eval.build import indexed_rows
+    from aveyb_retrieval.eval.data import load_dataset
+    from aveyb_retrieval.eval.runner import run_system
+    from aveyb_retrieval.eval.systems import IndexSystem
+    from aveyb_retrieval.eval.tasks import make_task
+
+    task = make_task(load_dataset(str(data)), max_queries=700)
+    build_index(indexed_rows(task.corpus), tmp_path / "index")
+    row = re.search(rf"^\| {name} \| [\d,]+ / [\d,]+ \| ([\d.]+) \| ([\d.]+) ", CARD.read_text("utf-8"), re.MULTILINE)
+    assert row is not None
+    for mode, said in zip(("dense", "hybrid"), row.groups(), strict=True):
+        result, _ = run_system(IndexSystem(tmp_path / "index", mode=mode), task)
+        assert result.score == pytest.approx(float(said), abs=1e-3), mode
+
+
 def test_an_index_of_another_embedded_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build_index([{"_id": str(i), "text": text} for i, text in enumerate(TEXTS)], tmp_path / "index")
     with Retriever.load(tmp_path / "index") as retriever:
@@ -80,6 +106,13 @@ def test_an_installation_without_it_says_so(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("aveyb_retrieval.encoder.folders.DEFAULT_MODEL", tmp_path / "another")
     with pytest.raises(ModelError, match="another: the embedded model is missing"):
         Embedder.load()
+
+
+def test_the_card_names_the_teachers_with_their_licences() -> None:
+    text = CARD.read_text("utf-8").partition("## Training")[2]
+    assert (
+        "all-MiniLM-L6-v2, all-mpnet-base-v2 and snowflake-arctic-embed-xs (Apache-2.0) and e5-small-v2 (MIT)" in text
+    )
 
 
 def test_vocabulary_agrees_with_auto_tokenizer() -> None:

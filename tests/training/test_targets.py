@@ -103,4 +103,8 @@ def test_what_cannot_be_learned_is_refused(tokenizer: AveyBTokenizer, teachers: 
     student = sentence_transformer(AveyBModel(tiny_config()), tokenizer, tmp_path / "student")
     with pytest.raises(ConfigError, match="near is 3, but there are no queries"):
         train_distill(student, TEXTS, teachers, tmp_path / "run", data={}, settings=SETTINGS, device="cpu")
+    with pytest.raises(ConfigError, match="near is 3, but there are no queries"):
+        train_distill(
+            student, TEXTS, teachers, tmp_path / "run", data={}, queries=[" "], settings=SETTINGS, device="cpu"
+        )
     assert not (tmp_path / "run").exists()

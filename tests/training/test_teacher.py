@@ -10,6 +10,7 @@ from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.training.teacher import cache_vectors, load_teacher, read_vectors
 
+from ..wordpiece import save_teacher, save_vocabulary
 from .conftest import SENTENCES, tiny_config
 
 TEXTS = SENTENCES[:25]
@@ -85,6 +86,19 @@ def test_unknown_precision(teacher: str, tmp_path: Path) -> None:
 def test_a_teacher_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"teacher .*nothing: sentence-transformers cannot load it"):
         cache_vectors(TEXTS, tmp_path / "cache", model=str(tmp_path / "nothing"))
+
+
+def test_a_teacher_whose_vocabulary_is_not_its_own_is_refused(tmp_path: Path) -> None:
+    folder = save_teacher(tmp_path / "other", SENTENCES)
+    save_vocabulary(folder, SENTENCES, rows=220)
+    with pytest.raises(ModelError, match="vocabulary has tokens that its embeddings lack"):
+        cache_vectors(TEXTS, tmp_path / "cache", model=str(folder))
+    (folder / "tokenizer.json").unlink()  # transformers makes an empty one
+    with pytest.raises(ModelError, match="other: its vocabulary holds no words"):
+        cache_vectors(TEXTS, tmp_path / "cache", model=str(folder))
+    (folder / "model.safetensors").write_bytes(b"cut")
+    with pytest.raises(ModelError, match="other: sentence-transformers cannot load it"):
+        cache_vectors(TEXTS, tmp_path / "cache", model=str(folder))
 
 
 def test_a_teachers_own_limit_and_prompts_stay(teacher: str, tmp_path: Path) -> None:
