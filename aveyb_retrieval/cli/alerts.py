@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aveyb_retrieval.cli.common import PATH, Commands, filter_option, gather
+from aveyb_retrieval.cli.common import INDEX, PATH, Commands, filter_option, gather
 from aveyb_retrieval.errors import AveyBError, printable
 
 if TYPE_CHECKING:
@@ -45,12 +45,12 @@ def alerts() -> None:
 
 
 @alerts.command()
-@click.argument("directory", type=PATH)
+@click.argument("directory", type=INDEX)
 @click.argument("query")
 @click.option("--name", required=True, help="What it is called.")
 @filter_option("Only in documents that match this condition on the metadata.")
 @click.option("--at-least", type=float, default=0.5, help="Least confidence, 0 to 1.")
-def add(directory: Path, where: Any, **given: Any) -> None:
+def add(directory: str | Path, where: Any, **given: Any) -> None:
     """Save the question QUERY in the index in DIRECTORY. What is there already is not told."""
     from aveyb_retrieval.indexes.search.alerts import Alert, add_alert
 
@@ -58,8 +58,8 @@ def add(directory: Path, where: Any, **given: Any) -> None:
 
 
 @alerts.command("list")
-@click.argument("directory", type=PATH)
-def list_saved(directory: Path) -> None:
+@click.argument("directory", type=INDEX)
+def list_saved(directory: str | Path) -> None:
     """Print the saved questions of the index in DIRECTORY."""
     from aveyb_retrieval.indexes.search.alerts import list_alerts
 
@@ -68,9 +68,9 @@ def list_saved(directory: Path) -> None:
 
 
 @alerts.command()
-@click.argument("directory", type=PATH)
+@click.argument("directory", type=INDEX)
 @click.argument("name")
-def remove(directory: Path, name: str) -> None:
+def remove(directory: str | Path, name: str) -> None:
     """Forget the saved question NAME of the index in DIRECTORY."""
     from aveyb_retrieval.indexes.search.alerts import remove_alert
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aveyb_retrieval.cli.common import PATH, filter_option, opened
+from aveyb_retrieval.cli.common import INDEX, PATH, filter_option, opened
 from aveyb_retrieval.errors import InputError, plural, printable
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ _AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object
 
 
 @click.command()
-@click.argument("directory", type=PATH)
+@click.argument("directory", type=INDEX)
 @click.argument("answer", type=click.File("rb"), required=False)
 @click.option("--citation", type=PATH, metavar="FILE",
               help="Check a citation that was kept instead: against an index, or the original alone.")  # fmt: skip
 @_ONLY
 @_AS_JSON
-def check(directory: Path, answer: Any, citation: Path | None, where: Any, as_json: bool) -> None:
+def check(directory: str | Path, answer: Any, citation: Path | None, where: Any, as_json: bool) -> None:
     """Look for every quotation of ANSWER, a file of text or Markdown or -, in the index in DIRECTORY.
 
     Exit code 1 where one is altered or absent.
@@ -70,13 +70,13 @@ def _told(check: QuoteCheck) -> str:
 
 
 @click.command()
-@click.argument("directory", type=PATH)
+@click.argument("directory", type=INDEX)
 @click.argument("pattern")
 @_ONLY
 @click.option("-i", "--ignore-case", is_flag=True, help="Match capitals and small letters alike.")
 @click.option("--limit", type=int, default=100, show_default=True, help="Most matches.", metavar="N")
 @_AS_JSON
-def grep(directory: Path, pattern: str, where: Any, ignore_case: bool, limit: int, as_json: bool) -> None:
+def grep(directory: str | Path, pattern: str, where: Any, ignore_case: bool, limit: int, as_json: bool) -> None:
     """Print where the regular expression PATTERN matches in the stored texts. Exit code 1 where it does not."""
     with opened(directory) as retriever:
         found = retriever.grep(pattern, filter=where, limit=limit, ignore_case=ignore_case)
@@ -88,10 +88,10 @@ def grep(directory: Path, pattern: str, where: Any, ignore_case: bool, limit: in
 
 
 @click.command()
-@click.argument("directory", type=PATH)
+@click.argument("directory", type=INDEX)
 @click.argument("document", required=False)
 @click.option("--offset", type=int, default=0, help="Leave out the first documents.", metavar="N")
-def outline(directory: Path, document: str | None, offset: int) -> None:
+def outline(directory: str | Path, document: str | None, offset: int) -> None:
     """Print the headings of a document, given by its id, with their characters.
 
     Without one, or with a folder such as laws/, list documents, of more than 200 the folders with their numbers.

@@ -33,6 +33,7 @@ class Weather:
         keeps: Whether ranges are cut from objects that are kept here: moto reads an object whole for each range of it.
         requests, bytes: How many there were, with bodies of so many bytes in both directions.
         log: Their methods and paths.
+        failure: What is answered instead of 503: a status and a body.
     """
 
     delay: float = 0.0
@@ -45,6 +46,7 @@ class Weather:
     requests: int = 0
     bytes: int = 0
     log: list[str] = field(default_factory=list)
+    failure: tuple[int, bytes] = (503, b"")
     kept: dict[str, bytes] = field(default_factory=dict)
     random: random.Random = field(default_factory=lambda: random.Random(0))
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -54,6 +56,7 @@ class Weather:
         self.delay = self.fails = self.cuts = 0.0
         self.forgets = self.ignores = False
         self.hook = None
+        self.failure = (503, b"")
         self.requests = self.bytes = 0
         self.log = []
 
@@ -77,7 +80,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if weather.delay:
             time.sleep(weather.delay)
         if dice[0] < weather.fails:
-            self._answer(503, [], b"")
+            self._answer(weather.failure[0], [], weather.failure[1])
             return
         asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range") or "") if weather.keeps else None
         if asked is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import re
@@ -16,7 +17,7 @@ from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.errors import AveyBError, ConfigError, EngineError, IndexFormatError, IndexLockedError
 from aveyb_retrieval.indexes.changes.transaction import Transaction
 from aveyb_retrieval.indexes.search import retriever as retriever_module
-from aveyb_retrieval.indexes.store import lease, objects, place
+from aveyb_retrieval.indexes.store import lease, objects, parts, place
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest
 from aveyb_retrieval.indexes.store.objects import ObjectStore
 from aveyb_retrieval.indexes.store.place import read_manifest
@@ -111,6 +112,43 @@ def test_a_warm_cache_asks_for_the_pointer_alone(where: str, weather: Weather) -
     assert weather.bytes < 100
 
 
+def test_what_was_read_of_a_large_index_is_kept_and_mended(
+    where: str, weather: Weather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("AVEYB_INDEX_CACHE_WHOLE", "0")
+    build(where, 60)
+    other_machine(monkeypatch, tmp_path, "parts")
+
+    def asked() -> tuple[list[tuple[str, float]], int]:
+        weather.clear()
+        with Retriever.load(where, model=MODEL) as opened:
+            found = opened.search("word1 word2", k=7)
+        return [(hit.id, hit.score) for hit in found], len([line for line in weather.log if "/data/" in line])
+
+    first, cold = asked()
+    again, warm = asked()
+    assert (again, warm < cold) == (first, True)
+    kept = list(tmp_path.glob("parts/*/*/*/data/*.parts"))
+    assert kept
+    for path in kept:
+        path.write_bytes(bytes(path.stat().st_size))  # as after a power cut: the checksums do not fit
+    assert asked()[0] == first
+    assert asked() == (first, warm)
+    for path in kept:
+        path.with_suffix(".marks").write_bytes(b"")
+    with monkeypatch.context() as context:
+        context.setattr(parts.Cache, "make_room", unroomy)
+        assert asked()[0] == first
+        assert caplog.text.count("nothing more of the index is kept here (full)") >= 1
+    delete_documents(where, ["doc-3"])  # another version brings files here, and what was kept stays
+    assert "doc-3" not in dict(asked()[0])
+    assert set(kept) <= set(tmp_path.glob("parts/*/*/*/data/*.parts"))
+
+
+def unroomy(*arguments: Any) -> None:
+    raise ConfigError("full")
+
+
 def test_searches_follow_and_never_wait_for_the_store(
     where: str, weather: Weather, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,7 +200,7 @@ def test_a_damaged_cache_is_mended_and_a_damaged_store_is_told(where: str, tmp_p
     cached.unlink()
     for other in (tmp_path / "cache").glob("*/writing/passages.lance/data/*"):
         other.unlink()
-    with pytest.raises(IndexFormatError, match=re.escape(f"{where}/{name}: missing; restore it from a copy")):
+    with pytest.raises(IndexFormatError, match=re.escape(f"{where}/{name}: missing; copy a sound index there again")):
         ids(where)
 
 
@@ -420,7 +458,12 @@ def test_what_cannot_be_is_one_line_without_secrets(
     assert "no such bucket" in said("info", "s3://nobucket/x.index")
     assert "no such bucket" in said("delete", "s3://nobucket/x.index", "d1")
     assert "credentials in it" in said("info", f"s3://AKIA:{SECRET}@shelf/x.index")
+    for address in (f"s3://shelf/x?sig={SECRET}", f"az://shelf/x#{SECRET}", f"https://AKIA:{SECRET}@shelf/x"):
+        assert ":" in said("info", address)
+        assert ":" in said("copy", where, address)
     assert "write it as s3://BUCKET/PATH" in said("info", "s3://shelf")
+    for command in (("add", where, "a question", "--name", "a"), ("list", where), ("remove", where, "a")):
+        assert "saved questions are kept in folders" in said("alerts", *command)
     assert "cannot be written" in said("count", where, "--cache", "/proc/none")
     monkeypatch.setenv("AVEYB_INDEX_CACHE", str(tmp_path / "cache"))
     store = ObjectStore.at(where)
@@ -434,6 +477,84 @@ def test_what_cannot_be_is_one_line_without_secrets(
     assert f"{where}/{name}: format 4" in said("info", where)
     with pytest.raises(ConfigError, match="give it as a string"):
         IndexDirectory(tmp_path.__class__("s3://shelf/x"))
+
+
+def _xml(code: str) -> bytes:
+    return f"<Error><Code>{code}</Code><Message>{code} of arn:aws:iam::1:user/x</Message></Error>".encode()
+
+
+@pytest.mark.parametrize("whole", ["0", "268435456"])
+@pytest.mark.parametrize(
+    ("failure", "line"),
+    [
+        ((403, _xml("AccessDenied")), "no right to do this (AccessDenied)"),
+        ((403, _xml("InvalidAccessKeyId")), "no right to do this (InvalidAccessKeyId)"),
+        ((301, _xml("PermanentRedirect")), "the bucket is in another region; set AWS_REGION"),
+        ((400, _xml("AuthorizationHeaderMalformed")), "the bucket is in another region; set AWS_REGION"),
+    ],
+    ids=["no rights", "no such key", "another region", "signed for another region"],
+)
+def test_what_a_store_refuses_is_one_line_of_every_command(
+    failure: tuple[int, bytes], line: str, whole: str, where: str, weather: Weather, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("AVEYB_INDEX_CACHE_WHOLE", whole)
+    build(where, 3)
+    build(tmp_path / "here", 3)
+    monkeypatch.setenv("AVEYB_INDEX_CACHE", str(tmp_path / "fresh"))
+    weather.fails, weather.failure = 1.0, failure
+    (tmp_path / "c.jsonl").write_text('{"_id": "n", "text": "new"}\n')
+    for command in (
+        ("info", where),
+        ("search", where, "word1"),
+        ("delete", where, "doc-1"),
+        ("verify", where),
+        ("copy", str(tmp_path / "here"), where),
+        ("check", where, str(tmp_path / "c.jsonl")),
+    ):
+        done = CliRunner().invoke(main, command)
+        assert (done.exit_code, line in done.output, SECRET in done.output) == (2, True, False), (command, done.output)
+        assert len(done.output.strip().splitlines()) == 1, done.output
+
+
+def test_a_store_that_asks_for_rights(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """moto looks at who asks, once it is told to."""
+    build(where, 3)
+    with monkeypatch.context() as context:
+        context.setattr("moto.core.authorization.settings.INITIAL_NO_AUTH_ACTION_COUNT", 0)
+        with pytest.raises(EngineError, match="no right to do this") as error:
+            ids(where)
+    assert SECRET not in str(error.value)
+    assert "\n" not in str(error.value)
+    assert len(ids(where)) == 3
+
+
+def test_a_cache_that_is_full_is_one_line(where: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    build(where, 3)
+    monkeypatch.setenv("AVEYB_INDEX_CACHE", str(tmp_path / "full"))
+
+    def full(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(ObjectStore, "fetch", full)
+    for command in (("search", where, "x"), ("delete", where, "doc-1"), ("count", where)):
+        done = CliRunner().invoke(main, command)
+        assert (done.exit_code, len(done.output.strip().splitlines())) == (2, 1), done.output
+        assert f"{tmp_path / 'full'}: the cache of stored indexes cannot be written (No space left" in done.output
+
+
+def test_what_is_missing_in_a_store_is_named_with_the_remedy(where: str, tmp_path: Path) -> None:
+    build(where, 3)
+    copy_index(where, tmp_path / "good")
+    store = ObjectStore.at(where)
+    lost = next(name for name in names_in(where) if name.startswith("texts.lance/data/"))
+    store.remove([lost])
+    for options in ((), ("--repair",)):
+        done = CliRunner().invoke(main, ["verify", where, *options])
+        assert done.exit_code != 0 and f"{where}/{lost}: missing" in done.output, done.output
+        assert "Traceback" not in done.output
+    assert "aveyb-index copy" in done.output
+    assert CliRunner().invoke(main, ["copy", str(tmp_path / "good"), where]).exit_code == 0
+    assert CliRunner().invoke(main, ["verify", where]).exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, In
 from aveyb_retrieval.indexes.search.retriever import Retriever
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.store.filters import compile_filter
-from aveyb_retrieval.indexes.store.manifest import IndexDirectory, writer_lock
+from aveyb_retrieval.indexes.store.manifest import IndexDirectory, is_stored, writer_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -72,7 +72,7 @@ def add_alert(root: str | Path, alert: Alert) -> None:
 
 def list_alerts(root: str | Path) -> list[Alert]:
     """Return the saved questions of an index."""
-    return _read(IndexDirectory(root)).alerts
+    return _read(_folder(root)).alerts
 
 
 def remove_alert(root: str | Path, name: str) -> None:
@@ -193,12 +193,20 @@ _TELL: dict[str, Callable[[str, list[Row]], None]] = {"file": _append, "command"
 @contextmanager
 def _open(root: str | Path) -> Iterator[_State]:
     """Give the state, which is written when the block ends."""
-    index_dir = IndexDirectory(root)
+    index_dir = _folder(root)
     index_dir.visible()
     with writer_lock(index_dir.root / "alerts.lock", _WAIT):
         state = _read(index_dir)
         yield state
         _write(index_dir, state)
+
+
+def _folder(root: str | Path) -> IndexDirectory:
+    if is_stored(root):
+        raise ConfigError(
+            f"{root}: saved questions are kept in folders; save them in a copy of it (`aveyb-index copy`)"
+        )
+    return IndexDirectory(root)
 
 
 def _read(index_dir: IndexDirectory) -> _State:

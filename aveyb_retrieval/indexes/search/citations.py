@@ -13,6 +13,7 @@ from aveyb_retrieval.documents.records import Record
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.indexes.search.quotes import stands_in
 from aveyb_retrieval.indexes.search.retriever import Retriever
+from aveyb_retrieval.indexes.store.manifest import is_stored
 from aveyb_retrieval.indexes.store.place import read_manifest
 
 if TYPE_CHECKING:
@@ -55,11 +56,11 @@ def read_citation(path: Path) -> dict[str, Any]:
     return found
 
 
-def check_citation(citation: dict[str, Any], place: Path) -> CitationCheck:
-    """Look for the words of a citation in an index directory, or in the original alone."""
+def check_citation(citation: dict[str, Any], place: str | Path) -> CitationCheck:
+    """Look for the words of a citation in an index, or in the original alone."""
     name, notes = citation["id"], list[str]()
     origin: FileOrigin | None = None
-    if place.is_dir():
+    if is_stored(place) or Path(place).is_dir():
         manifest = read_manifest(place)
         if citation["build"] != manifest.build:
             notes.append(f"cited from another index (build {citation['build']}; this is {manifest.build})")
@@ -69,7 +70,7 @@ def check_citation(citation: dict[str, Any], place: Path) -> CitationCheck:
             return CitationCheck(name, False, None, (*notes, "no document has this id"))
         text, origin = found[0].text, found[0].origin
     else:
-        if PurePath(name).name != place.name:
+        if PurePath(name).name != Path(place).name:
             notes.append(f"the file has another name than {name}")
         record = next((item for item in read_corpus(place) if isinstance(item, Record)), None)
         if record is None:

@@ -30,6 +30,7 @@ import pyarrow as pa
 from numpy.lib.stride_tricks import sliding_window_view
 
 from aveyb_retrieval.errors import AveyBError, IndexFormatError, first_line
+from aveyb_retrieval.indexes.store.parts import StoredColumn
 from aveyb_retrieval.indexes.store.vocabulary import Vocabulary, WordSet
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
     import lance
     import numpy.typing as npt
-    from lance.file import LanceFileReader
 
     from aveyb_retrieval.indexes.types import FloatArray, IntArray
 
@@ -206,32 +206,6 @@ class MappedTexts:
         return found
 
 
-@dataclass(frozen=True)
-class StoredColumn:
-    """A column of a data file in an object store, deleted rows too: whoever reads rows asks for these."""
-
-    address: str
-    column: str
-
-    @cached_property
-    def _file(self) -> LanceFileReader:
-        from lance.file import LanceFileReader
-
-        return LanceFileReader(self.address, columns=[self.column])
-
-    def _take(self, rows: IntArray) -> pa.Array:
-        wanted, places = np.unique(rows, return_inverse=True)
-        return self._file.take_rows(wanted.tolist()).to_table()[self.column].combine_chunks().take(pa.array(places))
-
-    def read_vectors(self, rows: IntArray, out: FloatArray, places: IntArray) -> None:
-        """Copy rows `[n]` to places `[n]` of `out` `[m, d]`."""
-        out[places] = self._take(rows).flatten().to_numpy(zero_copy_only=False).reshape(len(rows), -1)
-
-    def read_texts(self, rows: IntArray) -> list[bytes]:
-        """The texts of rows `[n]`, in UTF-8, laid out as `MappedTexts` gives them."""
-        return [text.encode() for text in self._take(rows).to_pylist()]
-
-
 def _mapped(path: Path, column: str) -> tuple[int, pa.Field, Any, npt.NDArray[np.uint8]]:
     """The rows of a data file, what it says of a column, the pages of this, and the file's bytes, mapped."""
     from lance.file import LanceFileReader
@@ -288,12 +262,14 @@ class _Rows:
     @cached_property
     def vectors(self) -> MappedVectors | StoredColumn:
         with damage(self.file.parent.parent):
-            return StoredColumn(self.address, VECTOR) if self.address else MappedVectors.open(self.file, VECTOR)
+            return (
+                StoredColumn(self.address, VECTOR, self.file) if self.address else MappedVectors.open(self.file, VECTOR)
+            )
 
     @cached_property
     def words(self) -> MappedTexts | StoredColumn:
         with damage(self.file.parent.parent):
-            return StoredColumn(self.address, WORDS) if self.address else MappedTexts.open(self.file, WORDS)
+            return StoredColumn(self.address, WORDS, self.file) if self.address else MappedTexts.open(self.file, WORDS)
 
     @cached_property
     def spans(self) -> IntArray:

@@ -177,7 +177,7 @@ def _path(root: str | Path) -> Path:
             "are searched by Retriever.load, and changed by publish_index (publish) and unpublish_documents"
         )
     if isinstance(root, Path) and root.parts[0].endswith(":") and root.parts[0][:-1] in SCHEMES:
-        raise ConfigError(f"{root}: an address that was made a path; give it as a string")
+        raise ConfigError(f"{root.parts[0]}//...: an address that was made a path; give it as a string")
     return Path(root)
 
 

@@ -25,7 +25,7 @@ from aveyb_retrieval.errors import AveyBError, ConfigError, EngineError, IndexFo
 from aveyb_retrieval.files import FileInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -56,6 +56,7 @@ class ObjectStore:
 
     Attributes:
         name: The address, for messages.
+        remedy: What to do where an object is missing or damaged.
     """
 
     def __init__(self, address: str) -> None:
@@ -72,8 +73,10 @@ class ObjectStore:
                 "look for them, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and leave them out here"
             )
         if not parts.netloc or not parts.path.strip("/") or parts.query or parts.fragment:
-            raise ConfigError(f"{address}: not the address of an index; write it as {parts.scheme}://BUCKET/PATH")
+            shown = f"{parts.scheme}://{parts.netloc}{parts.path}" + "?..." * bool(parts.query or parts.fragment)
+            raise ConfigError(f"{shown}: not the address of an index; write it as {parts.scheme}://BUCKET/PATH")
         self.name = f"{parts.scheme}://{parts.netloc}/{parts.path.strip('/')}"
+        self.remedy = f"copy a sound index there again (`aveyb-index copy GOOD {self.name}`)"
         with extra_for(f"{parts.scheme}:// addresses", "store"):
             import obstore
             from obstore.store import from_url
@@ -190,18 +193,22 @@ class ObjectStore:
                 logger.warning("%s/%s: other bytes than its hash says (try %d)", self.name, name, attempt)
         finally:
             temporary.unlink(missing_ok=True)
-        raise IndexFormatError(
-            f"{self.name}/{name}: its contents do not fit the sha256 in the manifest; restore it from a copy"
-        )
+        raise IndexFormatError(f"{self.name}/{name}: its contents do not fit the sha256 in the manifest; {self.remedy}")
 
     def _piece(self, name: str, start: int, stop: int) -> bytes:
         def read() -> bytes:
             try:
                 return bytes(self._obstore.get_range(self._store, name, start=start, end=stop))
             except FileNotFoundError:
-                raise IndexFormatError(f"{self.name}/{name}: missing; restore it from a copy") from None
+                raise IndexFormatError(f"{self.name}/{name}: missing; {self.remedy}") from None
 
         return self._tried(name, read)
+
+    def ranges(self, name: str, edges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Read bytes `[start, stop)` of an object, several at once, each in a request of its own."""
+        starts, ends = zip(*edges, strict=True)
+        options: Any = {"starts": starts, "ends": ends, "coalesce": 0}
+        return self._tried(name, lambda: [bytes(b) for b in self._obstore.get_ranges(self._store, name, **options)])
 
     def send(self, root: Path, wanted: Mapping[str, FileInfo], check: Callable[..., None]) -> int:
         """Write files of `root` as objects, but those that are there with the same hash; return the bytes written.
@@ -291,7 +298,8 @@ class ObjectStore:
                 f"{where}: no right to do this ({why}); look at the credentials in the environment and at the rights "
                 "that they have on this path"
             )
-        if status and status[1][:1] == "3":
+        malformed = code is not None and code[1] in ("AuthorizationHeaderMalformed", "PermanentRedirect")
+        if malformed or (status and status[1][:1] == "3") or "redirect without LOCATION" in said:
             return EngineError(f"{where}: the bucket is in another region; set AWS_REGION to that one")
         reason = " ".join(filter(None, (status and status[1], code and code[1]))) or _plain(said, error)
         return EngineError(f"{where}: the store failed ({reason}); give the same command again")

@@ -97,7 +97,8 @@ class Cache:
         seen, sizes = set[int](), dict[Path, int]()
         for copy in sorted(copies, key=lambda each: (each != keep, -each.stat().st_mtime)):
             found = [path.stat() for path in copy.rglob("*") if path.is_file()]
-            sizes[copy] = sum(each.st_size for each in found if each.st_ino not in seen)  # copies share files by links
+            new = [each for each in found if each.st_ino not in seen]  # copies share files by links
+            sizes[copy] = sum(min(each.st_size, 512 * getattr(each, "st_blocks", 1 << 40)) for each in new)
             seen.update(each.st_ino for each in found)
         total = sum(sizes.values())
         for copy in reversed(sizes):
@@ -241,7 +242,7 @@ class StoredDirectory(IndexDirectory):
                 size = about[0].bytes  # the list was late
             if size != info.bytes:
                 what = "missing" if size is None else f"{size:,} bytes, the manifest says {info.bytes:,}"
-                found[name] = f"{self.name}/{name}: {what}"
+                found[name] = f"{self.name}/{name}: {what}; {self.store.remedy}"
         return found
 
     @contextmanager
@@ -457,7 +458,7 @@ def delete_unused(index_dir: IndexDirectory, visible: str) -> None:
         for parent, _, names in os.walk(index_dir.root / folder):
             inside = os.path.relpath(parent, index_dir.root)
             for name in names:
-                if f"{inside}/{name}" not in kept:
+                if f"{inside}/{name.removesuffix('.parts').removesuffix('.marks')}" not in kept:
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(os.path.join(parent, name))  # noqa: PTH108, PTH118  # a Path for each costs more than it
 
