@@ -82,7 +82,7 @@ class KeptParts:
         return True
 
     def _is_here(self, block: int) -> bool:
-        data = self.bytes[block * BLOCK : (block + 1) * BLOCK]
+        data = self.bytes[block * BLOCK : (block + 1) * BLOCK].data
         self._sure[block] = self._marks[block] != 0 and self._marks[block] == (zlib.crc32(data) or 1)
         return bool(self._sure[block])
 
