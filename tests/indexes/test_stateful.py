@@ -109,14 +109,14 @@ class IndexMachine(RuleBasedStateMachine):
         if query:
             self.reader.reopen()
             truth = true_scores(list(self.model.values()), self.embedder, query, granularity)
-            assert_best(self.reader.search(query, k=k, mode="dense", granularity=granularity), truth, k)
+            assert_best(self.reader.search(query, k=k, mode="dense", granularity=granularity, fold=False), truth, k)
 
     @rule(query=TEXTS, year=st.integers(2000, 2004))
     def filtered_search(self, query: str, year: int) -> None:
         if query:
             self.reader.reopen()
             rows = [row for row in self.model.values() if row["year"] in (year, 2002)]
-            hits = self.reader.search(query, k=9, mode="dense", filter={"year": {"$in": [year, 2002]}})
+            hits = self.reader.search(query, k=9, mode="dense", filter={"year": {"$in": [year, 2002]}}, fold=False)
             assert_best(hits, true_scores(rows, self.embedder, query), 9)
 
     @rule(word=st.sampled_from([f"w{i}" for i in range(12)]))
