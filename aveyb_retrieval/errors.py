@@ -75,12 +75,7 @@ class OptionalDependencyError(AveyBError, ImportError):
 
 @contextmanager
 def extra_for(purpose: str, extra: str | None = None) -> Iterator[None]:
-    """Raise `OptionalDependencyError` where an import inside the block lacks a package that an extra brings.
-
-    Args:
-        purpose: what the package is needed for, for the message.
-        extra: that brings what the block imports; None looks the package up.
-    """
+    """Raise `OptionalDependencyError` where an import inside lacks a package of an extra (None: looked up)."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -135,10 +130,7 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u2
 
 
 def printable(text: str) -> str:
-    r"""Return a text whose control characters are written out, as "\x1b", so that no name steers a terminal.
-
-    Marks that turn the direction of writing are written out, too, and bytes of a name that are not UTF-8.
-    """
+    r"""Return a text with controls, marks of direction and bytes of no UTF-8 as "\x1b": it steers no terminal."""
     return _UNPRINTABLE.sub(_written_out, text)
 
 

@@ -176,10 +176,7 @@ def atomic_writer(path: Path) -> Iterator[HashingWriter]:
 
 
 def write_atomic(path: Path, data: bytes, *, tag: str = "") -> FileInfo:
-    """Write a small file so that it is seen whole or not at all.
-
-    Where several processes may write it at once, each gives a `tag` of its own, for the name of its temporary file.
-    """
+    """Write a small file, seen whole or not at all; of several processes each gives its own `tag`."""
     temporary = path.with_name(f"{path.name}{tag}.tmp")
     with _create(temporary) as handle:
         write(handle, data)

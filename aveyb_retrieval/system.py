@@ -1,7 +1,4 @@
-"""What differs between systems and installations.
-
-The limits of a process, which Windows does not have, the package's version and its extras.
-"""
+"""What differs between systems and installations: limits of a process, the package's version, its extras."""
 
 from __future__ import annotations
 

@@ -94,10 +94,7 @@ class CollectionReader:
 
 
 class CollectionView(ABC):
-    """What one search reads, as `EngineView` says: the engine finds numbers and reads rows.
-
-    Rows are those of `DocumentRow` and `PassageRow`; `stored` may be one string or several.
-    """
+    """What one search reads, as `EngineView` says, of rows as `DocumentRow` and `PassageRow` are written."""
 
     tokens, vocabulary = None, None
     lasting = False  # a database goes on
@@ -276,15 +273,12 @@ class CollectionSettings:
 
 @dataclass(frozen=True)
 class Address:
-    """Where a collection of a server is: `scheme://user:password@host:port/folder/.../collection?parameters`.
-
-    `name` is the URL without password and parameters, for messages.
-    """
+    """Where a collection of a server is: `scheme://user:password@host:port/folder/.../collection?parameters`."""
 
     url: SplitResult
     folders: tuple[str, ...]
     collection: str
-    name: str
+    name: str  # the URL without password and parameters, for messages
 
     @classmethod
     def parse(cls, text: str) -> Address:
@@ -342,12 +336,10 @@ class Collection(ABC):
 
     @classmethod
     def open_engine(cls, address: str) -> CollectionReader:
-        """Open the collection at an address for searching."""
         return CollectionReader(cls(Address.parse(address), writes=False))
 
     @classmethod
     def open_writer(cls, address: str) -> Self:
-        """Connect to write the collection at an address."""
         return cls(Address.parse(address), writes=True)
 
     def label(self, number: int) -> str:

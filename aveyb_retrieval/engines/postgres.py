@@ -103,10 +103,7 @@ class PostgresView(CollectionView):
     def nearest(
         self, kind: Kind, queries: FloatArray, k: int, selection: Selected | None = None, *, exact: bool = False
     ) -> tuple[FloatArray, IntArray]:
-        """Find the vectors nearest to unit vectors `[n, d]`: cosines and numbers `[n, k]`, best first.
-
-        Few vectors, and those that a filter leaves few of, are scored one by one; otherwise the graph is searched.
-        """
+        """Score few vectors, and those that a filter leaves few of, one by one; otherwise search the graph."""
         count = self.count(kind, selection)
         k = min(k, count)
         scores, numbers = np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
@@ -400,7 +397,6 @@ class PostgresCollection(Collection):
         return super().begin(settings, restart=restart)
 
     def add(self, rows: Rows) -> None:
-        """Add new documents to what is written to, in one transaction."""
         for record, _ in rows:
             plain = record.metadata_json.replace("\\u0000", "\0")
             for name, value in {"id": record.id, "title": record.title, "text": record.text, "metadata": plain}.items():
@@ -434,7 +430,6 @@ class PostgresCollection(Collection):
             yield
 
     def remove(self, docs: list[int]) -> None:
-        """Remove documents and their passages by number, and subtract their words."""
         passages = self.view().passage_numbers(docs).tolist()
         for kind, numbers, characters in (("document", docs, "0"), ("passage", passages, "stop - start")):
             table = f"{self.version.label}.{kind}"

@@ -72,32 +72,22 @@ def describe(metadata: Mapping[str, Any]) -> tuple[list[int], dict[str, Any]]:
 
 @dataclass(frozen=True)
 class FactFilters(FilterCompiler):
-    """Compiles filters to conditions in the words of a database.
+    """Compiles filters to conditions in the words of a database."""
 
-    Attributes:
-        holds: `facts` hold one of the numbers `{}`.
-        there: `bounds` have the key `{}`.
-        number, text: They have the key `{key}`, under which is a number, or a string by code points, `{operator}` %s.
-        part: They have the key `{}`, under which is a string that holds the text %s.
-    """
-
-    holds: str
-    there: str
-    number: str
-    text: str
-    part: str
+    holds: str  # `facts` hold one of the numbers `{}`
+    there: str  # `bounds` have the key `{}`
+    number: str  # they have the key `{key}`, under which is a number, `{operator}` %s
+    text: str  # they have the key `{key}`, under which is a string, by code points, `{operator}` %s
+    part: str  # they have the key `{}`, under which is a string that holds the text %s
 
     def equal(self, field: str, value: Scalar) -> Condition:
-        """Some element of the field is this value."""
         return self.one_of(field, [value])
 
     def one_of(self, field: str, values: Sequence[Scalar]) -> Condition:
-        """Some element of the field is one of these values."""
         path = field_keys(field)
         return self._holds(*(_equal(path, value) for value in values)) if values else NOTHING
 
     def compare(self, field: str, operator: str, value: str | int | float) -> Condition:
-        """Some element of the field is of the value's type and <, <=, > or >= it."""
         kind, value = ("s", value) if isinstance(value, str) else ("n", _number(value))
         key = _bound(field_keys(field), kind, operator[0])
         if isinstance(value, float) and math.isinf(value):
@@ -106,22 +96,18 @@ class FactFilters(FilterCompiler):
         return Condition(test.format(key=key, operator=operator), (value,))
 
     def is_list(self, field: str) -> Condition:
-        """The field is a list."""
         return self._holds(_fact(field_keys(field), "list"))
 
     def has_part(self, field: str, text: str) -> Condition:
-        """The field is a string that holds this text, letter by letter."""
         path = field_keys(field)
         is_text = self._holds(_fact(path, "text"))
         part = Condition(self.part.format(_bound(path, "s", "<")), (text,))
         return join(" AND ", [is_text, part]) if text else is_text
 
     def exists(self, field: str) -> Condition:
-        """The field is there, even if it is null."""
         return self._holds(_fact(field_keys(field), "exists"))
 
     def is_empty(self, field: str) -> Condition:
-        """The field is "", [], {}, null or missing."""
         return join(" OR ", [negate(self.exists(field)), self._holds(_fact(field_keys(field), "empty"))])
 
     def _holds(self, *facts: int) -> Condition:
@@ -196,10 +182,7 @@ def pack_postings(rows: Iterable[tuple[int, str]], sign: int) -> dict[str, np.nd
 
 
 def bm25(lists: Sequence[np.ndarray], rows: int, mean_length: float) -> tuple[IntArray, npt.NDArray[np.float64]]:
-    """The rows that hold any of some words: numbers, ascending, and scores, float64, both `[n]`.
-
-    `lists` are those of the words; `rows` is N, how many rows have words, and `mean_length` their mean length in words.
-    """
+    """Numbers, ascending, and scores `[n]` of the rows that hold any of some words, by their `lists`."""
     if not lists:
         return np.empty(0, np.int64), np.empty(0)
     holding = np.array([np.sign(held["count"]).sum() for held in lists])

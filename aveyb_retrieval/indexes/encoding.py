@@ -37,40 +37,24 @@ KEPT = ("storage_dtype", "token_vectors", "token_dim")  # how, and how much: wha
 
 @dataclass(frozen=True)
 class Encoding:
-    """How vectors and words were made.
+    """How vectors and words were made."""
 
-    Attributes:
-        model: `model_description` of the model; None where ready-made vectors are of a model that nobody named.
-        model_source: What the model was loaded by, to load it again: a name, or the absolute path of a folder; None:
-            the embedded one, or given loaded. Says nothing of the vectors, so it is never a difference.
-        model_beside: The same folder from the index's own, so that both may be moved together; None: no folder.
-        dim: d, the width of the vectors.
-        granularity: The vectors that are kept: "document", "passage" or "both".
-        storage_dtype: How their numbers are kept, "float32" or "float16".
-        max_tokens: Documents are cut after so many tokens; None: never.
-        passage_tokens, passage_overlap, late, titled: The model's `PassageSize`; None: it cuts in its own way.
-        token_vectors, token_dim: How the vectors of tokens are kept, and their width; None: they are not.
-        language: The rules by which words are found.
-        keep_accents: Whether words with other accents are other words.
-        synonyms: Synonyms and protected words, as `aveyb_retrieval.indexes.store.words` reads them.
-    """
-
-    model: dict[str, Any] | None
-    model_source: str | None
-    dim: int
-    granularity: Literal["document", "passage", "both"]
-    storage_dtype: Literal["float32", "float16"] = "float32"
-    max_tokens: int | None = None
-    passage_tokens: int | None = None
+    model: dict[str, Any] | None  # `model_description`; None: ready-made vectors of a model nobody named
+    model_source: str | None  # name or absolute folder to load it by, never compared; None: embedded, or given loaded
+    dim: int  # d, the width of the vectors
+    granularity: Literal["document", "passage", "both"]  # the vectors that are kept
+    storage_dtype: Literal["float32", "float16"] = "float32"  # how their numbers are kept
+    max_tokens: int | None = None  # documents are cut after so many; None: never
+    passage_tokens: int | None = None  # this to `titled`: the model's `PassageSize`; None: it cuts in its own way
     passage_overlap: int = 0
     late: bool | None = None
     titled: bool = False
-    token_vectors: str | None = None
+    token_vectors: str | None = None  # how the vectors of tokens are kept; None: they are not
     token_dim: int | None = None
-    language: str = ENGLISH
-    keep_accents: bool = False
-    synonyms: str = ""
-    model_beside: str | None = None
+    language: str = ENGLISH  # the rules by which words are found
+    keep_accents: bool = False  # whether words with other accents are other words
+    synonyms: str = ""  # synonyms and protected words, as `indexes.store.words` reads them
+    model_beside: str | None = None  # the model's folder from the index's own: both may be moved; None: no folder
 
     @classmethod
     def of_model(
@@ -156,10 +140,7 @@ class Encoding:
         return values
 
     def differences(self, other: Encoding, *, but: Iterable[str] = ()) -> dict[str, tuple[Any, Any]]:
-        """Return what another one says otherwise, by name: (ours, theirs); the names in `but` are not compared.
-
-        Models of one fingerprint are the same, whatever they are called.
-        """
+        """Return what another one says otherwise, by name: (ours, theirs). Models are compared by fingerprints."""
         ours, theirs = self.comparable(), other.comparable()
         if self.fingerprint == other.fingerprint:
             theirs["model"] = ours["model"]
@@ -168,10 +149,7 @@ class Encoding:
         }
 
     def check_takes(self, other: Encoding, here: object, there: object) -> None:
-        """Check that documents encoded as `other` (at `there`) can be put among those encoded like this (at `here`).
-
-        How numbers are stored may differ. Passages are compared where this has any, and may be more than this keeps.
-        """
+        """Check that documents encoded as `other` can be put among these; how numbers are stored may differ."""
         if not set(self.kinds) <= set(other.kinds):
             raise ConfigError(
                 f"{there}: granularity {other.granularity!r}, of {here} {self.granularity!r}; choose one that both "

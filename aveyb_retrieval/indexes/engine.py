@@ -1,12 +1,9 @@
 """What a search needs of the place where vectors and words live, as protocols; from an address to such a place.
 
 Our own files (FAISS and Lance: `aveyb_retrieval.indexes.search.retriever`) are one engine; a database server
-(`aveyb_retrieval.engines`) is another, and other packages bring theirs. Fusion, passages, thresholds and reranking are
-ours and work on any engine. What an engine has to do is small: name documents by numbers, find the nearest vectors and
-the best matches by words, and give back what is stored under a number.
-
-Numbers are those of `aveyb_retrieval.indexes.types`: a document has one number as long as it is stored, and passage `i`
-of document `doc` has `doc << 20 | i`.
+(`aveyb_retrieval.engines`) is another. Fusion, passages, thresholds and reranking are ours and work on any engine: it
+names documents by numbers, those of `aveyb_retrieval.indexes.types`, finds the nearest vectors and the best matches by
+words, and gives back what is stored under a number.
 
 Engines of other packages join by an entry point of the group `aveyb_retrieval.engines`: its name is the scheme of their
 addresses, its object (a subclass of `Collection`, or a module) has `open_engine` and `open_writer` of an address.
@@ -52,30 +49,18 @@ Selection = Any  # what `EngineView.select` made of a filter; only the view that
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """What an engine says about the documents that it holds.
+    """What an engine says about the documents that it holds."""
 
-    Attributes:
-        name: The path or URL (without a password), for messages.
-        version: Changes whenever the documents were replaced as a whole.
-        dim: d, the width of the vectors.
-        granularity: The vectors that were made: "document", "passage" or "both".
-        documents, passages: How many there are.
-        model: The description of the model that made the vectors; None where nobody named it.
-        model_places: Where that model may be, best first; empty where it is the embedded one, or was given loaded.
-        remedy: What to do where stored data contradict each other, for messages.
-        build: Identifies an index directory, whatever its version; "" of other engines.
-    """
-
-    name: str
-    version: str
-    dim: int
-    granularity: str
+    name: str  # the path or URL (without a password), for messages
+    version: str  # changes whenever the documents were replaced as a whole
+    dim: int  # d, the width of the vectors
+    granularity: str  # the vectors that were made: "document", "passage" or "both"
     documents: int
     passages: int
-    model: dict[str, Any] | None
-    model_places: tuple[str, ...]
-    remedy: str
-    build: str = ""
+    model: dict[str, Any] | None  # the description of the model that made the vectors; None where nobody named it
+    model_places: tuple[str, ...]  # best first; empty where it is the embedded one, or was given loaded
+    remedy: str  # what to do where stored data contradict each other, for messages
+    build: str = ""  # identifies an index directory, whatever its version; "" of other engines
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -143,11 +128,7 @@ class EngineView(Protocol):
         """The words of all documents, as `language.forms` gives them; None where the engine keeps no list of them."""
 
     def narrow(self, selection: Selection | None, kind: Kind, conditions: Sequence[Sought]) -> Selection:
-        """The part of a selection, or of everything, whose documents or passages fulfill conditions.
-
-        Raises:
-            ConfigError: the engine cannot look for one of them.
-        """
+        """The part of a selection (None: all) that fulfills conditions; ConfigError: the engine cannot look for one."""
 
     def find(self, ids: Sequence[str]) -> dict[str, int]:
         """Numbers of documents by their ids; those that are not there are left out."""
@@ -216,13 +197,7 @@ def is_address(path: object) -> bool:
 
 
 def open_engine(address: str) -> VectorEngine:
-    """Open a collection for searching.
-
-    Raises:
-        EngineError: the server does not answer, or refuses.
-        IndexFormatError: nothing is published there.
-        ConfigError: this is not the address of a collection.
-    """
+    """Open a collection for searching; EngineError where its server fails, IndexFormatError where nothing is there."""
     return _module(address).open_engine(address)
 
 

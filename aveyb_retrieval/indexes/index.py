@@ -59,9 +59,8 @@ class Index(Retriever):
         """Open an index directory, or with `create` make an empty one where there is none.
 
         Args:
-            path: The index directory.
+            path, mapped: As in `Retriever.load`; `path` is a directory.
             create: Make an index that has no documents yet where there is none.
-            mapped: As in `Retriever.load`.
             **options: `model`, `device` and `precision`, as in `Retriever.load`; `wait`, the seconds that each change
                 waits for another writer to end. The other options of `build_index` serve only to make the index.
 
@@ -80,22 +79,13 @@ class Index(Retriever):
 
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> Self:  # type: ignore[override]  # of one directory alone
-        """Open an index directory; options are those of `Retriever.load`.
-
-        Raises:
-            IndexFormatError: there is no index, it is damaged, or it was made by another model.
-            ConfigError: `path` is no path, but the address of an engine, or several.
-        """
+        """Open an index directory; options are those of `Retriever.load`, errors those of `open`."""
         open_directory(path)  # refuses what is none
         return super().load(path, **options)
 
     @classmethod
     def create(cls, path: str | Path, **options: Unpack[BuildOptions]) -> Self:
-        """Make an index that has no documents yet, and open it; for options see `build_index`.
-
-        Raises:
-            ConfigError: there is an index already (unless `overwrite`), or an option is wrong.
-        """
+        """Make an empty index, and open it; options and errors are those of `build_index`."""
         options["allow_empty"] = True
         build_index([], path, **options)
         return cls.open(path, **options)
@@ -123,11 +113,7 @@ class Index(Retriever):
     def upsert(self, documents: Source, *, wait: float | None = None, **options: Unpack[ReadOptions]) -> Report:
         """Add documents and replace those whose ids are there already; of the same id twice, the last counts.
 
-        What has not changed is not encoded again. Arguments are those of `add`.
-
-        Raises:
-            InputError: something is no document; nothing was changed.
-            IndexLockedError: another process is writing.
+        What has not changed is not encoded again. Arguments and errors are those of `add`, but that ids may be there.
         """
         return self._change(wait, lambda batch: batch.upsert(documents, **options))
 
@@ -165,11 +151,7 @@ class Index(Retriever):
     ) -> Report:
         """Set metadata fields of the documents with these ids, and of those that satisfy a filter. Nothing is encoded.
 
-        Arguments are those of the package's `update_metadata`.
-
-        Raises:
-            ConfigError, InputError: as `update_metadata` of the package.
-            IndexLockedError: another process is writing.
+        Arguments and errors are those of the package's `update_metadata`.
         """
         given: dict[str, Any] = {"where": where, "remove": remove, "clear": clear, "missing_ok": missing_ok}
         return self._change(wait, lambda batch: batch.update_metadata(changes, ids, **given))

@@ -47,16 +47,10 @@ def load_model(
     batch_tokens: int | None = None,
     recorded: str | None = None,
 ) -> EmbedderLike:
-    """Return a model ready to encode: one that is loaded already as it is, any other loaded from its folder or name.
+    """Return a model ready to encode: a loaded one as it is, any other from its folder or name, and shared.
 
-    Models are shared: as long as somebody in this process uses one, the next who asks for it gets the same.
-
-    Raises:
-        ConfigError: `device`, `precision`, `max_tokens` or `batch_tokens` is given beside a loaded model, which has its
-            own.
-        ModelError: there is no usable model there; with `recorded`, its fingerprint in an index, also: it would have to
-            be fetched.
-        IndexFormatError: it is not the recorded one.
+    ConfigError: an option is given that a loaded model has settled. ModelError: there is no usable model, or one of
+    which an index has `recorded` the fingerprint would have to be fetched. IndexFormatError: it is another one.
     """
     if model is None or isinstance(model, (str, Path)):
         from aveyb_retrieval.encoder.embedders.loading import load_encoder
@@ -117,16 +111,8 @@ def as_encoded(model: EmbedderLike, encoding: Encoding) -> EmbedderLike:
 def load_recorded(places: Sequence[str], description: Mapping[str, Any], **options: Any) -> EmbedderLike:
     """Load the model of an index by what the index says, which somebody else may have written.
 
-    An index made with the embedded model names none to load.
-
-    Args:
-        places: Where the model may be, best first; empty: it was the embedded one, or given loaded.
-        description: `model_description` of it.
-        **options: as for `load_model`.
-
-    Raises:
-        ModelError: it is not on this machine.
-        IndexFormatError: another one is there.
+    It is at one of `places`, best first; without any, it was the embedded one, or given loaded. `description` is its
+    `model_description`. ModelError where it is not on this machine, IndexFormatError where another one is there.
     """
     if not places:
         return load_model(None, **options)
@@ -339,10 +325,7 @@ def check_wait(seconds: float) -> None:
 
 
 def word_rules(options: Mapping[str, Any]) -> dict[str, Any]:
-    """How the options that are given say that words are found; raises ConfigError or InputError where they say nothing.
-
-    A file of synonyms is read.
-    """
+    """How the options say that words are found; reads a file of synonyms, or raises ConfigError or InputError."""
     given = {name: options[name] for name in WORD_RULES if name in options}
     if "language" in given:
         given["language"] = language(given["language"]).name

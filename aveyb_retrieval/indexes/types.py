@@ -1,7 +1,5 @@
 """What all rooms of an index share: arrays, numbers of documents, and what is needed from a model, as a protocol.
 
-Our `Embedder` has that protocol; tests and other models can stand in.
-
 The number of a document is given once and never again, a passage's holds its document's: passage `i` of document `doc`
 has the number `doc << 20 | i`. No number depends on a position, and a passage names its document without a look-up.
 What must not depend on the order in which documents came goes by the hashes of their ids.
@@ -35,12 +33,7 @@ Kind = Literal["document", "passage"]
 
 @runtime_checkable
 class Encoded(Protocol):
-    """One encoded document.
-
-    Members: `vector` `[d]` float32, unit length (zeros for a text without tokens); `passages` `[n, d]` float32 unit
-    rows; `spans` `[n, 2]` int64, character offsets `[start, end)` into the text; `n_tokens` read and
-    `n_cut` dropped by the model's length limit.
-    """
+    """One encoded document: float32 vectors, zeros for a text without tokens, and int64 spans."""
 
     @property
     def vector(self) -> FloatArray:
@@ -95,10 +88,7 @@ def unusable(encoded: Encoded, dim: int) -> str | None:
 
 @runtime_checkable
 class EmbedderLike(Protocol):
-    """What turns text into vectors; `aveyb_retrieval.encoder.embedders.embedder.Embedder` is the one we ship.
-
-    `fingerprint` identifies weights, configuration and tokenizer: an index opens only with the model that made it.
-    """
+    """What turns text into vectors, as our `Embedder` does; an index opens only with the model that made it."""
 
     @property
     def dim(self) -> int:
@@ -216,10 +206,7 @@ def products(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def inner_products(vectors: FloatArray, query: FloatArray) -> FloatArray:
-    """Products of vectors `[n, d]` with a query `[d]`, `[n]`: the same for equal vectors, wherever they stand.
-
-    Sums in float32 depend on what a vector is computed together with.
-    """
+    """Products of vectors `[n, d]` with a query `[d]`, `[n]`: the same for equal vectors, wherever they stand."""
     return products(query.astype(np.float64)[None], vectors.astype(np.float64))[0].astype(np.float32)
 
 

@@ -39,12 +39,10 @@ class AveyBDocumentStore:
         self._index = Index.open(path, create=True, **options)
 
     def to_dict(self) -> dict[str, Any]:
-        """Describe the store, so that `from_dict` opens it again."""
         return default_to_dict(self, path=str(self.path), **self._options)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> AveyBDocumentStore:
-        """Open a store from its description."""
         store: AveyBDocumentStore = default_from_dict(cls, data)
         return store
 
@@ -68,15 +66,12 @@ class AveyBDocumentStore:
             yield {name: value for name, value in each.metadata.items() if name != _REST}
 
     def count_documents(self) -> int:
-        """Count all documents."""
         return self._index.count()
 
     def count_documents_by_filter(self, filters: dict[str, Any]) -> int:
-        """Count the documents that satisfy a filter."""
         return self._index.count(translate(filters))
 
     def filter_documents(self, filters: dict[str, Any] | None = None) -> list[Document]:
-        """Return the documents that satisfy a filter, oldest first."""
         return [_document(each) for each in self._stored(filters)]
 
     def write_documents(self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE) -> int:
@@ -98,16 +93,13 @@ class AveyBDocumentStore:
         return len(chosen)
 
     def delete_documents(self, document_ids: list[str]) -> None:
-        """Delete documents by id; ids that are not there are ignored."""
         if document_ids:
             self._index.delete(document_ids, missing_ok=True)
 
     def delete_all_documents(self) -> None:
-        """Delete all documents."""
         self._index.delete(where={})
 
     def delete_by_filter(self, filters: dict[str, Any]) -> int:
-        """Delete the documents that satisfy a filter; return how many."""
         return self._index.delete(where=translate(filters) or {}).deleted
 
     def update_by_filter(self, filters: dict[str, Any], meta: dict[str, Any]) -> int:
@@ -193,10 +185,7 @@ class AveyBRetriever:
 
     A passage is a `Document` with the passage as content and `source_id`, `title`, `heading`, `span` and, of a PDF,
     `page` and `page_label` in its meta. `filter_policy` says how `filters` of a run and of the component go together;
-    `search_options` are those of `Retriever.search`.
-
-    Raises:
-        ConfigError: `document_store` is no such store.
+    `search_options` are those of `Retriever.search`. ConfigError where `document_store` is no such store.
     """
 
     def __init__(
@@ -216,7 +205,6 @@ class AveyBRetriever:
         self.search_options = search_options or {}
 
     def to_dict(self) -> dict[str, Any]:
-        """Describe the component, so that `from_dict` makes it again."""
         return default_to_dict(
             self,
             document_store=self.document_store.to_dict(),
@@ -228,7 +216,6 @@ class AveyBRetriever:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> AveyBRetriever:
-        """Make a component from its description."""
         parameters = dict(data["init_parameters"])
         parameters["document_store"] = AveyBDocumentStore.from_dict(parameters["document_store"])
         made: AveyBRetriever = default_from_dict(cls, {**data, "init_parameters": parameters})

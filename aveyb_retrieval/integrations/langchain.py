@@ -41,11 +41,9 @@ class AveyBEmbeddings(Embeddings):
         return self._again, ()
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Encode documents, `[n, d]`."""
         return [encoded.vector.tolist() for encoded in self.embedder.encode_documents(("", text) for text in texts)]
 
     def embed_query(self, text: str) -> list[float]:
-        """Encode a query, `[d]`."""
         vector: list[float] = self.embedder.encode_queries([text])[0].tolist()
         return vector
 
@@ -78,7 +76,6 @@ class AveyBRetriever(BaseRetriever):
         return self.model_copy(update={"search_options": copy.deepcopy(self.search_options, memo)})
 
     def model_post_init(self, context: Any, /) -> None:
-        """Open the index."""
         self._index = Index.open(self.path, model=self.model)
 
     def __setstate__(self, state: dict[Any, Any]) -> None:
@@ -143,7 +140,6 @@ class AveyBVectorStore(VectorStore):
 
     @property
     def embeddings(self) -> Embeddings | None:
-        """The model that was given."""
         return self._embedding
 
     def add_texts(
@@ -170,7 +166,6 @@ class AveyBVectorStore(VectorStore):
         return True
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
-        """Return the documents with these ids, without those that are not there."""
         found = self._index.get(ids, missing_ok=True)
         return [Document(id=each.id, page_content=each.text, metadata=each.metadata) for each in found]
 
@@ -179,7 +174,6 @@ class AveyBVectorStore(VectorStore):
         return [(_document(hit), hit.score) for hit in self._search(query, k, **options)]
 
     def similarity_search(self, query: str, k: int = 4, **options: Any) -> list[Document]:
-        """Return the best documents."""
         return [_document(hit) for hit in self._search(query, k, **options)]
 
     def max_marginal_relevance_search(

@@ -54,7 +54,6 @@ class AveyBEmbedding(BaseEmbedding):
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name that LlamaIndex stores."""
         return "AveyBEmbedding"
 
     def _get_query_embedding(self, query: str) -> list[float]:
@@ -144,7 +143,6 @@ class AveyBVectorStore(stores.BasePydanticVectorStore):
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name that LlamaIndex stores."""
         return "AveyBVectorStore"
 
     @property
@@ -158,7 +156,6 @@ class AveyBVectorStore(stores.BasePydanticVectorStore):
         return [node.node_id for node in nodes]
 
     def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
-        """Delete the nodes of one document."""
         self._index.delete(where={"ref_doc_id": ref_doc_id})
 
     def get_nodes(
@@ -177,7 +174,6 @@ class AveyBVectorStore(stores.BasePydanticVectorStore):
             self._index.delete(where=where)
 
     def clear(self) -> None:
-        """Delete all nodes."""
         self._index.delete(where={})
 
     def query(self, query: stores.VectorStoreQuery, **kwargs: Any) -> stores.VectorStoreQueryResult:

@@ -1,8 +1,7 @@
 """Decide which FAISS files are due, and make them.
 
-Files cover documents like the tiers of a log: vectors gather in memory, become a file when there are many, and files
-are made into one when the later ones together are at least half as large as the one before. So there are few files,
-and each vector is indexed a number of times that grows with the logarithm of their number.
+Vectors gather in memory, become a file when there are many, and files are joined when the later ones together are at
+least half as large as the one before: a vector is indexed a number of times that grows with the logarithm of all.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""FAISS files: what is written, opened, read into memory and searched.
-
-Make FAISS indexes: which one for how many vectors, training, filling.
+"""FAISS files: which type for how many vectors, trained, filled, written, opened and searched.
 
 All vectors are unit length (or zero), so the inner product is the cosine. Ids are ours: an IVF index keeps them
-itself, any other index is wrapped in `IndexIDMap` (the plain one: reconstruction by id is what the datasets are for).
+itself, any other index is wrapped in `IndexIDMap`.
 """
 
 from __future__ import annotations
@@ -76,10 +74,7 @@ def exact_limit(dim: int) -> int:
 
 
 def chosen(index: str, count: int) -> tuple[str, dict[str, int]]:
-    """The FAISS factory string for `count` vectors, and settings of its searches: "IVF256,Flat;nprobe=64".
-
-    "auto" looks at a quarter of its lists, which keeps recall@10 at .98.
-    """
+    """The FAISS factory string for `count` vectors, with settings of searches; "auto" keeps recall@10 at .98."""
     if index == AUTO:
         cells = 1 if count <= ONE_LIST else 2 ** round(math.log2(math.sqrt(count)))
         return f"IVF{cells},RaBitQfs", {} if cells == 1 else {"nprobe": cells // 4}
@@ -131,10 +126,7 @@ def train(index: faiss.Index, sample: FloatArray, factory: str) -> None:
 
 
 def reserve(index: faiss.Index, count: int) -> None:
-    """Make room for `count` more vectors at once, where an index keeps them in one array.
-
-    Growing by doubling would copy the array again and again, and hold it one and a half times at the end.
-    """
+    """Make room for `count` more vectors at once, where an index keeps them in one array that would be copied."""
     faiss = import_faiss()
     inner = innermost(index)
     if isinstance(inner, faiss.IndexHNSW):
@@ -211,10 +203,7 @@ def write(index: faiss.Index, path: Path) -> files.FileInfo:
 
 
 def read(path: Path, *, mapped: bool) -> faiss.Index:
-    """Open an index file; `mapped` leaves the vectors on disk, shared between processes, and allows no change.
-
-    FAISS trusts what it reads: the file's hash was checked before.
-    """
+    """Open a file whose hash was checked; `mapped` leaves the vectors on disk, shared, and allows no change."""
     faiss = import_faiss()
     try:
         # releases of FAISS that do not have this flag map inverted lists only
@@ -235,25 +224,16 @@ MOST_EFFORT = 16  # how many times harder a limited search looks at most
 
 @dataclass(frozen=True)
 class FaissTraits:
-    """What a FAISS index can do, read off its type.
+    """What a FAISS index can do, read off its type."""
 
-    Attributes:
-        knob: The setting that trades speed for recall: "nprobe", "efSearch", or "" where there is none.
-        largest: The highest useful value of the knob; 0 without one.
-        takes_selector: Whether a search can be limited to some ids.
-        keeps_floats: Whether its scores are those of the vectors themselves, not of shortened codes.
-        transformed: Whether vectors are rotated or shortened before they reach the index itself.
-    """
-
-    knob: str
-    largest: int
-    takes_selector: bool
-    keeps_floats: bool
-    transformed: bool
+    knob: str  # the setting that trades speed for recall: "nprobe", "efSearch", or ""
+    largest: int  # the highest useful value of the knob; 0 without one
+    takes_selector: bool  # whether a search can be limited to some ids
+    keeps_floats: bool  # whether scores are those of the vectors themselves, not of shortened codes
+    transformed: bool  # whether vectors are rotated or shortened before they reach the index itself
 
     @classmethod
     def of(cls, index: Any) -> FaissTraits:
-        """Read the traits of an index."""
         faiss = import_faiss()
         inner = innermost(index)
         within = faiss.downcast_index(index.index) if isinstance(index, faiss.IndexIDMap) else index
@@ -283,11 +263,7 @@ def _lists_take_selectors(ivf: Any) -> bool:
 
 
 class FaissSearcher:
-    """One FAISS file, open. Safe to use from many threads.
-
-    Its numbers are in `[first, stop)`; `live` of its vectors are still stored. `there` is a copy of it on GPUs, which
-    ignores filters: these, the file itself answers.
-    """
+    """One FAISS file, open, perhaps with a copy on GPUs, which takes no filters. Safe to use from many threads."""
 
     def __init__(self, tier: Tier, index: Any, there: Any = None) -> None:
         self.tier = tier

@@ -1,13 +1,11 @@
 """`Nearest`: the vectors of one kind of one version of an index, searchable.
 
-FAISS files ("tiers") cover ranges of documents as they were when each was made. What was deleted since stays in a file,
-so candidates are looked up among the stored vectors: those that are gone fall out, and the others get their true
-cosines, whatever code the file keeps.
+FAISS files ("tiers") cover ranges of documents as they were when each was made. Candidates are looked up among the
+stored vectors: those that are gone fall out, and the others get their true cosines, whatever code the file keeps.
 
 Vectors that no file covers yet are in memory and searched exactly; on a GPU that cannot search the files, all are. They
-lie in blocks that never change and that versions of an index share. When one comes, it is joined with those before it
-that are not much larger, so there are few blocks, and each vector is copied a number of times that grows with the
-logarithm of their number.
+lie in blocks that never change and that versions share; a new one is joined with those before it that are not much
+larger, so that there are few.
 """
 
 from __future__ import annotations
@@ -65,10 +63,7 @@ ALIKE = 1e-5  # by which sums in float32 of the same numbers may differ
 
 
 def scored(vectors: FloatArray, ids: IntArray, queries: FloatArray, k: int) -> tuple[IntArray, FloatArray]:
-    """Those of vectors `[m, d]` with ids `[m]` that may be among the `k` best of a query `[n, d]`, and their scores.
-
-    These are summed in float64, so that equal vectors have equal scores wherever they stand.
-    """
+    """Which vectors may be among the `k` best of a query, and their scores: in float64, alike for equal vectors."""
     if len(ids) > k:
         rough = products(queries, vectors)
         least = np.partition(rough, len(ids) - k, axis=1)[:, len(ids) - k] - ALIKE
@@ -80,10 +75,7 @@ def scored(vectors: FloatArray, ids: IntArray, queries: FloatArray, k: int) -> t
 def search_exactly(
     blocks: Iterable[tuple[IntArray, FloatArray]], queries: FloatArray, k: int
 ) -> tuple[FloatArray, IntArray]:
-    """The `k` vectors of highest product with each query `[n, d]`, as `top` gives them.
-
-    They come in blocks of ids `[m]` and vectors `[m, d]`.
-    """
+    """The `k` best of blocks of ids `[m]` and vectors `[m, d]` for each query `[n, d]`, as `top` gives them."""
     return best((scored(vectors, ids, queries, k) for ids, vectors in blocks), len(queries), k)
 
 
@@ -102,7 +94,6 @@ class Memory:
     """Vectors in memory. Never changes: `with_blocks` and `from_number` make another one that shares the blocks."""
 
     def __init__(self, dim: int, device: str = "cpu", blocks: tuple[Block, ...] = ()) -> None:
-        """Hold blocks on "cpu" or a device of torch."""
         self.dim = dim
         self.device = device
         self.blocks = blocks
@@ -139,10 +130,7 @@ class Memory:
         return Memory(self.dim, self.device, tuple(blocks))
 
     def search(self, queries: FloatArray, k: int, among: IntArray | None = None) -> tuple[FloatArray, IntArray]:
-        """The `k` nearest to queries `[n, d]`: cosines and numbers `[n, k]`, padded with -inf and -1.
-
-        `among`: ascending numbers that the search is limited to; those that are not held here are fine.
-        """
+        """The `k` nearest to queries `[n, d]`: cosines and numbers `[n, k]`, padded with -inf and -1."""
         if self.device == "cpu":
             return search_exactly(self._vectors(among), queries, k)
         return self._search_on_device(queries, k, among)
@@ -253,10 +241,7 @@ HARDER = 8  # how many times more candidates are asked for when too few remained
 
 
 class Vectors(Protocol):
-    """The stored vectors of one kind of one version.
-
-    The vector of a number never changes, no number is given twice, and later documents have higher ones.
-    """
+    """The stored vectors of one kind of one version; no number is ever given twice, and later ones are higher."""
 
     @property
     def dim(self) -> int:
@@ -270,11 +255,7 @@ class Vectors(Protocol):
 
 
 class Nearest:
-    """The vectors of one kind of one version, searchable. Safe to use from many threads; never changes.
-
-    Attributes:
-        count: How many vectors can be found.
-    """
+    """The vectors of one kind of one version, searchable. Safe to use from many threads; never changes."""
 
     def __init__(
         self, files: Sequence[FaissSearcher], memory: Memory, covered: int, vectors: Vectors, count: int
@@ -363,7 +344,6 @@ class Nearest:
         return _top(found, k)
 
     def _in_memory(self, queries: FloatArray, k: int, among: IntArray | None) -> tuple[FloatArray, IntArray]:
-        """The best in memory."""
         if not self._gone or among is not None:
             return self._memory.search(queries, k, among)
         scores, numbers = self._memory.search(queries, k + self._gone)

@@ -1,14 +1,9 @@
 """One Lance dataset at one of its versions: rows that are known by a number of ours, and found by their words.
 
-Lance knows a row by an address, which changes when fragments are merged. Our numbers never change: they are a column,
-and `_Rows` maps numbers to addresses, fragment by fragment, so a new version costs only what is new in it.
+Lance's own addresses of rows change when fragments are merged; `_Rows` maps our numbers, a column, to them.
 
-Lance never flushes files to the device; `Dataset.files` says which files a version is made of, so that the writer can.
-
-Vectors and words of a Lance data file, mapped: a row costs the copy of its bytes, where `take` costs milliseconds.
-
-Lance's file format writes a column as it is, row after row, where the column asks for the layout "full zip" without
-compression and holds no nulls: a page of fixed-size lists is then an array `[n, d]` at a place in the file; a page of
+Columns are read from mapped data files: a row costs the copy of its bytes, where `take` costs milliseconds. They have
+Lance's layout "full zip", without compression and nulls: a page of fixed-size lists is an array `[n, d]`; a page of
 texts are their lengths (eight bytes) and bytes, one after the other, and beside it the places of all.
 """
 
@@ -69,10 +64,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def check_fork() -> None:
-    """Raise AveyBError in a process that was forked from one that had an index open: reading could wait for ever.
-
-    The threads of Lance, FAISS and the model do not come along, and what they held stays locked.
-    """
+    """Raise AveyBError in a process forked from one that had an index open: its locks may be held for ever."""
     if _forked:
         raise AveyBError(
             f"process {os.getpid()} was forked from one that had opened an index, which cannot be used here: start "
@@ -81,11 +73,9 @@ def check_fork() -> None:
 
 
 def session(path: Path, version: int = 0) -> lance.Session:
-    """Return the caches to open a version of a dataset with.
+    """Return the caches to open a version of a dataset with: new ones after 128 versions of one dataset.
 
-    They are begun anew after 128 versions of one dataset: Lance keeps every index that it has opened, with its file,
-    until its bytes push it out, so a process that follows a writer would run out of descriptors, and the disk would not
-    get back what was deleted. Old caches go with the last dataset that was opened with them.
+    Lance keeps every index open that it has opened: who follows a writer would run out of descriptors and of disk.
     """
     global _session  # one for a process
     if _session is None or len(_session.versions.get(path, ())) >= MOST_VERSIONS:
@@ -107,20 +97,15 @@ LAYOUT = {
 
 @dataclass(frozen=True)
 class MappedVectors:
-    """The vectors of one data file, deleted rows too.
-
-    Each page begins with a row of `starts` `[p]`, ascending, and at a byte of `positions` `[p]`. `windows` are the
-    bytes of a row that would begin at each byte of the file, `[bytes, row]`, a view.
-    """
+    """The vectors of one data file, deleted rows too."""
 
     dtype: np.dtype[np.floating]
-    starts: IntArray
-    positions: IntArray
-    windows: npt.NDArray[np.uint8]
+    starts: IntArray  # the row that each page begins with, `[p]`, ascending
+    positions: IntArray  # the byte that it begins at, `[p]`
+    windows: npt.NDArray[np.uint8]  # the bytes of a row that would begin at each byte of the file, `[bytes, row]`
 
     @classmethod
     def open(cls, path: Path, column: str) -> MappedVectors:
-        """Map a column of a data file."""
         count, described, found, mapped = _mapped(path, column)
         dtype = np.dtype(described.type.value_type.to_pandas_dtype())
         row, rows, starts, positions = described.type.list_size * dtype.itemsize, 0, [], []
@@ -146,21 +131,14 @@ class MappedVectors:
 
 @dataclass(frozen=True)
 class MappedTexts:
-    """The texts of one data file, deleted rows too.
+    """The texts of one data file, deleted rows too."""
 
-    Attributes:
-        starts: The row that each page begins with, `[p]`, ascending.
-        edges: Where each text of a page begins, its length first, and where the last one ends, `[p]` of `[n + 1]`.
-        pages: The bytes of each page, `[p]`.
-    """
-
-    starts: list[int]
-    edges: list[npt.NDArray[np.unsignedinteger]]
-    pages: list[npt.NDArray[np.uint8]]
+    starts: list[int]  # the row that each page begins with, `[p]`, ascending
+    edges: list[npt.NDArray[np.unsignedinteger]]  # where its texts begin, lengths first, and the last ends, `[n + 1]`
+    pages: list[npt.NDArray[np.uint8]]  # the bytes of each page, `[p]`
 
     @classmethod
     def open(cls, path: Path, column: str) -> MappedTexts:
-        """Map a column of a data file."""
         count, described, found, mapped = _mapped(path, column)
         if described.metadata != LAYOUT:  # a compressed page has as many buffers
             raise _unlike(path)
@@ -288,13 +266,7 @@ class _Rows:
 
 
 class Dataset:
-    """A Lance dataset, open at one version. Reading is safe from many threads; one writer moves it on.
-
-    Attributes:
-        path: Its folder.
-        address: Where Lance reads it, if not all of its files are in that folder.
-        key: The column of our numbers, int64.
-    """
+    """A Lance dataset, open at one version. Reading is safe from many threads; one writer moves it on."""
 
     def __init__(
         self,
@@ -305,8 +277,8 @@ class Dataset:
         address: str | None = None,
     ) -> None:
         self.path = path
-        self.address = address
-        self.key = key
+        self.address = address  # where Lance reads it, if not all of its files are in that folder
+        self.key = key  # the column of our numbers, int64
         self._lance = opened
         self._known: dict[tuple[int, str], _Rows] = {} if before is None else dict(before._known)
         self._held: dict[tuple[int, str, str], tuple[IntArray, IntArray]] = {} if before is None else dict(before._held)
@@ -347,16 +319,13 @@ class Dataset:
 
     @property
     def version(self) -> int:
-        """The version that is open."""
         return int(self._lance.version)
 
     @property
     def schema(self) -> pa.Schema:
-        """Its columns."""
         return self._lance.schema
 
     def __len__(self) -> int:
-        """Number of rows, without deleted ones."""
         return int(self._lance.count_rows())
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -415,10 +384,7 @@ class Dataset:
 
     @cached_property
     def held(self) -> tuple[IntArray, IntArray]:
-        """All rows that are stored, by number, ascending `[n]`, with the column `HELD` `[n]`: kept in memory.
-
-        What a version shares with the one before it is not read again.
-        """
+        """The numbers `[n]` of all stored rows, ascending, and the column `HELD` `[n]`: kept in memory."""
         held, parts = {}, []
         for fragment in self._lance.get_fragments():
             about = fragment.metadata
@@ -570,7 +536,6 @@ class Dataset:
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def append(self, rows: pa.Table) -> None:
-        """Add rows."""
         import lance
 
         if rows.num_rows:
@@ -597,8 +562,7 @@ class Dataset:
     def settle(self, *, whole: bool = False) -> bool:
         """Index and merge what has gathered, if that is due (`whole`: everything); return whether anything was done.
 
-        Pieces are merged by tiers: with those before them as long as these are not much larger, so that each row is
-        written again a number of times that grows with the logarithm of the rows.
+        Pieces are merged by tiers: how often a row is written again grows with the logarithm of the rows.
         """
         done = False
         indexes = self._lance.describe_indices()

@@ -4,11 +4,8 @@ r"""Metadata filters: a small MongoDB-like language compiled to SQL.
 
 A field is a path of keys joined by dots (a dot inside a key is written `\.`). A condition on a list holds when it
 holds for any of its elements; `$ne` and `$nin` hold when `$eq` and `$in` do not, so also where the field is missing.
-Numbers compare with numbers and strings with strings: a condition on another type is simply false.
-`$contains` (an element of a list, or a part of a string), `$any` and `$all` (one or all of some values are elements of
-a list) look at the field as a whole: they are false where it is neither. `$is_empty` holds for "", [], {}, null and a
-missing field. `_id` and `title` are the document's own, texts that are always there, whatever its metadata say.
-Dates, times, decimals and numbers of numpy are looked for as they are stored: see `to_plain`.
+A condition on a value of another type is false. `$contains`, `$any` and `$all` look at the field as a whole. `_id` and
+`title` are the document's own, whatever its metadata say.
 Nothing of a filter is syntax of SQL: paths and values are bound parameters, or literals where there are none.
 """
 
@@ -82,16 +79,14 @@ def filter_key(where: Filter) -> str:
 
 
 class FilterCompiler(ABC):
-    """Turns a filter into a condition of one database, whose words the abstract methods write.
+    """Turns a filter into a condition of one database, true or false for every document, never unknown.
 
-    Every condition is true or false for every document, never unknown. `own` compiles those on `_id` and `title`; None
-    refuses them.
+    The abstract methods write it; `own` compiles conditions on `_id` and `title`, and None refuses them.
     """
 
     own: FilterCompiler | None = None
 
     def compile(self, where: object) -> Condition:
-        """Compile a filter."""
         return self._all_of(where, 0)
 
     @abstractmethod
@@ -224,21 +219,18 @@ class _OwnFilters(FilterCompiler):
 
 
 class LanceFilters(FilterCompiler):
-    """Conditions on the column `metadata` of the table `documents`, as SQL/JSON paths.
+    """Conditions on the column `metadata` of the table `documents`, as SQL/JSON paths, which look into lists.
 
-    A path looks into lists by itself, so a condition on a field holds where an element satisfies it. Keys and values
-    are JSON strings inside the path, and the path is one literal of SQL: nothing of a filter is syntax of either.
+    Keys and values are JSON strings inside the path, and the path is one literal of SQL.
     """
 
     def equal(self, field: str, value: Scalar) -> Condition:
-        """Some element of the field is this value."""
         if value == "":  # a path cannot hold an empty text
             element = f"coalesce(json_array_contains(metadata, {quoted(json_path(field))}, ''), false)"
             return join(" OR ", [_as_text(field, "= '\"\"'"), Condition(element, ())])
         return _some(field, "==", value)
 
     def one_of(self, field: str, values: Sequence[Scalar]) -> Condition:
-        """Some element of the field is one of these values."""
         parts = [self.equal(field, "")] if "" in values else []
         kinds: dict[str, list[Scalar]] = {}  # a path that compares one element with values of two types finds nothing
         for value in values:
@@ -251,7 +243,6 @@ class LanceFilters(FilterCompiler):
         return join(" OR ", parts, empty=NOTHING)
 
     def compare(self, field: str, operator: str, value: str | int | float) -> Condition:
-        """Some element of the field is of the value's type and <, <=, > or >= it."""
         if value == "":
             above = _some(field, ">=", "\0")  # every other text
             return {"<": NOTHING, "<=": self.equal(field, ""), ">": above}.get(
@@ -260,11 +251,9 @@ class LanceFilters(FilterCompiler):
         return _some(field, operator, value)
 
     def is_list(self, field: str) -> Condition:
-        """The field is a list."""
         return _as_text(field, "LIKE '[%'")
 
     def has_part(self, field: str, text: str) -> Condition:
-        """The field is a string that holds this text, letter by letter."""
         # it is stored as JSON: a part may not begin inside of an escape
         part = re.escape(json.dumps(text, ensure_ascii=False)[1:-1])
         pattern = quoted(rf'^"(\\u[0-9a-f]{{4}}|\\[^u]|[^\\])*{part}')
@@ -273,11 +262,9 @@ class LanceFilters(FilterCompiler):
         )
 
     def exists(self, field: str) -> Condition:
-        """The field is there, even if it is null."""
         return _exists(json_path(field))
 
     def is_empty(self, field: str) -> Condition:
-        """The field is "", [], {}, null or missing."""
         return join(" OR ", [negate(self.exists(field)), _as_text(field, "IN ('\"\"', '[]', '{}', 'null')")])
 
 

@@ -1,8 +1,7 @@
 """The lease of the one writer of an index in an object store: an object that is written on conditions.
 
-It says who holds it and is written anew every 5 seconds. Whoever finds it unchanged for 20 seconds, by a clock of its
-own, takes it over. A writer that stopped meanwhile and wakes up finds another mark, and writes nothing more; what it
-was about to write on conditions fails. So nobody's clock is compared with another's.
+Its holder writes it anew every 5 seconds. Whoever finds it unchanged for 20 seconds, by a clock of its own, takes it
+over. A writer that wakes up later finds another mark and stops; its writes on conditions fail.
 
 Each holder gets a number that no other gets: that of the version that it may write. Names of files hold it.
 """
@@ -58,18 +57,12 @@ class _Note:
 
 
 class Lease:
-    """A lease that this process holds.
-
-    Attributes:
-        number: Of the version that the holder may write.
-        left_behind: Whether the holder before did not end in order, and may have left objects.
-        written: Whether this holder may have written something.
-    """
+    """A lease that this process holds."""
 
     def __init__(self, store: ObjectStore, note: _Note, found: Found, *, left_behind: bool) -> None:
-        self.number = note.number
-        self.left_behind = left_behind
-        self.written = False
+        self.number = note.number  # of the version that the holder may write
+        self.left_behind = left_behind  # whether the holder before did not end in order, and may have left objects
+        self.written = False  # whether this holder may have written something
         self._store = store
         self._note = note
         self._found = found
@@ -89,10 +82,7 @@ class Lease:
         self.check()
 
     def check(self, sure: bool = False) -> None:
-        """Raise IndexLockedError where the lease is not held any more.
-
-        `sure` asks the store: the clock may have stood still while the machine slept.
-        """
+        """Raise IndexLockedError where the lease is lost; `sure` asks the store, for a machine that slept."""
         if not self._lost and (sure or time.monotonic() - self._renewed > SECONDS - 2 * RENEWED):
             self._renew()
         if self._lost or time.monotonic() - self._renewed > SECONDS - RENEWED / 2:
@@ -135,10 +125,6 @@ def held_lease(store: ObjectStore, copy: str, wait: float) -> Iterator[Lease]:
     """Hold the lease of an index while the block runs; another writer may take `wait` seconds to end.
 
     `copy` identifies the folder that this writer works in, and has locked: whoever held the lease from there is gone.
-
-    Raises:
-        IndexLockedError: another writer holds it; the message names it.
-        EngineError: the store fails, or has no conditional writes.
     """
     lease = _take(store, copy, wait)
     try:

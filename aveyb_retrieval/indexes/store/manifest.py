@@ -1,7 +1,5 @@
 """The directory of an index: names, the lock of its writer, and the manifest of each version.
 
-Where things are inside an index directory, and how a new version becomes the visible one.
-
     DIR/current                     one line, the name of the visible version; replaced by one rename
     DIR/versions/v000007-1f0c94ab.json      a version's manifest: all that it is made of; never changed
     DIR/documents.lance/  texts.lance/  passages.lance/     Lance datasets; versions share their files
@@ -10,9 +8,8 @@ Where things are inside an index directory, and how a new version becomes the vi
     DIR/journal.json                how far an unfinished change is; the same command continues it
     DIR/lock                        held by the one writer; says who that is
 
-The name of a version holds a number and the build's own id, so an index that was made again at the same place never has
-the name of one that was there before. Readers hold a shared lock on the manifest of the version they opened; a writer
-deletes what only versions need that nobody reads any more.
+The name of a version holds a number and the build's own id, so no index that was made again has it. Readers hold a
+shared lock on the manifest of their version; a writer deletes what only versions need that nobody reads any more.
 """
 
 from __future__ import annotations
@@ -67,7 +64,6 @@ class IndexDirectory:
     holds_checked = False  # whether `hold` has checked the files of a version already
 
     def __init__(self, root: str | Path) -> None:
-        """Name the files of the index at `root`."""
         self.root = _path(root)
         self.place: str | Path = self.root
         self.pointer = self.root / "current"
@@ -96,7 +92,6 @@ class IndexDirectory:
         return IndexFormatError(f"{self.place}: no index here; make one with `aveyb-index build ... -o {self.place}`")
 
     def manifest(self, name: str) -> Path:
-        """The manifest of a version."""
         return self.root / VERSIONS / f"{name}.json"
 
     def versions(self) -> list[str]:
@@ -109,15 +104,12 @@ class IndexDirectory:
         )
 
     def has(self, name: str) -> bool:
-        """Whether a version has a manifest."""
         return self.manifest(name).exists()
 
     def read(self, name: str) -> Manifest:
-        """Read and check the manifest of a version, as `Manifest.read`."""
         return Manifest.read(self.manifest(name))
 
     def hold(self, name: str) -> tuple[Manifest, BinaryIO]:
-        """Read the manifest of a version, and mark it as being read, as `Manifest.read` and `hold_version`."""
         return self.read(name), hold_version(self.manifest(name))
 
     def keeps(self, name: str) -> bool:
@@ -301,26 +293,16 @@ def rejected_name(version: str) -> str:
 
 @dataclass(frozen=True)
 class Tier:
-    """One FAISS file: the vectors of one kind of all documents in a range of numbers, as they were when it was made.
-
-    Attributes:
-        kind: The kind of vectors.
-        file: Its name inside the index directory.
-        factory: FAISS's name of its type.
-        first, stop: It covers the documents whose numbers are in `[first, stop)`.
-        count: Vectors in it.
-        dead: How many of them are of documents that were removed since; they are left out of every search.
-        params: Settings of a search (`nprobe`, `efSearch`, `rescore`) that are not the defaults.
-    """
+    """One FAISS file: the vectors of one kind of all documents in a range of numbers, as they were when it was made."""
 
     kind: Literal["document", "passage"]
-    file: str
-    factory: str
-    first: int
+    file: str  # its name inside the index directory
+    factory: str  # FAISS's name of its type
+    first: int  # it covers the documents whose numbers are in `[first, stop)`
     stop: int
     count: int
-    dead: int = 0
-    params: dict[str, int] = field(default_factory=dict)
+    dead: int = 0  # vectors of documents that were removed since; they are left out of every search
+    params: dict[str, int] = field(default_factory=dict)  # of a search, where they are not the defaults
 
 
 @dataclass(frozen=True)
@@ -336,7 +318,6 @@ class Counts:
     words: int = 0
 
     def of(self, kind: Kind) -> int:
-        """How many vectors of a kind there are."""
         return self.documents if kind == "document" else self.passages
 
     def __add__(self, other: Counts) -> Counts:
@@ -360,37 +341,23 @@ class Changes:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Contents of a version's manifest.
+    """Contents of a version's manifest."""
 
-    Attributes:
-        number: Counts the versions of an index, from 1.
-        build: Identifies the index: given by chance when it is built, kept by all its changes.
-        encoding: How its vectors and words were made.
-        index: The FAISS factory string that was asked for, "auto", or "none".
-        next_doc: The number that the next document gets.
-        tables: The version of each Lance dataset.
-        tiers: The FAISS files; vectors of later documents are searched exactly beside them.
-        files: Size and hash of every file, by its name inside the index directory.
-        left_out: Files of folders that were told to be left out, with the reasons: they are told once.
-        job: Identifies the change that made this version.
-        corpus: Hash of all that this change read, whatever it took of it; "" where it read nothing.
-    """
-
-    number: int
-    build: str
+    number: int  # counts the versions of an index, from 1
+    build: str  # identifies the index: given by chance when it is built, kept by all its changes
     created: str
     package: str
     encoding: Encoding
-    index: str
-    next_doc: int
+    index: str  # the FAISS factory string that was asked for, "auto", or "none"
+    next_doc: int  # the number that the next document gets
     counts: Counts
     changes: Changes
-    tables: dict[str, int]
-    tiers: list[Tier]
-    files: dict[str, FileInfo]
-    left_out: dict[str, str]
-    job: dict[str, Any]
-    corpus: str = ""
+    tables: dict[str, int]  # the version of each Lance dataset
+    tiers: list[Tier]  # vectors of later documents are searched exactly beside these files
+    files: dict[str, FileInfo]  # size and hash of every file, by its name inside the index directory
+    left_out: dict[str, str]  # files of folders that were told to be left out, with the reasons: they are told once
+    job: dict[str, Any]  # identifies the change that made this version
+    corpus: str = ""  # hash of all that this change read, whatever it took of it; "" where it read nothing
     format: int = FORMAT
 
     @property
@@ -506,10 +473,7 @@ def _file_problem(m: Manifest) -> str | None:
 def check_files(
     manifest: Manifest, root: Path, *, full: bool = False, known: Mapping[str, FileInfo] | None = None
 ) -> None:
-    """Check that every listed file is there with its size; hashes as `file_problems` does, or all if `full`.
-
-    `known` are files that were checked before and cannot have changed since.
-    """
+    """Check the sizes and hashes of files, as `file_problems`, but of those `known`, which were checked before."""
     new = {name: info for name, info in manifest.files.items() if known is None or known.get(name) != info}
     for problem in file_problems(new, root, full=full or None).values():
         raise IndexFormatError(f"{problem}; restore it from a copy, or run `aveyb-index verify --repair {root}`")
@@ -518,8 +482,7 @@ def check_files(
 def file_problems(listed: Mapping[str, FileInfo], root: Path, *, full: bool | None = None) -> dict[str, str]:
     """All differences between files and what a manifest says of them: by the file's name, a sentence.
 
-    `full`: whether hashes are compared, too. By default they are of FAISS's files, because FAISS trusts what it reads,
-    and of all files where these are small together.
+    Without `full`, hashes are compared of FAISS's files, which FAISS trusts, and where all files are small together.
     """
     small, problems = sum(info.bytes for info in listed.values()) <= _QUICK_BYTES, {}
     for name, info in listed.items():

@@ -1,8 +1,7 @@
 """The objects of one index in an object store: read, written on conditions, fetched and sent with their hashes.
 
-The package `obstore` speaks to S3, Google Cloud Storage, Azure and what is like them. It is the same library as in
-Lance, so that the same variables (AWS_ENDPOINT_URL, AWS_ALLOW_HTTP, GOOGLE_..., AZURE_...) say where a store is and
-who asks. Objects that are sent say their sha256 in their metadata, so that it is known without reading them.
+The package `obstore` is the same library as in Lance, so the same variables (AWS_ENDPOINT_URL, GOOGLE_..., AZURE_...)
+say where a store is and who asks. Objects say their sha256 in their metadata: it is known without reading them.
 """
 
 from __future__ import annotations
@@ -52,20 +51,10 @@ class Found:
 
 
 class ObjectStore:
-    """What lies below one address of an object store, by names relative to it.
-
-    Attributes:
-        name: The address, for messages.
-        remedy: What to do where an object is missing or damaged.
-    """
+    """What lies below one address of an object store, by names relative to it; `name` and `remedy` are for messages."""
 
     def __init__(self, address: str) -> None:
-        """Take an address such as `s3://BUCKET/PATH`; nothing is asked yet.
-
-        Raises:
-            ConfigError: it is no such address, or holds a password.
-            OptionalDependencyError: obstore is not installed.
-        """
+        """Take an address such as `s3://BUCKET/PATH`, or raise ConfigError; nothing is asked yet."""
         parts = urlsplit(address)
         if "@" in parts.netloc:
             raise ConfigError(
@@ -165,12 +154,7 @@ class ObjectStore:
     # --- files -------------------------------------------------------------------------------------------------------
 
     def fetch(self, wanted: Mapping[str, FileInfo], root: Path) -> None:
-        """Bring files below `root`, each whole, with the hash that is asked for, or not at all.
-
-        Raises:
-            IndexFormatError: one is not there, or holds something else.
-            EngineError: the store fails.
-        """
+        """Bring files below `root`, each whole, with the hash that is asked for, or not at all."""
         tag = f".{os.getpid()}-{threading.get_ident()}"
         for folder in {(root / name).parent for name in wanted}:
             folder.mkdir(parents=True, exist_ok=True)
@@ -214,10 +198,6 @@ class ObjectStore:
         """Write files of `root` as objects, but those that are there with the same hash; return the bytes written.
 
         `check` raises an error where this process may not write any more; `check(True)` asks the store for that.
-
-        Raises:
-            EngineError: the store fails.
-            IndexLockedError: another writer is at work.
         """
         return sum(self._all(lambda name: self._send(name, wanted[name], root / name, check), wanted))
 

@@ -39,7 +39,6 @@ class KeptParts:
     """The parts of one file that are here, shared by the processes of a machine; files of Lance never change."""
 
     def __init__(self, address: str, path: Path) -> None:
-        """Take the address of a file, and where it would be if it were here whole."""
         folder, _, self._name = address.rpartition("/")
         self._store = ObjectStore.at(folder)
         self._copy = path.parents[2]
@@ -125,10 +124,7 @@ class StoredColumn:
 
     @cached_property
     def _pages(self) -> tuple[IntArray, ...] | None:
-        """Of each page `[p]` its first row, where its bytes begin, where the places of its texts do, and their width.
-
-        None where one is laid out otherwise, as Lance does with equal values.
-        """
+        """Pages' first rows, places of bytes, places and widths of texts' places, `[p]`; None: another layout."""
         about = self._reader.metadata()
         place = about.schema.get_field_index(self._column)
         kind, rows, found = about.schema.field(place).type, 0, []

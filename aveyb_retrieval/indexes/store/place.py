@@ -1,14 +1,13 @@
 """Where an index is, a folder or an object store, and its visible version: held, read and described.
 
-Of an index in an object store there are copies in the cache folder (`AVEYB_INDEX_CACHE`), which the code for folders
-opens: one that is read, shared by the processes of a machine, and one that its writer works in.
+Of an index in an object store there are copies in the cache folder (`AVEYB_INDEX_CACHE`), opened as folders are:
 
     CACHE/KEY/lock                  whoever changes the copy that is read
     CACHE/KEY/1f0c94ab/             the copy of a build that is read: manifests, and the files that they name
     CACHE/KEY/writing/              the copy that a writer changes; `current` is the version that it began with
 
-In the store an index has the names that it has in a folder, and an object `lease`. Only `current` and the lease are
-ever replaced, on the condition that they are what was read before; a version is there when `current` names it.
+In the store are the same names, and an object `lease`. Only `current` and the lease are ever replaced, on the condition
+that they are what was read before; a version is there when `current` names it.
 """
 
 from __future__ import annotations
@@ -66,17 +65,11 @@ _LOCK_SECONDS = 3600.0  # that another process may take to bring a version
 
 @dataclasses.dataclass(frozen=True)
 class Cache:
-    """Where copies of stored indexes are kept on this machine.
+    """Where copies of stored indexes are kept on this machine."""
 
-    Attributes:
-        folder: `AVEYB_INDEX_CACHE`, by default `~/.cache/aveyb-retrieval/indexes`.
-        limit: `AVEYB_INDEX_CACHE_LIMIT`, bytes of all copies together.
-        whole: `AVEYB_INDEX_CACHE_WHOLE`, bytes up to which an index is kept whole; of a larger one Lance reads parts.
-    """
-
-    folder: Path
-    limit: int
-    whole: int
+    folder: Path  # `AVEYB_INDEX_CACHE`, by default `~/.cache/aveyb-retrieval/indexes`
+    limit: int  # `AVEYB_INDEX_CACHE_LIMIT`, bytes of all copies together
+    whole: int  # `AVEYB_INDEX_CACHE_WHOLE`: of an index of more bytes, Lance reads parts
 
     @classmethod
     def of_environment(cls) -> Cache:
@@ -169,12 +162,7 @@ class StoredDirectory(IndexDirectory):
     holds_checked = True
 
     def __init__(self, address: str, *, whole: bool = True) -> None:
-        """Take an address; nothing is asked or made yet.
-
-        Args:
-            address: Of the index.
-            whole: Whether all of its files are needed here, however large it is.
-        """
+        """Take an address; nothing is asked yet. `whole`: all files are needed here, however large the index is."""
         self.store = ObjectStore.at(address)
         self.cache = Cache.of_environment()
         self.base = self.cache.folder / hashlib.sha256(self.store.name.encode()).hexdigest()[:16]
@@ -185,7 +173,6 @@ class StoredDirectory(IndexDirectory):
         self._checked: dict[str, FileInfo] = {}
 
     def current(self) -> str | None:
-        """Name of the visible version, asked of the store; None where there is no index."""
         self._seen = self.store.read(CURRENT, self._seen)
         if self._seen is None:
             return None
@@ -199,12 +186,10 @@ class StoredDirectory(IndexDirectory):
         return True
 
     def read(self, name: str) -> Manifest:
-        """Read and check the manifest of a version; it is brought here first."""
         with _cache_errors(self.cache.folder):
             return read_stored(self.store, name, self.manifest(name))
 
     def hold(self, name: str) -> tuple[Manifest, BinaryIO]:
-        """Bring what is missing of a version here, and mark it as being read."""
         with _cache_errors(self.cache.folder), locked(self.base / "lock", _LOCK_SECONDS):
             manifest = self.read(name)
             wanted = manifest.files if self.address(manifest) is None else dict(_kept_here(manifest))
@@ -224,7 +209,6 @@ class StoredDirectory(IndexDirectory):
         return manifest, held
 
     def address(self, manifest: Manifest) -> str | None:
-        """Where Lance reads the datasets of a version itself; None: here, where they are kept whole."""
         size = sum(info.bytes for info in manifest.files.values())
         return None if self._whole or size <= self.cache.whole else self.name
 
@@ -233,7 +217,6 @@ class StoredDirectory(IndexDirectory):
         return True
 
     def problems(self, listing: Mapping[str, FileInfo]) -> dict[str, str]:
-        """What is wrong with the objects of a version, by their sizes: by the name, a sentence."""
         listed, found = self.store.listed() if listing else {}, {}
         for name, info in listing.items():
             if (name in listed and listed[name][0] == info.bytes) or (about := self.store.about(name)) is None:
@@ -384,10 +367,7 @@ def send_version(
     there: Mapping[str, FileInfo],
     lease: Lease,
 ) -> int:
-    """Make a version of the folder `root` the visible one of a store; return the bytes of the files that were sent.
-
-    `pointer` is `current` as it was when the change began, `there` the files that the version that it names has.
-    """
+    """Make a version of `root` visible in a store, where `pointer` was `current`; return the bytes that were sent."""
     new = {name: info for name, info in manifest.files.items() if there.get(name) != info}
     sent = store.send(root, new, lease.check)
     listing = f"{VERSIONS}/{manifest.name}.json"
@@ -404,10 +384,7 @@ def send_version(
 
 
 def clean_store(store: ObjectStore, manifest: Manifest, lease: Lease) -> None:
-    """Delete the objects that no version needs that was visible in the last two minutes, by the store's own clock.
-
-    What cannot be deleted now stays for the next time.
-    """
+    """Delete, where that is possible, the objects that no version needs that was visible in the last two minutes."""
     try:
         listed = store.listed()
         times = {name: written for name, (_, written) in listed.items() if name.startswith(f"{VERSIONS}/")}
@@ -428,10 +405,7 @@ def clean_store(store: ObjectStore, manifest: Manifest, lease: Lease) -> None:
 
 
 def _is_newer(name: str, manifest: Manifest) -> bool:
-    """Whether this is a newer version of a dataset than there should be: its name may be another writer's any moment.
-
-    All other names are made by chance, or hold the number that the lease gave to one writer.
-    """
+    """Whether this is a newer version of a dataset than there should be: another writer may use its name."""
     folder, _, rest = name.partition("/")
     stem = rest.removeprefix("_versions/").removesuffix(".manifest")
     table = folder.removesuffix(".lance")
@@ -439,10 +413,7 @@ def _is_newer(name: str, manifest: Manifest) -> bool:
 
 
 def open_directory(root: str | Path, *, whole: bool = True) -> IndexDirectory:
-    """Return where an index is: a folder, or the address of an object store (`s3://`, `gs://`, `az://`).
-
-    `whole` says whether all files of a stored one are needed here, however large it is.
-    """
+    """Return where an index is; `whole`: all files of a stored one are needed here, however large it is."""
     return StoredDirectory(str(root), whole=whole) if is_stored(root) else IndexDirectory(root)
 
 
@@ -464,22 +435,13 @@ def delete_unused(index_dir: IndexDirectory, visible: str) -> None:
 
 
 def read_manifest(root: str | Path) -> Manifest:
-    """Return the manifest of the visible version of an index.
-
-    Raises:
-        IndexFormatError: there is no index, or its manifest is damaged.
-    """
+    """Return the manifest of the visible version of an index; IndexFormatError where it is missing or damaged."""
     index_dir = open_directory(root)
     return index_dir.read(index_dir.visible())
 
 
 def hold_visible(index_dir: IndexDirectory) -> tuple[Manifest, BinaryIO]:
-    """Read the manifest of the visible version, and mark it as being read: keep the file open as long as it is.
-
-    Raises:
-        IndexFormatError: there is no index, or its manifest is damaged or cannot be read.
-        AveyBError: the file system has no locks.
-    """
+    """Read the manifest of the visible version, and mark it as being read as long as the file is open."""
     for _ in range(_TRIES):
         name = index_dir.visible()
         try:
@@ -499,11 +461,7 @@ def hold_visible(index_dir: IndexDirectory) -> tuple[Manifest, BinaryIO]:
 
 
 def describe(root: str | Path) -> dict[str, Any]:
-    """Describe the visible version of an index: how it was made, counts, FAISS files, size, unfinished changes.
-
-    Raises:
-        IndexFormatError: there is no index, or its manifest is damaged.
-    """
+    """Describe the visible version of an index: how it was made, counts, FAISS files, size, unfinished changes."""
     index_dir = open_directory(root)
     manifest = index_dir.read(index_dir.visible())
     return {

@@ -65,17 +65,11 @@ class StoredDocument(NamedTuple):
 
 @dataclass(frozen=True)
 class StoredPassages:
-    """Passages as a search ranks them, in columns `[n]`, ascending by number.
-
-    Attributes:
-        numbers: Their numbers.
-        spans: Their characters `[start, stop)` in their documents' texts, `[n, 2]`.
-        held: Which of `t` words that were asked for each holds, `[n, t]`.
-    """
+    """Passages as a search ranks them, in columns `[n]`, ascending by number."""
 
     numbers: IntArray
-    spans: IntArray
-    held: BoolArray
+    spans: IntArray  # characters `[start, stop)` in the documents' texts, `[n, 2]`
+    held: BoolArray  # which of `t` words that were asked for each holds, `[n, t]`
 
     @classmethod
     def of(cls, numbers: IntArray, starts: IntArray, stops: IntArray, held: BoolArray) -> StoredPassages:
@@ -85,7 +79,6 @@ class StoredPassages:
 
     @classmethod
     def none(cls, words: int) -> StoredPassages:
-        """No passages."""
         return cls(np.empty(0, np.int64), np.empty((0, 2), np.int64), np.empty((0, words), np.bool_))
 
     def __len__(self) -> int:
@@ -101,7 +94,6 @@ class StoredPassages:
         return StoredPassages(self.numbers[rows], self.spans[rows], self.held[rows])
 
     def joined(self, more: StoredPassages) -> StoredPassages:
-        """These and others."""
         columns = (np.concatenate([getattr(self, name), getattr(more, name)]) for name in ("numbers", "spans", "held"))
         numbers, spans, held = columns
         return StoredPassages.of(numbers, spans[:, 0], spans[:, 1], held)
@@ -203,10 +195,7 @@ class Tables:
     def open(
         cls, root: Path, versions: Mapping[str, int], before: Tables | None = None, at: str | None = None
     ) -> Tables:
-        """Open them; `before` are the same ones at other versions, of which much need not be read again.
-
-        `at` is the address of the store where they are, if not all of their files are at `root`.
-        """
+        """Open them, in the store `at`; `before` are the same ones at other versions, of which much is kept."""
         opened = {
             name: Dataset.open(
                 root / f"{name}.lance",
@@ -221,12 +210,10 @@ class Tables:
 
     @property
     def all(self) -> dict[str, Dataset]:
-        """The datasets by name."""
         return {name: getattr(self, name) for name in TABLES}
 
     @property
     def versions(self) -> dict[str, int]:
-        """The version of each that is open."""
         return {name: dataset.version for name, dataset in self.all.items()}
 
     def files(self) -> set[str]:
@@ -267,10 +254,7 @@ class Tables:
             ) from error
 
     def read_documents(self, docs: Sequence[int], parts: Sequence[Part] = PARTS) -> dict[int, StoredDocument]:
-        """Fetch documents by number; those that are not there are left out. Parts not asked for are empty.
-
-        Where only texts are asked for, ids are empty, too: they are stored elsewhere.
-        """
+        """Fetch documents by number; those that are not there, and parts not asked for, are left out."""
         numbers = np.array(docs, dtype=np.int64)
         if tuple(parts) == ("text",):
             rows = self.texts.take(numbers, ["text"]).to_pylist()

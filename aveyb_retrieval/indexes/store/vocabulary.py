@@ -1,9 +1,8 @@
 """The words of an index of words: how many rows hold each, which begin alike, which are a few edits away.
 
 Lance keeps the words of each part of its index as a finite state transducer, in the format of Rust's crate `fst`
-(version 3; nodes are read backwards from their address), from each word's bytes to a number, and under that number the
-length of the word's list: how many rows hold it. So nothing is kept besides, and one look at a few nodes is enough.
-Rows that were deleted since a part was written count until it is merged.
+(version 3; nodes are read backwards from their address), from each word's bytes to a number, and under that number how
+many rows hold it. Rows that were deleted since a part was written count until it is merged.
 """
 
 from __future__ import annotations
@@ -55,7 +54,6 @@ class WordSet:
         return cls(data, lists.read_all().to_table()["_length"].to_numpy().astype(np.int64))
 
     def count(self, word: str) -> int:
-        """How many rows hold a word."""
         found = self._walk(word.encode())
         if found is None:
             return 0
@@ -185,7 +183,6 @@ class Vocabulary:
     fresh: Mapping[str, int]
 
     def counts(self, words: Iterable[str]) -> list[int]:
-        """How many rows hold each of some words."""
         return [sum(part.count(word) for part in self.parts) + self.fresh.get(word, 0) for word in words]
 
     def beginning(self, start: str) -> dict[str, int]:

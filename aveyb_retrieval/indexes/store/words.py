@@ -253,23 +253,14 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True)
 class Language:
-    """The rules of one language, as an index keeps to them.
+    """The rules of one language, as an index keeps to them."""
 
-    Attributes:
-        name: One of `LANGUAGES`.
-        stop: Words of a query that are not looked up, unless there are no others.
-        stem: Makes one form of each of some words' forms; None leaves words as they are written.
-        accents: Whether a word is found without its accents, too.
-        protected: Words without accents that are not stemmed.
-        synonyms: What a query for some words also looks for.
-    """
-
-    name: str
-    stop: frozenset[str]
-    stem: Callable[[str], str] | None = None
-    accents: bool = True
-    protected: frozenset[str] = frozenset()
-    synonyms: tuple[Synonym, ...] = ()
+    name: str  # one of `LANGUAGES`
+    stop: frozenset[str]  # words of a query that are not looked up, unless there are no others
+    stem: Callable[[str], str] | None = None  # None leaves words as they are written
+    accents: bool = True  # whether a word is found without its accents, too
+    protected: frozenset[str] = frozenset()  # words without accents that are not stemmed
+    synonyms: tuple[Synonym, ...] = ()  # what a query for some words also looks for
 
     def stored(self, text: str) -> str:
         """Return the words of a text as they are stored: with one space before and after each, "" where it has none."""
@@ -297,10 +288,7 @@ class Language:
         return f" {' '.join(forms)} " if forms else ""
 
     def words(self, query: str) -> list[str]:
-        """Return the words to look up for a query, in order, each once; stop words only if there are no others.
-
-        Synonyms come last.
-        """
+        """Return the words to look up for a query, each once, synonyms last; stop words if there are no others."""
         found = self._asked(query)
         if self.synonyms:
             found = self._with_synonyms(query, found)
@@ -437,10 +425,7 @@ class Language:
 
 
 class _Piece(NamedTuple):
-    """A word of a run of letters: where it is in it, how it is stored, and its form, "" where another piece has it.
-
-    `in_order` is false of what is stored behind the words, `asked` of what is no word of a query by itself.
-    """
+    """A word of a run of letters: where it is in it, how it is stored, and its form, "" where another piece has it."""
 
     start: int
     stop: int
@@ -473,7 +458,6 @@ class RememberedWords(dict[str, V]):
     """What is made of words, remembered: most words of a text have been seen before."""
 
     def __init__(self, make: Callable[[str], V], most: int) -> None:
-        """Remember what `make` gives for up to `most` words."""
         self._make = make
         self._most = most
 
