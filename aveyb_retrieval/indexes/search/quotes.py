@@ -86,9 +86,8 @@ class QuoteCheck:
 class Tokens(NamedTuple):
     """A text as tokens, as they are compared, with their characters in the text.
 
-    Attributes:
-        places: where each begins in the tokens joined, and at the end where they end.
-        glued: whether a hyphen or an apostrophe, or nothing at all, stands before a token.
+    `places` are where each begins in the tokens joined, and their end; `glued` whether a hyphen, an apostrophe, or
+    nothing at all stands before a token.
     """
 
     words: list[str]
@@ -127,8 +126,6 @@ def _letters(text: str) -> str:
 
 
 class _Text:
-    """A document's text, ready for comparing."""
-
     def __init__(self, text: str) -> None:
         self.text, self.tokens = text, tokens_of(text)
         self.joined = "".join(self.tokens.words)

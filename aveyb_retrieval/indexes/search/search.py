@@ -58,19 +58,15 @@ class Query:
     Attributes:
         text: As it was given (with operators: the question), "" where only a vector was.
         words, beside: Those of the text that are looked up, and what else they are found by: with and without accents.
-        conditions: What must be there, and what must not.
-        unmet: Those of them, as they were written, that nothing fulfills by itself and that must be there.
-        vector: Its unit vector `[d]`, `NO_VECTOR` where none was needed.
-        weights: Of the words, `[t]`, once they are needed.
+        unmet: Conditions that must be fulfilled and that nothing fulfills by itself, as they were written.
+        vector, weights: Its unit vector `[d]`, or `NO_VECTOR`; those of the words, `[t]`, once they are needed.
         passages, shown: What was read of passages: which of the words they hold (not in dense mode), and what is shown.
-        cosines: Of the passages that were compared with it.
         near, by_words: The passages of the first step by vectors and, once they are asked for, by words, best first.
         own: The best passages of documents that the rankings of all passages lack, by document, once looked for.
         strengths: s of the passages that were ranked, by number.
         foremost: The best passage of the first step, once it is needed.
-        scores: Every score that was computed: name, key (the number of a document or, in a search for passages, of a
-            passage), value.
-        duplicates: The ids of documents that copies of a match were found in, by its key.
+        scores, duplicates: Every score by name, and the ids of documents with copies, each by the number of a document
+            or, in a search for passages, of a passage.
     """
 
     text: str = ""
@@ -119,7 +115,6 @@ class Query:
         self.scores[name] = {**found, **self.scores.get(name, {})}
 
     def scores_of(self, key: int) -> dict[str, float]:
-        """The scores of one document or passage, by name."""
         return {name: found[key] for name, found in self.scores.items() if key in found}
 
 
