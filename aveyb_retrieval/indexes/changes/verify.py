@@ -53,7 +53,6 @@ _MOST_LOST = 0.5
 
 
 def _content_problems(tables: Tables, manifest: Manifest) -> Iterator[str]:
-    """What is wrong with texts, passages and words."""
     docs = ids_of(tables, "document")
     for start in range(0, len(docs), _DOCUMENTS):
         try:
@@ -158,10 +157,7 @@ def verify_index(root: str | Path, *, repair: bool = False, deep: bool = False, 
 
     `repair` makes damaged FAISS files and indexes of words again, leaves a damaged list of rejected items behind, and
     points to the newest complete version where the pointer is lost. Documents, vectors and manifests have no second
-    copy: an index with damage there stays as it is.
-
-    Raises:
-        IndexFormatError: there is nothing to verify.
+    copy: an index with damage there stays as it is. Raises IndexFormatError where there is nothing to verify.
 
     >>> verify_index("handbook").problems
     []
@@ -340,7 +336,6 @@ def _rebuild(index_dir: IndexDirectory, damaged: set[str], progress: Progress) -
 
 
 def _can_be_made_again(name: str) -> bool:
-    """Whether an index can do without this file."""
     return name.startswith((f"{FAISS}/", f"{REJECTED}/")) or "/_indices/" in name
 
 
