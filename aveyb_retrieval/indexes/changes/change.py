@@ -82,10 +82,9 @@ class Report:
 
     `added`, `replaced`, `unchanged` (not encoded again), `renamed` and `deleted` count the documents that the change
     concerned, `rejected` what was left out because it is no document, which `rejected_file` lists. `notices` are files
-    that were not read because of their kind, and parts of files that hold no text. `indexes` describes the FAISS files
-    of each kind of vector; a kind without any is searched exactly.
-    `resumed` says whether the call continued an interrupted one. `known` are files that a sync leaves out as before:
-    an earlier report told of them.
+    that were not read because of their kind, and parts of files that hold no text; `known` those that an earlier report
+    told of. `indexes` describes the FAISS files of each kind of vector; a kind without any is searched exactly.
+    `resumed` says whether the call continued an interrupted one.
     """
 
     path: str | Path

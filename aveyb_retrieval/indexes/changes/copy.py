@@ -80,12 +80,10 @@ def copy_index(
             _to_folder(origin, place, manifest, overwrite, wait)
         )  # fmt: skip
         progress("copying", size, size, 0)
-    seconds = time.monotonic() - started
-    return CopyReport(place.place, manifest.version, len(manifest.files), size, copied, seconds)
+    return CopyReport(place.place, manifest.version, len(manifest.files), size, copied, time.monotonic() - started)
 
 
 def _check_replaced(place: IndexDirectory, manifest: Manifest, overwrite: bool) -> None:
-    """Raise ConfigError where a copy would replace what it should not."""
     try:
         there = read_manifest(place.place)
     except IndexFormatError:

@@ -414,10 +414,10 @@ class Ingestion:
 
 
 class _Ids:
-    """What is stored under the ids of an input, looked up some at a time.
+    """What is stored under the ids of an input, looked up some at a time; `waiting` are those that wait for a commit.
 
     A build from nothing would look through all that it has written for each of them, so it first asks the hashes of
-    these ids, which take about 70 bytes each. `waiting` are those that were read, and wait for a commit.
+    these ids, which take about 70 bytes each.
     """
 
     def __init__(self, transaction: Transaction) -> None:

@@ -442,14 +442,8 @@ class _Syncing:
     def _take(self, transaction: Transaction, first: Item, others: Iterator[Item], total: int) -> None:
         source = open_model(transaction.state.encoding, self.root, self.options)
         source.check_fits(transaction.state.encoding, self.root)
-        taking = Ingestion(
-            transaction,
-            source,
-            mode="upsert",
-            on_error=self.found.on_error,
-            progress=self.options.get("progress", silent),
-            total=total,
-        )
+        on_error, progress = self.found.on_error, self.options.get("progress", silent)
+        taking = Ingestion(transaction, source, mode="upsert", on_error=on_error, progress=progress, total=total)
         taking.run(itertools.chain([first], others))
 
     def _remove_and_rename(self, transaction: Transaction) -> SyncPlan:
@@ -462,21 +456,12 @@ class _Syncing:
         for name in tables.find(new_names):
             raise InputError(f"{base / name}: its id {name!r} is that of a document that was not read from a file")
         self._remove(transaction, set(plan.deleted))
-        here, renamed = path_text(base.resolve()), {stored[old].doc: new for old, new in plan.renamed}
-        # of a renamed file the path and title are still the old ones: without a hash it counts as changed until it is
-        # read
+        here = path_text(base.resolve())
+        # the path and title of a renamed file are still the old ones: without a hash it counts as changed until read
+        renamed = {stored[old].doc: {"id": new, "rank": rank_of(new), "file_sha256": ""} for old, new in plan.renamed}
         moved = [file.doc for name, file in whole.items() if file.folder != here and name not in plan.deleted]
-        transaction.rewrite(
-            {*moved, *renamed} if plan else (),
-            lambda row: {
-                "folder": here,
-                **(
-                    {"id": renamed[row["doc"]], "rank": rank_of(renamed[row["doc"]]), "file_sha256": ""}
-                    if row["doc"] in renamed
-                    else {}
-                ),
-            },
-        )
+        docs = {*moved, *renamed} if plan else ()
+        transaction.rewrite(docs, lambda row: {"folder": here, **renamed.get(row["doc"], {})})
         transaction.state.consumed, transaction.state.digest = 0, ""  # what is left is an input of its own
         return plan
 

@@ -2,10 +2,9 @@
 
 A change adds versions to the Lance datasets, which readers of other versions do not see. After a batch its files are
 flushed to the device and `journal.json` names the new versions and the position in the input: from there the same
-command goes on. What is newer than the journal (or, without one, than the visible version) was not finished and is
-thrown away at the next start. At the end everything is flushed, the manifest is written and the pointer replaced, by
-one rename; only then is the journal removed. A change of a single batch needs no journal: it is published or it never
-was.
+command goes on. What is newer than the journal (or, without one, than the visible version) is thrown away at the next
+start. At the end all is flushed, the manifest is written and the pointer replaced, by one rename; only then is the
+journal removed. A change of a single batch needs no journal: it is published or it never was.
 """
 
 from __future__ import annotations
@@ -322,9 +321,8 @@ class Transaction:
 
     def count(self, **more: int) -> None:
         """Count documents that the change concerned: `added=1`."""
-        self.state.changes = replace(
-            self.state.changes, **{name: getattr(self.state.changes, name) + n for name, n in more.items()}
-        )
+        changes = self.state.changes
+        self.state.changes = replace(changes, **{name: getattr(changes, name) + n for name, n in more.items()})
 
     def allow_other_index(self) -> None:
         """Let the next run name another index type: everything is encoded, and FAISS refused this one."""

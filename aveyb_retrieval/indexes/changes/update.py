@@ -491,7 +491,6 @@ class Selection:
         }
 
     def numbers(self, transaction: Transaction) -> list[int]:
-        """Return the numbers of the documents in a change, ascending."""
         tables, docs = transaction.tables, set[int]()
         known = tables.find(self._ids)
         missing = next((i for i in self._ids if i not in known), None)

@@ -23,14 +23,7 @@ from aveyb_retrieval.indexes.changes.change import FinishOptions, run_change
 from aveyb_retrieval.indexes.changes.ingest import content_digest
 from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher
 from aveyb_retrieval.indexes.store.dataset import WORDS
-from aveyb_retrieval.indexes.store.manifest import (
-    FAISS,
-    REJECTED,
-    IndexDirectory,
-    Manifest,
-    file_problems,
-    writer_lock,
-)
+from aveyb_retrieval.indexes.store.manifest import FAISS, REJECTED, IndexDirectory, Manifest, file_problems, writer_lock
 from aveyb_retrieval.indexes.store.place import hold_visible, open_directory
 from aveyb_retrieval.indexes.store.tables import CODES, COUNTS, StoredVectors, Tables, ids_of, texts_of_passages
 from aveyb_retrieval.indexes.store.words import rules_of, runs_of
@@ -100,7 +93,6 @@ def _document_problems(tables: Tables, docs: list[int], manifest: Manifest) -> I
 def _passage_problems(
     mine: list[dict[str, Any]], text: str, row: dict[str, Any], stored: Callable[[str], str]
 ) -> Iterator[str]:
-    """What is wrong with the passages of one document."""
     spans = np.array([(each["start"], each["stop"]) for each in mine], dtype=np.int64).reshape(-1, 2)
     if len(mine) != row["passages"] or int((spans[:, 1] - spans[:, 0]).sum()) != row["characters"]:
         yield "its passages are not those that are counted"
@@ -324,12 +316,8 @@ def _rebuild(index_dir: IndexDirectory, damaged: set[str], progress: Progress) -
     """Make FAISS files and indexes of words anew as a new version, if everything they are made from is sound."""
     if not all(map(_can_be_made_again, damaged)):
         return False
-    run_change(
-        index_dir.place,
-        {"command": "repair"},
-        lambda transaction: FinishOptions(rebuild=True, reindex=True),
-        progress=progress,
-    )
+    anew = FinishOptions(rebuild=True, reindex=True)
+    run_change(index_dir.place, {"command": "repair"}, lambda transaction: anew, progress=progress)
     manifest, held = hold_visible(index_dir)
     with held:
         return not _problems(index_dir, manifest, progress)[0]

@@ -7,11 +7,10 @@ The best sentence of a passage, and what stands over it:
     known(t) = (1 - others(t))^4 * (1 - 0.8 * near(t, title)^4)
     others(t) = mean of near(t, .)^4 over the passage's sentences, without the nearest one
 
-The vectors are the model's embeddings of tokens, which know synonyms and need no layer to run: looking them up and
-multiplying them takes about a millisecond for a passage. w(t) is the weight of the word that a token belongs to, by
-how few passages hold it, and 0 of a word that is not looked up. What the title and other sentences say, too, does
-not tell them apart. Without such vectors a cosine is 1 for an equal word, else 0. A row of a table is a
-sentence, too.
+The vectors are the model's embeddings of tokens, which know synonyms and need no layer to run: about a millisecond for
+a passage. w(t) is the weight of the word that a token belongs to, by how few passages hold it, and 0 of a word that is
+not looked up. What the title and other sentences say, too, does not tell them apart. Without such vectors a cosine is 1
+for an equal word, else 0. A row of a table is a sentence, too.
 
 Copies are texts whose words are equal, whatever their case, spaces and punctuation. All else may carry the meaning and
 makes texts different: the order of words, a negation, a number as it is written (`1.5`, `1,500`, `-5`, `(5)`, `3/4`), a

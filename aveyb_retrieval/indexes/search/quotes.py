@@ -185,8 +185,7 @@ def check_quotes(
     """
     if not isinstance(answer, str):
         raise ConfigError(f"answer is of type {type(answer).__name__}; give the text of the answer")
-    asked = [(each, _parts(each.text)) for each in quotations(answer)]
-    asked = [(each, parts) for each, parts in asked if parts]
+    asked = [(each, parts) for each in quotations(answer) if (parts := _parts(each.text))]
     checker = _Checker(retriever, hits, filter)
     found: list[QuoteCheck] = []
     for start in range(0, len(asked), _TOGETHER):
@@ -200,8 +199,7 @@ def check_quotes(
 
 def _parts(quote: str) -> list[Tokens]:
     """A quotation's tokens, in parts where an ellipsis says that something was left out."""
-    parts = [tokens_of(part) for part in _LEFT_OUT.split(quote)]
-    return [part for part in parts if part.words]
+    return [tokens for part in _LEFT_OUT.split(quote) if (tokens := tokens_of(part)).words]
 
 
 class _Checker:

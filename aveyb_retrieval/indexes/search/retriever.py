@@ -63,7 +63,6 @@ class LocalEngine:
         self.snapshot = self._open(full_check=full_check)
 
     def view(self) -> AbstractContextManager[Snapshot]:
-        """Return the version that is open now, also for later."""
         check_fork()
         if self.follow is not None and self.is_stale:
             with self._moving:

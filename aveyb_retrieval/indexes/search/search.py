@@ -1,9 +1,8 @@
 """A search of documents or of passages: from a question to hits.
 
-A ranking does not depend on how much of it is asked for. It is made step by step: the candidates of the first step are
-the `candidates` best by vectors and by words, those of every further step the best of four times as many that were not
-among them. What a step finds is ranked by itself, behind all that came before, so that pages of hits are slices of one
-ranking, and a first page costs one step.
+A ranking does not depend on how much of it is asked for. Its first step ranks the `candidates` best by vectors and by
+words, every further one, behind all that came before, the best of four times as many that were not among them: pages of
+hits are slices of one ranking, and a first page costs one step.
 """
 
 from __future__ import annotations
@@ -104,7 +103,6 @@ class Query:
         return rules.finder({*(set(self.words) - stems), *self.beside, *alone}, forms)
 
     def found(self, near: Near) -> None:
-        """Remember what vectors found."""
         new = np.isin(near.passages.ids, self.cosines.ids, invert=True)
         self.cosines = self.cosines.joined(near.passages.ids[new], near.passages.values[new])
         if self.near is None:
@@ -240,9 +238,8 @@ class Search(ABC):
 
         def weigh() -> dict[str, float]:
             sought = query.sought
-            known = (
-                self._weights(query) if len(sought) == len(query.words) else scoring.word_weights(self._view, sought)
-            )
+            alone = len(sought) == len(query.words)
+            known = self._weights(query) if alone else scoring.word_weights(self._view, sought)
             return dict(zip(sought, known.tolist(), strict=True))
 
         return Sentences(query.text, query.finder(self._rules), weigh, model)
@@ -428,7 +425,6 @@ class Search(ABC):
         return {first: tuple(dict.fromkeys(found[doc].id for doc in docs)) for first, docs in duplicates.items()}
 
     def _fetch(self, docs: Iterable[int]) -> Mapping[int, StoredDocument]:
-        """Fetch documents by number; raises IndexFormatError where one is not stored."""
         wanted = list(dict.fromkeys(docs))
         if len(self._documents.keys() | wanted) > REMEMBERED:  # the queries of a long list
             self._documents.clear()
@@ -438,7 +434,6 @@ class Search(ABC):
         return {number: self._documents[number] for number in wanted}
 
     def _stored_passages(self, query: Query, numbers: IntArray) -> StoredPassages:
-        """Fetch passages by numbers `[n]`, ascending; raises IndexFormatError where one is not stored."""
         found = self._passages_there(query, numbers)
         if len(found) < len(numbers):
             self._check_stored("passage", numbers.tolist(), set(found.numbers.tolist()))
@@ -456,7 +451,6 @@ class Search(ABC):
         return known.take(rows[rows >= 0])
 
     def _shown_passages(self, query: Query, numbers: Iterable[int]) -> Mapping[int, ShownPassage]:
-        """Fetch what is shown of passages; raises IndexFormatError where one is not stored."""
         wanted = list(dict.fromkeys(numbers))
         if new := [number for number in wanted if number not in query.shown]:
             query.shown.update(self._view.shown_passages(new))
