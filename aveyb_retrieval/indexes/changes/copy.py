@@ -58,7 +58,7 @@ def copy_index(
     interrupted goes on where it ended. Readers see the copy when it is complete. Saved questions stay behind.
 
     An older version of the same index at the target is replaced; another index, or a newer version, only with
-    `overwrite`. Another writer of the target is waited for `wait` seconds.
+    `overwrite`. Another writer of the target is waited for, at most `wait` seconds.
 
     Raises IndexFormatError where there is no index at the source, or it is damaged; ConfigError where something else is
     at the target; IndexLockedError where another process is writing to it; EngineError where a store fails.

@@ -135,7 +135,7 @@ def sync_index(folder: str | Path, root: str | Path, **options: Unpack[SyncOptio
 def plan_sync(folder: str | Path, root: str | Path, **options: Unpack[SyncOptions]) -> SyncPlan:
     """Say what `sync_index` would change, and change nothing; files that differ are read, and nothing is encoded.
 
-    Raises as that does.
+    Raises InputError and ConfigError as that does.
 
     >>> plan_sync("letters", "archive").new
     ('lease.txt',)
@@ -358,7 +358,7 @@ def _check_folder(
 
 @dataclass
 class _Syncing:
-    """One run of a sync; `known` was reported before, `unchanged` counts files where nothing was to be changed."""
+    """One run of a sync; `known` is what was told before, `unchanged` counts files where nothing was to be changed."""
 
     found: _Found
     root: str | Path
@@ -489,8 +489,8 @@ def watch_folder(
 ) -> None:
     """Call `act` now, and again whenever the files of a folder have changed and then stayed the same for a while.
 
-    There are `seconds` between two looks. What `act` raises ends the watch, but for an IndexLockedError: then it is
-    called again until the index is free, and `told` gets a line that says so.
+    Two looks are `seconds` apart; files must stay as they are for as long. What `act` raises ends the watch, but not
+    an IndexLockedError: then it is called again until the index is free, and `told` gets a line that says so.
     """
     act = partial(_once_free, act, seconds, told)
     seen = _look(folder, follow_links)

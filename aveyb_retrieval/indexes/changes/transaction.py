@@ -119,8 +119,7 @@ class Transaction:
     """An unfinished change of the folder `root`; messages name `place`, perhaps the address that it is a copy of.
 
     It starts from `base` (None: from nothing). `resumed` says whether work of an interrupted run is continued, `done`
-    is the version that such a run had published already; with `whole` everything is merged, and what was before
-    deleted.
+    is the version that such a run had published already; with `whole` all is merged, and the old deleted.
     """
 
     def __init__(self, index_dir: IndexDirectory, base: Manifest | None, state: State, before: Tables | None) -> None:

@@ -309,8 +309,7 @@ def update_metadata(
     Fields that are not named stay as they are; a new value replaces the old one as a whole. What is set here is kept
     apart from the metadata that came with a document, and stays when its text changes, its file is renamed, or the
     index is built again. `remove` takes fields away; `clear` first undoes all that was ever set or removed. `_id`,
-    `title` and `text` are refused, as they are no metadata: `upsert_documents` changes them. For options see
-    `WriteOptions`.
+    `title` and `text` are refused: `upsert_documents` changes them. For options see `WriteOptions`.
 
     Raises:
         ConfigError: there is nothing to change, a field is both set and removed or is a document's own, or neither ids

@@ -231,8 +231,7 @@ class Hit(_Shown):
         """Return what `aveyb-index check --citation` checks years later, as JSON can hold it.
 
         `id`, `span` and `quote` (the best sentence, else the passage, else the text), the file's `sha256`, and the
-        `build` and `version` of the index; None where there is none. Raises ConfigError where this is a copy, which
-        knows no index.
+        `build` and `version` of the index; None where there is none. ConfigError: a copy knows no index.
         """
         start, stop = self.best_sentence or self.span or (0, len(self.text))
         origin, info = self._source()
@@ -400,8 +399,7 @@ class Result(list[Hit]):
     def suggestions(self) -> dict[str, tuple[str, ...]]:
         """Words that may be meant, the nearest first, by the words of the query that are in no document.
 
-        They are words of the index, one or two edits away, looked for when first asked for: some milliseconds for each
-        word.
+        They are words of the index, one or two edits away, looked for when first asked for: some milliseconds each.
         """
         return self._suggest()
 

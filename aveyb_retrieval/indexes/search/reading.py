@@ -140,8 +140,7 @@ class Documents:
     ) -> Iterator[Document]:
         """Yield the documents that satisfy a filter, oldest first: up to `limit` after the first `offset`.
 
-        They are read as they are asked for, from the version that is open now. ConfigError where an argument means
-        nothing.
+        They are read when asked for, from the version that is open now. ConfigError where an argument means nothing.
         """
         for name, value in (("limit", 0 if limit is None else limit), ("offset", offset)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
@@ -198,8 +197,7 @@ class Documents:
     ) -> list[Match]:
         """Find where a regular expression matches in the stored texts, in the order of the documents.
 
-        `pattern` is one of the package `regex`; `^` and `$` match at lines. At most `limit` matches are given, 1 to
-        1,000.
+        `pattern` is one of the package `regex`; `^` and `$` match at lines. `limit` is of matches, 1 to 1,000.
 
         Raises ConfigError where the expression is none, too long, or takes longer than 1 s, or `limit` is out of range.
         """

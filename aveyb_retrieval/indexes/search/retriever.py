@@ -175,8 +175,7 @@ class Retriever(Documents):
             verify: Recompute the hash of every file first, also of a large index.
 
         Raises IndexFormatError where there is no index, it is damaged, or of another model; BackendError where the
-        device is not there; EngineError where a server fails; ConfigError where options or several indexes do not go
-        together.
+        device is not there; EngineError where a server fails; ConfigError where options or indexes do not fit.
         """
         if isinstance(path, (Sequence, Mapping)) and not isinstance(path, str):
             options: Any = {"model": model, "device": device, "precision": precision, "mapped": mapped}

@@ -283,8 +283,7 @@ FEWEST = 3  # documents from which on a confidence is given: among one or two, a
 class PassageScores:
     """Passages and their scores for one query, all `[n]`, ascending by number; None where a part was not computed.
 
-    `score` orders them, `shown` is the confidence, once it is known, else the same; `near` is the vectors' part of
-    r(p).
+    `score` orders them, `shown` is the confidence if known, else the same; `near` is the vectors' part of r(p).
     """
 
     ids: IntArray
