@@ -82,10 +82,9 @@ class Report:
 
     `added`, `replaced`, `unchanged` (not encoded again), `renamed` and `deleted` count the documents that the change
     concerned, `rejected` what was left out because it is no document, which `rejected_file` lists. `notices` are files
-    that were not read because of their kind, and parts of files that hold no text. `indexes` describes the FAISS files
-    of each kind of vector; a kind without any is searched exactly.
-    `resumed` says whether the call continued an interrupted one. `known` are files that a sync leaves out as before:
-    an earlier report told of them.
+    that were not read because of their kind, and parts of files that hold no text; `known` those that an earlier report
+    told of. `indexes` describes the FAISS files of each kind of vector; a kind without any is searched exactly.
+    `resumed` says whether the call continued an interrupted one.
     """
 
     path: str | Path
@@ -111,10 +110,9 @@ class Report:
 
 @dataclass(frozen=True)
 class FinishOptions:
-    """How to finish a change.
+    """How to finish a change; `notices` are for the report.
 
     `whole` merges everything into one piece, `rebuild` makes all FAISS files anew, `reindex` the indexes of words.
-    `notices` are for the report.
     """
 
     whole: bool = False
@@ -141,19 +139,9 @@ def run_change(
     """Lock the index, begin or continue the change, do its work, bring indexes up to date, publish the new version.
 
     An interrupted run of the same `job` is continued; if it had published its version, there is nothing left to do.
-
-    Args:
-        root: The index directory.
-        job: Identifies the change: what an interrupted run is compared with before it is continued.
-        work: Does what is particular to this change.
-        progress, restart, wait: See `WriteOptions`.
-        state: What an index built from nothing begins with; None changes the index that is there.
-        before: The datasets at any version, if this process has them open.
-
-    Raises:
-        IndexFormatError: there is no index to change.
-        IndexLockedError: another process is writing.
-        ConfigError: another change is unfinished.
+    `state` is what an index built from nothing begins with, None where one is changed; `before` are the datasets at any
+    version, if this process has them open. Raises IndexFormatError where there is no index to change, IndexLockedError
+    where another process is writing, ConfigError where another change is unfinished.
     """
     started = time.monotonic()
     check_wait(wait)
@@ -189,11 +177,8 @@ def _report(transaction: Transaction, manifest: Manifest, started: float, *, res
 def compact_index(root: str | Path, **options: Unpack[WriteOptions]) -> Report:
     """Merge what changes have left in pieces, give back the room of removed documents, make FAISS files anew.
 
-    Changes merge by themselves what they must; this does the rest at once.
-
-    Raises:
-        IndexFormatError: there is no index.
-        IndexLockedError: another process is writing.
+    Changes merge by themselves what they must; this does the rest at once. Raises IndexFormatError where there is no
+    index, IndexLockedError where another process is writing.
     """
     options = check_options(options, WriteOptions, "compact_index")
 

@@ -36,14 +36,9 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class CopyReport:
-    """What was copied.
+    """What was copied: where the copy is, its version, of how many files and bytes, and how long it took in seconds.
 
-    Attributes:
-        path: Where the copy is.
-        version: Its version.
-        files, bytes: What it is made of.
-        copied: Bytes that were missing there, and were copied now.
-        seconds: How long it took.
+    `copied` are the bytes that were missing there, and were copied now.
     """
 
     path: str | Path
@@ -62,18 +57,11 @@ def copy_index(
     Each file is compared by its hash; those that are there already are not copied again, so that a call that was
     interrupted goes on where it ended. Readers see the copy when it is complete. Saved questions stay behind.
 
-    Args:
-        source: An index directory, or its address in an object store.
-        target: The same; what is there of an older version of the same index is replaced.
-        overwrite: Also replace another index, or a newer version.
-        wait: Seconds to wait for another writer of the target.
-        progress: Called as the work goes on.
+    An older version of the same index at the target is replaced; another index, or a newer version, only with
+    `overwrite`. Another writer of the target is waited for, at most `wait` seconds.
 
-    Raises:
-        IndexFormatError: there is no index at the source, or it is damaged.
-        ConfigError: something else is at the target.
-        IndexLockedError: another process is writing to the target.
-        EngineError: a store fails.
+    Raises IndexFormatError where there is no index at the source, or it is damaged; ConfigError where something else is
+    at the target; IndexLockedError where another process is writing to it; EngineError where a store fails.
     """
     started = time.monotonic()
     check_wait(wait)
@@ -92,12 +80,10 @@ def copy_index(
             _to_folder(origin, place, manifest, overwrite, wait)
         )  # fmt: skip
         progress("copying", size, size, 0)
-    seconds = time.monotonic() - started
-    return CopyReport(place.place, manifest.version, len(manifest.files), size, copied, seconds)
+    return CopyReport(place.place, manifest.version, len(manifest.files), size, copied, time.monotonic() - started)
 
 
 def _check_replaced(place: IndexDirectory, manifest: Manifest, overwrite: bool) -> None:
-    """Raise ConfigError where a copy would replace what it should not."""
     try:
         there = read_manifest(place.place)
     except IndexFormatError:

@@ -183,7 +183,6 @@ class Step:
 
     @property
     def record(self) -> Record:
-        """The document; only where the item is one."""
         assert isinstance(self.item, Record)
         return self.item
 
@@ -367,7 +366,6 @@ class Ingestion:
             self._last_told = time.monotonic()
 
     def _commit(self) -> None:
-        """Put the batch into the datasets."""
         if not self._batch:
             return
         transaction, state = self.transaction, self.transaction.state
@@ -416,10 +414,10 @@ class Ingestion:
 
 
 class _Ids:
-    """What is stored under the ids of an input, looked up some at a time.
+    """What is stored under the ids of an input, looked up some at a time; `waiting` are those that wait for a commit.
 
     A build from nothing would look through all that it has written for each of them, so it first asks the hashes of
-    these ids, which take about 70 bytes each. `waiting` are those that were read, and wait for a commit.
+    these ids, which take about 70 bytes each.
     """
 
     def __init__(self, transaction: Transaction) -> None:
@@ -458,11 +456,7 @@ def _tokens(encoded: Encoded, step: Step) -> TokenCodes:
 
 
 class VectorSource(ABC):
-    """Gives the vectors of the documents of a change, in order.
-
-    Attributes:
-        growing: The model, where it can continue a document that grew.
-    """
+    """Gives the vectors of the documents of a change, in order; `growing` is a model that can continue a grown one."""
 
     growing: GrowingEmbedder | None = None
 
@@ -493,11 +487,9 @@ class ModelSource(VectorSource):
         self.growing = embedder if isinstance(embedder, GrowingEmbedder) else None
 
     def encode(self, steps: Iterator[Step]) -> Iterator[Encoded]:
-        """Encode titles and texts."""
         return self.embedder.encode_documents((step.record.prefix, step.record.text) for step in steps)
 
     def check_fits(self, encoding: Encoding, where: object) -> None:
-        """Raise IndexFormatError where another model made the index."""
         if encoding.model is None:
             raise ConfigError(f"{where}: made from ready-made vectors; add documents with vectors of the same model")
         check_fingerprint(encoding.model, encoding.dim, self.embedder, where)
@@ -510,13 +502,11 @@ class PrecomputedSource(VectorSource):
         self.vectors = vectors
 
     def encode(self, steps: Iterator[Step]) -> Iterator[Encoded]:
-        """Take the row of each document."""
         if isinstance(self.vectors, StoredShards):
             return (encoded_of(step.record) for step in steps)
         return (self.vectors.document(step.position - 1, step.record.id) for step in steps)
 
     def check_fits(self, encoding: Encoding, where: object) -> None:
-        """Raise ConfigError where the index has another dimension, other passages, another model, or tokens."""
         if isinstance(self.vectors, StoredShards):
             encoding.check_takes(self.vectors.encoding, where, self.vectors.name)
             return
@@ -532,7 +522,6 @@ class PrecomputedSource(VectorSource):
             )
 
     def check_all_used(self, documents: int) -> None:
-        """Raise InputError where rows and documents are not equally many."""
         if documents != len(self.vectors):
             raise InputError(
                 f"{self.vectors.name}: {len(self.vectors)} vectors for {documents} documents of the corpus; "
@@ -540,7 +529,6 @@ class PrecomputedSource(VectorSource):
             )
 
     def describe(self) -> str | None:
-        """Return the name with a hash of all rows."""
         return self.vectors.describe()
 
 

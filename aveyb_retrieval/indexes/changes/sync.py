@@ -95,13 +95,11 @@ def sync_index(folder: str | Path, root: str | Path, **options: Unpack[SyncOptio
     nothing has changed, no version is made. Killed, the same call continues; the folder may have changed meanwhile.
 
     A file that was read before and cannot be read any more is removed from the index, not kept as if its text were
-    today's. What is left out is told once: `Report.known` has what an earlier report told.
+    today's. What is left out is told once: `Report.known` has what an earlier report told. The folder is the one that
+    the index was built from or, where that is gone, one that holds nearly the same files.
 
-    Args:
-        folder: The folder that the index was built from; where that is gone, one that holds nearly the same files.
-        root: The index directory.
-        **options: See `SyncOptions`, `ReadOptions` and `WriteOptions`; `model` (the index's, if it has moved; for a
-            first build, any), `device` and `precision`.
+    Options are those of `SyncOptions`, `ReadOptions` and `WriteOptions`; `model` (the index's, if it has moved; for a
+    first build, any), `device` and `precision`.
 
     Raises:
         InputError: a file cannot be read (with `on_error="stop"`), or the folder holds none that is read.
@@ -137,9 +135,7 @@ def sync_index(folder: str | Path, root: str | Path, **options: Unpack[SyncOptio
 def plan_sync(folder: str | Path, root: str | Path, **options: Unpack[SyncOptions]) -> SyncPlan:
     """Say what `sync_index` would change, and change nothing; files that differ are read, and nothing is encoded.
 
-    Raises:
-        InputError: the folder holds no file that is read, or one cannot be read (with `on_error="stop"`).
-        ConfigError: the index was made from another folder.
+    Raises InputError and ConfigError as that does.
 
     >>> plan_sync("letters", "archive").new
     ('lease.txt',)
@@ -259,7 +255,6 @@ class _Scope:
         return self.holds(path.removeprefix(path_text(self.base).rstrip("/") + "/"))
 
     def part_of(self, stored: Mapping[str, StoredFile]) -> dict[str, StoredFile]:
-        """The stored files that are looked at."""
         return {name: file for name, file in stored.items() if self.holds(name)}
 
 
@@ -276,20 +271,17 @@ class _Found:
 
     @classmethod
     def of(cls, folder: str | Path, options: SyncOptions) -> _Found:
-        """List and hash them."""
         scope, reading = _Scope.of(folder, options.get("only", ())), reading_of(options)
         listed, notices = _list(scope, reading)
         hashes = _hashes(listed, reading.follow_links, options.get("progress", silent))
         return cls(scope, reading, options.get("on_error", "auto"), listed, notices, hashes)
 
     def read(self, names: set[str]) -> Iterator[Item]:
-        """Read some of the files."""
         chosen = [file for file in self.files if file.id in names]
         return read_files(chosen, self.reading) if chosen else iter(())
 
 
 def _list(scope: _Scope, reading: Reading) -> tuple[list[SourceFile], list[Notice]]:
-    """List the files that are read, and what is left out."""
     folder = scope.base
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder")
@@ -366,13 +358,7 @@ def _check_folder(
 
 @dataclass
 class _Syncing:
-    """One run of a sync.
-
-    Attributes:
-        notices: What is to be reported.
-        known: What is left out, and was reported before.
-        unchanged: How many files were as the index has them, where nothing was to be changed.
-    """
+    """One run of a sync; `known` is what was told before, `unchanged` counts files where nothing was to be changed."""
 
     found: _Found
     root: str | Path
@@ -454,17 +440,10 @@ class _Syncing:
                 yield item
 
     def _take(self, transaction: Transaction, first: Item, others: Iterator[Item], total: int) -> None:
-        """Encode what was read."""
         source = open_model(transaction.state.encoding, self.root, self.options)
         source.check_fits(transaction.state.encoding, self.root)
-        taking = Ingestion(
-            transaction,
-            source,
-            mode="upsert",
-            on_error=self.found.on_error,
-            progress=self.options.get("progress", silent),
-            total=total,
-        )
+        on_error, progress = self.found.on_error, self.options.get("progress", silent)
+        taking = Ingestion(transaction, source, mode="upsert", on_error=on_error, progress=progress, total=total)
         taking.run(itertools.chain([first], others))
 
     def _remove_and_rename(self, transaction: Transaction) -> SyncPlan:
@@ -477,21 +456,12 @@ class _Syncing:
         for name in tables.find(new_names):
             raise InputError(f"{base / name}: its id {name!r} is that of a document that was not read from a file")
         self._remove(transaction, set(plan.deleted))
-        here, renamed = path_text(base.resolve()), {stored[old].doc: new for old, new in plan.renamed}
-        # of a renamed file the path and title are still the old ones: without a hash it counts as changed until it is
-        # read
+        here = path_text(base.resolve())
+        # the path and title of a renamed file are still the old ones: without a hash it counts as changed until read
+        renamed = {stored[old].doc: {"id": new, "rank": rank_of(new), "file_sha256": ""} for old, new in plan.renamed}
         moved = [file.doc for name, file in whole.items() if file.folder != here and name not in plan.deleted]
-        transaction.rewrite(
-            {*moved, *renamed} if plan else (),
-            lambda row: {
-                "folder": here,
-                **(
-                    {"id": renamed[row["doc"]], "rank": rank_of(renamed[row["doc"]]), "file_sha256": ""}
-                    if row["doc"] in renamed
-                    else {}
-                ),
-            },
-        )
+        docs = {*moved, *renamed} if plan else ()
+        transaction.rewrite(docs, lambda row: {"folder": here, **renamed.get(row["doc"], {})})
         transaction.state.consumed, transaction.state.digest = 0, ""  # what is left is an input of its own
         return plan
 
@@ -519,12 +489,8 @@ def watch_folder(
 ) -> None:
     """Call `act` now, and again whenever the files of a folder have changed and then stayed the same for a while.
 
-    Args:
-        folder: The folder.
-        seconds: Between two looks, and how long files must stay as they are before `act` is called.
-        act: What it raises ends the watch, but for an IndexLockedError: it is called again until the index is free.
-        follow_links: Whether files behind links are watched, too.
-        told: Gets what is to be said meanwhile.
+    Two looks are `seconds` apart; files must stay as they are for as long. What `act` raises ends the watch, but not
+    an IndexLockedError: then it is called again until the index is free, and `told` gets a line that says so.
     """
     act = partial(_once_free, act, seconds, told)
     seen = _look(folder, follow_links)
@@ -544,7 +510,6 @@ def watch_folder(
 
 
 def _once_free(act: Callable[[], object], seconds: float, told: Callable[[str], object]) -> None:
-    """Call `act` until no other writer holds the index."""
     waiting = False
     while True:
         try:

@@ -2,10 +2,9 @@
 
 A change adds versions to the Lance datasets, which readers of other versions do not see. After a batch its files are
 flushed to the device and `journal.json` names the new versions and the position in the input: from there the same
-command goes on. What is newer than the journal (or, without one, than the visible version) was not finished and is
-thrown away at the next start. At the end everything is flushed, the manifest is written and the pointer replaced, by
-one rename; only then is the journal removed. A change of a single batch needs no journal: it is published or it never
-was.
+command goes on. What is newer than the journal (or, without one, than the visible version) is thrown away at the next
+start. At the end all is flushed, the manifest is written and the pointer replaced, by one rename; only then is the
+journal removed. A change of a single batch needs no journal: it is published or it never was.
 """
 
 from __future__ import annotations
@@ -68,12 +67,9 @@ _REWRITTEN = 4096  # rows at a time
 class State:
     """How far a change is: what the journal keeps, and in the end the manifest.
 
-    Attributes:
-        base: The name of the version that it starts from; None: it builds from nothing.
-        first_doc, next_doc: Numbers of the documents that it added: `[first_doc, next_doc)`.
-        consumed, digest: Items of the input that are in it, and the hash of them.
-        rejected_bytes: Of the list of what was left out.
-        step: What a change of several steps has behind it.
+    Based on the version `base` (None: on nothing), it added the documents numbered `[first_doc, next_doc)`. `consumed`
+    items of the input are in it, of which `digest` is the hash; `step` counts what a change of several steps has behind
+    it; `rejected_bytes` is the size of the list of what was left out.
     """
 
     job: Job
@@ -97,11 +93,9 @@ class State:
 
     @property
     def name(self) -> str:
-        """The name of the version that it will be."""
         return version_name(self.number, self.build)
 
     def manifest(self, tables: dict[str, int], listed: dict[str, FileInfo]) -> Manifest:
-        """The manifest of the version, of these tables and files."""
         return Manifest(
             number=self.number,
             build=self.build,
@@ -124,11 +118,8 @@ class State:
 class Transaction:
     """An unfinished change of the folder `root`; messages name `place`, perhaps the address that it is a copy of.
 
-    Attributes:
-        base: The manifest of the version that it starts from (None for a build from nothing).
-        resumed: Whether work of an earlier, interrupted run is being continued.
-        done: The version, where an earlier run had published it already.
-        whole: Whether everything is merged, so that what was before is deleted at once.
+    It starts from `base` (None: from nothing). `resumed` says whether work of an interrupted run is continued, `done`
+    is the version that such a run had published already; with `whole` all is merged, and the old deleted.
     """
 
     def __init__(self, index_dir: IndexDirectory, base: Manifest | None, state: State, before: Tables | None) -> None:
@@ -148,7 +139,6 @@ class Transaction:
 
     @property
     def tables(self) -> Tables:
-        """The datasets, as the change has made them so far."""
         assert self._tables is not None
         return self._tables
 
@@ -249,7 +239,6 @@ class Transaction:
         return self.root / rejected_name(self.state.name)
 
     def reject(self, items: Iterable[Rejected]) -> None:
-        """Add to the list of what is left out."""
         rows = [{"file": i.location.source, "line": i.location.line, "reason": i.reason, "raw": i.raw} for i in items]
         if not rows:
             return
@@ -277,7 +266,6 @@ class Transaction:
         self._journaled = True
 
     def add(self, made: Sequence[Made]) -> None:
-        """Add documents that are not there."""
         rows, counts = make_rows(made, self.state.next_doc, self.state.encoding)
         for name, dataset in self.tables.all.items():
             dataset.append(rows[name])
@@ -292,10 +280,7 @@ class Transaction:
         return tables.edits(doc for doc, _ in tables.find(ids).values())
 
     def set_metadata(self, changed: Mapping[str, Record]) -> None:
-        """Replace the metadata and files of documents by id; those that are not there are fine.
-
-        What people set in the metadata stays.
-        """
+        """Replace the metadata and files of documents by id, where they are there; what people set in it stays."""
         found = self.tables.find(changed)
         edits = self.tables.edits(doc for doc, _ in found.values())
         by_doc = {doc: changed[name].edited(edits.get(name)) for name, (doc, _) in found.items()}
@@ -335,9 +320,8 @@ class Transaction:
 
     def count(self, **more: int) -> None:
         """Count documents that the change concerned: `added=1`."""
-        self.state.changes = replace(
-            self.state.changes, **{name: getattr(self.state.changes, name) + n for name, n in more.items()}
-        )
+        changes = self.state.changes
+        self.state.changes = replace(changes, **{name: getattr(changes, name) + n for name, n in more.items()})
 
     def allow_other_index(self) -> None:
         """Let the next run name another index type: everything is encoded, and FAISS refused this one."""
@@ -345,7 +329,6 @@ class Transaction:
         self.save()
 
     def wrote(self, name: str, info: FileInfo) -> None:
-        """Note a file that is durable already, and its hash."""
         self._synced[name] = info
 
     # --- end ---------------------------------------------------------------------------------------------------------
@@ -407,10 +390,7 @@ def open_transaction(
     wait: float = 0,
     before: Tables | None = None,
 ) -> Iterator[Transaction]:
-    """Take the writer lock and begin or continue a change of the index at `root`; see `run_change`.
-
-    What `before`, the datasets at any version, know of fragments need not be read again.
-    """
+    """Take the writer lock and begin or continue a change of the index at `root`; see `run_change`."""
     place = open_directory(root)
     existed = place.root.exists()
     with _disk_errors(place.place), place.writing(wait) as index_dir:

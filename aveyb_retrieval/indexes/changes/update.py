@@ -62,22 +62,18 @@ def build_index(
     """Build an index directory at `out`. Killed at any moment before it is visible, the same call continues it.
 
     A continued build reads `corpus` again from its start (a generator that is used up will not do), encodes only what
-    is missing, and builds the FAISS files anew. Killed after its index became visible, a build is complete: the
-    same call then says that an index is there.
+    is missing, and builds the FAISS files anew. Killed after its index became visible, a build is complete: the same
+    call then says that an index is there. One that is there stays visible to its readers until the new one is complete.
+    Options are those of `BuildOptions`, `ReadOptions` and `EncodeOptions`.
 
-    Args:
-        corpus: File, folder, glob, "hf:owner/name" for a Hugging Face dataset, "-" for standard input, several of
-            these, or an iterable of texts or of mappings with `text`, optionally `_id` (or `id`) and `title`;
-            everything else is metadata. A document without an id gets one that is made of its content. Folders hold
-            PDF, DOCX, HTML, EPUB, Markdown and text files. None only with `vectors` or `from_index`.
-        out: The index directory. An index that is there stays visible to its readers until the new one is complete.
-        **options: See `BuildOptions`, `ReadOptions` and `EncodeOptions`.
+    `corpus` is a file, folder, glob, "hf:owner/name" for a Hugging Face dataset, "-" for standard input, several of
+    these, or an iterable of texts or of mappings with `text`, optionally `_id` (or `id`) and `title`; everything else
+    is metadata. A document without an id gets one that is made of its content. Folders hold PDF, DOCX, HTML, EPUB,
+    Markdown and text files. None only with `vectors` or `from_index`.
 
-    Raises:
-        ConfigError: an option is unknown or out of range, `out` exists already, or an interrupted change has other
-            arguments.
-        InputError: the corpus holds something that is no document, or no documents at all.
-        IndexLockedError: another process is writing to `out`.
+    Raises ConfigError where an option is unknown or out of range, `out` exists already, or an interrupted change has
+    other arguments; InputError where the corpus holds something that is no document, or no documents at all;
+    IndexLockedError where another process is writing to `out`.
 
     >>> build_index([{"_id": "lease", "text": "A tenant gives three months' notice.", "year": 2026}], "new").documents
     1
@@ -211,10 +207,7 @@ def ingest_corpus(
     allow_empty: bool = False,
     share: tuple[int, int] | None = None,
 ) -> tuple[Notice, ...]:
-    """Read a corpus into a transaction: every document (of a share) with its vectors, committed batch by batch.
-
-    Returns what is to be reported of the corpus.
-    """
+    """Read a corpus (or its share) into a transaction, batch by batch; returns what is to be reported of it."""
     total = None if progress is silent else count_items(corpus)
     ingestion = Ingestion(
         transaction, source, mode=mode, on_error=on_error, share=share, progress=progress, total=total
@@ -248,12 +241,9 @@ def add_documents(
 ) -> Report:
     """Add documents with new ids to the index at `root`. For options see `InsertOptions` and `ReadOptions`.
 
-    `corpus` may be None where `vectors` are an index or several, which hold the documents.
-
-    Raises:
-        InputError: an id is in the index already (use `upsert_documents`), or the corpus is not usable.
-        IndexFormatError: there is no index, or the model is not the one that made it.
-        IndexLockedError: another process is writing.
+    `corpus` may be None where `vectors` are an index or several, which hold the documents. Raises InputError where an
+    id is in the index already (use `upsert_documents`), or the corpus is not usable; IndexFormatError where there is no
+    index, or the model is not the one that made it; IndexLockedError where another process is writing.
 
     >>> add_documents([{"_id": "valve", "text": "Close the valve first."}], "handbook").added
     1
@@ -292,11 +282,8 @@ def delete_documents(
 ) -> Report:
     """Remove the documents with these ids, and those that satisfy a filter. For options see `WriteOptions`.
 
-    Raises:
-        InputError: an id is not in the index (unless `missing_ok`).
-        ConfigError: neither ids nor a filter are given.
-        IndexFormatError: there is no index.
-        IndexLockedError: another process is writing.
+    Raises InputError where an id is not in the index (unless `missing_ok`), ConfigError where neither ids nor a filter
+    are given, IndexFormatError where there is no index, IndexLockedError where another process is writing.
 
     >>> delete_documents("handbook", where={"year": {"$lt": 2020}}).deleted
     1
@@ -317,21 +304,12 @@ def update_metadata(
     missing_ok: bool = False,
     **options: Unpack[WriteOptions],
 ) -> Report:
-    """Set metadata fields of the documents with these ids, and of those that satisfy a filter.
+    """Set metadata fields of the documents with these ids, and of those that satisfy a filter ({}: of all).
 
-    Fields that are not named stay as they are. What is set here is kept apart from the metadata that came with a
-    document, and stays when its text changes, its file is renamed, or the index is built again. `_id`, `title` and
-    `text` are refused, as they are no metadata: `upsert_documents` changes them.
-
-    Args:
-        root: The index directory.
-        changes: Fields and their new values, for every chosen document; a value replaces the old one as a whole.
-        ids: Ids of documents.
-        where: A filter; {} is for every document.
-        remove: Names of fields to take away.
-        clear: First undo all that was ever set or removed: the metadata are again those that came with the document.
-        missing_ok: Ignore ids that are not in the index.
-        **options: See `WriteOptions`.
+    Fields that are not named stay as they are; a new value replaces the old one as a whole. What is set here is kept
+    apart from the metadata that came with a document, and stays when its text changes, its file is renamed, or the
+    index is built again. `remove` takes fields away; `clear` first undoes all that was ever set or removed. `_id`,
+    `title` and `text` are refused: `upsert_documents` changes them. For options see `WriteOptions`.
 
     Raises:
         ConfigError: there is nothing to change, a field is both set and removed or is a document's own, or neither ids
@@ -350,12 +328,9 @@ def update_metadata(
 
 @dataclass(frozen=True)
 class _Step:
-    """One of the changes of a batch.
+    """One of the changes of a batch; `apply` returns what is to be reported, None where nothing was to be changed.
 
-    Attributes:
-        job: Identifies it.
-        apply: Makes it; returns what is to be reported, or None where there was nothing to change.
-        at_once: It is made as a whole: a run that continues an interrupted one need not look at it again.
+    `at_once` says that it is made as a whole: a run that continues an interrupted one need not look at it again.
     """
 
     job: Job
@@ -376,13 +351,9 @@ class Batch:
         before: Tables | None = None,
         **options: Unpack[WriteOptions],
     ) -> None:
-        """Begin.
+        """Begin; `model` gives the model of documents that are added (None: the one that made the index).
 
-        Args:
-            root: The index directory.
-            model: Gives the model of documents that are added; None is the one that made the index.
-            before: The datasets at any version, if this process has them open.
-            **options: See `WriteOptions`.
+        `before` are the datasets at any version, if this process has them open. For options see `WriteOptions`.
         """
         self._root = root
         self._model = model
@@ -477,11 +448,8 @@ class Batch:
     def commit(self, *, resumable: bool = False) -> Report:
         """Make all changes, as one version; where they change nothing, there is none.
 
-        Args:
-            resumable: A single change is continued where it was interrupted, instead of being made whole or not at all.
-
-        Raises:
-            AveyBError: one of them cannot be made; none was.
+        If one cannot be made, none is, and its error is raised. A single change that is `resumable` is continued where
+        it was interrupted.
         """
         read_manifest(self._root)
 
@@ -504,12 +472,7 @@ class Batch:
 
 
 class Selection:
-    """The documents with these ids, and those that satisfy a filter.
-
-    Raises:
-        ConfigError: neither is given.
-        InputError: `ids` is not a list of strings.
-    """
+    """The documents with these ids, and those that satisfy a filter; ConfigError where neither is given."""
 
     def __init__(self, command: str, ids: Sequence[str], where: Filter | None, *, missing_ok: bool) -> None:
         listed = check_ids(ids)
@@ -527,7 +490,6 @@ class Selection:
         }
 
     def numbers(self, transaction: Transaction) -> list[int]:
-        """Return the numbers of the documents in a change, ascending."""
         tables, docs = transaction.tables, set[int]()
         known = tables.find(self._ids)
         missing = next((i for i in self._ids if i not in known), None)

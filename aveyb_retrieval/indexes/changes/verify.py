@@ -23,14 +23,7 @@ from aveyb_retrieval.indexes.changes.change import FinishOptions, run_change
 from aveyb_retrieval.indexes.changes.ingest import content_digest
 from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher
 from aveyb_retrieval.indexes.store.dataset import WORDS
-from aveyb_retrieval.indexes.store.manifest import (
-    FAISS,
-    REJECTED,
-    IndexDirectory,
-    Manifest,
-    file_problems,
-    writer_lock,
-)
+from aveyb_retrieval.indexes.store.manifest import FAISS, REJECTED, IndexDirectory, Manifest, file_problems, writer_lock
 from aveyb_retrieval.indexes.store.place import hold_visible, open_directory
 from aveyb_retrieval.indexes.store.tables import CODES, COUNTS, StoredVectors, Tables, ids_of, texts_of_passages
 from aveyb_retrieval.indexes.store.words import rules_of, runs_of
@@ -53,7 +46,6 @@ _MOST_LOST = 0.5
 
 
 def _content_problems(tables: Tables, manifest: Manifest) -> Iterator[str]:
-    """What is wrong with texts, passages and words."""
     docs = ids_of(tables, "document")
     for start in range(0, len(docs), _DOCUMENTS):
         try:
@@ -101,7 +93,6 @@ def _document_problems(tables: Tables, docs: list[int], manifest: Manifest) -> I
 def _passage_problems(
     mine: list[dict[str, Any]], text: str, row: dict[str, Any], stored: Callable[[str], str]
 ) -> Iterator[str]:
-    """What is wrong with the passages of one document."""
     spans = np.array([(each["start"], each["stop"]) for each in mine], dtype=np.int64).reshape(-1, 2)
     if len(mine) != row["passages"] or int((spans[:, 1] - spans[:, 0]).sum()) != row["characters"]:
         yield "its passages are not those that are counted"
@@ -158,10 +149,7 @@ def verify_index(root: str | Path, *, repair: bool = False, deep: bool = False, 
 
     `repair` makes damaged FAISS files and indexes of words again, leaves a damaged list of rejected items behind, and
     points to the newest complete version where the pointer is lost. Documents, vectors and manifests have no second
-    copy: an index with damage there stays as it is.
-
-    Raises:
-        IndexFormatError: there is nothing to verify.
+    copy: an index with damage there stays as it is. Raises IndexFormatError where there is nothing to verify.
 
     >>> verify_index("handbook").problems
     []
@@ -328,19 +316,14 @@ def _rebuild(index_dir: IndexDirectory, damaged: set[str], progress: Progress) -
     """Make FAISS files and indexes of words anew as a new version, if everything they are made from is sound."""
     if not all(map(_can_be_made_again, damaged)):
         return False
-    run_change(
-        index_dir.place,
-        {"command": "repair"},
-        lambda transaction: FinishOptions(rebuild=True, reindex=True),
-        progress=progress,
-    )
+    anew = FinishOptions(rebuild=True, reindex=True)
+    run_change(index_dir.place, {"command": "repair"}, lambda transaction: anew, progress=progress)
     manifest, held = hold_visible(index_dir)
     with held:
         return not _problems(index_dir, manifest, progress)[0]
 
 
 def _can_be_made_again(name: str) -> bool:
-    """Whether an index can do without this file."""
     return name.startswith((f"{FAISS}/", f"{REJECTED}/")) or "/_indices/" in name
 
 

@@ -89,10 +89,9 @@ def run_alerts(
 ) -> tuple[list[Row], list[str]]:
     """Ask the saved questions of what was added or changed since they were asked, and tell what is new.
 
-    `file` gets a line of JSON for each (name, id, span, text, confidence, version), `command` runs with these lines on
-    its standard input, `webhook` gets them by POST, as a JSON array.
-
-    Returns what is new, and a line for each receiver that did not take it: it is told again by the next run.
+    `file` gets a line of JSON for each (name, id, span, text, confidence, version), `command` these lines on its
+    standard input, `webhook` a JSON array by POST. Returns what is new, and a line for each receiver that did not take
+    it: the next run tells it again.
     """
     if not list_alerts(root):
         return [], []

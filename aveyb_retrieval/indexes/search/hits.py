@@ -7,11 +7,10 @@ The best sentence of a passage, and what stands over it:
     known(t) = (1 - others(t))^4 * (1 - 0.8 * near(t, title)^4)
     others(t) = mean of near(t, .)^4 over the passage's sentences, without the nearest one
 
-The vectors are the model's embeddings of tokens, which know synonyms and need no layer to run: looking them up and
-multiplying them takes about a millisecond for a passage. w(t) is the weight of the word that a token belongs to, by
-how few passages hold it, and 0 of a word that is not looked up. What the title and other sentences say, too, does
-not tell them apart. Without such vectors a cosine is 1 for an equal word, else 0. A row of a table is a
-sentence, too.
+The vectors are the model's embeddings of tokens, which know synonyms and need no layer to run: about a millisecond for
+a passage. w(t) is the weight of the word that a token belongs to, by how few passages hold it, and 0 of a word that is
+not looked up. What the title and other sentences say, too, does not tell them apart. Without such vectors a cosine is 1
+for an equal word, else 0. A row of a table is a sentence, too.
 
 Copies are texts whose words are equal, whatever their case, spaces and punctuation. All else may carry the meaning and
 makes texts different: the order of words, a negation, a number as it is written (`1.5`, `1,500`, `-5`, `(5)`, `3/4`), a
@@ -232,10 +231,7 @@ class Hit(_Shown):
         """Return what `aveyb-index check --citation` checks years later, as JSON can hold it.
 
         `id`, `span` and `quote` (the best sentence, else the passage, else the text), the file's `sha256`, and the
-        `build` and `version` of the index; None where there is none.
-
-        Raises:
-            ConfigError: this is a copy, which does not know its index.
+        `build` and `version` of the index; None where there is none. ConfigError: a copy knows no index.
         """
         start, stop = self.best_sentence or self.span or (0, len(self.text))
         origin, info = self._source()
@@ -251,12 +247,8 @@ class Hit(_Shown):
     def boxes(self) -> tuple[Box, ...]:
         """Return where the best passage stands on the pages of its PDF: one rectangle for each line.
 
-        They are read from the original, which must be the file that was indexed. Of words of a picture OCR finds them
-        again.
-
-        Raises:
-            InputError: there is no such file any more, it is no PDF or has changed.
-            ConfigError: this is a copy, which does not know its index.
+        They are read from the original (of words of a picture OCR finds them again). Raises InputError where that is
+        gone, no PDF, or has changed since, ConfigError where this is a copy, which does not know its index.
         """
         from aveyb_retrieval.documents.readers.originals import boxes_in_file
 
@@ -286,12 +278,10 @@ class Later:
 
     @cached_property
     def texts(self) -> dict[int, str]:
-        """The texts of the documents."""
         return {doc: stored.text for doc, stored in self._read("text").items()}
 
     @cached_property
     def metadata(self) -> dict[int, dict[str, Any]]:
-        """Their metadata."""
         return {doc: stored.metadata for doc, stored in self._read("metadata").items()}
 
     def _read(self, part: Part) -> Mapping[int, StoredDocument]:
@@ -409,8 +399,7 @@ class Result(list[Hit]):
     def suggestions(self) -> dict[str, tuple[str, ...]]:
         """Words that may be meant, the nearest first, by the words of the query that are in no document.
 
-        They are words of the index, one or two edits away; nothing was searched by them. They are looked for when they
-        are first asked for, which takes some milliseconds for each such word.
+        They are words of the index, one or two edits away, looked for when first asked for: some milliseconds each.
         """
         return self._suggest()
 

@@ -159,7 +159,6 @@ class Options:
 
     @property
     def last(self) -> int:
-        """How many hits have to be ranked."""
         return self.offset + self.k
 
     @property

@@ -14,26 +14,11 @@ OF_UNSPACED = re.compile(f"[{UNSPACED}]")
 # What closes a quotation, by what opens it; of those alike on both sides, the place decides.
 _STRAIGHT = "\"'\uff02\uff07\u05f4"
 _CLOSING: dict[str, Collection[str]] = {
-    "\u201c": "\u201d\u201c",
-    "\u201d": "\u201d",
-    "\u201e": "\u201c\u201d\u201f",
-    "\u201a": "\u2018\u2019",
-    "\u2018": "\u2019",
-    "\u00ab": "\u00bb",
-    "\u00bb": "\u00ab\u00bb",
-    "\u2039": "\u203a",
-    "\u203a": "\u2039\u203a",
-    "\u3008": "\u3009",
-    "\u300a": "\u300b",
-    "\u300c": "\u300d",
-    "\u300e": "\u300f",
-    "\u301d": "\u301e\u301f",
-    "\ufe41": "\ufe42",
-    "\ufe43": "\ufe44",
-    "\uff62": "\uff63",
-    "``": ("''",),
-    **{sign: sign for sign in _STRAIGHT},
-}
+    "\u201c": "\u201d\u201c", "\u201d": "\u201d", "\u201e": "\u201c\u201d\u201f", "\u201a": "\u2018\u2019",
+    "\u2018": "\u2019", "\u00ab": "\u00bb", "\u00bb": "\u00ab\u00bb", "\u2039": "\u203a", "\u203a": "\u2039\u203a",
+    "\u3008": "\u3009", "\u300a": "\u300b", "\u300c": "\u300d", "\u300e": "\u300f", "\u301d": "\u301e\u301f",
+    "\ufe41": "\ufe42", "\ufe43": "\ufe44", "\uff62": "\uff63", "``": ("''",), **{sign: sign for sign in _STRAIGHT},
+}  # fmt: skip
 _ALL = "".join({*"".join(_CLOSING), *"".join(sign for signs in _CLOSING.values() for sign in signs)})
 _SIGNS = re.compile(f"``|''|[{re.escape(_ALL)}]")
 _NO_OPENING = re.compile(r"(?:\d\ds?|tis|twas|em|til|cause|n|s|t)\b", re.IGNORECASE)  # behind an apostrophe

@@ -86,9 +86,8 @@ class QuoteCheck:
 class Tokens(NamedTuple):
     """A text as tokens, as they are compared, with their characters in the text.
 
-    Attributes:
-        places: where each begins in the tokens joined, and at the end where they end.
-        glued: whether a hyphen or an apostrophe, or nothing at all, stands before a token.
+    `places` are where each begins in the tokens joined, and their end; `glued` whether a hyphen, an apostrophe, or
+    nothing at all stands before a token.
     """
 
     words: list[str]
@@ -127,8 +126,6 @@ def _letters(text: str) -> str:
 
 
 class _Text:
-    """A document's text, ready for comparing."""
-
     def __init__(self, text: str) -> None:
         self.text, self.tokens = text, tokens_of(text)
         self.joined = "".join(self.tokens.words)
@@ -188,8 +185,7 @@ def check_quotes(
     """
     if not isinstance(answer, str):
         raise ConfigError(f"answer is of type {type(answer).__name__}; give the text of the answer")
-    asked = [(each, _parts(each.text)) for each in quotations(answer)]
-    asked = [(each, parts) for each, parts in asked if parts]
+    asked = [(each, parts) for each in quotations(answer) if (parts := _parts(each.text))]
     checker = _Checker(retriever, hits, filter)
     found: list[QuoteCheck] = []
     for start in range(0, len(asked), _TOGETHER):
@@ -203,8 +199,7 @@ def check_quotes(
 
 def _parts(quote: str) -> list[Tokens]:
     """A quotation's tokens, in parts where an ellipsis says that something was left out."""
-    parts = [tokens_of(part) for part in _LEFT_OUT.split(quote)]
-    return [part for part in parts if part.words]
+    return [tokens for part in _LEFT_OUT.split(quote) if (tokens := tokens_of(part)).words]
 
 
 class _Checker:

@@ -46,8 +46,7 @@ class Document:
     """One document of an index.
 
     Attributes:
-        id, text, title: Title is "" where there is none.
-        metadata: All other fields.
+        id, text, title, metadata: The title is "" where there is none; metadata are all other fields.
         origin: The file that it was read from, if it was one of its own.
         index: The name of its index where several are read together, else None.
     """
@@ -109,13 +108,9 @@ class Contents(NamedTuple):
 
 @dataclass(frozen=True)
 class Excerpt:
-    """A part of a document.
+    """A part of a document: `text`, its characters `span` `[start, end)`, and the page that it begins on, from 1.
 
-    Attributes:
-        id, title: of the document.
-        text, span: the part, and its characters `[start, end)` in the document's text.
-        page: the page that it begins on, counted from 1; None where the document has no pages.
-        left_out: characters of what was asked for that did not fit.
+    `page` is None where the document has no pages; `left_out` counts characters of what was asked for that did not fit.
     """
 
     id: str
@@ -143,10 +138,9 @@ class Documents:
     def documents(
         self, filter: Filter | None = None, *, limit: int | None = None, offset: int = 0
     ) -> Iterator[Document]:
-        """Yield all documents that satisfy a filter, oldest first, or up to `limit` of them after the first `offset`.
+        """Yield the documents that satisfy a filter, oldest first: up to `limit` after the first `offset`.
 
-        They are read as they are asked for, all from the version that is open now. ConfigError where the filter,
-        `limit` or `offset` is none.
+        They are read when asked for, from the version that is open now. ConfigError where an argument means nothing.
         """
         for name, value in (("limit", 0 if limit is None else limit), ("offset", offset)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
@@ -165,7 +159,7 @@ class Documents:
     def advice(self, filter: Filter) -> list[str]:
         """Say why a filter may match nothing: fields that no document has, values of another type.
 
-        Of an index directory, or of several; engines say nothing. ConfigError where the filter means nothing.
+        Engines say nothing. ConfigError where the filter means nothing.
         """
         compile_filter(filter)  # only for its errors
         with self._engine.view() as view:
@@ -178,15 +172,12 @@ class Documents:
     ) -> list[tuple[Scalar, int]]:
         """Give the values of a field, each with the number of documents that have it, the most frequent first.
 
-        Counted are all documents that `filter` and `ids` let through, whether a search finds them or not: once for each
-        different value of theirs. An element of a list is a value; null, objects and lists in lists are none. Equal
-        numbers are one value, 2 and 2.0, but not 1 and true. Fields are those of filters, such as `author.name` and
-        `title`. At most `limit` values are given, 1 to 10,000.
+        Counted are all documents that `filter` and `ids` let through: once for each different value of theirs. An
+        element of a list is a value; null, objects and lists in lists are none. 2 and 2.0 are one value, 1 and true are
+        not. Fields are those of filters, such as `author.name` and `title`. `limit` is 1 to 10,000.
 
-        Raises:
-            ConfigError: no document has the field, it has more than 100,000 values, an argument means nothing, or this
-                is no index directory: engines do not count values.
-            InputError: `ids` is not a list of strings.
+        Raises ConfigError where no document has the field, it has more than 100,000 values, an argument means nothing,
+        or this is no index directory; InputError where `ids` is not a list of strings.
         """
         if not isinstance(field, str):
             raise ConfigError(f"field={field!r}: must be the name of a field")
@@ -206,14 +197,9 @@ class Documents:
     ) -> list[Match]:
         """Find where a regular expression matches in the stored texts, in the order of the documents.
 
-        Args:
-            pattern: an expression of the package `regex`; `^` and `$` match at lines.
-            filter: only in documents that satisfy it.
-            limit: the most matches; 1 to 1,000.
-            ignore_case: whether "A" matches "a".
+        `pattern` is one of the package `regex`; `^` and `$` match at lines. `limit` is of matches, 1 to 1,000.
 
-        Raises:
-            ConfigError: the expression is none, is too long or takes longer than 1 s, or `limit` is out of range.
+        Raises ConfigError where the expression is none, too long, or takes longer than 1 s, or `limit` is out of range.
         """
         if not 1 <= limit <= MOST_MATCHES:
             raise ConfigError(f"limit={limit}: must be 1 to {MOST_MATCHES:,}")
@@ -244,17 +230,9 @@ class Documents:
     def contents(self, under: str = "", *, filter: Filter | None = None, offset: int = 0) -> Contents:
         """List the documents, oldest first, or where they are more than 200 the folders that their ids name.
 
-        Args:
-            under: what their ids begin with, such as `laws/2020/`; "" for all.
-            filter: only documents that satisfy it.
-            offset: leaves out the first ones of what is listed, folders before documents.
-
-        Returns:
-            At most 200 folders and documents. An id such as `laws/2020/tax.md` is in the folder `laws/`, and below it
-            in `laws/2020/`.
-
-        Raises:
-            ConfigError: the filter means nothing.
+        Only what satisfies `filter` and whose ids begin with `under`, such as `laws/2020/`; `offset` leaves out the
+        first of what is listed, folders before documents. At most 200 are given. An id such as `laws/2020/tax.md` is in
+        the folder `laws/`, and below it in `laws/2020/`. Raises ConfigError where the filter means nothing.
         """
         folders = Counter[str]()
         with self._engine.view() as view:
@@ -279,17 +257,12 @@ class Documents:
     def read(
         self, id: str, *, span: tuple[int, int] | None = None, heading: str | None = None, max_tokens: int = 4000
     ) -> Excerpt:
-        """Return a part of a document that fits into a budget, cut behind a sentence.
+        """Return a part of a document that fits into a budget of tokens (four characters each), cut behind a sentence.
 
-        Args:
-            id: of the document.
-            span: its characters; None: from its beginning, or from `heading`.
-            heading: the words of a heading, case aside; the part goes to the next heading.
-            max_tokens: the budget, of about four characters each.
+        The part is `span`, or goes from `heading` (its words, case aside) to the next one, or from the beginning on.
 
-        Raises:
-            ConfigError: `span` is not in the document, or both are given, or the budget is out of range.
-            InputError: there is no such document, or no such heading.
+        Raises ConfigError where `span` is not in the document, both are given, or the budget is out of range;
+        InputError where there is no such document or heading.
         """
         return excerpt(self.get([id])[0], span=span, heading=heading, max_tokens=max_tokens)
 
@@ -395,13 +368,8 @@ def hits_to_prompt(
     Any other passage that does not fit is left out as a whole, and smaller ones after it may still be taken; the
     numbers stay those of the hits, so that `[3]` in an answer means `hits[2]`.
 
-    Args:
-        hits: Best first. A hit without a passage gives its whole text.
-        max_tokens: The budget.
-        count: How many tokens a text has; the default is an estimate that is mostly too high.
-
-    Raises:
-        ConfigError: the budget is not a positive number, or none of the hits fits into it.
+    A hit without a passage gives its whole text. `count` says how many tokens a text has; by default it is estimated,
+    mostly too high. Raises ConfigError where the budget is not a positive number, or no hit fits into it.
 
     >>> print(hits_to_prompt(Retriever.load("handbook").search("notice", k=1)).strip())
     [1] Lease (lease, characters 0-40)

@@ -63,7 +63,6 @@ class LocalEngine:
         self.snapshot = self._open(full_check=full_check)
 
     def view(self) -> AbstractContextManager[Snapshot]:
-        """Return the version that is open now, also for later."""
         check_fork()
         if self.follow is not None and self.is_stale:
             with self._moving:
@@ -73,7 +72,6 @@ class LocalEngine:
 
     @property
     def is_stale(self) -> bool:
-        """Whether a newer version is there."""
         return self._place.current() != self.snapshot.manifest.name
 
     def reopen(self, check: Callable[[EngineInfo], None]) -> None:
@@ -85,7 +83,6 @@ class LocalEngine:
             self.snapshot = snapshot
 
     def close(self) -> None:
-        """Let go of the version's files."""
         with self._moving:
             self.snapshot.close()
 
@@ -104,7 +101,6 @@ class StoredEngine(LocalEngine):
         self._looking = threading.Lock()
 
     def view(self) -> AbstractContextManager[Snapshot]:
-        """Return the version that is open now."""
         if self.follow is None:
             since = time.monotonic() - self._looked
             if since > _LOOK_WAITS:
@@ -136,9 +132,7 @@ class Retriever(Documents):
     `reopen` moves to the newest one. A copy made by pickle opens the same place with the same options: the newest
     version, by the model that the index names where the model was given loaded.
 
-    Attributes:
-        path: Where the index is; of several, their names.
-        indexes: Of several, each by its name; else empty.
+    `path` is where the index is, or the names of several; `indexes` are several by their names, else empty.
 
     >>> with Retriever.load("handbook") as retriever:
     ...     [hit.id for hit in retriever.search("what notice must a tenant give?", k=1)]
@@ -169,11 +163,10 @@ class Retriever(Documents):
         """Open an index, or several whose documents are searched in one ranking.
 
         Args:
-            path: The index directory, its address in an object store (`s3://BUCKET/PATH`, `gs://`, `az://`), or the
-                address of a collection that `publish_index` made, such as `postgresql://USER@HOST/DATABASE/NAME`.
-                Several of these or of open retrievers (a list, or a mapping that gives each a name) must have been made
-                by one model and with the same options. `Hit.index` is the name, by default the path as given; `close`
-                closes all.
+            path: The index directory, its address in an object store (`s3://BUCKET/PATH`, `gs://`, `az://`), or that of
+                a collection that `publish_index` made, such as `postgresql://USER@HOST/DATABASE/NAME`. Several of these
+                or of open retrievers (a list, or a mapping from names) must be of one model and the same options.
+                `Hit.index` is the name, by default the path as given; `close` closes all.
             model: The model that made the index: a loaded `Embedder`, or where it is now; None looks where it was at
                 the build, at the first search that needs it.
             device: Where the model runs and vectors are searched.
@@ -181,11 +174,8 @@ class Retriever(Documents):
             mapped: Leave FAISS files on disk, shared with other processes, instead of reading them into memory.
             verify: Recompute the hash of every file first, also of a large index.
 
-        Raises:
-            IndexFormatError: there is no index, it is damaged, or it was made by another model.
-            BackendError: the device is not there.
-            EngineError: a server does not answer, or refuses.
-            ConfigError: an option does not go with where the index is, or several indexes do not go together.
+        Raises IndexFormatError where there is no index, it is damaged, or of another model; BackendError where the
+        device is not there; EngineError where a server fails; ConfigError where options or indexes do not fit.
         """
         if isinstance(path, (Sequence, Mapping)) and not isinstance(path, str):
             options: Any = {"model": model, "device": device, "precision": precision, "mapped": mapped}
@@ -288,18 +278,12 @@ class Retriever(Documents):
     ) -> Result | list[Result]:
         """Find the `k` best documents or passages for a query, or for each query of a list (then a list of results).
 
-        A `Result` is a list of hits that also says which conditions nothing fulfilled, and which words may be meant.
+        Fewer than `k` come back where fewer exist (lexically: hold a word of the query) or reach `min_score`; with
+        `rerank`, also where folding and caps leave too few candidates. Options are those of `SearchOptions`. A `Result`
+        is a list of hits that also says which conditions nothing fulfilled, and which words may be meant.
 
-        Args:
-            query: Text, or several.
-            k: How many; fewer come back where fewer exist (lexically: hold a word of the query) or reach `min_score`;
-                with `rerank`, also where folding and caps leave too few candidates.
-            **options: See `SearchOptions`.
-
-        Raises:
-            InputError: a query is empty.
-            ConfigError: an option is unknown, out of range, or the index does not have what it asks for.
-            IndexFormatError: the model is not the one that made the index.
+        Raises InputError where a query is empty; ConfigError where an option is unknown, out of range, or asks for what
+        the index does not have; IndexFormatError where the model is not the one that made the index.
         """
         texts = _as_list(query)
         with self._engine.view() as view:
@@ -325,12 +309,9 @@ class Retriever(Documents):
     ) -> list[QuoteCheck]:
         """Look for every quotation of an answer in the hits that it was made from, then in the whole index.
 
-        Word for word, without a model; see `aveyb_retrieval.indexes.search.quotes`.
-
-        Args:
-            answer: plain text or Markdown; else ConfigError is raised.
-            hits: what the answer was made from, in the order of its marks `[1]`, `[2]`; None: only the index counts.
-            filter: only documents that satisfy it exist.
+        Word for word, without a model; see `aveyb_retrieval.indexes.search.quotes`. The answer is plain text or
+        Markdown, else ConfigError is raised; `hits` are in the order of its marks `[1]`, `[2]`; without any only the
+        index counts.
         """
         return check_quotes(self, answer, hits, filter=filter)
 

@@ -73,7 +73,6 @@ class Cosines(NamedTuple):
     values: FloatArray
 
     def joined(self, ids: IntArray, values: FloatArray) -> Cosines:
-        """These and those of other passages `[m]`."""
         together = np.concatenate([self.ids, ids])
         order = np.argsort(together)
         return Cosines(together[order], np.concatenate([self.values, values])[order])
@@ -252,7 +251,6 @@ class WordScores:
         return cls(passages.held.astype(np.float32) @ weights, float(weights.sum()), lengths, mean_length)
 
     def take(self, rows: IntArray) -> WordScores:
-        """Those of some passages, by rows `[m]`."""
         return replace(self, found=self.found[rows], lengths=self.lengths[rows])
 
     @property
@@ -285,8 +283,7 @@ FEWEST = 3  # documents from which on a confidence is given: among one or two, a
 class PassageScores:
     """Passages and their scores for one query, all `[n]`, ascending by number; None where a part was not computed.
 
-    `score` orders them; `shown` is what hits show: the confidence, once it is known, else the same. `near` is the part
-    of the vectors in r(p).
+    `score` orders them, `shown` is the confidence if known, else the same; `near` is the vectors' part of r(p).
     """
 
     ids: IntArray
@@ -297,7 +294,6 @@ class PassageScores:
     near: FloatArray | None = None
 
     def take(self, rows: IntArray) -> PassageScores:
-        """Those of some passages, by rows `[m]`, in their order."""
         near, cosine = (None if each is None else each[rows] for each in (self.near, self.cosine))
         words = None if self.words is None else self.words.take(rows)
         return PassageScores(self.ids[rows], self.score[rows], self.shown[rows], cosine, words, near)

@@ -1,9 +1,8 @@
 """A search of documents or of passages: from a question to hits.
 
-A ranking does not depend on how much of it is asked for. It is made step by step: the candidates of the first step are
-the `candidates` best by vectors and by words, those of every further step the best of four times as many that were not
-among them. What a step finds is ranked by itself, behind all that came before, so that pages of hits are slices of one
-ranking, and a first page costs one step.
+A ranking does not depend on how much of it is asked for. Its first step ranks the `candidates` best by vectors and by
+words, every further one, behind all that came before, the best of four times as many that were not among them: pages of
+hits are slices of one ranking, and a first page costs one step.
 """
 
 from __future__ import annotations
@@ -58,19 +57,15 @@ class Query:
     Attributes:
         text: As it was given (with operators: the question), "" where only a vector was.
         words, beside: Those of the text that are looked up, and what else they are found by: with and without accents.
-        conditions: What must be there, and what must not.
-        unmet: Those of them, as they were written, that nothing fulfills by itself and that must be there.
-        vector: Its unit vector `[d]`, `NO_VECTOR` where none was needed.
-        weights: Of the words, `[t]`, once they are needed.
+        unmet: Conditions that must be fulfilled and that nothing fulfills by itself, as they were written.
+        vector, weights: Its unit vector `[d]`, or `NO_VECTOR`; those of the words, `[t]`, once they are needed.
         passages, shown: What was read of passages: which of the words they hold (not in dense mode), and what is shown.
-        cosines: Of the passages that were compared with it.
         near, by_words: The passages of the first step by vectors and, once they are asked for, by words, best first.
         own: The best passages of documents that the rankings of all passages lack, by document, once looked for.
         strengths: s of the passages that were ranked, by number.
         foremost: The best passage of the first step, once it is needed.
-        scores: Every score that was computed: name, key (the number of a document or, in a search for passages, of a
-            passage), value.
-        duplicates: The ids of documents that copies of a match were found in, by its key.
+        scores, duplicates: Every score by name, and the ids of documents with copies, each by the number of a document
+            or, in a search for passages, of a passage.
     """
 
     text: str = ""
@@ -108,7 +103,6 @@ class Query:
         return rules.finder({*(set(self.words) - stems), *self.beside, *alone}, forms)
 
     def found(self, near: Near) -> None:
-        """Remember what vectors found."""
         new = np.isin(near.passages.ids, self.cosines.ids, invert=True)
         self.cosines = self.cosines.joined(near.passages.ids[new], near.passages.values[new])
         if self.near is None:
@@ -119,7 +113,6 @@ class Query:
         self.scores[name] = {**found, **self.scores.get(name, {})}
 
     def scores_of(self, key: int) -> dict[str, float]:
-        """The scores of one document or passage, by name."""
         return {name: found[key] for name, found in self.scores.items() if key in found}
 
 
@@ -245,9 +238,8 @@ class Search(ABC):
 
         def weigh() -> dict[str, float]:
             sought = query.sought
-            known = (
-                self._weights(query) if len(sought) == len(query.words) else scoring.word_weights(self._view, sought)
-            )
+            alone = len(sought) == len(query.words)
+            known = self._weights(query) if alone else scoring.word_weights(self._view, sought)
             return dict(zip(sought, known.tolist(), strict=True))
 
         return Sentences(query.text, query.finder(self._rules), weigh, model)
@@ -433,7 +425,6 @@ class Search(ABC):
         return {first: tuple(dict.fromkeys(found[doc].id for doc in docs)) for first, docs in duplicates.items()}
 
     def _fetch(self, docs: Iterable[int]) -> Mapping[int, StoredDocument]:
-        """Fetch documents by number; raises IndexFormatError where one is not stored."""
         wanted = list(dict.fromkeys(docs))
         if len(self._documents.keys() | wanted) > REMEMBERED:  # the queries of a long list
             self._documents.clear()
@@ -443,7 +434,6 @@ class Search(ABC):
         return {number: self._documents[number] for number in wanted}
 
     def _stored_passages(self, query: Query, numbers: IntArray) -> StoredPassages:
-        """Fetch passages by numbers `[n]`, ascending; raises IndexFormatError where one is not stored."""
         found = self._passages_there(query, numbers)
         if len(found) < len(numbers):
             self._check_stored("passage", numbers.tolist(), set(found.numbers.tolist()))
@@ -461,7 +451,6 @@ class Search(ABC):
         return known.take(rows[rows >= 0])
 
     def _shown_passages(self, query: Query, numbers: Iterable[int]) -> Mapping[int, ShownPassage]:
-        """Fetch what is shown of passages; raises IndexFormatError where one is not stored."""
         wanted = list(dict.fromkeys(numbers))
         if new := [number for number in wanted if number not in query.shown]:
             query.shown.update(self._view.shown_passages(new))

@@ -156,10 +156,9 @@ class SeveralView:
 
     @cached_property
     def vocabulary(self) -> Vocabulary | None:
-        every = [view.vocabulary for view in self.views]
-        if any(each is None for each in every):
+        lists = [each for view in self.views if (each := view.vocabulary) is not None]
+        if len(lists) < len(self.views):
             return None
-        lists = [each for each in every if each is not None]
         fresh = sum((Counter(each.fresh) for each in lists), Counter[str]())
         return Vocabulary([part for each in lists for part in each.parts], fresh)
 
@@ -171,14 +170,12 @@ class SeveralView:
         raise ConfigError(f"{self.info.name}: get documents from one of them, as retriever.indexes[hit.index].get(ids)")
 
     def documents(self, docs: Sequence[int], parts: Sequence[Part] = PARTS) -> dict[int, StoredDocument]:
-        """Documents by number, with the names of their indexes."""
-        return {
-            number + (i << SHIFT["document"]): stored._replace(
-                doc=number + (i << SHIFT["document"]), of_index=self.names[i]
-            )
-            for i, view, _, own in self._parts("document", docs)
-            for number, stored in view.documents(own.tolist(), parts).items()
-        }
+        found = {}
+        for i, view, _, own in self._parts("document", docs):
+            for doc, stored in view.documents(own.tolist(), parts).items():
+                number = doc + (i << SHIFT["document"])
+                found[number] = stored._replace(doc=number, of_index=self.names[i])
+        return found
 
     def passages(self, numbers: IntArray, words: Sequence[str] = ()) -> StoredPassages:
         found = StoredPassages.none(len(words))

@@ -135,7 +135,6 @@ class Snapshot:
                 raise IndexFormatError(f"{index_dir.place}: cannot be read ({error})") from error
 
     def close(self) -> None:
-        """Let go of the version's files."""
         self._release()
 
     def check_open(self) -> None:
@@ -164,7 +163,6 @@ class Snapshot:
         return selection
 
     def has_field(self, field: str) -> bool:
-        """Whether some document has a field."""
         return field in filters.OWN or no_such_field(self.tables, field) is None
 
     def values(self, field: str, where: Filter | None) -> list[tuple[Scalar, int]]:
