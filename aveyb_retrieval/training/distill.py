@@ -148,12 +148,7 @@ def train_distill(
     The teacher's vectors are cached in `folder/teacher` first (resumable by itself). Of several teachers, or with
     queries or phrases, the student learns what they say together (`teacher.py`).
 
-    Args:
-        texts: what it learns from; blank ones are left out.
-        teacher: folder or name of a sentence-transformers model; or several teachers.
-        data: fingerprints of what the texts came from.
-        queries: questions to learn; they need not be about the texts.
-        device: "cpu" keeps teacher and student off an accelerator; None: on one where there is one.
+    Blank texts are left out. `data` are fingerprints of what the texts came from; queries need not be about the texts.
     """
     settings = settings or DistillSettings()
     settings.check()

@@ -140,10 +140,8 @@ def pretrain(
 
     A resumed run equals one that was never stopped.
 
-    Args:
-        model: takes `input_ids` and `labels` of masked tokens.
-        texts: documents; tokenized once into the run folder.
-        data: fingerprints of what `texts` came from.
+    The model takes `input_ids` and `labels` of masked tokens. Texts are tokenized once into the run folder; `data` are
+    fingerprints of what they came from.
 
     Returns:
         Held-out `loss` (nats) and `accuracy` over the labels; empty where fewer tokens than one sequence were held

@@ -75,10 +75,8 @@ _MAY_CHANGE = {"save_every", "log_every", "keep", "micro_batch"}  # may differ o
 class RunFolder:
     """A new run folder, or an old one to continue in from its newest checkpoint, with the same settings and data.
 
-    Args:
-        settings: everything that decides the result, as JSON values.
-        data: name -> fingerprint of each input.
-        main: whether this process writes to the folder (of several, the one of rank 0).
+    `settings` are everything that decides the result, as JSON values, `data` the fingerprint of each input; only the
+    `main` of several processes (rank 0) writes to the folder.
     """
 
     def __init__(

@@ -280,12 +280,8 @@ def read_targets(
 ) -> Targets:
     """Let every teacher read every text, and join what they say.
 
-    Args:
-        teachers: their vectors are cached in `folder/teacher-1`, ... (resumable by itself).
-        documents: read with each teacher's prompt of documents.
-        queries: read with each teacher's prompt of queries.
-        dim: width of the student's vectors.
-        settings: how much of a text teachers read, and in which precision.
+    Each reads with its own prompts; its vectors are cached in `folder/teacher-1`, ... (resumable by itself). `dim` is
+    the width of the student's vectors.
     """
     names = [teacher.model for teacher in teachers]
     if len({*names}) < len(names):
