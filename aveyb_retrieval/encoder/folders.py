@@ -25,9 +25,6 @@ def model_folder(model: str | Path | None, *, fetch: bool = True) -> Path:
     Args:
         model: what names it; None: the embedded one.
         fetch: whether the hub may be asked; else a snapshot must be on this machine already.
-
-    Raises:
-        ModelError: nothing is there, locally or on the hub.
     """
     folder = DEFAULT_MODEL if model is None else Path(model)
     if str(model) == DEFAULT_MODEL.name and not folder.is_dir():
@@ -54,11 +51,7 @@ def model_folder(model: str | Path | None, *, fetch: bool = True) -> Path:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file, parsed once as long as it does not change; an empty one where there is no file.
-
-    Raises:
-        ModelError: the file holds anything else.
-    """
+    """Return the JSON object in a file, parsed once as long as it does not change; empty where there is no file."""
     return dict(_object(path, _state(path))) if path.is_file() else {}
 
 

@@ -84,11 +84,7 @@ class System(Protocol):
 
 @contextmanager
 def reading(path: Path, what: str) -> Iterator[None]:
-    """Read a text file inside the block; `what` it should be, for messages.
-
-    Raises:
-        InputError: it is not there, cannot be read, or is not UTF-8.
-    """
+    """Read a text file inside the block; `what` it should be, for messages."""
     try:
         yield
     except FileNotFoundError:
@@ -151,9 +147,6 @@ def text_lines(path: Path, what: str) -> Iterator[tuple[int, str]]:
     """Yield number and text of the lines of a UTF-8 file that are not blank; `what` it should be, for messages.
 
     A line ends at a newline, or a carriage return and a newline, and at no other character.
-
-    Raises:
-        InputError: the file is not there, cannot be read, or is not UTF-8.
     """
     with reading(path, what), path.open(encoding="utf-8-sig", newline="\n") as lines:
         for number, line in enumerate(lines, start=1):
@@ -163,11 +156,7 @@ def text_lines(path: Path, what: str) -> Iterator[tuple[int, str]]:
 
 
 def table_rows(path: Path, what: str, widths: tuple[int, ...]) -> Iterator[tuple[int, list[str]]]:
-    """Yield line number and fields of a table, whose first line decides the separator and which of `widths` it has.
-
-    Raises:
-        InputError: the file cannot be read, or a line has another number of columns.
-    """
+    """Yield line number and fields of a table, whose first line decides the separator and which of `widths` it has."""
     split: Callable[[str], list[str]] | None = None
     for number, line in text_lines(path, what):
         split = split or (_tabbed if len(_tabbed(line)) in widths else _blank_separated)
@@ -195,12 +184,7 @@ def _blank_separated(line: str) -> list[str]:
 
 
 def read_run(path: str | Path) -> Run:
-    """Read a TREC run file.
-
-    Raises:
-        InputError: the file cannot be read or is empty, a line has not six columns, a score is not a finite number, or
-            a document occurs twice for a query. The message names the file and the line.
-    """
+    """Read a TREC run file: six columns, finite scores, each document once for a query."""
     path = Path(path)
     run: Run = {}
     for number, (query, _, doc, _, text, _) in table_rows(path, "run file", (6,)):
@@ -222,10 +206,7 @@ def read_run(path: str | Path) -> Run:
 def write_run(path: str | Path, run: Run, tag: str = "aveyb") -> None:
     """Write a run so that `read_run` and trec_eval order it identically; `path` is replaced in one step.
 
-    Where an id holds blanks, columns are separated by tabs.
-
-    Raises:
-        InputError: an id is empty or holds a tab or a line end (the format cannot carry it), or a score is not finite.
+    Where an id holds blanks, columns are separated by tabs; an id with a tab or a line end is an error.
     """
     path = Path(path)
     check_run(run)

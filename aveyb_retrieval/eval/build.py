@@ -72,10 +72,6 @@ def make_systems(
     """Yield one system per named model, made when it is its turn, so that one model is in memory at a time.
 
     `bm25` has no vectors, so the options about them do not concern it.
-
-    Raises:
-        ConfigError: options that contradict each other, or that a system cannot honor.
-        ModelError: a model cannot be loaded.
     """
     for model in models:
         if model == "bm25":

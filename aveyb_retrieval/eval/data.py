@@ -69,13 +69,7 @@ class Qrels:
 
 
 def read_qrels(path: str | Path) -> Qrels:
-    """Read a qrels file: BEIR (with or without header) or TREC column order, separated by tabs or spaces.
-
-    Raises:
-        InputError: the file cannot be read, is empty or not text, or a line has the wrong number of columns, a grade
-            that is not an integer from 0 to 100,000 (or below 0), or contradicts an earlier line. The message names the
-            file and the line.
-    """
+    """Read a qrels file: BEIR (with or without header) or TREC column order, separated by tabs or spaces."""
     return collect_qrels(_judgement_rows(Path(path)), str(path))
 
 
@@ -240,11 +234,7 @@ class Dataset:
     spans: Spans = field(default_factory=dict)
 
     def split(self, name: str | None = None) -> tuple[str, Qrels]:
-        """Return the name and the judgements of a split; None takes `test`, else `dev`, else the first one.
-
-        Raises:
-            InputError: no such split.
-        """
+        """Return the name and the judgements of a split; None takes `test`, else `dev`, else the first one."""
         if name is None:
             name = next((s for s in ("test", "dev", "validation") if s in self.splits), next(iter(self.splits)))
         if name not in self.splits:
@@ -253,11 +243,7 @@ class Dataset:
 
 
 def load_folder(path: Path, split: str | None = None) -> Dataset:
-    """Open a folder in BEIR layout. Judgements called `train` are read only when `split` asks for them.
-
-    Raises:
-        InputError: a file is missing or malformed, an id occurs twice, or a judged query has no text.
-    """
+    """Open a folder in BEIR layout. Judgements called `train` are read only when `split` asks for them."""
     corpus = read_corpus([path / "corpus.jsonl"], str(path / "corpus.jsonl"))
     queries = read_queries([path / "queries.jsonl"])
     files = {file.stem: file for file in sorted((path / "qrels").glob("*.tsv"))}
@@ -326,11 +312,7 @@ def _plain(name: str) -> str:
 
 
 def read_spans(path: Path, corpus: Corpus) -> Spans:
-    """Read true character spans.
-
-    Raises:
-        InputError: a line is malformed, names an unknown document, or a range lies outside of its text.
-    """
+    """Read true character spans, which lie inside the documents of `corpus`."""
     spans: Spans = {}
     for where, row in read_rows([path]):
         query, doc = (check_id(row.get(name), where, name) for name in ("query-id", "corpus-id"))
@@ -350,11 +332,7 @@ def read_spans(path: Path, corpus: Corpus) -> Spans:
 
 
 def read_corpus(paths: Sequence[Path], source: str, *, id_names: tuple[str, ...] = ("_id",)) -> Corpus:
-    """Read documents from files of rows with an id, called one of `id_names`, a `text` and perhaps a `title`.
-
-    Raises:
-        InputError: as `read_rows`, or an id, a title or a text is none, or an id occurs twice.
-    """
+    """Read documents from files of rows with an id, called one of `id_names`, a `text` and perhaps a `title`."""
 
     def documents() -> Iterator[Document]:
         for where, row, doc, text in _texts(paths, id_names, "text"):
@@ -394,9 +372,6 @@ def read_rows(paths: Iterable[Path]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield place and fields of each row of JSON Lines (plain or compressed), Parquet, TSV or CSV files.
 
     Values have the types that the file gives them; those of TSV and CSV are texts.
-
-    Raises:
-        InputError: a file is missing, damaged, or of another kind.
     """
     for path in paths:
         if not path.is_file():
@@ -596,11 +571,6 @@ def load_dataset(data: str, split: str | None = None) -> Dataset:
     A name is opened at its pinned revision, from the hub or its local cache; `name=FOLDER` reads a local copy of it (as
     `hf download --local-dir` makes one). `split` is only needed here for `train`: training judgements are not read
     unless they are asked for.
-
-    Raises:
-        InputError: neither a folder nor a known name, a file is missing or malformed, or the hub cannot be reached; the
-            message then says how to get a local copy.
-        OptionalDependencyError: a hub data set was asked for and `datasets` is not installed.
     """
     if Path(data).is_dir():
         return load_folder(Path(data), split)

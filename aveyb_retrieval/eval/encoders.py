@@ -227,11 +227,7 @@ def load_measured(
 
 
 def load_peer(model: str, protocol: EvalProtocol = STANDARD, options: LoadOptions | None = None) -> PeerModel:
-    """Load a sentence-transformers model to be measured as peers usually are: texts cut at its limit.
-
-    Raises:
-        ModelError: the model cannot be loaded, or is one of ours.
-    """
+    """Load a sentence-transformers model to be measured as peers usually are: texts cut at its limit."""
     from aveyb_retrieval.encoder.embedders.sentence_embedder import SentenceEmbedder
 
     options = options or LoadOptions()

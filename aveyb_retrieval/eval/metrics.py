@@ -61,13 +61,7 @@ class Scores:
 
 
 def evaluate(judgements: Judgements, run: Run, metrics: Sequence[str] = DEFAULT_METRICS) -> Scores:
-    """Score a run: `ndcg@k`, `recall@k`, `success@k`, `mrr@k`, `map` (over the run's full depth).
-
-    Raises:
-        ConfigError: an unknown metric name, or a cut-off beyond 16,777,216.
-        InputError: no judgements, a grade above 100,000, or a score that is not finite.
-        OptionalDependencyError: pytrec_eval is not installed.
-    """
+    """Score a run: `ndcg@k`, `recall@k`, `success@k`, `mrr@k`, `map` (over the run's full depth)."""
     pytrec_eval = load_trec_eval()
     if not judgements:
         raise InputError("there are no judgements to score the run against")
@@ -203,11 +197,7 @@ def compare(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Comparison:
-    """Compare per-query values of two systems (query id -> metric, from 0 to 1), two-sided.
-
-    Raises:
-        InputError: the two systems were scored on different queries, or on none.
-    """
+    """Compare per-query values of two systems (query id -> metric, from 0 to 1), two-sided."""
     if a.keys() != b.keys():
         odd = sorted(a.keys() ^ b.keys())
         raise InputError(

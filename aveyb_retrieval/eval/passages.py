@@ -97,12 +97,7 @@ def score_passages(truth: Mapping[str, Sequence[Range]], retrieved: Sequence[Pas
 def evaluate_passages(
     system: PassageSystem, task: Task, *, ks: Sequence[int] = CUTOFFS, scope: str = "document"
 ) -> PassageScores:
-    """Score a system's passages for every judged query that has true spans.
-
-    Raises:
-        ConfigError: an unknown scope.
-        InputError: the data set has no spans for these queries.
-    """
+    """Score a system's passages for every judged query that has true spans."""
     if scope not in SCOPES:
         raise ConfigError(f"unknown scope {scope!r}: use one of {', '.join(SCOPES)}")
     queries = {query: text for query, text in task.queries.items() if task.spans.get(query)}

@@ -131,11 +131,7 @@ def run_system(
     cache: ResultCache | None = None,
     only_missing: bool = False,
 ) -> tuple[Result, Run]:
-    """Search, score and (with a cache) store; with `only_missing` a stored result is returned without any work.
-
-    Raises:
-        InputError: the system returned a document that is not in the corpus, or nothing at all.
-    """
+    """Search, score and (with a cache) store; with `only_missing` a stored result is returned without any work."""
     settings = settings or Settings()
     key = result_key(system.info, task, settings)
     if cache is not None and only_missing and (known := cache.load(key)) is not None:

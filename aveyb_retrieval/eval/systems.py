@@ -40,11 +40,7 @@ class BM25System:
         )
 
     def search(self, queries: Mapping[str, str], k: int) -> Run:
-        """Return at most `k` documents per query; those that share no term with it are left out.
-
-        Raises:
-            InputError: the corpus has no words but stop words.
-        """
+        """Return at most `k` documents per query; those that share no term with it are left out."""
         bm25s, stemmer = bm25_modules()
         if self._index is None:
             texts = [joined_text(document, self._protocol) for document in self._corpus]
@@ -80,12 +76,7 @@ def index_info(
     options: LoadOptions,
     name: str = "",
 ) -> SystemInfo:
-    """Describe an index directory that is searched in a mode; a hybrid one depends on the weights of passages, too.
-
-    Raises:
-        IndexFormatError: there is no index, or it is damaged.
-        ConfigError: `options.max_tokens` is not the limit that the index was built with.
-    """
+    """Describe an index directory that is searched in a mode; a hybrid one depends on the weights of passages, too."""
     from aveyb_retrieval.files import hash_file
     from aveyb_retrieval.indexes.search.scoring import WEIGHTS
     from aveyb_retrieval.indexes.store.manifest import IndexDirectory
@@ -154,10 +145,6 @@ class IndexSystem:
             name: What reports call it; default: the directory's name.
             documents: Of the corpus that it should hold; a notice says where it holds another number.
             exact: Score every vector.
-
-        Raises:
-            IndexFormatError: there is no index, or it is damaged.
-            ConfigError: `options.max_tokens` is not the limit that the index was built with.
         """
         from aveyb_retrieval.indexes.search.options import WEIGHT
         from aveyb_retrieval.indexes.search.scoring import MAXSIM_WEIGHT

@@ -78,10 +78,6 @@ def make_task(
     """Apply a protocol to a data set's split.
 
     `max_queries` draws that many of the judged queries, in file order, by `numpy.random.default_rng(seed).permutation`.
-
-    Raises:
-        InputError: no such split, or nothing relevant in it.
-        ConfigError: `max_queries` is not positive.
     """
     task = _paper_task(dataset, split, seed) if protocol is PAPER else _standard_task(dataset, split)
     if max_queries is None or max_queries >= len(task.judgements):

@@ -35,11 +35,7 @@ _forced: str | None = None
 
 @contextmanager
 def force_backend(backend: Backend) -> Iterator[None]:
-    """Make every operation called with `backend="auto"` within the block behave as if called with this backend.
-
-    Raises:
-        BackendError: the name is not one of "auto", "triton", "torch".
-    """
+    """Make every operation called with `backend="auto"` within the block behave as if called with this backend."""
     global _forced
     previous, _forced = _forced, _known(backend)
     try:
@@ -57,9 +53,6 @@ def use_triton(backend: str, tensor: torch.Tensor, *, operation: str, limit: str
     """Return whether an operation runs as a Triton kernel (otherwise as plain torch).
 
     The device and dtype of its main input, `tensor`, count; `limit`: why the kernel cannot take this call (a shape).
-
-    Raises:
-        BackendError: "triton" was asked for and cannot run, or the name is unknown.
     """
     wanted = _known(backend)
     if wanted == "auto" and _forced is not None:

@@ -57,9 +57,6 @@ def split_scores(
     Returns:
         float32 `[n, W]`, W the splits of the longest document: column j is the document's split j; -inf where that is
         not an earlier split of the document.
-
-    Raises:
-        BackendError: `backend="triton"` cannot run.
     """
     documents = [slice(start, stop) for start, stop in pairwise(starts)]
     width = max((d.stop - d.start for d in documents), default=0)
@@ -292,13 +289,9 @@ def late_interaction(
         documents: `[R, D]`, the tokens of all documents one after another, on the device of `query`; rows whose last
             axis is contiguous are read in place.
         starts: int64 `[n + 1]`, on the CPU: document i owns the rows `starts[i]` to `starts[i + 1]`; from 0 to R.
-        backend: see `dispatch.py`.
 
     Returns:
         float32 `[n]`; 0 for a document or a query without tokens.
-
-    Raises:
-        BackendError: `backend="triton"` cannot run: no Triton, no such device or dtype, a gradient is recorded.
     """
     wants_grad = torch.is_grad_enabled() and (query.requires_grad or documents.requires_grad)
     limit = "the kernel has no gradient" if wants_grad else None

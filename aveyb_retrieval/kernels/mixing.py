@@ -67,13 +67,8 @@ def static_mix_reference(
 ) -> torch.Tensor:
     """`gate * sigma(V @ mixed + b)` for every split of a group.
 
-    Args:
-        mixed: `[n, T, D]`, the half of the tail that is mixed across tokens.
-        gate: `[n, T, D]`, the half that gates.
-        weight: `[T, T]`, the upper left corner of V for splits of up to T tokens.
-        lengths: int `[n]`, valid tokens of each split; None when all T are.
-        bias: `[T]`, one value a token position, or None.
-        activation: sigma, "none" or "relu".
+    `mixed` and `gate` are `[n, T, D]`, the two halves of the tail; `weight` is `[T, T]`, the upper left corner of V for
+    splits of up to T tokens; the options are those of `Mixing`.
 
     Returns:
         `[n, T, D]` in the dtype of `mixed`; rows at or beyond `lengths` are zero.

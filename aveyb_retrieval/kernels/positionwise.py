@@ -64,15 +64,8 @@ def add_norm_reference(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`x = branch + alpha * residual`, and `x / sqrt(mean(x^2) + eps) * weight`.
 
-    Args:
-        branch: `[n, T, D]`, the fuser's product.
-        residual: `[n, T, D]`, the layer's input.
-        alpha: scalar tensor, or None for a plain residual.
-        weight: `[D]`, of the next layer's norm.
-        eps: added to the mean square before the root.
-
-    Returns:
-        x, the layer's output, and the normalized x, both `[n, T, D]`.
+    `branch`, the fuser's product, and `residual`, the layer's input, are `[n, T, D]`; `alpha` is a scalar tensor, or
+    None for a plain residual; `weight` `[D]` is of the next layer's norm. Returns both x, first the layer's output.
     """
     x = branch + (residual if alpha is None else alpha * residual)
     return x, F.rms_norm(x, (x.shape[-1],), weight, eps)

@@ -66,9 +66,6 @@ def read_pairs(
 
     A line names its sides as MS MARCO's sets do (`query`, `positive`, `negative`) or by one of the names in `SIDES`;
     the first line of the first file decides. `columns` maps sides that are called otherwise to their fields.
-
-    Raises:
-        InputError: there are no lines; a side is missing, empty or not a string (file, line and field are named).
     """
     from datasets import Dataset
 
@@ -102,9 +99,6 @@ def ranking_loss(
     Its labels are those of `duplicate_labels`: of the batch's texts, a row's negatives are then those that are no
     positive of its question. Without labels all others are. A piece has `micro_batch` rows, cosines are multiplied by
     `scale`, and over Matryoshka `dimensions` (Kusupati et al., 2022) the loss is the mean of vectors cut to each.
-
-    Raises:
-        ConfigError: a dimension is larger than the model's.
     """
     loss: nn.Module = MaskedRankingLoss(
         model, scale=scale, mini_batch_size=micro_batch, gather_across_devices=started_processes() > 1
@@ -242,8 +236,7 @@ class Mined:
     """The triplets found, and what was missing.
 
     triplets: columns `anchor`, `positive`, `negative`; a row for each negative of each distinct pair.
-    texts: number of distinct texts searched.
-    anchors: number of distinct anchors.
+    texts and anchors: how many distinct ones there were.
     short: anchors with some negatives, but fewer than asked for.
     left_out: anchors without a negative, and so without a row.
     """
@@ -283,10 +276,6 @@ def mine_negatives(
         corpus: more texts whose passages may be negatives; blank and repeated ones are left out, and so is a text equal
             to the anchor, from which nothing can be learned.
         mode: what proposes texts: "dense" (vectors), "lexical" (BM25) or "hybrid".
-
-    Raises:
-        ConfigError: a rule is out of range, or the mode unknown.
-        InputError: none of the anchors has a negative.
     """
     rules = rules or MiningRules()
     rules.check()

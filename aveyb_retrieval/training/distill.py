@@ -62,12 +62,7 @@ class DistillationLoss(nn.Module):
     Args:
         model: the student; its `sentence_embedding` must be of unit length.
         teacher_vectors: `[N, D_teacher]` unit rows, float16 or float32; kept as given, not saved.
-        vector_weight: weight of the vectors.
-        score_weight: weight of the scores.
         temperature: of the score distributions, on cosines.
-
-    Raises:
-        ConfigError: no term has a weight, or the temperature is not positive.
     """
 
     def __init__(
@@ -100,9 +95,6 @@ class DistillationLoss(nn.Module):
         Args:
             sentence_features: one for each text of a row.
             labels: int64 `[B, columns]`, rows of the teacher's vectors.
-
-        Raises:
-            InputError: the labels do not fit the texts or the teacher's vectors.
         """
         from sentence_transformers.util import all_gather, all_gather_with_grad
         from sentence_transformers.util.distributed import get_world_size
@@ -156,22 +148,7 @@ def train_distill(
     The teacher's vectors are cached in `folder/teacher` first (resumable by itself). Of several teachers, or with
     queries or phrases, the student learns what they say together (`teacher.py`).
 
-    Args:
-        model: the student.
-        texts: what it learns from; blank ones are left out.
-        teacher: folder or name of a sentence-transformers model; or several teachers.
-        folder: the run folder.
-        data: fingerprints of what the texts came from.
-        queries: questions to learn; they need not be about the texts.
-        tokenizer: saved with the student.
-        settings: None: the defaults.
-        resume: continue from the newest checkpoint.
-        device: "cpu" keeps teacher and student off an accelerator; None: on one where there is one.
-        progress: called as the teacher encodes.
-
-    Raises:
-        ConfigError: near texts without queries to be near to, or a teacher that is named twice.
-        InputError: fewer texts than one batch, or a cache of another teacher or other texts.
+    Blank texts are left out. `data` are fingerprints of what the texts came from; queries need not be about the texts.
     """
     settings = settings or DistillSettings()
     settings.check()

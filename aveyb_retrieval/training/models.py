@@ -45,10 +45,6 @@ def starting_model(
     """Load a saved model in float32, or make a new one of a preset with an embedding for each id of the vocabulary.
 
     `fields` of a new one's configuration replace the preset's; `seed` decides its parameters.
-
-    Raises:
-        ConfigError: unknown preset or field, or fields for a saved model.
-        ModelError: the saved model's embeddings are not those of the vocabulary.
     """
     if model is None:
         if preset not in PRESETS:
@@ -73,9 +69,6 @@ def sentence_model(
     """Open an Avey-B encoder as a float32 sentence-transformers model, written to `work`; return its tokenizer as well.
 
     A plain encoder gets mean pooling; `prompts` replace the model's own.
-
-    Raises:
-        ModelError: the folder is not a model folder, or its model is more than an encoder and a mean of its outputs.
     """
     folder = model_folder(model)
     if not (folder / "config.json").is_file():

@@ -68,10 +68,6 @@ class MaskedSequences(Dataset[dict[str, torch.Tensor]]):
     Args:
         file: what `pack_texts` wrote; a remainder of less than `length` tokens is not used.
         samples: length of the run; None: once through the file, in order.
-
-    Raises:
-        ConfigError: length or rate out of range.
-        InputError: the file holds less than one sequence.
     """
 
     def __init__(
@@ -144,23 +140,12 @@ def pretrain(
 
     A resumed run equals one that was never stopped.
 
-    Args:
-        model: takes `input_ids` and `labels` of masked tokens.
-        tokenizer: of the model.
-        texts: documents; tokenized once into the run folder.
-        folder: the run folder (see `run_folder.py`).
-        data: fingerprints of what `texts` came from.
-        settings: of the run.
-        resume: continue from the newest checkpoint.
-        device: "cpu" keeps the run off an accelerator.
+    The model takes `input_ids` and `labels` of masked tokens. Texts are tokenized once into the run folder; `data` are
+    fingerprints of what they came from.
 
     Returns:
         Held-out `loss` (nats) and `accuracy` over the labels; empty where fewer tokens than one sequence were held
         out, or the run was interrupted.
-
-    Raises:
-        ConfigError: settings are out of range, the memory is not enough, or the run folder holds another run.
-        InputError: too little text, a loss that is not a number, or a resume that does not fit.
     """
     rows = int(model.config.vocab_size)
     if tokenizer.vocab_size > rows:

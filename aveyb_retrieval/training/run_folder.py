@@ -75,16 +75,8 @@ _MAY_CHANGE = {"save_every", "log_every", "keep", "micro_batch"}  # may differ o
 class RunFolder:
     """A new run folder, or an old one to continue in from its newest checkpoint, with the same settings and data.
 
-    Args:
-        path: the folder.
-        settings: everything that decides the result, as JSON values.
-        data: name -> fingerprint of each input.
-        resume: continue.
-        main: whether this process writes to the folder (of several, the one of rank 0).
-
-    Raises:
-        ConfigError: a new run into a folder that holds a checkpoint or a model, or a resume with other settings.
-        InputError: a resume with other data, or without a checkpoint.
+    `settings` are everything that decides the result, as JSON values, `data` the fingerprint of each input; only the
+    `main` of several processes (rank 0) writes to the folder.
     """
 
     def __init__(
@@ -216,11 +208,7 @@ def last_checkpoint(checkpoints: Path) -> str | None:
 
 
 def check_shapes(checkpoint: str | Path, model: nn.Module) -> None:
-    """Check that the weights of a trainer's checkpoint have the names and shapes of those of `model`.
-
-    Raises:
-        ModelError: one that has not is named.
-    """
+    """Check that the weights of a trainer's checkpoint have the names and shapes of those of `model`."""
     named: dict[int, list[str]] = {}  # of weights that are tied, only one is saved
     shapes: dict[str, list[int]] = {}
     for name, tensor in model.state_dict().items():

@@ -57,25 +57,16 @@ def train_sentence_model(
     Every row of a batch is a negative of the others, whichever process it is on.
 
     Args:
-        model: the student.
         sets: name -> rows; a batch comes from one set. Columns are read in order, `label` is the label.
         loss: takes the features of a row's columns and the labels; what it learns besides the model is saved, too.
         folder: the run folder (see `run_folder.py`); `title` stands on its card, `recorded` among its settings.
-        data: fingerprints of the inputs.
-        settings: of the run.
         tokenizer: saved with the model, which by itself saves only transformers' form of it.
         prompts: column -> text put before it.
         max_tokens: texts are cut at so many tokens while training; the saved model keeps its own limit. None: at that.
         rows_at_once: of a column, whose activations are held; None: the batch's.
-        resume: continue from the newest checkpoint.
-        device: "cpu" keeps the run off an accelerator.
 
     Returns:
         The folder of the trained model, or of the run if it was interrupted.
-
-    Raises:
-        ConfigError: settings are out of range, the memory is not enough, or the run folder holds another run.
-        InputError: less than one batch of data, a loss that is not a number, or a resume that does not fit.
     """
     settings.check()
     name, rows = min(sets.items(), key=lambda item: len(item[1]))

@@ -85,11 +85,7 @@ class Checked:
     """Settings whose fields are declared by `setting`."""
 
     def check(self) -> None:
-        """Validate every field.
-
-        Raises:
-            ConfigError: a number is out of its range, or a word is none of the choices.
-        """
+        """Validate every field."""
         for name, about in described(type(self)).items():
             value = getattr(self, name)
             if about["choices"] and value not in about["choices"]:

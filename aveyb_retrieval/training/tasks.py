@@ -79,10 +79,6 @@ def read_labeled(paths: Sequence[Path], *, numbers: bool) -> list[LabeledText]:
     """Read lines `{"text": ..., "text_pair": ..., "label": ...}`; the pair is optional.
 
     With `numbers` labels are numbers, otherwise names of classes, or whole numbers that stand for them.
-
-    Raises:
-        InputError: there are no lines, a field is missing, empty or of the wrong kind (file, line and field), or some
-            lines are pairs and others single texts.
     """
     found: list[LabeledText] = []
     for where, line in _lines(paths):
@@ -102,11 +98,7 @@ def read_labeled(paths: Sequence[Path], *, numbers: bool) -> list[LabeledText]:
 
 
 def read_tagged(paths: Sequence[Path]) -> list[TaggedWords]:
-    """Read lines `{"words": [...], "tags": [...]}`.
-
-    Raises:
-        InputError: there are no lines, a field is missing or not a list of strings, or there is not one tag per word.
-    """
+    """Read lines `{"words": [...], "tags": [...]}`, one tag for each word."""
     found = []
     for where, line in _lines(paths):
         names = _field(line, WORDS, where), _field(line, TAGS, where)
@@ -124,10 +116,6 @@ def label_ids(rows: Iterable[tuple[str, str]], known: Mapping[str, int] | None =
     """Number the labels of (label, file and line) rows: whole numbers as they are, names in alphabetical order.
 
     What is not written as a number is, with leading zeros say, is a name. Of `known` labels no others may occur.
-
-    Raises:
-        InputError: a label is not known, or a number below 0; numbers and names are mixed; or most of the numbers up to
-            the highest are no label.
     """
     rows = list(rows)
     if known is not None:
@@ -383,12 +371,7 @@ class Task:
 def classification(
     files: Sequence[Path], validation: Sequence[Path], model: str | None, settings: ClassifySettings
 ) -> Task:
-    """Prepare the labels of texts, or of pairs; `loss` other than "cross_entropy": one number, as rerankers give.
-
-    Raises:
-        InputError: a line cannot be used, or its label is out of range (file, line and field).
-        ModelError: there is no model, or it is of another kind.
-    """
+    """Prepare the labels of texts, or of pairs; `loss` other than "cross_entropy": one number, as rerankers give."""
     numbers = settings.loss != "cross_entropy"
     train, held_out = _split(files, validation, settings, lambda paths: read_labeled(paths, numbers=numbers))
     for row in [*train, *held_out]:
@@ -452,10 +435,6 @@ def train_task(
     Returns:
         The metrics on the held-out rows; `train_rows_cut` and `held_out_rows_cut`: how many texts lost tokens. Empty
         where the run was interrupted.
-
-    Raises:
-        ConfigError: settings are out of range, the memory is not enough, or the run folder holds another run.
-        InputError: fewer rows than a batch, a loss that is not a number, or a resume that does not fit.
     """
     settings.check()
     if len(task.train) < settings.batch_size:

@@ -69,9 +69,6 @@ def load_teacher(model: str, *, device: str | None, max_tokens: int) -> tuple[An
 
     Returns:
         The model, and its name with a hash of its weights and prompts. A table of vectors has no limit and reads all.
-
-    Raises:
-        ModelError: there is none, it cannot be loaded, or it has no vocabulary.
     """
     from sentence_transformers import SentenceTransformer
 
@@ -101,9 +98,6 @@ def encode_with(teacher: Any, texts: Sequence[str], *, precision: str, kind: str
     """Return unit vectors `[n, dim]` float32 of documents or queries, with the teacher's prompts for those.
 
     "bfloat16" runs under autocast (weights stay float32).
-
-    Raises:
-        ModelError: a text has tokens that the teacher has no embedding of.
     """
     import torch
 
@@ -145,12 +139,6 @@ def cache_vectors(
         shard_size: rows in a shard.
         kind: what the texts are to the teacher, "document" or "query".
         prompts: before queries and before documents; None: the teacher's own.
-        progress: called after each shard.
-
-    Raises:
-        ConfigError: `precision` is unknown.
-        InputError: the folder holds the vectors of another teacher, other texts or other settings.
-        ModelError: the teacher cannot be loaded, or its vocabulary is not its own.
     """
     check_precision(precision)
     folder = Path(folder)
@@ -194,11 +182,7 @@ def _start_or_continue(folder: Path, settings: TeacherSettings) -> None:
 
 
 def read_vectors(folder: str | Path) -> np.ndarray:
-    """Read the cached vectors `[n, dim]` float16, in the order of the texts.
-
-    Raises:
-        InputError: the folder is not a cache, a shard is missing, or one has another shape.
-    """
+    """Read the cached vectors `[n, dim]` float16, in the order of the texts."""
     folder = Path(folder)
     settings = read_cache(folder)
     shards: list[np.ndarray] = []
@@ -222,11 +206,7 @@ def shard_path(folder: str | Path, number: int) -> Path:
 
 
 def read_cache(folder: str | Path) -> TeacherSettings:
-    """Read the settings of a cache.
-
-    Raises:
-        InputError: the folder is not one.
-    """
+    """Read the settings of a cache."""
     path = Path(folder) / SETTINGS
     try:
         return msgspec.json.decode(path.read_bytes(), type=TeacherSettings)
@@ -300,19 +280,8 @@ def read_targets(
 ) -> Targets:
     """Let every teacher read every text, and join what they say.
 
-    Args:
-        teachers: their vectors are cached in `folder/teacher-1`, ... (resumable by itself).
-        documents: read with each teacher's prompt of documents.
-        queries: read with each teacher's prompt of queries.
-        folder: the run folder.
-        dim: width of the student's vectors.
-        settings: how much of a text teachers read, and in which precision.
-        device: where they run.
-        progress: called as they read.
-
-    Raises:
-        ConfigError: two teachers are the same one, which would count twice.
-        InputError: a cache of another teacher or other texts.
+    Each reads with its own prompts; its vectors are cached in `folder/teacher-1`, ... (resumable by itself). `dim` is
+    the width of the student's vectors.
     """
     names = [teacher.model for teacher in teachers]
     if len({*names}) < len(names):

@@ -24,11 +24,7 @@ _SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".txt")
 
 
 def read_texts(paths: Iterable[str | Path], *, field: str = "text") -> Iterator[str]:
-    """Yield every text of the files, in order.
-
-    Raises:
-        InputError: a file is missing or of an unknown kind, or a line is not an object with a string in `field`.
-    """
+    """Yield every text of the files, in order; in JSON Lines it is the string in `field`."""
     for path in map(Path, paths):
         if path.suffix == ".txt":
             _check(path)
@@ -55,11 +51,7 @@ def text_key(text: str) -> str:
 
 
 def read_records(path: str | Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield the line number and the object of each line of a JSON Lines file that is not blank.
-
-    Raises:
-        InputError: the file is missing, of an unknown kind, damaged, not UTF-8, or a line is not a JSON object.
-    """
+    """Yield the line number and the object of each line of a JSON Lines file that is not blank."""
     path = Path(path)
     _check(path)
     yield from read_objects(path)
@@ -93,11 +85,6 @@ def train_vocabulary(
         vocab_size: rows in all: 256 bytes, the merges, and the special tokens at the end.
         pattern: pre-tokenisation; merges never cross its pieces. None: the usual one for `capitals`.
         capitals: "bytes" or "marks", see `AveyBTokenizer`.
-        name: of the vocabulary.
-
-    Raises:
-        ConfigError: `vocab_size` leaves no room for merges.
-        InputError: the texts hold too few different pairs for `vocab_size`.
     """
     if vocab_size <= SMALLEST:
         raise ConfigError(f"vocab_size is {vocab_size}; 256 bytes and {len(SPECIAL_TOKENS)} special tokens need more")

@@ -101,9 +101,6 @@ def check_memory(
 
     The bytes that a token leaves for the backward pass are measured as `forward` reads `sample` of them; the run reads
     `tokens` at once. `what` needs the memory and the settings to lower, `remedy`, stand in the message.
-
-    Raises:
-        ConfigError: they do not.
     """
     kept: dict[int, int] = {}
 
@@ -134,12 +131,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def run_to_end(trainer: Trainer, callback: RunCallback, checkpoint: str | None) -> bool:
-    """Train, from a checkpoint if one is given; return False if Ctrl-C came first.
-
-    Raises:
-        ModelError: the checkpoint belongs to another model.
-        InputError: the loss is not a number.
-    """
+    """Train, from a checkpoint if one is given; return False if Ctrl-C came first."""
     if checkpoint is not None and trainer.model is not None:
         check_shapes(checkpoint, trainer.model)
     try:
@@ -158,11 +150,7 @@ class CheckedSteps(_Base):
         self.remove_callback(PrinterCallback)  # transformers' choice where its progress bars are off
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
-        """Run one forward and backward pass.
-
-        Raises:
-            InputError: the loss is NaN or infinite; step and last good checkpoint are named.
-        """
+        """Run one forward and backward pass; a loss that is not finite is an error."""
         loss = super().training_step(model, inputs, num_items_in_batch)
         if not torch.isfinite(loss):
             good = last_checkpoint(Path(self.args.output_dir or "")) or "none yet"

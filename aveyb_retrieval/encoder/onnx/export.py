@@ -443,11 +443,6 @@ def export_onnx(model: str | Path | None = None, *, precision: str = "int8") -> 
     Args:
         model: as for `Embedder.load`; the folder must be writable.
         precision: "int8", about half a byte to a byte for a weight of float16 or float32 | "float32".
-
-    Raises:
-        ConfigError: an unknown precision.
-        ModelError: there is no model, or it is too large for one file.
-        OptionalDependencyError: the package onnx is not installed.
     """
     if precision not in _LINEAR:
         raise ConfigError(f"precision is {precision!r}; an ONNX form has one of {', '.join(_LINEAR)}")

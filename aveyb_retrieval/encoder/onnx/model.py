@@ -69,11 +69,7 @@ class OnnxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def read(cls, metadata: dict[str, str], path: Path) -> OnnxSettings:
-        """Read the metadata of a file.
-
-        Raises:
-            ModelError: it is of another kind of model, of another format version, or damaged.
-        """
+        """Read and check the metadata of a file."""
         try:
             content = json.loads(metadata[METADATA])
             version = content.pop("format")
@@ -116,13 +112,7 @@ class OnnxModel:
 
     @classmethod
     def load(cls, folder: Path, precision: str) -> OnnxModel:
-        """Open the ONNX form, "float32" or "int8", of a model folder, which also holds the checkpoint that it is of.
-
-        Raises:
-            ModelError: there is no such form, it is damaged, of other weights or another configuration than those in
-                the folder, or holds what our export never writes.
-            OptionalDependencyError: ONNX Runtime is not installed.
-        """
+        """Open the ONNX form, "float32" or "int8", of a model folder, which also holds the checkpoint that it is of."""
         path, weights = folder / FILES[precision], folder / WEIGHTS
         for needed in (path, weights):
             if not needed.is_file():
@@ -358,11 +348,7 @@ class EmbeddingTable:
     """
 
     def __init__(self, path: Path) -> None:
-        """Map the embedding of a safetensors file.
-
-        Raises:
-            ModelError: the file is damaged or cut short, or holds no embedding, or one of another type.
-        """
+        """Map the embedding of a safetensors file."""
         try:
             with path.open("rb") as file:
                 size = int.from_bytes(file.read(8), "little")
