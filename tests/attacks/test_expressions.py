@@ -31,7 +31,6 @@ BOUNDED = {
 # Expressions that are put together where they are used: what may be in them, and what they are given.
 MADE = {
     "documents/folders.py:compile": "the parts of `path_fields` between slashes, for paths that the system has",
-    "indexes/search/quotes.py:compile": "a class of the signs that close a quotation",
     "indexes/search/reading.py:compile": "what the caller of `grep` asks for: stopped by `regex` after `seconds`",
     "server/search.py:fullmatch": "a cursor: digits of bounded numbers",
 }

@@ -98,7 +98,7 @@ def test_a_path_never_leaves_with_an_error(open_client, folder, monkeypatch):
     client = open_client()
     monkeypatch.setattr("aveyb_retrieval.indexes.search.retriever.Retriever.search", broken)
     answer = client.post("/search", json={"query": "word1"})
-    assert (answer.status_code, str(folder) in answer.text) == (500, False)
+    assert (answer.status_code, str(folder) in answer.text) == (503, False)
     assert "log" in answer.json()["error"]
 
 

@@ -151,6 +151,8 @@ class Faults:
             deadline = time.monotonic() + 180.0
             while not self.returned.wait(0.1):
                 alive = self.child.process.is_alive()
+                if inject and not alive:
+                    time.sleep(1.0)  # strace may write its last line after the process has ended
                 # a fault of what wakes a thread is no fault of a disk, and Lance's threads do not survive it
                 if inject and self._hit_no_file():
                     return "given up", ""
