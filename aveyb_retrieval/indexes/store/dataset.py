@@ -25,7 +25,7 @@ import pyarrow as pa
 from numpy.lib.stride_tricks import sliding_window_view
 
 from aveyb_retrieval.errors import AveyBError, IndexFormatError, first_line
-from aveyb_retrieval.indexes.store.parts import StoredColumn
+from aveyb_retrieval.indexes.store.parts import StoredColumn, width_of_places
 from aveyb_retrieval.indexes.store.vocabulary import Vocabulary, WordSet
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class MappedTexts:
             if len(page.buffers) != 2:
                 raise _unlike(path)
             data, places = page.buffers
-            width = next(size for size in (1, 2, 4, 8) if data.size < 1 << 8 * size)
+            width = width_of_places(data.size)
             if places.size % width or max(data.position + data.size, places.position + places.size) > len(mapped):
                 raise _unlike(path)
             bounds = mapped[places.position : places.position + places.size].view(f"<u{width}")

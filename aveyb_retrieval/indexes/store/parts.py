@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.store.objects import ObjectStore
-from aveyb_retrieval.indexes.store.place import Cache
+from aveyb_retrieval.indexes.store.place import IN_PARTS, Cache
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,10 +29,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BLOCK = 1 << 16
-SUFFIXES = (".parts", ".marks")
 _GAP = 4  # blocks between two that are read with them, which costs less than a second request
 _LONGEST = 64  # blocks of one request
 _ROOM = 64 << 20  # bytes after which the limit of the cache is looked at
+
+
+def width_of_places(size: int) -> int:
+    """The bytes of each text's place in a page of so many bytes of texts."""
+    return next(width for width in (1, 2, 4, 8) if size < 1 << 8 * width)
 
 
 class KeptParts:
@@ -42,7 +46,7 @@ class KeptParts:
         folder, _, self._name = address.rpartition("/")
         self._store = ObjectStore.at(folder)
         self._copy = path.parents[2]
-        parts, marks = (path.with_name(path.name + suffix) for suffix in SUFFIXES)
+        parts, marks = (path.with_name(path.name + suffix) for suffix in IN_PARTS)
         parts.parent.mkdir(parents=True, exist_ok=True)
         size = parts.stat().st_size if parts.exists() else 0
         if not size and (about := self._store.about(self._name)) is not None:
@@ -55,6 +59,7 @@ class KeptParts:
         self.bytes = np.asarray(np.memmap(parts, np.uint8, "r"))
         self._sure = np.zeros(len(self._marks), bool)  # what this process has looked at
         self._room = 0
+        self._is_full = False
 
     def bring(self, starts: IntArray, stops: IntArray) -> bool:
         """See to it that bytes `[start, stop)` are here, `[n]` of each; False where there is no room for them."""
@@ -70,13 +75,14 @@ class KeptParts:
             else:
                 runs.append([block, block + 1])
         with self._lock:
+            if self._is_full:
+                return False
             try:
                 self._make_room(sum(end - first for first, end in runs) * BLOCK)
                 self._fetch(runs)
             except (OSError, ConfigError) as error:
-                if self._room >= 0:
-                    logger.warning("%s: nothing more of the index is kept here (%s)", self._copy, error)
-                self._room = -1
+                logger.warning("%s: nothing more of the index is kept here (%s)", self._copy, error)
+                self._is_full = True
                 return False
         return True
 
@@ -86,8 +92,6 @@ class KeptParts:
         return bool(self._sure[block])
 
     def _make_room(self, size: int) -> None:
-        if self._room < 0:
-            raise ConfigError("no room")
         if self._room < size:
             self._room = max(_ROOM, size)
             Cache.of_environment().make_room(self._room, self._copy)
@@ -133,7 +137,7 @@ class StoredColumn:
             if len(page.buffers) != (1 if row else 2):
                 return None
             data, places = page.buffers[0], page.buffers[-1]
-            width = row or next(size for size in (1, 2, 4, 8) if data.size < 1 << 8 * size)
+            width = row or width_of_places(data.size)
             found.append((rows, data.position, places.position, width))
             rows += data.size // row if row else places.size // width - 1
         return tuple(np.array(found, np.int64).T) if rows == about.num_rows else None

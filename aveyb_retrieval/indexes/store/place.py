@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CURRENT = "current"
+IN_PARTS = (".parts", ".marks")  # the suffixes of what is kept here of a file that is not here whole
 """The object, and the file, that names the visible version."""
 
 KEPT_SECONDS = 120.0  # that the objects of a version stay after the next one is there, for those who read parts of them
@@ -429,7 +430,8 @@ def delete_unused(index_dir: IndexDirectory, visible: str) -> None:
         for parent, _, names in os.walk(index_dir.root / folder):
             inside = os.path.relpath(parent, index_dir.root)
             for name in names:
-                if f"{inside}/{name.removesuffix('.parts').removesuffix('.marks')}" not in kept:
+                stem, suffix = os.path.splitext(name)  # noqa: PTH122  # a Path for each costs more than it
+                if f"{inside}/{stem if suffix in IN_PARTS else name}" not in kept:
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(os.path.join(parent, name))  # noqa: PTH108, PTH118  # a Path for each costs more than it
 
