@@ -96,9 +96,12 @@ def outline(directory: str | Path, document: str | None, offset: int) -> None:
 
     Without one, or with a folder such as laws/, list documents, of more than 200 the folders with their numbers.
     """
+    from aveyb_retrieval.indexes.search.reading import sections
+
     with opened(directory) as retriever:
-        if document is not None and (retriever.get([document], missing_ok=True) or not document.endswith("/")):
-            for section in retriever.outline(document):
+        named = [] if document is None else retriever.get([document], missing_ok=document.endswith("/"))
+        if named:
+            for section in sections(named[0]):
                 page = "" if section.page is None else f"  page {section.page}"
                 click.echo(f"{section.span[0]}-{section.span[1]}  {printable(section.heading)}{page}")
             return

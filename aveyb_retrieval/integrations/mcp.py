@@ -322,11 +322,11 @@ def _instructions(index: Index, name: str, keys: KeyFile | None) -> str:
 
 
 def _outline_answer(seen: Visible, id: str | None, offset: int, max_tokens: int) -> str:
-    if id is not None and ((document := seen.find(id)) is not None or not id.endswith("/")):
-        found = sections(document or seen.get(id))
-        pages = ["" if each.page is None else f", page {each.page}" for each in found]
-        lines = [f"[{e.span[0]}, {e.span[1]}) {e.heading}{page}" for e, page in zip(found, pages, strict=True)]
-        nothing, lines, left = f"{id} has no headings", lines[offset:], 0
+    document = None if id is None else seen.find(id) if id.endswith("/") else seen.get(id)
+    if document is not None:
+        found = [(e, "" if e.page is None else f", page {e.page}") for e in sections(document)[offset:]]
+        lines = [f"[{each.span[0]}, {each.span[1]}) {each.heading}{page}" for each, page in found]
+        nothing, left = f"{id} has no headings", 0
     else:
         listed = seen.retriever.contents(id or "", filter=seen.only, offset=offset)
         lines = [f"{path}: {plural(count, 'document')}" for path, count in listed.folders]
