@@ -453,16 +453,18 @@ def _without_running_lines(pages: list[_Page]) -> list[_Page]:
         return _letters_of(_DIGITS.sub(lambda found: "" if found[0] in own else found[0], line))
 
     lines = [page.text.strip().split("\n") for page in pages]
-    edges = [{shape(line, n) for line in page[:_EDGE] + page[-_EDGE:]} for n, page in enumerate(lines, start=1)]
-    counts = Counter(each for edge in edges for each in edge)
+    edges = [
+        {i: shape(page[i], n) for i in {*range(len(page))[:_EDGE], *range(len(page))[-_EDGE:]}}
+        for n, page in enumerate(lines, start=1)
+    ]
+    counts = Counter(each for edge in edges for each in {*edge.values()})
     running = {each for each, count in counts.items() if count >= max(3, len(pages) / 3)}
     kept, seen = [], set[str]()
-    for number, (page, inside) in enumerate(zip(pages, lines, strict=True), start=1):
-        inner = range(_EDGE, len(inside) - _EDGE) if len(inside) > 2 * _EDGE else range(_EDGE * 2)
-        again = running & seen
-        left = [line for i, line in enumerate(inside) if i in inner or shape(line, number) not in again]
+    for page, inside, edge in zip(pages, lines, edges, strict=True):
+        again = running & seen if len(inside) > 2 * _EDGE else set[str]()  # a page of few lines may hold nothing else
+        left = [line for i, line in enumerate(inside) if edge.get(i) not in again]
         kept.append(page._replace(text="\n".join(left)))
-        seen |= edges[number - 1]
+        seen.update(edge.values())
     return kept
 
 
