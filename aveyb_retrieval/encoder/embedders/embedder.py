@@ -9,6 +9,7 @@ depend on the number of texts.
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +72,7 @@ class EncodedDocument:
     tokens: TokenCodes | None = None
 
 
-class TextEncoder:
+class TextEncoder(ABC):
     """What both kinds of encoder do alike with their documents: subclasses tokenize, cut and encode them."""
 
     token_codec: TokenCodec | None = None
@@ -138,14 +139,17 @@ class TextEncoder:
             )
         return job
 
+    @abstractmethod
     def _checked(self, size: PassageSize | None) -> PassageSize | None:
-        raise NotImplementedError
+        """Return how a text is cut into passages; ConfigError where the model cannot read them."""
 
+    @abstractmethod
     def _cut(self, prefix: str, text: str) -> Any:
-        raise NotImplementedError
+        """Tokenize a text and cut it into passages."""
 
+    @abstractmethod
     def _encode(self, batch: list[Any]) -> Iterator[EncodedDocument]:
-        raise NotImplementedError
+        """Encode texts that were cut."""
 
 
 @dataclass(frozen=True)

@@ -179,10 +179,9 @@ class Options:
         for name in _SHARES:
             if not (_is_number(share := getattr(self, name)) and 0 <= share <= 1):
                 raise ConfigError(f"{name}={share!r}: must be a number between 0 and 1")
-        named = isinstance(self.rerank, str)
-        if not (
-            self.rerank is None or isinstance(self.rerank, CrossEncoderLike) or (named and str(self.rerank).strip())
-        ):
+        rerank = self.rerank
+        named = isinstance(rerank, str) and rerank.strip()
+        if not (rerank is None or isinstance(rerank, CrossEncoderLike) or named):
             raise ConfigError(f"rerank={self.rerank!r}: must be 'maxsim', a CrossEncoder, or the name of one")
         if not set(GRANULARITIES[self.granularity or built]) <= set(GRANULARITIES[built]):
             raise ConfigError(f"granularity={self.granularity!r}: this index was built with granularity {built!r}")
