@@ -275,7 +275,7 @@ COSINE = 1.5
 NEIGHBOR = 0.3
 MAXSIM_CONFIDENCE = 1.5
 WEIGHTS = {"cosine": COSINE, "neighbor": NEIGHBOR, "maxsim": MAXSIM_CONFIDENCE}
-NEAR, MARGIN, CHANCE, OFFSET = 7.3, 7.1, -0.25, -3.7  # fitted by benchmarks/cpu/confidence.py
+NEAR, MARGIN, CHANCE, OFFSET = 8.5, 6.55, -0.18, -4.35  # fitted by benchmarks/cpu/confidence.py
 FEWEST = 3  # documents from which on a confidence is given: among one or two, any may be the nearest
 
 
