@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from aveyb_retrieval.cli.index import main
-from tests.indexes.fake import FakeEmbedder
+from tests.indexes.fake import FakeEmbedder, load_instead
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ Run = Callable[..., Result]
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a command with the fake model in place of the embedded one."""
-    monkeypatch.setattr("aveyb_retrieval.encoder.embedders.loading.load_encoder", lambda *_, **__: FakeEmbedder())
+    load_instead(monkeypatch, lambda *_, **__: FakeEmbedder())
 
     def invoke(*arguments: object) -> Result:
         typed = [str(a) for a in arguments]

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from aveyb_retrieval import build_index
 from aveyb_retrieval.cli.index import main
-from tests.indexes.fake import FakeEmbedder
+from tests.indexes.fake import FakeEmbedder, load_instead
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +40,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
         asked = "--precision" in arguments
         return CliRunner().invoke(main, [str(a) for a in arguments], catch_exceptions=False)
 
-    monkeypatch.setattr("aveyb_retrieval.encoder.embedders.loading.load_encoder", load)
+    load_instead(monkeypatch, load)
     return invoke
 
 

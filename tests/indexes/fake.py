@@ -8,6 +8,7 @@ import re
 from bisect import bisect_right
 from functools import cache
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -16,7 +17,15 @@ from aveyb_retrieval.encoder.network.token_codec import TokenCodec, TokenCodes
 from aveyb_retrieval.encoder.text.passages import outline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import pytest
+
+
+def load_instead(monkeypatch: pytest.MonkeyPatch, load: Callable[..., FakeEmbedder]) -> None:
+    """Load every model by `load`, also one that a test before has loaded and that is still in memory."""
+    monkeypatch.setattr("aveyb_retrieval.encoder.embedders.loading.load_encoder", load)
+    monkeypatch.setattr("aveyb_retrieval.indexes.model._loaded", WeakValueDictionary())
 
 
 class FakeEmbedder:

@@ -23,7 +23,7 @@ from aveyb_retrieval import (
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, IndexLockedError, InputError
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, writer_lock
 from tests.indexes.conftest import make_documents
-from tests.indexes.fake import FakeEmbedder
+from tests.indexes.fake import FakeEmbedder, load_instead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -249,7 +249,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         loaded.append(model)
         return FakeEmbedder()
 
-    monkeypatch.setattr("aveyb_retrieval.encoder.embedders.loading.load_encoder", load)
+    load_instead(monkeypatch, load)
     return loaded
 
 
