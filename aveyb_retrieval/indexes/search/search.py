@@ -64,7 +64,7 @@ class Query:
         vector, weights: Its unit vector `[d]`, or `NO_VECTOR`; those of the words, `[t]`, once they are needed.
         passages, shown: What was read of passages: which of the words they hold (not in dense mode), and what is shown.
         begun: Searches by words that other threads do, by the kind and the number of what is looked for.
-        near, by_words: The passages of the first step by vectors and, once they are asked for, by words, best first.
+        near, by_words: The passages of the first step by vectors, and the best by words, by how many were asked for.
         own: The best passages of documents that the rankings of all passages lack, by document, once looked for.
         strengths: s of the passages that were ranked, by number.
         foremost: The best passage of the first step, once it is needed.
@@ -85,7 +85,7 @@ class Query:
     cosines: Cosines = NO_COSINES
     begun: dict[tuple[Kind, int], Future[list[tuple[int, float]]]] = field(default_factory=dict)
     near: IntArray | None = None
-    by_words: IntArray | None = None
+    by_words: dict[int, IntArray] = field(default_factory=dict)
     own: dict[int, IntArray] = field(default_factory=dict)
     strengths: dict[int, float] = field(default_factory=dict)
     foremost: Foremost | None = None
