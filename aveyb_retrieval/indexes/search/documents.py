@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.search.scoring import Foremost, Near, PassageScores
     from aveyb_retrieval.indexes.search.search import Query
-    from aveyb_retrieval.indexes.types import FloatArray, IntArray
+    from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
 READ = 50  # documents whose passages are read together: of all candidates they gained .0015 at most on development sets
 WHOLE = 16  # passages of a document that are all read; of a longer one those that were found
@@ -35,6 +35,16 @@ class DocumentSearch(Search):
         options = self._options
         return nearest_documents(self._view, options.kinds, vectors, depth, self._selection, exact=options.exact)
 
+    @property
+    def _by_words_first(self) -> list[tuple[Kind, int]]:
+        passages: list[tuple[Kind, int]] = [("passage", self._listed(COMPARED))]
+        return [("document", self._options.depth), *(passages if "passage" in self._view.info.kinds else [])]
+
+    def _listed(self, least: int) -> int:
+        """How many passages are looked for by words: more than the `least` where most documents are long."""
+        info = self._view.info
+        return LISTED * self._options.depth if info.passages > WHOLE * info.documents else least
+
     def _key(self, match: Scored) -> int:
         return match.doc
 
@@ -44,7 +54,7 @@ class DocumentSearch(Search):
         if options.mode == "dense":
             query.add_scores("dense", dense)
             return near.matches, few
-        found = self._view.by_words("document", query.sought, depth, self._selection)
+        found = self._by_words(query, "document", depth)
         words = dict(found)
         query.add_scores("lexical", words)
         if options.mode == "lexical":
@@ -103,16 +113,16 @@ class DocumentSearch(Search):
         copies, known = Copies(), set[int]()
         for part in parts:
             alike = self._of_one_length([match.doc for match in [*chosen, *part]]) if self._options.fold else set[int]()
-            for doc in (match.doc for match in chosen if match.doc in alike - known):
-                copies.find_or_remember(doc, self._beginning(query, [doc])[doc], partial(self._whole_text, doc))
+            for match in (match for match in chosen if match.doc in alike - known):
+                beginning = self._beginnings(query, [match], alike)[match.doc]
+                copies.find_or_remember(match.doc, beginning, partial(self._whole_text, match.doc))
             known |= alike
             beginnings: dict[int, str] = {}
             for at, match in enumerate(part):
                 doc, first = match.doc, None
                 if doc in alike:
                     if doc not in beginnings:  # read as they are needed, those that come next together
-                        following = [each.doc for each in part[at : at + self._options.last] if each.doc in alike]
-                        beginnings = self._beginning(query, following)
+                        beginnings = self._beginnings(query, part[at : at + self._options.last], alike)
                     first = copies.find_or_remember(doc, beginnings[doc], partial(self._whole_text, doc))
                 yield match, first
 
@@ -127,12 +137,18 @@ class DocumentSearch(Search):
         near = np.flatnonzero(np.diff(counts[order]) <= counts[order][:-1] // 10)  # blank lines may move a cut
         return set(numbers[order][np.union1d(near, near + 1)].tolist())
 
-    def _beginning(self, query: Query, docs: list[int]) -> dict[int, str]:
-        """The first passages of documents, or the documents where there are no passages, by number."""
+    def _beginnings(self, query: Query, following: list[Scored], alike: set[int]) -> dict[int, str]:
+        """The first passages of those documents that are `alike` (the texts where there are no passages), by number.
+
+        What is shown of the page's documents is read with them: it costs little more than these alone.
+        """
+        docs = [match.doc for match in following if match.doc in alike]
         if "passage" not in self._view.info.kinds:
             return {doc: self._whole_text(doc) for doc in docs}
-        texts = self._texts(query, [doc << PASSAGE_BITS for doc in docs])
-        return {number >> PASSAGE_BITS: text for number, text in texts.items()}
+        first = [doc << PASSAGE_BITS for doc in docs]
+        best = self._best_passages(query, following[self._options.offset :])
+        self._shown_passages(query, [*first, *(each.number for chosen in best.values() for each in chosen)])
+        return {number >> PASSAGE_BITS: text for number, text in self._texts(query, first).items()}
 
     def _whole_text(self, doc: int) -> str:
         found = self._view.documents([doc], ("text",))
@@ -150,7 +166,8 @@ class DocumentSearch(Search):
         whole, docs = passage_numbers(self._view, docs[~long]), docs[long]
         if not len(docs):
             return whole
-        listed = (ids[np.isin(ids >> PASSAGE_BITS, docs)] for ids in self._rankings(query))
+        rankings = self._rankings(query, LISTED * options.depth)
+        listed = (ids[np.isin(ids >> PASSAGE_BITS, docs)] for ids in rankings)
         found = np.unique(np.concatenate([first_of_each(ids, each) for ids in listed]))
         there, counts = np.unique(found >> PASSAGE_BITS, return_counts=True)
         lacking = np.setdiff1d(docs, there[counts >= options.passages])
@@ -160,23 +177,23 @@ class DocumentSearch(Search):
             query.own.update((doc, more[more >> PASSAGE_BITS == doc]) for doc in new.tolist())
         return np.union1d(whole, np.concatenate([found, *(query.own[doc] for doc in lacking.tolist())]))
 
-    def _rankings(self, query: Query) -> list[IntArray]:
-        """Passages by vectors and by words, best first, as far as the first step needs them."""
-        if query.by_words is None:
-            words = () if self._options.mode == "dense" else query.sought
-            found = self._view.by_words("passage", words, LISTED * self._options.depth, self._selection)
-            query.by_words = np.array([number for number, _ in found], np.int64)
-        return [query.by_words] if query.near is None else [query.near, query.by_words]
+    def _rankings(self, query: Query, least: int) -> list[IntArray]:
+        """Passages by vectors and by words, best first, of these at least the `least` best."""
+        if (by_words := next((ids for most, ids in query.by_words.items() if most >= least), None)) is None:
+            listed = self._listed(least)
+            found = [] if self._options.mode == "dense" else self._by_words(query, "passage", listed)
+            by_words = query.by_words[listed] = np.array([number for number, _ in found], np.int64)
+        return [by_words] if query.near is None else [query.near, by_words]
 
-    def _best_passages(self, query: Query) -> dict[int, list[Best]]:
-        options = self._options
-        known: dict[int, list[Best]] = {}
+    def _best_passages(self, query: Query, matches: list[Scored]) -> dict[int, list[Best]]:
+        options, left = self._options, [match for match in matches if match.doc not in query.best]
         if options.mode == "dense" and options.passages == 1:  # what decided a document is its best passage
-            numbers = np.array([match.passage for match in query.matches if match.passage >= 0], np.int64)
+            numbers = np.array([match.passage for match in left if match.passage >= 0], np.int64)
             for number, score in zip(numbers.tolist(), query.cosines.of(numbers).tolist(), strict=True):
-                known[number >> PASSAGE_BITS] = [Best(number, score, {"dense": score}, None)]
-        left = [match.doc for match in query.matches if match.doc not in known]
-        return {**known, **self._best_of(query, left, options.passages)}
+                query.best[number >> PASSAGE_BITS] = [Best(number, score, {"dense": score}, None)]
+        docs = [match.doc for match in left if match.doc not in query.best]
+        query.best |= {doc: [] for doc in docs} | self._best_of(query, docs, options.passages)
+        return {match.doc: query.best[match.doc] for match in matches}
 
     def _best_of(self, query: Query, docs: list[int], count: int) -> dict[int, list[Best]]:
         """The best passages of documents, best first, by document; none where one has none."""
@@ -202,7 +219,7 @@ class DocumentSearch(Search):
         if query.near is None or not len(query.near):  # documents were ranked by their own vectors
             (near,) = nearest_vectors(self._view, "passage", query.vector[None], COMPARED, self._selection, exact=False)
             query.found(near)
-        first = np.unique(np.concatenate([ids[:COMPARED] for ids in self._rankings(query)]))
+        first = np.unique(np.concatenate([ids[:COMPARED] for ids in self._rankings(query, COMPARED)]))
         there = self._passages_there(query, scoring.with_neighbors(first)).numbers
         return scoring.foremost(self._scored(query, there).take(np.flatnonzero(np.isin(there, first))))
 

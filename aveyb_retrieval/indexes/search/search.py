@@ -8,8 +8,10 @@ hits are slices of one ranking, and a first page costs one step.
 from __future__ import annotations
 
 import math
+import os
 from abc import ABC, abstractmethod
 from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, chain, pairwise
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 REMEMBERED = 512  # documents that a search keeps while it ranks, chooses and shows them
 WIDEN = 4  # every further step of a ranking takes this many times as many candidates
 NO_VECTOR = np.empty(0, np.float32)
+_BESIDE = ThreadPoolExecutor(max(1, (os.cpu_count() or 2) // 2), "aveyb-words")  # beside the threads that search
 
 
 @dataclass(eq=False)
@@ -60,10 +63,12 @@ class Query:
         unmet: Conditions that must be fulfilled and that nothing fulfills by itself, as they were written.
         vector, weights: Its unit vector `[d]`, or `NO_VECTOR`; those of the words, `[t]`, once they are needed.
         passages, shown: What was read of passages: which of the words they hold (not in dense mode), and what is shown.
-        near, by_words: The passages of the first step by vectors and, once they are asked for, by words, best first.
+        begun: Searches by words that other threads do, by the kind and the number of what is looked for.
+        near, by_words: The passages of the first step by vectors, and the best by words, by how many were asked for.
         own: The best passages of documents that the rankings of all passages lack, by document, once looked for.
         strengths: s of the passages that were ranked, by number.
         foremost: The best passage of the first step, once it is needed.
+        best: The passages to show of documents, best first, once they are known.
         scores, duplicates: Every score by name, and the ids of documents with copies, each by the number of a document
             or, in a search for passages, of a passage.
     """
@@ -78,11 +83,13 @@ class Query:
     passages: StoredPassages | None = None
     shown: dict[int, ShownPassage] = field(default_factory=dict)
     cosines: Cosines = NO_COSINES
+    begun: dict[tuple[Kind, int], Future[list[tuple[int, float]]]] = field(default_factory=dict)
     near: IntArray | None = None
-    by_words: IntArray | None = None
+    by_words: dict[int, IntArray] = field(default_factory=dict)
     own: dict[int, IntArray] = field(default_factory=dict)
     strengths: dict[int, float] = field(default_factory=dict)
     foremost: Foremost | None = None
+    best: dict[int, list[Best]] = field(default_factory=dict)
     matches: list[Scored] = field(default_factory=list)
     scores: dict[str, dict[int, float]] = field(default_factory=dict)
     confidence: dict[int, float] = field(default_factory=dict)
@@ -91,7 +98,7 @@ class Query:
     @property
     def sought(self) -> list[str]:
         """The words that candidates are found by: of the question, and of what must be there."""
-        more = (word for each in self.conditions if each.condition.must for phrase in each.phrases for word in phrase)
+        more = (word for each in self.conditions if each.condition.must for word in each.words)
         return list(dict.fromkeys([*self.words, *self.beside, *more]))
 
     def finder(self, rules: Language) -> Finder:
@@ -191,8 +198,24 @@ class Search(ABC):
             return iter(asked)
         if self._options.mode == "lexical":
             return (self._rank(query, Near([])) for query in asked)
+        if self._options.mode == "hybrid" and len(asked) == 1 and self._view.lasting:
+            find, (query,) = self._view.by_words, asked
+            for kind, depth in self._by_words_first:
+                query.begun[kind, depth] = _BESIDE.submit(find, kind, query.sought, depth, self._selection)
         vectors = self._model().encode_queries([query.text for query in asked])
         return self._rank_near(asked, scoring.unit_queries(vectors, self._view.info.dim))
+
+    @property
+    @abstractmethod
+    def _by_words_first(self) -> list[tuple[Kind, int]]:
+        """What the first step of a hybrid search looks for by words, and how many."""
+
+    def _by_words(self, query: Query, kind: Kind, depth: int) -> list[tuple[int, float]]:
+        """The best by words, begun beside the search by vectors unless the threads for that had other work."""
+        begun = query.begun.pop((kind, depth), None)
+        if begun is None or begun.cancel():
+            return self._view.by_words(kind, query.sought, depth, self._selection)
+        return begun.result()
 
     def rank_vectors(self, vectors: FloatArray) -> Iterator[Query]:
         """Rank documents or passages for each unit vector `[n, d]`; the options ask for nothing that needs a text."""
@@ -207,8 +230,8 @@ class Search(ABC):
     def result(self, query: Query) -> Result:
         """Make hits of what was found: titles and passages are read, the rest of a hit when it is asked for."""
         documents = self._fetch(match.doc for match in query.matches)
-        best = self._best_passages(query)
-        contexts = self._contexts([chosen[0].number for chosen in best.values()])
+        best = self._best_passages(query, query.matches)
+        contexts = self._contexts([chosen[0].number for chosen in best.values() if chosen])
         numbers = list(chain((each.number for chosen in best.values() for each in chosen), *contexts.values()))
         self._shown_passages(query, numbers)
         spans = self._spans(query, numbers)
@@ -245,8 +268,8 @@ class Search(ABC):
         return Sentences(query.text, query.finder(self._rules), weigh, model)
 
     @abstractmethod
-    def _best_passages(self, query: Query) -> dict[int, list[Best]]:
-        """The passages to show of each match, best first, by key; none where it has none."""
+    def _best_passages(self, query: Query, matches: list[Scored]) -> dict[int, list[Best]]:
+        """The passages to show of each of some matches, best first, by key; none where it has none."""
 
     def pairs(self, query: Query) -> list[tuple[str, float]]:
         """Name what was found: (id of the document, score)."""
@@ -491,15 +514,19 @@ def _chosen(best: Best, spans: Mapping[int, tuple[int, int]], shown: Mapping[int
 class PassageSearch(Search):
     """A search for passages."""
 
-    def _best_passages(self, query: Query) -> dict[int, list[Best]]:
+    def _best_passages(self, query: Query, matches: list[Scored]) -> dict[int, list[Best]]:
         found = {}
-        for match in query.matches:
+        for match in matches:
             scores, confidence = query.scores_of(match.passage), query.confidence.get(match.passage)
             found[match.passage] = [Best(match.passage, match.score, scores, confidence)]
         return found
 
     def _nearest(self, vectors: FloatArray, depth: int) -> list[Near]:
         return nearest_vectors(self._view, "passage", vectors, depth, self._selection, exact=self._options.exact)
+
+    @property
+    def _by_words_first(self) -> list[tuple[Kind, int]]:
+        return [("passage", self._options.depth)]
 
     def _key(self, match: Scored) -> int:
         return match.passage
@@ -510,7 +537,7 @@ class PassageSearch(Search):
         if mode == "dense":
             query.add_scores("dense", {match.passage: match.score for match in near.matches})
             return near.matches, few
-        found = self._view.by_words("passage", query.sought, depth, self._selection)
+        found = self._by_words(query, "passage", depth)
         if mode == "lexical":
             query.add_scores("lexical", dict(found))
             return [Scored(i >> PASSAGE_BITS, score, i) for i, score in found], len(found) < depth

@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -113,17 +114,24 @@ def texts_of_passages(text: str, spans: IntArray) -> list[str]:
 
 
 def held_words(texts: Sequence[bytes], words: Sequence[str]) -> BoolArray:
-    """Which of `t` words each of some stored texts `[n]` holds, `[n, t]`: one pass over all of them for a word."""
+    """Which of `t` words each of some stored texts `[n]` holds, `[n, t]`: they stand between blanks."""
     held = np.zeros((len(texts), len(words)), np.bool_)
-    ends, together = np.cumsum([len(text) for text in texts]), b"".join(texts)
-    for column, word in enumerate(words):
-        found, pattern = [], f" {word} ".encode()
-        at = together.find(pattern)
-        while at >= 0:
-            found.append(at)
-            at = together.find(pattern, at + len(pattern) - 1)
-        # every text begins and ends with a blank of its own, so that none is found across two of them
-        held[np.searchsorted(ends, np.array(found, np.int64), side="right"), column] = True
+    together = np.frombuffer(b"".join([*texts, bytes(8)]), np.uint8)
+    eight = np.ndarray(len(together) - 7, "<u8", together, strides=(1,))  # the bytes from each one on, as a number
+    blanks = np.flatnonzero(together == ord(" "))
+    starts, lengths = blanks[:-1] + 1, np.diff(blanks) - 1
+    ends = np.cumsum([len(text) for text in texts])
+    encoded = sorted(((word.encode(), column) for column, word in enumerate(words)), key=lambda each: len(each[0]))
+    for length, alike in groupby(encoded, key=lambda each: len(each[0])):
+        there = starts[lengths == length]
+        for word, column in alike:
+            found = there
+            for at in range(0, length, 8):
+                part = word[at : at + 8]
+                mask = np.uint64((1 << 8 * len(part)) - 1)
+                found = found[eight[found + at] & mask == int.from_bytes(part, "little")]
+            # every text begins and ends with a blank of its own, so that no word goes over from one to the next
+            held[np.searchsorted(ends, found, side="right"), column] = True
     return held
 
 
