@@ -15,7 +15,7 @@ from urllib.parse import urlunsplit
 import numpy as np
 
 from aveyb_retrieval.engines.collection import Collection, CollectionView
-from aveyb_retrieval.engines.rows import POSTING, FactFilters, ascii_word, bm25, pack_postings, word_key
+from aveyb_retrieval.engines.rows import FactFilters, ascii_word, pack_postings, word_key
 from aveyb_retrieval.errors import (
     ConfigError,
     EngineError,
@@ -25,6 +25,7 @@ from aveyb_retrieval.errors import (
     extra_for,
     first_line,
 )
+from aveyb_retrieval.indexes.store.postings import POSTING, bm25
 from aveyb_retrieval.indexes.types import PASSAGE_BITS, expand_passages
 
 if TYPE_CHECKING:

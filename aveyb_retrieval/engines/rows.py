@@ -6,13 +6,9 @@ and `bounds`, a JSON object of the least and greatest number and string of each 
 is less than a value where the least one is.
 
 For BM25 in engines that rank by themselves there are lists of which rows hold a word. `Language.stored` gives the words
-of a text, so counting them is all there is to do. Scores are those of an index directory (Lance's), with N documents or
-passages that have any words, of which n hold the word, f times each, and lengths in words:
-
-    idf = ln(1 + (N - n + 0.5) / (n + 0.5))
-    score = sum over words of idf * f * (k1 + 1) / (f + k1 * (1 - b + b * length / mean length)),    k1 = 1.2, b = 0.75
-
-A list is only ever added to: what is removed is added again with a negative count, which takes it out of every sum.
+of a text, so counting them is all there is to do. Scores are those of an index directory, as
+`aveyb_retrieval.indexes.store.postings` says. A list is only ever added to: what is removed is added again with a
+negative count, which takes it out of every sum.
 
 Words of rows are of ASCII, others in hexadecimal: every analyzer of a server leaves them whole.
 """
@@ -27,7 +23,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from aveyb_retrieval.indexes.store.filters import (
     NOTHING,
@@ -39,14 +34,13 @@ from aveyb_retrieval.indexes.store.filters import (
     nearest_float,
     negate,
 )
-from aveyb_retrieval.indexes.store.words import K1, B
+from aveyb_retrieval.indexes.store.postings import POSTING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from aveyb_retrieval.indexes.store.filters import Scalar
     from aveyb_retrieval.indexes.store.words import Language
-    from aveyb_retrieval.indexes.types import IntArray
 
 
 _BEYOND = 1 << 64  # whole numbers from here on are those of floats
@@ -153,9 +147,6 @@ def _number(value: int | float) -> int | float:
     return nearest_float(value) if isinstance(value, int) and abs(value) >= _BEYOND else value
 
 
-POSTING = np.dtype([("number", "<i8"), ("count", "<i4"), ("length", "<i4")])
-
-
 def ascii_word(word: str) -> str:
     """A word as rows have it."""
     return word if word.isascii() else f"u{word.encode().hex()}"
@@ -179,19 +170,3 @@ def pack_postings(rows: Iterable[tuple[int, str]], sign: int) -> dict[str, np.nd
         for word, count in Counter(words).items():
             lists.setdefault(word, []).append((number, sign * count, len(words)))
     return {word: np.array(held, dtype=POSTING) for word, held in lists.items()}
-
-
-def bm25(lists: Sequence[np.ndarray], rows: int, mean_length: float) -> tuple[IntArray, npt.NDArray[np.float64]]:
-    """Numbers, ascending, and scores `[n]` of the rows that hold any of some words, by their `lists`."""
-    if not lists:
-        return np.empty(0, np.int64), np.empty(0)
-    holding = np.array([np.sign(held["count"]).sum() for held in lists])
-    idf = np.repeat(np.log1p((rows - holding + 0.5) / (holding + 0.5)), list(map(len, lists)))
-    held = np.concatenate(lists)
-    sign, count = np.sign(held["count"]), np.abs(held["count"])
-    penalty = K1 * (1 - B + B * held["length"] / max(mean_length, 1e-9))
-    numbers, places = np.unique(held["number"], return_inverse=True)
-    worth = idf * sign * count * (K1 + 1) / (count + penalty)
-    scores = np.bincount(places, weights=worth).astype(np.float64)
-    there = np.bincount(places, weights=sign) > 0
-    return numbers[there].astype(np.int64), scores[there]

@@ -20,7 +20,7 @@ from aveyb_retrieval.indexes.search.retriever import Retriever
 from aveyb_retrieval.indexes.store.manifest import is_stored
 from aveyb_retrieval.indexes.store.place import describe, read_manifest
 from aveyb_retrieval.server.http import Refusal
-from aveyb_retrieval.server.keys import Visible
+from aveyb_retrieval.server.keys import seen
 from aveyb_retrieval.server.work import CURRENT, check_current
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class Indexes:
             retrievers[name] = opened(path, model=own)
         return cls(retrievers, batched, (load, opened) if model is None else None)
 
-    def named(self, name: str | None, only: Filter | None = None) -> tuple[str, Visible]:
+    def named(self, name: str | None, only: Filter | None = None) -> tuple[str, Retriever]:
         """Return an index with its name, as a key with a filter sees it; the only one where no name is given."""
         known = ", ".join(map(repr, self.retrievers))
         if name is None:
@@ -194,7 +194,7 @@ class Indexes:
             name = next(iter(self.retrievers))
         if name not in self.retrievers:
             raise Refusal(404, f"index={name!r}: no such index; there are {known}")
-        return name, Visible(self.retrievers[name], only)
+        return name, seen(self.retrievers[name], only)
 
     def needed_model(self) -> BatchedModel:
         """Return the model, or raise Refusal (404)."""

@@ -1,31 +1,27 @@
-"""Who may see what: keys with rights and filters, and an index as the owner of a key may see it."""
+"""Who may see what: keys with rights and filters."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 import logging
-from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.indexes.search.hits import Result
+from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.store.filters import compile_filter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from aveyb_retrieval.indexes.search.options import SearchOptions
-    from aveyb_retrieval.indexes.search.reading import Document
     from aveyb_retrieval.indexes.search.retriever import Retriever
-    from aveyb_retrieval.indexes.store.filters import Filter, Scalar
+    from aveyb_retrieval.indexes.store.filters import Filter
+
 
 Right = Literal["search", "read", "write", "admin"]
-MOST_FOUND = 10_000  # documents whose values are counted for a query
 SHORTEST = 16  # characters of a key in a file of keys with filters
 
 _log = logging.getLogger("aveyb_retrieval.server")
@@ -178,75 +174,13 @@ def _time(text: str) -> datetime:
     return time if time.tzinfo else time.replace(tzinfo=timezone.utc)
 
 
-class Visible:
-    """An index as the owner of a key may see it: what the filter leaves out is as if it were not there.
+def seen(retriever: Retriever, only: Filter | None) -> Retriever:
+    """An index as the owner of a key sees it."""
+    return retriever if only is None else retriever.visible(only)
 
-    Scores and confidences come from the statistics of all documents; suggestions and advice, which name words and
-    fields of any of them, are given without a filter only.
-    """
 
-    def __init__(self, retriever: Retriever, only: Filter | None = None) -> None:
-        self.retriever, self.only = retriever, only
-
-    def narrowed(self, where: Filter | None) -> Filter | None:
-        """Join a filter of the asker with that of the key."""
-        if self.only is None or where is None:
-            return where if self.only is None else self.only
-        return {"$and": [self.only, where]}
-
-    def search(self, query: str | list[str], k: int, **options: Any) -> Any:
-        """As `Retriever.search`: a result, or for a list one for each query."""
-        if isinstance(boost := options.get("boost"), Mapping):
-            self._check_fields("boost", *boost)
-        found: Any = self.retriever.search(query, k, **{**options, "filter": self.narrowed(options.get("filter"))})
-        if self.only is None:
-            return found
-        if isinstance(found, Result):
-            return self._told(str(query), found, options)
-        return [self._told(one, each, options) for one, each in zip(query, found, strict=True)]
-
-    def count(self, where: Filter | None = None) -> int:
-        """As `Retriever.count`."""
-        return self.retriever.count(self.narrowed(where))
-
-    def note(self, where: Filter | None) -> str:
-        """Say what is wrong with a filter under which nothing was found; "" where nothing is."""
-        if not where or self.count(where):
-            return ""
-        return "; ".join(["no document satisfies the filter", *(self.retriever.advice(where) if not self.only else ())])
-
-    def values(self, field: str, where: Filter | None, ids: Sequence[str] | None) -> list[tuple[Scalar, int]]:
-        """As `Retriever.values`."""
-        self._check_fields("facets", field)
-        return self.retriever.values(field, self.narrowed(where), ids=ids)
-
-    def found_by_words(self, queries: list[str], options: SearchOptions) -> set[str]:
-        """The ids of the best documents that hold words of the queries, at most `MOST_FOUND` for each."""
-        conditions: Any = {name: options[name] for name in ("ids", "operators", "synonyms") if name in options}
-        where = self.narrowed(options.get("filter"))
-        found = self.retriever.rank(queries, MOST_FOUND, mode="lexical", filter=where, **conditions)
-        return {document_id for ranked in found for document_id, _ in ranked}
-
-    def find(self, document_id: str) -> Document | None:
-        """Return a document; None where there is none."""
-        if self.only is None:
-            found = self.retriever.get([document_id], missing_ok=True)
-        else:
-            found = list(self.retriever.documents(self.narrowed({"_id": document_id}), limit=1))
-        return found[0] if found else None
-
-    def get(self, document_id: str) -> Document:
-        """Return a document; raises InputError where there is none."""
-        if (found := self.find(document_id)) is None:
-            raise InputError(f"no document has the id {document_id!r}")
-        return found
-
-    def _check_fields(self, what: str, *fields: str) -> None:
-        """Refuse a field that only hidden documents have as one that none has."""
-        for field in fields if self.only is not None else ():
-            if not self.count({field: {"$exists": True}}):
-                raise ConfigError(f"{what}: no document has the field {field!r}")
-
-    def _told(self, query: str, found: Result, options: Mapping[str, Any]) -> Result:
-        """A result without what may name words of hidden documents, such as those that a beginning stands for."""
-        return Result(found, self.retriever.words(query) if options.get("operators") else found.words)
+def note_on(index: Retriever, where: Filter | None) -> str:
+    """Say what is wrong with a filter under which nothing was found; "" where nothing is."""
+    if not where or index.count(where):
+        return ""
+    return "; ".join(["no document satisfies the filter", *index.advice(where)])

@@ -26,7 +26,7 @@ from aveyb_retrieval.indexes.search.retriever import Retriever
 from aveyb_retrieval.indexes.search.several import MOST
 from aveyb_retrieval.server import requests
 from aveyb_retrieval.server.http import Refusal, context, joined, json_answer, to_json
-from aveyb_retrieval.server.keys import Visible
+from aveyb_retrieval.server.keys import note_on, seen
 from aveyb_retrieval.server.models import parts
 from aveyb_retrieval.server.requests import JSON, JSON_LINES, read_body, read_json, read_parameters
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.server.work import Ticket
 
 K = 10
+MOST_FOUND = 10_000  # documents whose values are counted for a query
 FACETS = 20  # fields whose values are counted, by a request
 SYNONYMS, LONGEST_SYNONYM = 100, 1_000  # lines of a request, and their characters
 LONGEST_FIELD = 200  # characters of the name of a field: twenty of them fit into a URL
@@ -137,7 +138,7 @@ async def search(request: Request) -> Response:
     single, queries = isinstance(given["query"], str), asked.pop("query")
     name, several = asked.pop("index"), asked.pop("indexes")
     name, index = _searched(server.indexes, name, several, ticket.only)
-    ticket.asked, version = queries, index.retriever.version
+    ticket.asked, version = queries, index.version
     k, with_text, facets = asked.pop("k"), asked.pop("text"), asked.pop("facets")
     follow = asked.pop("facets_of") == "found"
     offset, of_search = _beginning(asked.pop("cursor"), asked.pop("offset"), single=single)
@@ -151,7 +152,7 @@ async def search(request: Request) -> Response:
 
     def work(part: list[str]) -> list[bytes]:
         found = index.search(part, wanted, **options)
-        note = "" if any(found) else index.note(options.get("filter"))
+        note = "" if any(found) else note_on(index, options.get("filter"))
         results = []
         for query, result in zip(part, found, strict=True):
             searched = _searched_for(asked, query, several or name, version)
@@ -173,8 +174,9 @@ async def search(request: Request) -> Response:
     among, ids = options.get("filter"), options.get("ids")
 
     def count() -> bytes:
-        within = [*index.found_by_words(queries, options)] if follow else ids
-        return to_json({f: [{"value": v, "count": n} for v, n in index.values(f, among, within)] for f in facets})
+        within = _found_by_words(index, queries, options) if follow else ids
+        counted = {field: index.values(field, among, ids=within) for field in facets}
+        return to_json({f: [{"value": v, "count": n} for v, n in found] for f, found in counted.items()})
 
     counted = await server.searching.run(count, ticket) if facets else b"{}"
     ticket.answer(len(counted))
@@ -184,12 +186,19 @@ async def search(request: Request) -> Response:
 
 def _searched(
     indexes: Indexes, name: str | None, several: Sequence[str] | None, only: Filter | None
-) -> tuple[str | None, Visible]:
+) -> tuple[str | None, Retriever]:
     if several is None:
         return indexes.named(name, only)
     if name is not None:
         raise ConfigError("index and indexes: give one of them")
-    return None, Visible(Retriever.load({each: indexes.named(each)[1].retriever for each in several}), only)
+    return None, Retriever.load({each: indexes.named(each, only)[1] for each in several})
+
+
+def _found_by_words(index: Retriever, queries: list[str], options: SearchOptions) -> list[str]:
+    """The ids of the best documents that hold words of the queries, at most `MOST_FOUND` for each."""
+    conditions: Any = {name: options[name] for name in ("filter", "ids", "operators", "synonyms") if name in options}
+    found = index.rank(queries, MOST_FOUND, mode="lexical", **conditions)
+    return list({document_id for ranked in found for document_id, _ in ranked})
 
 
 def _queries_at_once(wanted: int, options: SearchOptions) -> int:
@@ -254,7 +263,7 @@ async def document(request: Request) -> Response:
     return await _answered(server, work, ticket)
 
 
-Asked = tuple["Context", "Ticket", dict[str, Any], str, Visible]
+Asked = tuple["Context", "Ticket", dict[str, Any], str, Retriever]
 
 
 async def _ask(request: Request, fields: Callable[[Limits], requests.Fields]) -> Asked:
@@ -265,10 +274,14 @@ async def _ask(request: Request, fields: Callable[[Limits], requests.Fields]) ->
     return server, ticket, asked, name, index
 
 
-def _found(name: str, index: Visible, document_id: str) -> Document:
-    if (found := index.find(document_id)) is None:
+def _found(name: str, index: Retriever, document_id: str) -> Document:
+    if (found := _find(index, document_id)) is None:
         raise Refusal(404, f"index {name!r}: no document has the id {document_id!r}")
     return found
+
+
+def _find(index: Retriever, document_id: str) -> Document | None:
+    return next(iter(index.get([document_id], missing_ok=True)), None)
 
 
 async def _answered(server: Context, work: Callable[[], bytes], ticket: Ticket) -> Response:
@@ -286,10 +299,10 @@ def check_fields(limits: Limits) -> requests.Fields:
 async def check(request: Request) -> Response:
     """Look for the quotations of an answer in the documents, word for word."""
     server, ticket, asked, name, index = await _ask(request, check_fields)
-    ticket.asked, where = [asked["answer"]], index.narrowed(asked.get("filter"))
+    ticket.asked = [asked["answer"]]
 
     def work() -> bytes:
-        found = index.retriever.check_quotes(asked["answer"], filter=where)
+        found = index.check_quotes(asked["answer"], filter=asked.get("filter"))
         return to_json({"index": name, "quotes": [each.to_dict() for each in found]})
 
     return await _answered(server, work, ticket)
@@ -305,11 +318,11 @@ def grep_fields(limits: Limits) -> requests.Fields:
 async def grep(request: Request) -> Response:
     """Find where a regular expression matches in the texts."""
     server, ticket, asked, name, index = await _ask(request, grep_fields)
-    pattern, where = asked.pop("pattern"), index.narrowed(asked.pop("filter", None))
+    pattern = asked.pop("pattern")
     ticket.asked = [pattern]
 
     def work() -> bytes:
-        found = index.retriever.grep(pattern, filter=where, **asked)
+        found = index.grep(pattern, **asked)
         return to_json({"index": name, "matches": [vars(each) for each in found]})
 
     return await _answered(server, work, ticket)
@@ -326,7 +339,7 @@ async def outline(request: Request) -> Response:
     under, offset = asked["under"] or "", asked["offset"]
 
     def work() -> bytes:
-        found = index.retriever.contents(under, filter=index.only, offset=offset)
+        found = index.contents(under, offset=offset)
         folders = [{"under": path, "documents": count} for path, count in found.folders]
         listed = [{"id": each.id, "name": each.name} for each in found.documents]
         following = offset + len(folders) + len(listed) if found.left else None
@@ -352,7 +365,7 @@ async def original(request: Request) -> Response:
     document_id = request.path_params["id"]
 
     def work() -> bytes:
-        found = index.find(document_id) if server.originals else None
+        found = _find(index, document_id) if server.originals else None
         try:
             return read_original(document_id, found.origin if found else None, server.limits.max_answer)
         except InputError:  # which names folders of this machine
@@ -398,7 +411,7 @@ async def _look(request: Request, fields: Callable[[Limits], requests.Fields]) -
         raise ConfigError(f"start={start} and stop={stop}: at most {LONGEST_MARKED:,} characters can be marked at once")
 
     def work() -> dict[str, Any]:
-        found = index.find(document_id) if server.originals else None
+        found = _find(index, document_id) if server.originals else None
         try:
             if found is None or (origin := found.origin) is None or origin.pages is None:
                 raise Unreadable("no document of a PDF")
@@ -427,7 +440,7 @@ async def indexes(request: Request) -> Response:
 
     def work() -> bytes:
         listed = [
-            {"name": name, "version": each.version, "documents": Visible(each, ticket.only).count()}
+            {"name": name, "version": each.version, "documents": seen(each, ticket.only).count()}
             for name, each in retrievers.items()
         ]
         name = Path(model.model_name).name if model else None
@@ -503,7 +516,7 @@ async def _change(request: Request, change: Callable[[Index], Report]) -> Respon
         except IndexLockedError:
             raise Refusal(409, f"index {name!r}: another process is writing to it; try again later") from None
         except (ConfigError, InputError) as error:
-            raise Refusal(422, str(error).replace(str(index.retriever.path), name)) from None
+            raise Refusal(422, str(error).replace(str(index.path), name)) from None
         server.indexes.reopen(name)
         if document_id is not None and not report.deleted + report.replaced:
             raise Refusal(404, f"index {name!r}: no document has the id {document_id!r}")

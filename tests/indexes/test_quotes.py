@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -64,6 +65,11 @@ def verdicts(retriever: Retriever, answer: str) -> list[str]:
         ("\u201cone.\n\n\u201ctwo.\u201d", ["one.\n\n\u201ctwo."]),
         ('\u4ed6\u8bf4"\u79df\u91d1"\u7684\u65f6\u5019"\u4e0d\u51cf"\u3002', ["\u79df\u91d1", "\u4e0d\u51cf"]),
         (">> one\n>> two [12] three\n", ["one\ntwo [12] three"]),
+        ("it says &quot;one &amp; two&quot;, &#34;three&#34; and &laquo;four&raquo;", ["one & two", "three", "four"]),
+        ('<q>one <b>two</b></q> and <Q cite="x">three</Q>', ["one  two", "three"]),
+        ("<p>So:</p><blockquote class='a'>\n<p>one \"two\" three [4]</p>\n</blockquote>", ['one "two" three']),
+        ("don&#39;t, a <q>quotation, a </q> and <quote>none</quote>", ["quotation, a"]),
+        ("`<q>code</q>` and &amp;quot;", []),
     ],
 )
 def test_what_is_a_quotation(answer: str, expected: list[str]) -> None:
@@ -83,6 +89,20 @@ def test_what_is_a_quotation(answer: str, expected: list[str]) -> None:
         ('[2]: "a"', (2,)),
         ('see [2] "a"', (2,)),
         ('so it is [2]. "a"', ()),
+        ('[2] says "a"', (2,)),
+        ("It is so. [2] says that: \u201ca\u201d.", (2,)),
+        ('According to [2], the lease says "a"', (2,)),
+        ("- Source [12] reads &quot;a&quot;", (12,)),
+        ("[2] says <q>a</q>", (2,)),
+        ('[2] says "a" [3]', (3,)),
+        ("<q>a</q> [2]", (2,)),
+        ("&quot;a&quot; [2]", (2,)),
+        ("<blockquote>a [2]</blockquote>", (2,)),
+        ("<blockquote>a</blockquote> [2]", (2,)),
+        ('The rent of the house rises [2] and it says "a"', ()),
+        ('The rent rises [2]. It says "a"', ()),
+        ('In [2] and elsewhere "a"', ()),
+        ('So it is. Rent rises, [2] and it says "a"', ()),
     ],
 )
 def test_the_marks_beside_it(answer: str, mark: tuple[int, ...]) -> None:
@@ -90,10 +110,19 @@ def test_the_marks_beside_it(answer: str, mark: tuple[int, ...]) -> None:
     assert (found.text.rstrip(","), found.marks) == ("a", mark)
 
 
+def test_a_mark_belongs_to_one_quotation() -> None:
+    found = quotations('"one" [1] and "two" are there. [3] says "three" and "four".')
+    assert [(each.text, each.marks) for each in found] == [("one", (1,)), ("two", ()), ("three", (3,)), ("four", ())]
+
+
 def test_marks_without_end_take_linear_time() -> None:
     for marks in ("\u201c", "\u201e", "\u2018a\u2019b ", "'s a", '" '):
         assert not any(re.sub("[' sa]", "", each.text) for each in quotations(marks * 50_000))
     assert len(list(quotations('"a" ' * 50_000))) == 50_000
+    for marks in ("<q>", "<q ", "&quot;", "[2] says ", "<blockquote>a ", '[1] a "b" '):
+        began = time.process_time()
+        list(quotations(marks * 50_000))
+        assert time.process_time() - began < 3, marks
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,8 @@ NEEDED = {
     "stop": 5,
     "page": 1,
 }
-# Statistics are those of all documents, and so is the order that scores make: docs/how-to/permissions.md says so.
-VOLATILE = ("version", "score", "scores", "confidence", "next")
+# A version is one of all documents, and a cursor is of a version.
+VOLATILE = ("version", "next")
 
 
 def write_keys(path, *entries):

@@ -1,7 +1,8 @@
-"""The quotations in an answer: between quotation marks of any script, and block quotes of Markdown."""
+"""The quotations in an answer: between quotation marks of any script, and those of Markdown and HTML."""
 
 from __future__ import annotations
 
+import html
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,7 +18,8 @@ _CLOSING: dict[str, Collection[str]] = {
     "\u201c": "\u201d\u201c", "\u201d": "\u201d", "\u201e": "\u201c\u201d\u201f", "\u201a": "\u2018\u2019",
     "\u2018": "\u2019", "\u00ab": "\u00bb", "\u00bb": "\u00ab\u00bb", "\u2039": "\u203a", "\u203a": "\u2039\u203a",
     "\u3008": "\u3009", "\u300a": "\u300b", "\u300c": "\u300d", "\u300e": "\u300f", "\u301d": "\u301e\u301f",
-    "\ufe41": "\ufe42", "\ufe43": "\ufe44", "\uff62": "\uff63", "``": ("''",), **{sign: sign for sign in _STRAIGHT},
+    "\ue000": "\ue001", "\ufe41": "\ufe42", "\ufe43": "\ufe44", "\uff62": "\uff63", "``": ("''",),
+    **{sign: sign for sign in _STRAIGHT},
 }  # fmt: skip
 _ALL = "".join({*"".join(_CLOSING), *"".join(sign for signs in _CLOSING.values() for sign in signs)})
 _SIGNS = re.compile(f"``|''|[{re.escape(_ALL)}]")
@@ -27,9 +29,19 @@ _CODE = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)|(?<!`)(``?)(?!`)[^\n]*?[^
 _BLOCK = re.compile(r"(?:^[ \t]{0,3}>.*(?:\n|\Z))+", re.MULTILINE)
 _MARKS = r"((?:\[\d{1,4}(?:\s?[,;\u2013-]\s?\d{1,4})*\](?!:\s*[\"\u201c\u201e\u00ab\u300c])\s?)+)"
 _MARK = re.compile(rf"[\s.,;:!?)\u201d\u00bb\"'*_]{{0,4}}{_MARKS}")
-_MARK_BEFORE = re.compile(r"(?:(?<=[^\W\d]\s)|(?<![^\n]))(\[\d{1,4}\])[:,]?[ \t]*\Z")
+# a mark just before a quotation, or at the beginning of its sentence: `[2] says that "`, `According to [2], it is "`
+_MARK_BEFORE = re.compile(
+    r"(\[\d{1,4}\])(?:[:,]?[ \t]*|,?(?! (?:and|but|or|while|whereas)\b)(?P<words>(?: [^\W\d_]+){1,5})[,:]?[ \t]*)"
+)
+_JUST_BEFORE = re.compile(r"(?<=[^\W\d]\s)|(?<![^\n])")
+_BEGINNING = re.compile(r"(?:\A|[\n.!?:;*-][ \t]*)(?:[^\W\d_]+ ){0,2}\Z")
 _NUMBERS = re.compile(r"(\d{1,4})(?:\s?[\u2013-]\s?(\d{1,4}))?")
 _MARK_AT_END = re.compile(_MARK.pattern + r"\s*\Z")
+_HTML = re.compile(
+    r"&(?:quot|apos|[lrb]dquo|[lr]squo|sbquo|[lr]s?aquo|#0{0,4}3[49]|#x0{0,4}2[27]);|<(/?)(?:q|blockquote)(?:\s[^<>]*)?>",
+    re.IGNORECASE,
+)
+_TAG = re.compile(r"</?[a-z][^<>]*>", re.IGNORECASE)
 _SOURCE = re.compile(r"\n[ \t]*(?:\u2014|--)[^\n]{1,200}\Z")  # below a block quote
 
 
@@ -42,26 +54,50 @@ class Quotation(NamedTuple):
 
 
 def quotations(answer: str) -> Iterator[Quotation]:
-    """Yield the quotations of an answer: between quotation marks of any script, and block quotes of Markdown.
+    """Yield the quotations of an answer: between quotation marks of any script, block quotes of Markdown, `q` of HTML.
 
     Code is left out. Marks that do not match quote nothing; of quotations in one another the outer one counts.
     """
-    answer = _CODE.sub(lambda match: " " * len(match[0]), answer)
+    given = _CODE.sub(lambda match: " " * len(match[0]), answer)
+    answer = _HTML.sub(_as_sign, given)
     blocks = [(match.start(), match.end()) for match in _BLOCK.finditer(answer)]
     place = 0
     for start, stop in [*blocks, (len(answer), len(answer))]:
         for first, end, after in _Pairs(answer, place, start).outer():
             if text := answer[first:end].strip():
-                mark = _MARK.match(answer, after) or _MARK_BEFORE.search(answer, max(place, first - 16), first - 1)
-                yield Quotation(text, first, _numbers(mark))
-                place = after
+                if given[first - 1] in ";>":  # of HTML
+                    text = html.unescape(_TAG.sub(" ", text)).strip()
+                inside = None
+                if answer[first - 1] == "\ue000":
+                    text, inside = _of_block(text)
+                mark = inside or _MARK.match(answer, after)
+                yield Quotation(text, first, _numbers(mark or _mark_before(answer, place, first - 1)))
+                place = after if mark is None or mark is inside else mark.end(1)
         if start < stop:
-            text = re.sub(r"^[ \t]{0,3}(?:>[ \t]?)+", "", answer[start:stop], flags=re.MULTILINE).rstrip()
-            text = _SOURCE.sub("", text)
-            if mark := _MARK_AT_END.search(text):
-                text = text[: mark.start()]
-            yield Quotation(text.strip(), start, _numbers(mark or _MARK.match(answer, stop)))
+            text, mark = _of_block(re.sub(r"^[ \t]{0,3}(?:>[ \t]?)+", "", answer[start:stop], flags=re.MULTILINE))
+            yield Quotation(text, start, _numbers(mark or _MARK.match(answer, stop)))
         place = stop
+
+
+def _as_sign(match: re.Match[str]) -> str:
+    """A quotation mark in the place of the last character of a tag or entity that stands for one."""
+    sign = html.unescape(match[0].lower()) if match[1] is None else "\ue001" if match[1] else "\ue000"
+    return sign.rjust(len(match[0]))
+
+
+def _mark_before(answer: str, start: int, stop: int) -> re.Match[str] | None:
+    at = answer.rfind("[", max(start, stop - 120), stop)
+    mark = _MARK_BEFORE.fullmatch(answer, at, stop) if at >= 0 else None
+    if mark is None or mark["words"] is None:
+        return mark if _JUST_BEFORE.match(answer, max(at, 0)) else None
+    return mark if _BEGINNING.search(answer, max(start, at - 40), at) else None
+
+
+def _of_block(text: str) -> tuple[str, re.Match[str] | None]:
+    """The words of a block quote, without the source below them and the mark behind them, and this."""
+    text = _SOURCE.sub("", text.rstrip())
+    mark = _MARK_AT_END.search(text)
+    return text[: mark.start()].strip() if mark else text.strip(), mark
 
 
 class _Opened(NamedTuple):

@@ -17,7 +17,7 @@ from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.search.options import within
 from aveyb_retrieval.indexes.search.several import SeveralView
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
-from aveyb_retrieval.indexes.store.filters import advice_on, compile_filter
+from aveyb_retrieval.indexes.store.filters import compile_filter
 from aveyb_retrieval.indexes.store.tables import MOST_GIVEN, most_frequent
 from aveyb_retrieval.indexes.types import check_ids
 
@@ -164,7 +164,7 @@ class Documents:
         compile_filter(filter)  # only for its errors
         with self._engine.view() as view:
             views = view.views if isinstance(view, SeveralView) else [view]
-            found = [advice_on(each.tables, filter) for each in views if isinstance(each, Snapshot)]
+            found = [each.advice(filter) for each in views if isinstance(each, Snapshot)]
         return list(dict.fromkeys(chain.from_iterable(found)))
 
     def values(

@@ -24,7 +24,9 @@ from aveyb_retrieval.indexes.search.scoring import unit_queries
 from aveyb_retrieval.indexes.search.search import PassageSearch
 from aveyb_retrieval.indexes.search.several import MOST, SeveralEngine
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
+from aveyb_retrieval.indexes.search.visible import VisibleEngine
 from aveyb_retrieval.indexes.store.dataset import check_fork
+from aveyb_retrieval.indexes.store.filters import compile_filter
 from aveyb_retrieval.indexes.store.manifest import is_stored
 from aveyb_retrieval.indexes.store.place import open_directory
 from aveyb_retrieval.indexes.types import EmbedderLike, check_fingerprint
@@ -148,6 +150,7 @@ class Retriever(Documents):
         self._embedder = embedder
         self._opening = opening
         self._model_lock = threading.Lock()
+        self._part_of: tuple[Retriever, Filter] | None = None
 
     @classmethod
     def load(
@@ -222,7 +225,23 @@ class Retriever(Documents):
         return retriever
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if self._part_of is not None:
+            return Retriever.visible, self._part_of
         return partial(type(self).load, **vars(self._opening)), ()
+
+    def visible(self, filter: Filter) -> Retriever:
+        """Return this index as one that holds only the documents that satisfy a filter, for who may see no others.
+
+        No hit, score, count or error tells of the others; a filter of a search has the statistics of all. It shares
+        files and model with this one, is closed with it, and is of index directories alone. ConfigError where the
+        filter means nothing.
+        """
+        compile_filter(filter)  # only for its errors
+        if self.indexes:
+            return Retriever.load({name: each.visible(filter) for name, each in self.indexes.items()})
+        part = Retriever(self.path, VisibleEngine(self._engine, filter), None, self._opening)
+        part._part_of = self, filter
+        return part
 
     @property
     def version(self) -> str:
@@ -361,6 +380,8 @@ class Retriever(Documents):
             return view.info
 
     def _model(self) -> EmbedderLike:
+        if self._part_of is not None:
+            return self._part_of[0]._model()
         with self._model_lock:
             if self._embedder is None:
                 info = self._info()

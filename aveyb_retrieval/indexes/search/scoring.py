@@ -395,7 +395,7 @@ def gains(boost: Any, documents: Mapping[int, StoredDocument], view: EngineView)
     for field, how in read_boost(boost).items():
         parts = {doc: part for doc, each in documents.items() if (part := _part(each, field, how)) is not None}
         if not parts and not len(view.matching(view.select({field: {"$exists": True}}))):
-            raise ConfigError(f"{view.info.name}: boost: no document has the field {field!r}")
+            raise ConfigError(f"boost: no document has the field {field!r}")
         largest = 1.0 if "half_life" in how else max(map(abs, parts.values()), default=0.0) or 1.0
         for doc, part in parts.items():
             total[doc] += how["weight"] * part / largest

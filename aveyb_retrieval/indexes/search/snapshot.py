@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aveyb_retrieval.indexes.search.operators import Sought
+    from aveyb_retrieval.indexes.search.visible import Counted
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
     from aveyb_retrieval.indexes.store.tables import Part, ShownPassage, StoredDocument, StoredPassages
     from aveyb_retrieval.indexes.store.vocabulary import Vocabulary
@@ -45,6 +46,7 @@ class Allowed:
         self.docs = docs
         self.values: dict[str, list[tuple[Scalar, int]]] = {}
         self.ids: dict[Kind, IntArray] = {"document": docs}
+        self.counted: Counted | None = None  # where no others can be seen
 
 
 class Snapshot:
@@ -165,6 +167,10 @@ class Snapshot:
     def has_field(self, field: str) -> bool:
         return field in filters.OWN or no_such_field(self.tables, field) is None
 
+    def advice(self, where: Filter) -> list[str]:
+        """Say why a filter may match nothing."""
+        return filters.advice_on(self.tables, where)
+
     def values(self, field: str, where: Filter | None) -> list[tuple[Scalar, int]]:
         """Values of a field with the number of documents that have them, as `count_values` says. Remembered, too."""
         among = {} if where is None else where
@@ -178,7 +184,8 @@ class Snapshot:
                     selection.values.pop(next(iter(selection.values)), None)
         return found
 
-    def _ids(self, selection: Allowed, kind: Kind) -> IntArray:
+    def ids(self, selection: Allowed, kind: Kind) -> IntArray:
+        """The numbers of a selection, ascending."""
         if kind not in selection.ids:
             selection.ids[kind] = self.tables.passage_numbers(selection.docs)
         return selection.ids[kind]
@@ -186,14 +193,14 @@ class Snapshot:
     # --- vectors -----------------------------------------------------------------------------------------------------
 
     def count(self, kind: Kind, selection: Allowed | None = None) -> int:
-        return self.manifest.counts.of(kind) if selection is None else len(self._ids(selection, kind))
+        return self.manifest.counts.of(kind) if selection is None else len(self.ids(selection, kind))
 
     def nearest(
         self, kind: Kind, queries: FloatArray, k: int, selection: Allowed | None = None, *, exact: bool = False
     ) -> tuple[FloatArray, IntArray]:
         """Vectors nearest to queries `[n, d]`: cosines and ids `[n, k]`, best first; fewer where fewer exist."""
         self.check_open()
-        among = None if selection is None else self._ids(selection, kind)
+        among = None if selection is None else self.ids(selection, kind)
         return self._nearest[kind].search(queries, k, among, exact=exact)
 
     def vectors(self, kind: Kind, numbers: IntArray) -> FloatArray:
@@ -201,9 +208,15 @@ class Snapshot:
 
     @cached_property
     def mean_vector(self) -> FloatArray:
-        """The mean `[d]` of the vectors of the documents whose ids have the least hashes, in any order of them."""
+        return self.mean_of(*self.ranks())
+
+    def ranks(self) -> tuple[IntArray, IntArray]:
+        """All documents `[n]`, and the hashes of their ids `[n]`."""
         rows = self.tables.documents.scan(["doc", "rank"])
-        docs, ranks = rows["doc"].to_numpy(), rows["rank"].to_numpy()
+        return rows["doc"].to_numpy(), rows["rank"].to_numpy()
+
+    def mean_of(self, docs: IntArray, ranks: IntArray) -> FloatArray:
+        """The mean `[d]` of the vectors of those of some documents whose ids have the least hashes."""
         if len(docs) > SAMPLE:
             docs = docs[np.argpartition(ranks, SAMPLE)[:SAMPLE]]
         kind: Kind = "document" if "document" in self.kinds else "passage"
@@ -269,7 +282,7 @@ class Snapshot:
         if selection is None:
             numbers, scores = dataset.by_words(words, k)
             return list(zip(numbers.tolist(), scores.tolist(), strict=True))
-        among = self._ids(selection, kind)
+        among = self.ids(selection, kind)
         if not len(among):
             return []
         wanted = min(total, int(1.5 * k * total / len(among)) + k)
@@ -294,7 +307,7 @@ class Snapshot:
         return self.tables.texts.vocabulary(self.tables.forms)
 
     def narrow(self, selection: Allowed | None, kind: Kind, conditions: Sequence[Sought]) -> Allowed:
-        numbers = None if selection is None else self._ids(selection, kind)
+        numbers = None if selection is None else self.ids(selection, kind)
         for sought in sorted(conditions, key=lambda each: not each.condition.must):
             found = self._fulfilling(kind, sought)
             if sought.condition.must:

@@ -26,6 +26,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from aveyb_retrieval.errors import AveyBError, IndexFormatError, first_line
 from aveyb_retrieval.indexes.store.parts import StoredColumn, width_of_places
+from aveyb_retrieval.indexes.store.postings import POSTING, RowWords
 from aveyb_retrieval.indexes.store.vocabulary import Vocabulary, WordSet
 from aveyb_retrieval.indexes.types import widened
 
@@ -459,6 +460,37 @@ class Dataset:
                 found.append(self._numbers(scanner.to_table()["_rowid"].to_numpy()))
         return np.unique(np.concatenate(found))
 
+    def postings(self, word: str) -> np.ndarray:
+        """Which rows hold a word, `POSTING` `[n]`, in any order: what a score among some of the rows is made of."""
+        from lance.query import MatchQuery
+
+        if not len(self):
+            return np.empty(0, POSTING)
+        holding = sum(part.count(word) for part in self.vocabulary().parts)
+        with damage(self.path):
+            query = MatchQuery(word, WORDS)
+            found = self._lance.scanner(columns=["_score"], with_row_id=True, full_text_query=query).to_table()
+            addresses = found["_rowid"].to_numpy().astype(np.int64)
+            held = np.empty(len(addresses), POSTING)
+            held["number"], held["length"] = self._numbers(addresses), self._row_words.of(addresses)
+            held["count"] = self._row_words.counts(word, holding, addresses, found["_score"].to_numpy())
+        return held
+
+    def lengths(self, numbers: IntArray) -> IntArray:
+        """How many words the rows of numbers `[n]` have, `[n]`."""
+        return self._row_words.of(self._addresses(numbers))
+
+    @cached_property
+    def _row_words(self) -> RowWords:
+        files, fresh = self._words_indexed(WORDS)
+        counted = dict[int, Counter[str]]()
+        if fresh:
+            rows = self._lance.scanner(columns=[WORDS], fragments=fresh, with_row_id=True).to_table()
+            counted = dict(
+                zip(rows["_rowid"].to_pylist(), map(Counter, map(str.split, rows[WORDS].to_pylist())), strict=True)
+            )
+        return RowWords.read([f"{part}_docs.lance" for _, part in files], counted)
+
     def vocabulary(self, column: str = WORDS) -> Vocabulary:
         """The words of a column that is indexed by words, read when they are first asked for."""
         if column not in self._vocabularies:
@@ -467,23 +499,27 @@ class Dataset:
         return self._vocabularies[column]
 
     def _read_vocabulary(self, column: str) -> Vocabulary:
-        parts, covered = list[WordSet](), set[int]()
-        for described in self._lance.describe_indices():
-            for segment in described.segments if described.field_names == [column] else ():
-                covered.update(map(int, segment.fragment_ids))
-                folder = self.path / "_indices" / str(segment.uuid)
-                for file in sorted(folder.glob("part_*_tokens.lance")):
-                    name = str(file)
-                    if name not in self._word_sets:
-                        part = f"_indices/{segment.uuid}/{file.name.removesuffix('_tokens.lance')}"
-                        self._word_sets[name] = WordSet.read(name, f"{self.address or self.path}/{part}_invert.lance")
-                    parts.append(self._word_sets[name])
-        fresh = [each for each in self._lance.get_fragments() if each.fragment_id not in covered]
+        files, fresh = self._words_indexed(column)
+        for file, part in files:
+            if file not in self._word_sets:
+                self._word_sets[file] = WordSet.read(file, f"{part}_invert.lance")
         counted: Counter[str] = Counter()
         if fresh:
             for text in self._lance.scanner(columns=[column], fragments=fresh).to_table()[column].to_pylist():
                 counted.update(set(text.split()))
-        return Vocabulary(parts, counted)
+        return Vocabulary([self._word_sets[file] for file, _ in files], counted)
+
+    def _words_indexed(self, column: str) -> tuple[list[tuple[str, str]], list[Any]]:
+        """The parts of an index of words (the file of its words, how other names begin), and the fragments in none."""
+        files, covered = list[tuple[str, str]](), set[int]()
+        for described in self._lance.describe_indices():
+            for segment in described.segments if described.field_names == [column] else ():
+                covered.update(map(int, segment.fragment_ids))
+                folder = f"_indices/{segment.uuid}"
+                for file in sorted((self.path / folder).glob("part_*_tokens.lance")):
+                    part = file.name.removesuffix("_tokens.lance")
+                    files.append((str(file), f"{self.address or self.path}/{folder}/{part}"))
+        return files, [each for each in self._lance.get_fragments() if each.fragment_id not in covered]
 
     # --- numbers and addresses ---------------------------------------------------------------------------------------
 
@@ -621,7 +657,7 @@ class Dataset:
         """Take over what a write made of the dataset."""
         self._lance = opened
         self._vocabularies = {}
-        for name in ("_fragments", "held"):
+        for name in ("_fragments", "held", "_row_words"):
             self.__dict__.pop(name, None)
 
     # --- files -------------------------------------------------------------------------------------------------------

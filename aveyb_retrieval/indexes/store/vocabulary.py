@@ -17,6 +17,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from aveyb_retrieval.indexes.search.visible import VisibleWords
     from aveyb_retrieval.indexes.types import IntArray
 
 # bytes that a node with one transition writes into six bits
@@ -179,7 +180,7 @@ def _number(data: bytes, place: int, size: int) -> int:
 class Vocabulary:
     """The words of all parts of an index, and those of rows that are in none yet."""
 
-    parts: Sequence[WordSet]
+    parts: Sequence[WordSet | VisibleWords]
     fresh: Mapping[str, int]
 
     def counts(self, words: Iterable[str]) -> list[int]:

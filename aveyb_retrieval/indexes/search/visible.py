@@ -1,0 +1,201 @@
+"""A version of an index as if it held only the documents that satisfy a filter: for those who may see no others.
+
+Whatever is counted over all documents is counted over those that can be seen: how many there are, their mean vector,
+how long their passages are, and which of them hold a word, from the list of each word that is asked for. FAISS's files
+are of all vectors: where they are searched, which of the nearest are found hangs a little on the others.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.indexes.search.snapshot import Snapshot
+from aveyb_retrieval.indexes.store.filters import OWN
+from aveyb_retrieval.indexes.store.postings import bm25, find_in
+from aveyb_retrieval.indexes.store.vocabulary import Vocabulary
+from aveyb_retrieval.indexes.types import rank_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from aveyb_retrieval.indexes.engine import EngineInfo, VectorEngine
+    from aveyb_retrieval.indexes.search.operators import Sought
+    from aveyb_retrieval.indexes.search.snapshot import Allowed
+    from aveyb_retrieval.indexes.store.filters import Filter, Scalar
+    from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
+
+LEAST = (
+    3  # letters of a beginning: each word of all documents that begins so is looked up, a third of a millisecond each
+)
+
+
+@dataclass(frozen=True)
+class VisibleEngine:
+    """An engine whose views show only the documents that satisfy a filter."""
+
+    engine: VectorEngine
+    where: Filter
+
+    @contextmanager
+    def view(self) -> Iterator[VisibleSnapshot]:
+        with self.engine.view() as view:
+            if not isinstance(view, Snapshot):
+                raise ConfigError(f"{view.info.name}: only an index directory can be seen in part")
+            yield VisibleSnapshot(view, self.where)
+
+    @property
+    def is_stale(self) -> bool:
+        return self.engine.is_stale
+
+    def reopen(self, check: Callable[[EngineInfo], None]) -> None:
+        self.engine.reopen(check)
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What is counted over the documents that can be seen."""
+
+    hashes: IntArray  # of ids, ascending
+    mean_vector: FloatArray  # as `EngineView` says
+    mean_passage: float  # characters
+    words: dict[Kind, IntArray]  # of each document and passage, ascending by number
+
+
+class VisibleSnapshot(Snapshot):
+    """What of a version, `whole`, satisfies a filter; made for each search, what is remembered stays with the whole."""
+
+    def __init__(self, whole: Snapshot, where: Filter) -> None:
+        self.__dict__.update(vars(whole))
+        self._whole = whole  # whose files stay open as long as something refers to it
+        self._where = where
+        found = whole.select(where, quiet=True)
+        assert found is not None  # there is a filter
+        self._seen: Allowed = found
+        self._lists: dict[tuple[Kind, str], np.ndarray] = {}
+        self.info = replace(whole.info, documents=len(found.docs), passages=len(self.ids(found, "passage")))
+
+    def select(self, where: Filter | None, *, quiet: bool = True) -> Allowed:
+        if where is None:
+            return self._seen
+        found = super().select({"$and": [self._where, where]}, quiet=True)
+        assert found is not None
+        return found
+
+    def has_field(self, field: str) -> bool:
+        return field in OWN or bool(len(self.select({field: {"$exists": True}}).docs))
+
+    def advice(self, where: Filter) -> list[str]:
+        """Nothing: it names fields of all documents."""
+        return []
+
+    def values(self, field: str, where: Filter | None) -> list[tuple[Scalar, int]]:
+        if not self.has_field(field):
+            raise ConfigError(f"no document can be counted: none has the field {field!r}")
+        return super().values(field, {"$and": [self._where, {} if where is None else where]})
+
+    def find(self, ids: Sequence[str]) -> dict[str, int]:
+        hashes = np.array([rank_of(each) for each in ids], np.int64)
+        there = find_in(self._counted.hashes, hashes)[1].tolist()  # what is hidden takes as long as what is nowhere
+        found = super().find([each for each, seen in zip(ids, there, strict=True) if seen])
+        return {each: doc for each, doc in found.items() if find_in(self._seen.docs, np.array([doc]))[1][0]}
+
+    # --- vectors -----------------------------------------------------------------------------------------------------
+
+    def count(self, kind: Kind, selection: Allowed | None = None) -> int:
+        return super().count(kind, selection or self._seen)
+
+    def nearest(
+        self, kind: Kind, queries: FloatArray, k: int, selection: Allowed | None = None, *, exact: bool = False
+    ) -> tuple[FloatArray, IntArray]:
+        return super().nearest(kind, queries, k, selection or self._seen, exact=exact)
+
+    @property
+    def mean_vector(self) -> FloatArray:
+        return self._counted.mean_vector
+
+    @property
+    def mean_passage_length(self) -> float:
+        return self._counted.mean_passage
+
+    @property
+    def _counted(self) -> Counted:
+        if self._seen.counted is None:
+            documents, passages = (self.ids(self._seen, kind) for kind in ("document", "passage"))
+            spans = self.tables.passages.spans(passages)
+            docs, ranks = self.ranks()
+            seen = find_in(documents, docs)[1]
+            self._seen.counted = Counted(
+                np.sort(ranks[seen]),
+                self.mean_of(docs[seen], ranks[seen]),
+                float((spans[:, 1] - spans[:, 0]).sum()) / max(len(spans), 1),
+                {"document": self.tables.texts.lengths(documents), "passage": self.tables.passages.lengths(passages)},
+            )
+        return self._seen.counted
+
+    # --- words -------------------------------------------------------------------------------------------------------
+
+    def by_words(
+        self, kind: Kind, words: Sequence[str], k: int, selection: Allowed | None = None
+    ) -> list[tuple[int, float]]:
+        self.check_open()
+        lengths = self._counted.words[kind]
+        rows = int((lengths > 0).sum())
+        numbers, scores = bm25([self._holding(kind, word) for word in words], rows, lengths.sum() / max(rows, 1))
+        if selection is not None and selection is not self._seen:
+            allowed = find_in(self.ids(selection, kind), numbers)[1]
+            numbers, scores = numbers[allowed], scores[allowed]
+        scores = scores.astype(np.float32)
+        best = np.lexsort((numbers, -scores))[:k]
+        return list(zip(numbers[best].tolist(), scores[best].tolist(), strict=True))
+
+    def holding(self, words: Sequence[str]) -> list[int]:
+        kind: Kind = "passage" if "passage" in self.kinds else "document"
+        return [len(self._holding(kind, word)) for word in words]
+
+    def _holding(self, kind: Kind, word: str) -> np.ndarray:
+        """Which rows that can be seen hold a word, as `Dataset.postings` has them."""
+        if (kind, word) not in self._lists:
+            found = self.tables.of(kind).postings(word)
+            self._lists[kind, word] = found[find_in(self.ids(self._seen, kind), found["number"])[1]]
+        return self._lists[kind, word]
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary([VisibleWords(super().vocabulary, self._documents_with)], {})
+
+    def _documents_with(self, form: str) -> int:
+        found = self.tables.texts.holding((form,), column=self.tables.forms)
+        return int(find_in(self._seen.docs, found)[1].sum())
+
+    def narrow(self, selection: Allowed | None, kind: Kind, conditions: Sequence[Sought]) -> Allowed:
+        return super().narrow(selection or self._seen, kind, conditions)
+
+
+@dataclass(frozen=True)
+class VisibleWords:
+    """Those of some words that documents hold which can be seen, and how many of these do."""
+
+    words: Vocabulary
+    documents: Callable[[str], int]
+
+    def count(self, word: str) -> int:
+        return self.documents(word) if any(self.words.counts([word])) else 0
+
+    def beginning(self, start: str) -> Iterator[tuple[str, int]]:
+        if len(start) < LEAST:
+            raise ConfigError(f"operators: '{start}*': give at least {LEAST} letters of a beginning")
+        return self._seen(self.words.beginning(start))
+
+    def near(self, word: str, edits: int) -> Iterator[tuple[str, int]]:
+        return self._seen(self.words.near(word, edits))
+
+    def _seen(self, words: Iterable[str]) -> Iterator[tuple[str, int]]:
+        return ((word, documents) for word in words if (documents := self.documents(word)))

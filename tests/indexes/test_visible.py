@@ -1,0 +1,168 @@
+"""`Retriever.visible`: an index with hidden documents answers as one that never had them, to the last digit."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aveyb_retrieval import ConfigError, Index, InputError, Retriever, build_index
+from tests.indexes.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from aveyb_retrieval.indexes.search.hits import Result
+
+SEEN = {"team": "legal"}
+WORDS = [
+    "tenant",
+    "lease",
+    "notice",
+    "tenor",
+    "rent",
+    "month",
+    "repair",
+    "court",
+    "deposit",
+    "roof",
+    "boiler",
+    "garden",
+]
+SECRET = ["tenderness", "zygomorphic", "tenants", "bonus", "salary"]
+QUERIES = ["tenant lease", "notice of a month", "zygomorphic rent", "tennant", "the boiler of the roof and the garden"]
+CHOICES: list[dict[str, Any]] = [
+    {},
+    {"unit": "passage"},
+    {"unit": "passage", "diversity": 0.4, "fold": False},
+    {"mode": "lexical"},
+    {"mode": "lexical", "unit": "passage"},
+    {"mode": "dense"},
+    {"fusion": "rrf"},
+    {"granularity": "document"},
+    {"min_score": 0.05},
+    {"filter": {"year": {"$gte": 2005}}},
+    {"rerank": "maxsim"},
+    {"passages": 3, "context": 1},
+    {"boost": {"year": 0.3}},
+    {"offset": 4},
+]
+
+
+def documents(team: str, count: int, seed: int) -> list[dict[str, Any]]:
+    rng = random.Random(seed)
+    words, longest = (WORDS, 90) if team == "legal" else ([*WORDS[:4] * 3, *SECRET], 300)
+    return [
+        {
+            "_id": f"{team}-{i}",
+            "title": rng.choice(words),
+            "text": " ".join(rng.choices(words, range(1, len(words) + 1), k=rng.randint(0, longest))),
+            "team": team,
+            "year": 2000 + i % 10,
+            **({"wage": i} if team == "board" else {}),
+        }
+        for i in range(count)
+    ]
+
+
+@pytest.fixture(scope="module", params=["built", "changed"])
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Retriever]]:
+    """What can be seen of an index with hidden documents, and an index without them."""
+    top, shown, hidden = tmp_path_factory.mktemp("visible"), documents("legal", 60, 1), documents("board", 200, 2)
+    mixed = [*hidden[:100], *shown, *hidden[100:]]
+    model = FakeEmbedder()
+    build_index(shown, top / "without", model=model)
+    if request.param == "built":
+        build_index(mixed, top / "with", model=model)
+    else:  # in pieces, of which Lance's index has not all, with documents that are gone
+        build_index(mixed[:120], top / "with", model=model)
+        with Index.open(top / "with", model=model) as index:
+            index.add([{**each, "_id": f"x{i}", "text": each["text"] + " roof"} for i, each in enumerate(shown)])
+            for start in range(120, 260, 35):
+                index.add(mixed[start : start + 35])
+            index.delete([f"x{i}" for i in range(60)])
+    with Retriever.load(top / "with", model=model) as whole, Retriever.load(top / "without", model=model) as alone:
+        yield [whole.visible(SEEN), alone]
+
+
+def check_same(part: Result, alone: Result) -> None:
+    assert [hit.id for hit in part] == [hit.id for hit in alone]
+    for one, other in zip(part, alone, strict=True):
+        found = [hit.to_dict(text=True) for hit in (one, other)]
+        numbers = [
+            [each.pop("score"), each.pop("confidence", None) or 0.0, *each.pop("scores").values()] for each in found
+        ]
+        assert numbers[0] == pytest.approx(numbers[1], abs=1e-6)
+        passages = [[(p.span, p.text) for p in hit.passages] for hit in (one, other)]
+        assert passages[0] == passages[1]
+        assert [p.score for p in one.passages] == pytest.approx([p.score for p in other.passages], abs=1e-6)
+        assert [{**each, "passages": 0} for each in found[:1]] == [{**each, "passages": 0} for each in found[1:]]
+    assert (part.words, part.unmet, part.suggestions) == (alone.words, alone.unmet, alone.suggestions)
+
+
+@pytest.mark.parametrize("options", CHOICES, ids=str)
+def test_hits_scores_and_confidences_are_those_of_an_index_without_the_others(
+    pair: list[Retriever], options: dict[str, Any]
+) -> None:
+    for query in QUERIES:
+        part, alone = (each.search(query, 20, **options) for each in pair)
+        assert part or query == "tennant" or "min_score" in options
+        check_same(part, alone)
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["ten*", "tenantt~", "+zygomorphic rent", "rent -bonus", '"bonus salary" roof', "zyg* rent", "sallary~ roof"],
+)
+def test_operators_stand_for_words_that_can_be_seen(pair: list[Retriever], query: str) -> None:
+    for options in ({}, {"unit": "passage"}, {"mode": "lexical"}):
+        part, alone = (each.search(query, 20, operators=True, **options) for each in pair)
+        check_same(part, alone)
+
+
+def test_without_it_a_filter_has_the_statistics_of_all(tmp_path: Path) -> None:
+    """The reason for it: the same search under a filter alone scores otherwise."""
+    build_index([*documents("legal", 20, 1), *documents("board", 40, 2)], tmp_path / "i", model=FakeEmbedder())
+    with Retriever.load(tmp_path / "i", model=FakeEmbedder()) as whole:
+        ways = [whole.search("tenant lease", 5, filter=SEEN), whole.visible(SEEN).search("tenant lease", 5)]
+    assert ways[0][0].score != pytest.approx(ways[1][0].score, abs=1e-3)
+
+
+def test_all_that_reads_documents_sees_no_others(pair: list[Retriever]) -> None:
+    part, alone = pair
+    assert (len(part), part.count(), part.count({"team": "board"})) == (60, 60, 0)
+    assert {each.id for each in part.documents()} == {each.id for each in alone.documents()}
+    assert part.values("team") == [("legal", 60)]
+    assert sorted(part.values("year")) == sorted(alone.values("year"))
+    assert part.grep("zygomorphic") == [] and part.contents().left == 0
+    assert part.get(["board-1"], missing_ok=True) == [] and part.advice({"wage": 1}) == []
+    assert part.check_quotes('It says "zygomorphic bonus tenderness salary bonus".')[0].verdict == "absent"
+    with pytest.raises(InputError, match="no document has the id 'board-1'"):
+        part.get(["board-1"])
+    for ask in (lambda: part.values("wage"), lambda: part.search("rent", boost={"wage": 1.0})):
+        with pytest.raises(ConfigError, match="the field 'wage'"):
+            ask()
+
+
+def test_what_cannot_be_seen_stays_so_in_copies_and_in_several(pair: list[Retriever]) -> None:
+    part, alone = pair
+    other = Retriever.load({"one": part, "two": alone})
+    assert other.count() == 120 and other.search("zygomorphic", mode="lexical") == []
+    assert Retriever.load({"one": part}).visible({"year": 2001}).count() == 6
+    with pytest.raises(ConfigError):
+        part.visible({"a": {"$near": 1}})
+    with pytest.raises(ConfigError, match="at least 3 letters"):
+        part.search("te*", operators=True)
+
+
+def test_a_copy_by_pickle_sees_no_more(tmp_path: Path) -> None:
+    build_index([*documents("legal", 3, 1), *documents("board", 3, 2)], tmp_path / "i", model=FakeEmbedder())
+    with Retriever.load(tmp_path / "i") as whole:
+        copy = pickle.loads(pickle.dumps(whole.visible(SEEN)))
+    assert copy.count() == 3
+    copy.close()
+    nothing = Retriever.load(tmp_path / "i", model=FakeEmbedder()).visible({"team": "nobody"})
+    assert nothing.search("tenant") == [] and nothing.search("tenent").suggestions == {}
