@@ -43,7 +43,7 @@ class DocumentSearch(Search):
     def _listed(self, least: int) -> int:
         """How many passages are looked for by words: more than the `least` where most documents are long."""
         info = self._view.info
-        return LISTED * self._options.depth if info.passages > WHOLE * info.documents else least
+        return max(least, LISTED * self._options.depth) if info.passages > WHOLE * info.documents else least
 
     def _key(self, match: Scored) -> int:
         return match.doc
