@@ -7,6 +7,7 @@ are of all vectors: where they are searched, which of the nearest are found hang
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ from aveyb_retrieval.indexes.store.vocabulary import Vocabulary
 from aveyb_retrieval.indexes.types import rank_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from aveyb_retrieval.indexes.engine import EngineInfo, VectorEngine
     from aveyb_retrieval.indexes.search.operators import Sought
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 LEAST = (
     3  # letters of a beginning: each word of all documents that begins so is looked up, a third of a millisecond each
 )
+
+READ = 64  # documents whose words are read in the time that one word takes to be looked up
 
 
 @dataclass(frozen=True)
@@ -171,9 +174,17 @@ class VisibleSnapshot(Snapshot):
     def vocabulary(self) -> Vocabulary:
         return Vocabulary([VisibleWords(super().vocabulary, self._documents_with)], {})
 
-    def _documents_with(self, form: str) -> int:
-        found = self.tables.texts.holding((form,), column=self.tables.forms)
-        return int(find_in(self._seen.docs, found)[1].sum())
+    def _documents_with(self, words: Collection[str]) -> Iterator[tuple[str, int]]:
+        """Those of some words, as they are written, that documents hold which can be seen, and how many of these do."""
+        texts, column, docs = self.tables.texts, self.tables.forms, self._seen.docs
+        if READ * len(words) < len(docs):
+            found = {word: int(find_in(docs, texts.holding((word,), column=column))[1].sum()) for word in words}
+        else:
+            found = Counter[str]()
+            for start in range(0, len(docs), READ):
+                for text in texts.take(docs[start : start + READ], [column])[column].to_pylist():
+                    found.update(set(words).intersection(text.split()))
+        return ((word, count) for word, count in found.items() if count)
 
     def narrow(self, selection: Allowed | None, kind: Kind, conditions: Sequence[Sought]) -> Allowed:
         return super().narrow(selection or self._seen, kind, conditions)
@@ -184,18 +195,13 @@ class VisibleWords:
     """Those of some words that documents hold which can be seen, and how many of these do."""
 
     words: Vocabulary
-    documents: Callable[[str], int]
+    documents: Callable[[Collection[str]], Iterator[tuple[str, int]]]
 
     def count(self, word: str) -> int:
-        return self.documents(word) if any(self.words.counts([word])) else 0
+        return dict(self.documents([word])).get(word, 0) if any(self.words.counts([word])) else 0
 
     def beginning(self, start: str) -> Iterator[tuple[str, int]]:
-        if len(start) < LEAST:
-            raise ConfigError(f"operators: '{start}*': give at least {LEAST} letters of a beginning")
-        return self._seen(self.words.beginning(start))
+        return self.documents(self.words.beginning(start).keys())
 
     def near(self, word: str, edits: int) -> Iterator[tuple[str, int]]:
-        return self._seen(self.words.near(word, edits))
-
-    def _seen(self, words: Iterable[str]) -> Iterator[tuple[str, int]]:
-        return ((word, documents) for word in words if (documents := self.documents(word)))
+        return self.documents(self.words.near(word, edits).keys())
