@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
-LEAST = (
-    3  # letters of a beginning: each word of all documents that begins so is looked up, a third of a millisecond each
-)
 
 READ = 64  # documents whose words are read in the time that one word takes to be looked up
 
