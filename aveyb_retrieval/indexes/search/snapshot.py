@@ -55,6 +55,8 @@ class Snapshot:
     `manifest` is what the version says about itself, `info` the same as every engine says it, `tables` its datasets.
     """
 
+    everything: Allowed | None = None  # what there is where not all can be seen
+
     def __init__(
         self,
         index_dir: IndexDirectory,
@@ -149,7 +151,7 @@ class Snapshot:
         """The documents that satisfy a filter, remembered; where there are none, a warning says why, unless `quiet`."""
         self.check_open()
         if where is None:
-            return None
+            return self.everything
         key = filters.filter_key(where)
         with self._lock:
             if key in self._filters:
@@ -193,6 +195,7 @@ class Snapshot:
     # --- vectors -----------------------------------------------------------------------------------------------------
 
     def count(self, kind: Kind, selection: Allowed | None = None) -> int:
+        selection = selection or self.everything
         return self.manifest.counts.of(kind) if selection is None else len(self.ids(selection, kind))
 
     def nearest(
@@ -200,6 +203,7 @@ class Snapshot:
     ) -> tuple[FloatArray, IntArray]:
         """Vectors nearest to queries `[n, d]`: cosines and ids `[n, k]`, best first; fewer where fewer exist."""
         self.check_open()
+        selection = selection or self.everything
         among = None if selection is None else self.ids(selection, kind)
         return self._nearest[kind].search(queries, k, among, exact=exact)
 
@@ -307,6 +311,7 @@ class Snapshot:
         return self.tables.texts.vocabulary(self.tables.forms)
 
     def narrow(self, selection: Allowed | None, kind: Kind, conditions: Sequence[Sought]) -> Allowed:
+        selection = selection or self.everything
         numbers = None if selection is None else self.ids(selection, kind)
         for sought in sorted(conditions, key=lambda each: not each.condition.must):
             found = self._fulfilling(kind, sought)
@@ -337,7 +342,7 @@ class Snapshot:
         passages = tables.passages.holding(*phrases)
         return passages[np.isin(passages >> PASSAGE_BITS, docs)]
 
-    @property
+    @cached_property
     def mean_passage_length(self) -> float:
         counts = self.manifest.counts
         return counts.characters / counts.passages if counts.passages else 0.0

@@ -25,14 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from aveyb_retrieval.indexes.engine import EngineInfo, VectorEngine
-    from aveyb_retrieval.indexes.search.operators import Sought
     from aveyb_retrieval.indexes.search.snapshot import Allowed
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
-LEAST = (
-    3  # letters of a beginning: each word of all documents that begins so is looked up, a third of a millisecond each
-)
 
 READ = 64  # documents whose words are read in the time that one word takes to be looked up
 
@@ -81,19 +77,29 @@ class VisibleSnapshot(Snapshot):
         self._where = where
         found = whole.select(where, quiet=True)
         assert found is not None  # there is a filter
-        self._seen: Allowed = found
-        self._lists: dict[tuple[Kind, str], np.ndarray] = {}
+        self.everything = self._seen = found
         self.info = replace(whole.info, documents=len(found.docs), passages=len(self.ids(found, "passage")))
+        self._counted = found.counted = found.counted or self._count_words()
+        self.mean_vector, self.mean_passage_length = self._counted.mean_vector, self._counted.mean_passage
+        self._lists: dict[tuple[Kind, str], np.ndarray] = {}
 
-    def select(self, where: Filter | None, *, quiet: bool = True) -> Allowed:
-        if where is None:
-            return self._seen
-        found = super().select({"$and": [self._where, where]}, quiet=True)
-        assert found is not None
-        return found
+    def _count_words(self) -> Counted:
+        documents, passages = (self.ids(self._seen, kind) for kind in ("document", "passage"))
+        spans, (docs, ranks) = self.tables.passages.spans(passages), self.ranks()
+        seen = find_in(documents, docs)[1]
+        return Counted(
+            np.sort(ranks[seen]),
+            self.mean_of(docs[seen], ranks[seen]),
+            float((spans[:, 1] - spans[:, 0]).sum()) / max(len(spans), 1),
+            {"document": self.tables.texts.lengths(documents), "passage": self.tables.passages.lengths(passages)},
+        )
+
+    def select(self, where: Filter | None, *, quiet: bool = True) -> Allowed | None:
+        return super().select({"$and": [self._where, where]} if where else None, quiet=True)
 
     def has_field(self, field: str) -> bool:
-        return field in OWN or bool(len(self.select({field: {"$exists": True}}).docs))
+        where: Filter = {"$and": [self._where, {field: {"$exists": True}}]}
+        return field in OWN or len(self.tables.matching(where)) > 0
 
     def advice(self, where: Filter) -> list[str]:
         """Nothing: it names fields of all documents."""
@@ -102,46 +108,13 @@ class VisibleSnapshot(Snapshot):
     def values(self, field: str, where: Filter | None) -> list[tuple[Scalar, int]]:
         if not self.has_field(field):
             raise ConfigError(f"no document can be counted: none has the field {field!r}")
-        return super().values(field, {"$and": [self._where, {} if where is None else where]})
+        return super().values(field, {"$and": [self._where, where]} if where else self._where)
 
     def find(self, ids: Sequence[str]) -> dict[str, int]:
         hashes = np.array([rank_of(each) for each in ids], np.int64)
         there = find_in(self._counted.hashes, hashes)[1].tolist()  # what is hidden takes as long as what is nowhere
         found = super().find([each for each, seen in zip(ids, there, strict=True) if seen])
         return {each: doc for each, doc in found.items() if find_in(self._seen.docs, np.array([doc]))[1][0]}
-
-    # --- vectors -----------------------------------------------------------------------------------------------------
-
-    def count(self, kind: Kind, selection: Allowed | None = None) -> int:
-        return super().count(kind, selection or self._seen)
-
-    def nearest(
-        self, kind: Kind, queries: FloatArray, k: int, selection: Allowed | None = None, *, exact: bool = False
-    ) -> tuple[FloatArray, IntArray]:
-        return super().nearest(kind, queries, k, selection or self._seen, exact=exact)
-
-    @property
-    def mean_vector(self) -> FloatArray:
-        return self._counted.mean_vector
-
-    @property
-    def mean_passage_length(self) -> float:
-        return self._counted.mean_passage
-
-    @property
-    def _counted(self) -> Counted:
-        if self._seen.counted is None:
-            documents, passages = (self.ids(self._seen, kind) for kind in ("document", "passage"))
-            spans = self.tables.passages.spans(passages)
-            docs, ranks = self.ranks()
-            seen = find_in(documents, docs)[1]
-            self._seen.counted = Counted(
-                np.sort(ranks[seen]),
-                self.mean_of(docs[seen], ranks[seen]),
-                float((spans[:, 1] - spans[:, 0]).sum()) / max(len(spans), 1),
-                {"document": self.tables.texts.lengths(documents), "passage": self.tables.passages.lengths(passages)},
-            )
-        return self._seen.counted
 
     # --- words -------------------------------------------------------------------------------------------------------
 
@@ -180,14 +153,11 @@ class VisibleSnapshot(Snapshot):
         if READ * len(words) < len(docs):
             found = {word: int(find_in(docs, texts.holding((word,), column=column))[1].sum()) for word in words}
         else:
-            found = Counter[str]()
+            found, wanted = Counter[str](), set(words)
             for start in range(0, len(docs), READ):
                 for text in texts.take(docs[start : start + READ], [column])[column].to_pylist():
-                    found.update(set(words).intersection(text.split()))
+                    found.update(wanted.intersection(text.split()))
         return ((word, count) for word, count in found.items() if count)
-
-    def narrow(self, selection: Allowed | None, kind: Kind, conditions: Sequence[Sought]) -> Allowed:
-        return super().narrow(selection or self._seen, kind, conditions)
 
 
 @dataclass(frozen=True)
