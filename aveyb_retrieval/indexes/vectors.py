@@ -271,8 +271,7 @@ def stored_documents(root: str | Path, tables: Tables, manifest: Manifest, numbe
             )
             about_it = (document.id, document.title, document.text, document.metadata)
             location = SourceLocation(str(root), doc, "document")
-            edited = edits.get(document.id)
-            yield Record(*about_it, location, origin=document.origin, encoded=encoded, edits=edited)
+            yield Record(*about_it, location, origin=document.origin, encoded=encoded, edits=edits.get(document.id))
 
 
 def encoded_of(record: Record) -> EncodedRow:

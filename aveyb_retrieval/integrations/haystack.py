@@ -43,8 +43,7 @@ class AveyBDocumentStore:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> AveyBDocumentStore:
-        store: AveyBDocumentStore = default_from_dict(cls, data)
-        return store
+        return default_from_dict(cls, data)
 
     def search(self, query: str, top_k: int, filters: dict[str, Any] | None = None, **options: Any) -> list[Document]:
         """Find documents, or passages with `unit="passage"`; options are those of `Retriever.search`.
@@ -218,8 +217,7 @@ class AveyBRetriever:
     def from_dict(cls, data: dict[str, Any]) -> AveyBRetriever:
         parameters = dict(data["init_parameters"])
         parameters["document_store"] = AveyBDocumentStore.from_dict(parameters["document_store"])
-        made: AveyBRetriever = default_from_dict(cls, {**data, "init_parameters": parameters})
-        return made
+        return default_from_dict(cls, {**data, "init_parameters": parameters})
 
     @component.output_types(documents=list[Document])
     def run(self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None) -> dict[str, Any]:

@@ -57,8 +57,7 @@ class AveyBEmbedding(BaseEmbedding):
         return "AveyBEmbedding"
 
     def _get_query_embedding(self, query: str) -> list[float]:
-        vector: list[float] = self._embedder.encode_queries([query])[0].tolist()
-        return vector
+        return self._embedder.encode_queries([query])[0].tolist()
 
     def _get_text_embedding(self, text: str) -> list[float]:
         return self._get_text_embeddings([text])[0]

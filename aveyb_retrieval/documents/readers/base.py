@@ -257,8 +257,7 @@ def read_zip(data: bytes, inner: InnerFiles) -> FileText:
     """Read the files of an archive, by name, as one document whose pages they are; hidden ones are left out."""
     archive = open_archive(data)
     for info in sorted(archive.infolist(), key=lambda info: info.filename):
-        path = PurePosixPath(info.filename)
-        if info.is_dir() or any(part.startswith((".", "__MACOSX")) for part in path.parts):
+        if info.is_dir() or any(part.startswith((".", "__MACOSX")) for part in PurePosixPath(info.filename).parts):
             continue
         inner.read(info.filename, partial(read_member, archive, info.filename))
     return inner.text("")

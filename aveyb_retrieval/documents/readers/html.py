@@ -281,8 +281,7 @@ def _is_chosen(option: LexborNode) -> bool:
 
 
 def _is_mostly_links(node: LexborNode) -> bool:
-    linked = sum(len(link.text().split()) for link in node.css("a"))
-    return 2 * linked >= len(node.text().split())
+    return 2 * sum(len(link.text().split()) for link in node.css("a")) >= len(node.text().split())
 
 
 def _is_inside_article(node: LexborNode) -> bool:

@@ -323,8 +323,7 @@ def read_picture(page: pypdfium2.PdfPage) -> str:
     import pytesseract
 
     try:
-        picture = _rendered(page).to_pil()
-        return str(pytesseract.image_to_string(picture, lang=languages(), timeout=PAGE_SECONDS))
+        return str(pytesseract.image_to_string(_rendered(page).to_pil(), lang=languages(), timeout=PAGE_SECONDS))
     except (OSError, RuntimeError):  # of Tesseract, or its time
         return ""
 

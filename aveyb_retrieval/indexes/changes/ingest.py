@@ -329,8 +329,7 @@ class Ingestion:
         if self._growing is None or doc >= self.transaction.state.first_doc:
             return "encode", 0, 0
         old = self.transaction.tables.read_documents([doc])[doc]
-        prefix = prefix_of(old.title)
-        unchanged = self._growing.unchanged_passages((prefix, old.text), (record.prefix, record.text))
+        unchanged = self._growing.unchanged_passages((prefix_of(old.title), old.text), (record.prefix, record.text))
         unchanged = min(unchanged, len(self._norms(doc)))
         return ("grow", unchanged, doc) if unchanged else ("encode", 0, 0)
 

@@ -403,8 +403,7 @@ class _Syncing:
             return None
         kept = {path: reason for path, reason in self._told.items() if not scope.shows(path)}
         transaction.state.left_out = {**kept, **self._left_out}
-        rejected = transaction.state.changes.rejected
-        transaction.state.changes = Changes(rejected=rejected, **made.counts())
+        transaction.state.changes = Changes(rejected=transaction.state.changes.rejected, **made.counts())
         return FinishOptions()
 
     @property

@@ -189,8 +189,7 @@ class Transaction:
         import msgspec
 
         try:
-            data = files.read_bounded(self.index_dir.journal, 64 << 20)
-            body = json.loads(data)
+            body = json.loads(files.read_bounded(self.index_dir.journal, 64 << 20))
             if not isinstance(body, dict) or not take_checksum(body):
                 raise ValueError("its checksum does not fit its contents")
             state = msgspec.convert(body, State, strict=True)

@@ -470,8 +470,7 @@ class Sentences:
         text = passage[body:stop]
         first = body + len(text) - len(text.lstrip())
         sentence = first, first + len(text.strip())
-        above = bisect(marks, first)
-        return Cited(sentence, names[above] or under[0], tuple(dict.fromkeys(filter(None, under))))
+        return Cited(sentence, names[bisect(marks, first)] or under[0], tuple(dict.fromkeys(filter(None, under))))
 
     @cached_property
     def _model(self) -> WordVectors | None:

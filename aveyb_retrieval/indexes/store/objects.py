@@ -209,8 +209,7 @@ class ObjectStore:
                 return 0
             check(True)  # after the mark was read: whoever takes the lease from now on changes it
             if large:
-                about = {_HASH: info.sha256}
-                self._tried(name, lambda: self._obstore.put(self._store, name, path, attributes=about))
+                self._tried(name, lambda: self._obstore.put(self._store, name, path, attributes={_HASH: info.sha256}))
             elif there is None or self.replace(name, path.read_bytes(), there[1]) is None:
                 raise EngineError(f"{self.name}/{name}: was changed meanwhile; give the same command again")
         return info.bytes
