@@ -34,8 +34,7 @@ class AveyBDocumentStore:
     """
 
     def __init__(self, path: str, **options: Any) -> None:
-        self.path = path
-        self._options = options
+        self.path, self._options = path, options
         self._index = Index.open(path, create=True, **options)
 
     def to_dict(self) -> dict[str, Any]:
@@ -61,8 +60,7 @@ class AveyBDocumentStore:
         return self._index.documents(translate(filters))
 
     def _metas(self, filters: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
-        for each in self._stored(filters):
-            yield {name: value for name, value in each.metadata.items() if name != _REST}
+        return map(_metadata, self._stored(filters))
 
     def count_documents(self) -> int:
         return self._index.count()
@@ -197,9 +195,7 @@ class AveyBRetriever:
     ) -> None:
         if not isinstance(document_store, AveyBDocumentStore):
             raise ConfigError(f"document_store={document_store!r}: give an AveyBDocumentStore, which opens an index")
-        self.document_store = document_store
-        self.filters = filters
-        self.top_k = top_k
+        self.document_store, self.filters, self.top_k = document_store, filters, top_k
         self.filter_policy = FilterPolicy.from_str(filter_policy) if isinstance(filter_policy, str) else filter_policy
         self.search_options = search_options or {}
 

@@ -292,9 +292,7 @@ def decode(data: bytes, encoding: str | None = None, *, declared: str | None = N
     wide = without_mark(data)
     if wide and (text := _tried(data, wide)) is not None:
         return text
-    if (text := _tried(data, "utf-8")) is not None:
-        return text
-    return _strict(data, encoding or "utf-8")
+    return text if (text := _tried(data, "utf-8")) is not None else _strict(data, encoding or "utf-8")
 
 
 def marked(data: bytes) -> tuple[bytes, str]:

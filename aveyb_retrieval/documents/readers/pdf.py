@@ -98,9 +98,7 @@ def page_text(words: pypdfium2.PdfTextPage) -> str:
     """
     inside = words.get_text_bounded()
     whole = words.get_text_range()
-    if inside != whole and _letters(inside) != _letters(whole):
-        return inside
-    return _with_marks(words, whole)
+    return inside if inside != whole and _letters(inside) != _letters(whole) else _with_marks(words, whole)
 
 
 def _letters(text: str) -> str:

@@ -218,10 +218,7 @@ class Ingestion:
     ) -> None:
         self.transaction, self._share = transaction, share
         self._encoding = transaction.state.encoding
-        self._source = source
-        self._mode = mode
-        self._on_error = on_error
-        self._progress = progress
+        self._source, self._mode, self._on_error, self._progress = source, mode, on_error, progress
         self._growing = source.growing if "passage" in self._encoding.kinds else None
         self._ids = _Ids(transaction)
         self._waiting: deque[Step] = deque()  # read, not yet encoded
@@ -242,8 +239,7 @@ class Ingestion:
         for encoded in self._source.encode(self._to_encode(self._steps(items))):
             while self._waiting[0].action != "encode":
                 self._take(self._waiting.popleft())
-            step = self._waiting.popleft()
-            self._take(step, encoded)
+            self._take(self._waiting.popleft(), encoded)
         for step in self._waiting:
             if step.action == "encode":
                 raise ModelError(
@@ -252,8 +248,6 @@ class Ingestion:
             self._take(step)
         self._commit()
         return state.consumed
-
-    # --- reading -----------------------------------------------------------------------------------------------------
 
     def _steps(self, items: Iterable[Item]) -> Iterator[Step]:
         state = self.transaction.state
@@ -341,8 +335,6 @@ class Ingestion:
             self._waiting.append(step)
             if step.action == "encode":
                 yield step
-
-    # --- committing --------------------------------------------------------------------------------------------------
 
     def _take(self, step: Step, encoded: Encoded | None = None) -> None:
         tokens = None
