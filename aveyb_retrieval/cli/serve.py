@@ -119,7 +119,7 @@ def main(
     listener = listen(host, port)
     counters = Metrics()
     opened = Indexes.open(
-        named_paths(indexes), model=model, device=device, precision=precision, observe=counters.count_batch
+        named_paths(indexes), model=model, device=device, precision=precision, observe=counters.batches.observe
     )
     app = create_app(
         opened, limits=allowed, keys=keys, log=log, origins=origins, counters=counters, originals=originals

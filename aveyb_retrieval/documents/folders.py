@@ -363,8 +363,7 @@ def _read(file: SourceFile, reader: FileReader, *, follow_links: bool = False) -
     except OptionalDependencyError as error:
         if file.named:
             raise
-        missing = f"{error.package} is needed and is not installed: {error.command}"
-        yield Rejected(location, missing, "", found=True)
+        yield Rejected(location, f"{error.package} is needed and is not installed: {error.command}", "", found=True)
         return
     warning = shortened(found.warning, LONGEST_REASON)
     if not found.text.strip():  # a warning: of an archive of which nothing could be read

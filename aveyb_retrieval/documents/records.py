@@ -131,8 +131,7 @@ class Edits:
     def changed(self, fields: Mapping[str, Any], removed: Collection[str]) -> Edits:
         """Return these edits with more of them."""
         kept = {name: value for name, value in self.fields.items() if name not in removed}
-        gone = {*self.removed, *removed} - {*fields}
-        return Edits(self.read, {**kept, **fields}, tuple(sorted(gone)))
+        return Edits(self.read, {**kept, **fields}, tuple(sorted({*self.removed, *removed} - {*fields})))
 
     def over(self, read: dict[str, Any], *, of_file: bool) -> Edits:
         """Return these edits over metadata that came later.

@@ -40,9 +40,7 @@ class PrecomputedVectors:
             raise InputError(
                 f"{name}: an array of shape {rows.shape} and type {rows.dtype}; [documents, d] floats are needed"
             )
-        self.rows = rows
-        self.name = name
-        self.ids = ids
+        self.rows, self.name, self.ids = rows, name, ids
         self.dim = int(rows.shape[1])
         self._step = max(1, _BLOCK_BYTES // (4 * self.dim))
         self._block: tuple[int, FloatArray] = (0, np.empty((0, self.dim), dtype=np.float32))  # first row, unit rows
@@ -271,8 +269,7 @@ def stored_documents(root: str | Path, tables: Tables, manifest: Manifest, numbe
             )
             about_it = (document.id, document.title, document.text, document.metadata)
             location = SourceLocation(str(root), doc, "document")
-            edited = edits.get(document.id)
-            yield Record(*about_it, location, origin=document.origin, encoded=encoded, edits=edited)
+            yield Record(*about_it, location, origin=document.origin, encoded=encoded, edits=edits.get(document.id))
 
 
 def encoded_of(record: Record) -> EncodedRow:

@@ -81,8 +81,7 @@ class VectorsOnly:
         embed_documents: Callable[[list[str]], Sequence[Sequence[float]]],
         embed_query: Callable[[str], Sequence[float]],
     ) -> None:
-        self._embed_documents = embed_documents
-        self._embed_query = embed_query
+        self._embed_documents, self._embed_query = embed_documents, embed_query
         self.dim = len(embed_query("how many dimensions?"))
         kind = type(source)
         own: Any = getattr(source, "model", None) or getattr(source, "model_name", None)

@@ -34,8 +34,7 @@ class AveyBDocumentStore:
     """
 
     def __init__(self, path: str, **options: Any) -> None:
-        self.path = path
-        self._options = options
+        self.path, self._options = path, options
         self._index = Index.open(path, create=True, **options)
 
     def to_dict(self) -> dict[str, Any]:
@@ -43,8 +42,7 @@ class AveyBDocumentStore:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> AveyBDocumentStore:
-        store: AveyBDocumentStore = default_from_dict(cls, data)
-        return store
+        return default_from_dict(cls, data)
 
     def search(self, query: str, top_k: int, filters: dict[str, Any] | None = None, **options: Any) -> list[Document]:
         """Find documents, or passages with `unit="passage"`; options are those of `Retriever.search`.
@@ -62,8 +60,7 @@ class AveyBDocumentStore:
         return self._index.documents(translate(filters))
 
     def _metas(self, filters: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
-        for each in self._stored(filters):
-            yield {name: value for name, value in each.metadata.items() if name != _REST}
+        return map(_metadata, self._stored(filters))
 
     def count_documents(self) -> int:
         return self._index.count()
@@ -198,9 +195,7 @@ class AveyBRetriever:
     ) -> None:
         if not isinstance(document_store, AveyBDocumentStore):
             raise ConfigError(f"document_store={document_store!r}: give an AveyBDocumentStore, which opens an index")
-        self.document_store = document_store
-        self.filters = filters
-        self.top_k = top_k
+        self.document_store, self.filters, self.top_k = document_store, filters, top_k
         self.filter_policy = FilterPolicy.from_str(filter_policy) if isinstance(filter_policy, str) else filter_policy
         self.search_options = search_options or {}
 
@@ -218,8 +213,7 @@ class AveyBRetriever:
     def from_dict(cls, data: dict[str, Any]) -> AveyBRetriever:
         parameters = dict(data["init_parameters"])
         parameters["document_store"] = AveyBDocumentStore.from_dict(parameters["document_store"])
-        made: AveyBRetriever = default_from_dict(cls, {**data, "init_parameters": parameters})
-        return made
+        return default_from_dict(cls, {**data, "init_parameters": parameters})
 
     @component.output_types(documents=list[Document])
     def run(self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None) -> dict[str, Any]:

@@ -44,8 +44,7 @@ class AveyBEmbeddings(Embeddings):
         return [encoded.vector.tolist() for encoded in self.embedder.encode_documents(("", text) for text in texts)]
 
     def embed_query(self, text: str) -> list[float]:
-        vector: list[float] = self.embedder.encode_queries([text])[0].tolist()
-        return vector
+        return self.embedder.encode_queries([text])[0].tolist()
 
 
 class AveyBRetriever(BaseRetriever):
@@ -91,8 +90,7 @@ class AveyBRetriever(BaseRetriever):
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None, **options: Any
     ) -> list[Document]:
-        hits = await self._index.asearch(query, **self._options(k, options))
-        return [_passage(hit) for hit in hits]
+        return [_passage(hit) for hit in await self._index.asearch(query, **self._options(k, options))]
 
     def _options(self, k: int | None, given: dict[str, Any]) -> Any:
         return {"unit": "passage", "k": self.k, **self.search_options, **given, **({"k": k} if k else {})}
@@ -155,8 +153,7 @@ class AveyBVectorStore(VectorStore):
             raise InputError(f"add_texts: texts={texts[:40]!r} is one string; give a list, [text]")
         found = list(texts)
         names = [given or str(uuid.uuid4()) for given in ids or [None] * len(found)]
-        rows = [row(*each) for each in zip(names, found, metadatas or [{}] * len(found), strict=True)]
-        self._index.upsert(rows)
+        self._index.upsert([row(*each) for each in zip(names, found, metadatas or [{}] * len(found), strict=True)])
         return names
 
     def delete(self, ids: list[str] | None = None, *, filter: dict[str, Any] | None = None, **kwargs: Any) -> bool:

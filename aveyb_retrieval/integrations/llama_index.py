@@ -57,8 +57,7 @@ class AveyBEmbedding(BaseEmbedding):
         return "AveyBEmbedding"
 
     def _get_query_embedding(self, query: str) -> list[float]:
-        vector: list[float] = self._embedder.encode_queries([query])[0].tolist()
-        return vector
+        return self._embedder.encode_queries([query])[0].tolist()
 
     def _get_text_embedding(self, text: str) -> list[float]:
         return self._get_text_embeddings([text])[0]
@@ -163,7 +162,7 @@ class AveyBVectorStore(stores.BasePydanticVectorStore):
     ) -> list[schema.BaseNode]:
         """Return nodes by id, by filter, or (with neither) all; ids that are not there are left out."""
         found = self._index.documents(_filter(node_ids, None, filters))
-        return [_node(document.text, document.metadata) for document in found]
+        return [metadata_dict_to_node(each.metadata, text=each.text) for each in found]
 
     def delete_nodes(
         self, node_ids: list[str] | None = None, filters: stores.MetadataFilters | None = None, **delete_kwargs: Any
@@ -194,7 +193,7 @@ class AveyBVectorStore(stores.BasePydanticVectorStore):
         count = query.hybrid_top_k if options["mode"] == "hybrid" and query.hybrid_top_k else query.similarity_top_k
         hits = self._index.search(query.query_str, count, filter=where, **options)
         return stores.VectorStoreQueryResult(
-            nodes=[_node(hit.text, hit.metadata) for hit in hits],
+            nodes=[metadata_dict_to_node(hit.metadata, text=hit.text) for hit in hits],
             similarities=[hit.score for hit in hits],
             ids=[hit.id for hit in hits],
         )
@@ -207,10 +206,6 @@ class AveyBVectorStore(stores.BasePydanticVectorStore):
 def _row(node: schema.BaseNode) -> dict[str, Any]:
     metadata = {**node_to_metadata_dict(node, remove_text=True), _NODE_ID: node.node_id}
     return row(node.node_id, node.get_content(metadata_mode=schema.MetadataMode.NONE), metadata)
-
-
-def _node(text: str, metadata: dict[str, Any]) -> schema.BaseNode:
-    return metadata_dict_to_node(metadata, text=text)
 
 
 def _filter(

@@ -126,8 +126,7 @@ def make_server(
     if page is not None and ("#" in page or not _WEB.fullmatch(page)):
         raise ConfigError(f"page={page!r}: must be an address that begins with http:// or https://, without #")
     index = Index.open(path, model=model)
-    unit = "document" if index.granularity == "document" else "passage"
-    options: Any = {"unit": unit, **search_options}
+    options: Any = {"unit": "document" if index.granularity == "document" else "passage", **search_options}
     called = name or Path(path).resolve().name
     server = _Server(
         name=called, version=__version__, instructions=_instructions(index, called, keys), log_level="WARNING"
@@ -331,8 +330,7 @@ def _instructions(index: Index, name: str, keys: KeyFile | None) -> str:
 def _outline_answer(index: Retriever, id: str | None, offset: int, max_tokens: int) -> str:
     is_folder = id is None or (id.endswith("/") and not index.get([id], missing_ok=True))
     if id is not None and not is_folder:
-        document = _document(index, id)
-        found = [(e, "" if e.page is None else f", page {e.page}") for e in sections(document)[offset:]]
+        found = [(e, "" if e.page is None else f", page {e.page}") for e in sections(_document(index, id))[offset:]]
         lines = [f"[{each.span[0]}, {each.span[1]}) {each.heading}{page}" for each, page in found]
         nothing, left = f"{id} has no headings", 0
     else:

@@ -60,13 +60,9 @@ class Metrics:
             registry=self.registry,
         )
         self.running = Gauge("aveyb_running_requests", "Requests without an answer yet.", registry=self.registry)
-        self._batches = Histogram(
+        self.batches = Histogram(
             "aveyb_query_batch_size", "Queries that were encoded together.", buckets=_SIZES, registry=self.registry
         )
-
-    def count_batch(self, size: int) -> None:
-        """Count a batch of queries."""
-        self._batches.observe(size)
 
     def watch(self, indexes: Indexes) -> None:
         """Also report the state of the indexes, whenever it is asked for."""
@@ -152,9 +148,7 @@ class Origins:
 
 def _name(host: str) -> str:
     """Return the name in a header Host, without a port and without the brackets of an IPv6 address."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower()
+    return (host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]).lower()
 
 
 def _checked(origin: str) -> str:
@@ -184,7 +178,6 @@ _HEADERS = {
     "X-Frame-Options": "DENY",
 }
 CHANGES = ("PUT", "PATCH", "DELETE")  # methods that need a key that may write
-_NO_STORE = "no-store"  # answers may hold what only the owner of a key may see
 
 
 class Gate:
@@ -204,14 +197,8 @@ class Gate:
         metrics: Metrics,
         right: Callable[[str], Right | None],
     ) -> None:
-        self._app = app
-        self._limits = limits
-        self._keys = keys
-        self._origins = origins
-        self._metrics = metrics
-        self._pool = Pool()
-        self._right = right
-        self._log = log
+        self._app, self._limits, self._keys, self._log = app, limits, keys, log
+        self._origins, self._metrics, self._right, self._pool = origins, metrics, right, Pool()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it; a bug of ours is logged, and the client does not see its traceback."""
@@ -229,7 +216,7 @@ class Gate:
                 headers = MutableHeaders(scope=message)
                 for name, value in (*_HEADERS.items(), *self._origins.answer_headers(request_headers).items()):
                     headers[name] = value
-                headers.setdefault("Cache-Control", _NO_STORE)
+                headers.setdefault("Cache-Control", "no-store")  # it may hold what only the owner of a key may see
                 await send(message)
             else:
                 await _send_in_parts(message, send)
@@ -256,7 +243,7 @@ class Gate:
         finally:
             ticket.release()
             self._metrics.running.dec()
-            route = _route(scope)
+            route = getattr(scope.get("endpoint"), "__name__", "none")  # paths are endless, and so no labels
             self._metrics.requests.labels(route, str(status)).inc()
             seconds = time.perf_counter() - began
             self._metrics.seconds.labels(route).observe(seconds)
@@ -302,7 +289,7 @@ class AccessLog:
 
     def note(self, scope: Scope, client: str, status: int, seconds: float, asked: Sequence[str]) -> None:
         """Write a line; questions are hashed by SHA-256, of which the first 16 digits are kept."""
-        shown = [each if self._questions else _hashed(each) for each in asked]
+        hashed = (sha256(each.encode("utf-8", "replace")).hexdigest()[:16] for each in asked)
         line = {
             "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
             "key": client,
@@ -310,13 +297,9 @@ class AccessLog:
             "path": shortened(scope["path"]),
             "status": status,
             "seconds": round(seconds, 4),
-            "questions": shown,
+            "questions": list(asked if self._questions else hashed),
         }
         self._to.handle(makeLogRecord({"msg": json.dumps(line)}))
-
-
-def _hashed(question: str) -> str:
-    return sha256(question.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 async def _send_in_parts(message: Message, send: Send) -> None:
@@ -326,9 +309,3 @@ async def _send_in_parts(message: Message, send: Send) -> None:
     for start in range(0, last, PART):
         await send({**message, "body": body[start : start + PART], "more_body": True})
     await send({**message, "body": body[last:] if last else body})
-
-
-def _route(scope: Scope) -> str:
-    """Return the name of the function that answered; paths are endless, and so no labels."""
-    endpoint = scope.get("endpoint")
-    return getattr(endpoint, "__name__", "none")

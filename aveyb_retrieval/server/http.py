@@ -147,8 +147,7 @@ class Refusal(AveyBError):
 
     def __init__(self, status: int, message: str, *, code: str | None = None) -> None:
         super().__init__(message)
-        self.status = status
-        self.code = code
+        self.status, self.code = status, code
 
 
 def refuse(request: Request, error: Exception) -> Response:

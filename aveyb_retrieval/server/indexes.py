@@ -145,9 +145,7 @@ class Indexes:
         model: BatchedModel | None,
         load: tuple[Callable[..., BatchedModel], Callable[..., Retriever]] | None = None,
     ) -> None:
-        self.retrievers = retrievers
-        self.model = model
-        self._load = load
+        self.retrievers, self.model, self._load = retrievers, model, load
         self.failures: dict[str, str] = {}
         self._writers: dict[str, Index] = {}
         self._moving = threading.Lock()

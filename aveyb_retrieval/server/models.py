@@ -202,5 +202,4 @@ async def cohere_rerank(request: Request) -> Response:
     results: list[dict[str, Any]] = [{"index": i, "relevance_score": scores[i]} for i in best]
     if asked["return_documents"]:
         results = [{**each, "document": {"text": found[each["index"]]}} for each in results]
-    name = Path(model.model_name).name
-    return json_answer(to_json({"id": str(uuid.uuid4()), "model": name, "results": results}))
+    return json_answer(to_json({"id": str(uuid.uuid4()), "model": Path(model.model_name).name, "results": results}))

@@ -322,8 +322,7 @@ async def grep(request: Request) -> Response:
     ticket.asked = [pattern]
 
     def work() -> bytes:
-        found = index.grep(pattern, **asked)
-        return to_json({"index": name, "matches": [vars(each) for each in found]})
+        return to_json({"index": name, "matches": [vars(each) for each in index.grep(pattern, **asked)]})
 
     return await _answered(server, work, ticket)
 

@@ -48,11 +48,9 @@ class Ticket:
         self.only: Filter | None = None
         self.asked: Sequence[str] = ()
         self.seconds = limits.timeout
-        self._pool = pool
-        self._limits = limits
+        self._pool, self._limits, self._receive = pool, limits, receive
         self._held = self._answered = 0
         self._end = time.monotonic() + limits.timeout
-        self._receive = receive
         self._over: Refusal | None = None
 
     @property
@@ -141,16 +139,13 @@ class Work:
     """A pool of threads with a bounded queue, where clients take turns however much each of them asks for.
 
     One client has at most half of the threads. Where too many wait, the client that waits for most loses the last of
-    its places. Long requests come in parts, each with a turn of its own (`each`); parts after the
-    first have a quarter of the threads, so that short requests find processors free.
-
-    A thread cannot be stopped: work that outlives its ticket keeps its thread until it looks at it.
+    its places. Long requests come in parts, each with a turn of its own (`each`); parts after the first have a quarter
+    of the threads. A thread cannot be stopped: work that outlives its ticket keeps its thread until it looks at it.
     """
 
     def __init__(self, name: str, threads: int, max_waiting: int) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
-        self._threads = threads
-        self._max_waiting = max_waiting
+        self._threads, self._max_waiting = threads, max_waiting
         self._running: Counter[str] = Counter()
         self._parts = 0  # that run: not the first of their requests
         self._waiting: dict[str, deque[_Turn]] = {}  # by client, in the order of their turns

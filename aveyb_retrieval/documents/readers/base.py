@@ -257,8 +257,7 @@ def read_zip(data: bytes, inner: InnerFiles) -> FileText:
     """Read the files of an archive, by name, as one document whose pages they are; hidden ones are left out."""
     archive = open_archive(data)
     for info in sorted(archive.infolist(), key=lambda info: info.filename):
-        path = PurePosixPath(info.filename)
-        if info.is_dir() or any(part.startswith((".", "__MACOSX")) for part in path.parts):
+        if info.is_dir() or any(part.startswith((".", "__MACOSX")) for part in PurePosixPath(info.filename).parts):
             continue
         inner.read(info.filename, partial(read_member, archive, info.filename))
     return inner.text("")
@@ -293,9 +292,7 @@ def decode(data: bytes, encoding: str | None = None, *, declared: str | None = N
     wide = without_mark(data)
     if wide and (text := _tried(data, wide)) is not None:
         return text
-    if (text := _tried(data, "utf-8")) is not None:
-        return text
-    return _strict(data, encoding or "utf-8")
+    return text if (text := _tried(data, "utf-8")) is not None else _strict(data, encoding or "utf-8")
 
 
 def marked(data: bytes) -> tuple[bytes, str]:

@@ -381,8 +381,7 @@ class Numbering:
         def number(found: re.Match[str]) -> str:
             place = int(found[1]) - 1
             at = levels.get(place, _Level())
-            kind = "decimal" if level.arabic else at.kind
-            return number_as(kind, counts.get(place, at.start))
+            return number_as("decimal" if level.arabic else at.kind, counts.get(place, at.start))
 
         return _PLACE.sub(number, level.shape).strip()
 

@@ -347,8 +347,7 @@ class FileReader:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    path = json.dumps([entry or str(Path.cwd()) for entry in sys.path])
-    command = [sys.executable, "-I", "-c", _START, path]
+    command = [sys.executable, "-I", "-c", _START, json.dumps([entry or str(Path.cwd()) for entry in sys.path])]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603  # a line of ours
 
 

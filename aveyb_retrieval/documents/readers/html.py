@@ -265,9 +265,7 @@ def _is_around(node: LexborNode, tag: str) -> bool:
         return node.css_first("a") is not None and not _NOTES.search(about) and _is_mostly_links(node)
     if tag == "dialog":
         return "open" not in node.attributes
-    if tag == "option":
-        return not _is_chosen(node)
-    return False
+    return tag == "option" and not _is_chosen(node)
 
 
 def _is_chosen(option: LexborNode) -> bool:
@@ -281,8 +279,7 @@ def _is_chosen(option: LexborNode) -> bool:
 
 
 def _is_mostly_links(node: LexborNode) -> bool:
-    linked = sum(len(link.text().split()) for link in node.css("a"))
-    return 2 * linked >= len(node.text().split())
+    return 2 * sum(len(link.text().split()) for link in node.css("a")) >= len(node.text().split())
 
 
 def _is_inside_article(node: LexborNode) -> bool:

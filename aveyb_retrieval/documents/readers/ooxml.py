@@ -151,8 +151,7 @@ def math_text(element: Any) -> str:
                 parts.append("^")
             elif sign := _FRACTIONS.get(node.tag, ""):
                 parts.append(sign)
-            long = node.tag in _FRACTIONS and len("".join(node.itertext(f"{M}t"))) > 1
-            if long:
+            if node.tag in _FRACTIONS and len("".join(node.itertext(f"{M}t"))) > 1:
                 parts.append("(")
                 waiting.append(")")
             waiting.extend(reversed(node))

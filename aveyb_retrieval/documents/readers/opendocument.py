@@ -180,8 +180,7 @@ class _Reader:
             self._counts.pop(style, None)
         for entry in top:
             if entry.tag == f"{_TEXT}list-item":
-                number = self._number(style, depth, entry.get(f"{_TEXT}start-value"))
-                yield from self.lines(entry, number, depth, style)
+                yield from self.lines(entry, self._number(style, depth, entry.get(f"{_TEXT}start-value")), depth, style)
             elif entry.tag == f"{_TEXT}list-header":
                 yield from self.lines(entry, "", depth, style)
 

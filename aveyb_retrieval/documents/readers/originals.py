@@ -53,8 +53,7 @@ def read_original(name: str, origin: FileOrigin | None, most: int = LARGEST) -> 
     folder, there = Path(origin.folder), None
     for path in (folder / name, folder / Path(name).name):  # the latter of a file that was named itself
         try:
-            inside = path.is_relative_to(folder) and path.resolve() == path
-            data = read_bounded(path, most) if inside else None
+            data = read_bounded(path, most) if path.is_relative_to(folder) and path.resolve() == path else None
         except (OSError, ValueError, IndexFormatError):
             continue
         if data is not None and hashlib.sha256(data).hexdigest() == origin.sha256:

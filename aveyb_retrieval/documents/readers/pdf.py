@@ -98,9 +98,7 @@ def page_text(words: pypdfium2.PdfTextPage) -> str:
     """
     inside = words.get_text_bounded()
     whole = words.get_text_range()
-    if inside != whole and _letters(inside) != _letters(whole):
-        return inside
-    return _with_marks(words, whole)
+    return inside if inside != whole and _letters(inside) != _letters(whole) else _with_marks(words, whole)
 
 
 def _letters(text: str) -> str:
@@ -323,8 +321,7 @@ def read_picture(page: pypdfium2.PdfPage) -> str:
     import pytesseract
 
     try:
-        picture = _rendered(page).to_pil()
-        return str(pytesseract.image_to_string(picture, lang=languages(), timeout=PAGE_SECONDS))
+        return str(pytesseract.image_to_string(_rendered(page).to_pil(), lang=languages(), timeout=PAGE_SECONDS))
     except (OSError, RuntimeError):  # of Tesseract, or its time
         return ""
 

@@ -415,8 +415,7 @@ def _rounded(amount: Decimal, whole: str, fraction: str) -> str:
     places = min(sum(character in "0#?" for character in fraction), _MOST_DIGITS)
     rounded = amount.quantize(Decimal(1).scaleb(-places), rounding=ROUND_HALF_UP)
     before, _, behind = f"{rounded:f}".partition(".")
-    least = whole.count("0")
-    before = before.lstrip("0").rjust(min(least, _MOST_DIGITS), "0")
+    before = before.lstrip("0").rjust(min(whole.count("0"), _MOST_DIGITS), "0")
     if "," in whole:
         first = len(before) % 3
         before = ",".join(filter(None, (before[:first], *(before[at : at + 3] for at in range(first, len(before), 3)))))

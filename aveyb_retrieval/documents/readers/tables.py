@@ -248,8 +248,7 @@ def _text_columns(path: Path) -> list[str]:
     ((name, count),) = Counter(schema.names).most_common(1) or [("", 0)]
     if count > 1:
         raise Unreadable(f"has the column {name!r} {count} times; rename one of them")
-    kinds = (pyarrow.string(), pyarrow.large_string())
-    return [column.name for column in schema if column.type in kinds]
+    return [column.name for column in schema if column.type in (pyarrow.string(), pyarrow.large_string())]
 
 
 def _row(row: Row | str, location: SourceLocation, names: FieldNames, longest: int) -> Row:

@@ -122,8 +122,7 @@ def _rtf_text(source: str, encoding: str | None) -> str:
         parts.append(shifted(parts[-1] or "".join(parts[-3:]), inside, 1 if found[1] == _RAISED else -1))
         position = found.end()
     text = "".join([*parts, text[position:]])
-    lines = clean(_RTF_SIGNS.sub("", text)).split("\n")
-    return "\n".join(line.removesuffix(" | ") for line in lines).strip()
+    return "\n".join(line.removesuffix(" | ") for line in clean(_RTF_SIGNS.sub("", text)).split("\n")).strip()
 
 
 def read_notebook(data: bytes, encoding: str | None) -> FileText:

@@ -152,10 +152,8 @@ def run_change(
         if options is None:
             assert transaction.base is not None  # only a change of an index can find that nothing is to be changed
             transaction.abandon()
-            unchanged = replace(transaction.base, changes=Changes())
-            return _report(transaction, unchanged, started, resumed=False)
-        manifest = finish(transaction, options, progress)
-        report = _report(transaction, manifest, started, resumed=transaction.resumed)
+            return _report(transaction, replace(transaction.base, changes=Changes()), started, resumed=False)
+        report = _report(transaction, finish(transaction, options, progress), started, resumed=transaction.resumed)
         return replace(report, notices=options.notices)
 
 

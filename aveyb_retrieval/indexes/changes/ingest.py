@@ -218,10 +218,7 @@ class Ingestion:
     ) -> None:
         self.transaction, self._share = transaction, share
         self._encoding = transaction.state.encoding
-        self._source = source
-        self._mode = mode
-        self._on_error = on_error
-        self._progress = progress
+        self._source, self._mode, self._on_error, self._progress = source, mode, on_error, progress
         self._growing = source.growing if "passage" in self._encoding.kinds else None
         self._ids = _Ids(transaction)
         self._waiting: deque[Step] = deque()  # read, not yet encoded
@@ -242,8 +239,7 @@ class Ingestion:
         for encoded in self._source.encode(self._to_encode(self._steps(items))):
             while self._waiting[0].action != "encode":
                 self._take(self._waiting.popleft())
-            step = self._waiting.popleft()
-            self._take(step, encoded)
+            self._take(self._waiting.popleft(), encoded)
         for step in self._waiting:
             if step.action == "encode":
                 raise ModelError(
@@ -252,8 +248,6 @@ class Ingestion:
             self._take(step)
         self._commit()
         return state.consumed
-
-    # --- reading -----------------------------------------------------------------------------------------------------
 
     def _steps(self, items: Iterable[Item]) -> Iterator[Step]:
         state = self.transaction.state
@@ -329,8 +323,7 @@ class Ingestion:
         if self._growing is None or doc >= self.transaction.state.first_doc:
             return "encode", 0, 0
         old = self.transaction.tables.read_documents([doc])[doc]
-        prefix = prefix_of(old.title)
-        unchanged = self._growing.unchanged_passages((prefix, old.text), (record.prefix, record.text))
+        unchanged = self._growing.unchanged_passages((prefix_of(old.title), old.text), (record.prefix, record.text))
         unchanged = min(unchanged, len(self._norms(doc)))
         return ("grow", unchanged, doc) if unchanged else ("encode", 0, 0)
 
@@ -342,8 +335,6 @@ class Ingestion:
             self._waiting.append(step)
             if step.action == "encode":
                 yield step
-
-    # --- committing --------------------------------------------------------------------------------------------------
 
     def _take(self, step: Step, encoded: Encoded | None = None) -> None:
         tokens = None

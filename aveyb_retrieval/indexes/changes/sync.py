@@ -215,9 +215,6 @@ def compare(stored: Mapping[str, StoredFile], found: Mapping[str, str]) -> SyncP
     )
 
 
-# --- the folder ------------------------------------------------------------------------------------------------------
-
-
 def _absolute(folder: str | Path) -> Path:
     """The folder by a path that does not depend on where the program was started; links stay."""
     return Path(os.path.abspath(folder))  # noqa: PTH100  # `absolute` keeps ".."
@@ -353,9 +350,6 @@ def _check_folder(
         )
 
 
-# --- the change ------------------------------------------------------------------------------------------------------
-
-
 @dataclass
 class _Syncing:
     """One run of a sync; `known` is what was told before, `unchanged` counts files where nothing was to be changed."""
@@ -403,8 +397,7 @@ class _Syncing:
             return None
         kept = {path: reason for path, reason in self._told.items() if not scope.shows(path)}
         transaction.state.left_out = {**kept, **self._left_out}
-        rejected = transaction.state.changes.rejected
-        transaction.state.changes = Changes(rejected=rejected, **made.counts())
+        transaction.state.changes = Changes(rejected=transaction.state.changes.rejected, **made.counts())
         return FinishOptions()
 
     @property
@@ -474,9 +467,6 @@ class _Syncing:
                 Notice(name, f"deleted, with what was set in its metadata ({fields})", left_out=False, harmless=True)
             )
         transaction.remove(np.array(docs, dtype=np.int64))
-
-
-# --- watching --------------------------------------------------------------------------------------------------------
 
 
 def watch_folder(

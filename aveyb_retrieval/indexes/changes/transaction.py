@@ -142,8 +142,6 @@ class Transaction:
         assert self._tables is not None
         return self._tables
 
-    # --- start -------------------------------------------------------------------------------------------------------
-
     def start(self, *, restart: bool, visible: Manifest | None) -> None:
         """Continue the journal of the same job, or begin."""
         for folder in (*FOLDERS, VERSIONS):
@@ -189,8 +187,7 @@ class Transaction:
         import msgspec
 
         try:
-            data = files.read_bounded(self.index_dir.journal, 64 << 20)
-            body = json.loads(data)
+            body = json.loads(files.read_bounded(self.index_dir.journal, 64 << 20))
             if not isinstance(body, dict) or not take_checksum(body):
                 raise ValueError("its checksum does not fit its contents")
             state = msgspec.convert(body, State, strict=True)
@@ -232,8 +229,6 @@ class Transaction:
                     path.unlink()
                 files.fsync_folder(folder / "_versions")
 
-    # --- what is left out --------------------------------------------------------------------------------------------
-
     @property
     def _rejected(self) -> Path:
         return self.root / rejected_name(self.state.name)
@@ -256,8 +251,6 @@ class Transaction:
             with files.open_regular(self._rejected, os.O_RDWR) as handle:
                 handle.truncate(self.state.rejected_bytes)
 
-    # --- progress ----------------------------------------------------------------------------------------------------
-
     def save(self) -> None:
         """Make all that was done so far durable: the same command continues from here."""
         self._flush(self.tables.files())
@@ -275,9 +268,7 @@ class Transaction:
     def edits_of(self, ids: Iterable[str]) -> dict[str, Edits]:
         """What people set in the metadata of documents by id: of this index, or of the one that a build replaces."""
         tables = self.tables if self.base is not None else self._replaced
-        if tables is None:
-            return {}
-        return tables.edits(doc for doc, _ in tables.find(ids).values())
+        return {} if tables is None else tables.edits(doc for doc, _ in tables.find(ids).values())
 
     def set_metadata(self, changed: Mapping[str, Record]) -> None:
         """Replace the metadata and files of documents by id, where they are there; what people set in it stays."""
@@ -330,8 +321,6 @@ class Transaction:
 
     def wrote(self, name: str, info: FileInfo) -> None:
         self._synced[name] = info
-
-    # --- end ---------------------------------------------------------------------------------------------------------
 
     def publish(self) -> Manifest:
         """Flush everything, write the manifest, and make the new version the visible one."""

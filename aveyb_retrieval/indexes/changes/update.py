@@ -355,10 +355,7 @@ class Batch:
 
         `before` are the datasets at any version, if this process has them open. For options see `WriteOptions`.
         """
-        self._root = root
-        self._model = model
-        self._before = before
-        self._options = options
+        self._root, self._model, self._before, self._options = root, model, before, options
         self._steps: list[_Step] = []
 
     def __len__(self) -> int:
@@ -478,9 +475,7 @@ class Selection:
         listed = check_ids(ids)
         if not listed and where is None:
             raise ConfigError(f"{command}: give ids or a filter; an empty filter {{}} is for every document")
-        self._ids = sorted(set(listed))
-        self._where = where
-        self._missing_ok = missing_ok
+        self._ids, self._where, self._missing_ok = sorted(set(listed)), where, missing_ok
 
     def describe(self) -> dict[str, Any]:
         """Identify the selection, so that an interrupted change never continues with another one."""

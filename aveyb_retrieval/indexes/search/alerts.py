@@ -140,9 +140,6 @@ def _ask(alert: Alert, snapshot: Snapshot, retriever: Retriever) -> list[Row]:
     return rows
 
 
-# --- receivers -------------------------------------------------------------------------------------------------------
-
-
 def _append(name: str, rows: Sequence[Row]) -> None:
     """Append lines to a file; those that a run which was killed has appended are there."""
     path = Path(name)
@@ -184,9 +181,6 @@ def _post(url: str, rows: Sequence[Row]) -> None:
 
 
 _TELL: dict[str, Callable[[str, list[Row]], None]] = {"file": _append, "command": _run, "webhook": _post}
-
-
-# --- the file --------------------------------------------------------------------------------------------------------
 
 
 @contextmanager

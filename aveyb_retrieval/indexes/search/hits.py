@@ -272,9 +272,7 @@ class Later:
 
     def __init__(self, view: EngineView, documents: Mapping[int, StoredDocument], sentences: Sentences) -> None:
         self._view = view if view.lasting else None
-        self.info = view.info
-        self._documents = documents
-        self.sentences = sentences
+        self.info, self.sentences, self._documents = view.info, sentences, documents
 
     @cached_property
     def texts(self) -> dict[int, str]:
@@ -425,9 +423,6 @@ def suggest(query: str, view: EngineView) -> dict[str, tuple[str, ...]]:
     return suggested
 
 
-# --- sentences
-
-
 class Cited(NamedTuple):
     """A passage's best sentence (None: it holds no word of the query), the heading over it, and all headings in it."""
 
@@ -446,10 +441,7 @@ class Sentences:
         weights: Callable[[], Mapping[str, float]],
         model: Callable[[], EmbedderLike] | None,
     ) -> None:
-        self.find = find
-        self._query = query
-        self._weights = weights
-        self._load = model
+        self.find, self._query, self._weights, self._load = find, query, weights, model
 
     def cite(self, passage: str, heading: str, breaks: Sequence[int] = (), title: str = "") -> Cited:
         """Find the best sentence of a passage and its heading, given the one over its beginning and the title.
@@ -470,8 +462,7 @@ class Sentences:
         text = passage[body:stop]
         first = body + len(text) - len(text.lstrip())
         sentence = first, first + len(text.strip())
-        above = bisect(marks, first)
-        return Cited(sentence, names[above] or under[0], tuple(dict.fromkeys(filter(None, under))))
+        return Cited(sentence, names[bisect(marks, first)] or under[0], tuple(dict.fromkeys(filter(None, under))))
 
     @cached_property
     def _model(self) -> WordVectors | None:

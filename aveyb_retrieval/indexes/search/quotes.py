@@ -210,8 +210,7 @@ class _Checker:
 
     def check(self, asked: Sequence[tuple[Quotation, list[Tokens]]]) -> list[QuoteCheck]:
         candidates = self._candidates([each.text for each, _ in asked])
-        named = {hit.id for hit in self._hits or ()}
-        wanted = {name for names in candidates for name in names} | named
+        wanted = {name for names in candidates for name in names} | {hit.id for hit in self._hits or ()}
         if new := sorted(wanted - self._known.keys()):
             self._known |= {document.id: document for document in self._retriever.get(new, missing_ok=True)}
         return [self._check(*each, names) for each, names in zip(asked, candidates, strict=True)]
@@ -278,8 +277,7 @@ class _Checker:
         return max(_Text(text[max(0, start - beside) : stop + beside]).nearest(quote)[0] for start, stop in spans)
 
     def _text(self, name: str) -> _Text:
-        text: _Text = self._texts(self._known[name].text)
-        return text
+        return self._texts(self._known[name].text)
 
     def _told(
         self, quotation: Quotation, verdict: QuoteVerdict, name: str, first: int, stop: int, quote: Tokens | None = None

@@ -117,8 +117,6 @@ class FilterCompiler(ABC):
     def is_empty(self, field: str) -> Condition:
         """The field is "", [], {}, null or missing."""
 
-    # --- the language ------------------------------------------------------------------------------------------------
-
     def _all_of(self, where: object, depth: int) -> Condition:
         if not isinstance(where, Mapping):
             raise ConfigError(f"filter: {where!r} is not a mapping of fields to conditions")

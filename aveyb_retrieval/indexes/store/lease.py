@@ -63,13 +63,9 @@ class Lease:
         self.number = note.number  # of the version that the holder may write
         self.left_behind = left_behind  # whether the holder before did not end in order, and may have left objects
         self.written = False  # whether this holder may have written something
-        self._store = store
-        self._note = note
-        self._found = found
-        self._renewed = time.monotonic()
-        self._lock = threading.Lock()
-        self._ended = threading.Event()
-        self._lost = False
+        self._store, self._note, self._found = store, note, found
+        self._renewed, self._lost = time.monotonic(), False
+        self._lock, self._ended = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._renew_all, name="renew-lease", daemon=True)
         self._thread.start()
 

@@ -79,8 +79,6 @@ class ObjectStore:
         settings = {key: value for key, value in os.environ.items() if key.startswith(("AWS_", "GOOGLE_", "AZURE_"))}
         return _opened(address, frozenset(settings.items()))
 
-    # --- single objects ----------------------------------------------------------------------------------------------
-
     def read(self, name: str, known: Found | None = None) -> Found | None:
         """Read a small object; `known` itself where it is still the same, None where there is none."""
         options: Any = {"if_none_match": known.mark["e_tag"]} if known is not None and "e_tag" in known.mark else {}
@@ -151,8 +149,6 @@ class ObjectStore:
 
         return self._tried(name, ask)
 
-    # --- files -------------------------------------------------------------------------------------------------------
-
     def fetch(self, wanted: Mapping[str, FileInfo], root: Path) -> None:
         """Bring files below `root`, each whole, with the hash that is asked for, or not at all."""
         tag = f".{os.getpid()}-{threading.get_ident()}"
@@ -209,8 +205,7 @@ class ObjectStore:
                 return 0
             check(True)  # after the mark was read: whoever takes the lease from now on changes it
             if large:
-                about = {_HASH: info.sha256}
-                self._tried(name, lambda: self._obstore.put(self._store, name, path, attributes=about))
+                self._tried(name, lambda: self._obstore.put(self._store, name, path, attributes={_HASH: info.sha256}))
             elif there is None or self.replace(name, path.read_bytes(), there[1]) is None:
                 raise EngineError(f"{self.name}/{name}: was changed meanwhile; give the same command again")
         return info.bytes
@@ -222,8 +217,6 @@ class ObjectStore:
         except self._obstore.exceptions.AlreadyExistsError:
             return False
         return True
-
-    # --- inside ------------------------------------------------------------------------------------------------------
 
     def _all(self, do: Callable[[str], Any], names: Iterable[str]) -> list[Any]:
         """Do something for each name, some at once; the first error ends it."""

@@ -294,8 +294,7 @@ class _WriteCopy(IndexDirectory):
     def __init__(self, place: StoredDirectory, folder: Path, lease: Lease) -> None:
         super().__init__(folder)
         self.place = self.name = place.name
-        self._place = place
-        self._lease = lease
+        self._place, self._lease = place, lease
         self._pointer: Found | None = None
         self._sent: Mapping[str, FileInfo] = {}
 
