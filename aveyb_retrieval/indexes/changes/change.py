@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.documents.records import Notice
     from aveyb_retrieval.indexes.changes.transaction import State
+    from aveyb_retrieval.indexes.store.dataset import Dataset
     from aveyb_retrieval.indexes.store.tables import Tables
     from aveyb_retrieval.indexes.types import Kind
 
@@ -34,16 +36,19 @@ def finish(transaction: Transaction, options: FinishOptions, progress: Progress)
     state, tables = transaction.state, transaction.tables
     transaction.whole = options.whole
     new = transaction.base is None
-    if new or not options.reindex:  # indexes of words that are made again may be damaged: nothing merges these before
-        for dataset in tables.all.values():
-            dataset.settle(whole=options.whole or new)  # a build leaves a fragment for each batch
     if new or options.reindex:
         progress("indexing words", 0, None, 0)
-        tables.documents.index("id")
-        for dataset in (tables.texts, tables.passages):
-            dataset.index(WORDS)
-        if tables.forms != WORDS:
-            tables.texts.index(tables.forms)
+    columns = {tables.documents: ["id"], tables.texts: list({WORDS: 0, tables.forms: 0}), tables.passages: [WORDS]}
+
+    def settle(dataset: Dataset) -> None:
+        if new or not options.reindex:  # indexes that are made again may be damaged: nothing merges these before
+            dataset.settle(whole=options.whole or new)  # a build leaves a fragment for each batch
+        for column in columns[dataset] if new or options.reindex else ():
+            dataset.index(column)
+
+    with ThreadPoolExecutor(len(columns)) as threads:  # Lance's work is that of one processor for each of them
+        for _ in threads.map(settle, columns):
+            pass
     for kind in state.encoding.kinds:
         _bring_up_to_date(transaction, kind, progress, rebuild=options.rebuild)
     return transaction.publish()

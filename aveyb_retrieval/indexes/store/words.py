@@ -284,7 +284,10 @@ class Language:
 
     def forms(self, runs: Iterable[str]) -> str:
         """Return the different words of runs of letters as they are written, without case and accents."""
-        forms = dict.fromkeys(chain.from_iterable(map(self._forms.__getitem__, dict.fromkeys(runs))))
+        known, different = self._forms, dict.fromkeys(runs)
+        # most are plain small letters, which are written as they are
+        found = ((run,) if run.islower() and run.isascii() else known[run] for run in different)
+        forms = dict.fromkeys(chain.from_iterable(found))
         return f" {' '.join(forms)} " if forms else ""
 
     def words(self, query: str) -> list[str]:
@@ -364,6 +367,8 @@ class Language:
         """What is stored of runs of letters: their words, and each that they are found by besides behind a line end."""
 
         def kept(run: str) -> str:
+            if word := self._only(run):
+                return self._stem(word)
             pieces = self._pieces(run)
             words = " ".join(piece.word for piece in pieces if piece.in_order)
             return words + "".join(f"\n{piece.word}" for piece in pieces if not piece.in_order)
@@ -373,6 +378,8 @@ class Language:
     @cached_property
     def _forms(self) -> RememberedWords[tuple[str, ...]]:
         def forms(run: str) -> tuple[str, ...]:
+            if word := self._only(run):
+                return (word,)
             return tuple(dict.fromkeys(piece.form for piece in self._pieces(run) if piece.form))
 
         return RememberedWords(forms, STEMS_KEPT)
@@ -383,6 +390,13 @@ class Language:
             return [Found(piece.start, piece.stop, piece.word, piece.form) for piece in self._pieces(run)]
 
         return RememberedWords(found, FOUND_KEPT)
+
+    def _only(self, run: str) -> str:
+        """The one word, spelled, of a run of plain letters that `_pieces` finds nothing else in; "" of others."""
+        if not run.isascii() or not (run.islower() or run.istitle()):
+            return ""
+        word = spelled(run, turkish=self._turkish)
+        return word if word.isascii() else ""
 
     def _pieces(self, run: str) -> list[_Piece]:
         """The words that a run of letters is stored and looked up as."""
