@@ -171,9 +171,9 @@ class Corpus:
 
 
 def fitted(rows: Sequence[Row]) -> np.ndarray:
-    """Fit the constants to rows; each set and size weighs the same, those without an answer a third of the others."""
+    """Fit the constants to rows; each set and size weighs the same, those without an answer a sixth of the others."""
     kinds = [(row.name, row.size, row.asked) for row in rows]
-    weight = np.array([(0.75 if kind[2] else 0.25) / kinds.count(kind) for kind in kinds])
+    weight = np.array([(0.85 if kind[2] else 0.15) / kinds.count(kind) for kind in kinds])
     terms, right = np.array([row.terms for row in rows]), np.array([row.right for row in rows], np.float64)
 
     def loss(constants: np.ndarray) -> float:

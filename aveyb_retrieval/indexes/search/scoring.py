@@ -199,7 +199,7 @@ def _best_of_each(found: Cosines) -> tuple[IntArray, FloatArray]:
 
 
 RRF_K = 60  # Cormack, Clarke and Buettcher, SIGIR 2009
-MAXSIM_WEIGHT = 3.0  # weight of late interaction, where it is added to a weighted fusion
+MAXSIM_WEIGHT = 2.0  # weight of late interaction, where it is added to a weighted fusion
 
 
 def reciprocal_rank(rankings: Sequence[Sequence[tuple[int, float]]]) -> dict[int, float]:
@@ -271,11 +271,11 @@ def word_weights(view: EngineView, words: Sequence[str]) -> FloatArray:
     return np.log(1 + (view.info.passages - holding + 0.5) / (holding + 0.5)).astype(np.float32)
 
 
-COSINE = 1.5
+COSINE = 2.0
 NEIGHBOR = 0.3
-MAXSIM_CONFIDENCE = 1.5
+MAXSIM_CONFIDENCE = 0.75
 WEIGHTS = {"cosine": COSINE, "neighbor": NEIGHBOR, "maxsim": MAXSIM_CONFIDENCE}
-NEAR, MARGIN, CHANCE, OFFSET = 8.5, 6.55, -0.18, -4.35  # fitted by benchmarks/cpu/confidence.py
+NEAR, MARGIN, CHANCE, OFFSET = 6.35, 6.56, -0.13, -3.69  # fitted by benchmarks/cpu/confidence.py
 FEWEST = 3  # documents from which on a confidence is given: among one or two, any may be the nearest
 
 
