@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+SLOW = ("faiss", "journal", "lance", "model", "pointer", "tokenizer")  # a try takes tenths of a second
+
+
 @pytest.mark.parametrize(
     "kind", [pytest.param(k, marks=[pytest.mark.needs("torch")] * (".models." in home)) for k, home in KINDS.items()]
 )
-def test_no_try_of_the_first_few_is_a_finding(kind: str) -> None:
-    number, findings = rig.watch(kind, 0, 0, time.monotonic() + 1.0)
-    assert findings == []
-    assert number
+def test_no_try_of_the_first_few_is_a_finding(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rig, "TRIES", tries := 3 if kind in SLOW else 25)
+    assert rig.watch(kind, 0, 0, float("inf")) == (tries, [])
 
 
 @pytest.mark.slow
@@ -45,10 +47,11 @@ def hang(rng: object, folder: Path) -> None:
 
 
 def test_the_rig_sees_what_no_user_may_see(monkeypatch: pytest.MonkeyPatch) -> None:
-    number, (finding,) = rig.watch(f"{__name__}.crash", 0, 5, time.monotonic() + 30)
+    number, (finding,) = rig.watch(f"{__name__}.crash", 0, 5, float("inf"))
     assert (number, finding.number, finding.what) == (6, 5, "dies: SIGSEGV")
-    _, findings = rig.watch(f"{__name__}.bad", 0, 0, time.monotonic() + 1.0)
-    assert {finding.last_line for finding in findings} == {"ValueError: not ours"}
+    monkeypatch.setattr(rig, "TRIES", 10)
+    number, findings = rig.watch(f"{__name__}.bad", 0, 0, float("inf"))
+    assert (number, len(findings), findings[0].last_line) == (10, 10, "ValueError: not ours")
     monkeypatch.setattr(rig, "HANG_SECONDS", 2.0)
-    number, (finding,) = rig.watch(f"{__name__}.hang", 0, 7, time.monotonic() + 30)
+    number, (finding,) = rig.watch(f"{__name__}.hang", 0, 7, float("inf"))
     assert (number, finding.number, finding.what) == (8, 7, "hangs for 2 s")

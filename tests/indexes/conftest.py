@@ -66,6 +66,12 @@ def assert_best(hits: list[Hit], truth: dict[str, float], k: int, *, tolerance: 
     assert len({h.id for h in hits}) == len(hits)
 
 
+@pytest.fixture(autouse=True)
+def few_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deep check searches for 25 words of each dataset, not 200: the vocabulary is small, and checks are many."""
+    monkeypatch.setattr("aveyb_retrieval.indexes.changes.verify._SAMPLED", 25)
+
+
 @pytest.fixture
 def embedder() -> FakeEmbedder:
     return FakeEmbedder()
