@@ -24,9 +24,9 @@ demo: $(VENV)/.installed
 	  echo; echo "Q: $$question"; $(BIN)/aveyb-index search demo/index "$$question" -k 3 || exit 1; \
 	done
 
-# Whole files go to one of JOBS processes, each with one thread.
+# Whole files go to one of JOBS processes, each with one thread, in the order of tests/conftest.py.
 test: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow and not engine"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow and not engine"
 
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow
@@ -45,7 +45,7 @@ test-engines: $(VENV)/.installed-engines
 
 # The fast suite, or only TESTS, in an environment without torch: what needs it is skipped by name (tests/conftest.py).
 test-light: $(LIGHT)/.installed
-	OMP_NUM_THREADS=1 $(LIGHT)/bin/python -m pytest -n $(JOBS) --dist loadfile -m "not slow and not engine" $(TESTS)
+	OMP_NUM_THREADS=1 $(LIGHT)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow and not engine" $(TESTS)
 
 # The fast suite with the lowest versions that pyproject.toml allows; PYTHON=python3.10.
 test-lowest: $(LOWEST)/.installed

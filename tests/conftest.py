@@ -19,6 +19,23 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 # What `make test-light` leaves out.
 HEAVY = ("torch", "transformers", "sentence_transformers", "huggingface_hub", "onnx", "datasets")
 
+# Begun first, so that no process works on a long file alone at the end: `make test` gives out files in this order.
+LONGEST = (
+    "server/test_page.py", "faults/test_system.py", "training", "faults/test_sizes.py", "indexes/test_versions.py",
+    "indexes/nearest/test_nearest.py", "indexes/test_object_store.py", "indexes/test_update.py",
+    "indexes/test_extremes.py", "attacks/test_server.py", "test_docs.py", "integrations", "fuzz",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests of the longest files first; the others stay in their order."""
+
+    def place(item: pytest.Item) -> int:
+        file = item.nodeid.removeprefix("tests/")
+        return next((number for number, name in enumerate(LONGEST) if file.startswith(name)), len(LONGEST))
+
+    items.sort(key=place)
+
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
