@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import socket
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -216,7 +217,7 @@ def seconds_until_closed(connection, trickle=b""):
 
 
 def test_connections_that_say_nothing_are_closed_and_stop_nobody(handbook):
-    with running(handbook, "--head-timeout", "3", "--max-connections-each", "50") as server:
+    with running(handbook, "--head-timeout", "1", "--max-connections-each", "50") as server:
         silent = [connect(server.url, "127.0.0.2") for _ in range(120)]
         assert httpx2.get(f"{server.url}/health", timeout=5).status_code == 200
         half = connect(server.url)
@@ -225,7 +226,7 @@ def test_connections_that_say_nothing_are_closed_and_stop_nobody(handbook):
         dripping.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Drip: ")
         with ThreadPoolExecutor(2) as pool:
             for seconds in pool.map(seconds_until_closed, (half, dripping), (b"", b"v")):
-                assert 2 < seconds < 10
+                assert 0.5 < seconds < 10
         for connection in silent:
             assert seconds_until_closed(connection) < 10
             connection.close()
@@ -261,9 +262,9 @@ def test_large_bodies_of_one_address_are_read_slowly(handbook):
         with connect(server.url, "127.0.0.2") as greedy:
             began = time.monotonic()
             greedy.settimeout(60)
-            greedy.sendall(post_head(3_000_000) + b" " * 3_000_000)
+            greedy.sendall(post_head(1_500_000) + b" " * 1_500_000)
             assert greedy.recv(1024).startswith(b"HTTP/1.1 422")
-            assert time.monotonic() - began > 2
+            assert time.monotonic() - began > 1
         began = time.monotonic()
         answer = httpx2.post(f"{server.url}/search", json={"query": "index"}, timeout=30)
         assert (answer.status_code, time.monotonic() - began < 2) == (200, True)
@@ -301,18 +302,19 @@ def test_long_requests_come_in_turns(open_client, model):
 
 def test_work_ends_with_its_time(open_client, model):
     """Of queries whose request nobody waits for, no more are encoded."""
-    encoded = []
+    encoded, release = [], threading.Event()
     encode = model.encode_queries
 
-    def slow(queries):
-        time.sleep(0.2)
+    def held(queries):
         encoded.extend(queries)
+        release.wait()
         return encode(queries)
 
-    model.encode_queries = slow
-    client = open_client(limits=Limits(timeout=0.5))
+    model.encode_queries = held
+    client = open_client(limits=Limits(timeout=0.5, threads=1))
     assert client.post("/search", json={"query": ["word1"] * 400, "k": 2}).status_code == 503
-    time.sleep(0.5)
     count = len(encoded)
-    time.sleep(0.6)
-    assert count == len(encoded) < 100
+    release.set()
+    for _ in range(3):  # by the thread that was held
+        wait_for(lambda: client.post("/search", json={"query": "word2", "k": 2}).status_code == 200)
+    assert encoded.count("word1") == count > 0
