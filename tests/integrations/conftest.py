@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -47,8 +48,15 @@ def pdf_index(tmp_path: Path, embedder: Embedder) -> Path:
     return tmp_path / "pdf"
 
 
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Path:
+    """A small index, which nobody changes."""
+    path = tmp_path_factory.mktemp("built") / "index"
+    build_index(DOCUMENTS, path, model=embedder)
+    return path
+
+
 @pytest.fixture
-def index(tmp_path: Path, embedder: Embedder) -> Path:
-    """A small index."""
-    build_index(DOCUMENTS, tmp_path / "index", model=embedder)
-    return tmp_path / "index"
+def index(built: Path, tmp_path: Path) -> Path:
+    """The same, a test's own."""
+    return shutil.copytree(built, tmp_path / "index")

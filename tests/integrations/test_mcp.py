@@ -395,16 +395,11 @@ def test_over_standard_input_and_output(index: Path) -> None:
     )
 
 
-@pytest.fixture
-def port() -> int:
+@contextmanager
+def serving(index: Path, *more: str) -> Iterator[str]:
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
-        number: int = free.getsockname()[1]
-        return number
-
-
-@contextmanager
-def serving(index: Path, port: int, *more: str) -> Iterator[str]:
+        port = free.getsockname()[1]
     command = [sys.executable, "-m", "aveyb_retrieval.cli.mcp", str(index), "--http", "--port", str(port), *more]
     process = subprocess.Popen(command, env=environment(), cwd=ROOT, stderr=subprocess.PIPE, text=True)
     try:
@@ -421,13 +416,13 @@ def serving(index: Path, port: int, *more: str) -> Iterator[str]:
         process.wait(timeout=30)
 
 
-@pytest.fixture
-def http_server(index: Path, port: int) -> Iterator[str]:
-    with serving(index, port) as url:
+@pytest.fixture(scope="module")
+def http_server(built: Path) -> Iterator[str]:
+    with serving(built) as url:
         yield url
 
 
-def test_over_http_each_key_has_its_own_documents_and_tools(index: Path, port: int, tmp_path: Path) -> None:
+def test_over_http_each_key_has_its_own_documents_and_tools(index: Path, tmp_path: Path) -> None:
     """Keys are those of `aveyb-serve --keys`; several ask at once."""
     from mcp.client.streamable_http import create_mcp_http_client, streamable_http_client
 
@@ -470,7 +465,7 @@ def test_over_http_each_key_has_its_own_documents_and_tools(index: Path, port: i
                 if "three months" in text or "Lease" in text or "tenant may end the lease w" in text
             ] == []
 
-    with serving(index, port, "--keys", str(tmp_path / "keys.json")) as url:
+    with serving(index, "--keys", str(tmp_path / "keys.json")) as url:
         asyncio.run(talk(url))
         assert httpx2.post(url, json={}).status_code == 401
 
