@@ -74,7 +74,7 @@ def test_a_server_survives_what_is_no_request(server):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["TERM", "INT"])
 def test_a_stopping_server_answers_what_it_has_begun(handbook, number):
-    texts = [document["text"][:2000] for document in pages_of_this_project()[:10]]  # with the queries, a second of work
+    texts = [document["text"][:2000] for document in pages_of_this_project()[:5]]  # with the queries, a second of work
     with running(handbook, "--timeout", "300") as server, ThreadPoolExecutor(8) as pool:
         httpx2.get(f"{server.url}/health", timeout=10)
         sent = threading.Barrier(9)
@@ -84,7 +84,7 @@ def test_a_stopping_server_answers_what_it_has_begun(handbook, number):
             return httpx2.post(f"{server.url}{path}", json=fields, timeout=120)
 
         futures = [pool.submit(ask, "/v1/embeddings", {"input": texts}) for _ in range(2)]
-        futures += [pool.submit(ask, "/search", {"query": [f"query {i}" for i in range(40)]}) for _ in range(6)]
+        futures += [pool.submit(ask, "/search", {"query": [f"query {i}" for i in range(20)]}) for _ in range(6)]
         sent.wait()
         until_running(server.url, 8)
         server.process.send_signal(number)
