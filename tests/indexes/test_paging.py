@@ -139,11 +139,12 @@ def key(hit: Any, unit: str) -> tuple[str, Any]:
     return hit.id, (hit.span if unit == "passage" else None)
 
 
+@pytest.mark.parametrize("corpora", [5, pytest.param(50, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_pages_are_slices_of_one_ranking(options: dict[str, Any]) -> None:
+def test_pages_are_slices_of_one_ranking(options: dict[str, Any], corpora: int) -> None:
     register_engine("memory", Opening)
     draw = random.Random(str(options))
-    for number in range(11):  # with the options, two hundred corpora
+    for number in range(corpora):
         texts = [" ".join(draw.choices(WORDS, k=draw.randint(1, 80 if draw.random() < 0.1 else 6))) for _ in range(30)]
         texts += texts[:15]  # of equal scores
         MemoryEngine.views = {"memory://a": MemoryView(texts)}
