@@ -41,7 +41,14 @@ TRIES = {
     "filter": [{"bonus": 9}, {"$or": [{"team": "board"}, {"_id": "pay"}]}, {"$not": {"team": "legal"}}, {"bonuss": 9}],
     "facets": [["team"], ["bonus"], ["title"]],
     "ids": [["pay", "lease-1"]],
-    "boost": [{"bonus": 0.5}],
+    "boost": [{"bonus": 0.5}, {"bonuss": 0.5}],
+    "indexes": [["words"]],
+    "mode": ["lexical", "dense"],
+    "unit": ["passage"],
+    "rerank": ["maxsim"],
+    "facets_of": ["found"],
+    "synonyms": [["zygomorphic, notice"]],
+    "min_score": [0.2],
     "operators": [True],
     "fold": [True, False],
     "answer": ['It says "The zygomorphic bonus is 9,000" and "the tenant gives notice 2".'],
@@ -134,9 +141,13 @@ def test_a_route_answers_as_if_hidden_documents_were_not_there(clients, path, me
                 assert [word for word in SECRETS if word in both[0].text and word.strip('"') not in sent] == []
 
 
-def test_a_hidden_document_is_named_as_one_that_is_not_there(clients):
-    hidden, missing = (clients[0].get(f"/documents/{name}") for name in ("pay", "nothing"))
-    assert (hidden.status_code, hidden.text.replace("pay", "nothing")) == (404, missing.text)
+@pytest.mark.parametrize("path", [path for path, method in ASKED if "{" in path and method == "get"])
+def test_a_hidden_document_is_named_as_one_that_is_not_there(clients, path):
+    """Status, body and its length are those of an id that never was; the owner of all documents is told of it."""
+    for fields in ({}, {"start": 0, "stop": 5, "page": 1}, {"heading": "Salaries"}, {"max_tokens": 9}):
+        hidden, missing = (clients[0].get(path.format(id=name, name=name), params=fields) for name in ("pay", "nix"))
+        assert (hidden.status_code, hidden.text.replace("pay", "nix")) == (missing.status_code, missing.text)
+        assert hidden.headers.get("content-length") == missing.headers.get("content-length")
     clients[0].headers["Authorization"] = f"Bearer {ALL}"
     assert clients[0].get("/documents/pay").status_code == 200
     assert clients[0].get("/indexes").json()["indexes"][0]["documents"] == len(SHOWN + HIDDEN)
