@@ -121,8 +121,6 @@ PRECISION = choose(
 )
 MODE = choose("--mode", "dense lexical hybrid", "Search by vectors, by words (BM25), or by both.", default="hybrid")
 QUIET = click.option("--quiet", is_flag=True, help="Show no progress.")
-
-
 LARGEST_NUMBER = 2**53  # beyond it, floats leave whole numbers out, and nothing here counts as far
 
 

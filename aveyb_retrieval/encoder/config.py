@@ -34,7 +34,6 @@ LOADING_ERRORS = (
     StrictDataclassError,
 )
 
-
 _CHOICES = {
     "enricher_activation": ("gelu", "relu2"),
     "mix_activation": ("none", "relu"),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import ModelError, extra_for
+from aveyb_retrieval.files import hash_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,9 +23,7 @@ _HUB_FILES = [f"*.{kind}" for kind in ("json", "safetensors", "tiktoken", "txt",
 def model_folder(model: str | Path | None, *, fetch: bool = True) -> Path:
     """Return the local folder of a model: the embedded one, a folder, or a snapshot from the Hugging Face hub.
 
-    Args:
-        model: what names it; None: the embedded one.
-        fetch: whether the hub may be asked; else a snapshot must be on this machine already.
+    None names the embedded one. `fetch`: the hub may be asked; else a snapshot must be on this machine already.
     """
     folder = DEFAULT_MODEL if model is None else Path(model)
     if str(model) == DEFAULT_MODEL.name and not folder.is_dir():
@@ -95,8 +94,4 @@ def _state(path: Path) -> tuple[int, ...]:
 
 @lru_cache(maxsize=64)
 def _digest(path: Path, _state: tuple[int, ...]) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
-            digest.update(block)
-    return digest.hexdigest()
+    return hash_file(path, follow_links=True).sha256

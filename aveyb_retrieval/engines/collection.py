@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     Rows = Sequence[tuple[Record, EncodedRow]]
 
 _REMEMBERED = 10_000  # values that are remembered of one version
+FORMAT = 8
+NOT_THERE = "the collection is not there; publish it with `aveyb-index publish`"
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 
 
 @dataclass(frozen=True)
@@ -231,11 +234,6 @@ def _document(number: int, name: str, stored: Iterable[str] = '["", "", "{}", nu
     # of the file that it was read from, no more than the pages is kept
     origin = None if pages is None else FileOrigin("", "", Pages.from_json(json.loads(pages)))
     return StoredDocument(number, name, title, text, json.loads(metadata), origin)
-
-
-FORMAT = 8
-NOT_THERE = "the collection is not there; publish it with `aveyb-index publish`"
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.filters import Scalar
     from aveyb_retrieval.indexes.store.words import Language
 
-
 _BEYOND = 1 << 64  # whole numbers from here on are those of floats
 _EMPTY: tuple[Any, ...] = ("", [], {}, None)
 

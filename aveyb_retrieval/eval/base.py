@@ -40,6 +40,8 @@ DEFAULT_MODE = "hybrid"
 """How an index is searched where nothing is said: as `Retriever.search` does it."""
 
 DEFAULT_METRICS = ("ndcg@10", "recall@100", "mrr@10", "map", "success@1", "success@5")
+_QUOTED = re.compile(r'"(?:[^"]|"")*"')
+_BLANK = re.compile(r"[ \v\f]")
 
 
 @dataclass(frozen=True)
@@ -171,9 +173,6 @@ def table_rows(path: Path, what: str, widths: tuple[int, ...]) -> Iterator[tuple
         yield number, fields
 
 
-_QUOTED = re.compile(r'"(?:[^"]|"")*"')
-
-
 def _tabbed(line: str) -> list[str]:
     fields = line.split("\t")
     return [field[1:-1].replace('""', '"') if _QUOTED.fullmatch(field) else field for field in fields]
@@ -225,9 +224,6 @@ def write_run(path: str | Path, run: Run, tag: str = "aveyb") -> None:
     text = "".join(lines)
     # readers take a mark of UTF-8 at the beginning off: an id that begins with that character needs one before it
     write_atomic(path, text.encode("utf-8-sig" if text.startswith("\ufeff") else "utf-8"))
-
-
-_BLANK = re.compile(r"[ \v\f]")
 
 
 def check_run_ids(path: Path, ids: Iterable[str]) -> None:

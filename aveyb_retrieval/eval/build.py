@@ -217,8 +217,7 @@ def passage_table(
     """Score late chunking, the same spans encoded one by one, and each peer on chunks of `chunk_words`."""
     with TemporaryDirectory(prefix="aveyb-eval-") as temporary:
         where = folder or Path(temporary)
-        late, alone = late_against_fixed(load_embedder(model), task, where, progress=progress)
-        found = [late, alone]
+        found = [*late_against_fixed(load_embedder(model), task, where, progress=progress)]
         for peer in peers:
             measured = load_measured(peer, task.protocol, chunk_words=chunk_words)
             path = indexed(measured, task.corpus, where / "vectors", granularity="passage", progress=progress)

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from aveyb_retrieval.encoder.embedders.sentence_embedder import SentenceEmbedder
     from aveyb_retrieval.encoder.text.passages import PassageSize
 
-
 Chunker = Callable[[str], list[tuple[int, int]]]
 """Cuts a text into character ranges [start, end) that are read one by one."""
 
@@ -210,11 +209,7 @@ def load_embedder(model: str, options: LoadOptions | None = None) -> Embedder | 
 
 
 def load_measured(
-    model: str,
-    protocol: EvalProtocol = STANDARD,
-    options: LoadOptions | None = None,
-    *,
-    chunk_words: int | None = None,
+    model: str, protocol: EvalProtocol = STANDARD, options: LoadOptions | None = None, *, chunk_words: int | None = None
 ) -> AsMeasured:
     """Load a model to be measured as an index uses it; a peer's chunks, and by the paper's protocol, as a peer."""
     if not is_ours(model) and (chunk_words or protocol.query_prefix is not None):

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import ModuleType
 
-
 DEEPEST = 2**24  # ranks of a run: integers that float32 tells apart
 _TREC_NAMES = {"ndcg": "ndcg_cut", "recall": "recall", "success": "success"}
+_BLOCK = 2**22  # sign patterns x queries held in memory at once
 
 
 @dataclass(frozen=True)
@@ -161,9 +161,6 @@ def retrieved_ndcg(judgements: Judgements, run: Run, k: int = 10) -> dict[str, f
     return values
 
 
-_BLOCK = 2**22  # sign patterns x queries held in memory at once
-
-
 @dataclass(frozen=True)
 class Comparison:
     """Paired comparison of two systems over the same queries; differences are a - b."""
@@ -190,12 +187,7 @@ class Comparison:
 
 
 def compare(
-    a: Mapping[str, float],
-    b: Mapping[str, float],
-    *,
-    resamples: int = 10_000,
-    confidence: float = 0.95,
-    seed: int = 0,
+    a: Mapping[str, float], b: Mapping[str, float], *, resamples: int = 10_000, confidence: float = 0.95, seed: int = 0
 ) -> Comparison:
     """Compare per-query values of two systems (query id -> metric, from 0 to 1), two-sided."""
     if a.keys() != b.keys():

@@ -26,14 +26,6 @@ if TYPE_CHECKING:
     from aveyb_retrieval.eval.tasks import Task
 
 
-def group(results: Sequence[Result]) -> dict[tuple[str, str, str], list[Result]]:
-    """Group results that may be compared with each other: same data set, split and protocol."""
-    groups: dict[tuple[str, str, str], list[Result]] = {}
-    for result in results:
-        groups.setdefault((result.dataset, result.split, result.protocol), []).append(result)
-    return groups
-
-
 def setting_text(result: Result) -> str:
     """Return the settings that decide this system's scores, in one line."""
     info = result.system
@@ -56,7 +48,10 @@ def setting_text(result: Result) -> str:
 
 def print_results(results: Sequence[Result], console: Console) -> None:
     """Print one table per data set, split and protocol, with its conditions and the systems' settings."""
-    for (dataset, split, protocol), members in group(results).items():
+    groups: dict[tuple[str, str, str], list[Result]] = {}
+    for result in results:
+        groups.setdefault((result.dataset, result.split, result.protocol), []).append(result)
+    for (dataset, split, protocol), members in groups.items():
         first = members[0]
         whole = first.corpus_size == first.full_corpus_size
         reduced = "" if whole else f" (of {first.full_corpus_size:,}: REDUCED CORPUS)"

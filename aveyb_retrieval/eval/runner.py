@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from aveyb_retrieval.eval.base import Run, System
     from aveyb_retrieval.eval.tasks import Task
 
-
 RESULT_FORMAT = 3  # part of every cache key: raise it when the meaning of a stored value changes
 
 

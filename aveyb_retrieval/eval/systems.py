@@ -29,8 +29,7 @@ class BM25System:
 
     def __init__(self, corpus: Corpus, protocol: EvalProtocol = STANDARD, *, k1: float = 0.9, b: float = 0.4) -> None:
         """Measure BM25 on a corpus; the index is made at the first search."""
-        self._corpus = corpus
-        self._protocol = protocol
+        self._corpus, self._protocol = corpus, protocol
         self._index: Any = None
         self.notices: list[str] = []
         settings = {"k1": k1, "b": b, "stemmer": "english", "stopwords": "en"}
@@ -136,25 +135,18 @@ class IndexSystem:
         """Open an index; mode, granularity, rerank and exact are those of `Retriever.search`.
 
         Args:
-            path: The index directory.
-            mode: "hybrid", "dense" or "lexical".
-            granularity: Which vectors rank; None: those that the index has.
-            rerank: What orders the best 100 again.
             options: Where and in which precision queries are encoded and searched.
             model: The model that made the index, loaded as `options` say; None loads the one that the index names.
             name: What reports call it; default: the directory's name.
             documents: Of the corpus that it should hold; a notice says where it holds another number.
-            exact: Score every vector.
         """
         from aveyb_retrieval.indexes.search.options import WEIGHT
         from aveyb_retrieval.indexes.search.scoring import MAXSIM_WEIGHT
 
-        self._path = Path(path)
+        self._path, self._options = Path(path), options or LoadOptions()
+        self._model, self._documents = model, documents
         self._search: dict[str, Any] = {"mode": mode, "granularity": granularity, "rerank": rerank, "exact": exact}
-        self._options = options or LoadOptions()
-        self._model = model
         self._retriever: Retriever | None = None
-        self._documents = documents
         self.notices: list[str] = []
         info = index_info(
             self._path, mode=mode, granularity=granularity, rerank=rerank, options=self._options, name=name

@@ -96,13 +96,6 @@ def to_device(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.
     return [part.view(array.shape) for part, array in zip(sent, arrays, strict=True)]
 
 
-def missing_triton() -> str | None:
-    """Return how to install Triton where it is missing, or None where it is installed."""
-    from aveyb_retrieval.system import install_command
-
-    return None if _TRITON_INSTALLED else f"Triton is not installed ({install_command('gpu')})"
-
-
 def _known(backend: str) -> str:
     if backend not in BACKENDS:
         raise BackendError(f"unknown backend {backend!r}: choose one of {', '.join(BACKENDS)}")
@@ -111,8 +104,10 @@ def _known(backend: str) -> str:
 
 def _why_not(tensor: torch.Tensor) -> str | None:
     """Return why Triton cannot run on this tensor, or None."""
-    if reason := missing_triton():
-        return reason
+    if not _TRITON_INSTALLED:
+        from aveyb_retrieval.system import install_command
+
+        return f"Triton is not installed ({install_command('gpu')})"
     if tensor.dtype not in _DTYPES:
         return f"kernels take float32, float16 and bfloat16, not {tensor.dtype}"
     if _INTERPRETING:

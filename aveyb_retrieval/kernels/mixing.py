@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _MIN_NORM = 1e-12
+_MAX_TOKENS = 256  # columns that one program of the kernel holds in registers
 
 
 class Mixing(TypedDict, total=False):
@@ -113,9 +114,6 @@ def static_mix_over_gate(
         return gate
     own = enricher_activation(gate, gate_activation)
     return gate.copy_(static_mix_reference(mixed, own, weight, **how))
-
-
-_MAX_TOKENS = 256  # columns that one program of the kernel holds in registers
 
 
 def dynamic_mix_reference(

@@ -50,8 +50,7 @@ def activate_around(
     if use_triton(backend, x, operation="activate_around"):
         from aveyb_retrieval.kernels.triton.positionwise import activate_around_op
 
-        found: torch.Tensor = activate_around_op(x, name, start, stop, norms)
-        return found
+        return activate_around_op(x, name, start, stop, norms)
     for part in (x[..., :start], x[..., stop:]):
         part.copy_(enricher_activation(part, name))
     part, wide = x[..., :start] if norms == "head" else x[..., stop:], torch.promote_types(x.dtype, torch.float32)

@@ -50,13 +50,13 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.search.options import Mode
     from aveyb_retrieval.indexes.types import EmbedderLike, FloatArray, Progress
 
-
 # Names of the sides in data sets; the first one that a row has is taken.
 SIDES = {
     "anchor": ("anchor", "query", "question"),
     "positive": ("positive", "pos", "document", "passage", "answer"),
     "negative": ("negative", "neg"),
 }
+_ANCHORS = 256  # per search
 
 
 def read_pairs(
@@ -228,9 +228,6 @@ def _fields(record: Mapping[str, Any], columns: Mapping[str, str], where: str) -
     return fields
 
 
-_ANCHORS = 256  # per search
-
-
 @dataclass(frozen=True)
 class Mined:
     """The triplets found, and what was missing.
@@ -271,11 +268,9 @@ def mine_negatives(
     Args:
         pairs: rows with `anchor` and `positive`; all positives of the same anchor are its own. A column `negative` is
             ignored, so that triplets can be mined again with a better model.
-        rules: None: the defaults.
-        model: folder or name, or a loaded `Embedder`; None: the embedded default. It runs on `device`.
         corpus: more texts whose passages may be negatives; blank and repeated ones are left out, and so is a text equal
             to the anchor, from which nothing can be learned.
-        mode: what proposes texts: "dense" (vectors), "lexical" (BM25) or "hybrid".
+        mode: what proposes texts, as in a search.
     """
     rules = rules or MiningRules()
     rules.check()

@@ -92,9 +92,7 @@ class DistillationLoss(nn.Module):
     def forward(self, sentence_features: Iterable[dict[str, torch.Tensor]], labels: torch.Tensor) -> torch.Tensor:
         """Return the weighted sum of the terms over the rows of all processes, a float32 scalar.
 
-        Args:
-            sentence_features: one for each text of a row.
-            labels: int64 `[B, columns]`, rows of the teacher's vectors.
+        There are features for each text of a row; labels, int64 `[B, columns]`, are rows of the teacher's vectors.
         """
         from sentence_transformers.util import all_gather, all_gather_with_grad
         from sentence_transformers.util.distributed import get_world_size
@@ -204,10 +202,7 @@ def train_distill(
 def rows_to_learn(
     texts: Sequence[str], queries: Sequence[str], targets: Targets, settings: DistillSettings
 ) -> dict[str, Dataset]:
-    """Return the sets of rows: texts alone, and queries alone or each with a text near it.
-
-    Their labels are rows of the targets.
-    """
+    """Return the sets of rows, labelled by rows of the targets: texts alone, and queries alone or with a near text."""
     from datasets import Dataset
 
     sets = {"texts": [{"text": text, "label": [i]} for i, text in enumerate(texts)]}

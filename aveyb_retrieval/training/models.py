@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from sentence_transformers import SentenceTransformer
 
-
 PRESETS = {
     "mini": AveyBConfig.mini,
     "paper-base": AveyBConfig.paper_base,
@@ -49,11 +48,10 @@ def starting_model(
     if model is None:
         if preset not in PRESETS:
             raise ConfigError(f"preset is {preset!r}; choose one of {', '.join(PRESETS)}")
-        defaults = PRESETS[preset]()
         if "vocab_size" in fields:
             raise ConfigError(f"vocab_size is the vocabulary's, {tokenizer.vocab_size:,}: give another vocabulary")
-        if unknown := [name for name in fields if name not in type(defaults).__annotations__]:
-            raise ConfigError(f"{unknown[0]!r} is not a field of {type(defaults).__name__}")
+        if unknown := [name for name in fields if name not in AveyBConfig.__annotations__]:
+            raise ConfigError(f"{unknown[0]!r} is not a field of AveyBConfig")
         torch.manual_seed(seed)
         return AveyBForMaskedLM(PRESETS[preset](**fields, vocab_size=tokenizer.vocab_size))
     if fields:

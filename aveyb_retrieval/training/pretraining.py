@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from aveyb_retrieval.encoder.text.wordpiece import Tokenizer
     from aveyb_retrieval.training.settings import MLMSettings
 
-
 IGNORED_LABEL = -100
 _ORDER, _MASK = 0, 1  # two independent streams of random numbers
+TRAIN, HELD_OUT = "train.tokens", "held_out.tokens"  # in the run folder, beside what run_folder.py lists
 
 
 def pack_texts(
@@ -120,9 +120,6 @@ class MaskedSequences(Dataset[dict[str, torch.Tensor]]):
             self._epoch = epoch
             self._order = np.random.default_rng([self.seed, _ORDER, epoch]).permutation(self.sequences)
         return int(self._order[position])
-
-
-TRAIN, HELD_OUT = "train.tokens", "held_out.tokens"  # in the run folder, beside what run_folder.py lists
 
 
 def pretrain(

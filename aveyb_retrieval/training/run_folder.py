@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} steps{postfix} [{elapsed}<{remaining}]"
+SETTINGS, METRICS, CURVES, CHECKPOINTS, MODEL = "run.json", "metrics.jsonl", "loss.png", "checkpoints", "model"
+_MAY_CHANGE = {"save_every", "log_every", "keep", "micro_batch"}  # may differ on resume: the result is the same
 
 
 class StepDisplay:
@@ -66,10 +68,6 @@ class StepDisplay:
     def close(self) -> None:
         """Leave the last state on the screen."""
         self.bar.close()
-
-
-SETTINGS, METRICS, CURVES, CHECKPOINTS, MODEL = "run.json", "metrics.jsonl", "loss.png", "checkpoints", "model"
-_MAY_CHANGE = {"save_every", "log_every", "keep", "micro_batch"}  # may differ on resume: the result is the same
 
 
 class RunFolder:
@@ -105,16 +103,12 @@ class RunFolder:
 
     def drop_metrics_after(self, step: int) -> None:
         """Drop the metrics that a resumed run will measure again; the file exists afterwards. Main process only."""
-        if not self.main:
-            return
         path = self.path / METRICS
         kept = [m for m in read_metrics(path) if m["step"] <= step] if path.exists() else []
         write_atomic(path, "".join(json.dumps(m) + "\n" for m in kept).encode())
 
     def log(self, line: dict[str, Any]) -> None:
-        """Append one line to the metrics; does nothing in a process that is not the main one."""
-        if not self.main:
-            return
+        """Append one line to the metrics. Main process only."""
         with (self.path / METRICS).open("a", encoding="utf-8") as out:
             out.write(json.dumps(line) + "\n")
 
@@ -133,7 +127,7 @@ class RunFolder:
             new, was = json.loads(json.dumps(record[part])), old[part]
             fields = [f for f in {*new, *was} if f not in _MAY_CHANGE and new.get(f) != was.get(f)]
             if fields:
-                field = sorted(fields)[0]
+                field = min(fields)
                 raise error(
                     f"{file}: the run was started with {part} {field} = {was.get(field)!r}, now it is "
                     f"{new.get(field)!r}; resume with the same, or start another run"
@@ -144,11 +138,9 @@ class RunCallback(TrainerCallback):
     """Writes metrics.jsonl, shows the steps and their speed in units, saves on Ctrl-C; `release` it at the end."""
 
     def __init__(self, run: RunFolder, units_per_step: float, unit: str) -> None:
-        self.run = run
-        self.units_per_step, self.unit = units_per_step, unit
+        self.run, self.units_per_step, self.unit = run, units_per_step, unit
         self.interrupted = False
-        self._started = time.perf_counter()
-        self._first_step = 0
+        self._started, self._first_step = time.perf_counter(), 0
         self._previous_handler: Any = None
         self._display: StepDisplay | None = None
 

@@ -78,8 +78,7 @@ def train_sentence_model(
     limit = model.max_seq_length
     if max_tokens is not None:
         model.max_seq_length = min(limit or max_tokens, max_tokens)
-    cut = count_cut(model, sets, prompts or {})
-    if cut:
+    if cut := count_cut(model, sets, prompts or {}):
         _LOG.warning(
             "%s longer than %d tokens: cut while training", plural(cut, "text is", "texts are"), model.max_seq_length
         )
@@ -162,10 +161,8 @@ def count_cut(model: SentenceTransformer, sets: dict[str, Dataset], prompts: dic
         for column in _text_columns(rows):
             whole = (prompts.get(column, "") + text for text in rows[column])
             long += [text for text in whole if len(text.encode()) > limit]  # a token has a byte at least
-    found = (
-        model.tokenizer(long[i : i + 256], truncation=False, padding=False, verbose=False)
-        for i in range(0, len(long), 256)
-    )
+    parts = (long[i : i + 256] for i in range(0, len(long), 256))
+    found = (model.tokenizer(part, truncation=False, padding=False, verbose=False) for part in parts)
     return sum(len(ids) > limit for some in found for ids in some["input_ids"])
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 SCHEDULES = ("cosine", "linear", "trapezoidal", "constant")
 PRECISIONS = ("float32", "bfloat16")
 MLM_RATES = {"paper-large": 2.5e-4}
-
-
 LARGEST = 2**31 - 1  # of a whole number, where a field says nothing else
 SEEDS = 2**32 - 1  # numpy's
 
@@ -123,28 +121,19 @@ class RunSettings(Checked):
 
 
 @dataclass(frozen=True)
-class PretrainSettings(RunSettings):
-    """Pre-training on packed sequences.
+class MLMSettings(RunSettings):
+    """Masked-language modeling on packed sequences; the defaults are the paper's recipe for its base model.
 
-    A row is a sequence of `length` tokens, so one step sees `batch_size * length` tokens. A process takes `batch_size /
-    processes` of the rows, `micro_batch` at a time.
+    That is 180 billion tokens, 512K of them a step. `MLM_RATES` has the rates of presets that need another one. A row
+    is a sequence of `length` tokens; a process takes `batch_size / processes` of them, `micro_batch` at a time.
     """
 
+    mask_rate: float = setting(0.2, "Share of tokens replaced by [MASK].", above=0, below=1)
     length: int = setting(2048, "Tokens per packed sequence.", least=1)
     micro_batch: int = setting(8, "Sequences per forward pass; gradients are accumulated to a full batch.", least=1)
     gradient_checkpointing: bool = setting(False, "Use less memory and a third more time.")
     held_out_every: int = setting(100, "Keep every N-th document for validation (0: none).", least=0)
     evaluate_every: int = setting(0, "Steps between validations; 0 validates at the end only.", least=0)
-
-
-@dataclass(frozen=True)
-class MLMSettings(PretrainSettings):
-    """Masked-language modeling; the defaults are the paper's recipe for its base model.
-
-    That is 180 billion tokens, 512K of them a step. `MLM_RATES` has the rates of presets that need another one.
-    """
-
-    mask_rate: float = setting(0.2, "Share of tokens replaced by [MASK].", above=0, below=1)
     steps: int = 343_323
     batch_size: int = 256
     learning_rate: float = 5e-4

@@ -48,12 +48,14 @@ if TYPE_CHECKING:
     from aveyb_retrieval.encoder.text.wordpiece import Tokenizer
     from aveyb_retrieval.training.settings import ClassifySettings, TaskSettings
 
-
 # Names of the fields in data sets; the first one that a line has is taken.
 FIRST = ("text", "sentence", "sentence1", "query", "question", "premise", "anchor")
 SECOND = ("text_pair", "sentence2", "document", "passage", "hypothesis", "positive")
 _NUMBER = re.compile(r"0|-?[1-9][0-9]*")
 WORDS, TAGS = ("words", "tokens"), ("tags", "labels", "ner_tags")
+SPLIT_SEED = 42  # of the rows held out, as in the paper's protocol
+_PROBLEMS = {"mse": "regression", "bce": "multi_label_classification", "cross_entropy": "single_label_classification"}
+_ACTIVATIONS = {"mse": "linear.Identity", "bce": "activation.Sigmoid"}
 
 
 @dataclass(frozen=True)
@@ -176,11 +178,8 @@ def class_metrics(predicted: Sequence[int | str], wanted: Sequence[int | str]) -
     """Return `accuracy` and `macro_f1`, the mean over the classes that occur in either."""
     from sklearn.metrics import f1_score
 
-    right = np.asarray(predicted) == np.asarray(wanted)
-    return {
-        "accuracy": float(right.mean()),
-        "macro_f1": float(f1_score(wanted, predicted, average="macro", zero_division=0.0)),
-    }
+    accuracy = float((np.asarray(predicted) == np.asarray(wanted)).mean())
+    return {"accuracy": accuracy, "macro_f1": float(f1_score(wanted, predicted, average="macro", zero_division=0.0))}
 
 
 def number_metrics(predicted: Sequence[float], wanted: Sequence[float]) -> dict[str, float]:
@@ -240,27 +239,18 @@ def entities_of(tags: Sequence[str]) -> list[tuple[str, int, int]]:
 
 
 def _correlation(a: np.ndarray, b: np.ndarray) -> float:
-    if np.ptp(a) == 0 or np.ptp(b) == 0:
-        return 0.0
-    return float(np.corrcoef(a, b)[0, 1])
+    return 0.0 if np.ptp(a) == 0 or np.ptp(b) == 0 else float(np.corrcoef(a, b)[0, 1])
 
 
 @dataclass(frozen=True)
 class Example:
-    """One row.
+    """One row, made from `source`; `cut`: tokens were cut off."""
 
-    Attributes:
-        ids: int64 `[T]`.
-        labels: what the model's `forward` takes: a number, or int64 `[T]`.
-        source: the row it was made from.
-        cut: whether tokens were cut off.
-        offsets: int64 `[T, 2]`, the characters of each token, for tags.
-    """
-
-    ids: np.ndarray
-    labels: Any
+    ids: np.ndarray  # int64 [T]
+    labels: Any  # what the model's `forward` takes: a number, or int64 [T]
     source: Any
     cut: bool
+    # int64 [T, 2], the characters of each token, for tags
     offsets: np.ndarray = field(default_factory=lambda: np.empty((0, 2), np.int64))
 
 
@@ -345,11 +335,6 @@ def predict(
         for example, row in zip(part, logits.float().cpu().numpy(), strict=True):
             yield example, row[: len(example.ids)] if row.ndim == 2 else row
     model.train(training)
-
-
-SPLIT_SEED = 42  # of the rows held out, as in the paper's protocol
-_PROBLEMS = {"mse": "regression", "bce": "multi_label_classification", "cross_entropy": "single_label_classification"}
-_ACTIVATIONS = {"mse": "linear.Identity", "bce": "activation.Sigmoid"}
 
 
 @dataclass(frozen=True)
@@ -498,9 +483,8 @@ def _split(
     rows = read(files)
     if validation:
         return rows, read(validation)
-    aside = set(
-        np.random.default_rng(SPLIT_SEED).permutation(len(rows))[: round(settings.held_out * len(rows))].tolist()
-    )
+    drawn = np.random.default_rng(SPLIT_SEED).permutation(len(rows))
+    aside = set(drawn[: round(settings.held_out * len(rows))].tolist())
     return [row for i, row in enumerate(rows) if i not in aside], [rows[i] for i in sorted(aside)]
 
 
@@ -512,8 +496,7 @@ def _start(cls: Any, model: str | None, head: dict[str, Any]) -> tuple[Any, Toke
     """Open a model with this head and the same labels as it is, or put a new head on the encoder of any other."""
     folder = model_folder(model)
     config = AveyBConfig.from_pretrained(folder)
-    same = config.architectures == [cls.__name__] and all(
-        getattr(config, name, None) == value for name, value in head.items()
-    )
+    alike = (getattr(config, name, None) == value for name, value in head.items())
+    same = config.architectures == [cls.__name__] and all(alike)
     made = cls.from_pretrained(folder) if same else cls.from_encoder(folder, **head)
     return made, load_tokenizer(folder, made.config.vocab_size)

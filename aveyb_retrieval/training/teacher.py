@@ -34,9 +34,12 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.types import Progress
     from aveyb_retrieval.training.settings import DistillSettings
 
-
 SETTINGS = "teacher.json"
 TAG = f".{os.getpid()}"  # of files being written: another process may write the same
+PHRASE = (3, 16)  # words
+_SAMPLE = 200_000  # texts whose vectors PCA sees
+_ROWS = 1024  # of queries beside which near documents are looked for at once
+_SMALLEST = 1e-6
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,7 @@ def texts_digest(texts: Sequence[str]) -> str:
 def load_teacher(model: str, *, device: str | None, max_tokens: int) -> tuple[Any, str]:
     """Load a SentenceTransformer that cuts at `max_tokens`, or at its own limit where that is lower.
 
-    Returns:
-        The model, and its name with a hash of its weights and prompts. A table of vectors has no limit and reads all.
+    Also return its name with a hash of its weights and prompts. A table of vectors has no limit and reads all.
     """
     from sentence_transformers import SentenceTransformer
 
@@ -110,8 +112,7 @@ def encode_with(teacher: Any, texts: Sequence[str], *, precision: str, kind: str
                 f"the teacher's vocabulary has tokens that its embeddings lack ({first_line(error)}): its tokenizer is "
                 "another model's; copy or download the folder again"
             ) from error
-    vectors = torch.nn.functional.normalize(vectors.float(), dim=-1)
-    return vectors.cpu().numpy()
+    return torch.nn.functional.normalize(vectors.float(), dim=-1).cpu().numpy()
 
 
 def cache_vectors(
@@ -127,34 +128,18 @@ def cache_vectors(
     prompts: tuple[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Encode what is missing; complete shards are kept.
+    """Let a teacher encode what its cache lacks of some texts, a row each, in this order; complete shards are kept.
 
-    Args:
-        texts: what the teacher encodes; a row each, in this order.
-        folder: of the cache; made if needed.
-        model: folder or name of a sentence-transformers model.
-        device: where the teacher runs; None: on an accelerator where there is one.
-        max_tokens: the teacher reads this many tokens of a text.
-        precision: of its matrix products, "float32" or "bfloat16".
-        shard_size: rows in a shard.
-        kind: what the texts are to the teacher, "document" or "query".
-        prompts: before queries and before documents; None: the teacher's own.
+    `model` is the folder or name of a sentence-transformers model, to which the texts are of a `kind`, "document" or
+    "query". It reads `max_tokens` of each behind its own `prompts`, or those given for queries and for documents.
+    A `device` of None is an accelerator where there is one.
     """
     check_precision(precision)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     teacher, name = load_teacher(model, device=device, max_tokens=max_tokens)
-    settings = TeacherSettings(
-        name,
-        teacher.get_embedding_dimension(),
-        max_tokens,
-        precision,
-        len(texts),
-        texts_digest(texts),
-        shard_size,
-        kind,
-        prompts,
-    )
+    dim, digest = teacher.get_embedding_dimension(), texts_digest(texts)
+    settings = TeacherSettings(name, dim, max_tokens, precision, len(texts), digest, shard_size, kind, prompts)
     if prompts is not None:
         teacher.prompts = dict(zip(("query", "document"), prompts, strict=True))
     _start_or_continue(folder, settings)
@@ -214,12 +199,6 @@ def read_cache(folder: str | Path) -> TeacherSettings:
         raise InputError(f"{path} is missing: {folder} does not hold teacher vectors") from None
     except msgspec.DecodeError as error:
         raise InputError(f"{path} cannot be read ({error}); delete the folder and cache the vectors again") from error
-
-
-PHRASE = (3, 16)  # words
-_SAMPLE = 200_000  # texts whose vectors PCA sees
-_ROWS = 1024  # of queries beside which near documents are looked for at once
-_SMALLEST = 1e-6
 
 
 @dataclass(frozen=True)
@@ -304,8 +283,7 @@ def read_targets(
                 )
                 both.append(centred(read_vectors(cache)))
         parts.append(np.concatenate(both))
-    joined = np.concatenate(parts, axis=1)
-    return Targets(turned(joined, dim, settings.seed), len(documents))
+    return Targets(turned(np.concatenate(parts, axis=1), dim, settings.seed), len(documents))
 
 
 def centred(vectors: np.ndarray) -> np.ndarray:
@@ -326,5 +304,4 @@ def turned(vectors: np.ndarray, dim: int, seed: int) -> np.ndarray:
 
 def unit(vectors: np.ndarray) -> np.ndarray:
     """Return rows over their lengths."""
-    lengths: np.ndarray = np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), _SMALLEST)
-    return vectors / lengths
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), _SMALLEST)

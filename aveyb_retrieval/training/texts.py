@@ -19,8 +19,8 @@ from aveyb_retrieval.files import hash_file
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".txt")
+SMALLEST = 256 + len(SPECIAL_TOKENS)
 
 
 def read_texts(paths: Iterable[str | Path], *, field: str = "text") -> Iterator[str]:
@@ -72,27 +72,22 @@ def _check(path: Path) -> None:
         raise InputError(f"{path}: unknown kind of file; training text is read from {', '.join(_SUFFIXES)}")
 
 
-SMALLEST = 256 + len(SPECIAL_TOKENS)
-
-
 def train_vocabulary(
-    texts: Iterable[str], vocab_size: int, *, pattern: str | None = None, capitals: str = "bytes", name: str = "aveyb"
+    texts: Iterable[str], vocab_size: int, *, capitals: str = "bytes", name: str = "aveyb"
 ) -> AveyBTokenizer:
     """Learn byte pair encoding (Sennrich et al., 2016) over the UTF-8 bytes of `texts`.
 
     Args:
         texts: read once, streamed.
         vocab_size: rows in all: 256 bytes, the merges, and the special tokens at the end.
-        pattern: pre-tokenisation; merges never cross its pieces. None: the usual one for `capitals`.
-        capitals: "bytes" or "marks", see `AveyBTokenizer`.
+        capitals: "bytes" or "marks", see `AveyBTokenizer`; merges never cross the pieces of their `words_pattern`.
     """
     if vocab_size <= SMALLEST:
         raise ConfigError(f"vocab_size is {vocab_size}; 256 bytes and {len(SPECIAL_TOKENS)} special tokens need more")
-    pattern = pattern or words_pattern(capitals)
     tokenizer = Tokenizer(models.BPE())
     if capitals == "marks":
         texts = (mark(text)[0] for text in texts)
-    pieces = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
+    pieces = pre_tokenizers.Split(Regex(words_pattern(capitals)), behavior="isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pieces, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
@@ -113,4 +108,4 @@ def train_vocabulary(
         )
     byte_of = {character: byte for byte, character in printable_bytes().items()}
     ranks = [bytes(byte_of[character] for character in token) for token in sorted(vocab, key=lambda t: vocab[t])]
-    return AveyBTokenizer.from_ranks(ranks, pattern=pattern, capitals=capitals, name=name)
+    return AveyBTokenizer.from_ranks(ranks, capitals=capitals, name=name)

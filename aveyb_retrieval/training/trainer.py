@@ -156,7 +156,7 @@ class CheckedSteps(_Base):
             good = last_checkpoint(Path(self.args.output_dir or "")) or "none yet"
             raise InputError(
                 f"the loss of the batch at step {self.state.global_step + 1} is {loss.item()}: stopped, nothing was "
-                f"overwritten; the last good checkpoint is {good}. "
-                "A lower learning rate or a longer warm-up usually helps"
+                f"overwritten; the last good checkpoint is {good}. A lower learning rate or a longer warm-up usually "
+                "helps"
             )
         return loss

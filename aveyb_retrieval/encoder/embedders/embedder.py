@@ -78,11 +78,7 @@ class TextEncoder(ABC):
     token_codec: TokenCodec | None = None
 
     def __init__(self, max_tokens: int | None, batch_tokens: int) -> None:
-        """Check the options of how much is read.
-
-        Raises:
-            ConfigError: one is out of range.
-        """
+        """Check the options of how much is read; one out of range is a ConfigError."""
         if max_tokens is not None and max_tokens < 1:
             raise ConfigError(f"max_tokens is {max_tokens}; it must be at least 1, or None for no limit")
         if batch_tokens < 1:
@@ -213,18 +209,10 @@ class Embedder(TextEncoder):
         batch_tokens: int = 16384,
         passage_size: PassageSize | None = DEFAULT_SIZE,
     ) -> None:
-        """Wrap a loaded model; `load` reads one from a folder and documents the options.
-
-        Raises:
-            ConfigError: an option is out of range.
-        """
+        """Wrap a loaded model; `load` reads one from a folder and documents the options and errors."""
         super().__init__(max_tokens, batch_tokens)
-        self.model = model.eval()
-        self.tokenizer = tokenizer
-        self.prompts = prompts
-        self.model_name = model_name
-        self.fingerprint = fingerprint
-        self.precision = precision
+        self.model, self.tokenizer, self.prompts = model.eval(), tokenizer, prompts
+        self.model_name, self.fingerprint, self.precision = model_name, fingerprint, precision
         self.passage_size = self._checked(passage_size)
         self.dim: int = model.config.hidden_size
         self.split_size: int = model.config.split_size
@@ -454,18 +442,11 @@ def _torch_model(folder: Path, device: str, precision: str) -> InferenceModel:
         import torch
 
         from aveyb_retrieval.encoder.network.split_encoder import InferenceModel
-    encoder = InferenceModel.load(folder)
-    return encoder.to(device=device, dtype=getattr(torch, precision))
+    return InferenceModel.load(folder).to(device=device, dtype=getattr(torch, precision))
 
 
 def check_device(device: str) -> None:
-    """Check that this machine has the torch device of this name; the CPU needs no torch.
-
-    Raises:
-        ConfigError: torch has no device of this name.
-        BackendError: this machine, or this build of torch, has none.
-        OptionalDependencyError: torch is not installed.
-    """
+    """Raise ConfigError or BackendError where torch, or this machine, lacks a device; the CPU needs no torch."""
     if device == "cpu":
         return
     with extra_for(f"device {device!r}"):

@@ -36,18 +36,15 @@ def load_encoder(
 ) -> Embedder | SentenceEmbedder:
     """Load an Avey-B model or any sentence-transformers model.
 
-    Args:
-        model: a folder; a name on the Hugging Face hub or in its cache; "minilm" for all-MiniLM-L6-v2 from the extra
-            of that name; None for the embedded model.
-        device: as for `Embedder.load`, as are the others.
-        precision: what the model computes in; "auto" is "float32" for sentence-transformers' models.
-        recorded: the fingerprint that goes with `model` in an index, where that is what names it. Whoever made the
-            index may not have anything fetched, nor any other model of this machine loaded.
+    The options are those of `Embedder.load`, and the model also a name in the hub's cache, or "minilm" for
+    all-MiniLM-L6-v2 from the extra of that name; "auto" is "float32" for sentence-transformers' models.
+
+    `recorded` is the fingerprint that goes with `model` in an index, where that is what names it. Whoever made the
+    index may not have anything fetched, nor any other model of this machine loaded.
     """
     check_device(device)
-    folder = minilm_folder() if isinstance(model, str) and model in _MINILM and not Path(model).is_dir() else None
-    if folder is None:
-        folder = model_folder(model, fetch=recorded is None)
+    is_minilm = isinstance(model, str) and model in _MINILM and not Path(model).is_dir()
+    folder = minilm_folder() if is_minilm else model_folder(model, fetch=recorded is None)
     if recorded is not None and (found := _fingerprint(folder)) != recorded:
         raise IndexFormatError(
             f"{model}: has the fingerprint {found[:16]}, but the index was made by the model with {recorded[:16]}; "

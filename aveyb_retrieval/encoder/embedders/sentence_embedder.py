@@ -91,10 +91,9 @@ class SentenceEmbedder(TextEncoder):
     ) -> None:
         """Take a loaded `SentenceTransformer`; `load` is the usual way."""
         super().__init__(max_tokens, batch_tokens)
-        self.model = model.eval()
-        self.model_name = model_name
-        self.fingerprint = fingerprint
-        self.precision = precision_of(model)
+        self.model, self.model_name, self.fingerprint = model.eval(), model_name, fingerprint
+        first = next(model.parameters(), None)  # None: of a model without weights (BoW)
+        self.precision = "float32" if first is None else str(first.dtype).removeprefix("torch.")
         self.dim = int(model.get_embedding_dimension())
         limit = model.max_seq_length
         self.window: int | None = int(limit) if limit is not None and limit < 1 << 30 else None
@@ -123,14 +122,11 @@ class SentenceEmbedder(TextEncoder):
     ) -> SentenceEmbedder:
         """Load a sentence-transformers folder: weights from safetensors only, and without running code from it.
 
+        The options are those of `Embedder.load`; `loading.load_encoder` also takes names.
+
         Args:
-            folder: the model; `loading.load_encoder` also takes names.
-            name: what to call it; None: the folder.
-            device: as for `Embedder.load`, as are max_tokens and batch_tokens.
-            precision: "float32", "bfloat16" or "float16".
             truncate_dim: keep only the first components of each vector, for models that were trained for it.
-            passage_size: how long passages are, and whether they are encoded late; None: the default size, or what fits
-                into the model's window.
+            passage_size: None: the default size, or what fits into the model's window.
         """
         folder = Path(folder)
         if precision not in _PRECISIONS:
@@ -360,12 +356,6 @@ class SentenceEmbedder(TextEncoder):
             begins = inside.argmax(axis=1)  # a passage's tokens follow each other
             ranges = np.stack([begins, begins + inside.sum(axis=1)], axis=1)
             return vectors, TokenCodes(self.token_codec.encode(outputs), ranges)
-
-
-def precision_of(model: Any) -> str:
-    """Return the type of a loaded model's weights, such as "float32"; that also of a model without weights (BoW)."""
-    first = next(model.parameters(), None)
-    return "float32" if first is None else str(first.dtype).removeprefix("torch.")
 
 
 def load_sentence_transformer(folder: Path, *, device: str, precision: str, truncate_dim: int | None) -> Any:

@@ -47,10 +47,8 @@ def sentence_transformer(
 ) -> SentenceTransformer:
     """Write `model` and `tokenizer` to `folder` as a sentence-transformers model and return it, loaded.
 
-    Args:
-        model: the encoder; saved as safetensors in its own dtype.
-        tokenizer: saved in both of its formats.
-        prompts: text put before every "query" and "document"; part of what is pooled. None: empty prompts.
+    The encoder is saved in its own dtype, the tokenizer in both of its formats; `prompts`, before every "query" and
+    "document", are part of what is pooled (None: empty ones).
     """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Transformer

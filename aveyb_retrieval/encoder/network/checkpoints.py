@@ -83,11 +83,10 @@ class CheckpointLoading:
         """
         name = pretrained_model_name_or_path
         hub = _hub_options(kwargs)
-        settings = None if name is None else read_settings(name, hub, needed=kwargs.get("config") is None)
-        if settings is not None:
-            cls._check_kind(name, settings)
+        settings = {} if name is None else read_settings(name, hub, needed=kwargs.get("config") is None)
+        cls._check_kind(name, settings)
         try:
-            if settings is not None and is_released(settings):
+            if is_released(settings):
                 return cls._from_released_folder(name, settings, hub, kwargs)
             return cls._from_own_format(name, args, kwargs)
         except SafetensorError as error:
@@ -160,12 +159,9 @@ def _hub_options(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def _find_weights(name: Any, kwargs: dict[str, Any]) -> str | None:
     """Return the path of a model's checkpoint, if it has one in a single file."""
-    found: str | None = None
-    if name is not None:
-        found = cached_file(
-            name, "model.safetensors", _raise_exceptions_for_missing_entries=False, **_hub_options(kwargs)
-        )
-    return found
+    if name is None:
+        return None
+    return cached_file(name, "model.safetensors", _raise_exceptions_for_missing_entries=False, **_hub_options(kwargs))
 
 
 def _has_int8_table(path: str) -> bool:
@@ -199,8 +195,8 @@ def released_tensors(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.
     return {match[1]: tensor for name, tensor in state_dict.items() if (match := _ENCODER_NAME.match(name))}
 
 
-def read_settings(name: Any, hub: dict[str, Any], *, needed: bool) -> dict[str, Any] | None:
-    """Return the fields of a `config.json` of our models, or None where there is none and none is needed."""
+def read_settings(name: Any, hub: dict[str, Any], *, needed: bool) -> dict[str, Any]:
+    """Return the fields of a `config.json` of our models; none where there is none and none is needed."""
     path = cached_file(
         name,
         "config.json",
@@ -212,7 +208,7 @@ def read_settings(name: Any, hub: dict[str, Any], *, needed: bool) -> dict[str, 
     if path is None:
         if needed:
             raise ModelError(f"{name}: no config.json; name a folder that holds a model, or a model of the hub")
-        return None
+        return {}
     settings = read_object(Path(path))
     kind = settings.get("model_type")
     if kind != AveyBConfig.model_type and not is_released(settings):

@@ -174,10 +174,8 @@ def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor, items: torch.Tens
 def sequence_ids(tokenizer: Tokenizer, first: str, second: str | None, limit: int) -> tuple[np.ndarray, bool]:
     """Return the ids int64 `[T]` of a text or pair, and whether something was cut off.
 
-    Cut as transformers cuts (`longest_first`): the longer text first, then both alike.
-
-    Raises:
-        ConfigError: `limit` leaves no room for a token.
+    Cut as transformers cuts (`longest_first`): the longer text first, then both alike. A `limit` that leaves no room
+    for a token is a ConfigError.
     """
     special = 2 if second is None else 3
     if limit <= special:

@@ -25,20 +25,6 @@ if TYPE_CHECKING:
     from aveyb_retrieval.kernels.mixing import Mixing, Similarity
 
 
-class RMSNorm(nn.Module):
-    """`x / sqrt(mean(x^2) + eps) * weight` over the last axis."""
-
-    def __init__(self, size: int, eps: float) -> None:
-        """Start with a weight `[size]` of ones."""
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-        self.eps = eps
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalize `[..., D]` -> `[..., D]`."""
-        return nn.functional.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
-
-
 @dataclass(frozen=True)
 class LayerSettings:
     """A layer's fields of `AveyBConfig` as plain values.
@@ -101,7 +87,7 @@ class AveyBLayer(nn.Module):
         self.kind, self.order = kind, order
         d, mixed, bypass = config.hidden_size, config.mixed_size, config.bypass_size
         self.settings = LayerSettings(**{f.name: getattr(config, f.name) for f in fields(LayerSettings)})
-        self.norm = RMSNorm(d, config.norm_eps)
+        self.norm = nn.RMSNorm(d, config.norm_eps)
         self.enricher = nn.Linear(d, 2 * mixed + bypass)
         self.fuser = nn.Linear(mixed + bypass, d)
         # V is the only weight that a dynamic layer lacks; it computes its mixing matrix from the input.
@@ -165,8 +151,8 @@ def run_fused(layers: Sequence[AveyBLayer], x: torch.Tensor, lengths: torch.Tens
     """Run layers for which `fusable` holds, one at least, one after another, on what a layer's `forward` takes."""
     normed = layers[0].norm(x)
     for layer, following in pairwise(layers):
-        norm = following.norm
-        x, normed = add_norm(_branch(layer, normed, lengths), x, layer.alpha, norm.weight, eps=norm.eps)
+        weight, eps = following.norm.weight, following.settings.norm_eps
+        x, normed = add_norm(_branch(layer, normed, lengths), x, layer.alpha, weight, eps=eps)
     last = layers[-1]
     branch = _branch(last, normed, lengths)
     return branch.add_(x) if last.alpha is None else branch.addcmul_(last.alpha, x)

@@ -11,7 +11,7 @@ from transformers.utils import can_return_tuple
 
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.network.checkpoints import CheckpointLoading
-from aveyb_retrieval.encoder.network.layers import AveyBLayer, RMSNorm
+from aveyb_retrieval.encoder.network.layers import AveyBLayer
 from aveyb_retrieval.encoder.network.ranker import Ranker
 from aveyb_retrieval.encoder.network.split_encoder import SplitEncoder
 from aveyb_retrieval.errors import InputError
@@ -41,7 +41,7 @@ class AveyBPreTrainedModel(CheckpointLoading, PreTrainedModel):
                 init.normal_(module.weight, std=self.config.initializer_range)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 init.zeros_(module.bias)
-        elif isinstance(module, RMSNorm):
+        elif isinstance(module, nn.RMSNorm):
             init.ones_(module.weight)
         elif isinstance(module, Ranker):
             if module.down_proj is not None:

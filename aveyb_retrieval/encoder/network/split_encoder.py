@@ -24,7 +24,7 @@ from aveyb_retrieval.encoder.network.checkpoints import (
     released_tensors,
 )
 from aveyb_retrieval.encoder.network.cuda_graphs import CudaGraphs
-from aveyb_retrieval.encoder.network.layers import AveyBLayer, RMSNorm, fusable, intercepted, run_fused
+from aveyb_retrieval.encoder.network.layers import AveyBLayer, fusable, intercepted, run_fused
 from aveyb_retrieval.encoder.network.layout import REPLAY_SIZES, group_widths, replay_places, replay_widths
 from aveyb_retrieval.encoder.network.ranker import Ranker, Retrieved
 from aveyb_retrieval.encoder.network.splits import SplitTable, padded_table, split_table
@@ -66,7 +66,7 @@ class SplitEncoder(_Module):
         self.ranker = Ranker(config)
         pattern = config.layer_pattern or []
         self.layers = nn.ModuleList(AveyBLayer(config, kind, pattern[:i].count(kind)) for i, kind in enumerate(pattern))
-        self.ln_f = RMSNorm(config.hidden_size, config.norm_eps) if config.final_norm else None
+        self.ln_f = nn.RMSNorm(config.hidden_size, config.norm_eps) if config.final_norm else None
         # Copies: reading an attribute of a transformers configuration costs as much as a small tensor operation.
         self.split_size, self.masked_tail = config.split_size, config.tail == "masked"
         self.gradient_checkpointing = False
@@ -75,8 +75,7 @@ class SplitEncoder(_Module):
     def embeddings(self, ids: np.ndarray) -> np.ndarray:
         """Return float32 `[T, D]`, the embeddings of token ids `[T]`."""
         with torch.inference_mode():
-            rows: np.ndarray = self.embed(torch.from_numpy(ids).to(self.device)).float().cpu().numpy()
-        return rows
+            return self.embed(torch.from_numpy(ids).to(self.device)).float().cpu().numpy()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for copies and pickles, without captured graphs."""
@@ -314,10 +313,8 @@ class InferenceModel(SplitEncoder, nn.Module):
     @classmethod
     def load(cls, folder: Path) -> InferenceModel:
         """Load the encoder of a model folder, in this package's format or the authors', as float32 on the CPU."""
-        settings = read_settings(folder, {}, needed=True)
-        assert settings is not None  # it raises where there are none
         try:
-            config = AveyBConfig.from_dict(settings)
+            config = AveyBConfig.from_dict(read_settings(folder, {}, needed=True))
         except ConfigError as error:
             raise ModelError(f"{folder}: {error}") from error
         path = folder / "model.safetensors"

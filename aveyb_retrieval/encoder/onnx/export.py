@@ -35,6 +35,7 @@ from aveyb_retrieval.encoder.onnx.model import (
     OnnxSettings,
 )
 from aveyb_retrieval.errors import ConfigError, ModelError, extra_for
+from aveyb_retrieval.files import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,7 +48,9 @@ OPSET = 18  # of ai.onnx; ONNX Runtime 1.14 and newer read it
 IR_VERSION = 8
 CONTRIB = "com.microsoft"  # ONNX Runtime's own operators, of which the int8 form uses one
 LARGEST_WEIGHT = 64
+_SPLITS = 16
 _SMALLEST = 1e-30  # a row of zeros is divided by it
+_MIN_NORM = 1e-12
 _DAMPING = 0.01  # of the mean square of an input
 
 
@@ -106,8 +109,7 @@ class Graph:
             producer_name="aveyb-retrieval",
         )
         helper.set_model_props(model, metadata)
-        content: bytes = model.SerializeToString(deterministic=True)
-        return content
+        return model.SerializeToString(deterministic=True)
 
     def _tensor(self, name: str, array: np.ndarray) -> Any:
         from onnx import TensorProto, helper, numpy_helper
@@ -234,9 +236,6 @@ def _rounded(weight: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return codes, scale
 
 
-_SPLITS = 16
-
-
 class LayerRows(NamedTuple):
     """The rows that one layer's maps read, float32: the enricher `[R, D]`, the fuser `[R, m]` and `[R, b]`."""
 
@@ -257,9 +256,6 @@ def layer_rows(model: SplitEncoder) -> Iterator[LayerRows]:
         normed = torch.nn.functional.rms_norm(x, (x.shape[-1],), eps=config.norm_eps)
         yield LayerRows(*(part.flatten(0, 1).float().numpy() for part in (normed, context, bypass)))
         x = layer(x, None)
-
-
-_MIN_NORM = 1e-12
 
 
 class Network:
@@ -429,8 +425,7 @@ class Network:
 
 def _array(parameter: object) -> np.ndarray:
     """A parameter as float32."""
-    array: np.ndarray = parameter.detach().float().cpu().numpy()  # type: ignore[attr-defined]
-    return array
+    return parameter.detach().float().cpu().numpy()  # type: ignore[attr-defined]
 
 
 _LINEAR: dict[str, type[Float32]] = {"float32": Float32, "int8": Int8}
@@ -448,14 +443,10 @@ def export_onnx(model: str | Path | None = None, *, precision: str = "int8") -> 
         raise ConfigError(f"precision is {precision!r}; an ONNX form has one of {', '.join(_LINEAR)}")
     folder = model_folder(model)
     encoder = InferenceModel.load(folder)
-    weights = folder / WEIGHTS
-    table = EmbeddingTable(weights)
-    content = onnx_bytes(encoder, precision, file_digest(weights), str(folder), table)
-    path = folder / FILES[precision]
+    path, weights = folder / FILES[precision], folder / WEIGHTS
+    content = onnx_bytes(encoder, precision, file_digest(weights), str(folder), EmbeddingTable(weights))
     path.parent.mkdir(exist_ok=True)
-    unfinished = path.with_suffix(".partial")
-    unfinished.write_bytes(content)
-    unfinished.replace(path)
+    write_atomic(path, content)
     return path
 
 

@@ -37,11 +37,14 @@ _GRAPH_BYTES = 1 << 24  # more than any graph takes beside its weights
 _DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "I8": np.int8}
 _LARGEST_HEADER = 1 << 26
 BLOCK = 128  # columns whose scores exist at once
+FILES = {"float32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
+WEIGHTS = "model.safetensors"
+_GROUP_TOKENS = 1024  # in one run: as fast as twice as many, in half the memory
+_MIN_NORM = 1e-12
 METADATA = "aveyb"  # the key of the file's metadata
 EMBEDDING, CHECKPOINT = "embedding", "../model.safetensors"  # the one constant that may be elsewhere, and where
 FORMAT = 1
 _LARGEST_SIZE = 1 << 24  # of any size: a damaged file must not ask for endless memory
-
 
 _Size = Annotated[int, msgspec.Meta(gt=0, le=_LARGEST_SIZE)]
 
@@ -86,12 +89,6 @@ class OnnxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return msgspec.convert(content, cls, strict=True)
         except msgspec.ValidationError as error:
             raise ModelError(f"{path}: its settings are damaged ({error}); export it again") from error
-
-
-FILES = {"float32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
-WEIGHTS = "model.safetensors"
-_GROUP_TOKENS = 1024  # in one run: as fast as twice as many, in half the memory
-_MIN_NORM = 1e-12
 
 
 class OnnxModel:
@@ -201,8 +198,7 @@ class OnnxModel:
             retrieved = choice.rows[rows, k - used :]
             feed["retrieved"] = np.where(retrieved[..., None] >= 0, splits[retrieved], np.int32(-1))
             feed["weights"] = choice.weights[rows, k - used :]
-        vectors: np.ndarray = self._session.run(None, feed)[0]
-        return vectors
+        return self._session.run(None, feed)[0]
 
 
 def _check_config(settings: OnnxSettings, config: dict[str, Any], path: Path) -> None:
@@ -334,8 +330,7 @@ def split_weights(rows: np.ndarray, scores: np.ndarray, settings: OnnxSettings) 
     smallest = np.float32(np.finfo(np.float32).tiny)
     floor = np.maximum(np.abs(highest) / np.float32(settings.max_split_weight), smallest)
     divisor = np.where(found.any(axis=1, keepdims=True), np.maximum(divisor, floor), np.float32(1))
-    weights: np.ndarray = np.where(found, scores / divisor, 0).astype(np.float32)
-    return weights
+    return np.where(found, scores / divisor, 0).astype(np.float32)
 
 
 class EmbeddingTable:

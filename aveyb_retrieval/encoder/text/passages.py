@@ -356,8 +356,7 @@ class _Cutter:
 
     def _overlapping(self, previous: int, begin: int) -> int:
         """Where the passage at `begin` begins when it repeats the last sentences of the one at `previous`."""
-        nearest = self._character(self._counted(begin) - self._size.overlap)
-        first = max(nearest, previous + 1)
+        first = max(self._character(self._counted(begin) - self._size.overlap), previous + 1)
         places = self._outline.places
         low, high = np.searchsorted(places, [first, begin])
         if low < high:

@@ -186,9 +186,7 @@ class AveyBTokenizer(Vocabulary):
         if capitals not in ("bytes", "marks"):
             raise ModelError(f"{name}: capitals is {capitals!r}; it must be 'bytes' or 'marks'")
         super().__init__(name, vocab_size, special_tokens)
-        self.capitals = capitals
-        self.pattern = pattern
-        self.ranks = dict(ranks)
+        self.capitals, self.pattern, self.ranks = capitals, pattern, dict(ranks)
         try:
             self._bpe = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=self.ranks, special_tokens={})
         except ValueError as error:
@@ -336,11 +334,9 @@ class AveyBTokenizer(Vocabulary):
 
     def _offsets(self, data: bytes, characters: int, ids: np.ndarray) -> np.ndarray:
         """Return character offsets int64 `[T, 2]` of the tokens of a (marked) text, given as UTF-8."""
-        ends = np.cumsum(self._byte_length[ids])
-        offsets = np.empty((len(ids), 2), dtype=np.int64)
-        offsets[1:, 0] = ends[:-1]
-        offsets[:1, 0] = 0
-        offsets[:, 1] = ends
+        lengths = self._byte_length[ids]
+        ends = np.cumsum(lengths)
+        offsets = np.stack([ends - lengths, ends], axis=1)
         if len(data) != characters and len(ids):  # not pure ASCII: bytes to characters
             continuation = (np.frombuffer(data, dtype=np.uint8) & 0xC0) == 0x80
             character = np.cumsum(~continuation, dtype=np.int64) - 1  # [bytes], the character each byte belongs to
