@@ -326,10 +326,7 @@ def _read_rows(rows: Iterable[Any], names: FieldNames) -> Iterator[Item]:
 
 
 def count_items(corpus: Source | Sequence[str | Path]) -> int | None:
-    """Count documents: exactly for folders, lists and JSON lines, about for tables; None where that would need parsing.
-
-    What cannot be read is not counted: the reading that follows says why.
-    """
+    """Count documents, of tables about; None where that would need parsing, or fails: the reading says why."""
     sources = source_names(corpus)
     if sources is None:
         return len(corpus) if isinstance(corpus, Sized) else None

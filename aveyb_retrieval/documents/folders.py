@@ -101,9 +101,8 @@ class Labels:
 
     def of(self, name: str) -> dict[str, Any]:
         """Return the metadata for a file, by its path below the folder."""
-        found: dict[str, Any] = {}
         match = self.pattern.fullmatch(name) if self.pattern else None
-        found |= match.groupdict() if match else {}
+        found: dict[str, Any] = match.groupdict() if match else {}
         for line in self.lines:
             if line.path == name or matches(name, line.path):
                 self._used.add(line.number)
@@ -402,5 +401,4 @@ def _modified(path: Path, follow_links: bool) -> str:
 
 def _stem(path: Path) -> str:
     """The name of a file without its suffixes: "notes" for notes.txt.gz."""
-    stem = path.with_suffix("").stem if path.suffix.lower() in COMPRESSED else path.stem
-    return path_text(stem)
+    return path_text(path.with_suffix("").stem if path.suffix.lower() in COMPRESSED else path.stem)

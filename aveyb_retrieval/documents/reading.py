@@ -100,10 +100,7 @@ class Reading:
 
 
 def convert(value: str, kind: str) -> Any:
-    """Convert a value of a column; a blank one is None, except in a column of strings.
-
-    Raises ValueError: it is not of this type.
-    """
+    """Convert a value of a column, a blank one to None unless it is of strings. Raises ValueError: not of this type."""
     if kind == "string":
         return value
     stripped = value.strip()
@@ -235,10 +232,7 @@ def read_blocks(handle: BinaryIO, size: int = _BLOCK) -> Iterator[bytes]:
 
 
 def decompress(handle: BinaryIO, path: PurePath, compression: str) -> Iterator[bytes]:
-    """Yield the contents of a file, called `path` in messages, never more than a block at once.
-
-    `compression` is "", ".gz" or ".zst". Raises InputError: the compressed data are damaged or end too early.
-    """
+    """Yield the contents of a file, in blocks; `compression` is "", ".gz" or ".zst". Raises InputError: damaged."""
     if not compression:
         yield from read_blocks(handle)
         return
@@ -365,10 +359,7 @@ def _read_elements(text: _Buffer, reading: Reading) -> Iterator[Item]:
 
 
 class _Buffer:
-    """A text that is read as it is needed: `characters`, of which those before `position` are done with.
-
-    It begins in line `line` of its file, behind `before` bytes.
-    """
+    """A text that is read as needed, from `line` on, behind `before` bytes; what is before `position` is done with."""
 
     def __init__(self, blocks: Iterator[bytes], source: str, *, line: int = 1, before: int = 0) -> None:
         self.source = source

@@ -203,10 +203,7 @@ def metadata_json(metadata: Mapping[str, Any]) -> str:
 
 
 def check_metadata(metadata: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return metadata as the store keeps them: values as `to_plain` has them, tuples as lists.
-
-    Raises InputError: they hold something that JSON cannot hold.
-    """
+    """Return metadata as the store keeps them (see `to_plain`). Raises InputError: JSON cannot hold them."""
     try:
         plain: dict[str, Any] = _plain(metadata)
         _encodable("metadata", metadata_json(plain))

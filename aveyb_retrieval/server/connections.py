@@ -56,7 +56,6 @@ class Connection(H11Protocol):
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
         self._open[self._address] -= 1
         if not self._open[self._address]:
             del self._open[self._address]
@@ -64,12 +63,10 @@ class Connection(H11Protocol):
         self._watch()
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes of a request."""
         super().data_received(data)
         self._watch()
 
     def on_response_complete(self) -> None:
-        """Go on with the next request."""
         super().on_response_complete()
         self._watch()
 
@@ -79,7 +76,6 @@ class Connection(H11Protocol):
         self._watch()
 
     def resume_writing(self) -> None:
-        """Send again."""
         super().resume_writing()
         self._watch()
 

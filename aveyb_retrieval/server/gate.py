@@ -181,10 +181,7 @@ CHANGES = ("PUT", "PATCH", "DELETE")  # methods that need a key that may write
 
 
 class Gate:
-    """ASGI middleware around the whole application: every request passes with a ticket, in its state.
-
-    `right` says what a key must be allowed to read a path; None: it needs none.
-    """
+    """ASGI middleware: gives each request a ticket; `right` says what a key must be allowed to read a path."""
 
     def __init__(
         self,
@@ -274,10 +271,7 @@ class Gate:
 
 
 class AccessLog:
-    """Who asked for what: a line of JSON for each request, at the end of a file, or on standard output ("-").
-
-    With `questions` these are written as they are, instead of their hashes.
-    """
+    """Who asked for what: a line of JSON a request, to a file or standard output ("-"); `questions` or their hashes."""
 
     def __init__(self, path: str, *, questions: bool = False) -> None:
         try:

@@ -206,10 +206,7 @@ MAX_DEPTH = 3  # of files in files
 
 
 class InnerFiles:
-    """The text of a file that holds others: each has a heading with its name, and is a page.
-
-    `read_inner` reads one by the reader of its kind; None where the kind is not known.
-    """
+    """The text of a file that holds others, each a page under its name; `read_inner` gives None of an unknown kind."""
 
     def __init__(self, read_inner: Callable[[str, bytes, int], FileText | None], longest: int, depth: int) -> None:
         self._read_inner = read_inner

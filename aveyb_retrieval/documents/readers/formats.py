@@ -253,10 +253,7 @@ class FileReader:
         self._stop()
 
     def read(self, path: Path, kind: FileKind, *, follow_links: bool = True) -> tuple[FileText, str]:
-        """Read the document that a file holds; also give the SHA-256 of the file's bytes.
-
-        Raises Unreadable, with the reason; OptionalDependencyError: a package is not installed.
-        """
+        """Read a file as `read_file` does. Also raises OptionalDependencyError: a package is not installed."""
         if missing := missing_package(kind.name):
             raise OptionalDependencyError(*missing, f"reading {path_text(path)}")
         began = time.monotonic()

@@ -73,11 +73,7 @@ _HIDDEN = 2 | 32  # FPDF_ANNOT_FLAG_HIDDEN, NOVIEW
 
 
 def upright(page: pypdfium2.PdfPage) -> pypdfium2.PdfTextPage:
-    """Return the text of a page that is turned, in memory, as most of its text runs.
-
-    PDFium finds the lines of a text that runs to the right, and few of others, as of a landscape table in a portrait
-    page.
-    """
+    """Return the text of a page, turned in memory as most of it runs: PDFium finds few lines that do not run right."""
     words = page.get_textpage()
     count = words.count_chars()
     step = max(1, count // _SAMPLED)
@@ -93,8 +89,7 @@ def upright(page: pypdfium2.PdfPage) -> pypdfium2.PdfTextPage:
 def page_text(words: pypdfium2.PdfTextPage) -> str:
     """Return the text of a page, its lines as they stand, with PDFium's signs of divided words.
 
-    One of PDFium's texts leaves out what is off the page. The characters of the other one can be measured: it is taken
-    where nothing is off the page.
+    The text whose characters can be measured also has what is off the page: it is taken where nothing is.
     """
     inside = words.get_text_bounded()
     whole = words.get_text_range()
@@ -459,8 +454,7 @@ def _without_running_lines(pages: list[_Page]) -> list[_Page]:
     kept, seen = [], set[str]()
     for page, inside, edge in zip(pages, lines, edges, strict=True):
         again = running & seen if len(inside) > 2 * _EDGE else set[str]()  # a page of few lines may hold nothing else
-        left = [line for i, line in enumerate(inside) if edge.get(i) not in again]
-        kept.append(page._replace(text="\n".join(left)))
+        kept.append(page._replace(text="\n".join(line for i, line in enumerate(inside) if edge.get(i) not in again)))
         seen.update(edge.values())
     return kept
 

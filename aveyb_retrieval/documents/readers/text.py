@@ -53,10 +53,7 @@ _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
 def read_rtf(data: bytes, encoding: str | None) -> FileText:
-    """Read the text of an RTF file, which names its characters in `encoding`, or in cp1252.
-
-    Notes, comments, page headers and footers stand behind the text.
-    """
+    """Read RTF, in `encoding` or cp1252; notes, comments, page headers and footers stand behind the text."""
     if not data.startswith(b"{\\rtf"):
         raise Unreadable("not an RTF file")
     source, hidden = _without_hidden(data.decode("latin-1").replace("{\\pntext", "{\\listtext"))
@@ -191,8 +188,7 @@ def _end_of_cue(lines: list[str], start: int, end: int, following: int) -> int:
     if name is None:
         return end
     counts = lines[name].strip() == str(following) or (lines[name].strip().isdigit() and name == end - 1)
-    named = name == end - 1 and name > start and not lines[name - 1].strip()
-    return name if counts or named else end
+    return name if counts or (name == end - 1 and name > start and not lines[name - 1].strip()) else end
 
 
 def _without_asides(lines: list[str]) -> Iterator[str]:
@@ -250,10 +246,7 @@ _DEEPEST = 20  # levels of what it holds
 
 
 def read_markdown(data: bytes, encoding: str | None) -> FileText:
-    """Read a Markdown text: its title is that of the front matter, else the heading that it begins with.
-
-    What stands between two rules and is no YAML with names and values is text.
-    """
+    """Read Markdown, titled by front matter (other text between rules stays) or the heading that it begins with."""
     text = whole_words(decode(data, encoding))
     metadata: dict[str, Any] = {}
     for pattern, parse in ((_YAML, _yaml), (_TOML, _toml)):

@@ -74,7 +74,8 @@ def _bring_up_to_date(transaction: Transaction, kind: Kind, progress: Progress, 
                 transaction.root, name, kind, first, stop, vectors, count, state.index, progress
             )
         except ConfigError:
-            transaction.allow_other_index()
+            state.job = {**state.job, "replaceable": ["index"]}  # all is encoded: the next run may name another type
+            transaction.save()
             raise
         transaction.wrote(name, info)
         kept = [t for t in state.tiers if t.kind != kind or not (first <= t.first and t.stop <= stop)]
@@ -115,10 +116,7 @@ class Report:
 
 @dataclass(frozen=True)
 class FinishOptions:
-    """How to finish a change; `notices` are for the report.
-
-    `whole` merges everything into one piece, `rebuild` makes all FAISS files anew, `reindex` the indexes of words.
-    """
+    """How to finish: `whole` merges all pieces, `rebuild` makes FAISS files anew, `reindex` the indexes of words."""
 
     whole: bool = False
     rebuild: bool = False

@@ -190,10 +190,7 @@ def stored_files(tables: Tables) -> dict[str, StoredFile]:
 
 
 def compare(stored: Mapping[str, StoredFile], found: Mapping[str, str]) -> SyncPlan:
-    """Compare the files of an index with those that are there: hashes by ids.
-
-    Of several files that hold the same, one that keeps its name counts as moved rather than another.
-    """
+    """Compare files by hashes, by their ids; of several that hold the same, one that keeps its name counts as moved."""
     gone = {name: file.sha256 for name, file in stored.items() if name not in found}
     there = [name for name in found if name in stored]
     new = {name: found[name] for name in found if name not in stored}
@@ -373,7 +370,8 @@ class _Syncing:
         before = scope.part_of(whole)
         plan = compare(before, self.found.hashes)
         _check_folder(scope, self.root, whole, plan, self.options)
-        self._check_deleted(len(plan.deleted), len(before))
+        allowed = self.options.get("allow_delete")
+        _check_deleted(self.root, len(plan.deleted), len(before), allowed)
         self._told = base.left_out
         self.notices = [notice for notice in self.found.notices if not self._was_told(notice)]
         if not (plan or self._has_news):
@@ -385,7 +383,7 @@ class _Syncing:
         if first is not None:
             self._take(transaction, first, read, len(done.to_read))
         unread = done.to_read - self._taken
-        self._check_deleted(len(plan.without(unread).deleted), len(before))
+        _check_deleted(self.root, len(plan.without(unread).deleted), len(before), allowed)
         self._remove(transaction, unread)
         if transaction.state.counts.documents == 0:
             raise InputError(f"{scope.base}: none of its files can be read; the index would be empty")
@@ -404,9 +402,6 @@ class _Syncing:
     def _has_news(self) -> bool:
         """Whether something is left out that no earlier report told of."""
         return bool(self._left_out.items() - self._told.items())
-
-    def _check_deleted(self, gone: int, of: int) -> None:
-        _check_deleted(self.root, gone, of, self.options.get("allow_delete"))
 
     def _was_told(self, item: Notice | Rejected) -> bool:
         """Note what is left out; whether an earlier report has told that already."""

@@ -160,7 +160,9 @@ class Transaction:
             self.state, self.resumed, self._journaled = journal, True, True
             self._discard_beyond(journal.tables)
             self._tables = Tables.open(self.root, journal.tables)
-            self._truncate_rejected()
+            if self._rejected.exists():
+                with files.open_regular(self._rejected, os.O_RDWR) as handle:
+                    handle.truncate(self.state.rejected_bytes)
             return
         self.index_dir.journal.unlink(missing_ok=True)
         self._discard_beyond({} if visible is None else visible.tables)
@@ -246,11 +248,6 @@ class Transaction:
         self.state.rejected_bytes += len(lines)
         self.state.changes = replace(self.state.changes, rejected=self.state.changes.rejected + len(rows))
 
-    def _truncate_rejected(self) -> None:
-        if self._rejected.exists():
-            with files.open_regular(self._rejected, os.O_RDWR) as handle:
-                handle.truncate(self.state.rejected_bytes)
-
     def save(self) -> None:
         """Make all that was done so far durable: the same command continues from here."""
         self._flush(self.tables.files())
@@ -313,11 +310,6 @@ class Transaction:
         """Count documents that the change concerned: `added=1`."""
         changes = self.state.changes
         self.state.changes = replace(changes, **{name: getattr(changes, name) + n for name, n in more.items()})
-
-    def allow_other_index(self) -> None:
-        """Let the next run name another index type: everything is encoded, and FAISS refused this one."""
-        self.state.job = {**self.state.job, "replaceable": ["index"]}
-        self.save()
 
     def wrote(self, name: str, info: FileInfo) -> None:
         self._synced[name] = info

@@ -261,8 +261,7 @@ class Hit(_Shown):
 
     def to_dict(self, *, text: bool = False) -> dict[str, Any]:
         """Return what JSON can hold; the whole text of the document only if asked for."""
-        names = [each.name for each in fields(self) if text or each.name != "text"]
-        found = {name: getattr(self, name) for name in names}
+        found = {each.name: getattr(self, each.name) for each in fields(self) if text or each.name != "text"}
         found["passages"] = tuple(map(asdict, self.passages))
         return {name: deepcopy(value) if isinstance(value, dict) else value for name, value in found.items()}
 
@@ -544,5 +543,4 @@ def same_words(first: str, second: str) -> bool:
 
 
 def _words(text: str) -> Iterator[str]:
-    normal = unicodedata.normalize("NFC", text).translate(_DASHES).lower()
-    return (found.group() for found in _SAID.finditer(normal))
+    return (found[0] for found in _SAID.finditer(unicodedata.normalize("NFC", text).translate(_DASHES).lower()))

@@ -179,10 +179,7 @@ class _Text:
 def check_quotes(
     retriever: Retriever, answer: str, hits: Sequence[Hit] | None = None, *, filter: Filter | None = None
 ) -> list[QuoteCheck]:
-    """Look for every quotation of an answer, as `Retriever.check_quotes` says.
-
-    One or two words that are not found are no quotation and are left out.
-    """
+    """Do what `Retriever.check_quotes` says; one or two words that are not found are no quotation and are left out."""
     if not isinstance(answer, str):
         raise ConfigError(f"answer is of type {type(answer).__name__}; give the text of the answer")
     asked = [(each, parts) for each in quotations(answer) if (parts := _parts(each.text))]
@@ -211,8 +208,7 @@ class _Checker:
     def check(self, asked: Sequence[tuple[Quotation, list[Tokens]]]) -> list[QuoteCheck]:
         candidates = self._candidates([each.text for each, _ in asked])
         wanted = {name for names in candidates for name in names} | {hit.id for hit in self._hits or ()}
-        if new := sorted(wanted - self._known.keys()):
-            self._known |= {document.id: document for document in self._retriever.get(new, missing_ok=True)}
+        self._read(sorted(wanted))
         return [self._check(*each, names) for each, names in zip(asked, candidates, strict=True)]
 
     def _candidates(self, quotes: list[str]) -> list[dict[str, list[tuple[int, int]]]]:
@@ -264,9 +260,12 @@ class _Checker:
             return []
         phrase: dict[str, Any] = {"mode": "lexical", "operators": True, "filter": self._filter, "fold": False}
         found = [hit.id for hit in self._retriever.search(f'"{words}"', _CANDIDATES, **phrase)]
-        if new := [name for name in found if name not in self._known]:
-            self._known |= {document.id: document for document in self._retriever.get(new, missing_ok=True)}
+        self._read(found)
         return found
+
+    def _read(self, names: list[str]) -> None:
+        if new := [name for name in names if name not in self._known]:
+            self._known |= {document.id: document for document in self._retriever.get(new, missing_ok=True)}
 
     def _share(self, name: str, quote: Tokens, spans: list[tuple[int, int]]) -> float:
         """The share of a quotation's words that a document holds near each other: in some passages, if known."""

@@ -54,9 +54,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CURRENT = "current"
+CURRENT = "current"  # the object, and the file, that names the visible version
 IN_PARTS = (".parts", ".marks")  # the suffixes of what is kept here of a file that is not here whole
-"""The object, and the file, that names the visible version."""
 
 KEPT_SECONDS = 120.0  # that the objects of a version stay after the next one is there, for those who read parts of them
 CLEAN_EVERY = 8  # versions: what nobody needs any more is deleted with every so many
