@@ -11,7 +11,7 @@ from aveyb_retrieval.indexes.engine import passage_numbers
 from aveyb_retrieval.indexes.search import scoring
 from aveyb_retrieval.indexes.search.hits import Copies
 from aveyb_retrieval.indexes.search.scoring import Scored, first_of_each, nearest_documents, nearest_vectors
-from aveyb_retrieval.indexes.search.search import LISTED, Best, Search
+from aveyb_retrieval.indexes.search.search import COMPARED, LISTED, WHOLE, Best, Search
 from aveyb_retrieval.indexes.types import PASSAGE_BITS, inner_products
 
 if TYPE_CHECKING:
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.types import FloatArray, IntArray
 
 READ = 50  # documents whose passages are read together: of all candidates they gained .0015 at most on development sets
-WHOLE = 16  # passages of a document that are all read; of a longer one those that were found
 EACH = 6  # passages of a longer document that are taken from each ranking of passages
-COMPARED = 25  # passages of each ranking among which the best one is, for the confidence
 
 
 class DocumentSearch(Search):
@@ -155,7 +153,8 @@ class DocumentSearch(Search):
         whole, docs = passage_numbers(self._view, docs[~long]), docs[long]
         if not len(docs):
             return whole
-        listed = (ids[np.isin(ids >> PASSAGE_BITS, docs)] for ids in self._rankings(query))
+        rankings = self._rankings(query, LISTED * options.depth)
+        listed = (ids[np.isin(ids >> PASSAGE_BITS, docs)] for ids in rankings)
         found = np.unique(np.concatenate([first_of_each(ids, each) for ids in listed]))
         there, counts = np.unique(found >> PASSAGE_BITS, return_counts=True)
         lacking = np.setdiff1d(docs, there[counts >= options.passages])
@@ -165,13 +164,13 @@ class DocumentSearch(Search):
             query.own.update((doc, more[more >> PASSAGE_BITS == doc]) for doc in new.tolist())
         return np.union1d(whole, np.concatenate([found, *(query.own[doc] for doc in lacking.tolist())]))
 
-    def _rankings(self, query: Query) -> list[IntArray]:
-        """Passages by vectors and by words, best first, as far as the first step needs them."""
-        if query.by_words is None:
-            dense = self._options.mode == "dense"
-            found = [] if dense else self._by_words(query, "passage", LISTED * self._options.depth)
-            query.by_words = np.array([number for number, _ in found], np.int64)
-        return [query.by_words] if query.near is None else [query.near, query.by_words]
+    def _rankings(self, query: Query, least: int) -> list[IntArray]:
+        """Passages by vectors and by words, best first, of these at least the `least` best."""
+        if (by_words := next((ids for most, ids in query.by_words.items() if most >= least), None)) is None:
+            listed = self._listed(least)
+            found = [] if self._options.mode == "dense" else self._by_words(query, "passage", listed)
+            by_words = query.by_words[listed] = np.array([number for number, _ in found], np.int64)
+        return [by_words] if query.near is None else [query.near, by_words]
 
     def _best_passages(self, query: Query, matches: list[Scored]) -> dict[int, list[Best]]:
         options, left = self._options, [match for match in matches if match.doc not in query.best]
@@ -207,7 +206,7 @@ class DocumentSearch(Search):
         if query.near is None or not len(query.near):  # documents were ranked by their own vectors
             (near,) = nearest_vectors(self._view, "passage", query.vector[None], COMPARED, self._selection, exact=False)
             query.found(near)
-        first = np.unique(np.concatenate([ids[:COMPARED] for ids in self._rankings(query)]))
+        first = np.unique(np.concatenate([ids[:COMPARED] for ids in self._rankings(query, COMPARED)]))
         there = self._passages_there(query, scoring.with_neighbors(first)).numbers
         return scoring.foremost(self._scored(query, there).take(np.flatnonzero(np.isin(there, first))))
 

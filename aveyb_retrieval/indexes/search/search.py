@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 REMEMBERED = 512  # documents that a search keeps while it ranks, chooses and shows them
 LISTED = 4  # passages that the ranking by words has for each candidate document, as the one by vectors has
+WHOLE = 16  # passages of a document that are all read; of a longer one those that were found
+COMPARED = 25  # passages of each ranking among which the best one is, for the confidence
 WIDEN = 4  # every further step of a ranking takes this many times as many candidates
 NO_VECTOR = np.empty(0, np.float32)
 _BESIDE = ThreadPoolExecutor(max(1, (os.cpu_count() or 2) // 2), "aveyb-words")  # beside the threads that search
@@ -66,7 +68,7 @@ class Query:
         vector, weights: Its unit vector `[d]`, or `NO_VECTOR`; those of the words, `[t]`, once they are needed.
         passages, shown: What was read of passages: which of the words they hold (not in dense mode), and what is shown.
         begun: Searches by words that other threads do, by the kind and the number of what is looked for.
-        near, by_words: The passages of the first step by vectors and, once they are asked for, by words, best first.
+        near, by_words: The passages of the first step by vectors, and the best by words, by how many were asked for.
         own: The best passages of documents that the rankings of all passages lack, by document, once looked for.
         strengths: s of the passages that were ranked, by number.
         foremost: The best passage of the first step, once it is needed.
@@ -87,7 +89,7 @@ class Query:
     cosines: Cosines = NO_COSINES
     begun: dict[tuple[Kind, int], Future[list[tuple[int, float]]]] = field(default_factory=dict)
     near: IntArray | None = None
-    by_words: IntArray | None = None
+    by_words: dict[int, IntArray] = field(default_factory=dict)
     own: dict[int, IntArray] = field(default_factory=dict)
     strengths: dict[int, float] = field(default_factory=dict)
     foremost: Foremost | None = None
@@ -203,13 +205,18 @@ class Search(ABC):
         if self._options.mode == "hybrid" and len(asked) == 1 and self._view.lasting:
             (query,), depth = asked, self._options.depth
             passages = self._options.unit == "document" and "passage" in self._view.info.kinds
-            first: list[tuple[Kind, int]] = [(self._options.unit, depth), ("passage", LISTED * depth)]
+            first: list[tuple[Kind, int]] = [(self._options.unit, depth), ("passage", self._listed(COMPARED))]
             for kind, most in first[: 1 + passages]:
                 with suppress(RuntimeError):  # no thread is begun once the process is about to end
                     found = _BESIDE.submit(self._view.by_words, kind, query.sought, most, self._selection)
                     query.begun[kind, most] = found
         vectors = self._model().encode_queries([query.text for query in asked])
         return self._rank_near(asked, scoring.unit_queries(vectors, self._view.info.dim))
+
+    def _listed(self, least: int) -> int:
+        """How many passages of documents are looked for by words: more than `least` where most documents are long."""
+        info = self._view.info
+        return max(least, LISTED * self._options.depth) if info.passages > WHOLE * info.documents else least
 
     def _by_words(self, query: Query, kind: Kind, depth: int) -> list[tuple[int, float]]:
         """The best by words, begun beside the search by vectors unless the threads for that had other work."""
