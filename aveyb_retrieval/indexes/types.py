@@ -205,6 +205,16 @@ def products(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
     return (others[None, :, None, :] @ rows[:, None, :, None])[..., 0, 0]
 
 
+def widened(rows: np.ndarray) -> FloatArray:
+    """Finite float16 or float32 rows `[n, d]` as float32; float16 by its bits: NumPy takes each number by itself."""
+    if rows.dtype != np.float16:
+        return np.asarray(rows, dtype=np.float32)
+    bits = rows.view(np.int16).astype(np.int32)
+    bits <<= 13
+    bits &= -0x70002000  # the sign, and the exponent, which counts from 112 less
+    return bits.view(np.float32) * np.float32(2**112)
+
+
 def inner_products(vectors: FloatArray, query: FloatArray) -> FloatArray:
     """Products of vectors `[n, d]` with a query `[d]`, `[n]`: the same for equal vectors, wherever they stand."""
     return products(query.astype(np.float64)[None], vectors.astype(np.float64))[0].astype(np.float32)

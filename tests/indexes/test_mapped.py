@@ -16,7 +16,7 @@ from aveyb_retrieval.indexes.store import dataset
 from aveyb_retrieval.indexes.store.dataset import FILES, LAYOUT, SPAN, VECTOR, WORDS, MappedTexts, MappedVectors
 from aveyb_retrieval.indexes.store.place import read_manifest
 from aveyb_retrieval.indexes.store.tables import Tables, fixed_lists
-from aveyb_retrieval.indexes.types import expand_passages
+from aveyb_retrieval.indexes.types import expand_passages, widened
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 
@@ -52,6 +52,12 @@ def test_they_are_what_lance_reads(dtype: str, tmp_path: Path, monkeypatch: pyte
         pairs = np.array(sorted(zip(rows["doc"], rows["passages"], strict=True)))
         assert np.array_equal(tables.passage_numbers(rows["doc"]), expand_passages(pairs))
         before = tables
+
+
+def test_every_half_is_widened_as_it_is() -> None:
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).reshape(256, 256)
+    wide, finite = widened(halves), np.isfinite(halves)
+    assert np.array_equal(wide[finite].view(np.uint32), halves.astype(np.float32)[finite].view(np.uint32))
 
 
 def test_what_was_deleted_has_no_vector(tmp_path: Path) -> None:

@@ -235,7 +235,7 @@ def check_room(device: str, count: int, dim: int) -> None:
 
 
 MOST_GONE = 128  # vectors in memory that are not stored any more, before memory is filled again
-READ = 100  # codes that are scanned while one vector is read
+READ = 50  # codes that are scanned while one vector is read
 BLOCK = 8192  # vectors read at once by their numbers
 HARDER = 8  # how many times more candidates are asked for when too few remained
 

@@ -27,6 +27,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from aveyb_retrieval.errors import AveyBError, IndexFormatError, first_line
 from aveyb_retrieval.indexes.store.parts import StoredColumn, width_of_places
 from aveyb_retrieval.indexes.store.vocabulary import Vocabulary, WordSet
+from aveyb_retrieval.indexes.types import widened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -87,6 +88,8 @@ def session(path: Path, version: int = 0) -> lance.Session:
     return _session.caches
 
 
+AT_HAND = 512  # vectors: copies of more take memory anew, and with it several times as long
+
 LAYOUT = {
     b"lance-encoding:structural-encoding": b"fullzip",
     b"lance-encoding:compression": b"none",
@@ -123,10 +126,12 @@ class MappedVectors:
         return cls(dtype, np.array(starts), np.array(positions), sliding_window_view(mapped, row))
 
     def read_vectors(self, rows: IntArray, out: FloatArray, places: IntArray) -> None:
-        """Copy rows `[n]` to places `[n]` of `out` `[m, d]`."""
-        pages = np.searchsorted(self.starts, rows, side="right") - 1
-        first = self.positions[pages] + (rows - self.starts[pages]) * self.windows.shape[1]
-        out[places] = self.windows[first].view(self.dtype)
+        """Copy rows `[n]` to places `[n]` of `out` `[m, d]`: some at a time, for whose copies memory is at hand."""
+        for start in range(0, len(rows), AT_HAND):
+            some = rows[start : start + AT_HAND]
+            pages = np.searchsorted(self.starts, some, side="right") - 1
+            first = self.positions[pages] + (some - self.starts[pages]) * self.windows.shape[1]
+            out[places[start : start + AT_HAND]] = widened(self.windows[first].view(self.dtype))
 
 
 @dataclass(frozen=True)
