@@ -47,11 +47,13 @@ class Condition(NamedTuple):
 class Sought:
     """A condition, and what fulfills it in an index: any of the phrases, of words as they are stored.
 
-    `forms` are, of a beginning or a typo, the words as they are written, with how many documents hold each.
+    `words` are those to look for among what fulfills it: without stop words, unless there are no others. `forms` are,
+    of a beginning or a typo, the words as they are written, with how many documents hold each.
     """
 
     condition: Condition
     phrases: tuple[tuple[str, ...], ...]
+    words: tuple[str, ...]
     forms: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -122,7 +124,7 @@ def _part(match: re.Match[str], rules: Language) -> str | Condition:
 def _seek(condition: Condition, view: EngineView) -> Sought:
     rules, vocabulary = view.language, view.vocabulary
     if condition.kind == "words":
-        return Sought(condition, (tuple(rules.in_order(condition.text)),))
+        return Sought(condition, (tuple(rules.in_order(condition.text)),), tuple(rules.words(condition.text)))
     form = rules.form(condition.text)
     if vocabulary is None:
         raise ConfigError(
@@ -134,8 +136,8 @@ def _seek(condition: Condition, view: EngineView) -> Sought:
         raise ConfigError(
             f"operators: {condition.written!r} stands for more than {MOST_WORDS:,} words: give more letters"
         )
-    stems = dict.fromkeys(word for each in found for word in rules.in_order(each))
-    return Sought(condition, tuple((word,) for word in stems), found)
+    stems = tuple(dict.fromkeys(word for each in found for word in rules.in_order(each)))
+    return Sought(condition, tuple((word,) for word in stems), stems, found)
 
 
 def with_synonyms(rules: Language, source: Any) -> Language:

@@ -102,7 +102,7 @@ class Query:
     @property
     def sought(self) -> list[str]:
         """The words that candidates are found by: of the question, and of what must be there."""
-        more = (word for each in self.conditions if each.condition.must for phrase in each.phrases for word in phrase)
+        more = (word for each in self.conditions if each.condition.must for word in each.words)
         return list(dict.fromkeys([*self.words, *self.beside, *more]))
 
     def finder(self, rules: Language) -> Finder:
