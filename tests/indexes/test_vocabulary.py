@@ -24,7 +24,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Vocabulary, Count
     """Every letter of ASCII, nodes of more than 32 and of all kinds, and rows that are not indexed yet."""
     draw = random.Random(0)
     words = {"".join(draw.choices(LETTERS, k=draw.randint(1, 5))) for _ in range(3000)}
-    words |= {chr(code) for code in range(33, 127)} | {"same" * 50, "same" * 50 + "s"}
+    words |= {chr(code) for code in range(33, 127)} | {"same" * each + end for each in (15, 50) for end in ("", "s")}
     rows = [[word] for word in sorted(words)] + [draw.sample(sorted(words), 30) for _ in range(20)]
     fresh = [["abc", "abd"], ["abc", "\u66f8\u66f8new"]]
     return _stored(tmp_path_factory.mktemp("words"), rows, fresh), Counter(
@@ -59,7 +59,7 @@ def test_words_that_begin_alike(counted: tuple[Vocabulary, Counter[str]], start:
 
 
 @pytest.mark.parametrize("edits", [0, 1, 2])
-@pytest.mark.parametrize("word", ["abd", "\u66f8ab", "zz", "b\u00e9to", "same" * 50])
+@pytest.mark.parametrize("word", ["abd", "\u66f8ab", "zz", "b\u00e9to", "\U0001f600a", "same" * 15])
 def test_words_a_few_edits_away(counted: tuple[Vocabulary, Counter[str]], word: str, edits: int) -> None:
     vocabulary, words = counted
     near = {each: rows for each, rows in words.items() if within(word, each, edits) or each in swaps(word)}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -17,13 +18,17 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    import numpy.typing as npt
+
     from aveyb_retrieval.indexes.types import IntArray
 
 # bytes that a node with one transition writes into six bits
 _COMMON = b"te/oasripcnw.hlm-du012g=:bf3y5&_4v9678k%?xCDASFIBEjPTzRNM+LOqHG"
+_COMMON_BYTES = np.frombuffer(_COMMON, np.uint8).astype(np.int64)
+_MASKS = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
 _NODES_KEPT = 20_000  # decoded, in some 20 MB; most queries pass the same ones
 LONGEST = 1_000  # what goes on behind so many bytes may go on for megabytes
-MISTYPED = 64  # letters: a longer word has no typos
+MISTYPED = 63  # letters: a longer word has no typos
 _INDEXED = 32  # a node of more transitions has a table of 256 bytes besides
 
 
@@ -33,6 +38,16 @@ class _Node(NamedTuple):
     final: bool
     addend: int
     transitions: list[tuple[int, int, int]]
+
+
+class _Below(NamedTuple):
+    """What leaves some nodes: of each what a word that ends there has in addition (-1: none does), and transitions."""
+
+    final: IntArray  # `[n]`
+    source: IntArray  # which of the nodes each transition leaves, `[m]`
+    byte: IntArray
+    addends: IntArray
+    nodes: IntArray  # the addresses that they lead to
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,33 +88,42 @@ class WordSet:
                 stack += [(to, word + bytes((byte,)), number + addend) for byte, addend, to in node.transitions]
 
     def near(self, word: str, edits: int) -> Iterator[tuple[str, int]]:
-        """The words that up to so many letters added, left out or replaced make of a word, with their rows.
+        """The words that up to so many letters added, left out or replaced make of one of up to `MISTYPED` letters.
 
-        The automaton of Wu and Manber (1992): bit `i` of the states `[edits + 1]` says whether the letters read so far
-        can be the first `i` letters of the word with as many edits.
+        With their rows. The automaton of Wu and Manber (1992): bit `i` of the states `[edits + 1, n]` says whether the
+        letters read so far can be the first `i` letters of the word with as many edits. All beginnings of one length in
+        bytes go on together.
         """
-        masks: dict[str, int] = {}
-        for place, letter in enumerate(word):
-            masks[letter] = masks.get(letter, 0) | 2 << place
-        end, every = 1 << len(word), (2 << len(word)) - 1
-        stack = [(self._root, "", 0, tuple((2 << n) - 1 & every for n in range(edits + 1)))]
-        while stack:
-            address, read, number, states = stack.pop()
-            node = self._node(address)
-            if node.final and any(state & end for state in states):
-                yield read, int(self.rows[number + node.addend])
-            if any(states[:-1]):
-                steps = self._letters(node)
-            else:  # no edit is left: only the letters that fit
-                steps = self._fitting(address, [letter for letter in masks if states[-1] << 1 & masks[letter]])
-            for letter, addend, to in steps:
-                mask, before, after, moved = masks.get(letter, 0), 0, 0, list[int]()
-                for state in states:  # the letter fits | is added | replaced | one of the word is left out
-                    after = (state << 1 & mask | before | before << 1 | after << 1) & every
-                    before = state
-                    moved.append(after)
-                if moved[-1]:
-                    stack.append((to, read + letter, number + addend, tuple(moved)))
+        places: dict[str, int] = {}
+        for place, each in enumerate(word):
+            places[each] = places.get(each, 0) | 2 << place
+        letters = np.array(sorted(map(ord, places)), np.int64)
+        masks = np.array([places[each] for each in sorted(places)], np.uint64)
+        every, end, one = np.uint64((2 << len(word)) - 1), np.uint64(1 << len(word)), np.uint64(1)
+        nodes, numbers, letter, left = np.array([self._root]), *(np.zeros(1, np.int64) for _ in range(3))
+        states = np.array([[(2 << n) - 1] for n in range(edits + 1)], np.uint64) & every
+        path: list[tuple[IntArray, IntArray]] = []  # of each length, what each beginning goes on from, and its byte
+        while len(nodes):
+            below = self._below(nodes)
+            fits = (below.final >= 0) & (left == 0) & (states & end).any(axis=0)
+            for at in np.flatnonzero(fits).tolist():
+                yield _spelled(path, at), int(self.rows[numbers[at] + below.final[at]])
+            source, byte = below.source, below.byte
+            begun = left[source] == 0
+            more = (byte >= 0xC0).astype(np.int64) + (byte >= 0xE0) + (byte >= 0xF0)  # bytes that a letter goes on for
+            left = np.where(begun, more, left[source] - 1)
+            letter = np.where(begun, byte & np.where(more, 0x3F >> more, 0x7F), letter[source] << 6 | byte & 0x3F)
+            known = np.minimum(np.searchsorted(letters, letter), max(len(letters) - 1, 0))
+            mask = np.where(letters[known] == letter, masks[known], np.uint64(0))
+            moved, before, after = states[:, source], np.uint64(0), np.uint64(0)
+            for row in moved:  # the letter fits | is added | replaced | one of the word is left out
+                state = row.copy()
+                after = (state << one & mask | before | before << one | after << one) & every
+                row[left == 0], before = after[left == 0], state
+            kept = np.flatnonzero(moved[-1])
+            nodes, numbers = below.nodes[kept], (numbers[source] + below.addends)[kept]
+            letter, left, states = letter[kept], left[kept], moved[:, kept]
+            path.append((source[kept], byte[kept]))
 
     # --- the transducer ----------------------------------------------------------------------------------------------
 
@@ -107,33 +131,15 @@ class WordSet:
     def _root(self) -> int:
         return int(struct.unpack_from("<Q", self.data, len(self.data) - 12)[0])  # before a checksum of four bytes
 
-    def _walk(self, letters: bytes, address: int | None = None) -> tuple[int, int] | None:
+    def _walk(self, letters: bytes) -> tuple[int, int] | None:
         """The address that some bytes lead to, and the sum of addends on the way; None: no word goes on with them."""
-        address, number = self._root if address is None else address, 0
+        address, number = self._root, 0
         for byte in letters:
             step = next((each for each in self._node(address).transitions if each[0] == byte), None)
             if step is None:
                 return None
             number, address = number + step[1], step[2]
         return address, number
-
-    def _fitting(self, address: int, letters: Iterable[str]) -> Iterator[tuple[str, int, int]]:
-        """Those of some letters that go on from a node: letter, addend, address."""
-        for letter in letters:
-            if (found := self._walk(letter.encode(), address)) is not None:
-                yield letter, found[1], found[0]
-
-    def _letters(self, node: _Node) -> Iterator[tuple[str, int, int]]:
-        """All letters that go on from a node."""
-        stack = [(bytes((byte,)), addend, to) for byte, addend, to in node.transitions]
-        while stack:
-            read, number, address = stack.pop()
-            first = read[0]
-            if len(read) == 1 + (first >= 0x80) + (first >= 0xE0) + (first >= 0xF0):  # all of a letter in UTF-8
-                yield read.decode(), number, address
-                continue
-            more = self._node(address).transitions
-            stack += [(read + bytes((byte,)), number + addend, to) for byte, addend, to in more]
 
     def _node(self, address: int) -> _Node:
         if (node := self._nodes.get(address)) is None:
@@ -170,6 +176,46 @@ class WordSet:
             transitions.append((data[bytes_end - i - 1], addend, end - back if back else 0))
         return _Node(final, _number(data, end, of_addend) if final else 0, transitions)
 
+    @cached_property
+    def _eights(self) -> npt.NDArray[np.uint64]:
+        """The eight bytes from each place on, as a number."""
+        return np.ndarray(len(self.data), "<u8", self.data + bytes(7), strides=(1,))
+
+    def _numbers(self, places: IntArray, sizes: IntArray | int = 1) -> IntArray:
+        return (self._eights[places] & _MASKS[sizes]).astype(np.int64)
+
+    def _below(self, nodes: IntArray) -> _Below:
+        """What leaves the nodes at addresses `[n]`: `_decoded` for all of them together."""
+        head, byte_at = self._numbers(nodes), self._numbers
+        kind, few = head >> 6, head & 63
+        single, ends = kind >= 2, nodes == 0
+        at = nodes - (few == 0)
+        count = np.where(single, 1, np.where(few > 0, few, np.where(byte_at(at) == 1, 256, byte_at(at))))
+        count[ends] = 0
+        sizes = np.where(kind == 3, 0, byte_at(at - 1))
+        of_address, of_addend, final = sizes >> 4, sizes & 15, (kind == 1) & ~ends
+        bytes_end = at - 1 - np.where(count > _INDEXED, 256, 0)
+        addresses = np.where(single, at - 1, bytes_end - count)
+        addends = addresses - count * of_address
+        end = addends - count * of_addend - np.where(final, of_addend, 0)
+        source = np.repeat(np.arange(len(nodes)), count)
+        nth = np.arange(len(source)) - np.repeat(np.cumsum(count) - count, count)
+        common = np.where(few > 0, _COMMON_BYTES[few - 1], byte_at(at))
+        byte = np.where(single[source], common[source], byte_at(bytes_end[source] - nth - 1))
+        back = self._numbers(addresses[source] - (nth + 1) * of_address[source], of_address[source])
+        addend = self._numbers(addends[source] - (nth + 1) * of_addend[source], of_addend[source])
+        there = np.where((back == 0) & (kind[source] != 3), 0, end[source] - back)
+        of_final = np.where(final, self._numbers(end, np.where(final, of_addend, 0)), np.where(ends, 0, -1))
+        return _Below(of_final, source, byte, addend, there)
+
+
+def _spelled(path: Sequence[tuple[IntArray, IntArray]], at: int) -> str:
+    letters = bytearray()
+    for source, byte in reversed(path):
+        letters.append(byte[at])
+        at = source[at]
+    return letters[::-1].decode()
+
 
 def _number(data: bytes, place: int, size: int) -> int:
     return int.from_bytes(data[place : place + size], "little")
@@ -191,12 +237,16 @@ class Vocabulary:
         return _summed([part.beginning(start) for part in self.parts], fresh)
 
     def near(self, word: str, edits: int) -> dict[str, int]:
-        """The words that some edits make of a word, with how many rows hold each; two neighbors may change places."""
-        swapped = swaps(word) - {word}
-        there = dict(zip(swapped, self.counts(swapped), strict=True))
+        """The words that some edits make of a word, with how many rows hold each; two neighbors may change places.
+
+        A word of more than `MISTYPED` letters has no edits.
+        """
+        same = swaps(word) | {word}
+        there = {each: rows for each, rows in zip(same, self.counts(same), strict=True) if rows}
+        if not edits:
+            return there
         fresh = ((each, rows) for each, rows in self.fresh.items() if within(word, each, edits))
-        found = _summed([part.near(word, edits) for part in self.parts], fresh)
-        return found | {each: rows for each, rows in there.items() if rows}
+        return _summed([part.near(word, edits) for part in self.parts], fresh) | there
 
 
 def _summed(parts: Sequence[Iterable[tuple[str, int]]], fresh: Iterable[tuple[str, int]]) -> dict[str, int]:
