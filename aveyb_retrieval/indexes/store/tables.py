@@ -327,7 +327,9 @@ class Tables:
 
     def passage_numbers(self, docs: Sequence[int] | IntArray) -> IntArray:
         """Numbers of the passages of some documents, `[n]`, ascending; documents that are not there have none."""
-        wanted = np.unique(np.array(docs, dtype=np.int64))
+        wanted = np.asarray(docs, dtype=np.int64)
+        if (np.diff(wanted) <= 0).any():  # those of a selection ascend
+            wanted = np.unique(wanted)
         return expand_passages(np.stack([wanted, self.passage_counts(wanted)], axis=1))
 
     def _counts(self, docs: IntArray) -> tuple[BoolArray, IntArray]:
