@@ -61,6 +61,7 @@ CONDITIONS = (
     "+京都",
     "+brulee",
     "zin*",
+    "znic~",
     "+nowhere",
 )
 _NUMBERS = itertools.count()

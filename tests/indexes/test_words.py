@@ -15,7 +15,7 @@ from aveyb_retrieval import Index, Retriever, build_index
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.store import words
 from aveyb_retrieval.indexes.store.tables import held_words
-from aveyb_retrieval.indexes.store.words import K1, LANGUAGES, B, joined, language, runs_of
+from aveyb_retrieval.indexes.store.words import K1, LANGUAGES, B, joined, language, read_synonyms, runs_of
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -341,6 +341,45 @@ def test_synonyms_are_looked_for_and_protected_words_are_not_stemmed(tmp_path: P
         assert set(found(plain, "automobile", synonyms=RULES[:1])) == {"auto", "motor", "car"}
         with pytest.raises(ConfigError, match="'wings' stands alone in a line"):
             plain.search("wings", synonyms=tmp_path / "words.txt")
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "query", "words"),
+    [
+        ("none", ["a1 => b1", "b1 => c1"], "a1", ["b1"]),  # one step: no synonyms of synonyms
+        ("none", ["a1 => b1", "b1 => a1"], "a1 b1", ["b1", "a1"]),
+        ("none", ["x1, y1", "y1, z1"], "y1", ["y1", "x1", "z1"]),
+        ("none", ["js => javascript", "es => javascript"], "js es", ["javascript"]),
+        ("english", ["motor car, auto"], "a motor car", ["motor", "car", "auto"]),
+        ("english", ["motor car, auto"], "car motor", ["car", "motor"]),
+        ("english", ["the who => band"], "the who", ["band"]),
+        ("english", ["getUserName, login"], "getusername", ["getusernam", "login"]),
+        ("russian", ["машина, автомобиль"], "машины", ["машин", "автомобил"]),
+        ("none", ["東京, 江戸"], "東京", ["東京", "江戸"]),
+        ("arabic", ["سيارة, عربة"], "سَيَّارَة", ["سيار", "عرب"]),
+        ("german", ["straße, weg"], "STRASSE", ["strass", "weg"]),
+        ("turkish", ["İzmir, Smyrna"], "izmir", ["izmir", "smyrna"]),
+        ("none", ["\ufb01ne, good"], "fine", ["fine", "good"]),
+    ],
+)
+def test_synonyms_of_every_kind(name: str, lines: list[str], query: str, words: list[str]) -> None:
+    assert language(name, synonyms=read_synonyms(lines)).words(query) == words
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        ("+car", {"car", "motor"}),
+        ("car -automobile", {"car", "motor"}),
+        ('"motor car"', {"motor"}),
+        ("automobile -car*", {"auto"}),
+    ],
+)
+def test_a_condition_is_of_the_word_and_not_of_its_synonyms(tmp_path: Path, query: str, wanted: set[str]) -> None:
+    rows = [{"_id": name, "text": text} for name, text in TEXTS.items()]
+    with Index.create(tmp_path / "ix", model=FakeEmbedder(), synonyms=RULES) as index:
+        index.add(rows)
+        assert {hit.id for hit in index.search(query, 10, mode="lexical", operators=True)} == wanted
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,8 @@ def test_a_retriever_filters_and_gives_passages(store: AveyBDocumentStore) -> No
         AveyBRetriever(store.path)  # type: ignore[arg-type]  # the mistake
     (passage,) = AveyBRetriever(store, top_k=1, search_options={"unit": "passage"}).run("gate")["documents"]
     assert AveyBRetriever(store, search_options={"operators": True}).run("gate +nowhere")["documents"] == []
+    exact = AveyBRetriever(store, filters=recent, search_options={"operators": True, "unit": "passage"})
+    assert [each.meta["source_id"] for each in exact.run("the -gate")["documents"]] == ["lease"]
     assert (passage.meta["source_id"], passage.meta["title"], passage.meta["year"]) == ("memo", "Memo", 2024)
     start, stop = passage.meta["span"]
     assert passage.id == f"memo#{start}-{stop}"

@@ -121,6 +121,9 @@ def test_a_vector_store_filters_and_searches_by_words(tmp_path: Path, embedder: 
     assert [(each.id, each.metadata) for each in best] == [(ids[0], {"n": 0, "title": "T0"})]
     assert [each.metadata["n"] for each in store.similarity_search("valve", k=5, filter={"n": {"$gt": 0}})] == [1, 2]
     assert [each.id for each in store.similarity_search('+"xk 42"', k=5, operators=True)] == ids[:1]
+    late: Any = {"filter": {"n": {"$gt": 0}}, "operators": True}
+    for unit in ("document", "passage"):
+        assert [each.metadata["n"] for each in store.similarity_search("val*", k=5, unit=unit, **late)] == [1]
     assert store.delete(filter={"n": 0})
     assert store.get_by_ids(ids)[0].id == ids[1]
     assert store.as_retriever(search_kwargs={"k": 1}).invoke("YL-17")[0].id == ids[1]

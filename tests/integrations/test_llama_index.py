@@ -88,6 +88,10 @@ async def test_a_retriever_filters_and_follows_the_index(index: Path, embedder: 
     assert len(AveyBRetriever(index, search_options={"k": 2}, model=embedder).retrieve("gate")) == 2
     exact = AveyBRetriever(index, 9, search_options={"operators": True}, model=embedder)
     assert {each.node.ref_doc_id for each in exact.retrieve("valve* -gate")} == {"manual"}
+    for unit in ("document", "passage"):
+        options = {"operators": True, "unit": unit}
+        late = AveyBRetriever(index, 9, filters=filters, search_options=options, model=embedder)
+        assert {each.node.ref_doc_id for each in late.retrieve("+the -gate")} == {"minutes"}
     whole = AveyBRetriever(index, 1, search_options={"unit": "document", "mode": "lexical"}, model=embedder)
     assert [each.node.ref_doc_id for each in whole.retrieve("valve")] == ["manual"]
 

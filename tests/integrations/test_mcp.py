@@ -155,6 +155,8 @@ def test_every_answer_keeps_to_its_budget(tmp_path: Path, embedder: Embedder) ->
 def test_search_takes_operators_and_says_what_may_be_meant(server: Any) -> None:
     found = call(server, "search", query='+valve -"north gate"', operators=True).structured_content
     assert [each["id"] for each in found["results"]] == ["manual"]
+    late = call(server, "search", query="the -filter* -rent", operators=True, filter={"year": {"$lt": 2024}})
+    assert [each["id"] for each in late.structured_content["results"]] == ["minutes"]
     nothing = call(server, "search", query="+submarine", operators=True).structured_content
     assert (nothing["results"], nothing["note"]) == ([], "Nothing has +submarine.")
     meant = call(server, "search", query="tennant").structured_content["note"]

@@ -58,6 +58,14 @@ def test_operators_suggestions_and_what_nothing_fulfills_are_told(client):
     assert answer["words"] == ["word1"]
     assert texts
     assert all("word1" in text and "word2" not in text for text in texts)
+    recent = client.post("/search", json={**asked, "unit": "passage", "filter": {"year": {"$gte": 2010}}}).json()[
+        "hits"
+    ]
+    assert {(hit["id"], *hit["span"]) for hit in recent} == {
+        (hit["id"], *hit["span"])
+        for hit in client.post("/search", json={**asked, "unit": "passage"}).json()["hits"]
+        if hit["metadata"]["year"] >= 2010
+    }
     nothing = client.get("/search", params={"query": '+word1 "word1 nowhere"', "operators": "true"}).json()
     assert (nothing["hits"], nothing["unmet"]) == ([], ['"word1 nowhere"'])
     assert client.post("/search", json={"query": "wrod1"}).json()["suggestions"] == {"wrod1": ["word1"]}

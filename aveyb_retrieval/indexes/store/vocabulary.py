@@ -40,16 +40,6 @@ class _Node(NamedTuple):
     transitions: list[tuple[int, int, int]]
 
 
-class _Below(NamedTuple):
-    """What leaves some nodes: of each what a word that ends there has in addition (-1: none does), and transitions."""
-
-    final: IntArray  # `[n]`
-    source: IntArray  # which of the nodes each transition leaves, `[m]`
-    byte: IntArray
-    addends: IntArray
-    nodes: IntArray  # the addresses that they lead to
-
-
 @dataclass(frozen=True, eq=False)
 class WordSet:
     """The words of one part of an index, and how many of its rows hold each, by their numbers."""
@@ -207,6 +197,16 @@ class WordSet:
         there = np.where((back == 0) & (kind[source] != 3), 0, end[source] - back)
         of_final = np.where(final, self._numbers(end, np.where(final, of_addend, 0)), np.where(ends, 0, -1))
         return _Below(of_final, source, byte, addend, there)
+
+
+class _Below(NamedTuple):
+    """What leaves some nodes: of each what a word that ends there has in addition (-1: none does), and transitions."""
+
+    final: IntArray  # `[n]`
+    source: IntArray  # which of the nodes each transition leaves, `[m]`
+    byte: IntArray
+    addends: IntArray
+    nodes: IntArray  # the addresses that they lead to
 
 
 def _spelled(path: Sequence[tuple[IntArray, IntArray]], at: int) -> str:
