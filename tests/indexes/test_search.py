@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from aveyb_retrieval import Hit, Retriever, build_index
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.search import retriever as retriever_module
+from aveyb_retrieval.indexes.search import search as search_module
 from aveyb_retrieval.indexes.search import snapshot as snapshot_module
 from aveyb_retrieval.indexes.search.options import Options
 from tests.indexes.conftest import make_documents
@@ -144,3 +147,23 @@ def test_options_may_be_given_their_default_values(retriever: Retriever) -> None
     assert retriever.search("word1", fold=True, per_document=None, diversity=0.0) == retriever.search("word1")
     defaults: dict[str, Any] = {"weight": given.weight, "fusion": given.fusion, "granularity": None}
     assert retriever.search("word1", unit="passage", **defaults) == retriever.search("word1", unit="passage")
+
+
+@pytest.mark.parametrize("unit", ["document", "passage"])
+def test_a_hybrid_search_finds_the_same_whoever_looks_for_its_words(
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch, unit: Any
+) -> None:
+    def ask() -> list[tuple[str, float, dict[str, float]]]:
+        return [(hit.id, hit.score, hit.scores) for hit in retriever.search("word1 word2 word3", unit=unit)]
+
+    expected, free = ask(), threading.Event()
+    assert len(expected) == 10
+    with ThreadPoolExecutor(1) as busy, ThreadPoolExecutor(1) as ended:
+        ended.shutdown()
+        busy.submit(free.wait, 60)
+        try:
+            for threads in (busy, ended):
+                monkeypatch.setattr(search_module, "_BESIDE", threads)
+                assert ask() == expected
+        finally:
+            free.set()

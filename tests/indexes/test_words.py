@@ -14,6 +14,7 @@ import pytest
 from aveyb_retrieval import Index, Retriever, build_index
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.store import words
+from aveyb_retrieval.indexes.store.tables import held_words
 from aveyb_retrieval.indexes.store.words import K1, LANGUAGES, B, joined, language, read_synonyms, runs_of
 from tests.indexes.fake import FakeEmbedder
 
@@ -401,3 +402,17 @@ def test_accents_can_be_kept_apart(tmp_path: Path) -> None:
     build_index(rows, tmp_path / "ix", model=FakeEmbedder(), language="none", keep_accents=True)
     with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as reader:
         assert (found(reader, "ma"), found(reader, unicodedata.normalize("NFD", "mạ"))) == (["plain"], ["accents"])
+
+
+def test_stored_words_are_found_whole_whatever_their_length_and_script() -> None:
+    rng = random.Random(5)
+    known = ["".join(rng.choice("abé本") for _ in range(rng.randint(1, 6))) for _ in range(60)]
+    known += ["agreement", "agreements", "agreed", "a" * 16, "a" * 17, "a" * 24, "abcdefgh", "abcdefghi"]
+    texts = [rng.choices(known, k=rng.randint(0, 40)) for _ in range(80)]
+    stored = [f" {' '.join(text)} ".encode() if text else b"" for text in texts]
+    asked = [*known[::2], "agree", "a" * 15, "abcdefg"]
+    held = held_words(stored, asked)
+    assert held.any()
+    assert held.tolist() == [[word in text for word in asked] for text in texts]
+    assert held_words([], ["a"]).shape == (0, 1)
+    assert held_words([b""], ["a"]).tolist() == [[False]]

@@ -36,19 +36,19 @@ def finish(transaction: Transaction, options: FinishOptions, progress: Progress)
     state, tables = transaction.state, transaction.tables
     transaction.whole = options.whole
     new = transaction.base is None
-    if new or options.reindex:
+    indexed = new or options.reindex
+    if indexed:
         progress("indexing words", 0, None, 0)
     columns = {tables.documents: ["id"], tables.texts: list({WORDS: 0, tables.forms: 0}), tables.passages: [WORDS]}
 
     def settle(dataset: Dataset) -> None:
         if new or not options.reindex:  # indexes that are made again may be damaged: nothing merges these before
             dataset.settle(whole=options.whole or new)  # a build leaves a fragment for each batch
-        for column in columns[dataset] if new or options.reindex else ():
+        for column in columns[dataset] if indexed else ():
             dataset.index(column)
 
     with ThreadPoolExecutor(len(columns)) as threads:  # Lance's work is that of one processor for each of them
-        for _ in threads.map(settle, columns):
-            pass
+        list((threads.map if indexed else map)(settle, columns))
     for kind in state.encoding.kinds:
         _bring_up_to_date(transaction, kind, progress, rebuild=options.rebuild)
     return transaction.publish()

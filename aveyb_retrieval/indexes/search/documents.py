@@ -11,7 +11,7 @@ from aveyb_retrieval.indexes.engine import passage_numbers
 from aveyb_retrieval.indexes.search import scoring
 from aveyb_retrieval.indexes.search.hits import Copies
 from aveyb_retrieval.indexes.search.scoring import Scored, first_of_each, nearest_documents, nearest_vectors
-from aveyb_retrieval.indexes.search.search import Best, Search
+from aveyb_retrieval.indexes.search.search import COMPARED, LISTED, WHOLE, Best, Search
 from aveyb_retrieval.indexes.types import PASSAGE_BITS, inner_products
 
 if TYPE_CHECKING:
@@ -19,13 +19,10 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.search.scoring import Foremost, Near, PassageScores
     from aveyb_retrieval.indexes.search.search import Query
-    from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
+    from aveyb_retrieval.indexes.types import FloatArray, IntArray
 
 READ = 50  # documents whose passages are read together: of all candidates they gained .0015 at most on development sets
-WHOLE = 16  # passages of a document that are all read; of a longer one those that were found
 EACH = 6  # passages of a longer document that are taken from each ranking of passages
-COMPARED = 25  # passages of each ranking among which the best one is, for the confidence
-LISTED = 4  # passages that the ranking by words has for each candidate, as the one by vectors has
 
 
 class DocumentSearch(Search):
@@ -34,16 +31,6 @@ class DocumentSearch(Search):
     def _nearest(self, vectors: FloatArray, depth: int) -> list[Near]:
         options = self._options
         return nearest_documents(self._view, options.kinds, vectors, depth, self._selection, exact=options.exact)
-
-    @property
-    def _by_words_first(self) -> list[tuple[Kind, int]]:
-        passages: list[tuple[Kind, int]] = [("passage", self._listed(COMPARED))]
-        return [("document", self._options.depth), *(passages if "passage" in self._view.info.kinds else [])]
-
-    def _listed(self, least: int) -> int:
-        """How many passages are looked for by words: more than the `least` where most documents are long."""
-        info = self._view.info
-        return max(least, LISTED * self._options.depth) if info.passages > WHOLE * info.documents else least
 
     def _key(self, match: Scored) -> int:
         return match.doc

@@ -12,6 +12,7 @@ import os
 from abc import ABC, abstractmethod
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, chain, pairwise
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.types import EmbedderLike, FloatArray, IntArray, Kind
 
 REMEMBERED = 512  # documents that a search keeps while it ranks, chooses and shows them
+LISTED = 4  # passages that the ranking by words has for each candidate document, as the one by vectors has
+WHOLE = 16  # passages of a document that are all read; of a longer one those that were found
+COMPARED = 25  # passages of each ranking among which the best one is, for the confidence
 WIDEN = 4  # every further step of a ranking takes this many times as many candidates
 NO_VECTOR = np.empty(0, np.float32)
 _BESIDE = ThreadPoolExecutor(max(1, (os.cpu_count() or 2) // 2), "aveyb-words")  # beside the threads that search
@@ -199,16 +203,20 @@ class Search(ABC):
         if self._options.mode == "lexical":
             return (self._rank(query, Near([])) for query in asked)
         if self._options.mode == "hybrid" and len(asked) == 1 and self._view.lasting:
-            find, (query,) = self._view.by_words, asked
-            for kind, depth in self._by_words_first:
-                query.begun[kind, depth] = _BESIDE.submit(find, kind, query.sought, depth, self._selection)
+            (query,), depth = asked, self._options.depth
+            passages = self._options.unit == "document" and "passage" in self._view.info.kinds
+            first: list[tuple[Kind, int]] = [(self._options.unit, depth), ("passage", self._listed(COMPARED))]
+            for kind, most in first[: 1 + passages]:
+                with suppress(RuntimeError):  # no thread is begun once the process is about to end
+                    found = _BESIDE.submit(self._view.by_words, kind, query.sought, most, self._selection)
+                    query.begun[kind, most] = found
         vectors = self._model().encode_queries([query.text for query in asked])
         return self._rank_near(asked, scoring.unit_queries(vectors, self._view.info.dim))
 
-    @property
-    @abstractmethod
-    def _by_words_first(self) -> list[tuple[Kind, int]]:
-        """What the first step of a hybrid search looks for by words, and how many."""
+    def _listed(self, least: int) -> int:
+        """How many passages of documents are looked for by words: more than `least` where most documents are long."""
+        info = self._view.info
+        return max(least, LISTED * self._options.depth) if info.passages > WHOLE * info.documents else least
 
     def _by_words(self, query: Query, kind: Kind, depth: int) -> list[tuple[int, float]]:
         """The best by words, begun beside the search by vectors unless the threads for that had other work."""
@@ -523,10 +531,6 @@ class PassageSearch(Search):
 
     def _nearest(self, vectors: FloatArray, depth: int) -> list[Near]:
         return nearest_vectors(self._view, "passage", vectors, depth, self._selection, exact=self._options.exact)
-
-    @property
-    def _by_words_first(self) -> list[tuple[Kind, int]]:
-        return [("passage", self._options.depth)]
 
     def _key(self, match: Scored) -> int:
         return match.passage

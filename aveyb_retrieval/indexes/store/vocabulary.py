@@ -18,8 +18,6 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    import numpy.typing as npt
-
     from aveyb_retrieval.indexes.search.visible import VisibleWords
     from aveyb_retrieval.indexes.types import IntArray
 
@@ -178,7 +176,7 @@ class WordSet:
         return _Node(final, _number(data, end, of_addend) if final else 0, transitions)
 
     @cached_property
-    def _eights(self) -> npt.NDArray[np.uint64]:
+    def _eights(self) -> np.ndarray:
         """The eight bytes from each place on, as a number."""
         return np.ndarray(len(self.data), "<u8", self.data + bytes(7), strides=(1,))
 

@@ -367,8 +367,6 @@ class Language:
         """What is stored of runs of letters: their words, and each that they are found by besides behind a line end."""
 
         def kept(run: str) -> str:
-            if word := self._only(run):
-                return self._stem(word)
             pieces = self._pieces(run)
             words = " ".join(piece.word for piece in pieces if piece.in_order)
             return words + "".join(f"\n{piece.word}" for piece in pieces if not piece.in_order)
@@ -378,8 +376,6 @@ class Language:
     @cached_property
     def _forms(self) -> RememberedWords[tuple[str, ...]]:
         def forms(run: str) -> tuple[str, ...]:
-            if word := self._only(run):
-                return (word,)
             return tuple(dict.fromkeys(piece.form for piece in self._pieces(run) if piece.form))
 
         return RememberedWords(forms, STEMS_KEPT)
@@ -391,15 +387,12 @@ class Language:
 
         return RememberedWords(found, FOUND_KEPT)
 
-    def _only(self, run: str) -> str:
-        """The one word, spelled, of a run of plain letters that `_pieces` finds nothing else in; "" of others."""
-        if not run.isascii() or not (run.islower() or run.istitle()):
-            return ""
-        word = spelled(run, turkish=self._turkish)
-        return word if word.isascii() else ""
-
     def _pieces(self, run: str) -> list[_Piece]:
         """The words that a run of letters is stored and looked up as."""
+        if run.isascii() and (run.islower() or run.istitle()):  # as most are: there is nothing else in it
+            word = spelled(run, turkish=self._turkish)
+            if word.isascii():
+                return [_Piece(0, len(run), self._stem(word), word)]
         pieces, end = list[_Piece](), 0
         for unspaced in () if run.isascii() else UNSPACED.finditer(run):
             pieces += self._spaced(run, end, unspaced.start())
