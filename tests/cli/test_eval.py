@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from weakref import WeakValueDictionary
 
 import pytest
 from click.testing import CliRunner
@@ -69,6 +70,7 @@ def toy_model(monkeypatch):
     from aveyb_retrieval.encoder.embedders.embedder import Embedder
 
     monkeypatch.setattr(Embedder, "load", classmethod(lambda cls, model=None, **_: ToyEmbedder()))
+    monkeypatch.setattr("aveyb_retrieval.indexes.model._loaded", WeakValueDictionary())  # of other tests
 
 
 def test_modes_granularities_and_several_models(tmp_path, folder, invoke, toy_model):
