@@ -7,7 +7,7 @@ is less than a value where the least one is.
 
 For BM25 in engines that rank by themselves there are lists of which rows hold a word. `Language.stored` gives the words
 of a text, so counting them is all there is to do. Scores are those of an index directory, as
-`aveyb_retrieval.indexes.store.postings` says. A list is only ever added to: what is removed is added again with a
+`aveyb_retrieval.indexes.store.vocabulary` says. A list is only ever added to: what is removed is added again with a
 negative count, which takes it out of every sum.
 
 Words of rows are of ASCII, others in hexadecimal: every analyzer of a server leaves them whole.
@@ -34,7 +34,7 @@ from aveyb_retrieval.indexes.store.filters import (
     nearest_float,
     negate,
 )
-from aveyb_retrieval.indexes.store.postings import POSTING
+from aveyb_retrieval.indexes.store.vocabulary import POSTING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

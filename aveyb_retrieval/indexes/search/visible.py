@@ -17,8 +17,7 @@ import numpy as np
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.store.filters import OWN
-from aveyb_retrieval.indexes.store.postings import bm25, find_in
-from aveyb_retrieval.indexes.store.vocabulary import Vocabulary
+from aveyb_retrieval.indexes.store.vocabulary import Vocabulary, bm25, find_in
 from aveyb_retrieval.indexes.types import rank_of
 
 if TYPE_CHECKING:

@@ -26,8 +26,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from aveyb_retrieval.errors import AveyBError, IndexFormatError, first_line
 from aveyb_retrieval.indexes.store.parts import StoredColumn, width_of_places
-from aveyb_retrieval.indexes.store.postings import POSTING, RowWords
-from aveyb_retrieval.indexes.store.vocabulary import Vocabulary, WordSet
+from aveyb_retrieval.indexes.store.vocabulary import POSTING, RowWords, Vocabulary, WordSet
 from aveyb_retrieval.indexes.types import widened
 
 if TYPE_CHECKING:
