@@ -25,9 +25,9 @@ import pyarrow as pa
 from numpy.lib.stride_tricks import sliding_window_view
 
 from aveyb_retrieval.errors import AveyBError, IndexFormatError, first_line
-from aveyb_retrieval.indexes.store.parts import StoredColumn, width_of_places
+from aveyb_retrieval.indexes.store.parts import StoredColumn
 from aveyb_retrieval.indexes.store.vocabulary import POSTING, RowWords, Vocabulary, WordSet
-from aveyb_retrieval.indexes.types import widened
+from aveyb_retrieval.indexes.types import widened, width_of_places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

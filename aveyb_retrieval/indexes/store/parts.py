@@ -18,6 +18,7 @@ import pyarrow as pa
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.store.objects import ObjectStore
 from aveyb_retrieval.indexes.store.place import IN_PARTS, Cache
+from aveyb_retrieval.indexes.types import width_of_places
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,11 +33,6 @@ BLOCK = 1 << 16
 _GAP = 4  # blocks between two that are read with them, which costs less than a second request
 _LONGEST = 64  # blocks of one request
 _ROOM = 64 << 20  # bytes after which the limit of the cache is looked at
-
-
-def width_of_places(size: int) -> int:
-    """The bytes of each text's place in a page of so many bytes of texts."""
-    return next(width for width in (1, 2, 4, 8) if size < 1 << 8 * width)
 
 
 class KeptParts:
