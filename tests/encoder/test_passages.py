@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
-from aveyb_retrieval.encoder.text.passages import Cuts, PassageSize, cut_passages, cut_splits
+from aveyb_retrieval.encoder.text.passages import Cuts, PassageSize, cut_passages, cut_splits, names_of, outline
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.encoder.text.wordpiece import Tokenizer, read_vocabulary
 from aveyb_retrieval.errors import ConfigError
@@ -199,10 +199,37 @@ def test_a_heading_goes_with_what_follows_and_comes_with_each_passage() -> None:
         ("a line in lower case\n\nText.", ""),
         ("| a | b |\n|---|---|\nText.", ""),
         ("Scope", ""),
+        ("5. Term and Scope.\n\nText.", "5. Term and Scope"),
+        ("5.4 Change of Control. A party may end it.", "5.4 Change of Control"),
+        ("Section 5. Change of Control: a party may end it.", "Section 5. Change of Control"),
+        ("2. NO WARRANTY. It is sold as it is.", "2. NO WARRANTY"),
+        ("5.4 The supplier may end it. It is free.", ""),
+        ("~~~\n5.4 Change of Control. Text.\n~~~\n", ""),
+        ("Source: Acme, 8-K, 1/9/2020\n\nText.", ""),
+        ("New York, New York 10005\n\nText.", ""),
     ],
 )
 def test_headings(text: str, heading: str) -> None:
     assert cut(text).headings[0] == heading
+
+
+def test_a_caption_goes_with_the_clause_behind_it_and_begins_one_in_running_lines() -> None:
+    text = "1.1 Notice. It is long.\n1.2 Law. It is strict. As in Section\n1.3 Seat. It is here."
+    found = outline(text)
+    assert [each.words for each in found.headings] == ["1.1 Notice", "1.2 Law"]
+    above = "ARTICLE 1 > 1.0 Start"
+    assert names_of(found.headings, above) == ["ARTICLE 1 > 1.1 Notice", "ARTICLE 1 > 1.2 Law"]
+    assert names_of(found.headings, "5. Term") == names_of(found.headings) == ["1.1 Notice", "1.2 Law"]
+    assert names_of(found.headings, "1. Term") == ["1. Term > 1.1 Notice", "1. Term > 1.2 Law"]
+    assert [text[place:][:8] for place in found.places.tolist()] == ["1.1 Noti", "1.2 Law.", "As in Se", "It is he"]
+
+
+def test_a_line_within_a_sentence_is_no_heading() -> None:
+    long = "This goes on for more than the ninety characters that a line of a heading may have, as said by"
+    for before, behind in ((long, "Cartmill, Matt."), ("It ends.", ", who said so."), ("It ends.", long.lower())):
+        assert not outline(f"{before}\n\nCartmill\n\n{behind}").headings
+    assert outline(f"{long} him.\n\nCartmill\n\nHe said so.").headings
+    assert outline("It ends.\n\nInstall\n\nmake install").headings
 
 
 def test_no_scraps_are_left() -> None:

@@ -98,6 +98,26 @@ def test_a_passage_that_begins_with_a_heading_is_under_that_one() -> None:
     assert sentences("the oil").cite("# Oil", "").sentence == (0, 5), "a heading that nothing follows"
 
 
+def test_clauses_are_cited_by_their_captions_within_the_article() -> None:
+    text = "5.1 Term. It runs a year.\n\n5.2 Notice. A party may leave."
+    for above in ("ARTICLE 5 > 5.1 Term", "ARTICLE 5"):
+        found = sentences("may they leave?").cite(text, above)
+        assert found.sentence is not None
+        assert (text[slice(*found.sentence)], found.heading) == ("A party may leave.", "ARTICLE 5 > 5.2 Notice")
+    found = sentences("how long is a year?").cite("4.4 Rent. It runs a year.", "ARTICLE 5 > 5.1 Term")
+    assert found.heading == "ARTICLE 5 > 5.1 Term", "a line that was broken before 4.4 begins no clause"
+
+
+def test_what_a_hit_cites_can_be_read(tmp_path: Path) -> None:
+    text = "ARTICLE 5\n\n5.1 Term. It runs a year.\n\n5.2 Notice. A party may leave.\n\nARTICLE 6\n\nThe end."
+    with Index.create(tmp_path / "ix", model=Synonyms(split_size=200)) as index:
+        index.add([{"_id": "a", "text": text}])
+        (hit,) = index.search("may they leave?")
+        assert hit.heading == "ARTICLE 5 > 5.2 Notice"
+        assert index.read("a", heading=hit.heading).text.strip() == "5.2 Notice. A party may leave."
+        assert index.read("a", heading="ARTICLE 5").text.strip() == text[: text.index("ARTICLE 6")].strip()
+
+
 def test_hits_and_prompts_cite_the_sentences_heading(tmp_path: Path) -> None:
     with Index.create(tmp_path / "ix", model=Synonyms(split_size=200)) as index:
         index.add([{"_id": "a", "title": "Handbook", "text": HANDBOOK}])

@@ -37,9 +37,10 @@ import sentencex
 from aveyb_retrieval.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 HEADING, PARAGRAPH, SENTENCE = 3, 2, 1
+WITHIN = " > "  # between a heading and a caption within it
 
 _BLANKS = re.compile(r"\s*")
 _FENCE = re.compile(r"\s{0,3}(`{3,}(?=[^`]*\Z)|~{3,})(.*)", re.DOTALL)
@@ -54,18 +55,26 @@ _NUMBERED = re.compile(
     r"第.{1,8}[章节節条條編]",
     re.IGNORECASE,
 )
+_CAPTION = re.compile(  # at the head of its paragraph: "5.4 Change of Control. Either party may"
+    r"\s*((?:(?:section|article|clause|schedule|§+)\s?\d[\d.]{0,9}[.:]?|\d{1,3}(?:\.\d{1,3})+\.?|\d{1,3}[.)])[ \t]+"
+    r"([^\W\d_][^.:\n]{1,89}))[.:](?:\s+(?=\S)|\s*\Z)",
+    re.IGNORECASE,
+)
+_NO_HEADING = re.compile(r"\d/\d|\d{5}|/s/|@|://")  # dates, addresses, signatures
 _NO_HEADING_END = tuple(".!?,;:…。！？，；：、।-")  # noqa: RUF001  # stops of other scripts
+_ENDS = tuple(".!?:;。！？”\"')*_|…")  # noqa: RUF001  # of a sentence, or of what quotes or marks it
 _HEADING_CHARACTERS, _HEADING_WORDS = 90, 12
 _LONG_LINE = 160  # no text is wrapped beyond it: where a longer line ends, a paragraph ends
 _LARGEST_PART = 1 << 15  # characters given to sentencex at once; unpaired quotes cost it their number's square
 
 
 class Heading(NamedTuple):
-    """A heading: the characters `[start, stop)` of its lines, and its words."""
+    """A heading: its characters `[start, stop)`, its words, and whether it is a caption within a paragraph's line."""
 
     start: int
     stop: int
     words: str
+    caption: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,6 +92,17 @@ class Outline:
     headings: list[Heading]
 
 
+def names_of(headings: Iterable[Heading], above: str = "") -> list[str]:
+    """Return how headings are cited, given the one `above`: a caption behind the line that it is within, if any."""
+    names, within = [], above.partition(WITHIN)[0]
+    for each in headings:
+        within = within if each.caption else each.words
+        number = re.match(r"\d[\d.]*", within)
+        inside = each.caption and within and (number is None or each.words.startswith(number[0].rstrip(".") + "."))
+        names.append(f"{within}{WITHIN}{each.words}" if inside else each.words)
+    return names
+
+
 def outline(text: str) -> Outline:
     """Find the outline of a text, in time that grows linearly with it."""
     places: list[tuple[int, int]] = []
@@ -94,8 +114,11 @@ def outline(text: str) -> Outline:
         behind_heading = heading is not None
         if heading is not None:
             headings.append(Heading(start, stop, heading))
-        else:
-            places += ((place, SENTENCE) for place in _sentences(text, start, stop))
+            continue
+        if caption := _caption(text[start : min(stop, start + _LONG_LINE)]):
+            headings.append(Heading(start, start + caption.end(), caption[1], caption=True))
+            start += caption.end()
+        places += ((place, SENTENCE) for place in _sentences(text, start, stop))
     table = np.array(places, dtype=np.int64).reshape(-1, 2)
     return Outline(table[:, 0], table[:, 1], headings)
 
@@ -108,21 +131,22 @@ def _blocks(lines: list[str]) -> Iterator[Block]:
     block: Block | None = None
     position = number = 0
     blank_before, long_before, fenced = True, False, ""  # the mark that a listing began with
+    before = ""  # the last line of text, unless it is a heading
     while number < len(lines):
         line = lines[number]
         start = position + len(line) - len(line.lstrip())
-        heading, used = (None, 1) if fenced else _heading(lines, number, blank_before)
+        heading, used = (None, 1) if fenced else _heading(lines, number, blank_before, before)
         stop = position + sum(map(len, lines[number : number + used]))
         if line.isspace():
             blank_before = True
         else:
-            before, fenced = fenced, _listing(line, fenced)
+            listed, fenced = fenced, _listing(line, fenced)
             kind = 0
             if heading is not None:
                 kind = HEADING
-            elif blank_before or long_before or (fenced and not before):
+            elif blank_before or long_before or (fenced and not listed):
                 kind = PARAGRAPH
-            elif not before and _ITEM.match(line):
+            elif not listed and (_ITEM.match(line) or (before.endswith(_ENDS) and _caption(line[:_LONG_LINE]))):
                 kind = SENTENCE
             if kind or block is None:
                 if block is not None:
@@ -134,6 +158,7 @@ def _blocks(lines: list[str]) -> Iterator[Block]:
                 yield block
                 block = None
             blank_before, long_before = heading is not None, len(line) > _LONG_LINE
+            before = line.strip() if heading is None else ""
         position, number = stop, number + used
     if block is not None:
         yield block
@@ -149,8 +174,8 @@ def _listing(line: str, mark: str) -> str:
     return "" if fence[1].startswith(mark) and not fence[2].strip() else mark
 
 
-def _heading(lines: list[str], number: int, blank_before: bool) -> tuple[str | None, int]:
-    """The words of the heading that begins at a line, or None, and how many lines it takes."""
+def _heading(lines: list[str], number: int, blank_before: bool, before: str) -> tuple[str | None, int]:
+    """The words of the heading that begins at a line, or None, and how many lines it takes; `before` is above it."""
     line = lines[number]
     if (found := _MARKDOWN_HEADING.match(line)) and (marked := found[1].rstrip(_HEADING_TAIL).lstrip(" \t")):
         return marked, 1
@@ -166,8 +191,19 @@ def _heading(lines: list[str], number: int, blank_before: bool) -> tuple[str | N
         return None, 1
     if _UNDERLINE.match(following):
         return words, 2
-    alone = following.isspace() and number + 2 < len(lines)
-    return (words, 1) if alone and _looks_like_heading(words) else (None, 1)
+    if not following.isspace() or number + 2 >= len(lines) or not _looks_like_heading(words):
+        return None, 1
+    behind, long = lines[number + 2].lstrip(), _HEADING_CHARACTERS
+    goes_on = behind.startswith((",", ";", ". ", ")")) or (behind[:1].islower() and len(behind) > long)
+    if goes_on or (len(before) > long and not before.endswith(_ENDS)):
+        return None, 1  # it is within a sentence
+    return words.rstrip("."), 1
+
+
+def _caption(line: str) -> re.Match[str] | None:
+    """The numbered heading at the head of a paragraph; its second group is without the number."""
+    found = _CAPTION.match(line)
+    return found if found and _could_be_heading(found[2]) and _in_capitals(found[2]) else None
 
 
 def _could_be_heading(words: str) -> bool:
@@ -177,12 +213,17 @@ def _could_be_heading(words: str) -> bool:
 
 def _looks_like_heading(words: str) -> bool:
     """Whether a short line between blank lines is numbered, in capitals, or In Title Case."""
+    if words.endswith("."):
+        caption = _caption(words)
+        return caption is not None and caption.end() == len(words)  # "5. Term and Termination."
     if words.endswith(_NO_HEADING_END):
         return False
-    if _NUMBERED.match(words) or words.isupper():
-        return True
-    long_words = [word for word in words.split() if len(word) > 3]
-    return words[0].isupper() and all(word[0].isupper() or not word[0].isalpha() for word in long_words)
+    return _NUMBERED.match(words) is not None or (_in_capitals(words) and not _NO_HEADING.search(words))
+
+
+def _in_capitals(words: str) -> bool:
+    first = [word[0] for word in words.split() if len(word) > 3]
+    return words.isupper() or (words[0].isupper() and not any(map(str.islower, first)))
 
 
 def _sentences(text: str, start: int, stop: int) -> Iterator[int]:
@@ -307,9 +348,9 @@ class _Cutter:
             begins = [0, *(self._overlapping(*pair) for pair in pairwise(begins))]
             firsts = [self._token(begin) for begin in begins]
         spans = [self._trimmed(*pair) for pair in zip(begins, stops, strict=True)]
-        marks = [heading.start for heading in self._outline.headings]
+        marks, names = [heading.start for heading in self._outline.headings], names_of(self._outline.headings)
         above = [bisect_right(marks, start) - 1 for start, _ in spans]
-        headings = tuple(self._outline.headings[i].words if i >= 0 else "" for i in above)
+        headings = tuple(names[i] if i >= 0 else "" for i in above)
         return Cuts(np.array([firsts, ends], dtype=np.int64).T, np.array(spans, dtype=np.int64), headings)
 
     def _begins(self) -> Iterator[int]:

@@ -1,16 +1,8 @@
 """What a search gives back: hits with their passages, sentences that these are cited by, words that may be meant.
 
-The best sentence of a passage, and what stands over it:
-
-    score(sentence) = sum over the query's tokens t of  w(t) * near(t, sentence) * known(t)
-    near(t, sentence) = max over the sentence's tokens u of  cos(t, u)
-    known(t) = (1 - others(t))^4 * (1 - 0.8 * near(t, title)^4)
-    others(t) = mean of near(t, .)^4 over the passage's sentences, without the nearest one
-
-The vectors are the model's embeddings of tokens, which know synonyms and need no layer to run: about a millisecond for
-a passage. w(t) is the weight of the word that a token belongs to, by how few passages hold it, and 0 of a word that is
-not looked up. What the title and other sentences say, too, does not tell them apart. Without such vectors a cosine is 1
-for an equal word, else 0. A row of a table is a sentence, too.
+The best sentence of a passage is found by the formula of docs/ranking.md. The vectors are the model's embeddings of
+tokens, which know synonyms and need no layer to run: about a millisecond for a passage. The weight of a word that is
+not looked up is 0. Without such vectors a cosine is 1 for an equal word, else 0. A row of a table is a sentence, too.
 
 Copies are texts whose words are equal, whatever their case, spaces and punctuation. All else may carry the meaning and
 makes texts different: the order of words, a negation, a number as it is written (`1.5`, `1,500`, `-5`, `(5)`, `3/4`), a
@@ -32,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import regex
 
-from aveyb_retrieval.encoder.text.passages import outline
+from aveyb_retrieval.encoder.text.passages import names_of, outline
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.store.vocabulary import edits, swaps, within
 from aveyb_retrieval.indexes.store.words import UNSPACED
@@ -180,8 +172,7 @@ class Hit(_Shown):
         passage: The text of the best passage; None where the index has no passages or the document no text.
         span: Its characters `[start, end)` in `text`.
         passages: The best passages, best first; one with `unit="passage"`.
-        heading: The nearest heading over the best passage's best sentence, "" where there is none.
-        headings: All headings that parts of the best passage are under, in order.
+        heading, headings, page, page_label, page_unit, pages: Those of the best passage, as `Passage` has them.
         context: The best passage with its neighbors, None unless asked for.
         context_span: Its characters `[start, end)` in `text`.
         confidence: The estimated probability that the best passage answers the query, 0 to 1, comparable between
@@ -191,10 +182,6 @@ class Hit(_Shown):
             into this hit, as far as they rank above the last hit.
         scores: What the score was made of: "dense" (cosine), "lexical" (BM25), "passage" (of a document: the highest
             score of a passage by itself, which may be another than the one shown), "maxsim" or "cross-encoder".
-        page: The page of the best passage's best sentence, counted from 1; None where the document has no pages.
-        page_label: What the document calls that page, such as "iv".
-        page_unit: What it is: one of `aveyb_retrieval.documents.records.UNITS`.
-        pages: The first and the last page of the best passage.
         highlights: The characters `[start, stop)` in `text` of the query's words, as the index's rules of language find
             them, ascending: in the passages and the context given, or in the first 10,000 characters of a document
             without passages. Empty where a vector was searched for.
@@ -448,15 +435,17 @@ class Sentences:
         Of a sentence that goes on over a page, which begin at the characters `breaks`, the parts are compared.
         """
         found = outline(passage)
+        # the passage may begin with a part of a line that looks like a heading
+        headings = [each for each in found.headings if each.start or heading.endswith(each.words)]
         starts = sorted({0, *found.places.tolist(), *breaks, *(row.start() for row in _ROW.finditer(passage))})
-        marks = [each.start for each in found.headings]
-        names = [heading, *(each.words for each in found.headings)]
+        marks = [each.start for each in headings]
+        names = [heading, *names_of(headings, heading)]
         under = names[1:] if marks and not passage[: marks[0]].strip() else names
         best = self._best(passage, starts, title)
         if best is None:
             return Cited(None, under[0], tuple(dict.fromkeys(filter(None, under))))
         start, stop = starts[best], ([*starts, len(passage)])[best + 1]
-        inside = [each.stop for each in found.headings if start <= each.start < stop]  # they begin it
+        inside = [each.stop for each in headings if start <= each.start < stop]  # they begin it
         body = inside[-1] if inside and passage[inside[-1] : stop].strip() else start
         text = passage[body:stop]
         first = body + len(text) - len(text.lstrip())

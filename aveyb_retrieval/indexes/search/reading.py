@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import regex
 
-from aveyb_retrieval.encoder.text.passages import outline
+from aveyb_retrieval.encoder.text.passages import names_of, outline
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.search.options import within
 from aveyb_retrieval.indexes.search.several import SeveralView
@@ -63,8 +63,8 @@ class Document:
         """What it is called: its title, else its first heading, else its id."""
         if self.title:
             return self.title
-        headings = outline(self.text[:_BEGINNING]).headings
-        return headings[0].words if headings else self.id
+        lines = (each.words for each in outline(self.text[:_BEGINNING]).headings if not each.caption)
+        return next(lines, self.id)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what JSON can hold, and what `build_index` and `upsert_documents` take as a document."""
@@ -303,13 +303,14 @@ def _page(document: Document, place: int) -> int | None:
 
 
 def sections(document: Document) -> list[Section]:
-    """Return the headings of a document with what stands under each, in order."""
-    found = outline(document.text).headings
-    ends = [*(heading.start for heading in found[1:]), len(document.text)][: len(found)]
-    return [
-        Section(heading.words, (heading.start, end), _page(document, heading.start))
-        for heading, end in zip(found, ends, strict=True)
-    ]
+    """Return the headings of a document with what stands under each, in order: under a line, captions too."""
+    headings = outline(document.text).headings
+    found, following, line = [], len(document.text), len(document.text)
+    for each, name in zip(reversed(headings), reversed(names_of(headings)), strict=True):
+        end, following = following if each.caption else line, each.start
+        line = line if each.caption else each.start
+        found.append(Section(name, (each.start, end), _page(document, each.start)))
+    return found[::-1]
 
 
 def excerpt(
