@@ -18,8 +18,9 @@ MODES: list[dict[str, Any]] = [{}, {"mode": "lexical"}, {"mode": "dense"}, {"uni
 
 
 @pytest.mark.parametrize("letters", ["x", "aB1"])
-def test_a_document_of_ten_million_letters_without_a_space(tmp_path: Path, letters: str) -> None:
-    drawn = np.random.default_rng(0).integers(len(letters), size=10_000_000, dtype=np.uint8)
+@pytest.mark.parametrize("count", [2_000_000, pytest.param(10_000_000, marks=pytest.mark.slow)])
+def test_a_document_of_millions_of_letters_without_a_space(tmp_path: Path, letters: str, count: int) -> None:
+    drawn = np.random.default_rng(0).integers(len(letters), size=count, dtype=np.uint8)
     text = np.frombuffer(letters.encode(), np.uint8)[drawn].tobytes().decode()
     model = FakeEmbedder()
     report = build_index([{"_id": "giant", "text": text}, NOTE], tmp_path / "ix", model=model)
@@ -35,12 +36,13 @@ def test_a_document_of_ten_million_letters_without_a_space(tmp_path: Path, lette
         assert giant.span == (0, len(text))
 
 
-def test_a_document_of_a_hundred_thousand_passages(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [20_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_a_document_of_very_many_passages(tmp_path: Path, count: int) -> None:
     model = FakeEmbedder()
-    text = "\n".join(f"Pump {i % 977} of hall {i % 89} is closed at noon." for i in range(100_000))
+    text = "\n".join(f"Pump {i % 977} of hall {i % 89} is closed at noon." for i in range(count))
     text = f"{text[:400_000]} The turquoise valve leaks near the pier now. {text[400_000:]}"
     report = build_index([{"_id": "long", "text": text}, NOTE], tmp_path / "ix", model=model)
-    assert report.passages > 100_000
+    assert report.passages > count
     with Retriever.load(tmp_path / "ix", model=model) as retriever:
         for options in MODES:
             hits = retriever.search("the turquoise valve leaks", k=2, **options)

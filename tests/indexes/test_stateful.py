@@ -145,7 +145,7 @@ class IndexMachine(RuleBasedStateMachine):
 
 
 class TestIndex(IndexMachine.TestCase):  # type: ignore[misc, name-defined]
-    settings = settings(max_examples=8, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck))
+    settings = settings(max_examples=4, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.slow

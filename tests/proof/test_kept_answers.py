@@ -156,11 +156,11 @@ class TestBadAnswers:
         done = CliRunner().invoke(main, ["check", str(folder.parent / "i"), str(folder.parent / "a.md")])
         assert (done.exit_code, said in done.stderr, len(done.stderr.splitlines())) == (2, True, 1)
 
-    def test_a_thousand_quotations_are_all_checked(self, folder: Path) -> None:
+    def test_hundreds_of_quotations_are_all_checked(self, folder: Path) -> None:
         said = "\u201cthree months\u2019 notice in writing\u201d, \u201csix months\u2019 notice in writing\u201d. "
         with Retriever.load(folder.parent / "i") as retriever:
-            checks = retriever.check_quotes(500 * said)
-        assert [check.verdict for check in checks] == 500 * ["found", "altered"]
+            checks = retriever.check_quotes(100 * said)
+        assert [check.verdict for check in checks] == 100 * ["found", "altered"]
 
     def test_marks_that_do_not_match_end(self, folder: Path) -> None:
         with Retriever.load(folder.parent / "i") as retriever:
