@@ -46,8 +46,9 @@ def embedder(folder: Path) -> Embedder:
     return Embedder.load(folder)
 
 
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_sentence_transformers_loads_saves_reloads_and_spreads_without_trust_remote_code(
-    folder: Path, embedder: Embedder, tmp_path: Path
+    folder: Path, embedder: Embedder, tmp_path: Path, processes: int
 ) -> None:
     from sentence_transformers import SentenceTransformer
 
@@ -56,7 +57,7 @@ def test_sentence_transformers_loads_saves_reloads_and_spreads_without_trust_rem
     model.save(str(tmp_path))
     reloaded = SentenceTransformer(str(tmp_path), device="cpu")
     assert np.abs(reloaded.encode_document(TEXTS) - documents).max() == 0
-    spread = model.encode_document(TEXTS, device=["cpu", "cpu"], chunk_size=2, batch_size=2)  # two new processes
+    spread = model.encode_document(TEXTS, device=["cpu"] * processes, chunk_size=2, batch_size=2)  # new ones
     ours = np.stack([d.vector for d in embedder.encode_documents([("", text) for text in TEXTS])])
     assert np.abs(documents - ours).max() <= 1e-5
     assert np.abs(queries - embedder.encode_queries(TEXTS)).max() <= 1e-5
@@ -64,20 +65,22 @@ def test_sentence_transformers_loads_saves_reloads_and_spreads_without_trust_rem
     assert np.abs(documents - queries).max() > 1e-3, "prompts must reach the model"
 
 
-FIRST = ("aveyb_retrieval", "transformers", "sentence_transformers", "transformers.modeling_utils")
+FIRST = ("aveyb_retrieval", "transformers.modeling_utils")
+FIRST_OF_ALL = (*FIRST, "transformers", "sentence_transformers")
 # What these import: done once, before a process for each of them is forked.
 NEEDED = ("torch._dynamo", "torch.distributed.tensor", "sklearn.metrics", "accelerate", "datasets")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_auto_classes_know_the_model_whatever_is_imported_first(folder: Path) -> None:
+@pytest.mark.parametrize("firsts", [FIRST, pytest.param(FIRST_OF_ALL, marks=pytest.mark.slow)], ids=len)
+def test_auto_classes_know_the_model_whatever_is_imported_first(folder: Path, firsts: tuple[str, ...]) -> None:
     code = f"""
 import contextlib, importlib, os, sys
 for name in {NEEDED}:
     with contextlib.suppress(ImportError):
         importlib.import_module(name)
 assert not {{"aveyb_retrieval", "transformers"}} & set(sys.modules)
-for first in {FIRST}:
+for first in {firsts}:
     if not os.fork():
         importlib.import_module(first)
         import aveyb_retrieval

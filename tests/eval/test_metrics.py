@@ -48,15 +48,16 @@ coarse = st.integers(-8, 8).map(lambda i: i / 4)  # few values: ties are the rul
 queries = st.integers(0, 6).map(lambda i: f"q{i}")
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
+runs = given(
     judgements=st.dictionaries(
         queries, st.dictionaries(doc_ids, st.integers(0, 4), min_size=1, max_size=15), min_size=1
     ),
     run=st.dictionaries(queries, st.dictionaries(doc_ids, coarse, max_size=25)),
 )
-def test_equals_trec_eval_on_random_runs(judgements, run):
-    """500 random runs with ties, grades and missing queries: the C code on the raw scores, and the definition."""
+
+
+def equals_trec_eval(judgements, run):
+    """On a run with ties, grades and missing queries: the C code on the raw scores, and the definition."""
     scores = evaluate(judgements, run, METRICS)
     measures = {"ndcg_cut.10", "recall.5", "map", "success.1,5"}
     theirs = pytrec_eval.RelevanceEvaluator(judgements, measures).evaluate(run)
@@ -78,6 +79,19 @@ def test_equals_trec_eval_on_random_runs(judgements, run):
     assert scores.unjudged == len(run.keys() - judgements.keys())
     for metric in METRICS:  # every judged query counts in the mean, a missing one as 0
         assert scores.mean[metric] == pytest.approx(sum(scores.per_query[metric].values()) / len(judgements), abs=1e-12)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@runs
+def test_equals_trec_eval_on_random_runs(judgements, run):
+    equals_trec_eval(judgements, run)
+
+
+@pytest.mark.slow
+@settings(max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@runs
+def test_equals_trec_eval_on_many_random_runs(judgements, run):
+    equals_trec_eval(judgements, run)
 
 
 hostile = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\t\r\n"), min_size=1, max_size=4)

@@ -24,7 +24,7 @@ SLOW = ("faiss", "journal", "lance", "model", "pointer", "tokenizer")  # a try t
 )
 def test_no_try_of_the_first_few_is_a_finding(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rig, "HANG_SECONDS", 600.0)  # however busy the machine is
-    monkeypatch.setattr(rig, "TRIES", tries := 3 if kind in SLOW else 25)
+    monkeypatch.setattr(rig, "TRIES", tries := 2 if kind in SLOW else 25)
     assert rig.watch(kind, 0, 0, float("inf")) == (tries, [])
 
 

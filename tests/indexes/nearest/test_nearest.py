@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.types import Kind
 
 DIM = 24
+COSTLY = "OPQ6,IVF4,PQ6x4"  # its training takes far longer than the others'
 FACTORIES = (
     "auto", "Flat", "SQ8", "HNSW16", "IVF8,Flat", "IVF8,SQ8", "IVF8,RaBitQfs", "RaBitQfs", "IVF4,PQ6x4fs",
-    "OPQ6,IVF4,PQ6x4", "PCA16,HNSW8",
+    COSTLY, "PCA16,HNSW8",
 )  # fmt: skip
 SLOW = pytest.param("OPQ6,IVF4,PQ6", "passage", marks=pytest.mark.slow)  # its training takes half a minute
 
@@ -60,12 +61,14 @@ def recall(found: np.ndarray, truth: np.ndarray) -> float:
 def test_tiers_and_memory_and_deletions_together_find_what_brute_force_finds(
     factory: str, kind: Kind, tmp_path: Path
 ) -> None:
-    whole = FakeVectors.random(kind, 3000, DIM)
+    count = 600 if factory == COSTLY else 3000
+    one, two = count // 2, count * 4 // 5
+    whole = FakeVectors.random(kind, count, DIM)
     made = [
-        make_tier(tmp_path, f"faiss/{i}.faiss", kind, first, stop, whole, 1500, factory)[0]
-        for i, (first, stop) in enumerate([(0, 1500), (1500, 2400)])
+        make_tier(tmp_path, f"faiss/{i}.faiss", kind, first, stop, whole, one, factory)[0]
+        for i, (first, stop) in enumerate([(0, one), (one, two)])
     ]
-    assert [tier.count for tier in made] == [len(whole.before(1500).rows), len(whole.before(2400).rows) - made[0].count]
+    assert [tier.count for tier in made] == [len(whole.before(one).rows), len(whole.before(two).rows) - made[0].count]
     rng = np.random.default_rng(1)
     queries = queries_near(whole, 25)
     for gone in (0.0, 0.15):
