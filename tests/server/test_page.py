@@ -52,6 +52,77 @@ def page(browser, server):
     assert [url for url in opened.requests if not url.startswith(server.url)] == []
 
 
+ARABIC = "يجب إخطار المالك قبل ثلاثة أشهر من إنهاء عقد الإيجار. See section 4 of the lease."
+MIXED = [
+    {
+        "_id": "عقد",
+        "title": "عقد الإيجار",
+        "text": f"{ARABIC}\n\nThe second paragraph is English.\n\n{ARABIC}",
+        "url": "https://example.org/lease?a=1",
+        "bad": "javascript:window.pwned=1",
+        "tags": ["rent", "notice"],
+        "year": 2021,
+    },
+    {"_id": "pump", "title": "Pump", "text": "Close the valve before opening the filter.", "tags": ["pump"]},
+]
+HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script><b>bold</b> \U0001f600 " * 3
+MARKED_UP = [
+    {
+        "_id": f"<i>{i}</i>/../?#%2F",
+        "title": f"<script>alert({i})</script>",
+        "text": f"{HOSTILE}\n\n# <u>heading</u>\n\nThe valve number {i} is closed. {HOSTILE}",
+        "<b>field</b>": "<script>alert(3)</script>",
+    }
+    for i in range(2)
+]
+VALVES = [
+    {
+        "_id": str(number),
+        "text": f"The valve number {number} is closed.",
+        "path": f"{number}.md",
+        "file.type": "pdf" if number % 3 else "docx",
+        "tags": ["a", "b"] if number < 5 else ["b"],
+        "serial": number,
+        "year": 2000 + number // 2,
+        "url": f"https://example.org/{number}",
+        "one": "same",
+    }
+    for number in range(24)
+]
+PUMP = [["The pump is started by hand."], ["The relief valve opens at nine bar", "and closes at eight bar."]]
+
+
+@pytest.fixture(scope="module")
+def small_indexes(tmp_path_factory):
+    """A folder of files, and small indexes: of these files, and of other documents than real ones."""
+    folder = tmp_path_factory.mktemp("small")
+    (folder / "handbook" / "law").mkdir(parents=True)
+    (folder / "handbook" / "law" / "lease.md").write_text(
+        "# Lease\n\nThe tenant may end it with three months' notice.\n"
+    )
+    (folder / "handbook" / "m.pdf").write_bytes(make_pdf(PUMP))
+    corpora = {"mixed": MIXED, "marked": MARKED_UP, "valves": VALVES, "files": folder / "handbook"}
+    for name, corpus in corpora.items():
+        build_index(corpus, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def small(small_indexes):
+    """A server of these indexes, of which `mixed` is the first."""
+    names = [("mixed", "mixed"), ("<b>x", "marked"), ("valves", "valves"), ("files", "files")]
+    with running(*(f"{name}={small_indexes / path}" for name, path in names), "--originals") as started:
+        yield started
+
+
+@pytest.fixture
+def small_page(browser, small):
+    opened = browser.open()
+    opened.screen(1280, 800)
+    yield opened
+    assert opened.console == []
+
+
 def search(page, url, query=QUESTION):
     page.go(f"{url}/")
     page.wait("document.activeElement.id === 'query' && document.getElementById('name').textContent !== 'Search'")
@@ -176,36 +247,19 @@ def test_on_a_phone_the_document_covers_the_hits_and_nothing_sticks_out(page, se
     assert page.run(narrow)
 
 
-def test_markup_in_documents_stays_text(browser, tmp_path):
-    hostile = "<img src=x onerror=alert(1)><script>alert(2)</script><b>bold</b> \U0001f600 " * 3
-    documents = [
-        {
-            "_id": f"<i>{i}</i>/../?#%2F",
-            "title": f"<script>alert({i})</script>",
-            "text": f"{hostile}\n\n# <u>heading</u>\n\nThe valve number {i} is closed. {hostile}",
-            "<b>field</b>": "<script>alert(3)</script>",
-        }
-        for i in range(2)
-    ]
-    build_index(documents, tmp_path / "hostile")
-    with running(f"<b>x={tmp_path / 'hostile'}") as server:
-        page = browser.open()
-        page.screen(1280, 800)
-        page.go(f"{server.url}/?query=valve+number+1+bold+script")
-        page.wait(f"{HITS} === 2")
-        page.click("#hits h2 a")
-        page.wait(OPENED)
-        assert (
-            page.run("document.querySelectorAll('main img, main script, main b, main i, main u, header b').length") == 0
-        )
-        shown = page.run("document.getElementById('text').textContent")
-        texts = [document["text"].replace("# <u>", "<u>") for document in documents]  # signs of Markdown are not shown
-        assert "".join(shown.split()) in ["".join(text.split()) for text in texts]
-        page.click("#hits .chips button")
-        page.wait("document.querySelectorAll('#filters button').length === 1")
-        page.wait(f"{HITS} === 2")
-        assert page.console == []
-        page.go("about:blank")  # asks no more
+def test_markup_in_documents_stays_text(small_page, small):
+    small_page.go(f"{small.url}/?index={quote('<b>x')}&query=valve+number+1+bold+script")
+    small_page.wait(f"{HITS} === 2")
+    small_page.click("#hits h2 a")
+    small_page.wait(OPENED)
+    marked = "document.querySelectorAll('main img, main script, main b, main i, main u, header b').length"
+    assert small_page.run(marked) == 0
+    shown = small_page.run("document.getElementById('text').textContent")
+    texts = [document["text"].replace("# <u>", "<u>") for document in MARKED_UP]  # signs of Markdown are not shown
+    assert "".join(shown.split()) in ["".join(text.split()) for text in texts]
+    small_page.click("#hits .chips button")
+    small_page.wait("document.querySelectorAll('#filters button').length === 1")
+    small_page.wait(f"{HITS} === 2")
 
 
 def test_all_indexes_are_searched_in_one_ranking(browser, handbook, tmp_path):
@@ -306,145 +360,95 @@ def test_axe_finds_nothing_serious(page, server, axe, dark, phone):
 # --- other documents: right to left, links, lists, what fits badly ----------------------------------------------------
 
 
-ARABIC = "يجب إخطار المالك قبل ثلاثة أشهر من إنهاء عقد الإيجار. See section 4 of the lease."
-
-
-@pytest.fixture(scope="module")
-def mixed(tmp_path_factory):
-    documents = [
-        {
-            "_id": "عقد",
-            "title": "عقد الإيجار",
-            "text": f"{ARABIC}\n\nThe second paragraph is English.\n\n{ARABIC}",
-            "url": "https://example.org/lease?a=1",
-            "bad": "javascript:window.pwned=1",
-            "tags": ["rent", "notice"],
-            "year": 2021,
-        },
-        {"_id": "pump", "title": "Pump", "text": "Close the valve before opening the filter.", "tags": ["pump"]},
-    ]
-    path = tmp_path_factory.mktemp("mixed") / "mixed"
-    build_index(documents, path)
-    with running(path) as started:
-        yield started
-
-
-@pytest.fixture
-def mixed_page(browser, mixed):
-    opened = browser.open()
-    opened.screen(1280, 800)
-    yield opened
-    assert opened.console == []
-
-
 FACETS = """Object.fromEntries([...document.querySelectorAll('.facet')].map((group) => [
   group.querySelector('p').textContent, [...group.querySelectorAll('button')].map((each) => each.innerText.trim())]))"""
 COUNTED = "!document.getElementById('facets').hidden"
 
 
-def test_facets_count_narrow_down_and_are_reached_by_keyboard(browser, tmp_path):
-    documents = [
-        {
-            "_id": str(number),
-            "text": f"The valve number {number} is closed.",
-            "path": f"{number}.md",
-            "file.type": "pdf" if number % 3 else "docx",
-            "tags": ["a", "b"] if number < 5 else ["b"],
-            "serial": number,
-            "year": 2000 + number // 2,
-            "url": f"https://example.org/{number}",
-            "one": "same",
-        }
-        for number in range(24)
-    ]
-    build_index(documents, tmp_path / "valves")
-    with running(tmp_path / "valves") as server:
-        page = browser.open()
-        page.screen(1400, 900)
-        page.go(f"{server.url}/?query=which+valve+is+closed")
-        page.wait(COUNTED)
-        facets = page.run(FACETS)
-        assert list(facets) == ["file.type", "tags", "year"]  # neither what all have nor what each has alone
-        assert [" ".join(each.split()) for each in facets["file.type"]] == ["pdf 16 documents", "docx 8 documents"]
-        assert [" ".join(each.split()) for each in facets["tags"]] == ["b 24 documents", "a 5 documents"]
-        assert len(facets["year"]) == 13 and facets["year"][-1] == "4 more"
-        left, right = page.run(
-            "[document.getElementById('facets').getBoundingClientRect().right,"
-            " document.querySelector('#hits h2').getBoundingClientRect().left]"
-        )
-        assert 0 < left <= right  # beside the hits
-        page.run("document.querySelector('.facet button').focus()")
-        page.press("Enter")
-        page.wait(f"{COUNTED} && document.querySelectorAll('#filters button').length === 1")
-        assert json.loads(page.run("new URLSearchParams(location.search).get('filter')")) == {"file\\.type": "pdf"}
-        assert page.run("document.activeElement.id") == "results"
-        page.wait(f"({FACETS})['file.type'] === undefined")
-        page.run("[...document.querySelectorAll('.facet button')].find((b) => b.innerText.startsWith('a')).click()")
-        page.wait(f"{HITS} === 3")  # 1, 2 and 4
-        page.screen(390, 780, phone=True)
-        page.go(f"{server.url}/?query=which+valve+is+closed")
-        page.wait(COUNTED)
-        assert not page.run("document.getElementById('facets').open")
-        page.click("#facets summary")
-        page.click(".facet button")
-        page.wait("document.querySelectorAll('#filters button').length === 1")
-        assert page.run("document.documentElement.scrollWidth <= 390")
-        assert page.console == []
-        page.go("about:blank")
+def test_facets_count_narrow_down_and_are_reached_by_keyboard(small_page, small):
+    small_page.screen(1400, 900)
+    small_page.go(f"{small.url}/?index=valves&query=which+valve+is+closed")
+    small_page.wait(COUNTED)
+    facets = small_page.run(FACETS)
+    assert list(facets) == ["file.type", "tags", "year"]  # neither what all have nor what each has alone
+    assert [" ".join(each.split()) for each in facets["file.type"]] == ["pdf 16 documents", "docx 8 documents"]
+    assert [" ".join(each.split()) for each in facets["tags"]] == ["b 24 documents", "a 5 documents"]
+    assert len(facets["year"]) == 13 and facets["year"][-1] == "4 more"
+    left, right = small_page.run(
+        "[document.getElementById('facets').getBoundingClientRect().right,"
+        " document.querySelector('#hits h2').getBoundingClientRect().left]"
+    )
+    assert 0 < left <= right  # beside the hits
+    small_page.run("document.querySelector('.facet button').focus()")
+    small_page.press("Enter")
+    small_page.wait(f"{COUNTED} && document.querySelectorAll('#filters button').length === 1")
+    assert json.loads(small_page.run("new URLSearchParams(location.search).get('filter')")) == {"file\\.type": "pdf"}
+    assert small_page.run("document.activeElement.id") == "results"
+    small_page.wait(f"({FACETS})['file.type'] === undefined")
+    small_page.run("[...document.querySelectorAll('.facet button')].find((b) => b.innerText.startsWith('a')).click()")
+    small_page.wait(f"{HITS} === 3")  # 1, 2 and 4
+    small_page.screen(390, 780, phone=True)
+    small_page.go(f"{small.url}/?index=valves&query=which+valve+is+closed")
+    small_page.wait(COUNTED)
+    assert not small_page.run("document.getElementById('facets').open")
+    small_page.click("#facets summary")
+    small_page.click(".facet button")
+    small_page.wait("document.querySelectorAll('#filters button').length === 1")
+    assert small_page.run("document.documentElement.scrollWidth <= 390")
 
 
 def direction(page, selector):
     return page.run(f"getComputedStyle(document.querySelector({json.dumps(selector)})).direction")
 
 
-def test_text_runs_in_the_direction_of_its_language(mixed_page, mixed):
-    mixed_page.go(f"{mixed.url}/?query=%D8%B9%D9%82%D8%AF+%D8%A7%D9%84%D8%A5%D9%8A%D8%AC%D8%A7%D8%B1")
-    mixed_page.wait(f"{HITS} > 0")
+def test_text_runs_in_the_direction_of_its_language(small_page, small):
+    small_page.go(f"{small.url}/?query=%D8%B9%D9%82%D8%AF+%D8%A7%D9%84%D8%A5%D9%8A%D8%AC%D8%A7%D8%B1")
+    small_page.wait(f"{HITS} > 0")
     first = "#hits li[data-id='عقد']"
-    assert direction(mixed_page, "#query") == "rtl"
-    assert direction(mixed_page, f"{first} h2") == direction(mixed_page, f"{first} .snippet") == "rtl"
-    assert direction(mixed_page, "#hits li[data-id='pump'] h2") == "ltr"
-    assert direction(mixed_page, "body") == "ltr"
-    mixed_page.click(f"{first} h2 a")
-    mixed_page.wait(OPENED)
-    assert direction(mixed_page, "#reader-title") == direction(mixed_page, "#text .current") == "rtl"
+    assert direction(small_page, "#query") == "rtl"
+    assert direction(small_page, f"{first} h2") == direction(small_page, f"{first} .snippet") == "rtl"
+    assert direction(small_page, "#hits li[data-id='pump'] h2") == "ltr"
+    assert direction(small_page, "body") == "ltr"
+    small_page.click(f"{first} h2 a")
+    small_page.wait(OPENED)
+    assert direction(small_page, "#reader-title") == direction(small_page, "#text .current") == "rtl"
 
 
-def test_addresses_are_links_and_lists_are_shown(mixed_page, mixed):
-    mixed_page.go(f"{mixed.url}/?query=lease+section")
-    mixed_page.wait(f"{HITS} > 0")
+def test_addresses_are_links_and_lists_are_shown(small_page, small):
+    small_page.go(f"{small.url}/?query=lease+section")
+    small_page.wait(f"{HITS} > 0")
     links = "[...document.querySelectorAll('#hits .chips a')].map((link) => [link.href, link.target, link.rel])"
-    assert mixed_page.run(links) == [["https://example.org/lease?a=1", "_blank", "noopener noreferrer"]]
-    buttons = mixed_page.run("[...document.querySelectorAll('#hits .chips button')].map((each) => each.textContent)")
+    assert small_page.run(links) == [["https://example.org/lease?a=1", "_blank", "noopener noreferrer"]]
+    buttons = small_page.run("[...document.querySelectorAll('#hits .chips button')].map((each) => each.textContent)")
     assert {"tags: rent", "tags: notice", "year: 2021", "bad: javascript:window.pwned=1"} <= set(buttons)
-    mixed_page.run(
+    small_page.run(
         "[...document.querySelectorAll('#hits .chips button')].find((b) => b.textContent === 'tags: rent').click()"
     )
-    mixed_page.wait(f"{HITS} === 1")
-    filtered = json.loads(mixed_page.run("new URLSearchParams(location.search).get('filter')"))
+    small_page.wait(f"{HITS} === 1")
+    filtered = json.loads(small_page.run("new URLSearchParams(location.search).get('filter')"))
     assert filtered == {"tags": {"$contains": "rent"}}
-    mixed_page.click("#hits h2 a")
-    mixed_page.wait(OPENED)
-    mixed_page.click("#about summary")
-    described = mixed_page.run("document.getElementById('metadata').innerText")
+    small_page.click("#hits h2 a")
+    small_page.wait(OPENED)
+    small_page.click("#about summary")
+    described = small_page.run("document.getElementById('metadata').innerText")
     assert all(words in described for words in ("rent, notice", "2021", "https://example.org/lease?a=1"))
-    assert mixed_page.run("document.querySelectorAll('#metadata a').length") == 1
+    assert small_page.run("document.querySelectorAll('#metadata a').length") == 1
 
 
-def test_a_link_to_a_document_alone_opens_it_at_its_place(mixed_page, mixed, server):
+def test_a_link_to_a_document_alone_opens_it_at_its_place(small_page, small, server):
     at = len(ARABIC) + 2
-    mixed_page.go(f"{mixed.url}/?doc=%D8%B9%D9%82%D8%AF&at={at}")
-    mixed_page.wait(OPENED)
-    assert mixed_page.run("document.querySelector('#text .current').textContent") == "The second paragraph is English."
-    assert mixed_page.run("document.getElementById('reader-title').textContent") == "عقد الإيجار"
-    mixed_page.press("Escape")
-    mixed_page.wait("document.getElementById('reader').hidden")
-    assert mixed_page.run("document.activeElement.id") == "query"
-    mixed_page.go(f"{mixed.url}/?doc=pump")
-    mixed_page.wait("document.getElementById('text').textContent.startsWith('Close the valve')")
-    mixed_page.go(f"{server.url}/?doc=docs/server.md&at=8000")  # far into a long document
-    mixed_page.wait(OPENED)
-    assert 0 <= mixed_page.run(SEEN) < 0.6
+    small_page.go(f"{small.url}/?doc=%D8%B9%D9%82%D8%AF&at={at}")
+    small_page.wait(OPENED)
+    assert small_page.run("document.querySelector('#text .current').textContent") == "The second paragraph is English."
+    assert small_page.run("document.getElementById('reader-title').textContent") == "عقد الإيجار"
+    small_page.press("Escape")
+    small_page.wait("document.getElementById('reader').hidden")
+    assert small_page.run("document.activeElement.id") == "query"
+    small_page.go(f"{small.url}/?doc=pump")
+    small_page.wait("document.getElementById('text').textContent.startsWith('Close the valve')")
+    small_page.go(f"{server.url}/?doc=docs/server.md&at=8000")  # far into a long document
+    small_page.wait(OPENED)
+    assert 0 <= small_page.run(SEEN) < 0.6
 
 
 def test_it_says_where_nothing_fits(page, server):
@@ -508,72 +512,62 @@ def answered(url):
     return sum(map(float, re.findall(r'aveyb_requests_total\{route="(?:search|embed.*)",status="200"\} (\S+)', text)))
 
 
-def test_a_page_of_another_origin_asks_only_with_permission(browser, handbook, tmp_path):
+def test_a_page_of_another_origin_asks_only_with_permission(browser, handbook, server, tmp_path):
     (tmp_path / "index.html").write_text("<!DOCTYPE html><title>elsewhere</title><body></body>")
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as elsewhere:
         threading.Thread(target=elsewhere.serve_forever, daemon=True).start()
         origin = f"http://localhost:{elsewhere.server_port}"
         try:
-            for options, said in (((), ["TypeError", "TypeError"]), (("--cors-origin", origin), [200, 200])):
-                with running(handbook, *options) as server:
-                    page = browser.open()
+            with running(handbook, "--cors-origin", origin) as allowing:
+                for asked, said, executed in ((server, ["TypeError"] * 2, 0), (allowing, [200, 200], 2)):
+                    page, before = browser.open(), answered(asked.url)
                     page.go(f"{origin}/")
-                    assert page.run(ASKS.replace("URL", json.dumps(server.url))) == said
-                    assert answered(server.url) == (2 if options else 0)  # those that read answers, none blindly
+                    assert page.run(ASKS.replace("URL", json.dumps(asked.url))) == said
+                    assert answered(asked.url) - before == executed  # those that read answers, none blindly
         finally:
             elsewhere.shutdown()
 
 
-def test_the_original_file_is_kept(browser, tmp_path):
-    file = tmp_path / "handbook" / "law" / "lease.md"
-    file.parent.mkdir(parents=True)
-    file.write_text("# Lease\n\nThe tenant may end it with three months' notice.\n")
-    build_index(file.parents[1], tmp_path / "index")
-    with running(tmp_path / "index", "--originals") as server:
-        page = browser.open()
-        page.go(f"{server.url}/?doc=law/lease.md")
-        page.wait("!document.getElementById('original').hidden")
-        page.run(
-            """window.kept = null;
-            const make = URL.createObjectURL;
-            URL.createObjectURL = (blob) => {
-              blob.text().then((text) => { window.kept = text; });
-              return make(blob);
-            };"""
-        )
-        page.click("#original button")
-        page.wait("window.kept !== null")
-        assert page.run("window.kept") == file.read_text()
-        file.write_text("something else")
-        page.click("#original button")
-        page.wait("document.getElementById('reader-place').textContent.includes('it has changed')")
-    with running(tmp_path / "index") as server:  # without the option there is no button
+def test_the_original_file_is_kept(browser, small, small_indexes):
+    file = small_indexes / "handbook" / "law" / "lease.md"
+    page = browser.open()
+    page.go(f"{small.url}/?index=files&doc=law/lease.md")
+    page.wait("!document.getElementById('original').hidden")
+    page.run(
+        """window.kept = null;
+        const make = URL.createObjectURL;
+        URL.createObjectURL = (blob) => {
+          blob.text().then((text) => { window.kept = text; });
+          return make(blob);
+        };"""
+    )
+    page.click("#original button")
+    page.wait("window.kept !== null")
+    assert page.run("window.kept") == file.read_text()
+    file.write_text("something else")
+    page.click("#original button")
+    page.wait("document.getElementById('reader-place').textContent.includes('it has changed')")
+    with running(small_indexes / "files") as server:  # without the option there is no button
         page.go(f"{server.url}/?doc=law/lease.md")
         page.wait("document.getElementById('text').textContent.includes('notice')")
         assert page.run("document.getElementById('original').hidden")
+        page.go("about:blank")  # asks no more
 
 
-def test_the_page_of_a_pdf_is_shown_with_the_passage_marked(browser, tmp_path):
-    (tmp_path / "files").mkdir()
-    lines = [["The pump is started by hand."], ["The relief valve opens at nine bar", "and closes at eight bar."]]
-    (tmp_path / "files" / "m.pdf").write_bytes(make_pdf(lines))
-    build_index(tmp_path / "files", tmp_path / "index")
-    with running(tmp_path / "index", "--originals") as server:
-        page = browser.open()
-        page.go(f"{server.url}/?query=relief+valve")
-        page.wait("document.querySelectorAll('#hits > li').length > 0")
-        page.click("#hits h2 a")
-        page.wait("!document.getElementById('paper').hidden")
-        page.click("#paper button")
-        page.wait("!document.getElementById('sheet').hidden")
-        assert page.run("document.getElementById('text').hidden")
-        assert page.run("document.querySelector('#sheet canvas').getAttribute('aria-label')").startswith("Page ")
-        seen = """(() => { const c = document.querySelector('#sheet canvas');
-          const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; let n = 0;
-          for (let i = 0; i < d.length; i += 4) n += d[i] === 255 && d[i + 1] === 230 && d[i + 2] === 130;
-          return n; })()"""
-        assert page.run(seen) > 1000
-        page.click("#paper button")
-        page.wait("!document.getElementById('text').hidden")
-        assert page.console == []
+def test_the_page_of_a_pdf_is_shown_with_the_passage_marked(small_page, small):
+    small_page.go(f"{small.url}/?index=files&query=relief+valve")
+    small_page.wait("document.querySelectorAll('#hits > li').length > 0")
+    small_page.click("#hits h2 a")
+    small_page.wait("!document.getElementById('paper').hidden")
+    small_page.click("#paper button")
+    small_page.wait("!document.getElementById('sheet').hidden")
+    assert small_page.run("document.getElementById('text').hidden")
+    assert small_page.run("document.querySelector('#sheet canvas').getAttribute('aria-label')").startswith("Page ")
+    seen = """(() => { const c = document.querySelector('#sheet canvas');
+      const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; let n = 0;
+      for (let i = 0; i < d.length; i += 4) n += d[i] === 255 && d[i + 1] === 230 && d[i + 2] === 130;
+      return n; })()"""
+    assert small_page.run(seen) > 1000
+    small_page.click("#paper button")
+    small_page.wait("!document.getElementById('text').hidden")
