@@ -5,7 +5,7 @@ BIN     = $(VENV)/bin
 LIGHT   = .venv-light
 LOWEST  = .venv-lowest
 GPU     = .venv-gpu-wheel
-JOBS   ?= 2
+JOBS   ?= 3
 
 # Threads that wait for work sleep instead of spinning: several times faster where processes share cores.
 export OMP_WAIT_POLICY ?= PASSIVE

@@ -172,7 +172,8 @@ class Hit(_Shown):
         passage: The text of the best passage; None where the index has no passages or the document no text.
         span: Its characters `[start, end)` in `text`.
         passages: The best passages, best first; one with `unit="passage"`.
-        heading, headings, page, page_label, page_unit, pages: Those of the best passage, as `Passage` has them.
+        heading: The nearest heading over the best passage's best sentence, "" where there is none.
+        headings: All headings that parts of the best passage are under, in order.
         context: The best passage with its neighbors, None unless asked for.
         context_span: Its characters `[start, end)` in `text`.
         confidence: The estimated probability that the best passage answers the query, 0 to 1, comparable between
@@ -182,6 +183,10 @@ class Hit(_Shown):
             into this hit, as far as they rank above the last hit.
         scores: What the score was made of: "dense" (cosine), "lexical" (BM25), "passage" (of a document: the highest
             score of a passage by itself, which may be another than the one shown), "maxsim" or "cross-encoder".
+        page: The page of the best passage's best sentence, counted from 1; None where the document has no pages.
+        page_label: What the document calls that page, such as "iv".
+        page_unit: What it is: one of `aveyb_retrieval.documents.records.UNITS`.
+        pages: The first and the last page of the best passage.
         highlights: The characters `[start, stop)` in `text` of the query's words, as the index's rules of language find
             them, ascending: in the passages and the context given, or in the first 10,000 characters of a document
             without passages. Empty where a vector was searched for.
