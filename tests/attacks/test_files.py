@@ -26,7 +26,7 @@ from aveyb_retrieval.documents.readers.formats import FileKind, FileReader, kind
 from aveyb_retrieval.documents.reading import Reading
 from aveyb_retrieval.documents.records import Notice, Record, Rejected
 from aveyb_retrieval.errors import InputError
-from tests.indexes.fake import FakeEmbedder
+from tests.indexes.fake import FakeEmbedder, load_instead
 from tests.indexes.files import make_epub, make_pdf, make_zip
 
 pytest.importorskip("pypdfium2")
@@ -93,7 +93,7 @@ def test_names_of_any_bytes_are_ids_and_reasons(folder: Path, tmp_path: Path) ->
 def test_what_terminals_show_has_no_control_characters(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aveyb_retrieval.encoder.embedders.loading.load_encoder", lambda *_, **__: FakeEmbedder())
+    load_instead(monkeypatch, lambda *_, **__: FakeEmbedder())
     (folder / "\x1b]0;owned\x07.md").write_text("# t\x1b[31m \u202e title\n\nred \x9b1m words")
     (folder / "\x1b]0;owned\x07.txt").write_bytes(b"\xff")
     (folder / "\x1b]0;owned\x07.xyz").write_bytes(b"x")

@@ -18,7 +18,7 @@ from aveyb_retrieval.indexes.nearest import faiss_file
 from aveyb_retrieval.server.indexes import Indexes
 from tests.encoder.test_sentence_embedder import save_bert
 from tests.indexes.conftest import make_documents
-from tests.indexes.fake import FakeEmbedder
+from tests.indexes.fake import FakeEmbedder, load_instead
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +43,7 @@ def serve(root: Path) -> None:
 def built_by(monkeypatch: pytest.MonkeyPatch, folder: Path, source: str) -> Path:
     """An index whose manifest says that its model is loaded by `source`."""
     with monkeypatch.context() as patch:
-        patch.setattr("aveyb_retrieval.encoder.embedders.loading.load_encoder", lambda *_, **__: FakeEmbedder())
+        load_instead(patch, lambda *_, **__: FakeEmbedder())
         build_index(make_documents(5), folder, model=source)
     return folder
 

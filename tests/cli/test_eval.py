@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from weakref import WeakValueDictionary
 
 import pytest
 from click.testing import CliRunner
@@ -13,6 +12,7 @@ from click.testing import CliRunner
 from aveyb_retrieval.cli.eval import main
 from aveyb_retrieval.eval.base import read_run, write_run
 from tests.eval.toys import QUERIES, ToyEmbedder, read_report, write_folder
+from tests.indexes.fake import forget_models
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def toy_model(monkeypatch):
     from aveyb_retrieval.encoder.embedders.embedder import Embedder
 
     monkeypatch.setattr(Embedder, "load", classmethod(lambda cls, model=None, **_: ToyEmbedder()))
-    monkeypatch.setattr("aveyb_retrieval.indexes.model._loaded", WeakValueDictionary())  # of other tests
+    forget_models(monkeypatch)
 
 
 def test_modes_granularities_and_several_models(tmp_path, folder, invoke, toy_model):

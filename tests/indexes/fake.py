@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 def load_instead(monkeypatch: pytest.MonkeyPatch, load: Callable[..., FakeEmbedder]) -> None:
     """Load every model by `load`, also one that a test before has loaded and that is still in memory."""
     monkeypatch.setattr("aveyb_retrieval.encoder.embedders.loading.load_encoder", load)
+    forget_models(monkeypatch)
+
+
+def forget_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Find none of the models that tests before have loaded and that are still in memory."""
     monkeypatch.setattr("aveyb_retrieval.indexes.model._loaded", WeakValueDictionary())
 
 

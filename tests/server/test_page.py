@@ -12,6 +12,7 @@ import subprocess
 import tarfile
 import threading
 import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -29,6 +30,7 @@ AXE = "4.14.1"
 QUESTION = "how do I replace an index while readers use it?"
 HITS = "document.querySelectorAll('#hits > li').length"
 OPENED = "document.querySelector('#text .passage.current') !== null"
+COUNTED = "!document.getElementById('facets').hidden"
 # where the current passage is in the window of the text, from 0 (its top) to 1
 SEEN = """(() => {
   const box = document.getElementById("text").getBoundingClientRect();
@@ -43,12 +45,18 @@ def browser(tmp_path_factory):
         yield started
 
 
-@pytest.fixture
-def page(browser, server):
+@contextmanager
+def opened_page(browser):
     opened = browser.open()
     opened.screen(1280, 800)
     yield opened
     assert opened.console == []
+
+
+@pytest.fixture
+def page(browser, server):
+    with opened_page(browser) as opened:
+        yield opened
     assert [url for url in opened.requests if not url.startswith(server.url)] == []
 
 
@@ -117,10 +125,8 @@ def small(small_indexes):
 
 @pytest.fixture
 def small_page(browser, small):
-    opened = browser.open()
-    opened.screen(1280, 800)
-    yield opened
-    assert opened.console == []
+    with opened_page(browser) as opened:
+        yield opened
 
 
 def search(page, url, query=QUESTION):
@@ -128,7 +134,7 @@ def search(page, url, query=QUESTION):
     page.wait("document.activeElement.id === 'query' && document.getElementById('name').textContent !== 'Search'")
     page.type(query)
     page.press("Enter")
-    page.wait(f"{HITS} === 10 && !document.getElementById('facets').hidden")  # on a phone, facets push the hits down
+    page.wait(f"{HITS} === 10 && {COUNTED}")  # on a phone, facets push the hits down
     assert page.run("document.documentElement.scrollWidth <= window.innerWidth")
 
 
@@ -362,7 +368,6 @@ def test_axe_finds_nothing_serious(page, server, axe, dark, phone):
 
 FACETS = """Object.fromEntries([...document.querySelectorAll('.facet')].map((group) => [
   group.querySelector('p').textContent, [...group.querySelectorAll('button')].map((each) => each.innerText.trim())]))"""
-COUNTED = "!document.getElementById('facets').hidden"
 
 
 def test_facets_count_narrow_down_and_are_reached_by_keyboard(small_page, small):
