@@ -40,6 +40,7 @@ from reportlab.lib.styles import getSampleStyleSheet
 from reportlab.platypus import Paragraph, SimpleDocTemplate
 
 from aveyb_retrieval import Hit, Retriever, build_index, hits_to_prompt
+from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.training.texts import read_records
 
 if TYPE_CHECKING:
@@ -182,9 +183,9 @@ def contracts(data: Path, count: int) -> Set:
 
 def spanned(data: Path, name: str) -> list[Question]:
     """The questions of a set with true spans."""
-    asked = {each["_id"]: each["text"] for _, each in read_records(data / name / "queries.jsonl")}
-    rows = [each for _, each in read_records(data / name / "spans.jsonl")]
-    return [Question(asked[row["query-id"]], row["corpus-id"], [(a, b) for a, b in row["spans"]]) for row in rows]
+    dataset = load_dataset(str(data / name))
+    asked = dataset.queries[dataset.split()[0]]
+    return [Question(asked[query], doc, spans) for query, of in dataset.spans.items() for doc, spans in of.items()]
 
 
 def squad(data: Path, count: int) -> Set:
