@@ -15,7 +15,7 @@ from aveyb_retrieval.encoder.text.passages import outline
 from aveyb_retrieval.errors import extra_for, no_option, plural, shortened, without_flags
 from aveyb_retrieval.indexes.search.reading import CHARACTERS, excerpt, sections
 from aveyb_retrieval.integrations.adapting import passage
-from aveyb_retrieval.server.keys import Key, KeyFile, note_on, seen
+from aveyb_retrieval.server.keys import Key, KeyFile, find, note_on, seen
 
 with extra_for("the tools of an agent", "mcp"):
     import uvicorn
@@ -292,9 +292,9 @@ def _seen(index: Index) -> Retriever:
 
 
 def _document(index: Retriever, id: str) -> Document:
-    if not (found := index.get([id], missing_ok=True)):
+    if (found := find(index, id)) is None:
         raise InputError(f"no document has the id {id!r}")
-    return found[0]
+    return found
 
 
 def _in_words(tool: Callable[P, T]) -> Callable[P, T]:
@@ -328,9 +328,9 @@ def _instructions(index: Index, name: str, keys: KeyFile | None) -> str:
 
 
 def _outline_answer(index: Retriever, id: str | None, offset: int, max_tokens: int) -> str:
-    is_folder = id is None or (id.endswith("/") and not index.get([id], missing_ok=True))
-    if id is not None and not is_folder:
-        found = [(e, "" if e.page is None else f", page {e.page}") for e in sections(_document(index, id))[offset:]]
+    document = None if id is None else find(index, id) if id.endswith("/") else _document(index, id)
+    if document is not None:
+        found = [(e, "" if e.page is None else f", page {e.page}") for e in sections(document)[offset:]]
         lines = [f"[{each.span[0]}, {each.span[1]}) {each.heading}{page}" for each, page in found]
         nothing, left = f"{id} has no headings", 0
     else:

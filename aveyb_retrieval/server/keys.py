@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from aveyb_retrieval.indexes.search.reading import Document
     from aveyb_retrieval.indexes.search.retriever import Retriever
     from aveyb_retrieval.indexes.store.filters import Filter
 
@@ -177,6 +178,11 @@ def _time(text: str) -> datetime:
 def seen(retriever: Retriever, only: Filter | None) -> Retriever:
     """An index as the owner of a key sees it."""
     return retriever if only is None else retriever.visible(only)
+
+
+def find(index: Retriever, document_id: str) -> Document | None:
+    """Return a document; None where there is none."""
+    return next(iter(index.get([document_id], missing_ok=True)), None)
 
 
 def note_on(index: Retriever, where: Filter | None) -> str:

@@ -26,7 +26,7 @@ from aveyb_retrieval.indexes.search.retriever import Retriever
 from aveyb_retrieval.indexes.search.several import MOST
 from aveyb_retrieval.server import requests
 from aveyb_retrieval.server.http import Refusal, context, joined, json_answer, to_json
-from aveyb_retrieval.server.keys import note_on, seen
+from aveyb_retrieval.server.keys import find, note_on, seen
 from aveyb_retrieval.server.models import parts
 from aveyb_retrieval.server.requests import JSON, JSON_LINES, read_body, read_json, read_parameters
 
@@ -275,13 +275,9 @@ async def _ask(request: Request, fields: Callable[[Limits], requests.Fields]) ->
 
 
 def _found(name: str, index: Retriever, document_id: str) -> Document:
-    if (found := _find(index, document_id)) is None:
+    if (found := find(index, document_id)) is None:
         raise Refusal(404, f"index {name!r}: no document has the id {document_id!r}")
     return found
-
-
-def _find(index: Retriever, document_id: str) -> Document | None:
-    return next(iter(index.get([document_id], missing_ok=True)), None)
 
 
 async def _answered(server: Context, work: Callable[[], bytes], ticket: Ticket) -> Response:
@@ -364,7 +360,7 @@ async def original(request: Request) -> Response:
     document_id = request.path_params["id"]
 
     def work() -> bytes:
-        found = _find(index, document_id) if server.originals else None
+        found = find(index, document_id) if server.originals else None
         try:
             return read_original(document_id, found.origin if found else None, server.limits.max_answer)
         except InputError:  # which names folders of this machine
@@ -410,7 +406,7 @@ async def _look(request: Request, fields: Callable[[Limits], requests.Fields]) -
         raise ConfigError(f"start={start} and stop={stop}: at most {LONGEST_MARKED:,} characters can be marked at once")
 
     def work() -> dict[str, Any]:
-        found = _find(index, document_id) if server.originals else None
+        found = find(index, document_id) if server.originals else None
         try:
             if found is None or (origin := found.origin) is None or origin.pages is None:
                 raise Unreadable("no document of a PDF")
