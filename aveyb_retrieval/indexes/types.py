@@ -220,6 +220,20 @@ def widened(rows: np.ndarray) -> FloatArray:
     return bits.view(np.float32) * np.float32(2**112)
 
 
+def find_in(ascending: IntArray, numbers: IntArray) -> tuple[IntArray, BoolArray]:
+    """Where numbers, in any shape, are among ascending ones `[n]`, and whether they are: both in that shape."""
+    places = np.minimum(np.searchsorted(ascending, numbers), max(len(ascending) - 1, 0))
+    return places, ascending[places] == numbers if len(ascending) else np.zeros(np.shape(numbers), np.bool_)
+
+
+FIRST_BYTES = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)  # of `eights`, by how many are meant
+
+
+def eights(data: bytes) -> np.ndarray:
+    """The eight bytes from each place of some bytes on, as numbers `[n]`; behind the end are zeros."""
+    return np.ndarray(len(data), "<u8", data + bytes(7), strides=(1,))
+
+
 def inner_products(vectors: FloatArray, query: FloatArray) -> FloatArray:
     """Products of vectors `[n, d]` with a query `[d]`, `[n]`: the same for equal vectors, wherever they stand."""
     return products(query.astype(np.float64)[None], vectors.astype(np.float64))[0].astype(np.float32)

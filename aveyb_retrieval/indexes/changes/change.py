@@ -39,7 +39,11 @@ def finish(transaction: Transaction, options: FinishOptions, progress: Progress)
     indexed = new or options.reindex
     if indexed:
         progress("indexing words", 0, None, 0)
-    columns = {tables.documents: ["id"], tables.texts: list({WORDS: 0, tables.forms: 0}), tables.passages: [WORDS]}
+    columns = {
+        tables.documents: ["id"],
+        tables.texts: list(dict.fromkeys((WORDS, tables.forms))),  # one where words are not stemmed
+        tables.passages: [WORDS],
+    }
 
     def settle(dataset: Dataset) -> None:
         if new or not options.reindex:  # indexes that are made again may be damaged: nothing merges these before

@@ -20,7 +20,7 @@ import numpy as np
 
 from aveyb_retrieval import files
 from aveyb_retrieval.errors import BackendError, ConfigError, IndexFormatError, extra_for
-from aveyb_retrieval.indexes.types import number_range
+from aveyb_retrieval.indexes.types import find_in, number_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -322,8 +322,7 @@ class FaissSearcher:
         scores, numbers = self._asked(queries, min(ask, count), selector, effort)
         gone = (numbers < 0) | np.isnan(scores)
         if sift and among is not None:
-            places = np.minimum(np.searchsorted(among, numbers), len(among) - 1)
-            gone |= among[places] != numbers
+            gone |= ~find_in(among, numbers)[1]
         scores[gone], numbers[gone] = -np.inf, -1
         return scores, numbers
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from aveyb_retrieval.errors import BackendError, IndexFormatError
 from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher, card_takes, copied_to_cards
-from aveyb_retrieval.indexes.types import END, PASSAGE_BITS, inner_products, number_range, products
+from aveyb_retrieval.indexes.types import END, PASSAGE_BITS, find_in, inner_products, number_range, products
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -390,9 +390,9 @@ class Nearest:
         stored, vectors = self._vectors.live(np.unique(numbers[numbers >= 0]))
         if not len(stored):
             return np.full_like(scores, -np.inf), numbers
-        places = np.minimum(np.searchsorted(stored, numbers), len(stored) - 1)
+        places, there = find_in(stored, numbers)
         true = np.stack([inner_products(vectors[row], query) for row, query in zip(places, queries, strict=True)])
-        return np.where(stored[places] == numbers, true, -np.inf), numbers
+        return np.where(there, true, -np.inf), numbers
 
 
 def _top(found: Sequence[tuple[FloatArray, IntArray]], k: int) -> tuple[FloatArray, IntArray]:

@@ -17,8 +17,8 @@ import numpy as np
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.store.filters import OWN
-from aveyb_retrieval.indexes.store.vocabulary import Vocabulary, bm25, find_in
-from aveyb_retrieval.indexes.types import rank_of
+from aveyb_retrieval.indexes.store.vocabulary import Vocabulary, bm25
+from aveyb_retrieval.indexes.types import find_in, rank_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -113,7 +113,8 @@ class VisibleSnapshot(Snapshot):
         hashes = np.array([rank_of(each) for each in ids], np.int64)
         there = find_in(self._counted.hashes, hashes)[1].tolist()  # what is hidden takes as long as what is nowhere
         found = super().find([each for each, seen in zip(ids, there, strict=True) if seen])
-        return {each: doc for each, doc in found.items() if find_in(self._seen.docs, np.array([doc]))[1][0]}
+        there = find_in(self._seen.docs, np.array([*found.values()], np.int64))[1].tolist()
+        return {each: doc for (each, doc), seen in zip(found.items(), there, strict=True) if seen}
 
     # --- words -------------------------------------------------------------------------------------------------------
 

@@ -33,7 +33,15 @@ from aveyb_retrieval.indexes.store.dataset import FORMS, LAYOUT, VECTOR, WORDS, 
 from aveyb_retrieval.indexes.store.filters import ALL, OWN, compile_filter, json_path, no_such_field, quoted
 from aveyb_retrieval.indexes.store.manifest import TABLES
 from aveyb_retrieval.indexes.store.words import PLAIN
-from aveyb_retrieval.indexes.types import END, MAX_PASSAGES, PASSAGE_BITS, expand_passages
+from aveyb_retrieval.indexes.types import (
+    END,
+    FIRST_BYTES,
+    MAX_PASSAGES,
+    PASSAGE_BITS,
+    eights,
+    expand_passages,
+    find_in,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -87,8 +95,8 @@ class StoredPassages:
 
     def rows(self, numbers: IntArray) -> IntArray:
         """The rows `[m]` of passages by their numbers `[m]`; -1 for those that are not among these."""
-        places = np.minimum(np.searchsorted(self.numbers, numbers), max(len(self) - 1, 0))
-        return np.where(self.numbers[places] == numbers, places, -1) if len(self) else np.full(len(numbers), -1)
+        places, there = find_in(self.numbers, numbers)
+        return np.where(there, places, -1)
 
     def take(self, rows: IntArray) -> StoredPassages:
         """Those in some rows, ascending."""
@@ -116,9 +124,8 @@ def texts_of_passages(text: str, spans: IntArray) -> list[str]:
 def held_words(texts: Sequence[bytes], words: Sequence[str]) -> BoolArray:
     """Which of `t` words each of some stored texts `[n]` holds, `[n, t]`: they stand between blanks."""
     held = np.zeros((len(texts), len(words)), np.bool_)
-    together = np.frombuffer(b"".join([*texts, bytes(8)]), np.uint8)
-    eight = np.ndarray(len(together) - 7, "<u8", together, strides=(1,))  # the bytes from each one on, as a number
-    blanks = np.flatnonzero(together == ord(" "))
+    together = b"".join(texts)
+    following, blanks = eights(together), np.flatnonzero(np.frombuffer(together, np.uint8) == ord(" "))
     starts, lengths = blanks[:-1] + 1, np.diff(blanks) - 1
     ends = np.cumsum([len(text) for text in texts])
     encoded = sorted(((word.encode(), column) for column, word in enumerate(words)), key=lambda each: len(each[0]))
@@ -128,8 +135,8 @@ def held_words(texts: Sequence[bytes], words: Sequence[str]) -> BoolArray:
             found = there
             for at in range(0, length, 8):
                 part = word[at : at + 8]
-                mask = np.uint64((1 << 8 * len(part)) - 1)
-                found = found[eight[found + at] & mask == int.from_bytes(part, "little")]
+                begins = following[found + at] & FIRST_BYTES[len(part)]
+                found = found[begins == int.from_bytes(part, "little")]
             # every text begins and ends with a blank of its own, so that no word goes over from one to the next
             held[np.searchsorted(ends, found, side="right"), column] = True
     return held
@@ -337,8 +344,8 @@ class Tables:
         known, counts = self.documents.held
         if not len(known):
             return np.zeros(len(docs), dtype=bool), np.zeros(len(docs), dtype=np.int64)
-        places = np.minimum(np.searchsorted(known, docs), len(known) - 1)
-        return known[places] == docs, counts[places]
+        places, there = find_in(known, docs)
+        return there, counts[places]
 
     def read_passages(self, numbers: IntArray, words: Sequence[str] = ()) -> StoredPassages:
         """Fetch passages `[n]` by number, with which of some words they hold; those that are not there are left out."""

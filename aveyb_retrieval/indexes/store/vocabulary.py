@@ -20,30 +20,39 @@ import struct
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
 from aveyb_retrieval.indexes.store.words import K1, B
+from aveyb_retrieval.indexes.types import FIRST_BYTES, eights, find_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
-    from aveyb_retrieval.indexes.search.visible import VisibleWords
-    from aveyb_retrieval.indexes.types import BoolArray, FloatArray, IntArray
+    from aveyb_retrieval.indexes.types import FloatArray, IntArray
 
 POSTING = np.dtype([("number", "<i8"), ("count", "<i4"), ("length", "<i4")])
 
 # bytes that a node with one transition writes into six bits
 _COMMON = b"te/oasripcnw.hlm-du012g=:bf3y5&_4v9678k%?xCDASFIBEjPTzRNM+LOqHG"
 _COMMON_BYTES = np.frombuffer(_COMMON, np.uint8).astype(np.int64)
-_MASKS = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
 _NODES_KEPT = 20_000  # decoded, in some 20 MB; most queries pass the same ones
 LONGEST = 1_000  # what goes on behind so many bytes may go on for megabytes
 MISTYPED = 63  # letters: a longer word has no typos
 _INDEXED = 32  # a node of more transitions has a table of 256 bytes besides
+
+
+class Words(Protocol):
+    """Words, and how many rows hold each: of a part of an index, or of what of it can be seen."""
+
+    def count(self, word: str) -> int: ...
+
+    def beginning(self, start: str) -> Iterator[tuple[str, int]]: ...
+
+    def near(self, word: str, edits: int) -> Iterator[tuple[str, int]]: ...
 
 
 class _Node(NamedTuple):
@@ -127,8 +136,8 @@ class WordSet:
             more = (byte >= 0xC0).astype(np.int64) + (byte >= 0xE0) + (byte >= 0xF0)  # bytes that a letter goes on for
             left = np.where(begun, more, left[source] - 1)
             letter = np.where(begun, byte & np.where(more, 0x3F >> more, 0x7F), letter[source] << 6 | byte & 0x3F)
-            known = np.minimum(np.searchsorted(letters, letter), max(len(letters) - 1, 0))
-            mask = np.where(letters[known] == letter, masks[known], np.uint64(0))
+            known, there = find_in(letters, letter)
+            mask = np.where(there, masks[known], np.uint64(0))
             moved, before, after = states[:, source], np.uint64(0), np.uint64(0)
             for row in moved:  # the letter fits | is added | replaced | one of the word is left out
                 state = row.copy()
@@ -192,11 +201,10 @@ class WordSet:
 
     @cached_property
     def _eights(self) -> np.ndarray:
-        """The eight bytes from each place on, as a number."""
-        return np.ndarray(len(self.data), "<u8", self.data + bytes(7), strides=(1,))
+        return eights(self.data)
 
     def _numbers(self, places: IntArray, sizes: IntArray | int = 1) -> IntArray:
-        return (self._eights[places] & _MASKS[sizes]).astype(np.int64)
+        return (self._eights[places] & FIRST_BYTES[sizes]).astype(np.int64)
 
     def _below(self, nodes: IntArray) -> _Below:
         """What leaves the nodes at addresses `[n]`: `_decoded` for all of them together."""
@@ -239,7 +247,7 @@ def _number(data: bytes, place: int, size: int) -> int:
 class Vocabulary:
     """The words of all parts of an index, and those of rows that are in none yet."""
 
-    parts: Sequence[WordSet | VisibleWords]
+    parts: Sequence[Words]
     fresh: Mapping[str, int]
 
     def counts(self, words: Iterable[str]) -> list[int]:
@@ -336,12 +344,6 @@ class RowWords:
             if address in self.fresh:
                 counts[row] = self.fresh[address][word]
         return np.maximum(counts, 1)
-
-
-def find_in(ascending: IntArray, numbers: IntArray) -> tuple[IntArray, BoolArray]:
-    """Where numbers `[n]` are among ascending ones, `[n]`, and whether they are, `[n]`."""
-    places = np.minimum(np.searchsorted(ascending, numbers), max(len(ascending) - 1, 0))
-    return places, ascending[places] == numbers if len(ascending) else np.zeros(len(numbers), np.bool_)
 
 
 def bm25(lists: Sequence[np.ndarray], rows: int, mean_length: float) -> tuple[IntArray, npt.NDArray[np.float64]]:
