@@ -24,9 +24,11 @@ demo: $(VENV)/.installed
 	  echo; echo "Q: $$question"; $(BIN)/aveyb-index search demo/index "$$question" -k 3 || exit 1; \
 	done
 
-# Whole files go to one of JOBS processes, each with one thread, in the order of tests/conftest.py.
+# Whole files go to one of JOBS processes, each with one thread, in the order of tests/conftest.py. The many processes
+# that tests start find the package compiled, also where the environment says that Python shall not keep it.
 test: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow and not engine"
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist loadfile \
+	  --no-loadscope-reorder -m "not slow and not engine"
 
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow

@@ -7,6 +7,7 @@ import importlib
 import re
 import time
 from collections import deque
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(aveyb_retrieval.__path__[0])
 SOURCES = [path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")]
-SMALL, FACTOR = 500, 4
-ENOUGH = 0.002  # seconds: what the larger text may take without being compared
+SMALL, FACTOR = 250, 4
+ENOUGH = 0.001  # seconds: what the larger text may take without being compared
 WORST = 8.0  # times as long for a text FACTOR times as long; 16 would be quadratic
 
 # Expressions that only ever see a text of bounded length.
@@ -51,21 +52,23 @@ def named_expressions() -> Iterator[tuple[str, Any]]:
                 yield f"{module}.{name}", value
 
 
-def calls() -> Iterator[tuple[str, str, ast.expr]]:
+@cache
+def calls() -> list[tuple[str, str, ast.expr]]:
     """Every call of `re` or `regex` inside a function: its file, the method, and the expression."""
+    found = []
     for path in PACKAGE.rglob("*.py"):
-        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(function, ast.FunctionDef):
-                continue
-            for node in ast.walk(function):
-                if (
-                    isinstance(node, ast.Call)
-                    and isinstance(node.func, ast.Attribute)
-                    and isinstance(node.func.value, ast.Name)
-                    and node.func.value.id in ("re", "regex")
-                    and node.func.attr != "escape"
-                ):
-                    yield path.relative_to(PACKAGE).as_posix(), node.func.attr, node.args[0]
+        every = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        functions = (node for node in every if isinstance(node, ast.FunctionDef))
+        for node in {node: None for function in functions for node in ast.walk(function)}:
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and isinstance(node.func.value, ast.Name)
+                and node.func.value.id in ("re", "regex")
+                and node.func.attr != "escape"
+            ):
+                found.append((path.relative_to(PACKAGE).as_posix(), node.func.attr, node.args[0]))
+    return found
 
 
 def expressions() -> Iterator[tuple[str, Any, list[str]]]:

@@ -101,7 +101,7 @@ class FakeEmbedder:
 
     def _vectors(self, words: list[tuple[str, int, int]]) -> np.ndarray:
         rows = [_word_vector(self._seed, word, self.dim) for word, _, _ in words]
-        return np.stack(rows) if rows else np.empty((0, self.dim), np.float32)
+        return np.array(rows, np.float32).reshape(-1, self.dim)
 
 
 def _words(text: str) -> list[tuple[str, int, int]]:

@@ -82,7 +82,7 @@ def test_msmarco_schema_improves_ndcg(tokenizer: AveyBTokenizer, tmp_path: Path)
         read_pairs([write(tmp_path / "train.jsonl", trained)]),
         tmp_path / "run",
         data=DATA,
-        settings=replace(SETTINGS, steps=40, batch_size=16, learning_rate=5e-3, log_every=20, micro_batch=8),
+        settings=replace(SETTINGS, steps=20, batch_size=16, learning_rate=8e-3, log_every=20, micro_batch=8),
         device="cpu",
     )
     assert ndcg_at_10(model, *question) > before + 0.1

@@ -91,7 +91,7 @@ def test_interrupted_and_resumed_equals_unbroken(tokenizer: AveyBTokenizer, tmp_
 
 
 def test_overfits_a_small_text(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
-    settings = replace(SETTINGS, steps=260, batch_size=8, micro_batch=8, log_every=10, save_every=1000, length=20,
+    settings = replace(SETTINGS, steps=130, batch_size=8, micro_batch=8, log_every=10, save_every=1000, length=20,
                        mask_rate=0.1, held_out_every=0, warmup=0.05, learning_rate=1e-2)  # fmt: skip
     model = fresh(hidden_size=48)
     pretrain(model, tokenizer, SENTENCES[:4], tmp_path, data=DATA, settings=settings, device="cpu")
