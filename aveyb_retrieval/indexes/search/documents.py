@@ -125,22 +125,25 @@ class DocumentSearch(Search):
         return set(numbers[order][np.union1d(near, near + 1)].tolist())
 
     def _beginnings(self, query: Query, following: list[Scored], alike: set[int]) -> dict[int, str]:
-        """The first passages of those documents that are `alike` (the texts where there are no passages), by number.
+        """The first passages of those documents that are `alike`; where there are none, texts of the first ones.
 
         What is shown of the page's documents is read with them: it costs little more than these alone.
         """
         docs = [match.doc for match in following if match.doc in alike]
         if "passage" not in self._view.info.kinds:
-            return {doc: self._whole_text(doc) for doc in docs}
+            return self._whole_texts(docs[:READ])
         first = [doc << PASSAGE_BITS for doc in docs]
         best = self._best_passages(query, following[self._options.offset :])
         self._shown_passages(query, [*first, *(each.number for chosen in best.values() for each in chosen)])
         return {number >> PASSAGE_BITS: text for number, text in self._texts(query, first).items()}
 
     def _whole_text(self, doc: int) -> str:
-        found = self._view.documents([doc], ("text",))
-        self._check_stored("document", [doc], found)
-        return found[doc].text
+        return self._whole_texts([doc])[doc]
+
+    def _whole_texts(self, docs: list[int]) -> dict[int, str]:
+        found = self._view.documents(docs, ("text",))
+        self._check_stored("document", docs, found)
+        return {doc: found[doc].text for doc in docs}
 
     def _promising(self, query: Query, docs: IntArray) -> IntArray:
         """Numbers, ascending, of the passages among which the best of documents are: all of a short one.
