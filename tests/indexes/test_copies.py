@@ -26,6 +26,10 @@ SAME = [
     CLAUSE.replace("'", "\N{RIGHT SINGLE QUOTATION MARK}").rstrip("."),
     f"**{CLAUSE}**",
     f"# “{CLAUSE}”",
+    CLAUSE.replace("notice", "no\N{SOFT HYPHEN}tice").replace("lease", "\N{ZERO WIDTH SPACE}lease"),
+    CLAUSE.replace("written", "writ-\nten"),
+    CLAUSE.replace("2025", "２０２５"),  # noqa: RUF001  # full width
+    f"\N{BULLET} {CLAUSE}",
 ]
 CHANGES = {
     "number word": ("three", "six"),
@@ -65,6 +69,16 @@ DIFFERENT = [
     ("in Maßen", "in Massen"),
     ("12 34", "1 234"),
     ("on 2/3", "on 2 3"),
+    ("a tolerance of 1e-5", "a tolerance of 1e5"),
+    ("pages 5 \N{EN DASH} 7", "pages 5, 7"),
+    ("stored at - 4 °C", "stored at 4 °C"),
+    ("a loss of ( 5 ) million", "a loss of 5 million"),
+    ("5' wide", '5" wide'),
+    ("about ~5 days", "about 5 days"),
+    ("may ~~not~~ end", "may not end"),
+    ("5 * 3 pieces", "5 3 pieces"),
+    ("a plant of 5 MW", "a plant of 5 mW"),
+    ("a line of 100 Mb", "a line of 100 MB"),
 ]
 
 

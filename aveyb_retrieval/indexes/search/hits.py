@@ -27,7 +27,7 @@ import regex
 from aveyb_retrieval.encoder.text.passages import names_of, outline
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.store.vocabulary import edits, swaps, within
-from aveyb_retrieval.indexes.store.words import UNSPACED
+from aveyb_retrieval.indexes.store.words import UNSPACED, WORD, cleaned
 from aveyb_retrieval.indexes.types import WordVectors, products, token_width
 
 if TYPE_CHECKING:
@@ -54,15 +54,23 @@ _ROW = re.compile(r"^(?=[^\n|]* \| )", re.MULTILINE)  # of a table
 _NAMES = re.compile(r"(?:\A|(?<=\n\n))(?=[^\n|]* \| [^\n]*\n[^\n|]* \| )")  # of its columns
 _SHARP, _NAMED, _LEAST = 4, 0.8, 0.001  # of SQuAD .825 without, .843 with them; of chunking-eval .783, .803
 _COMPARED_FIRST = 50  # words: most texts differ in them
-_DASHES = dict.fromkeys([*range(0x2010, 0x2015), 0x2212], "-")
+_PLAIN = dict.fromkeys([*range(0x2010, 0x2015), 0x2212], "-") | dict.fromkeys(map(ord, "\u2018\u2019\u02bc"), "'")
+_PLAIN |= dict.fromkeys(map(ord, "\u201c\u201d\u201e\u00ab\u00bb"), '"')
+_UNSEEN = regex.compile(r"[\p{Default_Ignorable_Code_Point}\u0640]+")
+_FORMS = re.compile("[\xb5\ufb00-\ufdff\ufe70-\ufefc\uff01-\uffef]+")  # ligatures, full and half width, not powers
+_BROKEN = re.compile(r"-\n(?<=[^\W\d_]-\n)(?=[^\W\d_])")  # a word at the end of a line
+_UNITS = re.compile(r"\d[\s-]?(?:M(?:Wh?|VA?|g|A|Hz|Ω|J|Pa|eV|L|bit|bps)|[kKMGTP]i?B(?:ps)?)(?![^\W\d_])")
 _SAID = regex.compile(
-    r"""(?:(?<!\w)[.,])?\d+(?:[.,:/'-]\d+)*   # a number, date or time
+    r"""[^\W\d_]+
+      | (?:(?<!\w)[.,])?\d+(?:[.,:/'-]\d+)*(?:e[+-]\d+)?  # a number, date or time
       | (?<!\w)-(?=[\w.\p{Sc}])               # a minus, but no dash of a list or between words
-      | \((?=\p{Sc}?[.,]?\d)                  # the minus of accounts
+      | (?<=\S[ ])-(?=[ ]\p{Sc}?[.,]?\d)      # the same, or "to", with a space
+      | \((?=\s?\p{Sc}?[.,]?\d)               # the minus of accounts
+      | (?<=\d)['"]                           # feet, inches, minutes
+      | (?<=\d[ ]?)\*+(?=[ ]?\d)              # times
       | !(?=\S)                               # "not" in code
       | (?<=\w)\#                             # C#
-      | [^\W\d_]+
-      | [^\w\s.,;:!"'(){}\[\]*_`\#~\p{Pi}\p{Pf}\p{Ps}\p{Pe}…。、，；：！-]""",  # noqa: RUF001  # other scripts' points
+      | [^\w\s.,;:!"'(){}\[\]*_`\#¡¿•▪◦‣\p{Pi}\p{Pf}\p{Ps}\p{Pe}…。、，；：！-]""",  # noqa: RUF001  # other scripts' points
     regex.VERBOSE,
 )
 
@@ -400,9 +408,9 @@ def suggest(query: str, view: EngineView) -> dict[str, tuple[str, ...]]:
     """Words of the index in place of those words of a query that are in none of its documents, the nearest first."""
     rules, vocabulary = view.language, view.vocabulary
     suggested = {}
-    for word in islice(dict.fromkeys(re.findall(r"\w+", query)) if vocabulary else (), LOOKED_UP):
-        form, stored = rules.form(word), rules.in_order(word)
-        if not edits(form) or form.isdigit() or len(stored) != 1 or UNSPACED.search(word) or any(view.holding(stored)):
+    for word in islice(dict.fromkeys(WORD.findall(query)) if vocabulary else (), LOOKED_UP):
+        form, stored, unspaced = rules.form(word), rules.in_order(word), UNSPACED.search(cleaned(word))
+        if not edits(form) or form.isdigit() or len(stored) != 1 or unspaced or any(view.holding(stored)):
             continue
         assert vocabulary is not None  # else there are no words to go through
         near = vocabulary.near(form, edits(form))
@@ -537,4 +545,9 @@ def same_words(first: str, second: str) -> bool:
 
 
 def _words(text: str) -> Iterator[str]:
-    return (found[0] for found in _SAID.finditer(unicodedata.normalize("NFC", text).translate(_DASHES).lower()))
+    if not text.isascii():
+        text = _FORMS.sub(lambda found: unicodedata.normalize("NFKC", found[0]), _UNSEEN.sub("", text))
+        text = unicodedata.normalize("NFC", text).translate(_PLAIN)
+    # a case that matters: of mega and milli, of byte and bit
+    text = _UNITS.sub(lambda found: found[0].replace("M", "mega ").replace("B", "byte"), _BROKEN.sub("", text))
+    return (found[0] for found in _SAID.finditer(text.lower()))
