@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import unicodedata
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -43,6 +44,8 @@ CASES = [
     ('+pump -"pump house"', {"house"}),
     ("\u201cship\u2019s hull\u201d", {"ship"}),
     ("+bearing* -manag*", {"study"}),
+    ('is there a ("pump house")?', {"pump"}),
+    ("studi*, or not?", {"ship"}),
     ("managem*", {"house"}),
     ("manage*", {"pump", "house"}),
     ("studi*", {"ship"}),
@@ -101,7 +104,11 @@ def test_signs_by_themselves_mean_nothing(retriever: Retriever, query: str) -> N
         ("title:lease", ConfigError, "fields are not known"),
         ("title: lease", ConfigError, "fields are not known"),
         ('"pump house"~3', ConfigError, "'~3' behind a phrase"),
+        ('title:"pump house"', ConfigError, "'title:' before a phrase"),
+        ('-("pump house")', ConfigError, "'-\\(' before a phrase"),
         ("covid-19*", ConfigError, "of one word"),
+        (f'"pump"{"x" * 1000}', ConfigError, "xx…' behind a phrase"),
+        (f"-{'x' * 1000}", InputError, "only says"),
         (" ".join(f"+w{i}" for i in range(10_000)), ConfigError, "10,000 conditions in one query; at most 100"),
     ],
 )
@@ -146,6 +153,15 @@ def test_words_that_no_document_has_are_suggested_and_not_searched(retriever: Re
     assert retriever.search("corrosion bearing").suggestions == {}
     again = pickle.loads(pickle.dumps(result))
     assert (again, again.suggestions, again.words) == (result, result.suggestions, result.words)
+
+
+def test_letters_written_in_parts_are_letters(tmp_path: Path) -> None:
+    text = unicodedata.normalize("NFD", "हिन्दी भारत की भाषा, 한국어 계약서 naïve")
+    build_index([{"_id": "a", "text": text}], tmp_path / "ix", model=FakeEmbedder(split_size=100))
+    with Retriever.load(tmp_path / "ix", model=FakeEmbedder(split_size=100)) as opened:
+        for query in ("한국어~", "계약*", "-한국", "+계약서"):
+            assert found(opened, unicodedata.normalize("NFD", f"भारत {query}")) == ({"a"} if query[0] != "-" else set())
+        assert opened.search("हिन्दि", mode="lexical").suggestions == {"हिन्दि": ("हिन्दी",)}
 
 
 def test_conditions_see_what_was_changed_just_now(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.store.vocabulary import edits
-from aveyb_retrieval.indexes.store.words import UNSPACED, protected_words, read_synonyms, synonyms_of
+from aveyb_retrieval.indexes.store.words import UNSPACED, cleaned, protected_words, read_synonyms, synonyms_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 MOST = 100  # conditions of a query
 MOST_WORDS = 1024  # that a beginning or a typo stands for
 _ALIKE = str.maketrans("\u201c\u201d\u201e\u201f\u00ab\u00bb\uff02\uff0b\uff0d\u2212\uff0a\uff5e", '"' * 7 + "+--*~")
-_PART = re.compile(r'(?P<sign>[+-]?)"(?P<phrase>[^"]*)"(?P<after>\S*)|(?P<word>[^\s"]+(?P<open>"?))|(?P<quote>")')
+_PART = re.compile(
+    r'[(\[{¿¡]*(?P<sign>[+-]?)"(?P<phrase>[^"]*)"(?P<after>\S*)|(?P<word>[^\s"]+(?P<open>"?))|(?P<quote>")'
+)
+_ENDS = ".,;:!?)]}"  # of a sentence or in brackets: no part of what is asked for
 _FIELD = re.compile(r"[^\W\d]\w{0,99}:(?!//)")
 
 
@@ -79,7 +82,7 @@ def ask(query: str, view: EngineView) -> Asked:
         if part.must:
             plain.append(max(sought.forms, key=sought.forms.__getitem__, default=part.text))
     if not plain:
-        raise InputError(f"{query!r} only says what must not be there; add what is looked for")
+        raise InputError(f"{_shown(query)} only says what must not be there; add what is looked for")
     return Asked(" ".join(plain), tuple(conditions))
 
 
@@ -87,9 +90,11 @@ def parse(query: str, rules: Language) -> list[str | Condition]:
     """Read the signs of a query: plain text and conditions; raises ConfigError where a sign means nothing here."""
     parts, found = list[str | Condition](), 0
     for match in _PART.finditer(query.translate(_ALIKE)):
+        if match["open"] and '"' in match.string[match.end() :]:
+            before = _shown(match["word"][:-1])
+            raise ConfigError(f"operators: {before} before a phrase means nothing; put a space between them")
         if match["quote"] or match["open"]:
-            short = repr(query if len(query) <= 80 else f"{query[:79]}\u2026")
-            raise ConfigError(f"operators: the quote at character {match.end()} of {short} does not close")
+            raise ConfigError(f"operators: the quote at character {match.end()} of {_shown(query)} does not close")
         part = _part(match, rules)
         parts.append(part)
         found += not isinstance(part, str)
@@ -100,8 +105,8 @@ def parse(query: str, rules: Language) -> list[str | Condition]:
 
 def _part(match: re.Match[str], rules: Language) -> str | Condition:
     if (phrase := match["phrase"]) is not None:
-        if match["after"].strip(".,;:!?)"):
-            raise ConfigError(f"operators: {match['after']!r} behind a phrase means nothing; put a space between them")
+        if (after := match["after"]).strip(_ENDS):
+            raise ConfigError(f"operators: {_shown(after)} behind a phrase means nothing; put a space between them")
         return Condition(match[0], "words", phrase, match["sign"] != "-") if rules.in_order(phrase) else phrase
     written = match["word"]
     sign, word = (written[0], written[1:]) if written[0] in "+-" else ("", written)
@@ -109,16 +114,20 @@ def _part(match: re.Match[str], rules: Language) -> str | Condition:
         return written
     if _FIELD.match(word):
         raise ConfigError(
-            f"operators: {written!r}: fields are not known; give a filter, or put the text in quotes to look for it"
+            f"operators: {_shown(written)}: fields are not known; give a filter, or put the text in quotes to find it"
         )
-    if word[-1] in "*~":
+    if (word := word.rstrip(_ENDS))[-1] in "*~":
         text = word[:-1]
-        unspaced = UNSPACED.search(text) is not None  # found in the middle of a run in any case
+        unspaced = UNSPACED.search(cleaned(text)) is not None  # found in the middle of a run in any case
         if not unspaced and len(rules.in_order(text)) > 1:
-            raise ConfigError(f"operators: {written!r}: a beginning or a typo is of one word; ask for a phrase")
+            raise ConfigError(f"operators: {_shown(written)}: a beginning or a typo is of one word; ask for a phrase")
         kind: Literal["words", "beginning", "typo"] = "beginning" if word[-1] == "*" else "typo"
         return Condition(written, "words" if unspaced else kind, text, sign != "-")
     return Condition(written, "words", word, sign == "+") if sign else written
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 80 else f"{text[:79]}\u2026")
 
 
 def _seek(condition: Condition, view: EngineView) -> Sought:
@@ -128,13 +137,13 @@ def _seek(condition: Condition, view: EngineView) -> Sought:
     form = rules.form(condition.text)
     if vocabulary is None:
         raise ConfigError(
-            f"{view.info.name}: {condition.written!r}: no list of words is kept here; look for beginnings and typos in "
-            "an index directory"
+            f"{view.info.name}: {_shown(condition.written)}: no list of words is kept here; look for beginnings and "
+            "typos in an index directory"
         )
     found = vocabulary.beginning(form) if condition.kind == "beginning" else vocabulary.near(form, edits(form))
     if len(found) > MOST_WORDS:
         raise ConfigError(
-            f"operators: {condition.written!r} stands for more than {MOST_WORDS:,} words: give more letters"
+            f"operators: {_shown(condition.written)} stands for more than {MOST_WORDS:,} words: give more letters"
         )
     stems = tuple(dict.fromkeys(word for each in found for word in rules.in_order(each)))
     return Sought(condition, tuple((word,) for word in stems), stems, found)
