@@ -65,6 +65,14 @@ def test_parts_are_read_by_type_and_content(read: Read, head: str, body: str, wo
     assert not found.warning
 
 
+def test_an_event_stands_below_its_title_wherever_that_is_written(read: Read) -> None:
+    event = "BEGIN:VEVENT\nDTSTART:2026051{0}\nBEGIN:VALARM\nSUMMARY:Bell\nEND:VALARM\nSUMMARY:Drill {0}\nEND:VEVENT\n"
+    found = read("a.ics", f"BEGIN:VCALENDAR\n{event.format(1)}{event.format(2)}END:VCALENDAR".encode())
+    lines = [line for line in found.text.split("\n") if line]
+    assert lines == ["# Drill 1", "Start: 20260511", "# Drill 2", "Start: 20260512"]
+    assert found.title == "Drill 1"
+
+
 def test_damaged_frames_of_mails(read: Read) -> None:
     wrong = mail("mixed", "Content-Type: text/plain\n\nthulium").replace(b"boundary=b", b"boundary=other")
     assert "thulium" in read("a.eml", wrong).text and "Content-Type" not in read("a.eml", wrong).text

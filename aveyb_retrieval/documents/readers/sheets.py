@@ -444,7 +444,7 @@ def _date(value: float, pieces: list[tuple[str, str]], from_1904: bool) -> str:
             out.append("AM" if moment.hour < 12 else "PM")
         elif kind == "date":
             out.append(_date_piece(moment, text.lower(), has_noon, is_minute and text[0] in "mM"))
-        elif kind not in ("digits", "general"):
+        elif kind != "general" and not (kind == "digits" and text.strip(".,")):  # of 31.05.2026 the points
             out.append(text)
     return "".join(out).strip()
 

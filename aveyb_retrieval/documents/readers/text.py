@@ -207,7 +207,7 @@ _ICS_FOLD = re.compile(r"\n[ \t]")
 _ICS_FIELD = re.compile(r"(?P<name>[A-Z]+)(?:;(?P<options>(?:\"[^\"]*\"|[^\":])*))?:(?P<value>.*)")
 _ICS_ESCAPE = re.compile(r"\\([\\;,nN])")
 _ICS_SHOWN = {
-    "SUMMARY": "# ", "DTSTART": "Start: ", "DTEND": "End: ", "DUE": "Due: ", "LOCATION": "Location: ",
+    "SUMMARY": "", "DTSTART": "Start: ", "DTEND": "End: ", "DUE": "Due: ", "LOCATION": "Location: ",
     "ORGANIZER": "Organizer: ", "ATTENDEE": "Attendee: ", "STATUS": "Status: ", "CATEGORIES": "Categories: ",
     "URL": "Address: ", "RRULE": "Repeats: ", "DESCRIPTION": "", "COMMENT": "", "CONTACT": "Contact: ",
 }  # fmt: skip
@@ -219,7 +219,7 @@ def read_calendar(data: bytes, encoding: str | None) -> FileText:
     if "BEGIN:VCALENDAR" not in text:
         raise Unreadable("not a calendar of RFC 5545")
     lines: list[str] = []
-    skipped = ""  # rules of a time zone
+    first, skipped = 0, ""  # line of an event, over which its title goes, wherever that stands; rules of a time zone
     for line in _ICS_FOLD.sub("", text).split("\n"):
         found = _ICS_FIELD.match(line)
         if found is None:
@@ -229,11 +229,15 @@ def read_calendar(data: bytes, encoding: str | None) -> FileText:
             skipped = value if name == "BEGIN" and value in ("VTIMEZONE", "VALARM") else skipped
             skipped = "" if name == "END" and value == skipped else skipped
             lines.append("")
+            first = len(lines) if name == "BEGIN" and not skipped else first
         elif name in _ICS_SHOWN and not skipped and value:
             who = re.search(r"CN=(\"[^\"]*\"|[^;:]*)", found["options"] or "")
             value = _ICS_ESCAPE.sub(lambda escaped: {"n": "\n", "N": "\n"}.get(escaped[1], escaped[1]), value)
             named = who[1].strip('"') + f" ({value.removeprefix('mailto:')})" if who and who[1] else value
-            lines.append(f"{_ICS_SHOWN[name]}{one_line(named) if name == 'SUMMARY' else named}")
+            if name == "SUMMARY":
+                lines.insert(first, f"# {one_line(named)}")
+            else:
+                lines.append(f"{_ICS_SHOWN[name]}{named}")
     title = next((line[2:] for line in lines if line.startswith("# ")), "")
     return FileText(title, re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip())
 
