@@ -138,10 +138,12 @@ Acme | Bo Li | 555-1234"""
 
 @pytest.mark.parametrize("model", [None, Synonyms()])
 def test_of_a_table_a_row_is_the_sentence(model: FakeEmbedder | None) -> None:
-    for query in ("telephone of Volta Cables", "Volta telephone"):
-        best = sentences(query, model).cite(TABLE, "").sentence
-        assert best is not None
-        assert TABLE[slice(*best)] == "Volta Cables | Ines Moreau | 555-7788"
+    marked = "\n".join(f"| {line} |" for line in TABLE.split("\n")).replace("\n", "\n|---|---|---|\n", 1)
+    for table in (TABLE, f"The list of May\n{TABLE}", f"See below.\n\n{marked}"):
+        for query in ("telephone of Volta Cables", "Volta telephone"):
+            best = sentences(query, model).cite(table, "").sentence
+            assert best is not None
+            assert table[slice(*best)].strip("| ") == "Volta Cables | Ines Moreau | 555-7788"
 
 
 @pytest.mark.parametrize("model", [None, Synonyms()])

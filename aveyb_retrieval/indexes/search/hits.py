@@ -50,8 +50,9 @@ SUGGESTED = 3  # words in place of one that no document has
 _BRIEF = reprlib.Repr()
 _BRIEF.maxstring = _BRIEF.maxother = 100
 _BRIEF.maxdict = 10
-_ROW = re.compile(r"^(?=[^\n|]* \| )", re.MULTILINE)  # of a table
-_NAMES = re.compile(r"(?:\A|(?<=\n\n))(?=[^\n|]* \| [^\n]*\n[^\n|]* \| )")  # of its columns
+_CELLS = r"(?:\||[^\n|]* \| )"  # how a row of a table begins, in Markdown or not
+_ROW = re.compile(rf"^(?={_CELLS})", re.MULTILINE)
+_NAMES = regex.compile(rf"^(?={_CELLS}.*\n{_CELLS})(?<!^{_CELLS}.*\n)", re.MULTILINE)  # of its columns: the first row
 _SHARP, _NAMED, _LEAST = 4, 0.8, 0.001  # of SQuAD .825 without, .843 with them; of chunking-eval .783, .803
 _COMPARED_FIRST = 50  # words: most texts differ in them
 _PLAIN = dict.fromkeys([*range(0x2010, 0x2015), 0x2212], "-") | dict.fromkeys(map(ord, "\u2018\u2019\u02bc"), "'")
