@@ -230,6 +230,8 @@ def test_a_line_within_a_sentence_is_no_heading() -> None:
         assert not outline(f"{before}\n\nCartmill\n\n{behind}").headings
     assert outline(f"{long} him.\n\nCartmill\n\nHe said so.").headings
     assert outline("It ends.\n\nInstall\n\nmake install").headings
+    for behind in ("-- \nAna Lima", "> Shall we stop?", "On Monday Ben wrote:\n> Shall we stop?"):
+        assert not outline(f"We come.\n\nAna\n\n{behind}").headings, "the name below a mail"
 
 
 def test_no_scraps_are_left() -> None:

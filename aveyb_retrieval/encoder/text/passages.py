@@ -61,6 +61,7 @@ _CAPTION = re.compile(  # at the head of its paragraph: "5.4 Change of Control. 
     re.IGNORECASE,
 )
 _NO_HEADING = re.compile(r"\d/\d|\d{5}|/s/|@|://")  # dates, addresses, signatures
+_OF_MAIL = re.compile(r"-- |>|[^\n]*:\s*\n>")  # a signature, or what a mail answers
 _NO_HEADING_END = tuple(".!?,;:…。！？，；：、।-")  # noqa: RUF001  # stops of other scripts
 _ENDS = tuple(".!?:;。！？”\"')*_|…")  # noqa: RUF001  # of a sentence, or of what quotes or marks it
 _HEADING_CHARACTERS, _HEADING_WORDS = 90, 12
@@ -195,8 +196,9 @@ def _heading(lines: list[str], number: int, blank_before: bool, before: str) -> 
         return None, 1
     behind, long = lines[number + 2].lstrip(), _HEADING_CHARACTERS
     goes_on = behind.startswith((",", ";", ". ", ")")) or (behind[:1].islower() and len(behind) > long)
-    if goes_on or (len(before) > long and not before.endswith(_ENDS)):
-        return None, 1  # it is within a sentence
+    signed = _OF_MAIL.match("".join(lines[number + 2 : number + 4]))
+    if goes_on or signed or (len(before) > long and not before.endswith(_ENDS)):
+        return None, 1  # it is within a sentence, or the name below a mail
     return words.rstrip("."), 1
 
 
