@@ -261,6 +261,19 @@ def test_a_sync_that_was_killed_and_is_not_needed_any_more_leaves_nothing(
     assert verify_index(root, deep=True).problems == []
 
 
+def test_a_plan_stops_where_the_sync_would(folder: Path, tmp_path: Path) -> None:
+    root = tmp_path / "ix"
+    build_index(folder, root, model=FakeEmbedder())
+    with Index.open(root, model=FakeEmbedder()) as index:
+        index.add([{"_id": "hand.txt", "text": "written by hand"}])
+    (folder / "hand.txt").write_text("read from a file")
+    for call in (plan_sync, sync_index):
+        with pytest.raises(InputError, match=r"hand\.txt.* was not read from a file"):
+            call(folder, root)
+        with pytest.raises(ConfigError, match="no index here to sync a part of"):
+            call(folder, tmp_path / "none", only=["sub"])
+
+
 def test_a_part_is_no_folder_of_its_own(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "ix"
     build_index(folder, root, model=FakeEmbedder())

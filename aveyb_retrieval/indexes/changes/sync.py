@@ -110,9 +110,7 @@ def sync_index(folder: str | Path, root: str | Path, **options: Unpack[SyncOptio
     1
     """
     options = check_options(options, SyncOptions, "sync_index")
-    if open_directory(root).current() is None:
-        if options.get("only"):
-            raise ConfigError(f"{root}: no index here to sync a part of; sync or build the whole folder first")
+    if _is_first(root, options):
         _list(_Scope(_absolute(folder)), reading_of(options))
         given = {name: value for name, value in options.items() if name in BuildOptions.__annotations__}
         return build_index(folder, root, **cast("BuildOptions", given))
@@ -141,14 +139,17 @@ def plan_sync(folder: str | Path, root: str | Path, **options: Unpack[SyncOption
     ('lease.txt',)
     """
     options = check_options(options, SyncOptions, "plan_sync")
-    found, index_dir = _Found.of(folder, options), open_directory(root)
-    stored: dict[str, StoredFile] = {}
-    if index_dir.current() is not None:
+    first, found = _is_first(root, options), _Found.of(folder, options)
+    plan = compare({}, found.hashes)
+    if not first:
+        index_dir = open_directory(root)
         manifest, held = hold_visible(index_dir)
         with held:
-            stored = stored_files(Tables.open(index_dir.root, manifest.tables))
-    plan = compare(found.scope.part_of(stored), found.hashes)
-    _check_folder(found.scope, root, stored, plan, options)
+            tables = Tables.open(index_dir.root, manifest.tables)
+            stored = stored_files(tables)
+            plan = compare(found.scope.part_of(stored), found.hashes)
+            _check_folder(found.scope, root, stored, plan, options)
+            _check_new(found.scope, tables, plan)
     taken = set()
     for item in found.read(plan.to_read):
         if isinstance(item, Rejected) and item.stops(found.on_error):
@@ -156,6 +157,14 @@ def plan_sync(folder: str | Path, root: str | Path, **options: Unpack[SyncOption
         if isinstance(item, Record):
             taken.add(item.id)
     return plan.without(plan.to_read - taken)
+
+
+def _is_first(root: str | Path, options: SyncOptions) -> bool:
+    """Whether there is no index yet; raises ConfigError where a part of it is named."""
+    first = open_directory(root).current() is None
+    if first and options.get("only"):
+        raise ConfigError(f"{root}: no index here to sync a part of; sync or build the whole folder first")
+    return first
 
 
 def check_plan(plan: SyncPlan, root: str | Path, allowed: int | None) -> None:
@@ -347,6 +356,12 @@ def _check_folder(
         )
 
 
+def _check_new(scope: _Scope, tables: Tables, plan: SyncPlan) -> None:
+    """Raise InputError where a new file would replace a document that was not read from a file."""
+    for name in tables.find([*plan.new, *(new for _, new in plan.renamed)]):
+        raise InputError(f"{scope.base / name}: its id {name!r} is that of a document that was not read from a file")
+
+
 @dataclass
 class _Syncing:
     """One run of a sync; `known` is what was told before, `unchanged` counts files where nothing was to be changed."""
@@ -440,9 +455,7 @@ class _Syncing:
         whole = stored_files(tables)
         stored = self.found.scope.part_of(whole)
         plan = compare(stored, self.found.hashes)
-        new_names = [*plan.new, *(new for _, new in plan.renamed)]
-        for name in tables.find(new_names):
-            raise InputError(f"{base / name}: its id {name!r} is that of a document that was not read from a file")
+        _check_new(self.found.scope, tables, plan)
         self._remove(transaction, set(plan.deleted))
         here = path_text(base.resolve())
         # the path and title of a renamed file are still the old ones: without a hash it counts as changed until read
