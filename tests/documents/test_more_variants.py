@@ -198,6 +198,8 @@ def test_signs_of_comparison_in_subtitles(read: Read) -> None:
         ("application/xhtml+xml", "<html><body><p>rhodium</p></body></html>", "rhodium"),
         ("text/rtf", r"{\rtf1 rich}", "rich"),
         ("text/plain; format=flowed; delsp=yes", "Verord \nnung", "Verordnung"),
+        ("text/plain; format=flowed; delsp=yes", "> Verord \n> nung", "> Verordnung"),
+        ("text/plain; format=flowed; delsp=yes", "Ana\n-- \nQuay", "Ana\n-- \nQuay"),
     ],
 )
 def test_bodies_of_other_types(read: Read, kind: str, body: str, wanted: str) -> None:

@@ -22,6 +22,7 @@ SHOWN = {
     "<select><option>red<option>blue</select>": "red",
     "<p>Name <input value='Ines'><input type=hidden value=x></p>": "Name Ines",
     "<div hidden>no</div><p aria-hidden=true>no</p><p style='color:red; display:none'>no</p>yes": "yes",
+    "<p>within <del>30</del><ins>60</ins> days": "within 60 days",
     "<div>a<nav>menu</nav>b</div>": "a\nb",
     "<svg><title>no</title><text>Boiler</text></svg>": "Boiler",
     "<ruby>A<rt>tou</rt>B<rt>kyou</rt></ruby> ends": "AB(toukyou) ends",

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _DROPPED = {
     "script", "style", "noscript", "template", "head", "title", "nav", "iframe", "object", "canvas", "audio", "video",
-    "datalist", "annotation", "annotation-xml", "rp", "desc", "metadata", "area",
+    "datalist", "annotation", "annotation-xml", "rp", "desc", "metadata", "area", "del",
 }  # fmt: skip
 _DROPPED_ROLES = {"navigation", "search", "banner", "contentinfo", "menu", "menubar", "toolbar"}
 _DROPPED_CLASSES = {

@@ -51,6 +51,7 @@ _INSIDE = {"word/document.xml": ".docx", "ppt/presentation.xml": ".pptx", "xl/wo
 _ANYTHING = ("application/octet-stream", "binary/octet-stream", "application/unknown", "application/x-unknown")
 _PAGES, _NO_TEXTS = ("text/html", "text/x-amp-html"), ("text/calendar", "text/rtf", "text/csv")
 _BOUNDARY = re.compile(r"^--([^\s-][^\r\n]{0,199})\r?$", re.MULTILINE)
+_FLOWED = re.compile(r"(?<!^--) \n(?:>+ ?)?", re.MULTILINE)  # RFC 3676: lines that go on, but no signature
 _WORD = re.compile(r"\w+")
 _SAID = 0.9  # of a part's different words: then the plain text says as much as the page beside it
 
@@ -207,7 +208,7 @@ def _bytes(part: Message) -> bytes:
 
 def _plain_text(part: Message, encoding: str | None) -> str:
     text = clean(_characters(_bytes(part), part.get_content_charset(), encoding)).strip()
-    return text.replace(" \n", "") if str(part.get_param("delsp", "")).lower() == "yes" else text  # RFC 3676
+    return _FLOWED.sub("", text) if str(part.get_param("delsp", "")).lower() == "yes" else text
 
 
 def _page(part: Message, encoding: str | None) -> str:
