@@ -237,9 +237,9 @@ def list_folder(folder: Path, *, follow_links: bool = False, path_fields: str | 
     notices: list[Notice] = []
     unreadable: list[Rejected] = []
     whole = path_text(folder.resolve())
-    waiting, seen = [folder], {_identity(folder)}
+    waiting, seen = [(folder, "")], {_identity(folder)}  # each with what is in front of its names
     while waiting:
-        parent = waiting.pop()
+        parent, before = waiting.pop()
         try:
             with os.scandir(parent) as found:
                 entries = list(found)
@@ -252,23 +252,22 @@ def list_folder(folder: Path, *, follow_links: bool = False, path_fields: str | 
         for entry in entries:
             path = parent / entry.name
             is_folder = _is_folder(entry, follow_links)
-            if notice := _left_out(path, is_link=entry.is_symlink() and not follow_links, is_folder=is_folder):
+            kind = None if is_folder else found_kind_of(path)
+            if notice := _left_out(path, kind, is_link=entry.is_symlink() and not follow_links, is_folder=is_folder):
                 notices.append(notice)
             elif path == labels.file:
                 notices.append(Notice(path_text(path), "metadata of the other files", left_out=False, harmless=True))
-            elif not is_folder:
-                kind = found_kind_of(path)
-                assert kind is not None  # `_left_out` has a reason for the others
-                name = path_text(path.relative_to(folder).as_posix())
+            elif kind is not None:
+                name = path_text(before + entry.name)
                 files.append(SourceFile(path, name, whole, kind, metadata=labels.of(name)))
             elif (identity := _identity(path)) in seen:
                 notices.append(Notice(path_text(path), "a folder that is read already, by another name", harmless=True))
             else:
                 seen.add(identity)
-                waiting.append(path)
+                waiting.append((path, f"{before}{entry.name}/"))
     notices += [Notice(path_text(labels.file), reason, left_out=False) for reason in labels.unused() if labels.file]
     return Listing(
-        sorted(files, key=lambda file: Path(file.id)),
+        sorted(files, key=lambda file: file.id.split("/")),
         sorted(notices, key=lambda notice: notice.path),
         sorted(unreadable, key=lambda item: item.location.source),
     )
@@ -295,7 +294,7 @@ def _is_folder(entry: os.DirEntry[str], follow_links: bool) -> bool:
         return False
 
 
-def _left_out(path: Path, *, is_link: bool, is_folder: bool) -> Notice | None:
+def _left_out(path: Path, kind: FileKind | None, *, is_link: bool, is_folder: bool) -> Notice | None:
     """Why a file or folder inside of a folder is not read; None where it is."""
     shown = path_text(path)
     if path.name.startswith("."):
@@ -304,10 +303,10 @@ def _left_out(path: Path, *, is_link: bool, is_folder: bool) -> Notice | None:
         return Notice(shown, "a lock file of an office program", harmless=True)
     if is_link:
         return Notice(shown, "a link (--follow-links, follow_links)")
-    if is_folder:
+    if is_folder or (kind is not None and path.is_file()):
         return None
-    if found_kind_of(path) is not None:
-        return None if path.is_file() else Notice(shown, "not a plain file")
+    if kind is not None:
+        return Notice(shown, "not a plain file")
     suffix, _ = split_suffix(path)
     if suffix in MANY_DOCUMENTS:
         return Notice(shown, f"{suffix} holds many documents: index it by itself")

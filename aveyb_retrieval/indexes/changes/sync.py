@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Iterable  # noqa: TC003  # shown in the signatures
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -117,7 +117,7 @@ def sync_index(folder: str | Path, root: str | Path, **options: Unpack[SyncOptio
     found, made = _Found.of(folder, options), read_manifest(root).encoding
     job: Job = {
         "command": "sync",
-        "folder": path_text(found.scope.base.resolve()),
+        "folder": found.scope.here,
         "only": list(found.scope.parts),
         "model": made.fingerprint,
         **found.reading.describe(),
@@ -249,6 +249,11 @@ class _Scope:
                 base = Path(*base.parts[: -len(ends)])
         return cls(base, tuple(sorted(parts)))
 
+    @cached_property
+    def here(self) -> str:
+        """The folder as an index notes it: links are followed."""
+        return path_text(self.base.resolve())
+
     def holds(self, name: str) -> bool:
         """Whether a document's id, which is a path below the folder, is looked at."""
         return not self.parts or any(name == part or name.startswith(f"{part}/") for part in self.parts)
@@ -333,7 +338,7 @@ def _check_folder(
             f"{root}: holds files of {len(folders)} folders ({', '.join(folders[:3])}); an index is kept in step with "
             "one folder: build one of each"
         )
-    here = path_text(scope.base.resolve())
+    here = scope.here
     if not folders or folders[0] == here or options.get("moved", False):
         return
     built = folders[0]
@@ -404,7 +409,7 @@ class _Syncing:
             raise InputError(f"{scope.base}: none of its files can be read; the index would be empty")
         after = scope.part_of(stored_files(transaction.tables))
         made = compare(before, {name: file.sha256 for name, file in after.items()})
-        moved = any(file.folder != path_text(scope.base.resolve()) for file in whole.values()) and bool(plan)
+        moved = any(file.folder != scope.here for file in whole.values()) and bool(plan)
         if not (made or moved or self._has_news):
             self.unchanged = len(made.unchanged)
             return None
@@ -451,13 +456,12 @@ class _Syncing:
 
     def _remove_and_rename(self, transaction: Transaction) -> SyncPlan:
         """Remove and rename documents; return what is left to do, which after a kill is less than the whole plan."""
-        tables, base = transaction.tables, self.found.scope.base
+        tables, base, here = transaction.tables, self.found.scope.base, self.found.scope.here
         whole = stored_files(tables)
         stored = self.found.scope.part_of(whole)
         plan = compare(stored, self.found.hashes)
         _check_new(self.found.scope, tables, plan)
         self._remove(transaction, set(plan.deleted))
-        here = path_text(base.resolve())
         # the path and title of a renamed file are still the old ones: without a hash it counts as changed until read
         renamed = {stored[old].doc: {"id": new, "rank": rank_of(new), "file_sha256": ""} for old, new in plan.renamed}
         moved = [file.doc for name, file in whole.items() if file.folder != here and name not in plan.deleted]
