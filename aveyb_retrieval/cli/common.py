@@ -307,7 +307,7 @@ _CACHE = (
 )
 
 
-def opened(directory: str | Path, **options: Any) -> Retriever:
+def opened(directory: str | Path | list[str | Path], **options: Any) -> Retriever:
     """Open an index for reading; what it needs is loaded when a command runs."""
     from aveyb_retrieval.indexes.search.retriever import Retriever
 

@@ -336,10 +336,14 @@ def list_documents(directory: str | Path, where: Any, only_ids: bool, **page: An
 @main.command()
 @DIRECTORY
 @FILTER
-def count(directory: str | Path, where: Any) -> None:
+@click.option("--by", metavar="FIELD", help="Print how many have each value of this field, the most frequent first.")
+def count(directory: str | Path, where: Any, by: str | None) -> None:
     """Print how many documents the index in DIRECTORY has."""
     with common.opened(directory) as retriever:
-        click.echo(str(retriever.count(where)))
+        for value, number in [] if by is None else retriever.values(by, where):
+            click.echo(f"{number:>9,}  {printable(value) if isinstance(value, str) else json.dumps(value)}")
+        if by is None:
+            click.echo(str(retriever.count(where)))
 
 
 @main.command()
@@ -423,6 +427,7 @@ def unpublish(ids: tuple[str, ...], to: str, **options: Any) -> None:
 @common.granularity("Vectors that rank the documents.")
 @common.filter_option('Condition on metadata, _id or title, such as {"year": {"$gte": 2020}}.')
 @common.repeatable("--id", "ids", "Search only the document of this id.", metavar="ID")
+@common.repeatable("--with", "others", "Search this index, too, in one ranking.", type=common.INDEX, metavar="OTHER")
 @common.choose("--fusion", "weighted rrf", "How a hybrid search combines the two rankings.", default="weighted")
 @click.option("--weight", type=float, help="Weight of the vectors in weighted fusion, 0 to 1.  [default: 0.5]")
 @click.option(
@@ -451,6 +456,7 @@ def search(
     query: str,
     k: int,
     where: Any,
+    others: tuple[str | Path, ...],
     model: str | None,
     device: str,
     precision: str,
@@ -461,7 +467,8 @@ def search(
     """Search the index in DIRECTORY for QUERY, or the collection at an address (postgresql://...)."""
     if fields is not None and not as_json:
         raise click.UsageError("--fields: only with --json")
-    with common.opened(directory, model=model, device=device, precision=precision) as retriever:
+    place = [directory, *others] if others else directory
+    with common.opened(place, model=model, device=device, precision=precision) as retriever:
         given = {name: value for name, value in arguments.items() if value not in (None, ())}
         hits = retriever.search(query, k, filter=where, **given)
         for number, hit in enumerate(hits, start=1 + arguments["offset"]):
@@ -571,8 +578,8 @@ def verify(context: click.Context, directory: str | Path, repair: bool, deep: bo
 
 def _print_hit(number: int, hit: Hit) -> None:
     confidence = "" if hit.confidence is None else f"  confidence {hit.confidence:.2f}"
-    name = click.style(printable(hit.title or hit.id), bold=True)
-    click.echo(f"{number:>3}. {name}  [{printable(hit.id)}]  {hit.score:.4f}{confidence}")
+    name, where = click.style(printable(hit.title or hit.id), bold=True), f"{hit.index}: " if hit.index else ""
+    click.echo(f"{number:>3}. {name}  [{printable(where + hit.id)}]  {hit.score:.4f}{confidence}")
     for passage in hit.passages:
         page = f", {printable(passage.place)}" if passage.place else ""
         if passage.pages is not None and passage.pages[0] < passage.pages[1]:

@@ -14,7 +14,6 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aveyb_retrieval.documents.readers.base import Unreadable, decode
@@ -41,6 +40,7 @@ from aveyb_retrieval.errors import ConfigError, InputError, OptionalDependencyEr
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from aveyb_retrieval.documents.reading import Reading
 

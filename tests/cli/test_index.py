@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -284,6 +285,13 @@ def test_an_index_can_begin_empty(run: Run, corpus: Path, tmp_path: Path) -> Non
     assert (info["granularity"], info["documents"]) == ("passage", 3)
 
 
+def test_several_indexes_are_searched_in_one_ranking(run: Run, index: Path, tmp_path: Path) -> None:
+    (tmp_path / "more.jsonl").write_text('{"_id": "pear", "title": "Pears", "text": "pears grow on trees"}\n')
+    run("build", tmp_path / "more.jsonl", "-o", tmp_path / "more")
+    found = run("search", index, "what grows on trees", "--with", tmp_path / "more", "-k", 2).output
+    assert {f"[{index}: a]", f"[{tmp_path / 'more'}: pear]"} <= set(re.findall(r"\[.*?\]", found))
+
+
 def test_get_list_and_count_read_documents(run: Run, index: Path, tmp_path: Path) -> None:
     found = [json.loads(line) for line in run("get", index, "b", "a").stdout.splitlines()]
     assert [(each["_id"], each["metadata"]) for each in found] == [("b", {"year": 2021}), ("a", {"year": 2020})]
@@ -295,6 +303,8 @@ def test_get_list_and_count_read_documents(run: Run, index: Path, tmp_path: Path
     assert run("list", index, "--ids", "--offset", 1, "--limit", 1).stdout == "b\n"
     assert run("list", index, "--ids", "--filter", '{"year": {"$gt": 2020}}').stdout == "b\nc\n"
     assert run("count", index, "--filter", '{"year": {"$gt": 2020}}').stdout == "2\n"
+    assert run("count", index, "--by", "year").stdout.split() == ["1", "2020", "1", "2021", "1", "2022"]
+    assert run("count", index, "--by", "title", "--filter", '{"year": 2020}').stdout.split() == ["1", "Apples"]
     wrong = run("count", index, "--filter", "year>2020")
     assert (wrong.exit_code, "not JSON" in wrong.stderr) == (2, True)
     (tmp_path / "copy.jsonl").write_text(run("list", index).stdout)

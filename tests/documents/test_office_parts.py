@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aveyb_retrieval.documents.readers.sheets import shown_number
+from aveyb_retrieval.encoder.text.passages import outline
 from tests.indexes.files import make_docx, make_zip
 
 if TYPE_CHECKING:
@@ -151,6 +152,16 @@ def test_equations_symbols_readings_charts_and_asides_of_word(read: Read) -> Non
         "Comment (Ines): why?", "Valid until 31 May",
     ]  # fmt: skip
     assert found.warning == "hidden text left out (2 places)"
+
+
+def test_page_headers_and_footers_of_word_are_no_headings(read: Read) -> None:
+    parts = {
+        "word/header.xml": f"<w:hdr {NAMES}>{p('Nimbus Master Agreement')}{p('')}{p('Draft Two')}</w:hdr>",
+        "word/footer.xml": f"<w:ftr {NAMES}>{p('Valid until 31 May')}</w:ftr>",
+    }
+    found = read("a.docx", word(p("Either party may end it."), parts, header="header.xml", footer="footer.xml"))
+    assert lines(found.text)[1:] == ["Nimbus Master Agreement", "Draft Two", "Valid until 31 May"]
+    assert not outline(found.text).headings
 
 
 def test_merged_cells_of_a_table_of_word_repeat_their_value(read: Read) -> None:

@@ -50,14 +50,17 @@ def read_docx(data: bytes) -> FileText:
     body = root.find(f"{W}body")
     reader = _Reader(package, name)
     lines = list(reader.lines(root if body is None else body))
+    lines.append("")
     for kind in _ASIDES:
         seen: set[str] = set()  # a header of each section, mostly the same
         for part in package.related(name, kind):
             aside = package.part(part)
-            text = "" if aside is None else "\n".join(_Reader(package, part, reader).asides(aside, kind))
+            found = () if aside is None else _Reader(package, part, reader).asides(aside, kind)
+            around = kind in ("header", "footer")  # without blank lines: none of theirs is a heading
+            text = "\n".join(filter(str.strip, found) if around else found)
             if text.strip() and text not in seen:
                 seen.add(text)
-                lines += ["", text, ""]
+                lines += [text] if around else [text, ""]
     title, metadata = package.properties()
     told = [f"hidden text left out ({plural(reader.hidden, 'place')})"] if reader.hidden else []
     told += ["another document that is embedded in it is not read"] if package.related(name, "aFChunk") else []

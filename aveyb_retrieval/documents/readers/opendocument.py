@@ -67,8 +67,7 @@ def read_odt(data: bytes) -> FileText:
     for aside in reader.asides:  # notes in notes follow
         lines += ["", *reader.lines(aside), ""]
     around = () if styles is None else styles.iter(*_AROUND)
-    for text in dict.fromkeys("\n".join(reader.lines(part)).strip() for part in around):
-        lines += ["", text, ""]
+    lines += ["", *dict.fromkeys("\n".join(filter(str.strip, reader.lines(part))) for part in around)]  # no headings
     title, metadata = _properties(archive)
     told = [f"hidden text left out ({plural(reader.hidden, 'place')})"] if reader.hidden else []
     told += [embedded(reader.embedded)] if reader.embedded else []
