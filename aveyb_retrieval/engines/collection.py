@@ -11,7 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -170,7 +170,8 @@ class CollectionView(ABC):
             if number in found and number >> PASSAGE_BITS in documents:
                 start, stop, heading = found[number]
                 end = max(stop, found[number + 1][0] if number + 1 in found else 0)
-                shown[number] = ShownPassage(heading, documents[number >> PASSAGE_BITS].text[start:end])
+                text = documents[number >> PASSAGE_BITS].text[start:end]
+                shown[number] = ShownPassage(text, partial(str, heading))
         return shown
 
     def passage_counts(self, docs: IntArray) -> IntArray:

@@ -142,11 +142,11 @@ class Passage(_Shown):
 
 
 class Chosen(NamedTuple):
-    """A passage to show: its characters in the document's text, itself, the heading over it, and its scores."""
+    """A passage to show: its characters in the document's text, itself, what reads its heading, and its scores."""
 
     span: tuple[int, int]
     text: str
-    heading: str
+    heading: Callable[[], str]
     score: float
     scores: dict[str, float]
 
@@ -349,7 +349,7 @@ def _make_passage(chosen: Chosen, title: str, pages: Pages | None, sentences: Se
     @cache
     def cited() -> Cited:
         breaks = [at - start for at in pages.starts if start < at < stop] if pages else []
-        found = sentences.cite(text, heading, breaks, title)
+        found = sentences.cite(text, heading(), breaks, title)
         return found._replace(sentence=found.sentence and (start + found.sentence[0], start + found.sentence[1]))
 
     def page(part: Literal["number", "label", "unit"]) -> Any:

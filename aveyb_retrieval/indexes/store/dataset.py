@@ -326,11 +326,15 @@ class Dataset:
     def version(self) -> int:
         return int(self._lance.version)
 
-    @property
+    @cached_property
     def schema(self) -> pa.Schema:
         return self._lance.schema
 
     def __len__(self) -> int:
+        return self._rows_there
+
+    @cached_property
+    def _rows_there(self) -> int:
         return int(self._lance.count_rows())
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -656,7 +660,7 @@ class Dataset:
         """Take over what a write made of the dataset."""
         self._lance = opened
         self._vocabularies = {}
-        for name in ("_fragments", "held", "_row_words"):
+        for name in ("_fragments", "held", "_row_words", "_rows_there"):
             self.__dict__.pop(name, None)
 
     # --- files -------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass
-from itertools import groupby
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -44,7 +44,7 @@ from aveyb_retrieval.indexes.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from aveyb_retrieval.encoder.network.token_codec import TokenCodec
@@ -109,10 +109,14 @@ class StoredPassages:
 
 
 class ShownPassage(NamedTuple):
-    """What is shown of a passage: the heading over it or "", and its text with what comes before the next one."""
+    """What is shown of a passage: its text with what comes before the next one, and what reads the heading over it."""
 
-    heading: str
     text: str
+    heading: Callable[[], str]  # "" where there is none
+
+
+def _of(read: Callable[[], dict[int, str]], number: int) -> str:
+    return read()[number]
 
 
 def texts_of_passages(text: str, spans: IntArray) -> list[str]:
@@ -126,19 +130,20 @@ def held_words(texts: Sequence[bytes], words: Sequence[str]) -> BoolArray:
     held = np.zeros((len(texts), len(words)), np.bool_)
     together = b"".join(texts)
     following, blanks = eights(together), np.flatnonzero(np.frombuffer(together, np.uint8) == ord(" "))
-    starts, lengths = blanks[:-1] + 1, np.diff(blanks) - 1
-    ends = np.cumsum([len(text) for text in texts])
-    encoded = sorted(((word.encode(), column) for column, word in enumerate(words)), key=lambda each: len(each[0]))
-    for length, alike in groupby(encoded, key=lambda each: len(each[0])):
-        there = starts[lengths == length]
-        for word, column in alike:
-            found = there
-            for at in range(0, length, 8):
-                part = word[at : at + 8]
-                begins = following[found + at] & FIRST_BYTES[len(part)]
-                found = found[begins == int.from_bytes(part, "little")]
-            # every text begins and ends with a blank of its own, so that no word goes over from one to the next
-            held[np.searchsorted(ends, found, side="right"), column] = True
+    starts, ends = blanks[:-1] + 1, np.cumsum([len(text) for text in texts])
+    encoded = [word.encode() + b" " for word in words]
+    begun = np.zeros(1 << 16, np.bool_)  # by the first two bytes: few words of the texts begin as one of these
+    begun[[int.from_bytes(word[:2], "little") for word in encoded]] = True
+    heads = following[starts]
+    alike = begun[heads & FIRST_BYTES[2]]
+    starts, heads = starts[alike], heads[alike]
+    for column, word in enumerate(encoded):
+        found = starts[heads & FIRST_BYTES[min(len(word), 8)] == int.from_bytes(word[:8], "little")]
+        for at in range(8, len(word), 8):
+            part = word[at : at + 8]
+            found = found[following[found + at] & FIRST_BYTES[len(part)] == int.from_bytes(part, "little")]
+        # every text begins and ends with a blank of its own, so that no word goes over from one to the next
+        held[np.searchsorted(ends, found, side="right"), column] = True
     return held
 
 
@@ -355,9 +360,13 @@ class Tables:
 
     def read_shown(self, numbers: Sequence[int]) -> dict[int, ShownPassage]:
         """What is shown of passages, by number; those that are not there are left out."""
-        rows = self.passages.take(np.array(numbers, np.int64), ["heading", "text"])
-        columns = (rows[name].to_pylist() for name in ("heading", "text"))
-        return dict(zip(rows["passage"].to_pylist(), map(ShownPassage, *columns), strict=True))
+        texts = self._column(numbers, "text")
+        headings = cache(lambda: self._column(list(texts), "heading"))  # milliseconds where nearly all are alike
+        return {number: ShownPassage(text, partial(_of, headings, number)) for number, text in texts.items()}
+
+    def _column(self, numbers: Sequence[int], name: str) -> dict[int, str]:
+        rows = self.passages.take(np.array(numbers, np.int64), [name])
+        return dict(zip(rows["passage"].to_pylist(), rows[name].to_pylist(), strict=True))
 
     # --- words -------------------------------------------------------------------------------------------------------
 
