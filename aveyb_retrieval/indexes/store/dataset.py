@@ -652,6 +652,7 @@ class Dataset:
             target_rows_per_fragment=1 << 20,
             excluded_fragment_ids=left_alone,
             materialize_deletions_threshold=0.0 if whole else DROP_SHARE,
+            compaction_mode="try_binary_copy",  # pages as they are, where no row was deleted
         )
         self._moved(self._lance)
         return True
