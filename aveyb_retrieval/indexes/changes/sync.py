@@ -456,7 +456,7 @@ class _Syncing:
 
     def _remove_and_rename(self, transaction: Transaction) -> SyncPlan:
         """Remove and rename documents; return what is left to do, which after a kill is less than the whole plan."""
-        tables, base, here = transaction.tables, self.found.scope.base, self.found.scope.here
+        tables, here = transaction.tables, self.found.scope.here
         whole = stored_files(tables)
         stored = self.found.scope.part_of(whole)
         plan = compare(stored, self.found.hashes)
