@@ -226,6 +226,14 @@ def find_in(ascending: IntArray, numbers: IntArray) -> tuple[IntArray, BoolArray
     return places, ascending[places] == numbers if len(ascending) else np.zeros(np.shape(numbers), np.bool_)
 
 
+def ascending(numbers: IntArray) -> IntArray:
+    """Numbers in order, each once: what `np.unique` makes of hundreds in twice the time."""
+    ordered = np.sort(numbers)
+    new = np.ones(len(ordered), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
+    return ordered[new]
+
+
 FIRST_BYTES = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)  # of `eights`, by how many are meant
 
 

@@ -13,7 +13,7 @@ import pytest
 from aveyb_retrieval import Hit, Retriever, build_index
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.search import retriever as retriever_module
-from aveyb_retrieval.indexes.search import search as search_module
+from aveyb_retrieval.indexes.search import scoring
 from aveyb_retrieval.indexes.search import snapshot as snapshot_module
 from aveyb_retrieval.indexes.search.options import Options
 from tests.indexes.conftest import make_documents
@@ -150,7 +150,7 @@ def test_options_may_be_given_their_default_values(retriever: Retriever) -> None
 
 
 @pytest.mark.parametrize("unit", ["document", "passage"])
-def test_a_hybrid_search_finds_the_same_whoever_looks_for_its_words(
+def test_a_hybrid_search_finds_the_same_whoever_does_its_parts(
     retriever: Retriever, monkeypatch: pytest.MonkeyPatch, unit: Any
 ) -> None:
     def ask() -> list[tuple[str, float, dict[str, float]]]:
@@ -158,12 +158,14 @@ def test_a_hybrid_search_finds_the_same_whoever_looks_for_its_words(
 
     expected, free = ask(), threading.Event()
     assert len(expected) == 10
+    monkeypatch.setattr(scoring, "BESIDE", 0)  # documents are few
+    assert ask() == expected
     with ThreadPoolExecutor(1) as busy, ThreadPoolExecutor(1) as ended:
         ended.shutdown()
         busy.submit(free.wait, 60)
         try:
             for threads in (busy, ended):
-                monkeypatch.setattr(search_module, "_BESIDE", threads)
+                monkeypatch.setattr(scoring, "_beside", threads)
                 assert ask() == expected
         finally:
             free.set()

@@ -17,7 +17,7 @@ import numpy as np
 
 from aveyb_retrieval.errors import BackendError, IndexFormatError
 from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher, card_takes, copied_to_cards
-from aveyb_retrieval.indexes.types import END, PASSAGE_BITS, find_in, inner_products, number_range, products
+from aveyb_retrieval.indexes.types import END, PASSAGE_BITS, ascending, find_in, inner_products, number_range, products
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -329,7 +329,7 @@ class Nearest:
         k = min(k, self.count if among is None else len(among))
         if k <= 0 or not len(queries):
             return np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
-        found = [self._in_memory(queries, k, among)]
+        found = [self._in_memory(queries, k, among)] if len(self._memory) else []
         ranges: list[tuple[FaissSearcher, IntArray | None]] = []
         for file in self._files:
             here = None if among is None else between(among, file.first, file.stop)
@@ -387,7 +387,7 @@ class Nearest:
 
     def _looked_up(self, queries: FloatArray, scores: FloatArray, numbers: IntArray) -> tuple[FloatArray, IntArray]:
         """True cosines of candidates `[n, m]`; -inf for those that are gone."""
-        stored, vectors = self._vectors.live(np.unique(numbers[numbers >= 0]))
+        stored, vectors = self._vectors.live(ascending(numbers[numbers >= 0]))
         if not len(stored):
             return np.full_like(scores, -np.inf), numbers
         places, there = find_in(stored, numbers)

@@ -12,7 +12,7 @@ from aveyb_retrieval.indexes.search import scoring
 from aveyb_retrieval.indexes.search.hits import Copies
 from aveyb_retrieval.indexes.search.scoring import Scored, first_of_each, nearest_documents, nearest_vectors
 from aveyb_retrieval.indexes.search.search import COMPARED, LISTED, WHOLE, Best, Search
-from aveyb_retrieval.indexes.types import PASSAGE_BITS, inner_products
+from aveyb_retrieval.indexes.types import PASSAGE_BITS, ascending, find_in, inner_products
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -117,7 +117,7 @@ class DocumentSearch(Search):
         """The documents that have about as many passages as another: only these can be copies."""
         if "passage" not in self._view.info.kinds:
             return set(docs)
-        numbers = np.unique(np.array(docs, np.int64))
+        numbers = ascending(np.array(docs, np.int64))
         counts = self._view.passage_counts(numbers)
         order = np.argsort(counts, kind="stable")
         order = order[counts[order] > 0]
@@ -150,15 +150,15 @@ class DocumentSearch(Search):
 
         Of a longer one those that the rankings of all passages have and, where they are too few, the best of its own.
         """
-        options, docs = self._options, np.unique(docs)
+        options, docs = self._options, ascending(docs)
         each = max(EACH, options.passages)
         long = self._view.passage_counts(docs) > max(WHOLE, each)
         whole, docs = passage_numbers(self._view, docs[~long]), docs[long]
         if not len(docs):
             return whole
         rankings = self._rankings(query, LISTED * options.depth)
-        listed = (ids[np.isin(ids >> PASSAGE_BITS, docs)] for ids in rankings)
-        found = np.unique(np.concatenate([first_of_each(ids, each) for ids in listed]))
+        listed = (ids[find_in(docs, ids >> PASSAGE_BITS)[1]] for ids in rankings)
+        found = ascending(np.concatenate([first_of_each(ids, each) for ids in listed]))
         there, counts = np.unique(found >> PASSAGE_BITS, return_counts=True)
         lacking = np.setdiff1d(docs, there[counts >= options.passages])
         new = np.array([doc for doc in lacking.tolist() if doc not in query.own], np.int64)
@@ -209,14 +209,14 @@ class DocumentSearch(Search):
         if query.near is None or not len(query.near):  # documents were ranked by their own vectors
             (near,) = nearest_vectors(self._view, "passage", query.vector[None], COMPARED, self._selection, exact=False)
             query.found(near)
-        first = np.unique(np.concatenate([ids[:COMPARED] for ids in self._rankings(query, COMPARED)]))
+        first = ascending(np.concatenate([ids[:COMPARED] for ids in self._rankings(query, COMPARED)]))
         there = self._passages_there(query, scoring.with_neighbors(first)).numbers
-        return scoring.foremost(self._scored(query, there).take(np.flatnonzero(np.isin(there, first))))
+        return scoring.foremost(self._scored(query, there).take(np.flatnonzero(find_in(first, there)[1])))
 
     def _with_neighbors(self, query: Query, scored: PassageScores, most: int) -> PassageScores:
         """Score passages together with their neighbors; of a longer document the `most` best."""
         docs, counts = np.unique(scored.ids >> PASSAGE_BITS, return_counts=True)
-        whole = np.isin(scored.ids >> PASSAGE_BITS, docs[counts == self._view.passage_counts(docs)])
+        whole = find_in(docs[counts == self._view.passage_counts(docs)], scored.ids >> PASSAGE_BITS)[1]
         if whole.all():
             return scored
         best_first = np.lexsort((scored.ids, -scored.score))

@@ -54,7 +54,7 @@ _CELLS = r"(?:\||[^\n|]* \| )"  # how a row of a table begins, in Markdown or no
 _ROW = re.compile(rf"^(?={_CELLS})", re.MULTILINE)
 _NAMES = regex.compile(rf"^(?={_CELLS}.*\n{_CELLS})(?<!^{_CELLS}.*\n)", re.MULTILINE)  # of its columns: the first row
 _SHARP, _NAMED, _LEAST = 4, 0.8, 0.001  # of SQuAD .825 without, .843 with them; of chunking-eval .783, .803
-_COMPARED_FIRST = 50  # words: most texts differ in them
+_TOLD_APART, _COMPARED_FIRST = 8, 50  # words: most texts differ in the first of them, most others in these
 _PLAIN = dict.fromkeys([*range(0x2010, 0x2015), 0x2212], "-") | dict.fromkeys(map(ord, "\u2018\u2019\u02bc"), "'")
 _PLAIN |= dict.fromkeys(map(ord, "\u201c\u201d\u201e\u00ab\u00bb"), '"')
 _UNSEEN = regex.compile(r"[\p{Default_Ignorable_Code_Point}\u0640]+")
@@ -521,22 +521,23 @@ class Copies:
     """Texts seen so far, to find those that say the same as one of them."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, ...], list[tuple[int, Callable[[], str]]]] = {}
+        self._seen: dict[tuple[str, ...], list[tuple[int, Callable[[], list[str]], Callable[[], str]]]] = {}
 
     def find_or_remember(self, number: int, beginning: str, whole: Callable[[], str] | None = None) -> int | None:
         """Return the number of the text that this one says the same as; where it is new, remember it and return None.
 
         Texts whose beginning has no words are always new. `whole` reads all of a text whose beginning is alike.
         """
-        words = tuple(islice(_words(beginning), _COMPARED_FIRST))
+        words = tuple(islice(_words(beginning), _TOLD_APART))
         if not words:
             return None
+        begun = cache(lambda: list(islice(_words(beginning), _COMPARED_FIRST)))
         read = whole or (lambda: beginning)
         alike = self._seen.setdefault(words, [])
-        for first, other in alike:
-            if same_words(read(), other()):
+        for first, other_begun, other in alike:
+            if begun() == other_begun() and same_words(read(), other()):
                 return first
-        alike.append((number, read))
+        alike.append((number, begun, read))
         return None
 
 

@@ -35,9 +35,12 @@ A document without a value gets nothing; a value of another type is an error, as
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -47,15 +50,20 @@ from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.engine import passage_numbers
 from aveyb_retrieval.indexes.store.filters import field_keys, is_number
 from aveyb_retrieval.indexes.store.words import K1, B
-from aveyb_retrieval.indexes.types import PASSAGE_BITS, inner_products, unit_rows
+from aveyb_retrieval.indexes.types import PASSAGE_BITS, ascending, inner_products, unit_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aveyb_retrieval.indexes.engine import EngineView, Selection
     from aveyb_retrieval.indexes.store.tables import StoredDocument, StoredPassages
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
 Key = TypeVar("Key", int, str)  # documents by number, or by id in an evaluation
+Found = TypeVar("Found")
 ALL_AT_ONCE = 16  # passages for each document wanted: so few are fetched in one step
+BESIDE = 10_000  # documents: among so many, the nearest are found sooner than another thread begins
+_beside = ThreadPoolExecutor(max(1, (os.cpu_count() or 2) // 2), "aveyb-beside")  # the threads that search
 
 
 class Scored(NamedTuple):
@@ -104,6 +112,15 @@ def first_of_each(numbers: IntArray, most: int) -> IntArray:
     return numbers[order][np.arange(len(numbers)) - np.repeat(start, sizes) < most]
 
 
+def begin(work: Callable[[], Found]) -> Callable[[], Found]:
+    """Begin some work beside this thread; what is returned ends it, or does it where the others had more to do."""
+    try:
+        begun = _beside.submit(work)
+    except RuntimeError:  # no thread is begun once the process is about to end
+        return work
+    return lambda: work() if begun.cancel() else begun.result()
+
+
 def unit_queries(vectors: npt.NDArray[np.floating], dim: int) -> FloatArray:
     """Scale query vectors `[n, d]` to unit length; raises InputError where they are of another size, or not finite."""
     try:
@@ -129,17 +146,15 @@ def nearest_documents(
     """The `k` best documents for each query `[n, d]`: by their vector, their best passage, or the better one."""
     # of both kinds the `k` best are enough: a document among the best by the larger of two scores is so by that score
     results: list[dict[int, Scored]] = [{} for _ in queries]
-    passages = [NO_COSINES for _ in queries]
-    for kind in kinds:
-        if kind == "passage":
-            found = _by_passage(view, queries, k, selection, exact)
-            passages = [near.passages for near in found]
-        else:
-            found = nearest_vectors(view, kind, queries, k, selection, exact)
-        for result, near in zip(results, found, strict=True):
+    of_documents = partial(nearest_vectors, view, "document", queries, k, selection, exact)
+    found = begin(of_documents) if len(kinds) > 1 and view.lasting and view.info.documents > BESIDE else of_documents
+    by_passage = _by_passage(view, queries, k, selection, exact) if "passage" in kinds else []
+    for every in (found() if "document" in kinds else [], by_passage):
+        for result, near in zip(results, every, strict=False):
             for match in near.matches:
                 if match.doc not in result or match.score > result[match.doc].score:
                     result[match.doc] = match
+    passages = [near.passages for near in by_passage] or [NO_COSINES for _ in queries]
     best = (sorted(result.values(), key=lambda m: (-m.score, m.doc))[:k] for result in results)
     return list(map(Near, best, passages))
 
@@ -363,7 +378,7 @@ def better_neighbor(ids: IntArray, values: FloatArray) -> FloatArray:
 
 def with_neighbors(ids: IntArray) -> IntArray:
     """Numbers of passages, ascending, and of those beside them, whether these exist or not."""
-    return np.unique(np.concatenate([ids - 1, ids, ids + 1]))
+    return ascending(np.concatenate([ids - 1, ids, ids + 1]))
 
 
 def _together(near: FloatArray, words: WordScores, weight: float) -> FloatArray:

@@ -8,11 +8,8 @@ hits are slices of one ranking, and a first page costs one step.
 from __future__ import annotations
 
 import math
-import os
 from abc import ABC, abstractmethod
 from collections import Counter
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, chain, pairwise
@@ -31,11 +28,12 @@ from aveyb_retrieval.indexes.search.scoring import (
     PassageScores,
     Scored,
     WordScores,
+    begin,
     gains,
     nearest_vectors,
 )  # fmt: skip
 from aveyb_retrieval.indexes.store.tables import PARTS, StoredPassages
-from aveyb_retrieval.indexes.types import PASSAGE_BITS, inner_products
+from aveyb_retrieval.indexes.types import PASSAGE_BITS, ascending, find_in, inner_products
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -54,7 +52,6 @@ WHOLE = 16  # passages of a document that are all read; of a longer one those th
 COMPARED = 25  # passages of each ranking among which the best one is, for the confidence
 WIDEN = 4  # every further step of a ranking takes this many times as many candidates
 NO_VECTOR = np.empty(0, np.float32)
-_BESIDE = ThreadPoolExecutor(max(1, (os.cpu_count() or 2) // 2), "aveyb-words")  # beside the threads that search
 
 
 @dataclass(eq=False)
@@ -67,7 +64,7 @@ class Query:
         unmet: Conditions that must be fulfilled and that nothing fulfills by itself, as they were written.
         vector, weights: Its unit vector `[d]`, or `NO_VECTOR`; those of the words, `[t]`, once they are needed.
         passages, shown: What was read of passages: which of the words they hold (not in dense mode), and what is shown.
-        begun: Searches by words that other threads do, by the kind and the number of what is looked for.
+        begun: Searches by words, perhaps in other threads, by the kind and the number of what is looked for.
         near, by_words: The passages of the first step by vectors, and the best by words, by how many were asked for.
         own: The best passages of documents that the rankings of all passages lack, by document, once looked for.
         strengths: s of the passages that were ranked, by number.
@@ -87,7 +84,7 @@ class Query:
     passages: StoredPassages | None = None
     shown: dict[int, ShownPassage] = field(default_factory=dict)
     cosines: Cosines = NO_COSINES
-    begun: dict[tuple[Kind, int], Future[list[tuple[int, float]]]] = field(default_factory=dict)
+    begun: dict[tuple[Kind, int], Callable[[], list[tuple[int, float]]]] = field(default_factory=dict)
     near: IntArray | None = None
     by_words: dict[int, IntArray] = field(default_factory=dict)
     own: dict[int, IntArray] = field(default_factory=dict)
@@ -114,7 +111,7 @@ class Query:
         return rules.finder({*(set(self.words) - stems), *self.beside, *alone}, forms)
 
     def found(self, near: Near) -> None:
-        new = np.isin(near.passages.ids, self.cosines.ids, invert=True)
+        new = ~find_in(self.cosines.ids, near.passages.ids)[1]
         self.cosines = self.cosines.joined(near.passages.ids[new], near.passages.values[new])
         if self.near is None:
             self.near = near.passages.best_first()
@@ -207,9 +204,8 @@ class Search(ABC):
             passages = self._options.unit == "document" and "passage" in self._view.info.kinds
             first: list[tuple[Kind, int]] = [(self._options.unit, depth), ("passage", self._listed(COMPARED))]
             for kind, most in first[: 1 + passages]:
-                with suppress(RuntimeError):  # no thread is begun once the process is about to end
-                    found = _BESIDE.submit(self._view.by_words, kind, query.sought, most, self._selection)
-                    query.begun[kind, most] = found
+                found = partial(self._view.by_words, kind, query.sought, most, self._selection)
+                query.begun[kind, most] = begin(found)
         vectors = self._model().encode_queries([query.text for query in asked])
         return self._rank_near(asked, scoring.unit_queries(vectors, self._view.info.dim))
 
@@ -219,11 +215,8 @@ class Search(ABC):
         return max(least, LISTED * self._options.depth) if info.passages > WHOLE * info.documents else least
 
     def _by_words(self, query: Query, kind: Kind, depth: int) -> list[tuple[int, float]]:
-        """The best by words, begun beside the search by vectors unless the threads for that had other work."""
         begun = query.begun.pop((kind, depth), None)
-        if begun is None or begun.cancel():
-            return self._view.by_words(kind, query.sought, depth, self._selection)
-        return begun.result()
+        return self._view.by_words(kind, query.sought, depth, self._selection) if begun is None else begun()
 
     def rank_vectors(self, vectors: FloatArray) -> Iterator[Query]:
         """Rank documents or passages for each unit vector `[n, d]`; the options ask for nothing that needs a text."""
@@ -430,7 +423,7 @@ class Search(ABC):
 
     def _cosines(self, query: Query, ids: IntArray) -> FloatArray:
         """Cosines `[n]` of passages with the query; only what is not known yet is computed."""
-        new = np.setdiff1d(ids, query.cosines.ids)
+        new = ids[~find_in(query.cosines.ids, ids)[1]]
         if len(new):
             query.cosines = query.cosines.joined(new, inner_products(self._view.vectors("passage", new), query.vector))
         return query.cosines.of(ids)
@@ -446,7 +439,7 @@ class Search(ABC):
         return dict(zip(passages, (range(*pair) for pair in ends.tolist()), strict=True))
 
     def _spans(self, query: Query, numbers: Sequence[int]) -> dict[int, tuple[int, int]]:
-        stored = self._stored_passages(query, np.unique(np.array(numbers, np.int64)))
+        stored = self._stored_passages(query, ascending(np.array(numbers, np.int64)))
         return dict(zip(stored.numbers.tolist(), map(tuple, stored.spans.tolist()), strict=True))
 
     def _names(self, duplicates: dict[int, list[int]]) -> dict[int, tuple[str, ...]]:
@@ -551,7 +544,7 @@ class PassageSearch(Search):
     def _scored_candidates(self, query: Query, candidates: IntArray) -> list[Scored]:
         # neighbors are scored with them, for `better_neighbor`, but are not candidates
         there = self._passages_there(query, scoring.with_neighbors(candidates)).numbers
-        rows = np.flatnonzero(np.isin(there, candidates))
+        rows = np.flatnonzero(find_in(candidates, there)[1])
         if len(rows) < len(candidates):
             self._check_stored("passage", candidates.tolist(), set(there.tolist()))
         scored = self._scored(query, there).take(rows)

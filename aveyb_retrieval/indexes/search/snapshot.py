@@ -20,7 +20,7 @@ from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest, che
 from aveyb_retrieval.indexes.store.place import hold_visible, open_directory
 from aveyb_retrieval.indexes.store.tables import PARTS, StoredTokens, StoredVectors, Tables, count_values
 from aveyb_retrieval.indexes.store.words import Language, rules_of
-from aveyb_retrieval.indexes.types import PASSAGE_BITS
+from aveyb_retrieval.indexes.types import PASSAGE_BITS, ascending
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
 FILTERS_KEPT = 16
+TITLES_KEPT = 512  # documents: most of those that searches find are found again
 VALUES_KEPT = 1_000
 AMONG = 2_000  # rows that a search of words is limited to one by one; it costs 4 microseconds for each
 MOST_AMONG = 20_000
@@ -89,6 +90,7 @@ class Snapshot:
             build=manifest.build,
         )
         self._filters: OrderedDict[str, Allowed] = OrderedDict()
+        self._titled: dict[int, StoredDocument] = {}
         self._lock = threading.Lock()
         old = before if before is not None and before.manifest.build == manifest.build else None
         if not index_dir.holds_checked:
@@ -239,7 +241,15 @@ class Snapshot:
 
     def documents(self, docs: Sequence[int], parts: Sequence[Part] = PARTS) -> dict[int, StoredDocument]:
         self.check_open()
-        return self.tables.read_documents(docs, parts)
+        if tuple(parts) != ("title",) or len(docs) > TITLES_KEPT:
+            return self.tables.read_documents(docs, parts)
+        kept = self._titled  # another thread may begin anew
+        if new := [doc for doc in docs if doc not in kept]:
+            if len(kept) + len(new) > TITLES_KEPT:
+                kept, new = {}, list(docs)
+                self._titled = kept
+            kept.update(self.tables.read_documents(new, parts))
+        return {doc: kept[doc] for doc in docs if doc in kept}
 
     def passages(self, numbers: IntArray, words: Sequence[str] = ()) -> StoredPassages:
         return self.tables.read_passages(numbers, words)
@@ -257,7 +267,7 @@ class Snapshot:
         Those nearest to a unit vector `[d]` or, where it is empty, the best by words: among the passages of all these
         documents, then of those of which too few were found, and so on.
         """
-        docs, wanted, found = np.unique(docs), 4 * each * len(docs), [np.empty(0, np.int64)]
+        docs, wanted, found = ascending(docs), 4 * each * len(docs), [np.empty(0, np.int64)]
         while len(docs):
             least = np.minimum(self.passage_counts(docs), each)
             among = Allowed(docs)
@@ -271,7 +281,7 @@ class Snapshot:
             enough[np.searchsorted(docs, there)] = counts
             docs = docs[enough < least] if len(numbers) == wanted else docs[:0]
             wanted = 4 * wanted
-        return np.unique(np.concatenate(found))
+        return ascending(np.concatenate(found))
 
     lasting = True  # its files stay as long as it is open
 
