@@ -122,7 +122,7 @@ class IndexMachine(RuleBasedStateMachine):
     @rule(word=st.sampled_from([f"w{i}" for i in range(12)]))
     def lexical_search(self, word: str) -> None:
         self.reader.reopen()
-        found = {hit.id for hit in self.reader.search(word, k=20, mode="lexical")}
+        found = {hit.id for hit in self.reader.search(word, k=20, mode="lexical", fold=False)}
         assert found == {k for k, v in self.model.items() if word in f"{v['title']} {v['text']}".split()}
 
     @invariant()

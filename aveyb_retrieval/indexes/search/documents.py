@@ -168,12 +168,12 @@ class DocumentSearch(Search):
         return np.union1d(whole, np.concatenate([found, *(query.own[doc] for doc in lacking.tolist())]))
 
     def _rankings(self, query: Query, least: int) -> list[IntArray]:
-        """Passages by vectors and by words, best first, of these at least the `least` best."""
-        if (by_words := next((ids for most, ids in query.by_words.items() if most >= least), None)) is None:
-            listed = self._listed(least)
+        """Passages by vectors and by words, best first, of these at least the `least` best: as many each time."""
+        listed = self._listed(least)
+        if (by_words := next((ids for most, ids in query.by_words.items() if most >= listed), None)) is None:
             found = [] if self._options.mode == "dense" else self._by_words(query, "passage", listed)
             by_words = query.by_words[listed] = np.array([number for number, _ in found], np.int64)
-        return [by_words] if query.near is None else [query.near, by_words]
+        return [by_words[:listed]] if query.near is None else [query.near, by_words[:listed]]
 
     def _best_passages(self, query: Query, matches: list[Scored]) -> dict[int, list[Best]]:
         options, left = self._options, [match for match in matches if match.doc not in query.best]
