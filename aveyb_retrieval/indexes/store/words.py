@@ -251,6 +251,9 @@ class Stored(NamedTuple):
     beside: str = ""
 
 
+_NOTHING = Stored("")
+
+
 @dataclass(frozen=True)
 class Language:
     """The rules of one language, as an index keeps to them."""
@@ -357,6 +360,8 @@ class Language:
         return self._split(runs_of(text))
 
     def _split(self, runs: list[str]) -> Stored:
+        if not runs:  # as between passages
+            return _NOTHING
         words = " ".join(map(self._kept.__getitem__, runs))
         if "\n" not in words:  # as in most texts
             return Stored(words)
@@ -367,6 +372,8 @@ class Language:
         """What is stored of runs of letters: their words, and each that they are found by besides behind a line end."""
 
         def kept(run: str) -> str:
+            if (word := self._plain(run)) is not None:
+                return self._stem(word)
             pieces = self._pieces(run)
             words = " ".join(piece.word for piece in pieces if piece.in_order)
             return words + "".join(f"\n{piece.word}" for piece in pieces if not piece.in_order)
@@ -389,16 +396,21 @@ class Language:
 
     def _pieces(self, run: str) -> list[_Piece]:
         """The words that a run of letters is stored and looked up as."""
-        if run.isascii() and (run.islower() or run.istitle()):  # as most are: there is nothing else in it
-            word = spelled(run, turkish=self._turkish)
-            if word.isascii():
-                return [_Piece(0, len(run), self._stem(word), word)]
+        if (word := self._plain(run)) is not None:
+            return [_Piece(0, len(run), self._stem(word), word)]
         pieces, end = list[_Piece](), 0
         for unspaced in () if run.isascii() else UNSPACED.finditer(run):
             pieces += self._spaced(run, end, unspaced.start())
             pieces += _pairs(run, *unspaced.span())
             end = unspaced.end()
         return [*pieces, *self._spaced(run, end, len(run))]
+
+    def _plain(self, run: str) -> str | None:
+        """A run that is one word, as most are, without case; None where there may be more in it."""
+        if not (run.isascii() and (run.islower() or run.istitle())):
+            return None
+        word = run.lower() if not self._turkish else spelled(run, turkish=True)
+        return word if word.isascii() else None
 
     def _spaced(self, run: str, start: int, stop: int) -> Iterator[_Piece]:
         """A word of a script with spaces, its stems with accents and of the word without them, its parts."""
@@ -424,7 +436,8 @@ class Language:
         return list(dict.fromkeys([folded(stem), accented, folded(self._stem(plain))]))
 
     def _stem(self, word: str) -> str:
-        return word if self.stem is None or folded(word) in self.protected else self.stem(word)
+        protected = self.protected and folded(word) in self.protected
+        return word if self.stem is None or protected else self.stem(word)
 
     def _written(self, run: str) -> str:
         word = spelled(run, turkish=self._turkish)
@@ -484,7 +497,10 @@ def joined(parts: Sequence[Stored]) -> str:
 
 
 def _chained(parts: Sequence[Stored]) -> Stored:
-    return Stored(*(" ".join(part[half] for part in parts if part[half]) for half in (0, 1)))
+    if len(parts) == 1:
+        return parts[0]
+    words, beside = [each[0] for each in parts if each[0]], [each[1] for each in parts if each[1]]
+    return Stored(" ".join(words), " ".join(beside))
 
 
 def _stop_words(name: str) -> frozenset[str]:
