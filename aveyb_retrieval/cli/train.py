@@ -200,8 +200,7 @@ def mlm(
 
     That is 180 billion tokens, 512K of them a step, at a learning rate of 5e-4 (2.5e-4 for paper-large).
     """
-    from aveyb_retrieval.training.models import open_vocabulary, starting_model
-    from aveyb_retrieval.training.pretraining import pretrain
+    from aveyb_retrieval.training.pretraining import open_vocabulary, pretrain, starting_model
     from aveyb_retrieval.training.texts import read_texts
 
     source = click.get_current_context().get_parameter_source("learning_rate")
@@ -301,7 +300,7 @@ def contrastive(
 ) -> None:
     """Fine-tune on pairs or triplets from FILES (JSON lines: query, positive, optionally negative)."""
     from aveyb_retrieval.training.contrastive import train_contrastive
-    from aveyb_retrieval.training.models import sentence_model
+    from aveyb_retrieval.training.sentence_trainer import sentence_model
 
     options = run.prepare()
     pairs, data = source.open(negative=negative)
@@ -346,7 +345,7 @@ def distill(
     turned to the student's width.
     """
     from aveyb_retrieval.training.distill import train_distill
-    from aveyb_retrieval.training.models import sentence_model
+    from aveyb_retrieval.training.sentence_trainer import sentence_model
     from aveyb_retrieval.training.teacher import Teacher
     from aveyb_retrieval.training.texts import read_texts
 

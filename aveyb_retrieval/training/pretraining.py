@@ -19,7 +19,11 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 
+from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.folders import fingerprint
+from aveyb_retrieval.encoder.network.model import IGNORED_LABEL, AveyBForMaskedLM
+from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
+from aveyb_retrieval.encoder.text.wordpiece import Tokenizer, read_vocabulary
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.files import atomic_writer
 from aveyb_retrieval.training.run_folder import RunCallback, RunFolder
@@ -32,14 +36,46 @@ from aveyb_retrieval.training.trainer import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-    from aveyb_retrieval.encoder.text.wordpiece import Tokenizer
     from aveyb_retrieval.training.settings import MLMSettings
 
-IGNORED_LABEL = -100
 _ORDER, _MASK = 0, 1  # two independent streams of random numbers
 TRAIN, HELD_OUT = "train.tokens", "held_out.tokens"  # in the run folder, beside what run_folder.py lists
+PRESETS = {
+    "mini": AveyBConfig.mini,
+    "paper-base": AveyBConfig.paper_base,
+    "paper-large": AveyBConfig.paper_large,
+    "released-base": AveyBConfig.released_base,
+}
+
+
+def open_vocabulary(name: str) -> Tokenizer:
+    """Open `p50k_base`, or the vocabulary in a folder."""
+    return AveyBTokenizer.p50k_base() if name == "p50k_base" else read_vocabulary(name)
+
+
+def starting_model(
+    model: str | None, preset: str, tokenizer: Tokenizer, *, seed: int, fields: Mapping[str, Any]
+) -> AveyBForMaskedLM:
+    """Load a saved model in float32, or make a new one of a preset with an embedding for each id of the vocabulary.
+
+    `fields` of a new one's configuration replace the preset's; `seed` decides its parameters.
+    """
+    if model is None:
+        if preset not in PRESETS:
+            raise ConfigError(f"preset is {preset!r}; choose one of {', '.join(PRESETS)}")
+        if "vocab_size" in fields:
+            raise ConfigError(f"vocab_size is the vocabulary's, {tokenizer.vocab_size:,}: give another vocabulary")
+        if unknown := [name for name in fields if name not in AveyBConfig.__annotations__]:
+            raise ConfigError(f"{unknown[0]!r} is not a field of AveyBConfig")
+        torch.manual_seed(seed)
+        return AveyBForMaskedLM(PRESETS[preset](**fields, vocab_size=tokenizer.vocab_size))
+    if fields:
+        raise ConfigError(f"{model} has its own configuration; {', '.join(fields)} can be set for a new model only")
+    loaded: AveyBForMaskedLM = AveyBForMaskedLM.from_pretrained(model, dtype=torch.float32)
+    tokenizer.check_embeddings(loaded.config.vocab_size, model)
+    return loaded
 
 
 def pack_texts(

@@ -1,4 +1,4 @@
-"""One training run on sentence-transformers' trainer, shared by contrastive learning and distillation."""
+"""A sentence encoder and its run on sentence-transformers' trainer, for contrastive learning and distillation."""
 
 from __future__ import annotations
 
@@ -13,8 +13,18 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from aveyb_retrieval.encoder.embedders.sentence_transformers import NO_LIMIT, save_again
-from aveyb_retrieval.errors import ConfigError, InputError, plural
+from aveyb_retrieval.encoder.embedders.sentence_transformers import (
+    NO_LIMIT,
+    check_modules,
+    read_limit,
+    read_prompts,
+    save_again,
+    sentence_transformer,
+)
+from aveyb_retrieval.encoder.folders import model_folder
+from aveyb_retrieval.encoder.network.model import AveyBModel
+from aveyb_retrieval.encoder.text.wordpiece import Tokenizer, load_tokenizer
+from aveyb_retrieval.errors import ConfigError, InputError, ModelError, plural
 from aveyb_retrieval.training.run_folder import RunCallback, RunFolder
 from aveyb_retrieval.training.trainer import (
     CheckedSteps,
@@ -31,8 +41,26 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from torch import nn
 
-    from aveyb_retrieval.encoder.text.wordpiece import Tokenizer
     from aveyb_retrieval.training.settings import RunSettings
+
+
+def sentence_model(
+    model: str | Path | None, work: Path, prompts: dict[str, str]
+) -> tuple[SentenceTransformer, Tokenizer]:
+    """Open an Avey-B encoder as a float32 sentence-transformers model, written to `work`; return its tokenizer as well.
+
+    A plain encoder gets mean pooling; `prompts` replace the model's own.
+    """
+    folder = model_folder(model)
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"{folder} lacks config.json: it is not a model folder")
+    check_modules(folder)
+    encoder = AveyBModel.from_pretrained(folder, dtype=torch.float32)
+    tokenizer = load_tokenizer(folder, encoder.config.vocab_size)
+    made = sentence_transformer(encoder, tokenizer, work, prompts={**read_prompts(folder), **prompts})
+    if (limit := read_limit(folder)) is not None:
+        made.max_seq_length = limit
+    return made, tokenizer
 
 
 def train_sentence_model(

@@ -25,10 +25,10 @@ from aveyb_retrieval.encoder.network.heads import (
     sequence_ids,
     write_template,
 )
+from aveyb_retrieval.encoder.network.model import IGNORED_LABEL
 from aveyb_retrieval.encoder.text.tokenizer import write_limit
 from aveyb_retrieval.encoder.text.wordpiece import load_tokenizer
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.training.pretraining import IGNORED_LABEL
 from aveyb_retrieval.training.run_folder import RunCallback, RunFolder
 from aveyb_retrieval.training.texts import read_records
 from aveyb_retrieval.training.trainer import (

@@ -34,9 +34,9 @@ from rich.table import Table
 from transformers.trainer_utils import get_last_checkpoint
 
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM
+from aveyb_retrieval.encoder.network.model import IGNORED_LABEL, AveyBForMaskedLM
 from aveyb_retrieval.encoder.text.tokenizer import VOCAB_FILE, AveyBTokenizer
-from aveyb_retrieval.training.pretraining import IGNORED_LABEL, TRAIN, open_held_out, pretrain
+from aveyb_retrieval.training.pretraining import TRAIN, open_held_out, pretrain
 from aveyb_retrieval.training.run_folder import CHECKPOINTS, METRICS, MODEL, read_metrics
 from aveyb_retrieval.training.settings import MLMSettings
 from aveyb_retrieval.training.texts import fingerprint, read_texts, train_vocabulary

@@ -16,8 +16,7 @@ from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training import distill
 from aveyb_retrieval.training.distill import DistillationLoss, batch_scores, train_distill
-from aveyb_retrieval.training.models import sentence_model
-from aveyb_retrieval.training.sentence_trainer import train_sentence_model
+from aveyb_retrieval.training.sentence_trainer import sentence_model, train_sentence_model
 from aveyb_retrieval.training.settings import DistillSettings
 
 from .conftest import SENTENCES, in_two_processes, tiny_config

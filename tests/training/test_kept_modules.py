@@ -15,7 +15,7 @@ from aveyb_retrieval.encoder.embedders.loading import load_encoder
 from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.errors import InputError, ModelError
-from aveyb_retrieval.training.models import sentence_model
+from aveyb_retrieval.training.sentence_trainer import sentence_model
 from aveyb_retrieval.training.texts import train_vocabulary
 
 from .conftest import SENTENCES, tiny_config

@@ -3,9 +3,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aveyb_retrieval.encoder.network.model import IGNORED_LABEL
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.training.pretraining import IGNORED_LABEL, MaskedSequences, pack_texts
+from aveyb_retrieval.training.pretraining import MaskedSequences, pack_texts
 
 from .conftest import SENTENCES
 
