@@ -16,7 +16,7 @@ from memory, so that copies run ahead of it. P, U and W take T values a token ea
 A zero vector has no direction: its similarities pass no gradient.
 """
 
-# Arguments of kernels are typed by Triton at launch, those of autograd hooks by torch.
+# Arguments of kernels are typed by Triton at launch, those of autograd hooks by torch, of operators by their signature.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -250,17 +250,7 @@ def dynamic_mix_op(
     return mix(mixed, gate, shares, lengths, bias, relu), inverse_norms, denominators, shares
 
 
-def _over_gate(
-    mixed: torch.Tensor,
-    gate: torch.Tensor,
-    inverse_norms: torch.Tensor,
-    lengths: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    eps: float,
-    l1: bool,
-    relu: bool,
-    gate_activation: str,
-) -> None:
+def _over_gate(mixed, gate, inverse_norms, lengths, bias, eps, l1, relu, gate_activation) -> None:
     shares, _ = _shares(mixed, inverse_norms, lengths, eps, l1)
     mix(mixed, gate, shares, lengths, bias, relu, out=gate, gate_activation=gate_activation)
 

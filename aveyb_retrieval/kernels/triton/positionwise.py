@@ -3,7 +3,7 @@
 And a layer's residual and the next layer's RMSNorm in one pass.
 """
 
-# Arguments of kernels are typed by Triton at launch, those of autograd hooks by torch.
+# Arguments of kernels are typed by Triton at launch, those of autograd hooks by torch, of operators by their signature.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -188,9 +188,7 @@ def add_norm_kernel(
     store_tile(normed + first * A, rows, columns, A, wide, left, A, whole)
 
 
-def _add_norm(
-    branch: torch.Tensor, residual: torch.Tensor, alpha: torch.Tensor | None, weight: torch.Tensor, eps: float
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _add_norm(branch, residual, alpha, weight, eps) -> tuple[torch.Tensor, torch.Tensor]:
     n_rows, width = branch.shape
     out, normed = (torch.empty((n_rows, width), dtype=branch.dtype, device=branch.device) for _ in range(2))
     tile = config_for("add_norm", architecture(branch.device), branch.element_size())
@@ -204,13 +202,9 @@ def _add_norm(
     return out, normed
 
 
-def _add_norm_shapes(branch: torch.Tensor, *_: object) -> tuple[torch.Tensor, torch.Tensor]:
-    return branch.new_empty(branch.shape), branch.new_empty(branch.shape)
-
-
 # `x = branch + alpha residual` and RMSNorm(x), both `[rows, D]`.
 add_norm_op = inference_operator(
     "add_norm(Tensor branch, Tensor residual, Tensor? alpha, Tensor weight, float eps) -> (Tensor, Tensor)",
     _add_norm,
-    _add_norm_shapes,
+    lambda branch, *_: (branch.new_empty(branch.shape), branch.new_empty(branch.shape)),
 )

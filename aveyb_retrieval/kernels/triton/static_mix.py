@@ -5,7 +5,7 @@ place; d Z = V^T dO; d V = sum over splits of dO Z^T, summed in a fixed order: e
 into its own float32 partial.
 """
 
-# Arguments of kernels are typed by Triton at launch, those of autograd hooks by torch.
+# Arguments of kernels are typed by Triton at launch, those of autograd hooks by torch, of operators by their signature.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -182,15 +182,7 @@ def _(mixed, *_) -> torch.Tensor:
     return mixed.new_empty(mixed.shape)
 
 
-def _over_gate(
-    mixed: torch.Tensor,
-    gate: torch.Tensor,
-    weight: torch.Tensor,
-    lengths: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    relu: bool,
-    gate_activation: str,
-) -> None:
+def _over_gate(mixed, gate, weight, lengths, bias, relu, gate_activation) -> None:
     mix(mixed, gate, weight, lengths, bias, relu, out=gate, gate_activation=gate_activation)
 
 
