@@ -121,8 +121,7 @@ def run(
     from aveyb_retrieval.eval.build import ModelOptions, make_systems
     from aveyb_retrieval.eval.encoders import LoadOptions
     from aveyb_retrieval.eval.metrics import load_trec_eval
-    from aveyb_retrieval.eval.report import print_results, write_json
-    from aveyb_retrieval.eval.runner import ResultCache, Settings, run_system
+    from aveyb_retrieval.eval.runner import ResultCache, Settings, print_results, run_system, write_json
 
     load_trec_eval()  # not found missing only after hours of encoding
     console = common.make_console()
@@ -219,7 +218,7 @@ def compare(
     from aveyb_retrieval.eval.data import read_qrels, read_queries
     from aveyb_retrieval.eval.metrics import compare as compare_scores
     from aveyb_retrieval.eval.metrics import evaluate, notices
-    from aveyb_retrieval.eval.report import print_comparison
+    from aveyb_retrieval.eval.runner import print_comparison
 
     judged = read_qrels(qrels)
     beside = qrels.parent.parent / "queries.jsonl"
@@ -278,7 +277,7 @@ def passages(
 ) -> None:
     """Score passages against true character spans: late chunking beside the same spans encoded one by one."""
     from aveyb_retrieval.eval.build import passage_table
-    from aveyb_retrieval.eval.report import print_passages
+    from aveyb_retrieval.eval.runner import print_passages
 
     task = _open_task(data, **draw)
     with common.progress_bar(not quiet) as progress:

@@ -25,8 +25,7 @@ from aveyb_retrieval.eval.encoders import (
     load_embedder,
     load_measured,
 )
-from aveyb_retrieval.eval.passages import IndexPassages, PassageScores, evaluate_passages
-from aveyb_retrieval.eval.systems import BM25System, IndexSystem
+from aveyb_retrieval.eval.systems import BM25System, IndexPassages, IndexSystem, PassageScores, evaluate_passages
 from aveyb_retrieval.eval.tasks import PAPER, Task
 from aveyb_retrieval.indexes.types import silent
 

@@ -30,7 +30,7 @@ from quality import RESULTS, built
 from aveyb_retrieval import Retriever
 from aveyb_retrieval.eval.data import Corpus, Document, load_dataset
 from aveyb_retrieval.eval.metrics import evaluate
-from aveyb_retrieval.eval.passages import IndexPassages, evaluate_passages
+from aveyb_retrieval.eval.systems import IndexPassages, evaluate_passages
 from aveyb_retrieval.eval.tasks import STANDARD, Task, make_task
 from aveyb_retrieval.indexes.search import scoring
 from aveyb_retrieval.indexes.search.options import WEIGHT

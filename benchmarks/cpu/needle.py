@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from matplotlib.figure import Figure
 from needles import DEPTHS, FORMS, LENGTHS, Cell, heat_maps, run_needles
 
-from aveyb_retrieval.eval.report import write_text
+from aveyb_retrieval.eval.runner import write_text
 from aveyb_retrieval.indexes.model import load_model
 from aveyb_retrieval.training.texts import read_texts
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.eval.data import Corpus, Document
     from aveyb_retrieval.eval.encoders import AsMeasured, Chunker
-    from aveyb_retrieval.eval.passages import Passage, Range
+    from aveyb_retrieval.eval.systems import Passage, Range
     from aveyb_retrieval.indexes.types import EncodedRow
 
 Scores = npt.NDArray[np.float32]

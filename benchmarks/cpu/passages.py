@@ -31,8 +31,8 @@ from aveyb_retrieval.eval.base import fingerprint_of, info_fingerprint
 from aveyb_retrieval.eval.build import chunks_of, indexed
 from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.encoders import AsMeasured, ChunkedModel, Chunker, load_measured, word_chunks
-from aveyb_retrieval.eval.passages import SCOPES, IndexPassages, PassageScores, PassageSystem, evaluate_passages
-from aveyb_retrieval.eval.report import write_text
+from aveyb_retrieval.eval.runner import write_text
+from aveyb_retrieval.eval.systems import SCOPES, IndexPassages, PassageScores, PassageSystem, evaluate_passages
 from aveyb_retrieval.eval.tasks import Task, make_task
 
 if TYPE_CHECKING:

@@ -37,8 +37,7 @@ from aveyb_retrieval.eval.base import fingerprint_of
 from aveyb_retrieval.eval.build import exact_system, indexed_rows
 from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.encoders import load_measured, load_peer
-from aveyb_retrieval.eval.report import write_text
-from aveyb_retrieval.eval.runner import Result, ResultCache, run_system
+from aveyb_retrieval.eval.runner import Result, ResultCache, run_system, write_text
 from aveyb_retrieval.eval.systems import BM25System, IndexSystem
 from aveyb_retrieval.eval.tasks import Task, make_task
 

@@ -12,7 +12,7 @@ from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.eval.build import chunks_of, indexed, indexed_rows, late_against_fixed
 from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.encoders import AsMeasured, ChunkedModel, word_chunks
-from aveyb_retrieval.eval.passages import IndexPassages, evaluate_passages, merge, score_passages
+from aveyb_retrieval.eval.systems import IndexPassages, evaluate_passages, merge, score_passages
 from aveyb_retrieval.eval.tasks import make_task
 from tests.eval.toys import ToyEmbedder, write_folder
 

@@ -6,8 +6,7 @@ import pytest
 
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.eval.base import SystemInfo
-from aveyb_retrieval.eval.report import write_json
-from aveyb_retrieval.eval.runner import Result
+from aveyb_retrieval.eval.runner import Result, write_json
 from tests.eval.toys import read_report
 
 

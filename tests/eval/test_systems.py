@@ -15,9 +15,8 @@ from aveyb_retrieval.eval.base import SystemInfo, info_fingerprint, rank
 from aveyb_retrieval.eval.build import exact_system, indexed, indexed_rows
 from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.encoders import AsMeasured, ChunkedModel, word_chunks
-from aveyb_retrieval.eval.passages import IndexPassages
 from aveyb_retrieval.eval.runner import Result, ResultCache, Settings, result_key, run_system
-from aveyb_retrieval.eval.systems import BM25System, IndexSystem
+from aveyb_retrieval.eval.systems import BM25System, IndexPassages, IndexSystem
 from aveyb_retrieval.eval.tasks import make_task
 from aveyb_retrieval.indexes.search import options, scoring
 from tests.eval.toys import ToyEmbedder, write_folder
