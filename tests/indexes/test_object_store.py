@@ -17,7 +17,7 @@ from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.errors import AveyBError, ConfigError, EngineError, IndexFormatError, IndexLockedError
 from aveyb_retrieval.indexes.changes.transaction import Transaction
 from aveyb_retrieval.indexes.search import retriever as retriever_module
-from aveyb_retrieval.indexes.store import lease, objects, parts, place
+from aveyb_retrieval.indexes.store import objects, parts, place
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest
 from aveyb_retrieval.indexes.store.objects import ObjectStore
 from aveyb_retrieval.indexes.store.place import read_manifest
@@ -80,7 +80,7 @@ def names_in(where: str) -> set[str]:
 def other_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str = "other") -> None:
     """What follows has a cache, and a name, of its own."""
     monkeypatch.setenv("AVEYB_INDEX_CACHE", str(tmp_path / name))
-    monkeypatch.setattr(lease.socket, "gethostname", lambda: name)
+    monkeypatch.setattr(objects.socket, "gethostname", lambda: name)
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -235,8 +235,8 @@ def test_a_second_writer_is_told_who_is_first_and_takes_over_where_that_one_is_g
             other_machine(changed, tmp_path)
             with pytest.raises(IndexLockedError, match=r"another writer is at work \(pid \d+ on .*wait longer"):
                 upsert(where, "late", wait=0.1)
-            changed.setattr(lease, "TAKEN", 0.2)
-            changed.setattr(lease, "_LOOK", 0.05)
+            changed.setattr(objects, "TAKEN", 0.2)
+            changed.setattr(objects, "_LOOK", 0.05)
             upsert(where, "late", wait=5)
         with pytest.raises(IndexLockedError, match="could not renew its lease"):
             held._renew()
@@ -256,7 +256,7 @@ def test_a_writer_that_lost_its_lease_publishes_nothing(
             arguments[-1]._ended.set()
             with monkeypatch.context() as changed:
                 other_machine(changed, tmp_path)
-                changed.setattr(lease, "TAKEN", -1.0)
+                changed.setattr(objects, "TAKEN", -1.0)
                 upsert(where, "winner")
         return send(*arguments)
 

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from aveyb_retrieval import files
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, IndexLockedError
-from aveyb_retrieval.indexes.store.lease import WAIT, Lease, held_lease
 from aveyb_retrieval.indexes.store.manifest import (
     FAISS,
     FOLDERS,
@@ -44,7 +43,7 @@ from aveyb_retrieval.indexes.store.manifest import (
     version_name,
     writer_lock,
 )
-from aveyb_retrieval.indexes.store.objects import ObjectStore
+from aveyb_retrieval.indexes.store.objects import WAIT, Lease, ObjectStore, held_lease
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
