@@ -27,8 +27,6 @@ from aveyb_retrieval.errors import AveyBError, ConfigError, extra_for, printable
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping
 
-    from rich.console import Console
-
     from aveyb_retrieval.indexes.search.retriever import Retriever
     from aveyb_retrieval.indexes.types import Progress
 
@@ -86,13 +84,6 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 def together(*decorators: Decorator) -> Decorator:
     """Combine several options into one decorator, in the order given."""
     return lambda function: functools.reduce(lambda made, option: option(made), reversed(decorators), function)
-
-
-def make_console() -> Console:
-    """Return where tables are printed."""
-    from rich.console import Console
-
-    return Console()
 
 
 AT_LEAST_1 = click.IntRange(min=1)

@@ -117,6 +117,8 @@ def run(
     **how: Any,
 ) -> None:
     """Search data sets with models and score the runs."""
+    from rich.console import Console
+
     from aveyb_retrieval.eval.base import check_run_ids, write_run
     from aveyb_retrieval.eval.build import ModelOptions, make_systems
     from aveyb_retrieval.eval.encoders import LoadOptions
@@ -124,7 +126,7 @@ def run(
     from aveyb_retrieval.eval.runner import ResultCache, Settings, print_results, run_system, write_json
 
     load_trec_eval()  # not found missing only after hours of encoding
-    console = common.make_console()
+    console = Console()
     folder = cache or Path.home() / ".cache" / "aveyb-retrieval" / "eval"
     conditions, options = Settings(**settings), ModelOptions(load=LoadOptions(**load), **how)
     results, runs = [], []
@@ -214,6 +216,8 @@ def compare(
     **options: Any,
 ) -> None:
     """Compare two TREC runs: paired randomization test with its interval, wins, ties, losses."""
+    from rich.console import Console
+
     from aveyb_retrieval.eval.base import read_run
     from aveyb_retrieval.eval.data import read_qrels, read_queries
     from aveyb_retrieval.eval.metrics import compare as compare_scores
@@ -233,7 +237,7 @@ def compare(
         sides = {name: {"run": str(path), **_lacking(scores[path])} for name, path in (("a", run_a), ("b", run_b))}
         click.echo(json.dumps(report | sides | {"notices": remarks}, indent=1))
         return
-    console = common.make_console()
+    console = Console()
     for notice in remarks:
         console.print(f"note: {notice}", highlight=False, markup=False, soft_wrap=True)
     print_comparison(comparison, metric, str(run_a), str(run_b), console)
@@ -276,6 +280,8 @@ def passages(
     **options: Any,
 ) -> None:
     """Score passages against true character spans: late chunking beside the same spans encoded one by one."""
+    from rich.console import Console
+
     from aveyb_retrieval.eval.build import passage_table
     from aveyb_retrieval.eval.runner import print_passages
 
@@ -285,7 +291,7 @@ def passages(
     if as_json:
         click.echo(json.dumps([asdict(item) for item in scores], indent=1))
     else:
-        print_passages(scores, task, common.make_console())
+        print_passages(scores, task, Console())
 
 
 def _open_task(data: str, protocol: str = "standard", *, split: str | None, **draw: Any) -> Task:

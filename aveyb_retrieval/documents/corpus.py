@@ -186,7 +186,9 @@ def source_names(corpus: Source | Sequence[str | Path]) -> list[str] | None:
     if isinstance(corpus, (str, Path)):
         return [str(corpus)]
     if isinstance(corpus, Sequence) and corpus and all(isinstance(c, (str, Path)) for c in corpus):
-        return None if _are_texts(corpus) else [str(c) for c in corpus]
+        # texts have blanks, each of them, and none names a file, a folder or a format
+        are_texts = all(isinstance(c, str) and len(c.split()) > 1 and not _could_be_path(c) for c in corpus)
+        return None if are_texts else [str(c) for c in corpus]
     return None
 
 
@@ -208,11 +210,6 @@ def _check_iterable(corpus: object) -> None:
         )
     if not isinstance(corpus, (Path, Iterable)):
         raise InputError(f"the corpus is of type {kind}: give a path, or a list of documents with a 'text' each")
-
-
-def _are_texts(strings: Sequence[str | Path]) -> bool:
-    """Whether a list of strings holds texts: each has blanks, and none names a file, a folder or a format."""
-    return all(isinstance(s, str) and len(s.split()) > 1 and not _could_be_path(s) for s in strings)
 
 
 def _could_be_path(text: str) -> bool:

@@ -13,6 +13,7 @@ A passage that is a positive of its question, a part of one or around one, case 
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -37,7 +38,6 @@ from aveyb_retrieval.indexes.types import silent
 from aveyb_retrieval.training.sentence_trainer import train_sentence_model
 from aveyb_retrieval.training.settings import ContrastiveSettings, MiningRules
 from aveyb_retrieval.training.texts import read_records, text_key
-from aveyb_retrieval.training.trainer import started_processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -100,9 +100,8 @@ def ranking_loss(
     positive of its question. Without labels all others are. A piece has `micro_batch` rows, cosines are multiplied by
     `scale`, and over Matryoshka `dimensions` (Kusupati et al., 2022) the loss is the mean of vectors cut to each.
     """
-    loss: nn.Module = MaskedRankingLoss(
-        model, scale=scale, mini_batch_size=micro_batch, gather_across_devices=started_processes() > 1
-    )
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1  # as torchrun started them, also before they are connected
+    loss: nn.Module = MaskedRankingLoss(model, scale=scale, mini_batch_size=micro_batch, gather_across_devices=several)
     if dimensions:
         width = model.get_embedding_dimension()
         if width is None or max(dimensions) > width or min(dimensions) < 1:

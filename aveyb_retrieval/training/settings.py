@@ -249,9 +249,3 @@ class MiningRules(Checked):
             math.inf if absolute is None else positive - absolute,
             math.inf if self.max_score is None else self.max_score,
         )
-
-
-def check_precision(precision: str) -> None:
-    """Raise ConfigError where the name of a precision is unknown."""
-    if precision not in PRECISIONS:
-        raise ConfigError(f"precision is {precision!r}; choose one of {', '.join(PRECISIONS)}")

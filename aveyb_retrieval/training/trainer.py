@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,11 +76,6 @@ def shared_arguments(settings: RunSettings, folder: str | Path, device: str | No
         "report_to": "none",
         "use_cpu": device == "cpu" or not torch.accelerator.is_available(),  # else bfloat16 would need a GPU
     }
-
-
-def started_processes() -> int:
-    """Return the number of processes that torchrun (or accelerate) started, also before they are connected."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def optimizer_and_schedule(
