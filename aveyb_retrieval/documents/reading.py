@@ -87,16 +87,14 @@ class Reading:
 
     def describe(self) -> dict[str, Any]:
         """Return what an interrupted change is compared with; what is not set is left out."""
-        described: dict[str, Any] = {"fields": [self.names.id, self.names.title, self.names.text]}
-        if self.encoding is not None:
-            described["encoding"] = self.encoding
-        if self.types:
-            described["types"] = dict(self.types)
-        if self.follow_links:
-            described["follow_links"] = True
-        if self.path_fields is not None:
-            described["path_fields"] = self.path_fields
-        return described
+        described = {
+            "fields": [self.names.id, self.names.title, self.names.text],
+            "encoding": self.encoding,
+            "types": dict(self.types) or None,
+            "follow_links": self.follow_links or None,
+            "path_fields": self.path_fields,
+        }
+        return {name: value for name, value in described.items() if value is not None}
 
 
 def convert(value: str, kind: str) -> Any:

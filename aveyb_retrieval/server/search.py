@@ -128,10 +128,7 @@ async def search(request: Request) -> Response:
     """Search an index, or several in one ranking, for one query or several, by GET or by POST."""
     server, ticket = context(request), request.state.ticket
     limits = server.limits
-    if request.method == "POST":
-        _, _, given = await read_json(request)
-    else:
-        given = read_parameters(request)
+    given = await _given(request)
     if unknown := given.keys() - search_fields(limits).keys():
         raise ConfigError(unknown_option(min(unknown), search_fields(limits)))
     asked = requests.take_fields(given, search_fields(limits))
@@ -268,10 +265,13 @@ Asked = tuple["Context", "Ticket", dict[str, Any], str, Retriever]
 
 async def _ask(request: Request, fields: Callable[[Limits], requests.Fields]) -> Asked:
     server, ticket = context(request), request.state.ticket
-    given = (await read_json(request))[2] if request.method == "POST" else read_parameters(request)
-    asked = requests.take_fields(given, fields(server.limits))
+    asked = requests.take_fields(await _given(request), fields(server.limits))
     name, index = server.indexes.named(asked.pop("index"), ticket.only)
     return server, ticket, asked, name, index
+
+
+async def _given(request: Request) -> dict[str, Any]:
+    return (await read_json(request))[2] if request.method == "POST" else read_parameters(request)
 
 
 def _found(name: str, index: Retriever, document_id: str) -> Document:
