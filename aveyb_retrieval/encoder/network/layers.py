@@ -71,12 +71,6 @@ class LayerSettings:
         """Whether an enriched vector begins with the part that is mixed; otherwise it ends with it."""
         return self.enriched_order == "mixed_gate_bypass"
 
-    @property
-    def gate_columns(self) -> tuple[int, int]:
-        """The gate's first column in an enriched vector, and the one after its last."""
-        start = self.mixed_size if self.mixed_first else self.bypass_size
-        return start, start + self.mixed_size
-
 
 class AveyBLayer(nn.Module):
     """`x -> fuser([contextualized tail, bypassed head]) + residual` on a group of splits, each split alone."""
@@ -164,8 +158,8 @@ def _branch(layer: AveyBLayer, normed: torch.Tensor, lengths: torch.Tensor | Non
     enriched = torch.nn.functional.linear(normed, enricher.weight, enricher.bias)
     mixed, gate, bypass = settings.parts(enriched)
     name = settings.enricher_activation
-    norms = "head" if settings.mixed_first else "tail"
-    inverse_norms = activate_around(enriched, name, *settings.gate_columns, norms=norms)
+    norms, start = ("head", settings.mixed_size) if settings.mixed_first else ("tail", settings.bypass_size)  # of gate
+    inverse_norms = activate_around(enriched, name, start, start + settings.mixed_size, norms=norms)
     weight, bias, width = layer.spatial_proj, layer.mix_bias, mixed.shape[1]
     how = settings.mixing(lengths, None if bias is None else bias[:width])
     if weight is not None:
