@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
@@ -291,6 +291,7 @@ NEIGHBOR = 0.3
 MAXSIM_CONFIDENCE = 0.75
 WEIGHTS = {"cosine": COSINE, "neighbor": NEIGHBOR, "maxsim": MAXSIM_CONFIDENCE}
 NEAR, MARGIN, CHANCE, OFFSET = 6.35, 6.56, -0.13, -3.69  # fitted by benchmarks/cpu/confidence.py
+ALIKE, BESIDE = 0.9, 0.75  # cosine of passages that say nearly the same, and how far behind the best others matter
 FEWEST = 3  # documents from which on a confidence is given: among one or two, any may be the nearest
 
 
@@ -334,27 +335,34 @@ def score_hybrid(ids: IntArray, cosine: FloatArray, words: WordScores, backgroun
 
 
 class Foremost(NamedTuple):
-    """The best passage for a query: its number, its s, the next one's s, and its cosine."""
+    """The best passage for a query: itself and those that say nearly the same, its s, the next one's, its cosine."""
 
-    number: int
+    alike: IntArray
     score: float
     following: float
     cosine: float
 
 
-def foremost(scored: PassageScores) -> Foremost | None:
-    """Find the best of some passages and how good the next one is that is no neighbor of it; None of none."""
+def foremost(scored: PassageScores, vectors: Callable[[IntArray], FloatArray]) -> Foremost | None:
+    """Find the best of some passages, and how good the next one is that says something else; None of none.
+
+    Neighbors do not count as others, nor do copies and other versions, whose `vectors` are nearly equal.
+    """
     if scored.cosine is None or not len(scored.ids):
         return None
     best = int(np.argmax(scored.score))
-    number = int(scored.ids[best])
-    following = scored.score[np.abs(scored.ids - number) > 1].max(initial=0.0)
-    return Foremost(number, float(scored.score[best]), float(following), float(scored.cosine[best]))
+    alike = scored.ids[[best]]
+    if len(close := scored.ids[scored.score > scored.score[best] - BESIDE]) > 1:
+        rows = unit_rows(vectors(close))
+        alike = close[rows @ rows[np.searchsorted(close, alike[0])] >= ALIKE]
+    following = scored.score[~np.isin(scored.ids, with_neighbors(alike))].max(initial=0.0)
+    return Foremost(alike, float(scored.score[best]), float(following), float(scored.cosine[best]))
 
 
 def confidence(ids: IntArray, score: FloatArray, best: Foremost, passages: int) -> FloatArray:
     """Estimate the probability that each passage answers, `[n]`: it orders them as their scores s `[n]` do."""
-    margin = np.where(ids == best.number, score - best.following, score - max(best.score, 0.0))
+    first = np.isin(ids, best.alike) & (score > best.following)
+    margin = np.where(first, score - best.following, score - max(best.score, 0.0))
     common = NEAR * best.cosine + CHANCE * math.log(max(passages, 1)) + OFFSET
     found: FloatArray = (1 / (1 + np.exp(-(common + MARGIN * margin)))).astype(np.float32)
     return found

@@ -415,6 +415,9 @@ class Search(ABC):
             query.weights = scoring.word_weights(self._view, query.words)
         return query.weights
 
+    def _first_of(self, scored: PassageScores) -> Foremost | None:
+        return scoring.foremost(scored, partial(self._view.vectors, "passage"))
+
     def _with_confidence(self, query: Query, scored: PassageScores) -> PassageScores:
         best = query.foremost
         if best is None or not len(scored.ids):
@@ -548,7 +551,7 @@ class PassageSearch(Search):
         if len(rows) < len(candidates):
             self._check_stored("passage", candidates.tolist(), set(there.tolist()))
         scored = self._scored(query, there).take(rows)
-        query.foremost = query.foremost or scoring.foremost(scored)
+        query.foremost = query.foremost or self._first_of(scored)
         scored = self._with_confidence(query, scored)
         query.strengths.update(zip(scored.ids.tolist(), scored.score.tolist(), strict=True))
         order = np.lexsort((scored.ids, -scored.score))
