@@ -1,35 +1,11 @@
 """From candidates to a ranking: fusion of vectors and words, boosts, and the confidence of a hit.
 
-How well passages answer a query: vectors and words together, on a scale that is the same for every query.
+docs/ranking.md has the formulas of r(p), s(p), best(d), confidences and boosts, and what the constants were fitted on.
+With rerank="maxsim", s(p) + MAXSIM_CONFIDENCE * maxsim, the mean over the query's tokens of the highest cosine.
 
-    r(p) = COSINE * (cos(p) - background) + coverage(p)      background: the mean cosine of all documents with the query
-    s(p) = r(p) + NEIGHBOR * max(r(p - 1), r(p + 1))         neighbors in the same document
-
-    with rerank="maxsim":  s(p) + MAXSIM_CONFIDENCE * maxsim(p)
-                           maxsim: the mean over the query's tokens of the highest cosine
-
-    best(d) = max over p in d of  2 * (weight * COSINE * (cos(p) - background) + (1 - weight) * coverage(p))
-
-`coverage` is the share of the query's words, weighed by their inverse frequency, that the passage holds. Neither part
-is divided by the best one of the query, so that equal numbers mean the same for every query.
-
-How sure it is that a passage answers, by what hardly depends on how many there are (`CHANCE`: the best of more passages
-comes nearer by chance):
-
-    confidence(p) = 1 / (1 + exp(-(NEAR * cos(b) + MARGIN * m(p) + CHANCE * ln(passages) + OFFSET)))
-    b:     the passage with the highest s
-    m(b) = s(b) - max(0, the highest s of another passage that is no neighbor of b)
-    m(p) = s(p) - max(0, s(b))                                                    any other passage
-
-Boosts: what metadata say moves the candidates, after all that scores them and before the best are taken.
-
-    {"stars": 0.1, "published": {"weight": 0.3, "half_life": 90}}       weights, and half-lives in days
-
-    score'(d) = score(d) + best * sum over fields of weight * part(d)       best: the largest |score| of a candidate
-    part(d)   = value(d) / the largest |value| of a candidate               of a field of numbers
-    part(d)   = 0.5 ** (age(d) / half_life), at most 1                      of a field of dates (ISO 8601; UTC)
-
-A document without a value gets nothing; a value of another type is an error, as is a field that no document has.
+No part of r(p) is divided by the best one of the query, so that equal numbers mean the same for every query. `CHANCE`
+is there as the best of more passages comes nearer by chance. Boosts move the candidates after all that scores them and
+before the best are taken; a document without a value gets nothing.
 """
 
 from __future__ import annotations
