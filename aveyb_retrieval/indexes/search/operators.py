@@ -1,12 +1,6 @@
 """Words that must be there, or must not: what the signs of a query ask for, where operators are switched on.
 
-    "a phrase"    these words, one after the other, each in any of its forms
-    +word         the word, in any of its forms
-    begin*        a word that begins with these letters, as it is written
-    typo~         a word one edit away, from four letters on, or two, from eight on (a letter added, left out or
-                  replaced; two neighbors that changed places)
-    -             before any of these, or a word: it must not be there
-
+docs/exact-words.md has the signs: `"a phrase"`, `+word`, `begin*`, `typo~`, and `-` before any of these, or a word.
 These are conditions on the documents (the passages, with `unit="passage"`) that any mode finds. All else, and the words
 of the conditions that must be there, is the question. Signs inside words and by themselves mean nothing.
 """
