@@ -25,7 +25,10 @@ LOAN = (
     "1 March. The lender may not sell the loan without consent.\n\n## Default\n\nA well-known rule: who is 30 days "
     "late pays 2 % more."
 )
-TANK = "# Tank\n\nThe tank holds 900 litres at -5 degrees. Nobody enters it alone. Open the vent before the hatch."
+TANK = (
+    "# Tank\n\nThe tank holds 900 litres at -5 degrees. Nobody enters it alone. Open the vent before the hatch. "
+    "It leaks in 1e-5 of all cases."
+)
 JAPANESE = "\u5951\u7d04\u306f\u4e09\u304b\u6708\u524d\u306e\u901a\u77e5\u3067\u7d42\u4e86\u3059\u308b\u3002"
 ROWS = [
     {"_id": "loan", "text": LOAN, "team": "bank"},
@@ -159,6 +162,7 @@ def test_found(quote: str, retriever: Retriever) -> None:
         ("The lender may sell the loan without consent", [("", "not")]),
         ("The lender may not sell the loan with consent", [("with", "without")]),
         ("The tank holds 900 litres at 5 degrees", [("5", "-5")]),
+        ("It leaks in 1e5 of all cases", [("1e5", "1e-5")]),
         ("Open the hatch before the vent", None),
         ("No body enters it alone", None),
         ("of 1,950 EUR. Interest of 7 % a", None),

@@ -37,7 +37,7 @@ _CANDIDATES = 10  # documents and passages in which a quotation is looked for, t
 _TOGETHER = 32  # quotations that are searched at once
 
 _LEFT_OUT = re.compile(r"\[\s*(?:\.{3}|\u2026)\s*\]|\(\s*(?:\.{3}|\u2026)\s*\)|\.{3,}|\u2026+")
-_NUMBER = r"\d+(?:[.,:/\u2013-]\d+)*"
+_NUMBER = r"\d+(?:[.,:/\u2013-]\d+)*(?:[eE][+\u2212-]?\d+)?"
 _WORD = rf"[{UNSPACED}]|(?:(?![{UNSPACED}])[^\W\d_])+"
 _TOKEN = re.compile(rf"(?<![\w\u00ad])[-\u2212]{_NUMBER}|{_NUMBER}|{_WORD}|[^\w\s]")
 _JOINS = re.compile(r"[][]|[-\u2010\u2011\u00ad'\u2019\u02bc_]\s*|(?<=[-\u2010\u2011\u00ad])\s*")
