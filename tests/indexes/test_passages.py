@@ -83,7 +83,7 @@ def by_their_equation(retriever: Retriever, query: str, words: list[str]) -> tup
         beside = [own[r] for r in (row - 1, row + 1) if 0 <= r < len(ids) and abs(int(ids[r]) - i) == 1]
         s.append(float(own[row] + scoring.NEIGHBOR * max(beside, default=0)))
     best = int(np.argmax(s))
-    near = (vectors @ vectors[best] >= scoring.ALIKE) & (np.array(s) > s[best] - scoring.BESIDE)
+    near = (vectors @ vectors[best] >= scoring.ALIKE) & (np.array(s) > s[best] - scoring.RIVALS)
     beside_them = {i + step for i in ids[near].tolist() for step in (-1, 0, 1)}
     following = max(0.0, *(x for i, x in zip(ids.tolist(), s, strict=True) if i not in beside_them))
     margins = [x - (following if near[row] and x > following else max(0.0, s[best])) for row, x in enumerate(s)]

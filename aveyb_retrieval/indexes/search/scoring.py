@@ -267,7 +267,7 @@ NEIGHBOR = 0.3
 MAXSIM_CONFIDENCE = 0.75
 WEIGHTS = {"cosine": COSINE, "neighbor": NEIGHBOR, "maxsim": MAXSIM_CONFIDENCE}
 NEAR, MARGIN, CHANCE, OFFSET = 6.35, 6.56, -0.13, -3.69  # fitted by benchmarks/cpu/confidence.py
-ALIKE, BESIDE = 0.9, 0.75  # cosine of passages that say nearly the same, and how far behind the best others matter
+ALIKE, RIVALS = 0.9, 0.75  # cosine of passages that say nearly the same, and how far behind the best others matter
 FEWEST = 3  # documents from which on a confidence is given: among one or two, any may be the nearest
 
 
@@ -328,7 +328,7 @@ def foremost(scored: PassageScores, vectors: Callable[[IntArray], FloatArray]) -
         return None
     best = int(np.argmax(scored.score))
     alike = scored.ids[[best]]
-    if len(close := scored.ids[scored.score > scored.score[best] - BESIDE]) > 1:
+    if len(close := scored.ids[scored.score > scored.score[best] - RIVALS]) > 1:
         rows = unit_rows(vectors(close))
         alike = close[rows @ rows[np.searchsorted(close, alike[0])] >= ALIKE]
     following = scored.score[~np.isin(scored.ids, with_neighbors(alike))].max(initial=0.0)
