@@ -12,6 +12,7 @@ import pytest
 
 from aveyb_retrieval import Retriever, build_index, compact_index, delete_documents, upsert_documents
 from aveyb_retrieval.errors import AveyBError
+from aveyb_retrieval.indexes.store.dataset import Dataset
 from aveyb_retrieval.indexes.store.tables import Tables
 from tests.indexes.fake import FakeEmbedder
 
@@ -43,18 +44,32 @@ def test_a_search_reads_no_texts_and_all_of_them_at_once(root: Path, monkeypatch
         read.append((len(docs), parts))
         return whole(self, docs, parts)
 
+    taken: list[Any] = []
+    take = Dataset.take
+
+    def noting(self: Dataset, numbers: Any, columns: Any) -> Any:
+        taken.append(columns)
+        return take(self, numbers, columns)
+
     monkeypatch.setattr(Tables, "read_documents", counting)
+    monkeypatch.setattr(Dataset, "take", noting)
     with load(root) as retriever:
         hits = retriever.search("the pump that is closed", k=5, passages=2, context=1)
         assert read == [(5, ("title",))]
         assert [hit.passage for hit in hits] == [hit.passages[0].text for hit in hits]
         assert all(hit.highlights for hit in hits), "found in what is shown"
         assert len(read) == 1
+        assert ["heading"] not in taken
+        assert [hit.heading for hit in hits] == [""] * len(hits)
+        assert taken.count(["heading"]) == taken.count(["text"]) == 2, "of all that were read together"
         for hit in hits:
             assert hit.context == hit.text[slice(*hit.context_span)]  # type: ignore[misc]
             assert all(passage.text == hit.text[slice(*passage.span)] for passage in hit.passages)
             assert hit.metadata["year"] > 1989
-    assert read[1:] == [(5, ("text",)), (5, ("metadata",))]
+        assert read[1:] == [(5, ("text",)), (5, ("metadata",))]
+        again = retriever.search("the pump that is closed", k=5)
+        assert [(hit.id, hit.title) for hit in again] == [(hit.id, hit.title) for hit in hits]
+        assert len(read) == 3, "titles are kept"
 
 
 def test_copies_have_all_of_a_hit(root: Path) -> None:

@@ -33,11 +33,8 @@ _QUERIES = 256  # that a GPU searches at once
 
 def top(scores: FloatArray, ids: IntArray, k: int) -> tuple[FloatArray, IntArray]:
     """The `k` best of candidates `[n, m]` per row, best first, ties by the lower id; padded with -inf and -1 to `k`."""
-    if (scores[:, 1:] < scores[:, :-1]).all():  # as a library returns them, mostly
-        scores, ids = scores[:, :k], ids[:, :k]
-    else:
-        order = np.lexsort((ids, -scores), axis=1)[:, :k]
-        scores, ids = np.take_along_axis(scores, order, 1), np.take_along_axis(ids, order, 1)
+    order = np.lexsort((ids, -scores), axis=1)[:, :k]
+    scores, ids = np.take_along_axis(scores, order, 1), np.take_along_axis(ids, order, 1)
     ids = np.where(np.isneginf(scores), -1, ids)
     if scores.shape[1] == k:
         return scores, ids
@@ -167,8 +164,8 @@ class Memory:
                 yield block, None
                 continue
             here = between(among, int(block.numbers[0]), int(block.numbers[-1]) + 1)
-            rows = np.searchsorted(block.numbers, here)
-            rows = rows[block.numbers[rows] == here]
+            places, there = find_in(block.numbers, here)
+            rows = places[there]
             if len(rows):
                 yield block, rows
 
@@ -300,7 +297,8 @@ class Nearest:
         covered = max((file.tier.stop for file in files), default=0)
         if before is not None and before._memory.device == device and before._covered <= covered:
             memory = before._memory.from_number(number_range(kind, covered, END)[0])
-            read = max(covered, _document(kind, before._memory.next_number))
+            number = before._memory.next_number  # of documents with only higher numbers, the first
+            read = max(covered, number if kind == "document" else -(-number >> PASSAGE_BITS))
             nearest = cls(files, memory.with_blocks(vectors.blocks(read, END)), covered, vectors, count)
             if 0 <= nearest._gone <= MOST_GONE:
                 return nearest
@@ -399,8 +397,3 @@ def _top(found: Sequence[tuple[FloatArray, IntArray]], k: int) -> tuple[FloatArr
     """The `k` best of several scores and numbers `[n, m]` a row."""
     scores, numbers = zip(*found, strict=True)
     return top(np.concatenate(scores, axis=1), np.concatenate(numbers, axis=1), k)
-
-
-def _document(kind: Kind, number: int) -> int:
-    """The first document all of whose vectors have at least this number."""
-    return number if kind == "document" else -(-number >> PASSAGE_BITS)

@@ -183,10 +183,10 @@ def _of_documents(
 
 def _best_of_each(found: Cosines) -> tuple[IntArray, FloatArray]:
     """The best passage of each document and its cosine, best first; ties by the number."""
-    best = first_of_each(found.best_first(), 1)
-    scores = found.of(best)
-    order = np.lexsort((best, -scores))
-    return best[order], scores[order]
+    ids = found.best_first()
+    _, first = np.unique(ids >> PASSAGE_BITS, return_index=True)
+    best = ids[np.sort(first)]
+    return best, found.of(best)
 
 
 RRF_K = 60  # Cormack, Clarke and Buettcher, SIGIR 2009

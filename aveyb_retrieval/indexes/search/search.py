@@ -446,8 +446,6 @@ class Search(ABC):
         return dict(zip(stored.numbers.tolist(), map(tuple, stored.spans.tolist()), strict=True))
 
     def _names(self, duplicates: dict[int, list[int]]) -> dict[int, tuple[str, ...]]:
-        if not duplicates:
-            return {}
         found = self._fetch(doc for docs in duplicates.values() for doc in docs)
         return {first: tuple(dict.fromkeys(found[doc].id for doc in docs)) for first, docs in duplicates.items()}
 

@@ -241,15 +241,13 @@ class Snapshot:
 
     def documents(self, docs: Sequence[int], parts: Sequence[Part] = PARTS) -> dict[int, StoredDocument]:
         self.check_open()
-        if tuple(parts) != ("title",) or len(docs) > TITLES_KEPT:
+        if tuple(parts) != ("title",):
             return self.tables.read_documents(docs, parts)
-        kept = self._titled  # another thread may begin anew
-        if new := [doc for doc in docs if doc not in kept]:
-            if len(kept) + len(new) > TITLES_KEPT:
-                kept, new = {}, list(docs)
-                self._titled = kept
-            kept.update(self.tables.read_documents(new, parts))
-        return {doc: kept[doc] for doc in docs if doc in kept}
+        found = self._titled
+        if new := [doc for doc in docs if doc not in found]:
+            found = found | self.tables.read_documents(new, parts)
+            self._titled = dict([*found.items()][-TITLES_KEPT:])
+        return {doc: found[doc] for doc in docs if doc in found}
 
     def passages(self, numbers: IntArray, words: Sequence[str] = ()) -> StoredPassages:
         return self.tables.read_passages(numbers, words)

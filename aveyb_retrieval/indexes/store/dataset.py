@@ -331,10 +331,6 @@ class Dataset:
         return self._lance.schema
 
     def __len__(self) -> int:
-        return self._rows_there
-
-    @cached_property
-    def _rows_there(self) -> int:
         return int(self._lance.count_rows())
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -420,7 +416,7 @@ class Dataset:
         """
         from lance.query import MatchQuery
 
-        rows = len(self)
+        rows = sum(len(each.numbers) for each in self._fragments)  # deleted ones too: Lance would count the others anew
         if not words or not rows:
             return np.empty(0, np.int64), np.empty(0, np.float32)
         limits: dict[str, Any] = {}
@@ -661,7 +657,7 @@ class Dataset:
         """Take over what a write made of the dataset."""
         self._lance = opened
         self._vocabularies = {}
-        for name in ("_fragments", "held", "_row_words", "_rows_there"):
+        for name in ("_fragments", "held", "_row_words"):
             self.__dict__.pop(name, None)
 
     # --- files -------------------------------------------------------------------------------------------------------

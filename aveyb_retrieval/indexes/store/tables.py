@@ -115,10 +115,6 @@ class ShownPassage(NamedTuple):
     heading: Callable[[], str]  # "" where there is none
 
 
-def _of(read: Callable[[], dict[int, str]], number: int) -> str:
-    return read()[number]
-
-
 def texts_of_passages(text: str, spans: IntArray) -> list[str]:
     """What is stored of a text for each of its passages, `[n, 2]`: parts that neighbors can be put together of."""
     following = [*spans[1:, 0].tolist(), 0]
@@ -360,13 +356,14 @@ class Tables:
 
     def read_shown(self, numbers: Sequence[int]) -> dict[int, ShownPassage]:
         """What is shown of passages, by number; those that are not there are left out."""
-        texts = self._column(numbers, "text")
-        headings = cache(lambda: self._column(list(texts), "heading"))  # milliseconds where nearly all are alike
-        return {number: ShownPassage(text, partial(_of, headings, number)) for number, text in texts.items()}
+        wanted = np.array(numbers, np.int64)
 
-    def _column(self, numbers: Sequence[int], name: str) -> dict[int, str]:
-        rows = self.passages.take(np.array(numbers, np.int64), [name])
-        return dict(zip(rows["passage"].to_pylist(), rows[name].to_pylist(), strict=True))
+        def column(name: str) -> dict[int, str]:
+            rows = self.passages.take(wanted, [name])
+            return dict(zip(rows["passage"].to_pylist(), rows[name].to_pylist(), strict=True))
+
+        headings = cache(partial(column, "heading"))  # takes milliseconds where nearly all are alike
+        return {n: ShownPassage(text, partial(lambda n: headings()[n], n)) for n, text in column("text").items()}
 
     # --- words -------------------------------------------------------------------------------------------------------
 
