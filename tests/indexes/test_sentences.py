@@ -131,6 +131,20 @@ def test_hits_and_prompts_cite_the_sentences_heading(tmp_path: Path) -> None:
         assert (found[0].best_sentence, found[0].heading) == (None, "")
 
 
+@pytest.mark.parametrize("mode", ["hybrid", "lexical"])
+def test_names_that_a_document_begins_with_tell_no_sentence_apart(tmp_path: Path, mode: Any) -> None:
+    names, clause = "Zephyr Orchards and Quillon Freight", "Renewal takes a year."
+    filler = "\n\n".join(f"Clause {number} is about weights, tides and harbors." for number in range(40))
+    text = (
+        f"Agreement between {names}.\n\n{filler}\n\nZephyr Orchards tells Quillon Freight of a loss. {clause} It ends."
+    )
+    with Index.create(tmp_path / "ix", model=Synonyms(split_size=60)) as index:
+        index.add([{"_id": "a", "text": text}])
+        found = index.search(f"between {names}, when is the renewal?", k=2, unit="passage", mode=mode)
+        cited = {hit.best_sentence and hit.text[slice(*hit.best_sentence)] for hit in found}
+        assert cited == {f"Agreement between {names}.", clause}, "but those of the beginning they do"
+
+
 TABLE = """supplier | contact | telephone
 Volta Cables | Ines Moreau | 555-7788
 Acme | Bo Li | 555-1234"""
@@ -153,7 +167,7 @@ def test_what_all_sentences_say_tells_none_apart(model: FakeEmbedder | None) -> 
     assert best is not None
     assert text[slice(*best)] == "A maskray eats shrimp."
     text = "For each day of delay Nimbus pays 75 euro. The notice is one month."
-    best = sentences("notice of Nimbus", model).cite(text, "", title="Agreement with Nimbus").sentence
+    best = sentences("notice of Nimbus", model).cite(text, "", about="Agreement with Nimbus").sentence
     assert best is not None
     assert text[slice(*best)] == "The notice is one month."
     alone = sentences("maskray", model).cite("The maskray is small.", "").sentence

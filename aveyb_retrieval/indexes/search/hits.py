@@ -28,7 +28,7 @@ from aveyb_retrieval.encoder.text.passages import names_of, outline
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.store.vocabulary import edits, swaps, within
 from aveyb_retrieval.indexes.store.words import UNSPACED, WORD, cleaned
-from aveyb_retrieval.indexes.types import WordVectors, products, token_width
+from aveyb_retrieval.indexes.types import PASSAGE_BITS, WordVectors, products, token_width
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -53,7 +53,8 @@ _BRIEF.maxdict = 10
 _CELLS = r"(?:\||[^\n|]* \| )"  # how a row of a table begins, in Markdown or not
 _ROW = re.compile(rf"^(?={_CELLS})", re.MULTILINE)
 _NAMES = regex.compile(rf"^(?={_CELLS}.*\n{_CELLS})(?<!^{_CELLS}.*\n)", re.MULTILINE)  # of its columns: the first row
-_SHARP, _NAMED, _LEAST = 4, 0.8, 0.001  # of SQuAD .825 without, .843 with them; of chunking-eval .783, .803
+_SHARP, _NAMED, _LEAST = 4, 0.95, 0.001  # as benchmarks/cpu/citations.py found them
+_ABOUT = 1000  # characters of a document's beginning that say what all of it is about
 _TOLD_APART, _COMPARED_FIRST = 8, 50  # words: most texts differ in the first of them, most others in these
 _PLAIN = dict.fromkeys([*range(0x2010, 0x2015), 0x2212], "-") | dict.fromkeys(map(ord, "\u2018\u2019\u02bc"), "'")
 _PLAIN |= dict.fromkeys(map(ord, "\u201c\u201d\u201e\u00ab\u00bb"), '"')
@@ -282,6 +283,17 @@ class Later:
     def metadata(self) -> dict[int, dict[str, Any]]:
         return {doc: stored.metadata for doc, stored in self._read("metadata").items()}
 
+    @cached_property
+    def _beginnings(self) -> dict[int, str]:
+        if self._view is None:
+            return self.texts
+        found = self._view.shown_passages([doc << PASSAGE_BITS for doc in self._documents])
+        return {number >> PASSAGE_BITS: shown.text for number, shown in found.items()}
+
+    def about(self, document: StoredDocument, start: int) -> str:
+        """What the passage that begins at a character is about as its document is: the title, how the text begins."""
+        return f"{document.title}\n{self._beginnings.get(document.doc, '')[: _ABOUT if start >= _ABOUT else 0]}"
+
     def _read(self, part: Part) -> Mapping[int, StoredDocument]:
         if self._view is None:
             return self._documents
@@ -304,7 +316,7 @@ def make_hit(
 ) -> Hit:
     """Make a hit of a document and its passages, best first; `context` are the first one and its neighbors."""
     pages = document.origin.pages if document.origin else None
-    passages = tuple(_make_passage(each, document.title, pages, later.sentences) for each in chosen)
+    passages = tuple(_make_passage(each, partial(later.about, document), pages, later.sentences) for each in chosen)
     first, (span, together) = passages[0] if passages else None, context or (None, None)
     parts = [(each.span[0], each.text) for each in passages]
     if span is not None and together is not None:
@@ -341,7 +353,7 @@ def make_hit(
     return hit
 
 
-def _make_passage(chosen: Chosen, title: str, pages: Pages | None, sentences: Sentences) -> Passage:
+def _make_passage(chosen: Chosen, about: Callable[[int], str], pages: Pages | None, sentences: Sentences) -> Passage:
     """Make what is shown of one passage of a document; its best sentence is looked for when it is needed."""
     (start, stop), text, heading, score, scores = chosen
     span = start, stop
@@ -349,7 +361,7 @@ def _make_passage(chosen: Chosen, title: str, pages: Pages | None, sentences: Se
     @cache
     def cited() -> Cited:
         breaks = [at - start for at in pages.starts if start < at < stop] if pages else []
-        found = sentences.cite(text, heading(), breaks, title)
+        found = sentences.cite(text, heading(), breaks, about(start))
         return found._replace(sentence=found.sentence and (start + found.sentence[0], start + found.sentence[1]))
 
     def page(part: Literal["number", "label", "unit"]) -> Any:
@@ -443,8 +455,8 @@ class Sentences:
     ) -> None:
         self.find, self._query, self._weights, self._load = find, query, weights, model
 
-    def cite(self, passage: str, heading: str, breaks: Sequence[int] = (), title: str = "") -> Cited:
-        """Find the best sentence of a passage and its heading, given the one over its beginning and the title.
+    def cite(self, passage: str, heading: str, breaks: Sequence[int] = (), about: str = "") -> Cited:
+        """Find the best sentence of a passage and its heading, given the one above it; for `about` see `Later`.
 
         Of a sentence that goes on over a page, which begin at the characters `breaks`, the parts are compared.
         """
@@ -455,7 +467,7 @@ class Sentences:
         marks = [each.start for each in headings]
         names = [heading, *names_of(headings, heading)]
         under = names[1:] if marks and not passage[: marks[0]].strip() else names
-        best = self._best(passage, starts, title)
+        best = self._best(passage, starts, about)
         if best is None:
             return Cited(None, under[0], tuple(dict.fromkeys(filter(None, under))))
         start, stop = starts[best], ([*starts, len(passage)])[best + 1]
@@ -483,9 +495,9 @@ class Sentences:
             counted[(places[:, 0] >= word.start) & (places[:, 0] < word.stop)] = weights.get(word.word, 1.0)
         return rows[counted > 0], counted[counted > 0]
 
-    def _best(self, passage: str, starts: Sequence[int], title: str) -> int | None:
+    def _best(self, passage: str, starts: Sequence[int], about: str) -> int | None:
         """The number of the best of the sentences that begin at `starts`, ascending; None where none is any good."""
-        text, places = f"{title}\n{passage}", [0, *(len(title) + 1 + start for start in starts)]
+        text, places = f"{about}\n{passage}", [0, *(len(about) + 1 + start for start in starts)]
         near, weights = self._by_words(text, places) if self._model is None else self._by_meaning(text, places)
         named, near = near[0] ** _SHARP, near[1:]
         for names in _NAMES.finditer(passage):
