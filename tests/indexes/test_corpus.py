@@ -16,10 +16,12 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
+from aveyb_retrieval import Index, build_index
 from aveyb_retrieval.documents.corpus import read_corpus
 from aveyb_retrieval.documents.reading import Reading, read_json
 from aveyb_retrieval.documents.records import FieldNames, Notice, Record, Rejected
 from aveyb_retrieval.errors import ConfigError, InputError
+from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,6 +84,24 @@ def test_standard_input_mappings_and_datasets(monkeypatch: pytest.MonkeyPatch) -
     assert content(read_corpus(ROWS)) == EXPECTED
     datasets = pytest.importorskip("datasets")
     assert content(read_corpus(datasets.Dataset.from_list(ROWS))) == EXPECTED
+
+
+@pytest.mark.parametrize("name", ["build", "add", "upsert"])
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"_id": "a", "text": "hello world"}, "also for a single document"),
+        ({"a": "hello world", "b": "good bye"}, "of a mapping of ids to texts, make one of"),
+        (b"hello world", "of type bytes: give a path, or a list of documents"),
+        ("hello, wide world", "hello, wide world"),
+    ],
+)
+def test_what_is_no_list_of_documents_is_refused(tmp_path: Path, name: str, given: Any, words: str) -> None:
+    with Index.create(tmp_path / "ix", model=FakeEmbedder()) as index, pytest.raises(InputError, match=words):
+        if name == "build":
+            build_index(given, tmp_path / "other", model=FakeEmbedder())
+        else:
+            getattr(index, name)(given)
 
 
 def test_several_files_and_globs_are_read_in_order(tmp_path: Path) -> None:
