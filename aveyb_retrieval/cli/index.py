@@ -457,9 +457,6 @@ def search(
     k: int,
     where: Any,
     others: tuple[str | Path, ...],
-    model: str | None,
-    device: str,
-    precision: str,
     as_json: bool,
     fields: str | None,
     **arguments: Any,
@@ -467,8 +464,8 @@ def search(
     """Search the index in DIRECTORY for QUERY, or the collection at an address (postgresql://...)."""
     if fields is not None and not as_json:
         raise click.UsageError("--fields: only with --json")
-    place = [directory, *others] if others else directory
-    with common.opened(place, model=model, device=device, precision=precision) as retriever:
+    how = {name: arguments.pop(name) for name in ("model", "device", "precision")}
+    with common.opened([directory, *others] if others else directory, **how) as retriever:
         given = {name: value for name, value in arguments.items() if value not in (None, ())}
         hits = retriever.search(query, k, filter=where, **given)
         for number, hit in enumerate(hits, start=1 + arguments["offset"]):

@@ -49,8 +49,7 @@ def read_docx(data: bytes) -> FileText:
     name, root = package.main("a document of Word", "word/document.xml", f"{W}document")
     body = root.find(f"{W}body")
     reader = _Reader(package, name)
-    lines = list(reader.lines(root if body is None else body))
-    lines.append("")
+    lines = [*reader.lines(root if body is None else body), ""]
     for kind in _ASIDES:
         seen: set[str] = set()  # a header of each section, mostly the same
         for part in package.related(name, kind):

@@ -111,7 +111,7 @@ def sync_index(folder: str | Path, root: str | Path, **options: Unpack[SyncOptio
     """
     options = check_options(options, SyncOptions, "sync_index")
     if _is_first(root, options):
-        _list(_Scope(_absolute(folder)), reading_of(options))
+        _list(_Scope.of(folder, ()), reading_of(options))
         given = {name: value for name, value in options.items() if name in BuildOptions.__annotations__}
         return build_index(folder, root, **cast("BuildOptions", given))
     found, made = _Found.of(folder, options), read_manifest(root).encoding
@@ -221,11 +221,6 @@ def compare(stored: Mapping[str, StoredFile], found: Mapping[str, str]) -> SyncP
     )
 
 
-def _absolute(folder: str | Path) -> Path:
-    """The folder by a path that does not depend on where the program was started; links stay."""
-    return Path(os.path.abspath(folder))  # noqa: PTH100  # `absolute` keeps ".."
-
-
 @dataclass(frozen=True)
 class _Scope:
     """What of a folder is looked at: all, or the files and folders `parts` below it."""
@@ -237,7 +232,7 @@ class _Scope:
     def of(cls, folder: str | Path, only: Sequence[str]) -> _Scope:
         if isinstance(only, str):
             raise ConfigError(f"only={only!r} is one string; give a list of parts of the folder, as [{only!r}]")
-        base, parts = _absolute(folder), []
+        base, parts = Path(os.path.abspath(folder)), []  # noqa: PTH100  # links stay; `absolute` keeps ".."
         for part in only:
             path = PurePosixPath(os.path.normpath(os.path.relpath(part, base) if os.path.isabs(part) else part))  # noqa: PTH117
             if path.parts[:1] in (("..",), ()):
@@ -338,14 +333,13 @@ def _check_folder(
             f"{root}: holds files of {len(folders)} folders ({', '.join(folders[:3])}); an index is kept in step with "
             "one folder: build one of each"
         )
-    here = scope.here
-    if not folders or folders[0] == here or options.get("moved", False):
+    if not folders or folders[0] == scope.here or options.get("moved", False):
         return
     built = folders[0]
-    if here.startswith(f"{built}/"):
-        part = here.removeprefix(f"{built}/")
+    if scope.here.startswith(f"{built}/"):
+        part = scope.here.removeprefix(f"{built}/")
         raise ConfigError(
-            f"{root}: made from {built}, of which {here} is a part; sync the whole, or name the part: "
+            f"{root}: made from {built}, of which {scope.here} is a part; sync the whole, or name the part: "
             f"aveyb-index sync {built} --only {part}/ -o {root}"
         )
     gone, most = len(plan.deleted), max(_FEW, len(looked_at) // _SHARE)
@@ -385,8 +379,8 @@ class _Syncing:
         """Remove, rename, read and encode; None where there is nothing to change."""
         base, scope = transaction.base, self.found.scope
         assert base is not None  # a sync changes the index that is there
-        resumed = transaction.resumed  # then the tables hold a part of the change already
-        whole = stored_files(Tables.open(transaction.root, base.tables) if resumed else transaction.tables)
+        # the tables of a change that is resumed hold a part of it already
+        whole = stored_files(Tables.open(transaction.root, base.tables) if transaction.resumed else transaction.tables)
         before = scope.part_of(whole)
         plan = compare(before, self.found.hashes)
         _check_folder(scope, self.root, whole, plan, self.options)

@@ -291,8 +291,9 @@ class Later:
         return {number >> PASSAGE_BITS: shown.text for number, shown in found.items()}
 
     def about(self, document: StoredDocument, start: int) -> str:
-        """What the passage that begins at a character is about as its document is: the title, how the text begins."""
-        return f"{document.title}\n{self._beginnings.get(document.doc, '')[: _ABOUT if start >= _ABOUT else 0]}"
+        """What the passage that begins at a character is about as its document is: words of the title and beginning."""
+        begins = self._beginnings.get(document.doc, "")[:_ABOUT] if start >= _ABOUT else ""
+        return " ".join(dict.fromkeys(f"{document.title} {begins}".split()))
 
     def _read(self, part: Part) -> Mapping[int, StoredDocument]:
         if self._view is None:
@@ -316,7 +317,7 @@ def make_hit(
 ) -> Hit:
     """Make a hit of a document and its passages, best first; `context` are the first one and its neighbors."""
     pages = document.origin.pages if document.origin else None
-    passages = tuple(_make_passage(each, partial(later.about, document), pages, later.sentences) for each in chosen)
+    passages = tuple(_make_passage(each, document, pages, later) for each in chosen)
     first, (span, together) = passages[0] if passages else None, context or (None, None)
     parts = [(each.span[0], each.text) for each in passages]
     if span is not None and together is not None:
@@ -353,7 +354,7 @@ def make_hit(
     return hit
 
 
-def _make_passage(chosen: Chosen, about: Callable[[int], str], pages: Pages | None, sentences: Sentences) -> Passage:
+def _make_passage(chosen: Chosen, document: StoredDocument, pages: Pages | None, searched: Later) -> Passage:
     """Make what is shown of one passage of a document; its best sentence is looked for when it is needed."""
     (start, stop), text, heading, score, scores = chosen
     span = start, stop
@@ -361,7 +362,7 @@ def _make_passage(chosen: Chosen, about: Callable[[int], str], pages: Pages | No
     @cache
     def cited() -> Cited:
         breaks = [at - start for at in pages.starts if start < at < stop] if pages else []
-        found = sentences.cite(text, heading(), breaks, about(start))
+        found = searched.sentences.cite(text, heading(), breaks, searched.about(document, start))
         return found._replace(sentence=found.sentence and (start + found.sentence[0], start + found.sentence[1]))
 
     def page(part: Literal["number", "label", "unit"]) -> Any:
