@@ -71,6 +71,8 @@ def test_a_query_engine_answers_from_passages(index: Path, embedder: Embedder) -
     response = RetrieverQueryEngine.from_args(retriever, llm=MockLLM()).query("how long is the notice period?")
     (source,) = response.source_nodes
     assert "three months' notice" in str(response)  # the mock repeats its prompt
+    assert "modified" not in str(response), "of metadata only title, heading and page"
+    assert "year" not in str(response)
     with Retriever.load(index) as plain:
         (document,) = plain.get(["lease"])
     node = source.node
