@@ -25,7 +25,7 @@ from aveyb_retrieval.errors import (
     extra_for,
     first_line,
 )
-from aveyb_retrieval.indexes.store.vocabulary import POSTING, bm25
+from aveyb_retrieval.indexes.store.postings import POSTING, bm25
 from aveyb_retrieval.indexes.types import PASSAGE_BITS, expand_passages
 
 if TYPE_CHECKING:

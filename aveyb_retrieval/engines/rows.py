@@ -34,7 +34,7 @@ from aveyb_retrieval.indexes.store.filters import (
     nearest_float,
     negate,
 )
-from aveyb_retrieval.indexes.store.vocabulary import POSTING
+from aveyb_retrieval.indexes.store.postings import POSTING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -48,6 +48,12 @@ class Arrays:
         self.read += len(numbers)
         return numbers, self.rows[numbers]
 
+    def selected(self, numbers: IntArray, rows: int) -> Iterator[tuple[IntArray, FloatArray]]:
+        """Numbers are positions."""
+        self.read += len(numbers)
+        for start in range(0, len(numbers), rows):
+            yield numbers[start : start + rows], self.rows[numbers[start : start + rows]]
+
     def blocks(self, first: int, stop: int, rows: int = 16384) -> Iterator[tuple[IntArray, FloatArray]]:
         """Numbers are positions."""
         stop = min(stop, len(self.rows))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from aveyb_retrieval.errors import BackendError, IndexFormatError
-from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher, card_takes, copied_to_cards
+from aveyb_retrieval.indexes.nearest.faiss_file import MANY, FaissSearcher, best_halves, card_takes, copied_to_cards
 from aveyb_retrieval.indexes.types import END, PASSAGE_BITS, ascending, find_in, inner_products, number_range, products
 
 if TYPE_CHECKING:
@@ -59,18 +59,21 @@ def best(blocks: Iterable[tuple[IntArray, FloatArray]], n: int, k: int) -> tuple
 ALIKE = 1e-5  # by which sums in float32 of the same numbers may differ
 
 
-def scored(vectors: FloatArray, ids: IntArray, queries: FloatArray, k: int) -> tuple[IntArray, FloatArray]:
+def scored(vectors: np.ndarray, ids: IntArray, queries: FloatArray, k: int) -> tuple[IntArray, FloatArray]:
     """Which vectors may be among the `k` best of a query, and their scores: in float64, alike for equal vectors."""
     if len(ids) > k:
-        rough = products(queries, vectors)
-        least = np.partition(rough, len(ids) - k, axis=1)[:, len(ids) - k] - ALIKE
-        columns = np.flatnonzero((rough >= least[:, None]).any(axis=0))
+        if vectors.dtype == np.float16:
+            columns = best_halves(vectors, queries, k, ALIKE)
+        else:
+            rough = products(queries, vectors)
+            least = np.partition(rough, len(ids) - k, axis=1)[:, len(ids) - k] - ALIKE
+            columns = np.flatnonzero((rough >= least[:, None]).any(axis=0))
         ids, vectors = ids[columns], vectors[columns]
     return ids, products(queries.astype(np.float64), vectors.astype(np.float64)).astype(np.float32)
 
 
 def search_exactly(
-    blocks: Iterable[tuple[IntArray, FloatArray]], queries: FloatArray, k: int
+    blocks: Iterable[tuple[IntArray, np.ndarray]], queries: FloatArray, k: int
 ) -> tuple[FloatArray, IntArray]:
     """The `k` best of blocks of ids `[m]` and vectors `[m, d]` for each query `[n, d]`, as `top` gives them."""
     return best((scored(vectors, ids, queries, k) for ids, vectors in blocks), len(queries), k)
@@ -232,8 +235,8 @@ def check_room(device: str, count: int, dim: int) -> None:
 
 
 MOST_GONE = 128  # vectors in memory that are not stored any more, before memory is filled again
-READ = 50  # codes that are scanned while one vector is read
-BLOCK = 8192  # vectors read at once by their numbers
+READ = 12  # codes that are scanned, and their best vectors read, while one vector is read and multiplied
+BLOCK = 16384  # vectors read at once by their numbers
 HARDER = 8  # how many times more candidates are asked for when too few remained
 
 
@@ -246,6 +249,9 @@ class Vectors(Protocol):
 
     def live(self, numbers: IntArray) -> tuple[IntArray, FloatArray]:
         """Those of numbers `[n]` that are still stored, in their order: numbers `[m]`, vectors `[m, d]` float32."""
+
+    def selected(self, numbers: IntArray, rows: int) -> Iterator[tuple[IntArray, np.ndarray]]:
+        """Those of numbers that are all stored, `rows` at a time: numbers `[m]`, `[m, d]` float16 or float32."""
 
     def blocks(self, first: int, stop: int, rows: int = 16384) -> Iterator[tuple[IntArray, FloatArray]]:
         """All stored vectors of documents numbered in `[first, stop)`, ascending by number."""
@@ -360,6 +366,8 @@ class Nearest:
         """The best of all vectors that a file covers, or of the selected ones, as they are stored."""
         if here is None:
             return search_exactly(self._vectors.blocks(file.tier.first, file.tier.stop), queries, k)
+        if len(queries) < MANY:
+            return search_exactly(self._vectors.selected(here, BLOCK), queries, k)
         blocks = (self._vectors.live(here[start : start + BLOCK]) for start in range(0, len(here), BLOCK))
         return search_exactly(blocks, queries, k)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import OrderedDict
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -20,7 +20,7 @@ from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest, che
 from aveyb_retrieval.indexes.store.place import hold_visible, open_directory
 from aveyb_retrieval.indexes.store.tables import PARTS, StoredTokens, StoredVectors, Tables, count_values
 from aveyb_retrieval.indexes.store.words import Language, rules_of
-from aveyb_retrieval.indexes.types import PASSAGE_BITS, ascending
+from aveyb_retrieval.indexes.types import PASSAGE_BITS, ascending, find_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,23 +31,45 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
     from aveyb_retrieval.indexes.store.tables import Part, ShownPassage, StoredDocument, StoredPassages
     from aveyb_retrieval.indexes.store.vocabulary import Vocabulary
-    from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
+    from aveyb_retrieval.indexes.types import BoolArray, FloatArray, IntArray, Kind
 
 FILTERS_KEPT = 16
 TITLES_KEPT = 512  # documents: most of those that searches find are found again
 VALUES_KEPT = 1_000
-AMONG = 2_000  # rows that a search of words is limited to one by one; it costs 4 microseconds for each
-MOST_AMONG = 20_000
+FEWEST = 100  # the share of a selection, as 1 / share, from which on the best of all are asked for
+MOST_ASKED = 16  # times as many as are wanted
 
 
 class Allowed:
     """The documents that a filter lets through, ascending, their passages, and what was counted of their values."""
+
+    _some = False  # whether only some of their passages are let through
 
     def __init__(self, docs: IntArray) -> None:
         self.docs = docs
         self.values: dict[str, list[tuple[Scalar, int]]] = {}
         self.ids: dict[Kind, IntArray] = {"document": docs}
         self.counted: Counted | None = None  # where no others can be seen
+        self._seen: BoolArray | None = None  # by document, and False behind the last
+
+    @classmethod
+    def of_passages(cls, numbers: IntArray) -> Allowed:
+        """Only some of the passages of their documents."""
+        found = cls(np.unique(numbers >> PASSAGE_BITS))
+        found.ids["passage"] = numbers
+        found._some = True
+        return found
+
+    def holds(self, kind: Kind, numbers: IntArray) -> BoolArray:
+        """Whether documents or passages `[n]`, by number, are among them, `[n]`."""
+        docs = numbers if kind == "document" else numbers >> PASSAGE_BITS
+        if self._seen is None:
+            self._seen = np.zeros(int(self.docs[-1]) + 2 if len(self.docs) else 1, np.bool_)
+            self._seen[self.docs] = True
+        there = self._seen[np.minimum(docs, len(self._seen) - 1)]
+        if kind == "passage" and self._some:
+            there[there] = find_in(self.ids["passage"], numbers[there])[1]
+        return there
 
 
 class Snapshot:
@@ -290,24 +312,21 @@ class Snapshot:
     ) -> list[tuple[int, float]]:
         """The `k` best documents (over title and text) or passages by BM25; fewer where fewer hold any of the words."""
         self.check_open()
-        dataset, total = self.tables.of(kind), self.manifest.counts.of(kind)
-        if selection is None:
-            numbers, scores = dataset.by_words(words, k)
-            return list(zip(numbers.tolist(), scores.tolist(), strict=True))
-        among = self.ids(selection, kind)
-        if not len(among):
-            return []
-        wanted = min(total, int(1.5 * k * total / len(among)) + k)
-        # BM25 does not depend on the filter: the best of all are asked for until enough of them are allowed
-        while len(among) > AMONG and (wanted < MOST_AMONG or len(among) > MOST_AMONG):
-            numbers, scores = dataset.by_words(words, wanted)
-            allowed = np.isin(numbers, among, assume_unique=True)
-            if allowed.sum() >= k or len(numbers) < wanted or wanted >= total:
-                numbers, scores = numbers[allowed][:k], scores[allowed][:k]
-                return list(zip(numbers.tolist(), scores.tolist(), strict=True))
-            wanted = min(total, 4 * wanted)
-        numbers, scores = dataset.by_words(words, k, among)
+        dataset = self.tables.of(kind)
+        numbers, scores = dataset.by_words(words, k) if selection is None else self._by_words(kind, words, k, selection)
         return list(zip(numbers.tolist(), scores.tolist(), strict=True))
+
+    def _by_words(self, kind: Kind, words: Sequence[str], k: int, selection: Allowed) -> tuple[IntArray, FloatArray]:
+        """The same in a selection, which BM25 does not depend on: the best of all, if enough of them are in it."""
+        dataset, total, among = self.tables.of(kind), self.manifest.counts.of(kind), len(self.ids(selection, kind))
+        if among * FEWEST >= total:
+            asked = int(1.5 * k * total / among) + k
+            asked = asked if asked <= MOST_ASKED * k else 4 * k  # the words of a condition are in the question, mostly
+            numbers, scores = dataset.by_words(words, asked)
+            there = selection.holds(kind, numbers)
+            if there.sum() >= k or len(numbers) < asked:
+                return numbers[there][:k], scores[there][:k]
+        return dataset.scored(words, k, partial(selection.holds, kind))
 
     def holding(self, words: Sequence[str]) -> list[int]:
         kind: Kind = "passage" if "passage" in self.kinds else "document"
@@ -324,16 +343,13 @@ class Snapshot:
         for sought in sorted(conditions, key=lambda each: not each.condition.must):
             found = self._fulfilling(kind, sought)
             if sought.condition.must:
+                found = found[self.tables.live(kind, found)] if numbers is None else found
                 numbers = found if numbers is None else np.intersect1d(numbers, found, assume_unique=True)
             else:
                 numbers = self.tables.numbers(kind) if numbers is None else numbers
                 numbers = np.setdiff1d(numbers, found, assume_unique=True)
         numbers = self.tables.numbers(kind) if numbers is None else numbers
-        if kind == "document":
-            return Allowed(numbers)
-        narrowed = Allowed(np.unique(numbers >> PASSAGE_BITS))
-        narrowed.ids["passage"] = numbers
-        return narrowed
+        return Allowed(numbers) if kind == "document" else Allowed.of_passages(numbers)
 
     def _fulfilling(self, kind: Kind, sought: Sought) -> IntArray:
         """Numbers of all documents or passages that fulfill one condition, ascending."""

@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.store.filters import OWN
-from aveyb_retrieval.indexes.store.vocabulary import Vocabulary, bm25
-from aveyb_retrieval.indexes.types import find_in, rank_of
+from aveyb_retrieval.indexes.store.postings import bm25
+from aveyb_retrieval.indexes.store.vocabulary import Vocabulary
+from aveyb_retrieval.indexes.types import Kind, find_in, rank_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.engine import EngineInfo, VectorEngine
     from aveyb_retrieval.indexes.search.snapshot import Allowed
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
-    from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
+    from aveyb_retrieval.indexes.types import FloatArray, IntArray
 
 
 READ = 64  # documents whose words are read in the time that one word takes to be looked up
@@ -64,7 +66,7 @@ class Counted:
     hashes: IntArray  # of ids, ascending
     mean_vector: FloatArray  # as `EngineView` says
     mean_passage: float  # characters
-    words: dict[Kind, IntArray]  # of each document and passage, ascending by number
+    words: dict[Kind, tuple[int, int]]  # documents and passages with words, and how many words these have
 
 
 class VisibleSnapshot(Snapshot):
@@ -90,7 +92,7 @@ class VisibleSnapshot(Snapshot):
             np.sort(ranks[seen]),
             self.mean_of(docs[seen], ranks[seen]),
             float((spans[:, 1] - spans[:, 0]).sum()) / max(len(spans), 1),
-            {"document": self.tables.texts.lengths(documents), "passage": self.tables.passages.lengths(passages)},
+            {kind: self.tables.of(kind).counted(partial(self._seen.holds, kind)) for kind in get_args(Kind)},
         )
 
     def select(self, where: Filter | None, *, quiet: bool = True) -> Allowed | None:
@@ -122,11 +124,10 @@ class VisibleSnapshot(Snapshot):
         self, kind: Kind, words: Sequence[str], k: int, selection: Allowed | None = None
     ) -> list[tuple[int, float]]:
         self.check_open()
-        lengths = self._counted.words[kind]
-        rows = int((lengths > 0).sum())
-        numbers, scores = bm25([self._holding(kind, word) for word in words], rows, lengths.sum() / max(rows, 1))
+        rows, total = self._counted.words[kind]
+        numbers, scores = bm25([self._holding(kind, word) for word in words], rows, total / max(rows, 1))
         if selection is not None and selection is not self._seen:
-            allowed = find_in(self.ids(selection, kind), numbers)[1]
+            allowed = selection.holds(kind, numbers)
             numbers, scores = numbers[allowed], scores[allowed]
         scores = scores.astype(np.float32)
         best = np.lexsort((numbers, -scores))[:k]
@@ -139,8 +140,8 @@ class VisibleSnapshot(Snapshot):
     def _holding(self, kind: Kind, word: str) -> np.ndarray:
         """Which rows that can be seen hold a word, as `Dataset.postings` has them."""
         if (kind, word) not in self._lists:
-            found = self.tables.of(kind).postings(word)
-            self._lists[kind, word] = found[find_in(self.ids(self._seen, kind), found["number"])[1]]
+            (found,) = self.tables.of(kind).postings([word])
+            self._lists[kind, word] = found[self._seen.holds(kind, found["number"])]
         return self._lists[kind, word]
 
     @property

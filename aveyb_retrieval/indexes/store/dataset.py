@@ -17,6 +17,7 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +27,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from aveyb_retrieval.errors import AveyBError, IndexFormatError, first_line
 from aveyb_retrieval.indexes.store.parts import StoredColumn
-from aveyb_retrieval.indexes.store.vocabulary import POSTING, RowWords, Vocabulary, WordSet
+from aveyb_retrieval.indexes.store.postings import FreshLists, PartLists, WordLists
+from aveyb_retrieval.indexes.store.vocabulary import Vocabulary, WordSet
 from aveyb_retrieval.indexes.types import widened, width_of_places
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     import lance
     import numpy.typing as npt
 
+    from aveyb_retrieval.indexes.store.postings import Keep
     from aveyb_retrieval.indexes.types import FloatArray, IntArray
 
 CACHE_BYTES = int(os.environ.get("AVEYB_CACHE_BYTES", 256 << 20))
@@ -132,6 +135,16 @@ class MappedVectors:
             pages = np.searchsorted(self.starts, some, side="right") - 1
             first = self.positions[pages] + (some - self.starts[pages]) * self.windows.shape[1]
             out[places[start : start + AT_HAND]] = widened(self.windows[first].view(self.dtype))
+
+    def as_stored(self, rows: IntArray, out: npt.NDArray[np.uint8]) -> np.ndarray:
+        """Rows `[n]`, ascending, copied as they are to bytes `out` `[n, row]`: many of them, from page to page."""
+        size, edges = self.windows.shape[1], np.searchsorted(rows, self.starts).tolist()
+        for page, (start, stop) in enumerate(pairwise([*edges, len(rows)])):
+            if start < stop:
+                inside = rows[start:stop] - self.starts[page]
+                stored = self.windows[self.positions[page] :: size][: inside[-1] + 1]
+                np.take(stored, inside, axis=0, out=out[start:stop], mode="clip")  # "raise" would copy them twice
+        return out.view(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -265,9 +278,18 @@ class _Rows:
         """Rows of numbers `[n]`; -1 where this fragment does not have one."""
         if not len(self.numbers):
             return np.full(len(wanted), -1, dtype=np.int64)
-        places = np.minimum(np.searchsorted(self.numbers, wanted, sorter=self.order), len(self.numbers) - 1)
-        rows = places if self.order is None else self.order[places]
+        # where numbers follow each other, as those of a document's passages, so do their rows, mostly
+        heads = np.flatnonzero(np.diff(wanted, prepend=-2) != 1)
+        places = np.searchsorted(self.numbers, wanted[heads], sorter=self.order)
+        rows = self._at(np.repeat(places - heads, np.diff(heads, append=len(wanted))) + np.arange(len(wanted)))
+        lost = np.flatnonzero(self.numbers[rows] != wanted)
+        rows[lost] = self._at(np.searchsorted(self.numbers, wanted[lost], sorter=self.order))
         return np.where(self.numbers[rows] == wanted, rows, -1)
+
+    def _at(self, places: IntArray) -> IntArray:
+        """Rows at places `[n]` in the order of their numbers; the last one behind the end."""
+        places = np.minimum(places, len(self.numbers) - 1)
+        return places if self.order is None else self.order[places]
 
 
 class Dataset:
@@ -289,7 +311,9 @@ class Dataset:
         self._held: dict[tuple[int, str, str], tuple[IntArray, IntArray]] = {} if before is None else dict(before._held)
         self._deletions: frozenset[Path] = frozenset() if before is None else before._deletions  # that were checked
         self._word_sets: dict[str, WordSet] = {} if before is None else dict(before._word_sets)  # by their files
+        self._part_lists: dict[str, PartLists] = {} if before is None else dict(before._part_lists)  # by these, too
         self._vocabularies: dict[str, Vocabulary] = {}
+        self._indexed: dict[str, tuple[list[tuple[str, str]], dict[int, Counter[str]]]] = {}
 
     @classmethod
     def open(
@@ -359,6 +383,24 @@ class Dataset:
             fragment.vectors.read_vectors(rows, out, places)
         return out
 
+    def stored_vectors(self, numbers: IntArray, size: int) -> Iterator[tuple[IntArray, np.ndarray]]:
+        """The column `VECTOR` of numbers `[n]`, up to `size` at a time: numbers `[m]` and `[m, d]`, until the next.
+
+        As they are stored, float16 or float32, where they are mapped.
+        """
+        out: npt.NDArray[np.uint8] | None = None
+        for fragment, rows, places in self._stored(numbers):
+            order, mapped = np.argsort(rows, kind="stable"), fragment.vectors
+            for start in range(0, len(rows), size):
+                some = order[start : start + size]
+                there = numbers[places[some]]
+                if not isinstance(mapped, MappedVectors):
+                    yield there, self.vectors(there)
+                    continue
+                if out is None:
+                    out = np.empty((min(size, len(numbers)), mapped.windows.shape[1]), np.uint8)
+                yield there, mapped.as_stored(rows[some], out[: len(some)])
+
     def spans(self, numbers: IntArray) -> IntArray:
         """The columns `SPAN`, `[n, 2]`, of numbers `[n]`, as `vectors` reads its own."""
         out = np.empty((len(numbers), 2), np.int64)
@@ -409,23 +451,13 @@ class Dataset:
         order = np.argsort(numbers, kind="stable")
         return numbers[order], values[order]
 
-    def by_words(self, words: Sequence[str], k: int, among: IntArray | None = None) -> tuple[IntArray, FloatArray]:
-        """The `k` best rows by BM25 that hold any of some words: numbers and scores, best first, ties by number.
-
-        `among` limits them to some numbers `[n]`: cheap for hundreds, dear for ten thousands.
-        """
+    def by_words(self, words: Sequence[str], k: int) -> tuple[IntArray, FloatArray]:
+        """The `k` best rows by BM25 that hold any of some words: numbers and scores, best first, ties by number."""
         from lance.query import MatchQuery
 
         rows = sum(len(each.numbers) for each in self._fragments)  # deleted ones too: Lance would count the others anew
         if not words or not rows:
             return np.empty(0, np.int64), np.empty(0, np.float32)
-        limits: dict[str, Any] = {}
-        if among is not None:
-            addresses = self._addresses(among)
-            if not (addresses >= 0).any():
-                return np.empty(0, np.int64), np.empty(0, np.float32)
-            listed = ",".join(map(str, addresses[addresses >= 0].tolist()))
-            limits = {"filter": f"_rowid IN ({listed})", "prefilter": True}
         asked = min(k + TIES, rows)
         while True:
             with damage(self.path):
@@ -434,7 +466,6 @@ class Dataset:
                     with_row_id=True,
                     full_text_query=MatchQuery(" ".join(words), WORDS),
                     limit=asked,
-                    **limits,
                 ).to_table()
             scores = np.sort(found["_score"].to_numpy().astype(np.float32))[::-1]
             # all that tie with the k-th are there, so that their numbers decide and not the order of Lance's lists
@@ -446,79 +477,83 @@ class Dataset:
         return numbers[order], scores[order]
 
     def holding(self, *phrases: Sequence[str], column: str = WORDS) -> IntArray:
-        """Numbers `[n]`, ascending, of all rows that hold any of some phrases: words one after another."""
-        from lance.query import MatchQuery, PhraseQuery
+        """Numbers `[n]`, ascending, of all rows that hold any of some phrases, words one after another.
 
+        Some rows may be deleted.
+        """
+        from lance.query import PhraseQuery
+
+        alone = list(dict.fromkeys(phrase[0] for phrase in phrases if len(phrase) == 1))
         found = [np.empty(0, np.int64)]
-        alone = " ".join(dict.fromkeys(phrase[0] for phrase in phrases if len(phrase) == 1))
-        queries: list[Any] = [MatchQuery(alone, column)] if alone else []
-        queries += [PhraseQuery(" ".join(phrase), column) for phrase in phrases if len(phrase) > 1]
+        found += [held["number"] for held in (self.postings(alone, column) if alone else ())]
         with damage(self.path):
-            for query in queries if len(self) else ():
-                scanner = self._lance.scanner(columns=["_score"], with_row_id=True, full_text_query=query)
-                found.append(self._numbers(scanner.to_table()["_rowid"].to_numpy()))
-        return np.unique(np.concatenate(found))
+            for phrase in phrases if len(self) else ():
+                if len(phrase) > 1:
+                    query = PhraseQuery(" ".join(phrase), column)
+                    scanner = self._lance.scanner(columns=["_score"], with_row_id=True, full_text_query=query)
+                    found.append(self._numbers(scanner.to_table()["_rowid"].to_numpy()))
+        numbers = np.sort(np.concatenate(found), kind="stable")  # they mostly ascend already
+        return numbers[np.diff(numbers, prepend=-1) > 0]
 
-    def postings(self, word: str) -> np.ndarray:
-        """Which rows hold a word, `POSTING` `[n]`, in any order: what a score among some of the rows is made of."""
-        from lance.query import MatchQuery
-
-        if not len(self):
-            return np.empty(0, POSTING)
-        holding = sum(part.count(word) for part in self.vocabulary().parts)
+    def postings(self, words: Sequence[str], column: str = WORDS) -> list[np.ndarray]:
+        """Which rows hold each of some words, `POSTING` `[n]`, in any order; some may be deleted."""
         with damage(self.path):
-            query = MatchQuery(word, WORDS)
-            found = self._lance.scanner(columns=["_score"], with_row_id=True, full_text_query=query).to_table()
-            addresses = found["_rowid"].to_numpy().astype(np.int64)
-            held = np.empty(len(addresses), POSTING)
-            held["number"], held["length"] = self._numbers(addresses), self._row_words.of(addresses)
-            held["count"] = self._row_words.counts(word, holding, addresses, found["_score"].to_numpy())
-        return held
+            return self._word_lists(column).of(words)
 
-    def lengths(self, numbers: IntArray) -> IntArray:
-        """How many words the rows of numbers `[n]` have, `[n]`."""
-        return self._row_words.of(self._addresses(numbers))
+    def scored(self, words: Sequence[str], k: int, keep: Keep) -> tuple[IntArray, FloatArray]:
+        """What `by_words` gives, of those rows that `keep` says true of, by their numbers: of no deleted ones."""
+        with damage(self.path):
+            numbers, values = self._word_lists(WORDS).scored(words, keep)
+        scores = values.astype(np.float32)
+        if len(scores) > k:
+            best = scores >= np.partition(scores, len(scores) - k)[len(scores) - k]
+            numbers, scores = numbers[best], scores[best]
+        order = np.lexsort((numbers, -scores))[:k]
+        return numbers[order], scores[order]
 
-    @cached_property
-    def _row_words(self) -> RowWords:
-        files, fresh = self._words_indexed(WORDS)
-        counted = dict[int, Counter[str]]()
-        if fresh:
-            rows = self._lance.scanner(columns=[WORDS], fragments=fresh, with_row_id=True).to_table()
-            counted = dict(
-                zip(rows["_rowid"].to_pylist(), map(Counter, map(str.split, rows[WORDS].to_pylist())), strict=True)
-            )
-        return RowWords.read([f"{part}_docs.lance" for _, part in files], counted)
+    def counted(self, keep: Keep) -> tuple[int, int]:
+        """How many rows with words there are of those that `keep` says true of, and how many words these have."""
+        with damage(self.path):
+            return self._word_lists(WORDS).counted(keep)
 
     def vocabulary(self, column: str = WORDS) -> Vocabulary:
         """The words of a column that is indexed by words, read when they are first asked for."""
         if column not in self._vocabularies:
             with damage(self.path):
-                self._vocabularies[column] = self._read_vocabulary(column)
+                files, fresh = self._words_indexed(column)
+                words = Counter(chain.from_iterable(fresh.values()))
+                self._vocabularies[column] = Vocabulary([self._word_set(*file) for file in files], words)
         return self._vocabularies[column]
 
-    def _read_vocabulary(self, column: str) -> Vocabulary:
+    def _word_set(self, file: str, part: str) -> WordSet:
+        if file not in self._word_sets:
+            self._word_sets[file] = WordSet.read(file, f"{part}_invert.lance")
+        return self._word_sets[file]
+
+    def _word_lists(self, column: str) -> WordLists:
         files, fresh = self._words_indexed(column)
         for file, part in files:
-            if file not in self._word_sets:
-                self._word_sets[file] = WordSet.read(file, f"{part}_invert.lance")
-        counted: Counter[str] = Counter()
-        if fresh:
-            for text in self._lance.scanner(columns=[column], fragments=fresh).to_table()[column].to_pylist():
-                counted.update(set(text.split()))
-        return Vocabulary([self._word_sets[file] for file, _ in files], counted)
+            if file not in self._part_lists:
+                self._part_lists[file] = PartLists.read(self._word_set(file, part), part, self._numbers)
+        return WordLists([self._part_lists[file] for file, _ in files], FreshLists(fresh))
 
-    def _words_indexed(self, column: str) -> tuple[list[tuple[str, str]], list[Any]]:
-        """The parts of an index of words (the file of its words, how other names begin), and the fragments in none."""
-        files, covered = list[tuple[str, str]](), set[int]()
-        for described in self._lance.describe_indices():
-            for segment in described.segments if described.field_names == [column] else ():
-                covered.update(map(int, segment.fragment_ids))
-                folder = f"_indices/{segment.uuid}"
-                for file in sorted((self.path / folder).glob("part_*_tokens.lance")):
-                    part = file.name.removesuffix("_tokens.lance")
-                    files.append((str(file), f"{self.address or self.path}/{folder}/{part}"))
-        return files, [each for each in self._lance.get_fragments() if each.fragment_id not in covered]
+    def _words_indexed(self, column: str) -> tuple[list[tuple[str, str]], dict[int, Counter[str]]]:
+        """The parts of an index of words (the file of its words, how other names begin), and words of rows in none."""
+        if column not in self._indexed:
+            files, covered, counted = list[tuple[str, str]](), set[int](), dict[int, Counter[str]]()
+            for described in self._lance.describe_indices():
+                for segment in described.segments if described.field_names == [column] else ():
+                    covered.update(map(int, segment.fragment_ids))
+                    folder = f"_indices/{segment.uuid}"
+                    for file in sorted((self.path / folder).glob("part_*_tokens.lance")):
+                        part = file.name.removesuffix("_tokens.lance")
+                        files.append((str(file), f"{self.address or self.path}/{folder}/{part}"))
+            if fresh := [each for each in self._lance.get_fragments() if each.fragment_id not in covered]:
+                rows = self._lance.scanner(columns=[self.key, column], fragments=fresh).to_table()
+                words = map(Counter, map(str.split, rows[column].to_pylist()))
+                counted = dict(zip(rows[self.key].to_pylist(), words, strict=True))
+            self._indexed[column] = files, counted
+        return self._indexed[column]
 
     # --- numbers and addresses ---------------------------------------------------------------------------------------
 
@@ -564,13 +599,13 @@ class Dataset:
         return found
 
     def _numbers(self, addresses: IntArray) -> IntArray:
-        """Numbers `[n]` of the rows at addresses `[n]`."""
+        """Numbers `[n]` of the rows at addresses `[n]`; -1 in fragments that are gone."""
         addresses = addresses.astype(np.int64)
         numbers = np.empty(len(addresses), dtype=np.int64)
         by_fragment = {rows.fragment: rows.numbers for rows in self._fragments}
         for fragment in np.unique(addresses >> 32).tolist():
             mine = addresses >> 32 == fragment
-            numbers[mine] = by_fragment[fragment][addresses[mine] & 0xFFFFFFFF]
+            numbers[mine] = by_fragment[fragment][addresses[mine] & 0xFFFFFFFF] if fragment in by_fragment else -1
         return numbers
 
     # --- writing -----------------------------------------------------------------------------------------------------
@@ -656,8 +691,8 @@ class Dataset:
     def _moved(self, opened: lance.LanceDataset) -> None:
         """Take over what a write made of the dataset."""
         self._lance = opened
-        self._vocabularies = {}
-        for name in ("_fragments", "held", "_row_words"):
+        self._vocabularies, self._indexed = {}, {}
+        for name in ("_fragments", "held"):
             self.__dict__.pop(name, None)
 
     # --- files -------------------------------------------------------------------------------------------------------
@@ -688,7 +723,7 @@ def damage(path: Path) -> Iterator[None]:
         yield
     except AveyBError:
         raise
-    except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
+    except (OSError, ValueError, RuntimeError, IndexError, pa.ArrowException) as error:
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
             raise AveyBError(f"{path}: {error.strerror}; let this process open more (ulimit -n)") from error
         raise _unreadable(path, error) from error

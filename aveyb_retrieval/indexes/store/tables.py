@@ -350,7 +350,7 @@ class Tables:
 
     def read_passages(self, numbers: IntArray, words: Sequence[str] = ()) -> StoredPassages:
         """Fetch passages `[n]` by number, with which of some words they hold; those that are not there are left out."""
-        numbers = np.sort(numbers[self._live("passage", numbers)])
+        numbers = np.sort(numbers[self.live("passage", numbers)])
         held = held_words(self.passages.words(numbers) if words else [b""] * len(numbers), words)
         return StoredPassages(numbers, self.passages.spans(numbers), held)
 
@@ -382,10 +382,10 @@ class Tables:
 
     def live_vectors(self, kind: Kind, numbers: IntArray) -> tuple[IntArray, FloatArray]:
         """The same without those that are not there any more: numbers `[m]` and vectors `[m, d]`."""
-        numbers = numbers[self._live(kind, numbers)]
+        numbers = numbers[self.live(kind, numbers)]
         return numbers, self.of(kind).vectors(numbers)
 
-    def _live(self, kind: Kind, numbers: IntArray) -> BoolArray:
+    def live(self, kind: Kind, numbers: IntArray) -> BoolArray:
         """Which of documents or passages `[n]` are still there, `[n]`."""
         if kind == "document":
             return self._counts(numbers)[0]
@@ -476,6 +476,10 @@ class StoredVectors:
     def live(self, numbers: IntArray) -> tuple[IntArray, FloatArray]:
         """Those of numbers `[n]` that are still stored, in their order: numbers `[m]` and vectors `[m, d]` float32."""
         return self.tables.live_vectors(self.kind, numbers)
+
+    def selected(self, numbers: IntArray, rows: int) -> Iterator[tuple[IntArray, np.ndarray]]:
+        """Those of numbers that are all stored, `rows` at a time: numbers `[m]`, `[m, d]` float16 or float32."""
+        return self.tables.of(self.kind).stored_vectors(numbers, rows)
 
     def blocks(self, first: int, stop: int, rows: int = 16384) -> Iterator[tuple[IntArray, FloatArray]]:
         """All vectors of documents numbered in `[first, stop)`, ascending: numbers `[n]`, vectors `[n, d]` float32."""

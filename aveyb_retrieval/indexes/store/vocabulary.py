@@ -1,17 +1,8 @@
-"""The words of an index of words: which rows hold each, how many, which words begin alike or are a few edits away.
+"""The words of an index of words: how many rows hold each, which words begin alike or are a few edits away.
 
 Lance keeps the words of each part of its index as a finite state transducer, in the format of Rust's crate `fst`
 (version 3; nodes are read backwards from their address), from each word's bytes to a number, and under that number how
 many rows hold it. Rows that were deleted since a part was written count until it is merged.
-
-Which rows hold a word, how often and among how many words, is what BM25 is made of, for some rows by themselves.
-
-With N rows that have any words, of which n hold the word, f times each, and lengths in words:
-
-    idf = ln(1 + (N - n + 0.5) / (n + 0.5))
-    score = sum over words of idf * f * (k1 + 1) / (f + k1 * (1 - b + b * length / mean length)),    k1 = 1.2, b = 0.75
-
-Lance gives the score that a row has for one word, by its own N, n and mean length, and f is what solves the equation.
 """
 
 from __future__ import annotations
@@ -24,17 +15,12 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from aveyb_retrieval.indexes.store.words import K1, B
 from aveyb_retrieval.indexes.types import FIRST_BYTES, eights, find_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    import numpy.typing as npt
-
-    from aveyb_retrieval.indexes.types import FloatArray, IntArray
-
-POSTING = np.dtype([("number", "<i8"), ("count", "<i4"), ("length", "<i4")])
+    from aveyb_retrieval.indexes.types import IntArray
 
 # bytes that a node with one transition writes into six bits
 _COMMON = b"te/oasripcnw.hlm-du012g=:bf3y5&_4v9678k%?xCDASFIBEjPTzRNM+LOqHG"
@@ -91,12 +77,17 @@ class WordSet:
         data = tokens.read_all().to_table()["_token_fst_bytes"][0].as_py()
         return cls(data, lists.read_all().to_table()["_length"].to_numpy().astype(np.int64))
 
-    def count(self, word: str) -> int:
+    def number(self, word: str) -> int | None:
+        """The number of a word; None: it is not there."""
         found = self._walk(word.encode())
         if found is None:
-            return 0
-        node, number = self._node(found[0]), found[1]
-        return int(self.rows[number + node.addend]) if node.final else 0
+            return None
+        node = self._node(found[0])
+        return found[1] + node.addend if node.final else None
+
+    def count(self, word: str) -> int:
+        number = self.number(word)
+        return 0 if number is None else int(self.rows[number])
 
     def beginning(self, start: str) -> Iterator[tuple[str, int]]:
         """The words of up to `LONGEST` bytes that begin with some letters, with their rows."""
@@ -300,63 +291,3 @@ def within(word: str, other: str, edits: int) -> bool:
 def edits(word: str) -> int:
     """How many edits a typo of a word may have."""
     return (4 <= len(word) <= MISTYPED) + (8 <= len(word) <= MISTYPED)
-
-
-@dataclass(frozen=True)
-class RowWords:
-    """How many words each row has, `[n]`, by its address, ascending; and the words of rows that are in no index yet."""
-
-    addresses: IntArray
-    lengths: IntArray
-    indexed: int  # rows that Lance's index counts, deleted ones too
-    words: int  # that it counts in them
-    fresh: Mapping[int, Counter[str]]
-
-    @classmethod
-    def read(cls, files: Sequence[str], fresh: Mapping[int, Counter[str]]) -> RowWords:
-        """Read the files `PART_docs.lance` of an index of words; raises what Lance raises."""
-        from lance.file import LanceFileReader
-
-        tables = [LanceFileReader(file).read_all().to_table() for file in files]
-        columns = [
-            np.concatenate([np.array(new, np.int64), *(table[name].to_numpy().astype(np.int64) for table in tables)])
-            for name, new in (("_rowid", list(fresh)), ("_num_tokens", [each.total() for each in fresh.values()]))
-        ]
-        addresses, lengths = columns
-        order = np.argsort(addresses)
-        words = int(lengths[len(fresh) :].sum())
-        return cls(addresses[order], lengths[order], len(addresses) - len(fresh), words, fresh)
-
-    def of(self, addresses: IntArray) -> IntArray:
-        """The lengths of rows `[n]`; 0 for those without words."""
-        places, there = find_in(self.addresses, addresses)
-        return np.where(there, self.lengths[places], 0) if len(self.lengths) else np.zeros(len(addresses), np.int64)
-
-    def counts(self, word: str, holding: int, addresses: IntArray, scores: FloatArray) -> IntArray:
-        """How often rows `[n]` hold a word, that `holding` rows of the index hold, by Lance's scores `[n]` for it."""
-        rows = np.float32(self.indexed)
-        idf = np.log((rows - np.float32(holding) + np.float32(0.5)) / np.float32(holding + 0.5) + np.float32(1))
-        share = scores / max(float(idf), 1e-9) / (K1 + 1)  # of what a row could have at most
-        mean_length = max(self.words, 1) / max(self.indexed, 1)
-        penalty = K1 * (1 - B + B * self.of(addresses) / mean_length)
-        counts = np.rint(share * penalty / np.maximum(1 - share, 1e-6)).astype(np.int64)
-        for row, address in enumerate(addresses.tolist() if self.fresh else ()):
-            if address in self.fresh:
-                counts[row] = self.fresh[address][word]
-        return np.maximum(counts, 1)
-
-
-def bm25(lists: Sequence[np.ndarray], rows: int, mean_length: float) -> tuple[IntArray, npt.NDArray[np.float64]]:
-    """Numbers, ascending, and scores `[n]` of the rows that hold any of some words, by their `lists`."""
-    if not lists:
-        return np.empty(0, np.int64), np.empty(0)
-    holding = np.array([np.sign(held["count"]).sum() for held in lists])
-    idf = np.repeat(np.log1p((rows - holding + 0.5) / (holding + 0.5)), list(map(len, lists)))
-    held = np.concatenate(lists)
-    sign, count = np.sign(held["count"]), np.abs(held["count"])
-    penalty = K1 * (1 - B + B * held["length"] / max(mean_length, 1e-9))
-    numbers, places = np.unique(held["number"], return_inverse=True)
-    worth = idf * sign * count * (K1 + 1) / (count + penalty)
-    scores = np.bincount(places, weights=worth).astype(np.float64)
-    there = np.bincount(places, weights=sign) > 0
-    return numbers[there].astype(np.int64), scores[there]

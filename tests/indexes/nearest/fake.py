@@ -49,6 +49,12 @@ class FakeVectors:
         there = np.isin(numbers, self.numbers)
         return numbers[there], self.rows[np.searchsorted(self.numbers, numbers[there])]
 
+    def selected(self, numbers: IntArray, rows: int) -> Iterator[tuple[IntArray, np.ndarray]]:
+        self.looked_up += len(numbers)
+        for start in range(0, len(numbers), rows):
+            some = numbers[start : start + rows]
+            yield some, self.rows[np.searchsorted(self.numbers, some)]
+
     def blocks(self, first: int, stop: int, rows: int = 1000) -> Iterator[tuple[IntArray, FloatArray]]:
         start, end = np.searchsorted(self.numbers, number_range(self.kind, first, stop))
         self.scanned += int(end - start)
