@@ -52,10 +52,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Dataset, dict[int, C
 @pytest.mark.parametrize("word", [*SHARES, *SIZES, "none"])
 def test_lists_are_those_of_the_rows(made: tuple[Dataset, dict[int, Counter[str]]], word: str) -> None:
     dataset, rows = made
-    listed, twice = dataset.postings([word, word])
+    listed, twice = dataset.postings([word, word], lambda numbers: numbers % 3 > 0)
     assert np.array_equal(listed, twice)
     found = {n: (count, length) for n, count, length in listed.tolist() if n in rows}
-    assert found == {n: (words[word], words.total()) for n, words in rows.items() if word in words}
+    assert found == {n: (words[word], words.total()) for n, words in rows.items() if word in words and n % 3}
     assert [n for n in dataset.holding((word,)).tolist() if n in rows] == [n for n in rows if word in rows[n]]
 
 

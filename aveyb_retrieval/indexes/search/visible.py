@@ -140,8 +140,7 @@ class VisibleSnapshot(Snapshot):
     def _holding(self, kind: Kind, word: str) -> np.ndarray:
         """Which rows that can be seen hold a word, as `Dataset.postings` has them."""
         if (kind, word) not in self._lists:
-            (found,) = self.tables.of(kind).postings([word])
-            self._lists[kind, word] = found[self._seen.holds(kind, found["number"])]
+            (self._lists[kind, word],) = self.tables.of(kind).postings([word], partial(self._seen.holds, kind))
         return self._lists[kind, word]
 
     @property

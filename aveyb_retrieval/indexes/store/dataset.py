@@ -485,7 +485,7 @@ class Dataset:
 
         alone = list(dict.fromkeys(phrase[0] for phrase in phrases if len(phrase) == 1))
         found = [np.empty(0, np.int64)]
-        found += [held["number"] for held in (self.postings(alone, column) if alone else ())]
+        found += [held["number"] for held in self.postings(alone, lambda numbers: numbers >= 0, column)]
         with damage(self.path):
             for phrase in phrases if len(self) else ():
                 if len(phrase) > 1:
@@ -495,10 +495,13 @@ class Dataset:
         numbers = np.sort(np.concatenate(found), kind="stable")  # they mostly ascend already
         return numbers[np.diff(numbers, prepend=-1) > 0]
 
-    def postings(self, words: Sequence[str], column: str = WORDS) -> list[np.ndarray]:
-        """Which rows hold each of some words, `POSTING` `[n]`, in any order; some may be deleted."""
+    def postings(self, words: Sequence[str], keep: Keep, column: str = WORDS) -> list[np.ndarray]:
+        """Which rows hold each of some words, of those that `keep` says true of: `POSTING` `[n]`, in any order.
+
+        Some rows may be deleted.
+        """
         with damage(self.path):
-            return self._word_lists(column).of(words)
+            return self._word_lists(column).of(words, keep) if words else []
 
     def scored(self, words: Sequence[str], k: int, keep: Keep) -> tuple[IntArray, FloatArray]:
         """What `by_words` gives, of those rows that `keep` says true of, by their numbers: of no deleted ones."""

@@ -67,8 +67,11 @@ class PartLists:
             raise ValueError(f"{part}_invert.lance: lists of another layout")
         return cls(words, numbers(rows["_rowid"].to_numpy()), rows["_num_tokens"].to_numpy().astype(np.int32), lists)
 
-    def of(self, words: Sequence[str]) -> list[np.ndarray]:
-        """The rows that hold each of some words, `POSTING` `[n]`, in any order."""
+    def count(self, word: str) -> int:
+        return self.words.count(word)
+
+    def of(self, words: Sequence[str], keep: Keep) -> list[np.ndarray]:
+        """The rows, of those that `keep` says true of, that hold each of some words: `POSTING` `[n]`, in any order."""
         known = {word: number for word in words if (number := self.words.number(word)) is not None}
         asked, nothing = sorted(set(known.values())), np.empty(0, POSTING)
         if not asked:
@@ -76,11 +79,11 @@ class PartLists:
         sizes = self.words.rows[asked]
         with self._lock:
             blocks = self.lists.take_rows(asked).to_table()["_posting"].combine_chunks()
-        rows, counts, lists = decoded(blocks, sizes)
+        rows, counts, lists = decoded(blocks, sizes, lambda rows: keep(self.numbers[rows]))
         held = np.empty(len(rows), POSTING)
         held["number"], held["count"], held["length"] = self.numbers[rows], counts, self.lengths[rows]
-        parted = np.split(held[np.argsort(lists, kind="stable")], np.cumsum(sizes)[:-1])
-        by_number = dict(zip(asked, parted, strict=True))
+        ends = np.cumsum(np.bincount(lists, minlength=len(asked)))
+        by_number = dict(zip(asked, np.split(held[np.argsort(lists, kind="stable")], ends[:-1]), strict=True))
         return [by_number[known[word]] if word in known else nothing for word in words]
 
 
@@ -98,9 +101,13 @@ class FreshLists:
     def lengths(self) -> npt.NDArray[np.int32]:
         return np.array([words.total() for words in self.rows.values() if words], np.int32)
 
-    def of(self, words: Sequence[str]) -> list[np.ndarray]:
+    def count(self, word: str) -> int:
+        return sum(word in has for has in self.rows.values())
+
+    def of(self, words: Sequence[str], keep: Keep) -> list[np.ndarray]:
         rows = self.rows.items()
-        return [np.array([(n, has[word], has.total()) for n, has in rows if word in has], POSTING) for word in words]
+        found = [np.array([(n, has[word], has.total()) for n, has in rows if word in has], POSTING) for word in words]
+        return [held[keep(held["number"])] for held in found]
 
 
 @dataclass(frozen=True)
@@ -110,9 +117,9 @@ class WordLists:
     parts: Sequence[PartLists]
     fresh: FreshLists
 
-    def of(self, words: Sequence[str]) -> list[np.ndarray]:
-        """The rows that hold each of some words, `POSTING` `[n]`, in any order."""
-        return _together([*self.parts, self.fresh], words)
+    def of(self, words: Sequence[str], keep: Keep) -> list[np.ndarray]:
+        """The rows, of those that `keep` says true of, that hold each of some words: `POSTING` `[n]`, in any order."""
+        return _together([*self.parts, self.fresh], words, keep)
 
     def counted(self, keep: Keep) -> tuple[int, int]:
         """How many rows with words there are of those that `keep` says true of, and how many words these have."""
@@ -126,20 +133,22 @@ class WordLists:
         for parts in (self.parts, [self.fresh]):  # rows of parts are scored by what these count, others by all
             rows += sum(len(part.numbers) for part in parts)
             total += sum(int(part.lengths.sum()) for part in parts)
-            lists = _together(parts, words)
-            holding = holding + np.array(list(map(len, lists)), np.int64)
-            found.append(bm25([held[keep(held["number"])] for held in lists], rows, total / max(rows, 1), holding))
+            holding += [sum(part.count(word) for part in parts) for word in words]
+            found.append(bm25(_together(parts, words, keep), rows, total / max(rows, 1), holding))
         numbers, scores = map(np.concatenate, zip(*found, strict=True))
         return numbers, scores
 
 
-def _together(parts: Sequence[PartLists | FreshLists], words: Sequence[str]) -> list[np.ndarray]:
+def _together(parts: Sequence[PartLists | FreshLists], words: Sequence[str], keep: Keep) -> list[np.ndarray]:
     nothing = [np.empty(0, POSTING)] * len(words)
-    return list(map(np.concatenate, zip(nothing, *(part.of(words) for part in parts), strict=True)))
+    return list(map(np.concatenate, zip(nothing, *(part.of(words, keep) for part in parts), strict=True)))
 
 
-def decoded(lists: pa.Array, sizes: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Rows, how often each holds the word, and which of the lists of so many rows `[t]` it is of: `[n]` each."""
+def decoded(lists: pa.Array, sizes: IntArray, keep: Keep) -> tuple[IntArray, IntArray, IntArray]:
+    """Rows, how often each holds the word, and which of the lists of so many rows `[t]` it is of: `[n]` each.
+
+    Only of the rows that `keep` says true of.
+    """
     blocks, left, blocks_of = lists.flatten(), sizes % BLOCK, -(-sizes // BLOCK)
     edges = np.frombuffer(blocks.buffers()[1], np.int64)[blocks.offset : blocks.offset + len(blocks) + 1]
     data, of_list = blocks.buffers()[2], np.repeat(np.arange(len(sizes)), blocks_of)
@@ -151,12 +160,16 @@ def decoded(lists: pa.Array, sizes: IntArray) -> tuple[IntArray, IntArray, IntAr
     start = edges[whole] + 4
     counts = start + 6 + 16 * eight[start + 4].astype(np.int64)
     rows = four[start][:, None] + np.cumsum(_unpacked(four, start + 5, eight[start + 4]), axis=1)
-    often = _unpacked(four, counts, eight[counts - 1])
     more, more_often = _rests(eight, edges[rests] + 4, edges[rests + 1], left[left > 0])
+    kept, more_kept = keep(rows), keep(more)
+    some = np.flatnonzero(kept.any(axis=1))
+    often = _unpacked(four, counts[some], eight[counts[some] - 1])
     return (
-        np.concatenate([rows.reshape(-1), more]),
-        np.concatenate([often.reshape(-1), more_often]),
-        np.concatenate([np.repeat(of_list[whole], BLOCK), np.repeat(of_list[rests], left[left > 0])]),
+        np.concatenate([rows[kept], more[more_kept]]),
+        np.concatenate([often[kept[some]], more_often[more_kept]]),
+        np.concatenate(
+            [np.repeat(of_list[whole], kept.sum(axis=1)), np.repeat(of_list[rests], left[left > 0])[more_kept]]
+        ),
     )
 
 
