@@ -38,6 +38,7 @@ TITLES_KEPT = 512  # documents: most of those that searches find are found again
 VALUES_KEPT = 1_000
 FEWEST = 100  # the share of a selection, as 1 / share, from which on the best of all are asked for
 MOST_ASKED = 16  # times as many as are wanted
+A_WORD = 10_000  # rows that are scored one by one in the time in which Lance takes up one more word
 
 
 class Allowed:
@@ -319,7 +320,8 @@ class Snapshot:
     def _by_words(self, kind: Kind, words: Sequence[str], k: int, selection: Allowed) -> tuple[IntArray, FloatArray]:
         """The same in a selection, which BM25 does not depend on: the best of all, if enough of them are in it."""
         dataset, total, among = self.tables.of(kind), self.manifest.counts.of(kind), len(self.ids(selection, kind))
-        if among * FEWEST >= total:
+        listed = sum(dataset.vocabulary().counts(words))
+        if among * FEWEST >= total and listed > A_WORD * len(words):
             asked = int(1.5 * k * total / among) + k
             asked = asked if asked <= MOST_ASKED * k else 4 * k  # the words of a condition are in the question, mostly
             numbers, scores = dataset.by_words(words, asked)
