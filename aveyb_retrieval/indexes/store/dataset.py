@@ -311,7 +311,7 @@ class Dataset:
         self._held: dict[tuple[int, str, str], tuple[IntArray, IntArray]] = {} if before is None else dict(before._held)
         self._deletions: frozenset[Path] = frozenset() if before is None else before._deletions  # that were checked
         self._word_sets: dict[str, WordSet] = {} if before is None else dict(before._word_sets)  # by their files
-        self._part_lists: dict[str, PartLists] = {} if before is None else dict(before._part_lists)  # by these, too
+        self._part_lists: dict[str, dict[str, PartLists]] = {} if before is None else dict(before._part_lists)
         self._vocabularies: dict[str, Vocabulary] = {}
         self._indexed: dict[str, tuple[list[tuple[str, str]], dict[int, Counter[str]]]] = {}
 
@@ -535,10 +535,13 @@ class Dataset:
 
     def _word_lists(self, column: str) -> WordLists:
         files, fresh = self._words_indexed(column)
-        for file, part in files:
-            if file not in self._part_lists:
-                self._part_lists[file] = PartLists.read(self._word_set(file, part), part, self._numbers)
-        return WordLists([self._part_lists[file] for file, _ in files], FreshLists(fresh))
+        known = self._part_lists.get(column, {})
+        parts = {
+            file: known.get(file) or PartLists.read(self._word_set(file, part), part, self._numbers)
+            for file, part in files
+        }
+        self._part_lists[column] = parts
+        return WordLists([*parts.values()], FreshLists(fresh))
 
     def _words_indexed(self, column: str) -> tuple[list[tuple[str, str]], dict[int, Counter[str]]]:
         """The parts of an index of words (the file of its words, how other names begin), and words of rows in none."""
