@@ -158,7 +158,7 @@ class Corpus:
         background = float(self.document_vectors[chosen].mean(axis=0) @ query)
         ids = self.passages[rows]
         scored = scoring.score_hybrid(ids, cosine, found, background)
-        first = scoring.foremost(scored, lambda ids: self.passage_vectors[np.searchsorted(self.passages, ids)])
+        first = scoring.foremost(scored)
         assert first is not None  # there are passages
         best = int(np.argmax(scored.score))
         terms = (first.cosine, first.score - first.following, float(np.log(len(rows))), 1.0)

@@ -191,7 +191,7 @@ def test_passages_are_shown_whole_with_the_words_marked(run: Run, index: Path) -
     assert (hit["id"], "text" in hit, hit["passages"][0]["span"]) == ("b", False, hit["span"])
     (line, *_) = run(*arguments, "--json", "--fields", "id, text").output.splitlines()
     assert json.loads(line) == {"id": "b", "text": ROWS[1]["text"]}
-    assert run("search", index, "bananas", "--min-score", 1.0).output == "nothing found\n"
+    assert run("search", index, "engines", "--min-score", 1.0).output == "nothing found\n"
     assert "[c]" in run("search", index, "bananas", "--id", "c", "--id", "nobody").output
     whole = run("search", index, "bananas", "-k", 3).output
     assert run("search", index, "bananas", "-k", 2, "--offset", 1).output == whole[whole.index("  2. ") :]

@@ -75,15 +75,14 @@ def by_their_equation(retriever: Retriever, query: str, words: list[str]) -> tup
     holding = {w: [any(t.strip(".") == w for t in text) for text in texts] for w in words}
     weights = {w: np.log(1 + (len(ids) - sum(h) + 0.5) / (sum(h) + 0.5)) for w, h in holding.items()}
     coverage = sum(weights[w] * np.array(h) for w, h in holding.items()) / sum(weights.values())
-    vectors = snapshot.vectors("passage", ids)
-    cosine = vectors @ vector
+    cosine = snapshot.vectors("passage", ids) @ vector
     own = scoring.COSINE * (cosine - float(snapshot.mean_vector @ vector)) + coverage
     s = []
     for row, i in enumerate(ids.tolist()):
         beside = [own[r] for r in (row - 1, row + 1) if 0 <= r < len(ids) and abs(int(ids[r]) - i) == 1]
         s.append(float(own[row] + scoring.NEIGHBOR * max(beside, default=0)))
     best = int(np.argmax(s))
-    near = (vectors @ vectors[best] >= scoring.ALIKE) & (np.array(s) > s[best] - scoring.RIVALS)
+    near = [t == texts[best] and abs(c - cosine[best]) < scoring.SAME for t, c in zip(texts, cosine, strict=True)]
     beside_them = {i + step for i in ids[near].tolist() for step in (-1, 0, 1)}
     following = max(0.0, *(x for i, x in zip(ids.tolist(), s, strict=True) if i not in beside_them))
     margins = [x - (following if near[row] and x > following else max(0.0, s[best])) for row, x in enumerate(s)]
@@ -243,11 +242,10 @@ def test_among_one_or_two_documents_nothing_is_known(tmp_path: Path) -> None:
 
 def test_confidence_does_not_grow_with_the_collection() -> None:
     ids, cosine = np.array([1, 5, 9]) << PASSAGE_BITS, np.array([0.8, 0.3, 0.2], np.float32)
-    vectors = np.eye(3, dtype=np.float32)
     score = np.array([1.5, 0.2, 0.1], np.float32)
 
     def confidence(ids: Any, score: Any, cosine: Any, passages: int) -> Any:
-        best = scoring.foremost(scoring.PassageScores(ids, score, score, cosine), lambda some: vectors[: len(some)])
+        best = scoring.foremost(scoring.PassageScores(ids, score, score, cosine))
         assert best is not None
         return scoring.confidence(ids, score, best, passages)
 
@@ -260,10 +258,10 @@ def test_confidence_does_not_grow_with_the_collection() -> None:
     assert confidence(ids, np.array([1.5, 1.45, 0]), cosine, 3)[0] < few[0], "another one is as good"
     assert confidence(ids, score, cosine / 4, 3)[0] < few[0], "the best one is far away"
     assert (np.diff(confidence(ids, score - 2, cosine, 3)) < 0).all()
-    vectors[1] = vectors[0]
-    copies = confidence(ids, np.array([1.5, 1.45, 0]), cosine, 3)
+    twice = np.array([0.8, 0.8, 0.2], np.float32)
+    copies = confidence(ids, np.array([1.5, 1.45, 0]), twice, 3)
     assert few[0] < copies[0] and few[0] - 0.05 < copies[1] < copies[0], "copies are no others"
-    behind = confidence(ids, np.array([1.5, 1.3, 1.4]), cosine, 3)
+    behind = confidence(ids, np.array([1.5, 1.3, 1.4]), twice, 3)
     assert behind[0] > behind[2] > behind[1], "it orders passages as their scores do"
 
 

@@ -211,7 +211,7 @@ class DocumentSearch(Search):
             query.found(near)
         first = ascending(np.concatenate([ids[:COMPARED] for ids in self._rankings(query, COMPARED)]))
         there = self._passages_there(query, scoring.with_neighbors(first)).numbers
-        return self._first_of(self._scored(query, there).take(np.flatnonzero(find_in(first, there)[1])))
+        return scoring.foremost(self._scored(query, there).take(np.flatnonzero(find_in(first, there)[1])))
 
     def _with_neighbors(self, query: Query, scored: PassageScores, most: int) -> PassageScores:
         """Score passages together with their neighbors; of a longer document the `most` best."""

@@ -267,7 +267,7 @@ NEIGHBOR = 0.3
 MAXSIM_CONFIDENCE = 0.75
 WEIGHTS = {"cosine": COSINE, "neighbor": NEIGHBOR, "maxsim": MAXSIM_CONFIDENCE}
 NEAR, MARGIN, CHANCE, OFFSET = 6.35, 6.56, -0.13, -3.69  # fitted by benchmarks/cpu/confidence.py
-ALIKE, RIVALS = 0.9, 0.75  # cosine of passages that say nearly the same, and how far behind the best others matter
+SAME = 1e-5  # by which the cosines of a passage and its copy may differ
 FEWEST = 3  # documents from which on a confidence is given: among one or two, any may be the nearest
 
 
@@ -311,7 +311,7 @@ def score_hybrid(ids: IntArray, cosine: FloatArray, words: WordScores, backgroun
 
 
 class Foremost(NamedTuple):
-    """The best passage for a query: itself and those that say nearly the same, its s, the next one's, its cosine."""
+    """The best passage for a query: itself and its copies, its s, the next one's, its cosine."""
 
     alike: IntArray
     score: float
@@ -319,18 +319,18 @@ class Foremost(NamedTuple):
     cosine: float
 
 
-def foremost(scored: PassageScores, vectors: Callable[[IntArray], FloatArray]) -> Foremost | None:
-    """Find the best of some passages, and how good the next one is that says something else; None of none.
+def foremost(scored: PassageScores) -> Foremost | None:
+    """Find the best of some passages, and how good the next one is that is no copy and no neighbor; None of none.
 
-    Neighbors do not count as others, nor do copies and other versions, whose `vectors` are nearly equal.
+    Copies are told by their cosine, and by their length and words where these are known: another version is a rival.
     """
     if scored.cosine is None or not len(scored.ids):
         return None
     best = int(np.argmax(scored.score))
-    alike = scored.ids[[best]]
-    if len(close := scored.ids[scored.score > scored.score[best] - RIVALS]) > 1:
-        rows = unit_rows(vectors(close))
-        alike = close[rows @ rows[np.searchsorted(close, alike[0])] >= ALIKE]
+    same = np.abs(scored.cosine - scored.cosine[best]) < SAME
+    if (words := scored.words) is not None:
+        same &= (words.lengths == words.lengths[best]) & (words.found == words.found[best])
+    alike = scored.ids[same]
     following = scored.score[~np.isin(scored.ids, with_neighbors(alike))].max(initial=0.0)
     return Foremost(alike, float(scored.score[best]), float(following), float(scored.cosine[best]))
 

@@ -415,9 +415,6 @@ class Search(ABC):
             query.weights = scoring.word_weights(self._view, query.words)
         return query.weights
 
-    def _first_of(self, scored: PassageScores) -> Foremost | None:
-        return scoring.foremost(scored, partial(self._view.vectors, "passage"))
-
     def _with_confidence(self, query: Query, scored: PassageScores) -> PassageScores:
         best = query.foremost
         if best is None or not len(scored.ids):
@@ -549,7 +546,7 @@ class PassageSearch(Search):
         if len(rows) < len(candidates):
             self._check_stored("passage", candidates.tolist(), set(there.tolist()))
         scored = self._scored(query, there).take(rows)
-        query.foremost = query.foremost or self._first_of(scored)
+        query.foremost = query.foremost or scoring.foremost(scored)
         scored = self._with_confidence(query, scored)
         query.strengths.update(zip(scored.ids.tolist(), scored.score.tolist(), strict=True))
         order = np.lexsort((scored.ids, -scored.score))
