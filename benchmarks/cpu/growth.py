@@ -43,6 +43,7 @@ PASSAGES = 8  # of a document, where nothing else is said
 LENGTH = 560  # characters of a passage
 QUESTIONS = 100
 ADDS = 1000
+FEWEST = 100  # documents
 K = 10
 PEERS = ("FAISS", "Lance", "tantivy", "LanceDB")
 COLUMNS = ("10000x8", "100000x8", "1000000x8", "1000000x1000")
@@ -597,6 +598,12 @@ def main() -> None:
     if arguments.reader:
         read(*arguments.reader)
         return
+    for column in arguments.columns:
+        each, count = _each_and_count(column)
+        if count < FEWEST * each:
+            parser.error(
+                f"{column}: {count // each} documents; at least {FEWEST}, some of which are changed and deleted"
+            )
     if arguments.one:
         print(json.dumps(run(sorted(arguments.texts), arguments.one, arguments.peers)))
         return
