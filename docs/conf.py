@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 project = "aveyb-retrieval"
 release = version = __version__
-root_doc = "start"
 html_title = "aveyb-retrieval"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
