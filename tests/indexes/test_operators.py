@@ -142,7 +142,7 @@ def test_what_fulfilled_a_condition_is_marked(retriever: Retriever) -> None:
 def test_a_condition_that_nothing_fulfills_is_named(retriever: Retriever) -> None:
     nothing = retriever.search('+pump +submarine "hull pump" -house', operators=True)
     assert (list(nothing), nothing.unmet) == ([], ("+submarine", '"hull pump"'))
-    assert retriever.search("+pump +hull", operators=True).unmet == ()  # each of them is there
+    assert retriever.search("+pump +hull", operators=True).unmet == ("+pump +hull",)  # each alone is there
 
 
 def test_words_that_no_document_has_are_suggested_and_not_searched(retriever: Retriever) -> None:

@@ -391,7 +391,7 @@ class Result(list[Hit]):
 
     Attributes:
         words: The words of the query that were looked up, as the index has them.
-        unmet: Conditions of the query, as they were written, that must be fulfilled and that nothing fulfills: the
+        unmet: Conditions of the query, as they were written, that nothing fulfills (all as one, if not together): the
             reason why there are no hits.
     """
 

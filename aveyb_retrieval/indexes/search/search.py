@@ -61,7 +61,7 @@ class Query:
     Attributes:
         text: As it was given (with operators: the question), "" where only a vector was.
         words, beside: Those of the text that are looked up, and what else they are found by: with and without accents.
-        unmet: Conditions that must be fulfilled and that nothing fulfills by itself, as they were written.
+        unmet: Conditions that must be fulfilled and that nothing fulfills, as they were written; else all as one.
         vector, weights: Its unit vector `[d]`, or `NO_VECTOR`; those of the words, `[t]`, once they are needed.
         passages, shown: What was read of passages: which of the words they hold (not in dense mode), and what is shown.
         begun: Searches by words, perhaps in other threads, by the kind and the number of what is looked for.
@@ -188,10 +188,12 @@ class Search(ABC):
         query = self._query(question, conditions)
         self._selection = view.narrow(self._among, unit, conditions) if conditions else self._among
         if not view.count(unit, self._selection):
-            must = (each for each in conditions if each.condition.must)
-            query.unmet = [
-                each.condition.written for each in must if not view.count(unit, view.narrow(None, unit, [each]))
-            ]
+            must = [each for each in conditions if each.condition.must]
+            alone = [[each] for each in must]
+            unmet = [some for some in alone if not view.count(unit, view.narrow(None, unit, some))]
+            if not unmet and len(must) > 1 and not view.count(unit, view.narrow(None, unit, must)):
+                unmet = [must]
+            query.unmet = [" ".join(each.condition.written for each in some) for some in unmet]
         return query
 
     def _rank_all(self, asked: list[Query]) -> Iterator[Query]:
