@@ -169,7 +169,8 @@ def _begin(node: LexborNode, tag: str, writer: _Writer) -> None:
         writer.enter_cell(node)
     elif _is_apart(node, tag):
         writer.add(" ")
-        writer.add(_typed(node) if tag == "input" else "")
+        typed = tag == "input" and (node.attributes.get("type") or "").lower() in _TYPED
+        writer.add((node.attributes.get("value") or "") if typed else "")
     elif tag == "ruby":
         writer.readings.append([])
     elif _shift(node, tag, writer):
@@ -221,11 +222,6 @@ def _numbers(node: LexborNode) -> tuple[str, int, int]:
     back = "reversed" in attributes
     count = sum(child.tag == "li" for child in node.iter()) if back else 1
     return kind, whole(attributes.get("start"), count), -1 if back else 1
-
-
-def _typed(node: LexborNode) -> str:
-    attributes = node.attributes
-    return (attributes.get("value") or "") if (attributes.get("type") or "").lower() in _TYPED else ""
 
 
 def _is_dropped(node: LexborNode, tag: str, hidden_too: bool) -> bool:

@@ -50,6 +50,7 @@ _STARTS = {
 _INSIDE = {"word/document.xml": ".docx", "ppt/presentation.xml": ".pptx", "xl/workbook.xml": ".xlsx"}
 _ANYTHING = ("application/octet-stream", "binary/octet-stream", "application/unknown", "application/x-unknown")
 _PAGES, _NO_TEXTS = ("text/html", "text/x-amp-html"), ("text/calendar", "text/rtf", "text/csv")
+_MAILS = ("message/rfc822", "message/global")
 _BOUNDARY = re.compile(r"^--([^\s-][^\r\n]{0,199})\r?$", re.MULTILINE)
 _FLOWED = re.compile(r"(?<!^--) \n(?:>+ ?)?", re.MULTILINE)  # RFC 3676: lines that go on, but no signature
 _WORD = re.compile(r"\w+")
@@ -136,7 +137,8 @@ def _head(header: Callable[[str], str]) -> tuple[str, dict[str, str]]:
 def _text(part: Message, encoding: str | None, attached: list[Message]) -> str:
     """The text of a part and of those in it; the others are added to `attached`."""
     kind = part.get_content_type()
-    if kind in ("message/rfc822", "message/global") or _is_attachment(part):
+    is_text = part.get_content_maintype() in ("text", "message", "multipart")  # whose body may have a name
+    if kind in (*_MAILS, *_NO_TEXTS) or part.get_content_disposition() == "attachment" or not is_text:
         attached.append(part)
         return ""
     payload: Any = part.get_payload()
@@ -149,17 +151,7 @@ def _text(part: Message, encoding: str | None, attached: list[Message]) -> str:
     if isinstance(payload, list):  # message/delivery-status: headers in groups
         groups = ("\n".join(f"{name}: {value}" for name, value in group.items()) for group in payload)
         return clean("\n\n".join(groups)).strip()
-    if kind in _NO_TEXTS:
-        attached.append(part)
-        return ""
     return _page(part, encoding) if kind in _PAGES else _plain_text(part, encoding)
-
-
-def _is_attachment(part: Message) -> bool:
-    """Whether a part is attached: it says so, or is no text; a body may have a name."""
-    if part.get_content_disposition() == "attachment":
-        return True
-    return part.get_content_maintype() not in ("text", "message", "multipart")
 
 
 def _with_found_boundary(part: Message, payload: str) -> Message | None:
@@ -220,7 +212,7 @@ def _page(part: Message, encoding: str | None) -> str:
 def _attach(part: Message, encoding: str | None, inner: InnerFiles) -> None:
     headers, kind = _Headers(part, encoding), part.get_content_type()
     name = one_line(headers.decoded(_name(part)))
-    if kind in ("message/rfc822", "message/global"):
+    if kind in _MAILS:
         name = name or one_line(_subject_of(part, encoding)) or "message"
         inner.read(name if name.lower().endswith(".eml") else f"{name}.eml", lambda: _forwarded(part))
         return

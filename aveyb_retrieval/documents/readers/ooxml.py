@@ -274,14 +274,10 @@ def graphic_lines(reference: Any, relations: dict[str, tuple[str, str]], package
     """The lines of the chart or the diagram that an element of `GRAPHICS` refers to."""
     is_chart = reference.tag == f"{C}chart"
     root = package.part(relations.get(reference.get(f"{R}id" if is_chart else f"{R}dm") or "", ("", ""))[1])
-    if root is not None:
-        yield from _chart_lines(root) if is_chart else _diagram_lines(root)
-
-
-def _diagram_lines(root: Any) -> Iterator[str]:
-    """The texts of a diagram (SmartArt), one a line."""
-    for body in root.iter():
-        if isinstance(body.tag, str) and body.tag.endswith("}t") and body.find(f"{A}p") is not None:
+    if root is not None and is_chart:
+        yield from _chart_lines(root)
+    for body in () if root is None or is_chart else root.iter("{*}t"):  # of a diagram (SmartArt)
+        if body.find(f"{A}p") is not None:
             yield from filter(None, paragraphs_of_drawing(body))
 
 
@@ -335,7 +331,10 @@ def _slide(slide: Any, name: str, package: Package) -> Iterator[str]:
             notes = (shape for shape in root.iter(f"{P}sp") if _kind(shape) not in _NOTES_AROUND)
             yield "\n".join(text for shape in notes for text in _texts(shape)).strip()
         else:
-            yield from (f"Comment: {text}" for text in _comments(root))
+            for text in root.iter(f"{P}text"):
+                yield f"Comment: {one_line(clean(text.text or ''))}"
+            for body in root.iter("{*}txBody"):  # with threads
+                yield f"Comment: {one_line(' '.join(paragraphs_of_drawing(body)))}"
 
 
 def _shape(shape: Any, title: Any | None, relations: dict[str, tuple[str, str]], package: Package) -> Iterator[str]:
@@ -383,12 +382,3 @@ def _kind(shape: Any) -> str:
     """The kind of a placeholder: "title" and the like; "" of another shape."""
     found = shape.find(f"{P}nvSpPr/{P}nvPr/{P}ph")
     return "" if found is None else (found.get("type") or "body")
-
-
-def _comments(root: Any) -> Iterator[str]:
-    """The comments on a slide, of the old kind and of the one with threads."""
-    for text in root.iter(f"{P}text"):
-        yield one_line(clean(text.text or ""))
-    for body in root.iter():
-        if isinstance(body.tag, str) and body.tag.endswith("}txBody"):
-            yield one_line(" ".join(paragraphs_of_drawing(body)))

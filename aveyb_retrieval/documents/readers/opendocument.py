@@ -258,7 +258,10 @@ class _Reader:
         if root is None:
             self.embedded.append(posixpath.basename(name))
         elif root.tag == _MATH:
-            parts.append(_math_text(root))
+            from lxml import etree
+
+            source = re.sub(rb"(</?)\w+:", rb"\1", etree.tostring(root, encoding="utf-8"))  # HTML knows no prefix
+            parts.append(one_line(read_html(source, None, declared="utf-8").text))
         else:
             self._boxes.append(root)
 
@@ -290,14 +293,6 @@ class _Reader:
             following.set("held", (ruby.get("held") or "") + reading)  # one word, whose reading stands behind all of it
         elif reading:
             parts.append(f"({(ruby.get('held') or '') + reading})")
-
-
-def _math_text(root: Any) -> str:
-    """The text of an equation in MathML, which HTML knows without a prefix."""
-    from lxml import etree
-
-    source = re.sub(rb"(</?)\w+:", rb"\1", etree.tostring(root, encoding="utf-8"))
-    return one_line(read_html(source, None, declared="utf-8").text)
 
 
 def _rows_of(table: Any) -> Iterator[Any]:

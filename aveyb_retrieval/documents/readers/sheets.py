@@ -92,7 +92,9 @@ class _Book:
         related = dict(package.relations(name).values())
         about = root.find(f"{S}workbookPr")
         self._from_1904 = about is not None and is_true(about, "date1904")
-        self._strings = self._shared(package.data(related.get("sharedStrings", "xl/sharedStrings.xml")))
+        data = package.data(related.get("sharedStrings", "xl/sharedStrings.xml"))
+        items = () if data is None else self._elements(data, "sharedStrings.xml", f"{S}si")
+        self._strings = [one_line(_string(item)) for item in items]
         self._formats, self._white = _styles(package.part(related.get("styles", "xl/styles.xml")))
 
     def read_rows(self, target: str, rows: Rows) -> None:
@@ -141,11 +143,6 @@ class _Book:
                     del element.getparent()[0]
         except etree.XMLSyntaxError as error:
             self._package.lost.append(f"damaged: {name!r} is not XML ({error})")
-
-    def _shared(self, data: bytes | None) -> list[str]:
-        if data is None:
-            return []
-        return [one_line(_string(item)) for item in self._elements(data, "sharedStrings.xml", f"{S}si")]
 
     def _shown(self, cell: Any) -> str:
         kind, found = cell.get("t") or "n", cell.find(f"{S}v")
@@ -260,10 +257,10 @@ def _asides(package: Package, target: str) -> Iterator[str]:
         if drawing is None:
             continue
         of_drawing = package.relations(name)
-        for element in drawing.iter():
+        for element in drawing.iter("*"):
             if element.tag in GRAPHICS:
                 yield "\n".join(graphic_lines(element, of_drawing, package))
-            elif isinstance(element.tag, str) and element.tag.endswith("}txBody") and element.find(f"{A}p") is not None:
+            elif element.tag.endswith("}txBody") and element.find(f"{A}p") is not None:
                 yield clean("\n".join(filter(None, paragraphs_of_drawing(element))))
 
 

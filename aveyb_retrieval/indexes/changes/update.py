@@ -82,7 +82,7 @@ def build_index(
     reading = reading_of(options)
     index_dir, overwrite = open_directory(out), options.get("overwrite", False)
     check_target(index_dir, overwrite)
-    index, progress = options.get("index", AUTO), options.get("progress", silent)
+    index = options.get("index", AUTO)
     source, encoding, documents = _open_source(corpus, out, options)
     if index not in (AUTO, NONE):
         create(chosen(index, 0)[0], encoding.dim)  # what FAISS does not know fails now
@@ -97,18 +97,7 @@ def build_index(
 
     def work(transaction: Transaction) -> FinishOptions:
         check_target(index_dir, overwrite)  # again: another process may have built here before this one got the lock
-        notices = ingest_corpus(
-            transaction,
-            source,
-            documents,
-            reading,
-            mode="add",
-            on_error=on_error,
-            allow_empty=options.get("allow_empty", False),
-            share=share,
-            progress=progress,
-        )
-        return FinishOptions(notices=notices)
+        return FinishOptions(notices=ingest_corpus(transaction, source, documents, reading, "add", options, share))
 
     state = State(job, None, 1, secrets.token_hex(4), encoding.beside(out), index)
     return run_change(out, job, work, state=state, **writing_of(options))
@@ -200,14 +189,16 @@ def ingest_corpus(
     source: VectorSource,
     corpus: Source | Sequence[str | Path],
     reading: Reading,
-    *,
     mode: Literal["add", "upsert"],
-    on_error: OnError,
-    progress: Progress,
-    allow_empty: bool = False,
+    options: Mapping[str, Any],
     share: tuple[int, int] | None = None,
 ) -> tuple[Notice, ...]:
-    """Read a corpus (or its share) into a transaction, batch by batch; returns what is to be reported of it."""
+    """Read a corpus (or its share) into a transaction, batch by batch; returns what is to be reported of it.
+
+    Of the options `on_error`, `progress` and `allow_empty` count here.
+    """
+    on_error, allow_empty = options.get("on_error", "auto"), options.get("allow_empty", False)
+    progress: Progress = options.get("progress", silent)
     total = None if progress is silent else count_items(corpus)
     ingestion = Ingestion(
         transaction, source, mode=mode, on_error=on_error, share=share, progress=progress, total=total
@@ -380,22 +371,14 @@ class Batch:
         source = open_model(encoding, self._root, options) if ready is None else PrecomputedSource(ready)
         documents: Any = corpus if ready is None or corpus is not None else ready.documents()
         source.check_fits(encoding, self._root)
+        taking = {**options, "progress": self._options.get("progress", silent), "allow_empty": allow_empty}
         first = not self._steps
 
         def apply(transaction: Transaction) -> Sequence[Notice] | None:
             source.check_fits(transaction.state.encoding, self._root)  # again: the index may have been replaced
             if not first:
                 transaction.state.consumed, transaction.state.digest = 0, ""  # an input of its own
-            notices = ingest_corpus(
-                transaction,
-                source,
-                documents,
-                reading,
-                mode=mode,
-                on_error=on_error,
-                progress=self._options.get("progress", silent),
-                allow_empty=allow_empty,
-            )
+            notices = ingest_corpus(transaction, source, documents, reading, mode, taking)
             return notices if transaction.state.consumed else None
 
         job = describe_job(mode, corpus, encoding, on_error=on_error, reading=reading, vectors=source.describe())

@@ -27,7 +27,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from aveyb_retrieval.errors import AveyBError, IndexFormatError, first_line
 from aveyb_retrieval.indexes.store.parts import StoredColumn
-from aveyb_retrieval.indexes.store.postings import FreshLists, PartLists, WordLists
+from aveyb_retrieval.indexes.store.postings import FreshLists, PartLists, counted, scored, together
 from aveyb_retrieval.indexes.store.vocabulary import Vocabulary, WordSet
 from aveyb_retrieval.indexes.types import widened, width_of_places
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import lance
     import numpy.typing as npt
 
-    from aveyb_retrieval.indexes.store.postings import Keep
+    from aveyb_retrieval.indexes.store.postings import Keep, WordLists
     from aveyb_retrieval.indexes.types import FloatArray, IntArray
 
 CACHE_BYTES = int(os.environ.get("AVEYB_CACHE_BYTES", 256 << 20))
@@ -501,12 +501,12 @@ class Dataset:
         Some rows may be deleted.
         """
         with damage(self.path):
-            return self._word_lists(column).of(words, keep) if words else []
+            return together(self._word_lists(column), words, keep) if words else []
 
     def scored(self, words: Sequence[str], k: int, keep: Keep) -> tuple[IntArray, FloatArray]:
         """What `by_words` gives, of those rows that `keep` says true of, by their numbers: of no deleted ones."""
         with damage(self.path):
-            numbers, values = self._word_lists(WORDS).scored(words, keep)
+            numbers, values = scored(self._word_lists(WORDS), words, keep)
         scores = values.astype(np.float32)
         if len(scores) > k:
             best = scores >= np.partition(scores, len(scores) - k)[len(scores) - k]
@@ -517,7 +517,7 @@ class Dataset:
     def counted(self, keep: Keep) -> tuple[int, int]:
         """How many rows with words there are of those that `keep` says true of, and how many words these have."""
         with damage(self.path):
-            return self._word_lists(WORDS).counted(keep)
+            return counted(self._word_lists(WORDS), keep)
 
     def vocabulary(self, column: str = WORDS) -> Vocabulary:
         """The words of a column that is indexed by words, read when they are first asked for."""
@@ -541,7 +541,7 @@ class Dataset:
             for file, part in files
         }
         self._part_lists[column] = parts
-        return WordLists([*parts.values()], FreshLists(fresh))
+        return [*parts.values(), FreshLists(fresh)]
 
     def _words_indexed(self, column: str) -> tuple[list[tuple[str, str]], dict[int, Counter[str]]]:
         """The parts of an index of words (the file of its words, how other names begin), and words of rows in none."""
@@ -647,31 +647,18 @@ class Dataset:
         """
         done = False
         indexes = self._lance.describe_indices()
-        sizes = self._unindexed(indexes)
+        rows = {each.fragment_id: each.physical_rows for each in self._lance.get_fragments()}
+        covered = [{int(i) for s in described.segments for i in s.fragment_ids} for described in indexes]
+        indexed = set.intersection(*covered) if covered else set()
+        sizes = [size for fragment, size in rows.items() if fragment not in indexed]
         if indexes and (len(sizes) >= SMALL_FRAGMENTS or (whole and sizes) or sum(sizes) > UNINDEXED_ROWS):
             for described in indexes:
-                self._lance.optimize.optimize_indices(
-                    index_names=[described.name],
-                    num_indices_to_merge=self._segments_to_merge(described, sum(sizes), whole),
-                )
+                segments = [sum(rows.get(int(i), 0) for i in s.fragment_ids) for s in described.segments]
+                merged = None if whole else _tier(segments, sum(sizes))  # None: as Lance likes, all
+                self._lance.optimize.optimize_indices(index_names=[described.name], num_indices_to_merge=merged)
             self._moved(self._lance)
             done = True
         return self._merge_fragments(whole=whole) or done
-
-    def _unindexed(self, indexes: Sequence[Any]) -> list[int]:
-        """Rows of the fragments that no index covers yet."""
-        covered = set[int]()
-        if indexes:
-            covered = set.intersection(*({int(i) for s in d.segments for i in s.fragment_ids} for d in indexes))
-        return [f.physical_rows for f in self._lance.get_fragments() if f.fragment_id not in covered]
-
-    def _segments_to_merge(self, described: Any, rows: int, whole: bool) -> int | None:
-        """How many of the newest segments of an index are merged with `rows` new rows; None: as Lance likes, all."""
-        if whole:
-            return None
-        by_fragment = {f.fragment_id: f.physical_rows for f in self._lance.get_fragments()}
-        sizes = [sum(by_fragment.get(int(i), 0) for i in s.fragment_ids) for s in described.segments]
-        return _tier(sizes, rows)
 
     def _merge_fragments(self, *, whole: bool) -> bool:
         fragments = self._lance.get_fragments()

@@ -71,7 +71,7 @@ class PartLists:
         return self.words.count(word)
 
     def of(self, words: Sequence[str], keep: Keep) -> list[np.ndarray]:
-        """The rows, of those that `keep` says true of, that hold each of some words: `POSTING` `[n]`, in any order."""
+        """What `together` gives, of this part."""
         known = {word: number for word in words if (number := self.words.number(word)) is not None}
         asked, nothing = sorted(set(known.values())), np.empty(0, POSTING)
         if not asked:
@@ -110,36 +110,29 @@ class FreshLists:
         return [held[keep(held["number"])] for held in found]
 
 
-@dataclass(frozen=True)
-class WordLists:
-    """The lists of all rows of an index of words; some of the rows may be deleted."""
-
-    parts: Sequence[PartLists]
-    fresh: FreshLists
-
-    def of(self, words: Sequence[str], keep: Keep) -> list[np.ndarray]:
-        """The rows, of those that `keep` says true of, that hold each of some words: `POSTING` `[n]`, in any order."""
-        return _together([*self.parts, self.fresh], words, keep)
-
-    def counted(self, keep: Keep) -> tuple[int, int]:
-        """How many rows with words there are of those that `keep` says true of, and how many words these have."""
-        parts: list[PartLists | FreshLists] = [*self.parts, self.fresh]
-        lengths = [part.lengths[keep(part.numbers)] for part in parts]
-        return sum(map(len, lengths)), sum(int(each.sum()) for each in lengths)
-
-    def scored(self, words: Sequence[str], keep: Keep) -> tuple[IntArray, npt.NDArray[np.float64]]:
-        """Numbers and scores `[n]` as Lance gives them, of those rows that `keep` says true of, by their numbers."""
-        rows, total, holding, found = 0, 0, np.zeros(len(words), np.int64), []
-        for parts in (self.parts, [self.fresh]):  # rows of parts are scored by what these count, others by all
-            rows += sum(len(part.numbers) for part in parts)
-            total += sum(int(part.lengths.sum()) for part in parts)
-            holding += [sum(part.count(word) for part in parts) for word in words]
-            found.append(bm25(_together(parts, words, keep), rows, total / max(rows, 1), holding))
-        numbers, scores = map(np.concatenate, zip(*found, strict=True))
-        return numbers, scores
+WordLists: TypeAlias = "Sequence[PartLists | FreshLists]"  # of all rows, those in no part last; some may be deleted
 
 
-def _together(parts: Sequence[PartLists | FreshLists], words: Sequence[str], keep: Keep) -> list[np.ndarray]:
+def counted(lists: WordLists, keep: Keep) -> tuple[int, int]:
+    """How many rows with words there are of those that `keep` says true of, and how many words these have."""
+    lengths = [part.lengths[keep(part.numbers)] for part in lists]
+    return sum(map(len, lengths)), sum(int(each.sum()) for each in lengths)
+
+
+def scored(lists: WordLists, words: Sequence[str], keep: Keep) -> tuple[IntArray, npt.NDArray[np.float64]]:
+    """Numbers and scores `[n]` as Lance gives them, of those rows that `keep` says true of, by their numbers."""
+    rows, total, holding, found = 0, 0, np.zeros(len(words), np.int64), []
+    for parts in (lists[:-1], lists[-1:]):  # rows of parts are scored by what these count, others by all
+        rows += sum(len(part.numbers) for part in parts)
+        total += sum(int(part.lengths.sum()) for part in parts)
+        holding += [sum(part.count(word) for part in parts) for word in words]
+        found.append(bm25(together(parts, words, keep), rows, total / max(rows, 1), holding))
+    numbers, scores = map(np.concatenate, zip(*found, strict=True))
+    return numbers, scores
+
+
+def together(parts: WordLists, words: Sequence[str], keep: Keep) -> list[np.ndarray]:
+    """The rows, of those that `keep` says true of, that hold each of some words: `POSTING` `[n]`, in any order."""
     nothing = [np.empty(0, POSTING)] * len(words)
     return list(map(np.concatenate, zip(nothing, *(part.of(words, keep) for part in parts), strict=True)))
 
