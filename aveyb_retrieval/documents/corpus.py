@@ -269,7 +269,11 @@ def _read_file(path: Path, reading: Reading) -> Iterator[Item]:
             f"{', '.join(MANY_DOCUMENTS)}, {known_files()}, and those of text also with .gz or .zst"
         )
     if suffix == ".parquet":
-        yield from _read_parquet(path, reading)
+        with FileReader(None, reading.max_line, reading.file_seconds) as reader:
+            try:
+                yield from reader.read_rows(path, reading.names)
+            except Unreadable as reason:
+                raise InputError(f"{path_text(path)}: {reason}") from None
     elif suffix in (".csv", ".tsv"):
         yield from read_table(
             lambda: _blocks(path, compression, reading.encoding), path_text(path), reading, tabs=suffix == ".tsv"
@@ -277,14 +281,6 @@ def _read_file(path: Path, reading: Reading) -> Iterator[Item]:
     else:
         read = read_json if suffix == ".json" else read_json_lines
         yield from read(_blocks(path, compression, reading.encoding), path_text(path), reading)
-
-
-def _read_parquet(path: Path, reading: Reading) -> Iterator[Item]:
-    with FileReader(None, reading.max_line, reading.file_seconds) as reader:
-        try:
-            yield from reader.read_rows(path, reading.names)
-        except Unreadable as reason:
-            raise InputError(f"{path_text(path)}: {reason}") from None
 
 
 def _blocks(path: Path, compression: str, encoding: str | None) -> Iterator[bytes]:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 LOCAL = "local"
 ATTEMPTS = 3  # of a task whose process or node died
 _OBJECTS = 128 << 20  # bytes of Ray's object store: tasks return paths, never vectors
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _LAST = ("index", "overwrite", "restart", "allow_empty", "progress")  # options of the index, not of shards
 
 
@@ -96,13 +97,10 @@ def build_on_ray(
         _connect(ray, address)
     try:
         again: Any = [IndexLockedError]  # of a process that Ray gave up, and that still runs
-        task = ray.remote(
-            num_cpus=cpus,
-            num_gpus=gpus,
-            max_retries=ATTEMPTS,
-            retry_exceptions=again,
-            runtime_env={"env_vars": _threads(cpus)},
-        )(build_shard)
+        threads = dict.fromkeys(_THREADS, str(max(1, int(cpus))))
+        environment = {"env_vars": {"OMP_WAIT_POLICY": "PASSIVE", **threads}}
+        how: dict[str, Any] = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": ATTEMPTS, "runtime_env": environment}
+        task = ray.remote(retry_exceptions=again, **how)(build_shard)
         waiting = {task.remote(read, str(place), (number, of), shared) for number in range(1, of + 1)}
         while waiting:
             progress("building shards", of - len(waiting), of, 0)
@@ -172,9 +170,3 @@ def _check_answer(ray: Any, done: Any) -> None:
         raise EngineError(f"ray: a shard could not be built in {ATTEMPTS + 1} attempts: {first_line(error)}") from error
     if open_directory(folder).current() is None:
         raise InputError(f"{folder}: was built on another node, but is not here; give a folder that all nodes share")
-
-
-def _threads(cpus: float) -> dict[str, str]:
-    """The environment of a task with this number of processors."""
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    return {"OMP_WAIT_POLICY": "PASSIVE", **dict.fromkeys(names, str(max(1, int(cpus))))}

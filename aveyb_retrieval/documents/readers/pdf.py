@@ -539,17 +539,12 @@ def _mark_headings(text: str, bookmarks: list[tuple[int, str]]) -> str:
     first = 0
     for level, title in bookmarks:
         for number in range(first, len(lines)):
-            if _names(title, letters[number]):
+            more = len(letters[number]) - len(title)  # than its title: the number of a heading
+            if letters[number].endswith(title) and (not more or (len(title) > 2 and more <= _LONGEST_NUMBER)):
                 lines[number] = f"\n{'#' * level} {lines[number].strip()}\n"
                 first = number + 1
                 break
     return "\n".join(lines).strip()
-
-
-def _names(title: str, line: str) -> bool:
-    if not line.endswith(title):
-        return False
-    return len(line) == len(title) or (len(title) > 2 and len(line) - len(title) <= _LONGEST_NUMBER)
 
 
 def _letters_of(text: str) -> str:

@@ -249,19 +249,15 @@ class SentenceEmbedder(TextEncoder):
         lengths = [len(self._tokenizer.encode(job.passage(i), add_special_tokens=False).ids) for i in close]
         return sum(max(0, length - room) for length in lengths)
 
-    def _fits(self, job: _Job) -> bool:
-        """Whether the model reads the whole document at once."""
-        if self.window is None:
-            return True
-        return job.n_cut == 0 and int(job.cuts.ranges[-1, 1]) + self._overhead <= self.window
-
     def _encode(self, batch: list[_Job]) -> Iterator[EncodedDocument]:
         late = bool(self.passage_size.late)
         texts: list[str] = []
         whole: list[int | None] = []
         firsts: list[int] = []
         for job in batch:
-            single = bool(len(job.cuts)) and self._fits(job)
+            single = bool(len(job.cuts))  # the model reads the whole document at once
+            if single and self.window is not None:
+                single = not job.n_cut and int(job.cuts.ranges[-1, 1]) + self._overhead <= self.window
             whole.append(len(texts) if single else None)
             if single:
                 texts.append(job.prefix + (job.text if self.max_tokens is None else job.text[: job.cuts.spans[-1, 1]]))

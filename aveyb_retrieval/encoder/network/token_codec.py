@@ -105,7 +105,13 @@ class TokenCodec:
 
     def encode(self, vectors: torch.Tensor | npt.NDArray[np.float32]) -> npt.NDArray[np.integer]:
         """Make token vectors `[T, d]` small: codes `[T, row_bytes]`."""
-        kept = self._kept(vectors) if isinstance(vectors, np.ndarray) else self._kept_there(vectors)
+        if isinstance(vectors, np.ndarray):
+            kept = self._kept(vectors)
+        else:  # on a device: y is made there
+            import torch
+
+            projection = torch.from_numpy(self.projection).to(vectors.device)
+            kept = torch.nn.functional.normalize(vectors.float() @ projection.T, dim=-1).cpu().numpy()
         if self.storage == "int8":
             return np.rint(kept * _LEVELS).astype(np.int8)
         return np.packbits(kept >= 0, axis=1)
@@ -131,13 +137,6 @@ class TokenCodec:
         """Return y, float32 `[T, w]`, unit rows; zeros stay zeros."""
         kept = vectors @ self.projection.T
         return kept / np.maximum(np.linalg.norm(kept, axis=1, keepdims=True), _MIN_NORM)
-
-    def _kept_there(self, vectors: torch.Tensor) -> npt.NDArray[np.float32]:
-        """Return y of vectors on a device, made there."""
-        import torch
-
-        projection = torch.from_numpy(self.projection).to(vectors.device)
-        return torch.nn.functional.normalize(vectors.float() @ projection.T, dim=-1).cpu().numpy()
 
 
 def _digest(text: str) -> bytes:

@@ -186,19 +186,14 @@ class OnnxModel:
             used = (choice.rows[group] >= 0).sum(axis=1)
             for number in np.unique(used).tolist():
                 rows = group[used == number]
-                vectors = self._run(splits, rows, width, number, choice)
+                feed = {"ids": np.ascontiguousarray(splits[rows, :width])}
+                if k := config.num_retrieved:  # each of these splits retrieves `number` others
+                    retrieved = choice.rows[rows, k - number :]
+                    feed["retrieved"] = np.where(retrieved[..., None] >= 0, splits[retrieved], np.int32(-1))
+                    feed["weights"] = choice.weights[rows, k - number :]
+                vectors = self._session.run(None, feed)[0]
                 taken = present[rows, :width]
                 yield position[rows, :width][taken], vectors[taken]
-
-    def _run(self, splits: np.ndarray, rows: np.ndarray, width: int, used: int, choice: Choice) -> np.ndarray:
-        """Encode some splits, each of which retrieves `used` others: `[m, T, D]`."""
-        feed = {"ids": np.ascontiguousarray(splits[rows, :width])}
-        k = self.config.num_retrieved
-        if k:
-            retrieved = choice.rows[rows, k - used :]
-            feed["retrieved"] = np.where(retrieved[..., None] >= 0, splits[retrieved], np.int32(-1))
-            feed["weights"] = choice.weights[rows, k - used :]
-        return self._session.run(None, feed)[0]
 
 
 def _check_config(settings: OnnxSettings, config: dict[str, Any], path: Path) -> None:

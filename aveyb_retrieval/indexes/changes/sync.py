@@ -395,7 +395,11 @@ class _Syncing:
         read = self._new(self.found.read(done.to_read))
         first = next(read, None)
         if first is not None:
-            self._take(transaction, first, read, len(done.to_read))
+            source = open_model(transaction.state.encoding, self.root, self.options)
+            source.check_fits(transaction.state.encoding, self.root)
+            how: dict[str, Any] = {"mode": "upsert", "on_error": self.found.on_error, "total": len(done.to_read)}
+            taking = Ingestion(transaction, source, progress=self.options.get("progress", silent), **how)
+            taking.run(itertools.chain([first], read))
         unread = done.to_read - self._taken
         _check_deleted(self.root, len(plan.without(unread).deleted), len(before), allowed)
         self._remove(transaction, unread)
@@ -440,13 +444,6 @@ class _Syncing:
                 self.notices.append(item)
             else:
                 yield item
-
-    def _take(self, transaction: Transaction, first: Item, others: Iterator[Item], total: int) -> None:
-        source = open_model(transaction.state.encoding, self.root, self.options)
-        source.check_fits(transaction.state.encoding, self.root)
-        on_error, progress = self.found.on_error, self.options.get("progress", silent)
-        taking = Ingestion(transaction, source, mode="upsert", on_error=on_error, progress=progress, total=total)
-        taking.run(itertools.chain([first], others))
 
     def _remove_and_rename(self, transaction: Transaction) -> SyncPlan:
         """Remove and rename documents; return what is left to do, which after a kill is less than the whole plan."""

@@ -159,7 +159,11 @@ def verify_index(root: str | Path, *, repair: bool = False, deep: bool = False, 
     if pointer:
         if not repair:
             return Verdict([pointer])
-        _repair_pointer(index_dir)
+        complete = index_dir.versions()
+        if not complete:
+            raise IndexFormatError(f"{index_dir.root}: no complete version to point to; build the index again")
+        with writer_lock(index_dir.lock):
+            index_dir.publish(complete[-1])
     index_dir.visible()
     try:
         manifest, held = hold_visible(index_dir)
@@ -198,14 +202,6 @@ def _pointer_problem(index_dir: IndexDirectory) -> str | None:
     if name is None or not index_dir.has(name):
         return f"{index_dir.pointer}: names {name!r}, which is not there"
     return None
-
-
-def _repair_pointer(index_dir: IndexDirectory) -> None:
-    complete = index_dir.versions()
-    if not complete:
-        raise IndexFormatError(f"{index_dir.root}: no complete version to point to; build the index again")
-    with writer_lock(index_dir.lock):
-        index_dir.publish(complete[-1])
 
 
 def _problems(

@@ -44,21 +44,15 @@ _HNSW = re.compile(r"HNSW(\d+)")
 
 def import_faiss() -> Any:
     """The `faiss` module."""
-    if "faiss" not in sys.modules:
-        _check_wheels()
+    installed = [] if "faiss" in sys.modules else [f"{name} {found}" for name in _WHEELS if (found := _installed(name))]
+    if len(installed) > 1:
+        raise BackendError(
+            f"{' and '.join(installed)} are both installed and write the same files: `pip uninstall -y "
+            f"{' '.join(each.partition(' ')[0] for each in installed)}`, then `pip install` the one that you want"
+        )
     with extra_for("building and searching an index", "cpu"):
         import faiss
     return faiss
-
-
-def _check_wheels() -> None:
-    installed = {name: version for name in _WHEELS if (version := _installed(name))}
-    if len(installed) > 1:
-        wheels = " and ".join(f"{name} {version}" for name, version in installed.items())
-        raise BackendError(
-            f"{wheels} are both installed and write the same files: `pip uninstall -y {' '.join(installed)}`, then "
-            f"`pip install` the one that you want"
-        )
 
 
 def _installed(package: str) -> str | None:

@@ -116,16 +116,13 @@ class MappedVectors:
         dtype = np.dtype(described.type.value_type.to_pandas_dtype())
         row, rows, starts, positions = described.type.list_size * dtype.itemsize, 0, [], []
         for page in found:
-            if len(page.buffers) != 1:  # nulls have none
-                raise _unlike(path)
+            _check_layout(path, len(page.buffers) == 1)  # nulls have none
             (buffer,) = page.buffers
-            if buffer.size % row or buffer.position + buffer.size > len(mapped):
-                raise _unlike(path)
+            _check_layout(path, buffer.size % row == 0 and buffer.position + buffer.size <= len(mapped))
             starts.append(rows)
             positions.append(buffer.position)
             rows += buffer.size // row
-        if rows != count:
-            raise _unlike(path)
+        _check_layout(path, rows == count)
         return cls(dtype, np.array(starts), np.array(positions), sliding_window_view(mapped, row))
 
     def read_vectors(self, rows: IntArray, out: FloatArray, places: IntArray) -> None:
@@ -158,31 +155,28 @@ class MappedTexts:
     @classmethod
     def open(cls, path: Path, column: str) -> MappedTexts:
         count, described, found, mapped = _mapped(path, column)
-        if described.metadata != LAYOUT:  # a compressed page has as many buffers
-            raise _unlike(path)
+        _check_layout(path, described.metadata == LAYOUT)  # a compressed page has as many buffers
         if any(len(page.buffers) < 2 for page in found):  # of equal texts, or of a single one, one is stored
             texts = file_columns(path, [column])[column]
-            if texts.null_count:
-                raise _unlike(path)
+            _check_layout(path, not texts.null_count)
             return cls.of(texts.to_pylist())
         starts, edges, pages, rows = [], [], [], 0
         for page in found:
-            if len(page.buffers) != 2:
-                raise _unlike(path)
+            _check_layout(path, len(page.buffers) == 2)
             data, places = page.buffers
             width = width_of_places(data.size)
-            if places.size % width or max(data.position + data.size, places.position + places.size) > len(mapped):
-                raise _unlike(path)
+            end = max(data.position + data.size, places.position + places.size)
+            _check_layout(path, places.size % width == 0 and end <= len(mapped))
             bounds = mapped[places.position : places.position + places.size].view(f"<u{width}")
             first = int.from_bytes(mapped[data.position : data.position + 8].tobytes(), "little")
-            if len(bounds) < 2 or bounds[0] != 0 or bounds[1] != first + 8 or bounds[-1] != data.size:
-                raise _unlike(path)
+            _check_layout(
+                path, len(bounds) > 1 and bounds[0] == 0 and bounds[1] == first + 8 and bounds[-1] == data.size
+            )
             starts.append(rows)
             edges.append(bounds)
             pages.append(mapped[data.position : data.position + data.size])
             rows += len(bounds) - 1
-        if rows != count:
-            raise _unlike(path)
+        _check_layout(path, rows == count)
         return cls(starts, edges, pages)
 
     @classmethod
@@ -219,10 +213,11 @@ def file_columns(path: str | Path, columns: Sequence[str]) -> pa.Table:
     return LanceFileReader(str(path), columns=list(columns)).read_all().to_table()
 
 
-def _unlike(path: Path) -> IndexFormatError:
-    return IndexFormatError(
-        f"{path}: its vectors or words are laid out otherwise than this package writes them; build the index again"
-    )
+def _check_layout(path: Path, fits: bool) -> None:
+    if not fits:
+        raise IndexFormatError(
+            f"{path}: its vectors or words are laid out otherwise than this package writes them; build the index again"
+        )
 
 
 os.environ.setdefault("LANCE_LOG", "error")  # else every new dataset is a warning; read when Lance is imported

@@ -161,7 +161,8 @@ class FilterCompiler(ABC):
         if operator in ("$exists", "$is_empty"):
             return self._presence(field, operator, operand)
         if operator == "$contains":
-            return self._contains(field, operand)
+            element = self._elements(field, operator, [operand])  # of a list, or a part of a string, letter by letter
+            return join(" OR ", [element, self.has_part(field, operand)]) if isinstance(operand, str) else element
         if operator in ("$any", "$all"):
             return self._elements(field, operator, operand)
         if operator == "$not":
@@ -171,11 +172,6 @@ class FilterCompiler(ABC):
         raise ConfigError(
             f"filter: the operator {operator!r} on {field!r} is not known; known are {', '.join(_OPERATORS)}"
         )
-
-    def _contains(self, field: str, operand: object) -> Condition:
-        """The field is a list with this element, or a string with this part (compared letter by letter)."""
-        element = self._elements(field, "$contains", [operand])
-        return join(" OR ", [element, self.has_part(field, operand)]) if isinstance(operand, str) else element
 
     def _elements(self, field: str, operator: object, operand: object) -> Condition:
         """The field is a list that has one (`$any`) or each of some values as elements."""
@@ -430,7 +426,8 @@ def no_such_field(tables: Tables, field: str) -> str | None:
     """Say that no document has a field, and which ones there are; None: one has it."""
     if _any(tables, f"json_exists(metadata, {quoted(json_path(field))})"):
         return None
-    names = _fields(tables)
+    rows = tables.documents.scan(["metadata"], limit=_READ)["metadata"].to_pylist()
+    names = list(dict.fromkeys(name for row in rows for name in json.loads(row)))
     near = next(iter(difflib.get_close_matches(field, names, 1)), None)
     hint = f"did you mean {near!r}? The" if near else "the"
     shown = ", ".join(sorted(repr(name)[:_SHOWN] for name in names[:_NAMED])) + (", ..." if len(names) > _NAMED else "")
@@ -461,9 +458,3 @@ def _operand(condition: Any) -> Any:
     if isinstance(condition, (list, tuple)):
         condition = next(iter(condition), None)
     return condition
-
-
-def _fields(tables: Tables) -> list[str]:
-    """The fields of the first documents."""
-    rows = tables.documents.scan(["metadata"], limit=_READ)["metadata"].to_pylist()
-    return list(dict.fromkeys(name for row in rows for name in json.loads(row)))

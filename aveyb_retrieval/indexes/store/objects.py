@@ -291,17 +291,13 @@ class ObjectStore:
         malformed = code is not None and code[1] in ("AuthorizationHeaderMalformed", "PermanentRedirect")
         if malformed or (status and status[1][:1] == "3") or "redirect without LOCATION" in said:
             return EngineError(f"{where}: the bucket is in another region; set AWS_REGION to that one")
-        reason = " ".join(filter(None, (status and status[1], code and code[1]))) or _plain(said, error)
+        reason = " ".join(filter(None, (status and status[1], code and code[1])))
+        reason = reason or first_line(error, said).rpartition(": ")[2][:200]  # the end of what the client said
         return EngineError(f"{where}: the store failed ({reason}); give the same command again")
 
 
 def _mark(about: Mapping[str, Any]) -> dict[str, str]:
     return {key: value for key in ("e_tag", "version") if (value := about.get(key)) is not None}
-
-
-def _plain(said: str, error: Exception) -> str:
-    """The end of the first line of what a client said: its reason."""
-    return first_line(error, said).rpartition(": ")[2][:200]
 
 
 @lru_cache(maxsize=16)

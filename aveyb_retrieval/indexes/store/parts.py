@@ -74,7 +74,10 @@ class KeptParts:
             if self._is_full:
                 return False
             try:
-                self._make_room(sum(end - first for first, end in runs) * BLOCK)
+                if self._room < (size := sum(end - first for first, end in runs) * BLOCK):
+                    self._room = max(_ROOM, size)
+                    Cache.of_environment().make_room(self._room, self._copy)
+                self._room -= size
                 self._fetch(runs)
             except (OSError, ConfigError) as error:
                 logger.warning("%s: nothing more of the index is kept here (%s)", self._copy, error)
@@ -86,12 +89,6 @@ class KeptParts:
         data = self.bytes[block * BLOCK : (block + 1) * BLOCK].data
         self._sure[block] = self._marks[block] != 0 and self._marks[block] == (zlib.crc32(data) or 1)
         return bool(self._sure[block])
-
-    def _make_room(self, size: int) -> None:
-        if self._room < size:
-            self._room = max(_ROOM, size)
-            Cache.of_environment().make_room(self._room, self._copy)
-        self._room -= size
 
     def _fetch(self, runs: list[list[int]]) -> None:
         edges = [(first * BLOCK, min(end * BLOCK, len(self.bytes))) for first, end in runs]

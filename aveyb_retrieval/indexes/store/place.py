@@ -18,6 +18,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import secrets
 import time
 from contextlib import contextmanager
@@ -191,7 +192,7 @@ class StoredDirectory(IndexDirectory):
     def hold(self, name: str) -> tuple[Manifest, BinaryIO]:
         with _cache_errors(self.cache.folder), locked(self.base / "lock", _LOCK_SECONDS):
             manifest = self.read(name)
-            wanted = manifest.files if self.address(manifest) is None else dict(_kept_here(manifest))
+            wanted = manifest.files if self.address(manifest) is None else _kept_here(manifest)
             new = {name: info for name, info in wanted.items() if self._checked.get(name) != info}
             missing = file_problems(new, self.root)
             if missing:
@@ -244,19 +245,18 @@ class StoredDirectory(IndexDirectory):
             files.check_plain(folder)
         with writer_lock(folder / "lock", wait):
             left = max(0.0, wait - (time.monotonic() - began))
-            with held_lease(self.store, _identity(folder / "id"), left) as lease:
+            identity = folder / "id"  # tells the copy of this folder from all others
+            if not identity.exists():
+                files.write_atomic(identity, secrets.token_hex(16).encode())
+            copy = files.read_bounded(identity, 64).decode("ascii", "replace")
+            with held_lease(self.store, copy, left) as lease:
                 yield lease
 
 
-def _kept_here(manifest: Manifest) -> Iterator[tuple[str, FileInfo]]:
+def _kept_here(manifest: Manifest) -> dict[str, FileInfo]:
     """The files that are read whole, also of a large index: FAISS's, and the small ones of the datasets."""
-    for name, info in manifest.files.items():
-        if (
-            name.startswith(f"{FAISS}/")
-            or any(f"/{part}" in name for part in ("_versions/", "_deletions/"))
-            or name.endswith("_tokens.lance")
-        ):
-            yield name, info
+    whole = re.compile(rf"{FAISS}/|.*/(?:_versions|_deletions)/|.*_tokens\.lance$")
+    return {name: info for name, info in manifest.files.items() if whole.match(name)}
 
 
 def read_stored(store: ObjectStore, name: str, path: Path) -> Manifest:
@@ -277,13 +277,6 @@ def read_stored(store: ObjectStore, name: str, path: Path) -> Manifest:
         return Manifest.read(path)
     except IndexFormatError as error:
         raise IndexFormatError(str(error).replace(str(path), where)) from None
-
-
-def _identity(path: Path) -> str:
-    """What tells the copy of this folder from all others."""
-    if not path.exists():
-        files.write_atomic(path, secrets.token_hex(16).encode())
-    return files.read_bounded(path, 64).decode("ascii", "replace")
 
 
 class _WriteCopy(IndexDirectory):

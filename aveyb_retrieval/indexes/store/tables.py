@@ -264,10 +264,8 @@ class Tables:
         try:
             return Edits.from_json(row["edits"])
         except (ValueError, RecursionError) as error:
-            raise IndexFormatError(
-                f"{self.documents.path}: what was set in the metadata of document {row['id']!r} is damaged ({error}); "
-                "restore the files from a copy or build the index again"
-            ) from error
+            what = f"what was set in the metadata of document {row['id']!r} is damaged ({error})"
+            raise self._damaged(what) from error
 
     def read_documents(self, docs: Sequence[int], parts: Sequence[Part] = PARTS) -> dict[int, StoredDocument]:
         """Fetch documents by number; those that are not there, and parts not asked for, are left out."""
@@ -292,10 +290,7 @@ class Tables:
         except (ValueError, RecursionError):
             metadata = None
         if not isinstance(metadata, dict):
-            raise IndexFormatError(
-                f"{self.documents.path}: the metadata of document {row['id']!r} are damaged; restore the files from a "
-                "copy or build the index again"
-            )
+            raise self._damaged(f"the metadata of document {row['id']!r} are damaged")
         return metadata
 
     def _origin(self, row: Mapping[str, Any]) -> FileOrigin | None:
@@ -304,11 +299,12 @@ class Tables:
         try:
             pages = None if row["pages"] is None else Pages.from_json(json.loads(row["pages"]))
         except (ValueError, RecursionError) as error:
-            raise IndexFormatError(
-                f"{self.documents.path}: the pages of document {row['id']!r} are damaged ({error}); restore the files "
-                "from a copy or build the index again"
-            ) from error
+            raise self._damaged(f"the pages of document {row['id']!r} are damaged ({error})") from error
         return FileOrigin(row["file_sha256"], row["folder"], pages)
+
+    def _damaged(self, what: str) -> IndexFormatError:
+        where = self.documents.path
+        return IndexFormatError(f"{where}: {what}; restore the files from a copy or build the index again")
 
     def matching(self, where: Filter) -> IntArray:
         """Numbers of the documents that satisfy a filter, ascending."""
