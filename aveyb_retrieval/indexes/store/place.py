@@ -253,10 +253,12 @@ class StoredDirectory(IndexDirectory):
                 yield lease
 
 
+_WHOLE = re.compile(rf"{FAISS}/|.*/(?:_versions|_deletions)/|.*_tokens\.lance$")
+
+
 def _kept_here(manifest: Manifest) -> dict[str, FileInfo]:
     """The files that are read whole, also of a large index: FAISS's, and the small ones of the datasets."""
-    whole = re.compile(rf"{FAISS}/|.*/(?:_versions|_deletions)/|.*_tokens\.lance$")
-    return {name: info for name, info in manifest.files.items() if whole.match(name)}
+    return {name: info for name, info in manifest.files.items() if _WHOLE.match(name)}
 
 
 def read_stored(store: ObjectStore, name: str, path: Path) -> Manifest:
