@@ -273,18 +273,9 @@ class _Rows:
         """Rows of numbers `[n]`; -1 where this fragment does not have one."""
         if not len(self.numbers):
             return np.full(len(wanted), -1, dtype=np.int64)
-        # where numbers follow each other, as those of a document's passages, so do their rows, mostly
-        heads = np.flatnonzero(np.diff(wanted, prepend=-2) != 1)
-        places = np.searchsorted(self.numbers, wanted[heads], sorter=self.order)
-        rows = self._at(np.repeat(places - heads, np.diff(heads, append=len(wanted))) + np.arange(len(wanted)))
-        lost = np.flatnonzero(self.numbers[rows] != wanted)
-        rows[lost] = self._at(np.searchsorted(self.numbers, wanted[lost], sorter=self.order))
+        places = np.minimum(np.searchsorted(self.numbers, wanted, sorter=self.order), len(self.numbers) - 1)
+        rows = places if self.order is None else self.order[places]
         return np.where(self.numbers[rows] == wanted, rows, -1)
-
-    def _at(self, places: IntArray) -> IntArray:
-        """Rows at places `[n]` in the order of their numbers; the last one behind the end."""
-        places = np.minimum(places, len(self.numbers) - 1)
-        return places if self.order is None else self.order[places]
 
 
 class Dataset:
