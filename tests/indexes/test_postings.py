@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import lance
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from aveyb_retrieval import Retriever, add_documents, build_index, compact_index
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.nearest.faiss_file import best_halves
 from aveyb_retrieval.indexes.store.dataset import WORDS, Dataset
+from tests.indexes.conftest import make_documents
+from tests.indexes.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SHARES = {"each": 1.0, "half": 0.5, "some": 0.1, "few": 0.01}
 SIZES = {"one": 1, "rest": 127, "block": 128, "more": 129, "blocks": 256}
@@ -91,3 +98,16 @@ def test_halves_as_good_as_the_last_are_all_found() -> None:
         least = np.sort(scores, axis=1)[:, -k] - 1e-3
         wanted = np.flatnonzero((scores >= least[:, None]).any(axis=0))
         assert np.array_equal(best_halves(rows, queries, k, 1e-3), wanted)
+
+
+def test_a_reader_that_follows_a_writer_keeps_the_words_of_its_version_alone(tmp_path: Path) -> None:
+    build_index(make_documents(60), tmp_path / "ix", model=FakeEmbedder())
+    with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as reader:
+        for number in range(4):
+            assert reader.search("+word1 wor*", operators=True)
+            texts = reader._engine.snapshot.tables.texts
+            for column, sets in texts._word_sets.items():
+                assert list(sets) == [file for file, _ in texts._words_indexed(column)[0]]
+            add_documents([{"_id": f"new{number}", "text": "word1 anew"}], tmp_path / "ix", model=FakeEmbedder())
+            compact_index(tmp_path / "ix")
+            reader.reopen()

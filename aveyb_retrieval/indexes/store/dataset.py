@@ -296,7 +296,8 @@ class Dataset:
         self._known: dict[tuple[int, str], _Rows] = {} if before is None else dict(before._known)
         self._held: dict[tuple[int, str, str], tuple[IntArray, IntArray]] = {} if before is None else dict(before._held)
         self._deletions: frozenset[Path] = frozenset() if before is None else before._deletions  # that were checked
-        self._word_sets: dict[str, WordSet] = {} if before is None else dict(before._word_sets)  # by their files
+        # by columns and files
+        self._word_sets: dict[str, dict[str, WordSet]] = {} if before is None else dict(before._word_sets)
         self._part_lists: dict[str, dict[str, PartLists]] = {} if before is None else dict(before._part_lists)
         self._vocabularies: dict[str, Vocabulary] = {}
         self._indexed: dict[str, tuple[list[tuple[str, str]], dict[int, Counter[str]]]] = {}
@@ -509,23 +510,23 @@ class Dataset:
         """The words of a column that is indexed by words, read when they are first asked for."""
         if column not in self._vocabularies:
             with damage(self.path):
-                files, fresh = self._words_indexed(column)
+                _, fresh = self._words_indexed(column)
                 words = Counter(chain.from_iterable(fresh.values()))
-                self._vocabularies[column] = Vocabulary([self._word_set(*file) for file in files], words)
+                self._vocabularies[column] = Vocabulary([*self._sets_of_words(column).values()], words)
         return self._vocabularies[column]
 
-    def _word_set(self, file: str, part: str) -> WordSet:
-        if file not in self._word_sets:
-            self._word_sets[file] = WordSet.read(file, f"{part}_invert.lance")
-        return self._word_sets[file]
+    def _sets_of_words(self, column: str) -> dict[str, WordSet]:
+        """The words of each part, by their file; those of parts that are gone are let go."""
+        files, _ = self._words_indexed(column)
+        known = self._word_sets.get(column, {})
+        sets = {file: known.get(file) or WordSet.read(file, f"{part}_invert.lance") for file, part in files}
+        self._word_sets[column] = sets
+        return sets
 
     def _word_lists(self, column: str) -> WordLists:
         files, fresh = self._words_indexed(column)
-        known = self._part_lists.get(column, {})
-        parts = {
-            file: known.get(file) or PartLists.read(self._word_set(file, part), part, self._numbers)
-            for file, part in files
-        }
+        known, sets = self._part_lists.get(column, {}), self._sets_of_words(column)
+        parts = {file: known.get(file) or PartLists.read(sets[file], part, self._numbers) for file, part in files}
         self._part_lists[column] = parts
         return [*parts.values(), FreshLists(fresh)]
 
