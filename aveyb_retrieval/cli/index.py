@@ -340,10 +340,11 @@ def list_documents(directory: str | Path, where: Any, only_ids: bool, **page: An
 def count(directory: str | Path, where: Any, by: str | None) -> None:
     """Print how many documents the index in DIRECTORY has."""
     with common.opened(directory) as retriever:
-        for value, number in [] if by is None else retriever.values(by, where):
-            click.echo(f"{number:>9,}  {printable(value) if isinstance(value, str) else json.dumps(value)}")
         if by is None:
             click.echo(str(retriever.count(where)))
+            return
+        for value, number in retriever.values(by, where):
+            click.echo(f"{number:>9,}  {printable(value) if isinstance(value, str) else json.dumps(value)}")
 
 
 @main.command()

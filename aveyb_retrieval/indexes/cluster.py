@@ -99,8 +99,9 @@ def build_on_ray(
         again: Any = [IndexLockedError]  # of a process that Ray gave up, and that still runs
         threads = dict.fromkeys(_THREADS, str(max(1, int(cpus))))
         environment = {"env_vars": {"OMP_WAIT_POLICY": "PASSIVE", **threads}}
-        how: dict[str, Any] = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": ATTEMPTS, "runtime_env": environment}
-        task = ray.remote(retry_exceptions=again, **how)(build_shard)
+        task = ray.remote(
+            num_cpus=cpus, num_gpus=gpus, max_retries=ATTEMPTS, retry_exceptions=again, runtime_env=environment
+        )(build_shard)
         waiting = {task.remote(read, str(place), (number, of), shared) for number in range(1, of + 1)}
         while waiting:
             progress("building shards", of - len(waiting), of, 0)

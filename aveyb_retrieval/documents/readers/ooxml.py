@@ -274,9 +274,12 @@ def graphic_lines(reference: Any, relations: dict[str, tuple[str, str]], package
     """The lines of the chart or the diagram that an element of `GRAPHICS` refers to."""
     is_chart = reference.tag == f"{C}chart"
     root = package.part(relations.get(reference.get(f"{R}id" if is_chart else f"{R}dm") or "", ("", ""))[1])
-    if root is not None and is_chart:
+    if root is None:
+        return
+    if is_chart:
         yield from _chart_lines(root)
-    for body in () if root is None or is_chart else root.iter("{*}t"):  # of a diagram (SmartArt)
+        return
+    for body in root.iter("{*}t"):  # of a diagram (SmartArt)
         if body.find(f"{A}p") is not None:
             yield from filter(None, paragraphs_of_drawing(body))
 

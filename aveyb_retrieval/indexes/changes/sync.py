@@ -397,8 +397,8 @@ class _Syncing:
         if first is not None:
             source = open_model(transaction.state.encoding, self.root, self.options)
             source.check_fits(transaction.state.encoding, self.root)
-            how: dict[str, Any] = {"mode": "upsert", "on_error": self.found.on_error, "total": len(done.to_read)}
-            taking = Ingestion(transaction, source, progress=self.options.get("progress", silent), **how)
+            on_error, progress, total = self.found.on_error, self.options.get("progress", silent), len(done.to_read)
+            taking = Ingestion(transaction, source, mode="upsert", on_error=on_error, progress=progress, total=total)
             taking.run(itertools.chain([first], read))
         unread = done.to_read - self._taken
         _check_deleted(self.root, len(plan.without(unread).deleted), len(before), allowed)
