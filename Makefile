@@ -49,7 +49,7 @@ test-engines: $(VENV)/.installed-engines
 test-light: $(LIGHT)/.installed
 	OMP_NUM_THREADS=1 $(LIGHT)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow and not engine" $(TESTS)
 
-# The fast suite with the lowest versions that pyproject.toml allows; PYTHON=python3.10.
+# The fast suite with the lowest versions that pyproject.toml allows; PYTHON=python3.11.
 test-lowest: $(LOWEST)/.installed
 	$(LOWEST)/bin/python -m pytest -m "not slow and not engine"
 

@@ -12,7 +12,7 @@ import os
 import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -393,7 +393,7 @@ def _modified(path: Path, follow_links: bool) -> str:
     except OSError as error:
         raise Unreadable(f"cannot be read ({error.strerror})") from None
     try:
-        return datetime.fromtimestamp(int(about.st_mtime), timezone.utc).isoformat()
+        return datetime.fromtimestamp(int(about.st_mtime), UTC).isoformat()
     except (ValueError, OverflowError, OSError):
         raise Unreadable("its time of modification is no date") from None
 

@@ -30,8 +30,7 @@ from aveyb_retrieval.indexes.types import PASSAGE_BITS, expand_passages, rank_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
-
-    from typing_extensions import Self
+    from typing import Self
 
     from aveyb_retrieval.documents.records import Record
     from aveyb_retrieval.indexes.search.operators import Sought

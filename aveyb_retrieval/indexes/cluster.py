@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from aveyb_retrieval import files
 from aveyb_retrieval.documents.corpus import STDIN, source_names
@@ -32,8 +32,6 @@ from aveyb_retrieval.indexes.vectors import check_share
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from typing_extensions import Unpack  # in `typing` from Python 3.11 on
 
     from aveyb_retrieval.documents.corpus import Source
     from aveyb_retrieval.indexes.changes.change import Report

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.changes.change import compact_index
@@ -19,8 +19,7 @@ from aveyb_retrieval.indexes.store.place import open_directory
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
-
-    from typing_extensions import Self, Unpack  # in `typing` from Python 3.11 on
+    from typing import Self
 
     from aveyb_retrieval.documents.corpus import Source
     from aveyb_retrieval.indexes.changes.change import Report

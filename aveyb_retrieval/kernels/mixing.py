@@ -5,15 +5,12 @@ Each has a plain torch reference, which is its definition, and a form by kernels
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict, Unpack
 
 import torch
 
 from aveyb_retrieval.kernels.dispatch import Backend, inner_contiguous, use_triton
 from aveyb_retrieval.kernels.positionwise import across, enricher_activation, zero_padding
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 _MIN_NORM = 1e-12
 _MAX_TOKENS = 256  # columns that one program of the kernel holds in registers

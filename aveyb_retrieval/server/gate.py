@@ -11,7 +11,7 @@ import json
 import logging
 import sys
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from hashlib import sha256
 from logging import StreamHandler, makeLogRecord
 from logging.handlers import WatchedFileHandler
@@ -285,7 +285,7 @@ class AccessLog:
         """Write a line; questions are hashed by SHA-256, of which the first 16 digits are kept."""
         hashed = (sha256(each.encode("utf-8", "replace")).hexdigest()[:16] for each in asked)
         line = {
-            "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "key": client,
             "method": scope["method"],
             "path": shortened(scope["path"]),

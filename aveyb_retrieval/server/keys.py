@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -48,7 +48,7 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def has_expired(self) -> bool:
         """Whether its time is over."""
-        return self.expires is not None and datetime.now(timezone.utc) >= _time(self.expires)
+        return self.expires is not None and datetime.now(UTC) >= _time(self.expires)
 
 
 class Keys:
@@ -172,7 +172,7 @@ def _digest(key: bytes) -> bytes:
 
 def _time(text: str) -> datetime:
     time = datetime.fromisoformat(text)
-    return time if time.tzinfo else time.replace(tzinfo=timezone.utc)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def seen(retriever: Retriever, only: Filter | None) -> Retriever:

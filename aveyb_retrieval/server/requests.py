@@ -205,7 +205,7 @@ async def read_body(request: Request, *kinds: str) -> bytes:
     ticket = request.state.ticket
     try:
         return await asyncio.wait_for(_read(request, context(request).limits.max_body, ticket), ticket.left)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         raise ticket.expire() from None
 
 

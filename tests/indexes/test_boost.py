@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +15,7 @@ from tests.indexes.fake import FakeEmbedder
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NOW = datetime.now(timezone.utc)
+NOW = datetime.now(UTC)
 ROWS = [
     {
         "_id": f"{i}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -163,7 +163,7 @@ def test_an_offset_that_is_none_is_told(words: Index, offset: Any) -> None:
         words.search("word1", offset=offset)
 
 
-MOMENT = datetime(2024, 5, 6, 7, 8, 9, 125, tzinfo=timezone.utc)
+MOMENT = datetime(2024, 5, 6, 7, 8, 9, 125, tzinfo=UTC)
 VALUES = [
     (date(2024, 5, 6), "2024-05-06"),
     (MOMENT, "2024-05-06T07:08:09.000125+00:00"),

@@ -15,7 +15,7 @@ import re
 import time
 from collections import Counter
 from contextlib import closing
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import cache
 from importlib.util import find_spec
 from itertools import pairwise, takewhile
@@ -483,7 +483,7 @@ def _date(value: str) -> str:
     zone = f"{found['sign']}{found['hours']}{found['minutes'] or '00'}" if found["sign"] else "+0000"
     try:
         date = datetime.strptime(f"{year:04}{month:02}{day:02}{hour:02}{minute:02}{second:02}{zone}", "%Y%m%d%H%M%S%z")
-        return date.astimezone(timezone.utc).isoformat()
+        return date.astimezone(UTC).isoformat()
     except (ValueError, OverflowError):
         return ""
 

@@ -8,7 +8,6 @@ import json
 import math
 import re
 import string
-import sys
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from functools import cache
@@ -292,10 +291,8 @@ def _safe_loader() -> Any:
 
 
 def _toml(source: str) -> dict[str, Any] | None:
-    if sys.version_info < (3, 11):
-        import tomli as tomllib
-    else:
-        import tomllib
+    import tomllib
+
     try:
         return _plain_fields(tomllib.loads(source.replace("\r\n", "\n")))
     except (tomllib.TOMLDecodeError, RecursionError):

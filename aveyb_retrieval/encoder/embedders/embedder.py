@@ -34,8 +34,7 @@ from aveyb_retrieval.errors import BackendError, ConfigError, extra_for
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
-
-    from typing_extensions import Self
+    from typing import Self
 
     from aveyb_retrieval.encoder.network.split_encoder import InferenceModel, SplitEncoder
     from aveyb_retrieval.encoder.text.wordpiece import Tokenizer

@@ -29,8 +29,7 @@ from aveyb_retrieval.errors import ConfigError, ModelError, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from typing_extensions import Self
+    from typing import Self
 
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # in sentence-transformers' own order
 _PRECISIONS = ("float32", "bfloat16", "float16")

@@ -35,8 +35,7 @@ from aveyb_retrieval.kernels.maxsim import SHORTCUT_SPLITS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
-
-    from typing_extensions import Self
+    from typing import Self
 
     from aveyb_retrieval.encoder.network.token_codec import TokenCodec
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from aveyb_retrieval import files
 from aveyb_retrieval.errors import ConfigError
@@ -21,8 +21,6 @@ from aveyb_retrieval.indexes.types import Progress, silent
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from typing_extensions import Unpack  # in `typing` from Python 3.11 on
 
     from aveyb_retrieval.documents.records import Notice
     from aveyb_retrieval.indexes.changes.transaction import State

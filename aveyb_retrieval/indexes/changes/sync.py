@@ -11,7 +11,7 @@ from collections.abc import Iterable  # noqa: TC003  # shown in the signatures
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, cast
 
 import numpy as np
 
@@ -30,8 +30,6 @@ from aveyb_retrieval.indexes.types import Progress, rank_of, silent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from typing_extensions import Unpack
 
     from aveyb_retrieval.documents.reading import Reading
     from aveyb_retrieval.documents.records import Item, OnError

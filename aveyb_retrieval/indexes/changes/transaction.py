@@ -15,7 +15,7 @@ import json
 import logging
 import os
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -99,7 +99,7 @@ class State:
         return Manifest(
             number=self.number,
             build=self.build,
-            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
             package=package_version(),
             encoding=self.encoding,
             index=self.index,

@@ -9,7 +9,7 @@ import hashlib
 import json
 import secrets
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 
@@ -44,8 +44,6 @@ from aveyb_retrieval.indexes.vectors import StoredShards, check_share
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
-
-    from typing_extensions import Unpack  # in `typing` from Python 3.11 on
 
     from aveyb_retrieval.documents.reading import Reading
     from aveyb_retrieval.documents.records import OnError

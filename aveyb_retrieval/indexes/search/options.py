@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import numpy as np
 
@@ -16,8 +16,6 @@ from aveyb_retrieval.indexes.types import check_ids
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
-
-    from typing_extensions import Unpack  # in `typing` from Python 3.11 on
 
     from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.indexes.types import Kind

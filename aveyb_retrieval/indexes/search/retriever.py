@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Union, overload
+from typing import TYPE_CHECKING, Any, Union, Unpack, overload
 
 from aveyb_retrieval.errors import AveyBError, ConfigError, InputError
 from aveyb_retrieval.indexes.engine import is_address, open_engine
@@ -34,10 +34,10 @@ from aveyb_retrieval.indexes.types import EmbedderLike, check_fingerprint
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
+    from typing import Self
 
     import numpy as np
     import numpy.typing as npt
-    from typing_extensions import Self, Unpack
 
     from aveyb_retrieval.indexes.engine import EngineInfo, EngineView, VectorEngine
     from aveyb_retrieval.indexes.search.hits import Hit, Result

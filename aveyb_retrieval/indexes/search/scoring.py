@@ -15,7 +15,7 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -408,8 +408,8 @@ def _part(document: StoredDocument, field: str, how: dict[str, Any]) -> float | 
     if value is None or (is_number(value) and "half_life" not in how):
         return value
     try:
-        then = datetime.fromisoformat(value.replace("Z", "+00:00"))  # Python 3.10 knows no Z
-        age = datetime.now(timezone.utc) - (then if then.tzinfo else then.replace(tzinfo=timezone.utc))
+        then = datetime.fromisoformat(value)
+        age = datetime.now(UTC) - (then if then.tzinfo else then.replace(tzinfo=UTC))
         return float(0.5 ** (max(age / timedelta(days=1), 0.0) / how["half_life"]))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         what = "a date such as 2024-05-06" if "half_life" in how else "a number"

@@ -25,7 +25,7 @@ import socket
 import sys
 import time
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
@@ -190,7 +190,7 @@ def writer_lock(path: Path, wait: float = 0) -> Iterator[None]:
         note = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
-            "since": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "since": datetime.now(UTC).isoformat(timespec="seconds"),
             "command": " ".join(sys.argv)[:200],
         }
         handle.truncate(0)

@@ -24,7 +24,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -405,7 +405,7 @@ def held_lease(store: ObjectStore, copy: str, wait: float) -> Iterator[Lease]:
 
 
 def _take(store: ObjectStore, copy: str, wait: float) -> Lease:
-    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    now = datetime.now(UTC).isoformat(timespec="seconds")
     host, until = socket.gethostname(), time.monotonic() + wait
     holder = f"pid {os.getpid()} on {host} since {now}: {' '.join(sys.argv)[:200]}"
     mine = _Note(holder, host, copy, secrets.token_hex(16), 1)
