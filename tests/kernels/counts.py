@@ -95,7 +95,9 @@ def _bytes(tensor: torch.Tensor) -> int:
     return elements * tensor.element_size()
 
 
-@torch.library.custom_op("aveyb_counts::rms_norm", mutates_args=())
+@torch.library.custom_op(
+    "aveyb_counts::rms_norm", mutates_args=(), schema="(Tensor x, int[] shape, Tensor weight, float eps) -> Tensor"
+)
 def _rms_norm(x: torch.Tensor, shape: list[int], weight: torch.Tensor, eps: float) -> torch.Tensor:
     raise NotImplementedError("counted only")
 
