@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from aveyb_retrieval.errors import IndexFormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 _BLOCK = 1 << 20
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has none of the three
@@ -110,9 +110,9 @@ def fsync(handle: BinaryIO) -> None:
     os.fsync(handle.fileno())
 
 
-def fsync_file(path: Path) -> None:
+def fsync_file(path: Path, *, follow_links: bool = False) -> None:
     """Flush the contents of a file that others have written to the device."""
-    fd = open_file(path, os.O_RDONLY)
+    fd = open_file(path, os.O_RDONLY, follow_links=follow_links)
     try:
         os.fsync(fd)
     finally:
@@ -121,13 +121,17 @@ def fsync_file(path: Path) -> None:
 
 def fsync_folder(folder: Path) -> None:
     """Flush a folder's list of names to the device, where the system has that."""
-    if os.name == "nt":
-        return
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    if os.name != "nt":
+        fsync_file(folder, follow_links=True)
+
+
+def fsync_all(root: Path, names: Iterable[str]) -> None:
+    """Flush files that others have written, by their names below a folder, and the folders that name them."""
+    paths = [root / name for name in names]
+    for path in paths:
+        fsync_file(path)
+    for folder in {each for path in paths for each in path.parents if each.is_relative_to(root)}:
+        fsync_folder(folder)
 
 
 def make_folder(folder: Path) -> None:

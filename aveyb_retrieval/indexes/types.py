@@ -234,6 +234,12 @@ def ascending(numbers: IntArray) -> IntArray:
     return ordered[new]
 
 
+def ranges(starts: IntArray, counts: IntArray) -> IntArray:
+    """The numbers of ranges, one range after the other: so many from each start `[n]` on."""
+    ends = np.cumsum(counts)
+    return np.repeat(starts - ends + counts, counts) + np.arange(counts.sum(), dtype=np.int64)
+
+
 FIRST_BYTES = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)  # of `eights`, by how many are meant
 
 
@@ -292,8 +298,7 @@ def expand_passages(table: IntArray) -> IntArray:
             f"documents with {lengths.min()} to {lengths.max()} passages, where 0 to {MAX_PASSAGES - 1} are possible: "
             "the index is damaged; restore it from a copy or build it again"
         )
-    starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return np.repeat(docs << PASSAGE_BITS, lengths) + np.arange(lengths.sum(), dtype=np.int64) - starts
+    return ranges(docs << PASSAGE_BITS, lengths)
 
 
 def number_range(kind: Kind, first: int, stop: int) -> tuple[int, int]:

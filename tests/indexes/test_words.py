@@ -9,13 +9,15 @@ import tracemalloc
 import unicodedata
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from aveyb_retrieval import Index, Retriever, build_index
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.indexes.store import words
+from aveyb_retrieval.indexes.store import columns
+from aveyb_retrieval.indexes.store.columns import word_columns
 from aveyb_retrieval.indexes.store.tables import held_words
-from aveyb_retrieval.indexes.store.words import K1, LANGUAGES, B, joined, language, read_synonyms, runs_of
+from aveyb_retrieval.indexes.store.words import K1, LANGUAGES, B, language, read_synonyms, runs_of, spaced
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -207,34 +209,45 @@ def test_texts_of_ascii_are_split_as_all_others_are() -> None:
         "snake_case a-b 3.14\x1ccut\x0bhere",
         "..._",
     ):
-        ascii, mixed = rules.split(text), rules.split(f"{text} Ω")
-        assert (mixed.words.removesuffix("ω").strip(), mixed.beside) == ascii
+        words, beside, forms = rules.split(f"{text} Ω")
+        assert rules.split(text) == (words.removesuffix("ω").strip(), beside, forms.removesuffix("ω").strip())
 
 
-@pytest.mark.parametrize("name", ["english", "greek", "none"])
-def test_words_of_a_text_and_its_passages_are_those_of_each_alone(name: str) -> None:
-    """They are looked up together; cuts inside words, marks, overlaps and passages without words make no difference."""
+@pytest.mark.parametrize("name", ["english", "greek", "turkish", "none"])
+def test_words_of_many_texts_and_their_passages_are_those_of_each_alone(name: str) -> None:
+    """Cuts inside words, marks, overlaps, and texts, titles and passages without words make no difference."""
     rng, rules = random.Random(name), language(name)
     drawn = ["running", "don't", "Ship-shape", "\u039f\u0394\u039f\u03a3", "\u03a3'\u0391", "cafe\u0301", "\u0301"]
-    drawn += ["東京都", "한국", "\ufb01n", "2.5", " ", "\n\n", "\u00a0", "\u2014"]
-    for _ in range(300):
-        text = "".join(rng.choice(drawn) + rng.choice(["", " ", " ", "\n"]) for _ in range(rng.randrange(12)))
+    drawn += ["東京都", "한국", "\ufb01n", "2.5", " ", "\n\n", "\u00a0", "\u2014", "parseHTTPHeader", "été", "İ"]
+    drawn += map(chr, range(128))
+    texts = []
+    for _ in range(600):
+        text = "".join(rng.choice(drawn) + rng.choice(["", " ", "  ", "\n"]) for _ in range(rng.randrange(12)))
         edges = [0, len(text), *(at for at in range(len(text)) if rng.random() < 0.5 or text[at].isspace())]
         spans = [sorted(rng.choices(edges, k=2)) for _ in range(rng.randrange(4))]
-        of_text, of_spans, runs = rules.stored_in_parts(text, spans)
-        whole, parts = joined([of_text]), [joined([each]) for each in of_spans]
-        assert whole == rules.stored(text)
-        assert runs == runs_of(text), text
-        assert parts == [rules.stored(text[start:stop]) for start, stop in spans], (text, spans)
+        title, headings = rng.choice(["", text[:9]]), rng.choices(["", *drawn], k=len(spans))
+        texts.append((title, text, np.array(spans).reshape(-1, 2), headings))
+    whole = [rules.stored(f"{title}\n{text}") for title, text, _, _ in texts]
+    forms = [spaced(rules.split(f"{title}\n{text}")[2]) for title, text, _, _ in texts]
+    parts = [
+        rules.stored(f"{heading}\n{text[start:stop]}")
+        for _, text, spans, headings in texts
+        for (start, stop), heading in zip(spans.tolist(), headings, strict=True)
+    ]
+    assert [column.to_pylist() for column in word_columns(rules, texts)] == [whole, parts, forms]
+    for text, one, written in zip(texts, whole, forms, strict=True):
+        alone = word_columns(rules, [text])
+        assert (alone[0].to_pylist(), alone[2].to_pylist()) == ([one], [written])
 
 
 def test_characters_of_a_text_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Overlapping passages that begin and end beside blanks: each piece between two cuts is split into words once."""
-    rules, seen = language("english"), list[str]()
-    monkeypatch.setattr(words, "runs_of", lambda text: seen.append(text) or runs_of(text))
-    text = "one two three four five"
-    parts = rules.stored_in_parts(text, [[0, 13], [8, 18], [19, 23]])[1]
-    assert [joined([each]) for each in parts] == [" one two three ", " three four ", " five "]
+    rules, seen = language("none"), list[str]()
+    monkeypatch.setattr(columns, "runs_of", lambda text: seen.append(text) or runs_of(text))
+    text = "één twéé drië viér fîve".replace(" ", "\u00a0")
+    _, passages, _ = word_columns(rules, [("", text, np.array([[0, 13], [8, 18], [19, 23]]), [""] * 3)])
+    of_each = [text[0:13], text[8:18], text[19:23]]
+    assert passages.to_pylist() == [rules.stored(each) for each in of_each]
     assert "".join(seen) == text
 
 

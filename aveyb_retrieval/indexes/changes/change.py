@@ -66,8 +66,7 @@ def _bring_up_to_date(transaction: Transaction, kind: Kind, progress: Progress, 
             state.tiers = [tier for tier in state.tiers if tier.kind != kind]
         return
     transaction.save()  # what was encoded is not lost where FAISS takes its time
-    (transaction.root / FAISS).mkdir(exist_ok=True)
-    files.fsync_folder(transaction.root)
+    files.make_folder(transaction.root / FAISS)
     for number, (first, stop) in enumerate(due):
         name = f"{FAISS}/{kind}-{state.name}-{number}.faiss"
         count = len(transaction.tables.numbers(kind, first, stop))

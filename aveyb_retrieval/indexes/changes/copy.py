@@ -137,11 +137,7 @@ def _to_folder(origin: IndexDirectory, place: IndexDirectory, manifest: Manifest
         else:
             for name, info in missing.items():
                 _copy(origin.root / name, place.root / name, info)
-        for name in missing:
-            files.fsync_file(place.root / name)
-        for folder in {parent for name in missing for parent in (place.root / name).parents}:
-            if folder.is_relative_to(place.root):
-                files.fsync_folder(folder)
+        files.fsync_all(place.root, missing)
         (place.root / VERSIONS).mkdir(exist_ok=True)
         manifest.write(place.manifest(manifest.name))
         place.publish(manifest.name)

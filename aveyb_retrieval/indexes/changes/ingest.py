@@ -11,17 +11,18 @@ import hashlib
 import itertools
 import os
 import time
-from abc import ABC, abstractmethod
 from collections import Counter, deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from aveyb_retrieval.documents.records import Notice, OnError, Record, Rejected, chain_digest, prefix_of
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
+from aveyb_retrieval.indexes.store.columns import Text, word_columns
 from aveyb_retrieval.indexes.store.dataset import FORMS, WORDS
 from aveyb_retrieval.indexes.store.manifest import Counts
 from aveyb_retrieval.indexes.store.tables import (
@@ -33,7 +34,7 @@ from aveyb_retrieval.indexes.store.tables import (
     schemas,
     texts_of_passages,
 )
-from aveyb_retrieval.indexes.store.words import joined, rules_of, runs_of
+from aveyb_retrieval.indexes.store.words import rules_of
 from aveyb_retrieval.indexes.types import (
     MAX_PASSAGES,
     PASSAGE_BITS,
@@ -42,6 +43,7 @@ from aveyb_retrieval.indexes.types import (
     FloatArray,
     Progress,
     check_fingerprint,
+    expand_passages,
     rank_of,
     silent,
     unusable,
@@ -79,22 +81,17 @@ def metadata_columns(record: Record) -> dict[str, str | None]:
 
 
 def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> tuple[dict[str, pa.Table], Counts]:
-    """Return the rows of documents numbered from `first_doc`, by dataset, and what they add to the counts."""
-    documents: list[dict[str, Any]] = []
-    shaped = schemas(encoding)
-    texts: dict[str, list[Any]] = {name: [] for name in ("doc", "text", WORDS, FORMS) if name in shaped["texts"].names}
-    passages: dict[str, list[Any]] = {
-        name: [] for name in ("passage", "start", "stop", "heading", "text", "norm", WORDS)
-    }
-    codes: list[bytes] = []
-    rules = rules_of(encoding)
-    with_passages = "passage" in encoding.kinds
-    for doc, (record, encoded, tokens) in enumerate(made, start=first_doc):
+    """Return the rows of some documents numbered from `first_doc`, by dataset, and what they add to the counts."""
+    shaped, with_passages = schemas(encoding), "passage" in encoding.kinds
+    texts = list[Text]()
+    for record, encoded, _ in made:
         spans = encoded.spans if with_passages else encoded.spans[:0]
-        headings = (getattr(encoded, "headings", None) or [""] * len(spans))[: len(spans)]  # not every model finds them
-        norms = getattr(encoded, "norms", None)  # not every model tells
-        of_text, of_spans, runs = rules.stored_in_parts(record.text, spans.tolist())
-        words = [joined([rules.split(head), each]) for head, each in zip(headings, of_spans, strict=True)]
+        headings = getattr(encoded, "headings", None) or [""] * len(spans)  # not every model finds them
+        texts.append((record.title, record.text, spans, headings[: len(spans)]))
+    of_texts, in_passages, forms = word_columns(rules_of(encoding), texts)
+    of_passages = np.maximum(pc.count_substring(in_passages, " ").to_numpy() - 1, 0)
+    documents, norms, codes, first = list[dict[str, Any]](), list[float | None](), list[bytes](), 0
+    for doc, (record, encoded, tokens), (_, _, spans, _) in zip(itertools.count(first_doc), made, texts):
         documents.append(
             {
                 "doc": doc,
@@ -106,37 +103,42 @@ def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> tuple
                 "tokens": encoded.n_tokens,
                 "cut_tokens": encoded.n_cut,
                 "characters": int((spans[:, 1] - spans[:, 0]).sum()),
-                "words": sum(max(0, text.count(" ") - 1) for text in words),
+                "words": int(of_passages[first : first + len(spans)].sum()),
                 **metadata_columns(record),
             }
         )
-        texts["doc"].append(doc)
-        texts["text"].append(record.text)
-        texts[WORDS].append(joined([rules.split(record.title), of_text]))
-        if FORMS in texts:
-            texts[FORMS].append(rules.forms([*runs_of(record.title), *runs]))
-        passages["passage"] += range(doc << PASSAGE_BITS, (doc << PASSAGE_BITS) + len(spans))
-        passages["start"] += spans[:, 0].tolist()
-        passages["stop"] += spans[:, 1].tolist()
-        passages["heading"] += headings
-        passages["text"] += texts_of_passages(record.text, spans)
-        passages["norm"] += [None] * len(spans) if norms is None else norms[: len(spans)].tolist()
-        passages[WORDS] += words
+        first += len(spans)
+        told = getattr(encoded, "norms", None)  # not by every model
+        norms += [None] * len(spans) if told is None else told[: len(spans)].tolist()
         if tokens is not None:
-            if encoding.tokens_of == "document":
-                codes.append(tokens.codes.tobytes())
-            else:
-                codes += [tokens.codes[start:stop].tobytes() for start, stop in tokens.ranges.tolist()]
-    columns: dict[str, dict[str, Any]] = {"texts": texts, "passages": passages}
+            ranges = tokens.ranges.tolist() if encoding.tokens_of == "passage" else [(0, len(tokens.codes))]
+            codes += [tokens.codes[start:stop].tobytes() for start, stop in ranges]
+    numbers = np.arange(first_doc, first_doc + len(made))
+    bounds = np.concatenate([spans for _, _, spans, _ in texts])
+    columns: dict[str, dict[str, Any]] = {
+        "texts": {"doc": numbers, "text": [text for _, text, _, _ in texts], WORDS: of_texts, FORMS: forms},
+        "passages": {
+            "passage": expand_passages(np.stack([numbers, [len(spans) for _, _, spans, _ in texts]], axis=1)),
+            "start": bounds[:, 0],
+            "stop": bounds[:, 1],
+            "heading": list(itertools.chain.from_iterable(headings for *_, headings in texts)),
+            "text": list(itertools.chain.from_iterable(texts_of_passages(text, spans) for _, text, spans, _ in texts)),
+            "norm": norms,
+            WORDS: in_passages,
+        },
+    }
     if encoding.token_codec is not None:
         columns["texts" if encoding.tokens_of == "document" else "passages"][CODES] = codes
-    if made and "document" in encoding.kinds:
-        texts[VECTOR] = fixed_lists(np.stack([e.vector for _, e, _ in made]), shaped["texts"].field(VECTOR).type)
-    if made and with_passages:
-        vectors = np.concatenate([e.passages for _, e, _ in made])
-        passages[VECTOR] = fixed_lists(vectors, shaped["passages"].field(VECTOR).type)
-    rows = {name: pa.Table.from_pydict(values, shaped[name]) for name, values in columns.items() if made}
-    rows |= {name: shaped[name].empty_table() for name in columns if not made}
+    if "document" in encoding.kinds:
+        vectors = np.stack([encoded.vector for _, encoded, _ in made])
+        columns["texts"][VECTOR] = fixed_lists(vectors, shaped["texts"].field(VECTOR).type)
+    if with_passages:
+        vectors = np.concatenate([encoded.passages for _, encoded, _ in made])
+        columns["passages"][VECTOR] = fixed_lists(vectors, shaped["passages"].field(VECTOR).type)
+    rows = {
+        name: pa.Table.from_pydict({field: values[field] for field in shaped[name].names}, shaped[name])
+        for name, values in columns.items()
+    }
     rows["documents"] = pa.Table.from_pylist(documents, shaped["documents"])
     totals = {name: sum(row[name] for row in documents) for name in COUNTS}
     cut = sum(row["cut_tokens"] > 0 for row in documents)
@@ -412,23 +414,21 @@ class _Ids:
     """
 
     def __init__(self, transaction: Transaction) -> None:
-        self._transaction = transaction
+        self._tables = transaction.tables
         self._found: dict[str, tuple[int, bytes]] = {}
         self._recent: set[str] = set()  # committed since the last look-up
-        self._hashes: set[int] | None = None
-        if transaction.base is None:
-            self._hashes = set(transaction.tables.documents.scan(["rank"])["rank"].to_pylist())
+        self._hashes = None if transaction.base else set(self._tables.documents.scan(["rank"])["rank"].to_pylist())
         self.waiting: Counter[str] = Counter()
 
     def look_up(self, ids: Iterable[str]) -> None:
         wanted = [i for i in ids if self._hashes is None or rank_of(i) in self._hashes]
-        self._found = self._transaction.tables.find(wanted) if wanted else {}
+        self._found = self._tables.find(wanted) if wanted else {}
         self._recent = set()
 
     def find(self, document_id: str) -> tuple[int, bytes] | None:
         """Number and content digest of the stored document with an id that was looked up."""
         if document_id in self._recent:
-            return self._transaction.tables.find([document_id]).get(document_id)
+            return self._tables.find([document_id]).get(document_id)
         return self._found.get(document_id)
 
     def committed(self, ids: Iterable[str]) -> None:
@@ -446,48 +446,34 @@ def _tokens(encoded: Encoded, step: Step) -> TokenCodes:
     return tokens
 
 
-class VectorSource(ABC):
-    """Gives the vectors of the documents of a change, in order; `growing` is a model that can continue a grown one."""
-
-    growing: GrowingEmbedder | None = None
-
-    @abstractmethod
-    def encode(self, steps: Iterator[Step]) -> Iterator[Encoded]:
-        """Return one result for each step, in order.
-
-        It may read ahead, but only in the calling thread: pulling a step may commit those before it.
-        """
-
-    @abstractmethod
-    def check_fits(self, encoding: Encoding, where: object) -> None:
-        """Raise an error of ours where these vectors do not fit the index at `where`."""
-
-    def check_all_used(self, documents: int) -> None:  # noqa: B027  # a model encodes as many as there are
-        """Raise InputError where the source has vectors for another number of documents than were read."""
-
-    def describe(self) -> str | None:
-        """Identify ready-made vectors, so that an interrupted change never continues with others; None for a model."""
-        return None
-
-
-class ModelSource(VectorSource):
-    """Encodes documents with a model."""
+class ModelSource:
+    """Encodes documents with a model, which may be able to continue a grown one (`growing`)."""
 
     def __init__(self, embedder: EmbedderLike) -> None:
         self.embedder = embedder
         self.growing = embedder if isinstance(embedder, GrowingEmbedder) else None
 
     def encode(self, steps: Iterator[Step]) -> Iterator[Encoded]:
+        """Return one result for each step, in order.
+
+        It may read ahead, but only in the calling thread: pulling a step may commit those before it.
+        """
         return self.embedder.encode_documents((step.record.prefix, step.record.text) for step in steps)
 
     def check_fits(self, encoding: Encoding, where: object) -> None:
+        """Raise an error of ours where these vectors do not fit the index at `where`."""
         if encoding.model is None:
             raise ConfigError(f"{where}: made from ready-made vectors; add documents with vectors of the same model")
         check_fingerprint(encoding.model, encoding.dim, self.embedder, where)
 
+    def describe(self) -> None:
+        """A change that is continued has the same model."""
 
-class PrecomputedSource(VectorSource):
+
+class PrecomputedSource:
     """Takes the vectors that documents of an index bring along, or those of a file at their place in the corpus."""
+
+    growing = None
 
     def __init__(self, vectors: PrecomputedVectors | StoredShards) -> None:
         self.vectors = vectors
@@ -513,14 +499,19 @@ class PrecomputedSource(VectorSource):
             )
 
     def check_all_used(self, documents: int) -> None:
+        """Raise InputError where there are vectors for another number of documents than were read."""
         if documents != len(self.vectors):
             raise InputError(
                 f"{self.vectors.name}: {len(self.vectors)} vectors for {documents} documents of the corpus; "
                 "one row each is needed"
             )
 
-    def describe(self) -> str | None:
+    def describe(self) -> str:
+        """Identify the vectors, so that an interrupted change never continues with others."""
         return self.vectors.describe()
+
+
+VectorSource: TypeAlias = "ModelSource | PrecomputedSource"
 
 
 def open_vectors(vectors: Vectors | None, corpus: object) -> PrecomputedVectors | StoredShards | None:

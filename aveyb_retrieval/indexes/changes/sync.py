@@ -76,13 +76,8 @@ class SyncPlan:
 
     def counts(self) -> dict[str, int]:
         """Return how many of each there are, as a report counts them."""
-        return {
-            "added": len(self.new),
-            "replaced": len(self.changed),
-            "renamed": len(self.renamed),
-            "deleted": len(self.deleted),
-            "unchanged": len(self.unchanged),
-        }
+        kinds = {"added": self.new, "replaced": self.changed, "renamed": self.renamed, "deleted": self.deleted}
+        return {name: len(kind) for name, kind in {**kinds, "unchanged": self.unchanged}.items()}
 
 
 def sync_index(folder: str | Path, root: str | Path, **options: Unpack[SyncOptions]) -> Report:
@@ -166,13 +161,9 @@ def _is_first(root: str | Path, options: SyncOptions) -> bool:
 
 
 def check_plan(plan: SyncPlan, root: str | Path, allowed: int | None) -> None:
-    """Raise ConfigError where a sync would stop, as more documents would be deleted than `allowed`."""
-    stored = len(plan.changed) + len(plan.renamed) + len(plan.deleted) + len(plan.unchanged)
-    _check_deleted(root, len(plan.deleted), stored, allowed)
-
-
-def _check_deleted(root: str | Path, gone: int, of: int, allowed: int | None) -> None:
-    """Raise ConfigError where a sync would delete more documents than may go, of those that it looks at."""
+    """Raise ConfigError where a sync would stop, as more documents would be deleted than may go."""
+    gone = len(plan.deleted)
+    of = gone + len(plan.changed) + len(plan.renamed) + len(plan.unchanged)
     most = max(_FEW, of // _SHARE) if allowed is None else allowed
     if gone > most:
         raise ConfigError(
@@ -383,7 +374,7 @@ class _Syncing:
         plan = compare(before, self.found.hashes)
         _check_folder(scope, self.root, whole, plan, self.options)
         allowed = self.options.get("allow_delete")
-        _check_deleted(self.root, len(plan.deleted), len(before), allowed)
+        check_plan(plan, self.root, allowed)
         self._told = base.left_out
         self.notices = [notice for notice in self.found.notices if not self._was_told(notice)]
         if not (plan or self._has_news):
@@ -399,7 +390,7 @@ class _Syncing:
             taking = Ingestion(transaction, source, mode="upsert", on_error=on_error, progress=progress, total=total)
             taking.run(itertools.chain([first], read))
         unread = done.to_read - self._taken
-        _check_deleted(self.root, len(plan.without(unread).deleted), len(before), allowed)
+        check_plan(plan.without(unread), self.root, allowed)
         self._remove(transaction, unread)
         if transaction.state.counts.documents == 0:
             raise InputError(f"{scope.base}: none of its files can be read; the index would be empty")
@@ -484,20 +475,14 @@ def watch_folder(
     an IndexLockedError: then it is called again until the index is free, and `told` gets a line that says so.
     """
     act = partial(_once_free, act, seconds, told)
-    seen = _look(folder, follow_links)
+    found = seen = _look(folder, follow_links)
     act()
     while True:
         time.sleep(seconds)
-        found = _look(folder, follow_links)
-        if found == seen:
-            continue
-        while True:
-            time.sleep(seconds)
-            if (later := _look(folder, follow_links)) == found:
-                break
-            found = later
-        seen = found
-        act()
+        before, found = found, _look(folder, follow_links)
+        if found == before != seen:
+            seen = found
+            act()
 
 
 def _once_free(act: Callable[[], object], seconds: float, told: Callable[[str], object]) -> None:

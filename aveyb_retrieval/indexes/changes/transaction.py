@@ -256,6 +256,8 @@ class Transaction:
         self._journaled = True
 
     def add(self, made: Sequence[Made]) -> None:
+        if not made:
+            return
         rows, counts = make_rows(made, self.state.next_doc, self.state.encoding)
         for name, dataset in self.tables.all.items():
             dataset.append(rows[name])
@@ -335,11 +337,7 @@ class Transaction:
     def _flush(self, names: set[str]) -> None:
         """Flush the files that were not flushed yet, and the folders that name them."""
         new = [name for name in names if name not in self._synced]
-        folders = {folder for name in new for folder in (self.root / name).parents if folder.is_relative_to(self.root)}
-        for name in new:
-            files.fsync_file(self.root / name)
-        for folder in folders:
-            files.fsync_folder(folder)
+        files.fsync_all(self.root, new)
         self._synced.update(dict.fromkeys(new))
 
     def abandon_if_empty(self, existed: bool) -> None:

@@ -207,7 +207,8 @@ def ingest_corpus(
     if transaction.state.counts.documents == 0 and not allow_empty and share is None:
         first = "" if rejected is None else f"; the first: {rejected.location}: {rejected.reason}"
         raise InputError(f"none of the {items:,} items of the input is a document{first}")
-    source.check_all_used(items)
+    if isinstance(source, PrecomputedSource):
+        source.check_all_used(items)
     if transaction.base is None:
         transaction.state.left_out = ingestion.left_out
     return tuple(ingestion.notices)
@@ -466,12 +467,12 @@ class Selection:
         }
 
     def numbers(self, transaction: Transaction) -> list[int]:
-        tables, docs = transaction.tables, set[int]()
+        tables = transaction.tables
         known = tables.find(self._ids)
         missing = next((i for i in self._ids if i not in known), None)
         if missing is not None and not self._missing_ok:
             raise InputError(f"{transaction.place}: no document has the id {missing!r}; nothing was changed")
-        docs.update(doc for doc, _ in known.values())
+        docs = {doc for doc, _ in known.values()}
         if self._where is not None:
             matching = tables.matching(self._where)
             docs.update(matching.tolist())

@@ -26,7 +26,7 @@ from aveyb_retrieval.indexes.store.dataset import WORDS
 from aveyb_retrieval.indexes.store.manifest import FAISS, REJECTED, IndexDirectory, Manifest, file_problems, writer_lock
 from aveyb_retrieval.indexes.store.place import hold_visible, open_directory
 from aveyb_retrieval.indexes.store.tables import CODES, COUNTS, StoredVectors, Tables, ids_of, texts_of_passages
-from aveyb_retrieval.indexes.store.words import rules_of, runs_of
+from aveyb_retrieval.indexes.store.words import rules_of, spaced
 from aveyb_retrieval.indexes.types import PASSAGE_BITS, Progress, expand_passages, number_range, rank_of, silent
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _document_problems(tables: Tables, docs: list[int], manifest: Manifest) -> I
         if not _metadata_fit(tables, row) or rank_of(row["id"]) != row["rank"]:
             yield f"{where}: its metadata or its rank are damaged"
         whole = f"{row['title']}\n{text['text']}"
-        if text[WORDS] != rules.stored(whole) or (forms != WORDS and text[forms] != rules.forms(runs_of(whole))):
+        if text[WORDS] != rules.stored(whole) or (forms != WORDS and text[forms] != spaced(rules.split(whole)[2])):
             yield f"{where}: its stored words are not those of its text"
         if pages and pages.starts[-1] > len(text["text"]):
             yield f"{where}: a page begins behind the end of its text"

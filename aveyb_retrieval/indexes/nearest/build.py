@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aveyb_retrieval.files import FileInfo
-    from aveyb_retrieval.indexes.nearest.tiers import Vectors
+    from aveyb_retrieval.indexes.store.tables import StoredVectors
     from aveyb_retrieval.indexes.types import FloatArray, Kind, Progress
 
 DEAD_SHARE = 0.2  # a file with a larger share of deleted vectors is made again
@@ -60,7 +60,7 @@ def make_tier(
     kind: Kind,
     first: int,
     stop: int,
-    vectors: Vectors,
+    vectors: StoredVectors,
     count_estimate: int,
     index: str,
     progress: Progress = silent,
@@ -84,7 +84,7 @@ def make_tier(
     return tier, info
 
 
-def _sample(vectors: Vectors, first: int, stop: int, size: int, count: int) -> FloatArray:
+def _sample(vectors: StoredVectors, first: int, stop: int, size: int, count: int) -> FloatArray:
     """About `size` of the `count` vectors of some documents, drawn evenly, always the same: `[n, d]`."""
     rng = np.random.default_rng(0)
     share = size / max(count, 1)

@@ -11,7 +11,7 @@ larger, so that there are few.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aveyb_retrieval.indexes.store.manifest import Tier
+    from aveyb_retrieval.indexes.store.tables import StoredVectors
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
 
@@ -240,28 +241,11 @@ BLOCK = 16384  # vectors read at once by their numbers
 HARDER = 8  # how many times more candidates are asked for when too few remained
 
 
-class Vectors(Protocol):
-    """The stored vectors of one kind of one version; no number is ever given twice, and later ones are higher."""
-
-    @property
-    def dim(self) -> int:
-        """Their width, d."""
-
-    def live(self, numbers: IntArray) -> tuple[IntArray, FloatArray]:
-        """Those of numbers `[n]` that are still stored, in their order: numbers `[m]`, vectors `[m, d]` float32."""
-
-    def selected(self, numbers: IntArray, rows: int) -> Iterator[tuple[IntArray, np.ndarray]]:
-        """Those of numbers that are all stored, `rows` at a time: numbers `[m]`, `[m, d]` float16 or float32."""
-
-    def blocks(self, first: int, stop: int, rows: int = 16384) -> Iterator[tuple[IntArray, FloatArray]]:
-        """All stored vectors of documents numbered in `[first, stop)`, ascending by number."""
-
-
 class Nearest:
     """The vectors of one kind of one version, searchable. Safe to use from many threads; never changes."""
 
     def __init__(
-        self, files: Sequence[FaissSearcher], memory: Memory, covered: int, vectors: Vectors, count: int
+        self, files: Sequence[FaissSearcher], memory: Memory, covered: int, vectors: StoredVectors, count: int
     ) -> None:
         self.count = count
         self._files = [file for file in files if file.live]
@@ -276,7 +260,7 @@ class Nearest:
         root: Path,
         kind: Kind,
         tiers: Sequence[Tier],
-        vectors: Vectors,
+        vectors: StoredVectors,
         count: int,
         *,
         device: str = "cpu",

@@ -32,7 +32,7 @@ import re
 import unicodedata
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
@@ -43,7 +43,7 @@ from aveyb_retrieval.files import read_bounded
 from aveyb_retrieval.indexes.encoding import ENGLISH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator
 
     from aveyb_retrieval.indexes.encoding import Encoding
 
@@ -54,7 +54,6 @@ _UNSEEN = regex.compile(
     r"\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06dc\u06df-\u06e8\u06ea-\u06ed\u0898-\u089f\u08ca-\u08ff"
     r"\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0711\u0730-\u074a]+"
 )
-_BLANKS = {code: " " for code in range(128) if not chr(code).isalnum()}
 # letters of Europe, and signs: none of them is a mark, or unseen, and a faster engine knows enough of them
 _PLAIN = re.compile(
     "[\x00-\xac\xae-\u02ff\u0370-\u0482\u048a-\u0588\u1e00-\u1fff\u2010-\u2029\u2030-\u205e\u20a0-\u20cf\u2100-\u2bff]*"
@@ -81,8 +80,6 @@ _NO_DECOMPOSITION = dict(zip("øđłħŧıðəɨ\u0451", "odlhtidei\u0435", stri
 
 def runs_of(text: str) -> list[str]:
     """The runs of letters, digits and marks of a text, in order, as `WORD` finds them in the cleaned text."""
-    if text.isascii():  # most texts are, and this is much of a build's work
-        return text.translate(_BLANKS).split()
     text = unicodedata.normalize("NFKC", text)
     if _PLAIN.fullmatch(text):
         return _PLAIN_WORD.findall(text)
@@ -229,29 +226,20 @@ t s d ll m re ve don doesn didn isn aren wasn weren haven hasn hadn won wouldn s
 """
 
 _HUMP = re.compile(r"(?<=[^\W\d_])(?=[A-Z][a-z]{2})|(?<=[a-z])(?=[A-Z])")
-_BESIDE = re.compile(r"\n([^ \n]+)")
 
 
 class Found(NamedTuple):
-    """A word in a text: its characters `[start, stop)`, how it is stored, and its form as it is written."""
+    """A word in a text: its characters `[start, stop)`, how it is stored, and its form; "" where another one has it."""
 
     start: int
     stop: int
     word: str
     form: str = ""
+    in_order: bool = True
+    asked: bool = True
 
 
 Finder: TypeAlias = "Callable[[str], list[Found]]"
-
-
-class Stored(NamedTuple):
-    """The words of a text, in order, and what it is found by besides: each with a space between two."""
-
-    words: str
-    beside: str = ""
-
-
-_NOTHING = Stored("")
 
 
 @dataclass(frozen=True)
@@ -267,31 +255,7 @@ class Language:
 
     def stored(self, text: str) -> str:
         """Return the words of a text as they are stored: with one space before and after each, "" where it has none."""
-        return joined([self.split(text)])
-
-    def stored_in_parts(self, text: str, spans: Sequence[Sequence[int]]) -> tuple[Stored, list[Stored], list[str]]:
-        """Return the words of a text and of the characters of each span `[start, stop)` in it, for `joined`.
-
-        The runs of letters of the text, for `forms`, come third. No character is looked at twice where every span
-        begins and ends beside a blank.
-        """
-        cuts = sorted({0, len(text), *chain.from_iterable(spans)})
-        if not all(text[cut - 1].isspace() or text[cut].isspace() for cut in cuts[1:-1]):
-            runs = runs_of(text)
-            return self._split(runs), [self.split(text[slice(*span)]) for span in spans], runs
-        parts = [runs_of(text[slice(*piece)]) for piece in pairwise(cuts)]
-        pieces = list(map(self._split, parts))
-        number = {cut: place for place, cut in enumerate(cuts)}
-        of_spans = [_chained(pieces[number[start] : number[stop]]) for start, stop in spans]
-        return _chained(pieces), of_spans, list(chain.from_iterable(parts))
-
-    def forms(self, runs: Iterable[str]) -> str:
-        """Return the different words of runs of letters as they are written, without case and accents."""
-        known, different = self._forms, dict.fromkeys(runs)
-        # most are plain small letters, which are written as they are
-        found = ((run,) if run.islower() and run.isascii() else known[run] for run in different)
-        forms = dict.fromkeys(chain.from_iterable(found))
-        return f" {' '.join(forms)} " if forms else ""
+        return spaced(" ".join(filter(None, self.split(text)[:2])))
 
     def words(self, query: str) -> list[str]:
         """Return the words to look up for a query, each once, synonyms last; stop words if there are no others."""
@@ -323,12 +287,12 @@ class Language:
 
     def beside(self, query: str) -> list[str]:
         """Return what words of a query are found by besides, in order, each once: with their accents, and without."""
-        found = (word for run in runs_of(query) if not run.isascii() for word in self._kept[run].split("\n")[1:])
+        found = (word for run in runs_of(query) if not run.isascii() for word in self.kept[run].split("\n")[1].split())
         return list(dict.fromkeys(word for word in found if not UNSPACED.fullmatch(word)))
 
     def in_order(self, text: str) -> list[str]:
         """Return the words of a text in order, stop words too, without what is found besides."""
-        return self.split(text).words.split()
+        return self.split(text)[0].split()
 
     def form(self, word: str) -> str:
         """Return a word as `forms` has it."""
@@ -343,7 +307,7 @@ class Language:
             return [
                 Found(starts[run.start() + start], stops[run.start() + stop - 1], word, form)
                 for run in WORD.finditer(letters)
-                for start, stop, word, form in self._found[run.group()]
+                for start, stop, word, form, *_ in self._found[run.group()]
                 if word in words or form in forms
             ]
 
@@ -355,50 +319,35 @@ class Language:
     def _turkish(self) -> bool:
         return self.name == "turkish"
 
-    def split(self, text: str) -> Stored:
-        """Return the words of a text, for `joined`."""
-        return self._split(runs_of(text))
-
-    def _split(self, runs: list[str]) -> Stored:
-        if not runs:  # as between passages
-            return _NOTHING
-        words = " ".join(map(self._kept.__getitem__, runs))
-        if "\n" not in words:  # as in most texts
-            return Stored(words)
-        return Stored(_BESIDE.sub("", words), " ".join(_BESIDE.findall(words)))
+    def split(self, text: str) -> tuple[str, str, str]:
+        """Return the words of a text in order, what it is found by besides, and its different words as written."""
+        lines = "\n".join(map(self.kept.__getitem__, runs_of(text))).split("\n")
+        words, beside, forms = (" ".join(filter(None, lines[part::3])) for part in range(3))
+        return words, beside, " ".join(dict.fromkeys(forms.split()))
 
     @cached_property
-    def _kept(self) -> RememberedWords[str]:
-        """What is stored of runs of letters: their words, and each that they are found by besides behind a line end."""
+    def kept(self) -> RememberedWords[str]:
+        """What `split` makes of runs of letters: three lines of words, with a space between two."""
 
         def kept(run: str) -> str:
             if (word := self._plain(run)) is not None:
-                return self._stem(word)
+                return f"{self._stem(word)}\n\n{word}"
             pieces = self._pieces(run)
-            words = " ".join(piece.word for piece in pieces if piece.in_order)
-            return words + "".join(f"\n{piece.word}" for piece in pieces if not piece.in_order)
+            words, beside = ([each.word for each in pieces if each.in_order is there] for there in (True, False))
+            forms = dict.fromkeys(each.form for each in pieces if each.form)
+            return "\n".join(map(" ".join, (words, beside, forms)))
 
         return RememberedWords(kept, STEMS_KEPT)
 
     @cached_property
-    def _forms(self) -> RememberedWords[tuple[str, ...]]:
-        def forms(run: str) -> tuple[str, ...]:
-            return tuple(dict.fromkeys(piece.form for piece in self._pieces(run) if piece.form))
-
-        return RememberedWords(forms, STEMS_KEPT)
-
-    @cached_property
     def _found(self) -> RememberedWords[list[Found]]:
-        def found(run: str) -> list[Found]:
-            return [Found(piece.start, piece.stop, piece.word, piece.form) for piece in self._pieces(run)]
+        return RememberedWords(self._pieces, FOUND_KEPT)
 
-        return RememberedWords(found, FOUND_KEPT)
-
-    def _pieces(self, run: str) -> list[_Piece]:
+    def _pieces(self, run: str) -> list[Found]:
         """The words that a run of letters is stored and looked up as."""
         if (word := self._plain(run)) is not None:
-            return [_Piece(0, len(run), self._stem(word), word)]
-        pieces, end = list[_Piece](), 0
+            return [Found(0, len(run), self._stem(word), word)]
+        pieces, end = list[Found](), 0
         for unspaced in () if run.isascii() else UNSPACED.finditer(run):
             pieces += self._spaced(run, end, unspaced.start())
             pieces += _pairs(run, *unspaced.span())
@@ -412,17 +361,17 @@ class Language:
         word = run.lower() if not self._turkish else spelled(run, turkish=True)
         return word if word.isascii() else None
 
-    def _spaced(self, run: str, start: int, stop: int) -> Iterator[_Piece]:
+    def _spaced(self, run: str, start: int, stop: int) -> Iterator[Found]:
         """A word of a script with spaces, its stems with accents and of the word without them, its parts."""
         if start == stop:
             return
         written = run[start:stop]
         for place, word in enumerate(self._stems(written)):
-            yield _Piece(start, stop, word, "" if place else self._written(written), not place, not place)
+            yield Found(start, stop, word, "" if place else self._written(written), not place, not place)
         if not written.islower() and len(written) <= LONGEST_NAME and len(cuts := _humps(written)) > 1:
             for first, last in cuts:
                 part = written[first:last]
-                yield _Piece(
+                yield Found(
                     start + first, start + last, self._stems(part)[0], self._written(part), in_order=False, asked=False
                 )
 
@@ -442,17 +391,6 @@ class Language:
     def _written(self, run: str) -> str:
         word = spelled(run, turkish=self._turkish)
         return folded(word) if self.accents else word
-
-
-class _Piece(NamedTuple):
-    """A word of a run of letters: where it is in it, how it is stored, and its form, "" where another piece has it."""
-
-    start: int
-    stop: int
-    word: str
-    form: str
-    in_order: bool = True
-    asked: bool = True
 
 
 @cache
@@ -490,17 +428,9 @@ class RememberedWords(dict[str, V]):
         return made
 
 
-def joined(parts: Sequence[Stored]) -> str:
-    """The words of several texts, one after the other, as they are stored: with a space before and after each."""
-    words = " ".join(filter(None, _chained(parts)))
+def spaced(words: str) -> str:
+    """Words as they are stored, with one space before and after each; "" where there are none."""
     return f" {words} " if words else ""
-
-
-def _chained(parts: Sequence[Stored]) -> Stored:
-    if len(parts) == 1:
-        return parts[0]
-    words, beside = [each[0] for each in parts if each[0]], [each[1] for each in parts if each[1]]
-    return Stored(" ".join(words), " ".join(beside))
 
 
 def _stop_words(name: str) -> frozenset[str]:
@@ -511,14 +441,14 @@ def _stop_words(name: str) -> frozenset[str]:
     return frozenset(get_stop_words(name))
 
 
-def _pairs(run: str, start: int, stop: int) -> Iterator[_Piece]:
+def _pairs(run: str, start: int, stop: int) -> Iterator[Found]:
     """Pairs of neighboring letters, and each letter by itself."""
     edges = [start, *(letter.end() for letter in LETTER.finditer(run, start, stop))]
     alone = len(edges) == 2
     for first, last in pairwise(edges):
-        yield _Piece(first, last, run[first:last], "", in_order=alone, asked=alone)
+        yield Found(first, last, run[first:last], "", in_order=alone, asked=alone)
     for first, last in zip(edges, edges[2:], strict=False):
-        yield _Piece(first, last, run[first:last], "")
+        yield Found(first, last, run[first:last], "")
 
 
 def _humps(word: str) -> list[tuple[int, int]]:
