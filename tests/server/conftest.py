@@ -24,7 +24,7 @@ from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 
 ROOT = Path(__file__).parents[2]
-LONGEST = 12_000  # characters of a page
+LONGEST = 5_000  # characters of a page
 
 
 class CountingEmbedder(FakeEmbedder):
