@@ -60,7 +60,7 @@ def word_columns(rules: Language, texts: Iterable[Text]) -> tuple[pa.Array, pa.A
     words = pa.array([*(f" {each}" for each in chain(in_order, more)), " "], pa.large_string())
     beside = np.array([bool(each) for each in more], np.bool_)
     passages = _stored(words, beside, *rows(of_passages, 2))
-    return _stored(words, beside, *whole), passages, _written([each.split() for each in kept[2::3]], *whole)
+    return _stored(words, beside, *whole), passages, _written(kept[2::3], *whole)
 
 
 def _runs(pieces: Iterable[str]) -> tuple[list[str], IntArray, IntArray]:
@@ -84,10 +84,10 @@ def _stored(words: pa.Array, beside: np.ndarray, numbers: IntArray, counts: IntA
     return _column(words, numbers, counts + np.bincount(rows, minlength=len(counts)))
 
 
-def _written(forms: Sequence[Sequence[str]], numbers: IntArray, counts: IntArray) -> pa.Array:
+def _written(forms: Sequence[str], numbers: IntArray, counts: IntArray) -> pa.Array:
     """The different forms of rows of runs, in the order in which they come first."""
-    flat = pa.array(["", *chain.from_iterable(each or ("",) for each in forms)], pa.large_string()).dictionary_encode()
-    form, of_runs = flat.indices.to_numpy()[1:], np.array([len(each) or 1 for each in forms], np.int64)
+    flat = pa.array(["", *" ".join(forms).split(" ")], pa.large_string()).dictionary_encode()
+    form, of_runs = flat.indices.to_numpy()[1:], np.array([each.count(" ") + 1 for each in forms], np.int64)
     first, rows = np.cumsum(of_runs) - of_runs, np.repeat(np.arange(len(counts)), counts) << 32
     several = np.flatnonzero((of_runs > 1)[numbers])  # few
     more = of_runs[numbers[several]] - 1
