@@ -4,7 +4,10 @@
 
 A try changes one file of a small index (some bytes), or a row of a dataset with care (a text, a span, an id),
 and gives the manifest the hashes and versions that fit. The index may be refused, may verify with problems, or may
-answer as before. Anything else is missed. Vectors and what FAISS holds of them are compared with nothing.
+answer as before. Anything else is missed. Vectors, their norms and what FAISS holds of them are compared with nothing.
+A changed row is no longer in its full-text index, as after an upsert: Lance searches it apart, and scores by words move
+in the second digit even where the row was written as it was. So answers after the change of a row are also compared
+with those of a sound index once both have made their full-text indexes anew.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import numpy as np
 
 from aveyb_retrieval import Retriever
 from aveyb_retrieval.errors import AveyBError
+from aveyb_retrieval.indexes.changes.change import FinishOptions, run_change
 from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.store.place import read_manifest
 from aveyb_retrieval.indexes.store.tables import Tables
@@ -123,6 +127,18 @@ def right(folder: Path, factory: str) -> Any:
     return answers(sound(folder, factory))
 
 
+@cache
+def right_anew(folder: Path, factory: str) -> Any:
+    with damaged(folder, random.Random(0), sound(folder, factory)) as root:
+        return answers_anew(root)
+
+
+def answers_anew(root: Path) -> Any:
+    """Answers once the full-text indexes are made anew."""
+    run_change(root, {"command": "repair"}, lambda transaction: FinishOptions(reindex=True))
+    return answers(root)
+
+
 def answers(root: Path) -> Any:
     queries = np.random.default_rng(0).normal(size=(20, 16))
     with Retriever.load(root, model=FakeEmbedder()) as retriever:
@@ -134,19 +150,24 @@ def answers(root: Path) -> Any:
         return [[(hit.id, round(hit.score, 4), hit.passage) for hit in hits] for hits in found], listed
 
 
+def is_harmless(root: Path, folder: Path, factory: str, *, moved: bool) -> bool:
+    same = answers(root) == right(folder, factory)
+    return same or (moved and answers_anew(root) == right_anew(folder, factory))
+
+
 def attempts(connection: Connection, first: int, seed: int, folder: Path) -> None:
     """Make changes one after the other; say of each what it was and what became of it."""
     quiet()
     number = first
     while True:
-        rng = random.Random(f"{seed} {number}")
+        rng, change = random.Random(f"{seed} {number}"), CHANGES[number % len(CHANGES)]
         factory = rng.choice(FACTORIES)
         with damaged(folder, rng, sound(folder, factory)) as root:
             what, outcome = "", "refused"
             try:
-                what = CHANGES[number % len(CHANGES)](rng, root)
+                what = change(rng, root)
                 outcome = "found" if verify_index(root, deep=True).problems else "missed"
-                if outcome == "missed" and answers(root) == right(folder, factory):
+                if outcome == "missed" and is_harmless(root, folder, factory, moved=change is row):
                     outcome = "harmless"
             except AveyBError:
                 pass
