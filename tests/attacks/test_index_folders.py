@@ -343,24 +343,37 @@ JOURNALS: dict[str, Callable[[dict[str, Any]], object]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return interrupted(tmp_path_factory.mktemp("stopped"))
+
+
+@pytest.fixture
+def unfinished(stopped: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(stopped, tmp_path / "ix")
+
+
 @pytest.mark.parametrize("what", JOURNALS)
-def test_a_journal_that_cannot_be_is_begun_again(what: str, tmp_path: Path) -> None:
-    root = interrupted(tmp_path)
-    path = root / "journal.json"
+def test_a_journal_that_cannot_be_is_begun_again(what: str, unfinished: Path) -> None:
+    path = unfinished / "journal.json"
     journal = json.loads(path.read_bytes())
     JOURNALS[what](journal)
     write_sealed(path, journal)
-    check_begun_again(root)
+    check_begun_again(unfinished)
 
 
-def test_a_journal_that_was_changed_is_begun_again(tmp_path: Path) -> None:
+def test_a_journal_that_was_changed_is_begun_again(unfinished: Path) -> None:
     """A count that could be, but is not what the datasets hold."""
-    root = interrupted(tmp_path)
-    path = root / "journal.json"
+    path = unfinished / "journal.json"
     journal = json.loads(path.read_bytes())
     journal["counts"]["tokens"] += 1
     path.write_text(json.dumps(journal))
-    check_begun_again(root)
+    check_begun_again(unfinished)
+
+
+def test_a_copy_of_an_unfinished_index_is_continued_if_nothing_was_changed(unfinished: Path) -> None:
+    """What the tests above change, and not that it was copied, is why theirs are begun again."""
+    assert add_documents(make_documents(20, seed=5, first=40), unfinished, model=FakeEmbedder()).resumed
 
 
 def check_begun_again(root: Path) -> None:

@@ -220,10 +220,15 @@ def test_no_faiss_file_where_none_is_wanted(tmp_path: Path, embedder: FakeEmbedd
     assert read_manifest(tmp_path / "ix").index == "none"
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_shards(make_documents(120), tmp_path_factory.mktemp("built"), 3, model=FakeEmbedder())
+
+
 class TestRefused:
     @pytest.fixture
-    def shards(self, tmp_path: Path, documents: list[dict[str, Any]], embedder: FakeEmbedder) -> Path:
-        return build_shards(documents, tmp_path / "shards", 3, model=embedder)
+    def shards(self, built: Path, tmp_path: Path) -> Path:
+        return shutil.copytree(built, tmp_path / "shards")
 
     def refused(self, shards: Path, message: str) -> None:
         with pytest.raises(InputError, match=message):
