@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from aveyb_retrieval.indexes.model import load_model
+
 if TYPE_CHECKING:
     from collections.abc import Generator
+
+    from aveyb_retrieval.indexes.types import EmbedderLike
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test needs a hub; without a network, one is waited for for a minute
 # No test cuts the power, and tests/faults watches flushes in processes of its own: here a flush, a few milliseconds on
 # most disks and tens of thousands of them, only asks whether the descriptor is open.
 os.fsync = os.fstat
+gc.disable()  # until all is collected: a search for garbage among what is imported finds none
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 # What `make test-light` leaves out.
 HEAVY = ("torch", "transformers", "sentence_transformers", "huggingface_hub", "onnx", "datasets")
@@ -42,6 +47,13 @@ def pytest_collection_finish() -> None:
     """Leave what was imported and collected, half a million objects, out of every later search for garbage."""
     gc.collect()
     gc.freeze()
+    gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def embedded() -> EmbedderLike:
+    """The embedded model, loaded once for all tests that name none: as long as somebody uses it, it is shared."""
+    return load_model(None)
 
 
 @pytest.fixture(scope="session")
