@@ -97,7 +97,7 @@ class DocumentSearch(Search):
     def _in_turn(
         self, query: Query, parts: Iterable[list[Scored]], chosen: list[Scored]
     ) -> Iterator[tuple[Scored, int | None]]:
-        copies, known = Copies(), set[int]()
+        copies, known, last = Copies(), set[int](), self._options.last
         for part in parts:
             alike = self._of_one_length([match.doc for match in [*chosen, *part]]) if self._options.fold else set[int]()
             for match in (match for match in chosen if match.doc in alike - known):
@@ -109,7 +109,7 @@ class DocumentSearch(Search):
                 doc, first = match.doc, None
                 if doc in alike:
                     if doc not in beginnings:  # read as they are needed, those that come next together
-                        beginnings = self._beginnings(query, part[at : at + self._options.last], alike)
+                        beginnings = self._beginnings(query, part[at - at % last : at - at % last + last], alike)
                     first = copies.find_or_remember(doc, beginnings[doc], partial(self._whole_text, doc))
                 yield match, first
 
@@ -132,9 +132,11 @@ class DocumentSearch(Search):
         docs = [match.doc for match in following if match.doc in alike]
         if "passage" not in self._view.info.kinds:
             return self._whole_texts(docs[:READ])
-        first = [doc << PASSAGE_BITS for doc in docs]
-        best = self._best_passages(query, following[self._options.offset :])
+        first, shown = [doc << PASSAGE_BITS for doc in docs], following[self._options.offset :]
+        documents_read = self._fetching([match.doc for match in shown])
+        best = self._best_passages(query, shown)
         self._shown_passages(query, [*first, *(each.number for chosen in best.values() for each in chosen)])
+        documents_read()
         return {number >> PASSAGE_BITS: text for number, text in self._texts(query, first).items()}
 
     def _whole_text(self, doc: int) -> str:

@@ -232,12 +232,12 @@ class Search(ABC):
 
     def result(self, query: Query) -> Result:
         """Make hits of what was found: titles and passages are read, the rest of a hit when it is asked for."""
-        documents = self._fetch(match.doc for match in query.matches)
+        documents_read = self._fetching([match.doc for match in query.matches])
         best = self._best_passages(query, query.matches)
         contexts = self._contexts([chosen[0].number for chosen in best.values() if chosen])
         numbers = list(chain((each.number for chosen in best.values() for each in chosen), *contexts.values()))
         self._shown_passages(query, numbers)
-        spans = self._spans(query, numbers)
+        documents, spans = documents_read(), self._spans(query, numbers)
         later = Later(self._view, documents, self._sentences(query))
         hits = []
         for match in query.matches:
@@ -456,6 +456,11 @@ class Search(ABC):
             self._documents.update(self._view.documents(new, self._parts_read))
         self._check_stored("document", wanted, self._documents)
         return {number: self._documents[number] for number in wanted}
+
+    def _fetching(self, docs: list[int]) -> Callable[[], Mapping[int, StoredDocument]]:
+        """Begin to fetch documents, beside this thread where any are not read yet; what is returned ends it."""
+        work = partial(self._fetch, docs)
+        return begin(work) if self._view.lasting and not self._documents.keys() >= set(docs) else work
 
     def _stored_passages(self, query: Query, numbers: IntArray) -> StoredPassages:
         found = self._passages_there(query, numbers)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-from bisect import bisect_right
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from aveyb_retrieval.errors import AveyBError, IndexFormatError, first_line
 from aveyb_retrieval.indexes.store.parts import StoredColumn
 from aveyb_retrieval.indexes.store.postings import FreshLists, PartLists, counted, scored, together
 from aveyb_retrieval.indexes.store.vocabulary import Vocabulary, WordSet
-from aveyb_retrieval.indexes.types import widened, width_of_places
+from aveyb_retrieval.indexes.types import FIRST_BYTES, widened, width_of_places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -148,9 +147,8 @@ class MappedVectors:
 class MappedTexts:
     """The texts of one data file, deleted rows too."""
 
-    starts: list[int]  # the row that each page begins with, `[p]`, ascending
-    edges: list[npt.NDArray[np.unsignedinteger]]  # where its texts begin, lengths first, and the last ends, `[n + 1]`
-    pages: list[npt.NDArray[np.uint8]]  # the bytes of each page, `[p]`
+    pages: IntArray  # each one's first row, and at which bytes are its texts, and their places, of how many, `[p, 4]`
+    data: npt.NDArray[np.uint8]  # the file, in which seven bytes or more follow all places
 
     @classmethod
     def open(cls, path: Path, column: str) -> MappedTexts:
@@ -160,40 +158,37 @@ class MappedTexts:
             texts = file_columns(path, [column])[column]
             _check_layout(path, not texts.null_count)
             return cls.of(texts.to_pylist())
-        starts, edges, pages, rows = [], [], [], 0
+        about, rows = [], 0
         for page in found:
             _check_layout(path, len(page.buffers) == 2)
             data, places = page.buffers
             width = width_of_places(data.size)
-            end = max(data.position + data.size, places.position + places.size)
+            end = max(data.position + data.size, places.position + places.size + 7)
             _check_layout(path, places.size % width == 0 and end <= len(mapped))
             bounds = mapped[places.position : places.position + places.size].view(f"<u{width}")
             first = int.from_bytes(mapped[data.position : data.position + 8].tobytes(), "little")
             _check_layout(
                 path, len(bounds) > 1 and bounds[0] == 0 and bounds[1] == first + 8 and bounds[-1] == data.size
             )
-            starts.append(rows)
-            edges.append(bounds)
-            pages.append(mapped[data.position : data.position + data.size])
+            about.append((rows, data.position, places.position, width))
             rows += len(bounds) - 1
         _check_layout(path, rows == count)
-        return cls(starts, edges, pages)
+        return cls(np.array(about, np.int64).reshape(-1, 4), mapped)
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> MappedTexts:
         """Lay out texts in memory as they are in a file."""
         parts = [bytes(8) + text.encode() for text in texts]
-        edges = np.cumsum([0, *map(len, parts)]).astype(np.uint64)
-        return cls([0], [edges], [np.frombuffer(b"".join(parts), np.uint8)])
+        edges = np.cumsum([0, *map(len, parts)]).astype("<u8").tobytes()
+        return cls(np.array([[0, len(edges), 0, 8]]), np.frombuffer(edges + b"".join(parts) + bytes(7), np.uint8))
 
     def read_texts(self, rows: IntArray) -> list[bytes]:
         """The texts of rows `[n]`, in UTF-8."""
-        found = []
-        for row in rows.tolist():
-            page = bisect_right(self.starts, row) - 1
-            edges, place = self.edges[page], row - self.starts[page]
-            found.append(self.pages[page][int(edges[place]) + 8 : int(edges[place + 1])].tobytes())
-        return found
+        row, first, places, width = self.pages[np.searchsorted(self.pages[:, 0], rows, side="right") - 1].T
+        at = places + (rows - row) * width
+        numbers = np.ndarray(len(self.data) - 7, "<u8", self.data, strides=(1,))
+        edges = [first + (numbers[each] & FIRST_BYTES[width]).astype(np.int64) for each in (at, at + width)]
+        return [self.data[a + 8 : b].tobytes() for a, b in np.stack(edges, axis=1).tolist()]
 
 
 def _mapped(path: Path, column: str) -> tuple[int, pa.Field, Any, npt.NDArray[np.uint8]]:
@@ -273,9 +268,17 @@ class _Rows:
         """Rows of numbers `[n]`; -1 where this fragment does not have one."""
         if not len(self.numbers):
             return np.full(len(wanted), -1, dtype=np.int64)
-        places = np.minimum(np.searchsorted(self.numbers, wanted, sorter=self.order), len(self.numbers) - 1)
-        rows = places if self.order is None else self.order[places]
+        first = np.flatnonzero(np.diff(wanted, prepend=wanted[:1] - 2) != 1)  # of those in a row: mostly so here, too
+        shift = np.searchsorted(self.numbers, wanted[first], sorter=self.order) - first
+        rows = self._rows_at(np.arange(len(wanted)) + np.repeat(shift, np.diff(first, append=len(wanted))))
+        if len(others := np.flatnonzero(self.numbers[rows] != wanted)):
+            rows[others] = self._rows_at(np.searchsorted(self.numbers, wanted[others], sorter=self.order))
         return np.where(self.numbers[rows] == wanted, rows, -1)
+
+    def _rows_at(self, places: IntArray) -> IntArray:
+        """The rows at places among the ascending numbers; behind the last, the last one."""
+        places = np.minimum(places, len(self.numbers) - 1)
+        return places if self.order is None else self.order[places]
 
 
 class Dataset:

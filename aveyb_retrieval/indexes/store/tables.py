@@ -125,17 +125,17 @@ def held_words(texts: Sequence[bytes], words: Sequence[str]) -> BoolArray:
     """Which of `t` words each of some stored texts `[n]` holds, `[n, t]`: they stand between blanks."""
     held = np.zeros((len(texts), len(words)), np.bool_)
     together = b"".join(texts)
-    following, blanks = eights(together), np.flatnonzero(np.frombuffer(together, np.uint8) == ord(" "))
-    starts, ends = blanks[:-1] + 1, np.cumsum([len(text) for text in texts])
+    following, data = eights(together), np.frombuffer(together, np.uint8)
+    starts, ends = np.flatnonzero(data == ord(" "))[:-1] + 1, np.cumsum([len(text) for text in texts])
+    pairs = (data[:-1] | data[1:].astype(np.uint16) << 8).take(starts)  # twice as fast as to take them unaligned
     encoded = [word.encode() + b" " for word in words]
     begun = np.zeros(1 << 16, np.bool_)  # by the first two bytes: few words of the texts begin as one of these
     begun[[int.from_bytes(word[:2], "little") for word in encoded]] = True
-    heads = following[starts]
-    alike = begun[heads & FIRST_BYTES[2]]
-    starts, heads = starts[alike], heads[alike]
+    alike = begun.take(pairs)
+    starts, pairs = starts[alike], pairs[alike]
     for column, word in enumerate(encoded):
-        found = starts[heads & FIRST_BYTES[min(len(word), 8)] == int.from_bytes(word[:8], "little")]
-        for at in range(8, len(word), 8):
+        found = starts[pairs == int.from_bytes(word[:2], "little")]
+        for at in range(0, len(word), 8):
             part = word[at : at + 8]
             found = found[following[found + at] & FIRST_BYTES[len(part)] == int.from_bytes(part, "little")]
         # every text begins and ends with a blank of its own, so that no word goes over from one to the next
