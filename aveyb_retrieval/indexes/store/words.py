@@ -201,7 +201,7 @@ V = TypeVar("V")
 PLAIN = "none"
 K1, B = 1.2, 0.75  # of BM25, as Lance has them
 STEMS_KEPT = 250_000  # words whose stems and forms are remembered while an index is made, in about 80 MB
-FOUND_KEPT = 50_000  # that were found in texts, in about 12 MB
+FOUND_KEPT = 50_000  # that were found in texts, in about 16 MB
 LONGEST_NAME = 1_000  # characters of camelCase: longer runs are no names, and would have millions of parts
 LONGEST_KEPT = 64  # characters of them: longer ones are made up, and would fill the memory
 LANGUAGES = (
@@ -300,14 +300,18 @@ class Language:
 
     def finder(self, words: Collection[str], forms: Collection[str] = ()) -> Finder:
         """Make what finds words, as `words` or `forms` give them, in texts: wherever `stored` has them, in order."""
+        sought = {*words, *forms}
 
         def find(text: str) -> list[Found]:
-            letters, written = cleaned(text), letters_written(text)
-            starts, stops = written or (range(len(text)), range(1, len(text) + 1))
+            letters = cleaned(text)
+            pattern = _PLAIN_WORD if _PLAIN.fullmatch(letters) else WORD
+            runs = {run for run in pattern.findall(letters) if not sought.isdisjoint(self._found[run][0])}
+            starts, stops = letters_written(text) or (range(len(text)), range(1, len(text) + 1))
             return [
                 Found(starts[run.start() + start], stops[run.start() + stop - 1], word, form)
-                for run in WORD.finditer(letters)
-                for start, stop, word, form, *_ in self._found[run.group()]
+                for run in pattern.finditer(letters)
+                if run[0] in runs
+                for start, stop, word, form, *_ in self._found[run[0]][1]
                 if word in words or form in forms
             ]
 
@@ -340,8 +344,14 @@ class Language:
         return RememberedWords(kept, STEMS_KEPT)
 
     @cached_property
-    def _found(self) -> RememberedWords[list[Found]]:
-        return RememberedWords(self._pieces, FOUND_KEPT)
+    def _found(self) -> RememberedWords[tuple[tuple[str, ...], list[Found]]]:
+        """What is found in runs of letters, and all words and forms of it: most runs are told by these."""
+
+        def found(run: str) -> tuple[tuple[str, ...], list[Found]]:
+            pieces = self._pieces(run)
+            return tuple(each for piece in pieces for each in (piece.word, piece.form)), pieces
+
+        return RememberedWords(found, FOUND_KEPT)
 
     def _pieces(self, run: str) -> list[Found]:
         """The words that a run of letters is stored and looked up as."""
