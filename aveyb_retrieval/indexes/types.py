@@ -136,8 +136,8 @@ class TokenEncoder(Protocol):
 class WordVectors(Protocol):
     """A model that knows what its tokens mean without context: the best sentences of hits are chosen by them."""
 
-    def word_vectors(self, text: str) -> tuple[FloatArray, IntArray]:
-        """Unit rows `[T, D]` of a text's tokens, and their characters `[T, 2]`."""
+    def word_vectors(self, texts: Sequence[str]) -> tuple[FloatArray, list[tuple[IntArray, IntArray]]]:
+        """Unit rows `[n, D]` of tokens; of each text which rows those in it have `[T]`, and where they begin `[T]`."""
 
 
 class Progress(Protocol):

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from aveyb_retrieval import Index, hits_to_prompt
-from aveyb_retrieval.indexes.search.hits import Sentences
+from aveyb_retrieval.indexes.search.hits import Cited, Excerpt, Sentences
 from aveyb_retrieval.indexes.store.words import language
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 RULES = language("english")
@@ -22,15 +23,15 @@ ALIKE = {"rival": "competitor", "oil": "lubricant", "open": "opens"}
 class Synonyms(FakeEmbedder):
     """A model for which words mean the same as those in ALIKE."""
 
-    def word_vectors(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        found = [(each.start, each.stop, text[each.start : each.stop].lower()) for each in RULES.finder(_All())(text)]
-        rows = self.token_vectors([" ".join(ALIKE.get(word, word) for _, _, word in found)], prompt="document")[0]
-        return rows, np.array([place[:2] for place in found], np.int64).reshape(-1, 2)
-
-
-class _All(set[str]):
-    def __contains__(self, word: object) -> bool:
-        return True
+    def word_vectors(self, texts: Sequence[str]) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
+        rows, tokens = [np.zeros((0, self.dim), np.float32)], []
+        for text in texts:
+            found = RULES.finder(RULES.in_order(text))(text)
+            words = [text[each.start : each.stop].lower() for each in found]
+            numbers = sum(map(len, rows)) + np.arange(len(found))
+            rows += self.token_vectors([" ".join(ALIKE.get(word, word) for word in words)], prompt="document")
+            tokens.append((numbers, np.array([each.start for each in found], np.int64)))
+        return np.concatenate(rows), tokens
 
 
 def sentences(query: str, model: FakeEmbedder | None = None) -> Sentences:
@@ -38,6 +39,10 @@ def sentences(query: str, model: FakeEmbedder | None = None) -> Sentences:
     return Sentences(
         query, RULES.finder(words), lambda: dict.fromkeys(words, 1.0), None if model is None else lambda: model
     )
+
+
+def cite(query: str, passage: str, heading: str, *, model: FakeEmbedder | None = None, about: str = "") -> Cited:
+    return sentences(query, model).cite([Excerpt(passage, heading, about=about)])[0]
 
 
 HANDBOOK = """Nothing stands over this line.
@@ -68,15 +73,15 @@ If a rival buys us, Kestrel may withdraw."""
     ],
 )
 def test_the_heading_is_the_one_over_the_best_sentence(query: str, sentence: str, heading: str) -> None:
-    cited = sentences(query).cite(HANDBOOK, "The part before")
+    cited = cite(query, HANDBOOK, "The part before")
     assert cited.sentence is not None
     assert (HANDBOOK[slice(*cited.sentence)], cited.heading) == (sentence, heading)
     assert cited.headings == ("The part before", "Water", "Oil", "Sale", "Competition")
 
 
 def test_synonyms_count_where_the_model_knows_them() -> None:
-    assert sentences("a competitor").cite(HANDBOOK, "").sentence is None, "no word of it is there"
-    best = sentences("a competitor", Synonyms()).cite(HANDBOOK, "").sentence
+    assert cite("a competitor", HANDBOOK, "").sentence is None, "no word of it is there"
+    best = cite("a competitor", HANDBOOK, "", model=Synonyms()).sentence
     assert best is not None
     assert HANDBOOK[slice(*best)].startswith("If a rival")
 
@@ -93,18 +98,18 @@ def test_words_found_besides_the_questions_count(tmp_path: Path, query: str, ope
 
 def test_a_passage_that_begins_with_a_heading_is_under_that_one() -> None:
     part = HANDBOOK[HANDBOOK.index("## Oil") :]
-    assert sentences("zinc").cite(part, "Oil") == (None, "Oil", ("Oil", "Sale", "Competition"))
-    assert sentences("zinc").cite("", "") == (None, "", ())
-    assert sentences("the oil").cite("# Oil", "").sentence == (0, 5), "a heading that nothing follows"
+    assert cite("zinc", part, "Oil") == (None, "Oil", ("Oil", "Sale", "Competition"))
+    assert cite("zinc", "", "") == (None, "", ())
+    assert cite("the oil", "# Oil", "").sentence == (0, 5), "a heading that nothing follows"
 
 
 def test_clauses_are_cited_by_their_captions_within_the_article() -> None:
     text = "5.1 Term. It runs a year.\n\n5.2 Notice. A party may leave."
     for above in ("ARTICLE 5 > 5.1 Term", "ARTICLE 5"):
-        found = sentences("may they leave?").cite(text, above)
+        found = cite("may they leave?", text, above)
         assert found.sentence is not None
         assert (text[slice(*found.sentence)], found.heading) == ("A party may leave.", "ARTICLE 5 > 5.2 Notice")
-    found = sentences("how long is a year?").cite("4.4 Rent. It runs a year.", "ARTICLE 5 > 5.1 Term")
+    found = cite("how long is a year?", "4.4 Rent. It runs a year.", "ARTICLE 5 > 5.1 Term")
     assert found.heading == "ARTICLE 5 > 5.1 Term", "a line that was broken before 4.4 begins no clause"
 
 
@@ -155,7 +160,7 @@ def test_of_a_table_a_row_is_the_sentence(model: FakeEmbedder | None) -> None:
     marked = "\n".join(f"| {line} |" for line in TABLE.split("\n")).replace("\n", "\n|---|---|---|\n", 1)
     for table in (TABLE, f"The list of May\n{TABLE}", f"See below.\n\n{marked}"):
         for query in ("telephone of Volta Cables", "Volta telephone"):
-            best = sentences(query, model).cite(table, "").sentence
+            best = cite(query, table, "", model=model).sentence
             assert best is not None
             assert table[slice(*best)].strip("| ") == "Volta Cables | Ines Moreau | 555-7788"
 
@@ -163,12 +168,12 @@ def test_of_a_table_a_row_is_the_sentence(model: FakeEmbedder | None) -> None:
 @pytest.mark.parametrize("model", [None, Synonyms()])
 def test_what_all_sentences_say_tells_none_apart(model: FakeEmbedder | None) -> None:
     text = "The maskray lives by the maskray reef. It is small. A maskray eats shrimp. The maskray breeds here."
-    best = sentences("maskray shrimp", model).cite(text, "").sentence
+    best = cite("maskray shrimp", text, "", model=model).sentence
     assert best is not None
     assert text[slice(*best)] == "A maskray eats shrimp."
     text = "For each day of delay Nimbus pays 75 euro. The notice is one month."
-    best = sentences("notice of Nimbus", model).cite(text, "", about="Agreement with Nimbus").sentence
+    best = cite("notice of Nimbus", text, "", about="Agreement with Nimbus", model=model).sentence
     assert best is not None
     assert text[slice(*best)] == "The notice is one month."
-    alone = sentences("maskray", model).cite("The maskray is small.", "").sentence
+    alone = cite("maskray", "The maskray is small.", "", model=model).sentence
     assert alone == (0, 21), "though its only sentence holds it"

@@ -137,6 +137,6 @@ def test_tokens_of_the_embedded_model_cover_the_text():
 
     embedder = Embedder.load()
     text = "The gate: Größe, 通知"
-    ids, offsets, special = embedder.tokens(text)
-    assert len(ids) == embedder.count_tokens([text], prompt="document")[0]
-    assert (offsets[0, 0], offsets[-1, 1], special.any()) == (0, len(text), False)
+    rows, ((numbers, places), _) = embedder.word_vectors([text, "the gate"])
+    assert len(numbers) == embedder.count_tokens([text], prompt="document")[0]
+    assert (places.tolist()[:3], len(rows)) == ([0, 4, 8], len({*numbers.tolist()}))

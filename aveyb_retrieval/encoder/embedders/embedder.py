@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
+    from numpy.typing import ArrayLike
+
     from aveyb_retrieval.encoder.network.split_encoder import InferenceModel, SplitEncoder
     from aveyb_retrieval.encoder.text.wordpiece import Tokenizer
 
@@ -338,16 +340,13 @@ class Embedder(TextEncoder):
         whole = (self.prompts[prompt] + text for text in as_texts(texts, "texts"))
         return [self._limited(len(self.tokenizer.encode_ids(text))) for text in whole]
 
-    def tokens(self, text: str, *, special: bool = True) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Cut a text into tokens, without a prompt: ids `[T]`, characters `[T, 2]`, whether each is special `[T]`."""
-        ids, offsets = self.tokenizer.encode(text)  # this tokenizer adds no special tokens
-        return ids, offsets, np.zeros(len(ids), dtype=bool)
-
-    def word_vectors(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Look up the embeddings of a text's tokens: unit rows float32 `[T, D]`, and the characters int64 `[T, 2]`."""
-        ids, offsets, _ = self.tokens(text)
+    def word_vectors(self, texts: Sequence[str]) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
+        """Look up unit rows float32 `[n, D]` of tokens; of each text which its have, and where they begin `[T]`."""
+        found = self.tokenizer.encode_words(as_texts(texts, "texts"))
+        ids, numbers = number_tokens([ids for ids, _ in found])
         rows = self.model.embeddings(ids)
-        return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), _MIN_NORM), np.asarray(offsets)
+        rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), _MIN_NORM)
+        return rows, [(mine, starts) for mine, (_, starts) in zip(numbers, found, strict=True)]
 
     def token_vectors(self, texts: Sequence[str], *, prompt: str) -> list[np.ndarray]:
         """Return for late interaction one vector per token of each "query" or "document", prompt included.
@@ -434,6 +433,13 @@ class Embedder(TextEncoder):
 
 def _joined(batch: list[_Tokenized]) -> np.ndarray:
     return np.concatenate([item.ids for item in batch])
+
+
+def number_tokens(ids: Sequence[ArrayLike]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return the different tokens of some texts, int64 `[n]`, and which of them those of each text are, int64 `[T]`."""
+    texts = [np.asarray(each, dtype=np.int64) for each in ids]
+    different, numbers = np.unique(np.concatenate([np.zeros(0, np.int64), *texts]), return_inverse=True)
+    return different, np.split(numbers, np.cumsum([len(each) for each in texts], dtype=np.int64))[:-1]
 
 
 def _torch_model(folder: Path, device: str, precision: str) -> InferenceModel:

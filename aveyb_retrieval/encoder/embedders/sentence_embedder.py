@@ -20,7 +20,7 @@ from safetensors import safe_open
 from transformers.utils import logging
 
 from aveyb_retrieval.encoder.config import LOADING_ERRORS
-from aveyb_retrieval.encoder.embedders.embedder import EncodedDocument, TextEncoder
+from aveyb_retrieval.encoder.embedders.embedder import EncodedDocument, TextEncoder, number_tokens
 from aveyb_retrieval.encoder.folders import fingerprint
 from aveyb_retrieval.encoder.network.token_codec import TokenCodec, TokenCodes
 from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE, Cuts, PassageSize, cut_passages
@@ -178,20 +178,16 @@ class SentenceEmbedder(TextEncoder):
             return [min(count, self.window) for count in counts]
         return counts
 
-    def tokens(self, text: str, *, special: bool = True) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Cut a text into tokens, without a prompt: ids `[T]`, characters `[T, 2]`, whether each is special `[T]`."""
-        encoding = self._tokenizer.encode(text, add_special_tokens=special)
-        offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
-        return np.array(encoding.ids, dtype=np.int32), offsets, np.array(encoding.special_tokens_mask, dtype=bool)
-
-    def word_vectors(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Look up a text's token embeddings, unit rows float32 `[T, D]`, and their characters, int64 `[T, 2]`."""
+    def word_vectors(self, texts: Sequence[str]) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
+        """Look up unit rows float32 `[n, D]` of tokens; of each text which its have, and where they begin `[T]`."""
         self._check_token_vectors("leave them out")
-        ids, offsets, _ = self.tokens(text, special=False)
+        found = self._tokenizer.encode_batch(as_texts(texts, "texts"), add_special_tokens=False)
+        ids, numbers = number_tokens([each.ids for each in found])
         with torch.inference_mode():
             table = self.model[0].auto_model.get_input_embeddings()
-            rows = table(torch.from_numpy(ids).long().to(self.model.device)).float()
-        return torch.nn.functional.normalize(rows, dim=-1).cpu().numpy(), offsets
+            rows = table(torch.from_numpy(ids).to(self.model.device)).float()
+        places = [np.array([start for start, _ in each.offsets], dtype=np.int64) for each in found]
+        return torch.nn.functional.normalize(rows, dim=-1).cpu().numpy(), list(zip(numbers, places, strict=True))
 
     def token_vectors(self, texts: Sequence[str], *, prompt: str) -> list[np.ndarray]:
         """For late interaction: float32 `[T, d]` unit rows for each text, prompt and special tokens included."""

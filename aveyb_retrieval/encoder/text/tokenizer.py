@@ -332,6 +332,10 @@ class AveyBTokenizer(Vocabulary):
         offsets = self._offsets(marked.encode("utf-8"), len(marked), ids)
         return ids, original_offsets(offsets, positions, len(marked))
 
+    def encode_words(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return of each text the ids int32 `[T]` of `encode`, and the characters at which they begin, int64 `[T]`."""
+        return [(ids, offsets[:, 0]) for ids, offsets in map(self.encode, texts)]
+
     def _offsets(self, data: bytes, characters: int, ids: np.ndarray) -> np.ndarray:
         """Return character offsets int64 `[T, 2]` of the tokens of a (marked) text, given as UTF-8."""
         lengths = self._byte_length[ids]

@@ -18,7 +18,7 @@ from bisect import bisect
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache, cached_property, partial
-from itertools import islice, pairwise
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from aveyb_retrieval.documents.readers.originals import Box
-    from aveyb_retrieval.documents.records import FileOrigin, Pages
+    from aveyb_retrieval.documents.records import FileOrigin
     from aveyb_retrieval.indexes.engine import EngineInfo, EngineView
     from aveyb_retrieval.indexes.store.tables import Part, StoredDocument
     from aveyb_retrieval.indexes.store.words import Finder
-    from aveyb_retrieval.indexes.types import EmbedderLike, FloatArray
+    from aveyb_retrieval.indexes.types import EmbedderLike, FloatArray, IntArray
 
 Span = tuple[int, int]
 
@@ -54,6 +54,7 @@ _CELLS = r"(?:\||[^\n|]* \| )"  # how a row of a table begins, in Markdown or no
 _ROW = re.compile(rf"^(?={_CELLS})", re.MULTILINE)
 _NAMES = regex.compile(rf"^(?={_CELLS}.*\n{_CELLS})(?<!^{_CELLS}.*\n)", re.MULTILINE)  # of its columns: the first row
 _SHARP, _NAMED, _LEAST = 4, 0.95, 0.001  # as benchmarks/cpu/citations.py found them
+_CITED_AT_ONCE = 10  # passages: as many as a search gives if it is not told
 _ABOUT = 1000  # characters of a document's beginning that say what all of it is about
 _TOLD_APART, _COMPARED_FIRST = 8, 50  # words: most texts differ in the first of them, most others in these
 _PLAIN = dict.fromkeys([*range(0x2010, 0x2015), 0x2212], "-") | dict.fromkeys(map(ord, "\u2018\u2019\u02bc"), "'")
@@ -274,6 +275,17 @@ class Later:
     def __init__(self, view: EngineView, documents: Mapping[int, StoredDocument], sentences: Sentences) -> None:
         self._view = view if view.lasting else None
         self.info, self.sentences, self._documents = view.info, sentences, documents
+        self._groups: dict[int, tuple[list[Callable[[], Excerpt]], Callable[[], list[Cited]]]] = {}
+
+    def citing(self, place: int, excerpt: Callable[[], Excerpt]) -> Callable[[], Cited]:
+        """Return what cites a passage, of which its hit shows `place` better ones: with those of the hits beside it."""
+        if place not in self._groups or len(self._groups[place][0]) == _CITED_AT_ONCE:
+            begun: list[Callable[[], Excerpt]] = []
+            self._groups[place] = begun, cache(lambda: self.sentences.cite([each() for each in begun]))
+        group, cited = self._groups[place]
+        number = len(group)
+        group.append(excerpt)
+        return lambda: cited()[number]
 
     @cached_property
     def texts(self) -> dict[int, str]:
@@ -316,8 +328,7 @@ def make_hit(
     later: Later,
 ) -> Hit:
     """Make a hit of a document and its passages, best first; `context` are the first one and its neighbors."""
-    pages = document.origin.pages if document.origin else None
-    passages = tuple(_make_passage(each, document, pages, later) for each in chosen)
+    passages = tuple(_make_passage(place, each, document, later) for place, each in enumerate(chosen))
     first, (span, together) = passages[0] if passages else None, context or (None, None)
     parts = [(each.span[0], each.text) for each in passages]
     if span is not None and together is not None:
@@ -354,15 +365,19 @@ def make_hit(
     return hit
 
 
-def _make_passage(chosen: Chosen, document: StoredDocument, pages: Pages | None, searched: Later) -> Passage:
+def _make_passage(place: int, chosen: Chosen, document: StoredDocument, searched: Later) -> Passage:
     """Make what is shown of one passage of a document; its best sentence is looked for when it is needed."""
     (start, stop), text, heading, score, scores = chosen
-    span = start, stop
+    span, pages = (start, stop), document.origin.pages if document.origin else None
 
-    @cache
-    def cited() -> Cited:
+    def excerpt() -> Excerpt:
         breaks = [at - start for at in pages.starts if start < at < stop] if pages else []
-        found = searched.sentences.cite(text, heading(), breaks, searched.about(document, start))
+        return Excerpt(text, heading(), breaks, searched.about(document, start))
+
+    cite = searched.citing(place, excerpt)
+
+    def cited() -> Cited:
+        found = cite()
         return found._replace(sentence=found.sentence and (start + found.sentence[0], start + found.sentence[1]))
 
     def page(part: Literal["number", "label", "unit"]) -> Any:
@@ -436,6 +451,15 @@ def suggest(query: str, view: EngineView) -> dict[str, tuple[str, ...]]:
     return suggested
 
 
+class Excerpt(NamedTuple):
+    """A passage to cite, the heading above it, the characters at which pages begin in it, and `Later.about` it."""
+
+    text: str
+    heading: str = ""
+    breaks: Sequence[int] = ()
+    about: str = ""
+
+
 class Cited(NamedTuple):
     """A passage's best sentence (None: it holds no word of the query), the heading over it, and all headings in it."""
 
@@ -444,8 +468,11 @@ class Cited(NamedTuple):
     headings: tuple[str, ...]
 
 
+Words = tuple["IntArray", "IntArray"]  # of a text: which of all that are compared, and where they begin
+
+
 class Sentences:
-    """Finds the sentences that answer one query, in any passage."""
+    """Finds the sentences that answer one query, in any passages."""
 
     def __init__(
         self,
@@ -456,28 +483,16 @@ class Sentences:
     ) -> None:
         self.find, self._query, self._weights, self._load = find, query, weights, model
 
-    def cite(self, passage: str, heading: str, breaks: Sequence[int] = (), about: str = "") -> Cited:
-        """Find the best sentence of a passage and its heading, given the one above it; for `about` see `Later`.
+    def cite(self, excerpts: Sequence[Excerpt]) -> list[Cited]:
+        """Find the best sentence of each passage and its heading; what several are about is looked at once.
 
-        Of a sentence that goes on over a page, which begin at the characters `breaks`, the parts are compared.
+        Of a sentence that goes on over a page the parts are compared.
         """
-        found = outline(passage)
-        # the passage may begin with a part of a line that looks like a heading
-        headings = [each for each in found.headings if each.start or heading.endswith(each.words)]
-        starts = sorted({0, *found.places.tolist(), *breaks, *(row.start() for row in _ROW.finditer(passage))})
-        marks = [each.start for each in headings]
-        names = [heading, *names_of(headings, heading)]
-        under = names[1:] if marks and not passage[: marks[0]].strip() else names
-        best = self._best(passage, starts, about)
-        if best is None:
-            return Cited(None, under[0], tuple(dict.fromkeys(filter(None, under))))
-        start, stop = starts[best], ([*starts, len(passage)])[best + 1]
-        inside = [each.stop for each in headings if start <= each.start < stop]  # they begin it
-        body = inside[-1] if inside and passage[inside[-1] : stop].strip() else start
-        text = passage[body:stop]
-        first = body + len(text) - len(text.lstrip())
-        sentence = first, first + len(text.strip())
-        return Cited(sentence, names[bisect(marks, first)] or under[0], tuple(dict.fromkeys(filter(None, under))))
+        texts = list(dict.fromkeys(text for each in excerpts for text in (each.text, each.about)))
+        near, weights, words = self._by_words(texts) if self._model is None else self._by_meaning(texts)
+        found = dict(zip(texts, words, strict=True))
+        named = {each.about: near[:, found[each.about][0]].max(axis=1, initial=0) for each in excerpts}
+        return [_cite(each, near, found[each.text], named[each.about], weights) for each in excerpts]
 
     @cached_property
     def _model(self) -> WordVectors | None:
@@ -485,49 +500,68 @@ class Sentences:
         model = None if self._load is None else self._load()
         return model if isinstance(model, WordVectors) and token_width(model) else None
 
-    @cached_property
-    def _asked(self) -> tuple[FloatArray, FloatArray]:
-        """The query's tokens that count: unit rows `[T, D]`, and their weights `[T]`."""
-        assert self._model is not None  # else words are compared
-        rows, places = self._model.word_vectors(self._query)
-        weights, words = self._weights(), self.find(self._query)
-        counted = np.zeros(len(rows), np.float32)
-        for word in words:
-            counted[(places[:, 0] >= word.start) & (places[:, 0] < word.stop)] = weights.get(word.word, 1.0)
-        return rows[counted > 0], counted[counted > 0]
-
-    def _best(self, passage: str, starts: Sequence[int], about: str) -> int | None:
-        """The number of the best of the sentences that begin at `starts`, ascending; None where none is any good."""
-        text, places = f"{about}\n{passage}", [0, *(len(about) + 1 + start for start in starts)]
-        near, weights = self._by_words(text, places) if self._model is None else self._by_meaning(text, places)
-        named, near = near[0] ** _SHARP, near[1:]
-        for names in _NAMES.finditer(passage):
-            near[bisect(starts, names.start()) - 1] /= 2  # they say what is asked for, a row below answers
-        alike = near**_SHARP
-        others = (alike.sum(axis=0) - alike.max(axis=0)) / max(len(starts) - 1, 1)
-        scores = near @ (weights * ((1 - _NAMED * named) * (1 - others) ** _SHARP + _LEAST))
-        best = int(np.argmax(scores))
-        return best if scores[best] > 0 else None
-
-    def _by_words(self, passage: str, starts: Sequence[int]) -> tuple[FloatArray, FloatArray]:
-        """Which of some words each sentence holds, `[S, T]`, and the weights of these `[T]`."""
-        found = self.find(passage)
-        words = {word: number for number, word in enumerate(dict.fromkeys(each.word for each in found))}
-        held, weights = np.zeros((len(starts), len(words)), np.float32), self._weights() if found else {}
-        for each in found:
-            held[bisect(starts, each.start) - 1, words[each.word]] = 1
+    def _by_words(self, texts: Sequence[str]) -> tuple[FloatArray, FloatArray, list[Words]]:
+        """Which words `[n]` that texts hold are each of the query's `[T, n]`, the weights of these `[T]`, the words."""
+        found = [self.find(text) for text in texts]
+        words = {word: number for number, word in enumerate(dict.fromkeys(each.word for each in chain(*found)))}
+        known, same = self._weights() if words else {}, np.eye(len(words), dtype=np.float32)
         # not weighed is one that a condition such as begin* found
-        return held, np.array([weights.get(word, 1.0) for word in words], np.float32)
+        weights = np.array([known.get(word, 1.0) for word in words], np.float32)
+        held = [np.array([(words[each.word], each.start) for each in one], np.int64).reshape(-1, 2) for one in found]
+        return same, weights, [(each[:, 0], each[:, 1]) for each in held]
 
-    def _by_meaning(self, passage: str, starts: Sequence[int]) -> tuple[FloatArray, FloatArray]:
-        """How near each sentence comes to each of the query's tokens, `[S, T]`, 0 to 1, and their weights `[T]`."""
+    def _by_meaning(self, texts: Sequence[str]) -> tuple[FloatArray, FloatArray, list[Words]]:
+        """How near tokens come to the query's that count, `[T, n]`, 0 to 1, the weights of these `[T]`, the tokens."""
         assert self._model is not None  # else words are compared
-        asked, weights = self._asked
-        rows, places = self._model.word_vectors(passage)
-        cosines = products(asked, rows)
-        bounds = [*np.searchsorted(places[:, 0], starts).tolist(), len(rows)]
-        nearest = [cosines[:, a:b].max(axis=1, initial=0.0) for a, b in pairwise(bounds)]
-        return np.stack(nearest).clip(max=1), weights
+        rows, ((asked, places), *tokens) = self._model.word_vectors([self._query, *texts])
+        weights, counted = self._weights(), np.zeros(len(asked), np.float32)
+        for word in self.find(self._query):
+            counted[(places >= word.start) & (places < word.stop)] = weights.get(word.word, 1.0)
+        asked, counted = asked[counted > 0], counted[counted > 0]
+        # one by one: for many at once `products` would wake the threads of BLAS
+        cosines = [products(row[None], rows)[0].clip(0, 1) for row in rows[asked]]
+        near = np.array(cosines, np.float32).reshape(len(asked), len(rows))
+        return near, counted, tokens
+
+
+def _cite(excerpt: Excerpt, near: FloatArray, words: Words, named: FloatArray, weights: FloatArray) -> Cited:
+    passage, above, breaks, _ = excerpt
+    found = outline(passage)
+    # the passage may begin with a part of a line that looks like a heading
+    headings = [each for each in found.headings if each.start or above.endswith(each.words)]
+    starts = sorted({0, *found.places.tolist(), *breaks, *(row.start() for row in _ROW.finditer(passage))})
+    marks = [each.start for each in headings]
+    names = [above, *names_of(headings, above)]
+    under = names[1:] if marks and not passage[: marks[0]].strip() else names
+    all_headings = tuple(dict.fromkeys(filter(None, under)))
+    best = _best(passage, starts, near[:, words[0]], words[1], named, weights)
+    if best is None:
+        return Cited(None, under[0], all_headings)
+    start, stop = starts[best], ([*starts, len(passage)])[best + 1]
+    inside = [each.stop for each in headings if start <= each.start < stop]  # they begin it
+    body = inside[-1] if inside and passage[inside[-1] : stop].strip() else start
+    text = passage[body:stop]
+    first = body + len(text) - len(text.lstrip())
+    sentence = first, first + len(text.strip())
+    return Cited(sentence, names[bisect(marks, first)] or under[0], all_headings)
+
+
+def _best(
+    passage: str, starts: Sequence[int], words: FloatArray, places: IntArray, named: FloatArray, weights: FloatArray
+) -> int | None:
+    """The number of the best of the sentences that begin at `starts`, ascending; None where none is any good."""
+    bounds = np.searchsorted(places, [*starts, len(passage)])
+    filled = np.flatnonzero(np.diff(bounds))  # sentences with a token or word
+    near = np.zeros((len(starts), len(weights)), np.float32)
+    if len(filled):
+        near[filled] = np.maximum.reduceat(words, bounds[filled], axis=1).T
+    for names in _NAMES.finditer(passage):
+        near[bisect(starts, names.start()) - 1] /= 2  # they say what is asked for, a row below answers
+    alike = near**_SHARP
+    others = (alike.sum(axis=0) - alike.max(axis=0)) / max(len(starts) - 1, 1)
+    scores = near @ (weights * ((1 - _NAMED * named**_SHARP) * (1 - others) ** _SHARP + _LEAST))
+    best = int(np.argmax(scores))
+    return best if scores[best] > 0 else None
 
 
 class Copies:
