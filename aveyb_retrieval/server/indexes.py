@@ -19,6 +19,7 @@ from aveyb_retrieval.indexes.model import Model, load_model, load_recorded
 from aveyb_retrieval.indexes.search.retriever import Retriever
 from aveyb_retrieval.indexes.store.manifest import is_stored
 from aveyb_retrieval.indexes.store.place import describe, read_manifest
+from aveyb_retrieval.indexes.types import WordVectors, token_width
 from aveyb_retrieval.server.http import Refusal
 from aveyb_retrieval.server.keys import seen
 from aveyb_retrieval.server.work import CURRENT, check_current
@@ -59,6 +60,9 @@ class BatchedModel:
     def __init__(self, model: Embedder | SentenceEmbedder, observe: Callable[[int], None] = lambda size: None) -> None:
         self.model = model
         self.dim, self.model_name, self.fingerprint = model.dim, model.model_name, model.fingerprint
+        self.token_dim = token_width(model)
+        if isinstance(model, WordVectors):
+            self.word_vectors = model.word_vectors
         self._observe = observe
         self._waiting: queue.PriorityQueue[_Request] = queue.PriorityQueue()
         self._numbers = itertools.count()

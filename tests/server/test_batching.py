@@ -8,7 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from aveyb_retrieval import Embedder
 from aveyb_retrieval.errors import AveyBError, InputError
+from aveyb_retrieval.indexes.types import WordVectors
 from aveyb_retrieval.server.indexes import MAX_BATCH, BatchedModel
 from tests.server.conftest import CountingEmbedder
 
@@ -79,3 +81,12 @@ def test_a_closed_model_says_so_and_what_waits_is_still_encoded():
         assert future.result().shape == (1, 16)
     with pytest.raises(AveyBError, match="closed"):
         batched.encode_queries(["word1"])
+
+
+def test_best_sentences_are_chosen_by_the_same_vectors_as_without_a_server():
+    embedder = Embedder.load()
+    batched = BatchedModel(embedder)
+    assert isinstance(batched, WordVectors)
+    assert batched.token_dim == embedder.dim
+    assert np.array_equal(batched.word_vectors(["the gate"])[0], embedder.word_vectors(["the gate"])[0])
+    assert not isinstance(BatchedModel(CountingEmbedder()), WordVectors), "its words have to be equal"
