@@ -31,13 +31,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.encoding import Encoding
     from aveyb_retrieval.indexes.search.operators import Sought
     from aveyb_retrieval.indexes.store.filters import Filter
-    from aveyb_retrieval.indexes.store.tables import (
-        Part,
-        ShownPassage,
-        StoredDocument,
-        StoredPassages,
-        StoredTokens,
-    )
+    from aveyb_retrieval.indexes.store.tables import Part, ShownPassage, StoredDocument, StoredPassages, StoredTokens
     from aveyb_retrieval.indexes.store.vocabulary import Vocabulary
     from aveyb_retrieval.indexes.store.words import Language
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind

@@ -109,7 +109,9 @@ class Origins:
     def refusal(self, headers: Headers, method: str, *, is_page: bool) -> tuple[int, str] | None:
         """Say why a request is refused, as status and message, or None; to a file of the page other sites may link."""
         host, origin = headers.get("host", ""), headers.get("origin")
-        if self._hosts is not None and (name := _name(host)) not in self._hosts:
+        # without a port, and without the brackets of an IPv6 address
+        name = (host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]).lower()
+        if self._hosts is not None and name not in self._hosts:
             return 421, f"this server is not called {name!r}; name it with --allow-host"
         if origin in self._others:
             return None
@@ -144,11 +146,6 @@ class Origins:
         return (
             method == "OPTIONS" and "access-control-request-method" in headers and headers.get("origin") in self._others
         )
-
-
-def _name(host: str) -> str:
-    """Return the name in a header Host, without a port and without the brackets of an IPv6 address."""
-    return (host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]).lower()
 
 
 def _checked(origin: str) -> str:

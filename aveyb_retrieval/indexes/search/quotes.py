@@ -103,7 +103,9 @@ def tokens_of(text: str) -> Tokens:
     last = 0
     for match in _TOKEN.finditer(text):
         token = unicodedata.normalize("NFKC", match[0]).casefold().translate(_DASHES)
-        if not any(map(str.isalnum, token)) and not any(map(_counts, token)):
+        # currencies, signs of mathematics, and a few more say something, too
+        said = (sign.isalnum() or sign in _KEPT_SIGNS or unicodedata.category(sign) in ("Sc", "Sm") for sign in token)
+        if not any(said):
             continue
         words.append(token)
         starts.append(match.start())
@@ -113,11 +115,6 @@ def tokens_of(text: str) -> Tokens:
         glued.append(not between or _JOINS.fullmatch(between) is not None or OF_UNSPACED.match(token) is not None)
         last = match.end()
     return Tokens(words, starts, stops, places, glued)
-
-
-def _counts(sign: str) -> bool:
-    """Whether a sign says something: currencies, signs of mathematics, and a few more."""
-    return sign in _KEPT_SIGNS or unicodedata.category(sign) in ("Sc", "Sm")
 
 
 def _letters(text: str) -> str:

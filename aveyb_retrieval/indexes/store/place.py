@@ -192,7 +192,9 @@ class StoredDirectory(IndexDirectory):
     def hold(self, name: str) -> tuple[Manifest, BinaryIO]:
         with _cache_errors(self.cache.folder), locked(self.base / "lock", _LOCK_SECONDS):
             manifest = self.read(name)
-            wanted = manifest.files if self.address(manifest) is None else _kept_here(manifest)
+            here, items = self.address(manifest) is None, manifest.files.items()
+            # of a large index FAISS's files are read whole, and the small ones of the datasets
+            wanted = {name: info for name, info in items if here or _WHOLE.match(name)}
             new = {name: info for name, info in wanted.items() if self._checked.get(name) != info}
             missing = file_problems(new, self.root)
             if missing:
@@ -254,11 +256,6 @@ class StoredDirectory(IndexDirectory):
 
 
 _WHOLE = re.compile(rf"{FAISS}/|.*/(?:_versions|_deletions)/|.*_tokens\.lance$")
-
-
-def _kept_here(manifest: Manifest) -> dict[str, FileInfo]:
-    """The files that are read whole, also of a large index: FAISS's, and the small ones of the datasets."""
-    return {name: info for name, info in manifest.files.items() if _WHOLE.match(name)}
 
 
 def read_stored(store: ObjectStore, name: str, path: Path) -> Manifest:

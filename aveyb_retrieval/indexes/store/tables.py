@@ -33,15 +33,7 @@ from aveyb_retrieval.indexes.store.dataset import FORMS, LAYOUT, VECTOR, WORDS, 
 from aveyb_retrieval.indexes.store.filters import ALL, OWN, compile_filter, json_path, no_such_field, quoted
 from aveyb_retrieval.indexes.store.manifest import TABLES
 from aveyb_retrieval.indexes.store.words import PLAIN
-from aveyb_retrieval.indexes.types import (
-    END,
-    FIRST_BYTES,
-    MAX_PASSAGES,
-    PASSAGE_BITS,
-    eights,
-    expand_passages,
-    find_in,
-)
+from aveyb_retrieval.indexes.types import END, FIRST_BYTES, MAX_PASSAGES, PASSAGE_BITS, eights, expand_passages, find_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

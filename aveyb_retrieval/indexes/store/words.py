@@ -71,11 +71,7 @@ LETTER = regex.compile(r"\P{M}\p{M}*+|\p{M}++")  # with its marks; marks without
 # what begins a part of a text that is normalized by itself: no mark, no later part of a Korean syllable, nothing unseen
 _BEGINS = regex.compile(r"[^\p{M}\p{Default_Ignorable_Code_Point}\u1160-\u11ff\u3099\u309a\uff9e\uff9f]")
 _TURKISH = {ord("I"): "\u0131", ord("\u0130"): "i"}
-_NO_DECOMPOSITION = dict(zip("øđłħŧıðəɨ\u0451", "odlhtidei\u0435", strict=True)) | {
-    "æ": "ae",
-    "œ": "oe",
-    "þ": "th",
-}
+_NO_DECOMPOSITION = dict(zip("øđłħŧıðəɨ\u0451", "odlhtidei\u0435", strict=True)) | {"æ": "ae", "œ": "oe", "þ": "th"}
 
 
 def runs_of(text: str) -> list[str]:

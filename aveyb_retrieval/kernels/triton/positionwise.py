@@ -151,16 +151,12 @@ def _(grad, x) -> torch.Tensor:
     return torch.empty_like(x)
 
 
-def _setup_context(ctx, inputs, output) -> None:
-    ctx.save_for_backward(*inputs)
-
-
 def _backward(ctx, grad) -> torch.Tensor:
     (x,) = ctx.saved_tensors
     return relu2_backward_op(grad.contiguous(), x)
 
 
-relu2_op.register_autograd(_backward, setup_context=_setup_context)
+relu2_op.register_autograd(_backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
 
 
 @triton.jit(do_not_specialize=["n_rows"])
