@@ -27,7 +27,7 @@ from sentence_transformers.util import all_gather, all_gather_with_grad
 from sentence_transformers.util.distributed import get_rank
 from torch import nn
 
-from aveyb_retrieval.encoder.text.passages import cut_passages
+from aveyb_retrieval.encoder.embedders.embedder import TextEncoder
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.files import write_atomic
 from aveyb_retrieval.indexes.changes.update import build_index
@@ -308,11 +308,8 @@ def mine_negatives(
 
 def _passages(text: str, embedder: EmbedderLike) -> list[str]:
     """Cut a text as an index of the model would; a model that does not say how leaves it whole."""
-    size, tokens = getattr(embedder, "passage_size", None), getattr(embedder, "tokens", None)
-    if size is None or tokens is None:
-        return [text]
-    spans = cut_passages(text, tokens(text, special=False)[1], size).spans
-    return [text] if len(spans) == 1 else [text[start:end] for start, end in spans]
+    spans = embedder.spans_of(text) if isinstance(embedder, TextEncoder) else ()
+    return [text] if len(spans) < 2 else [text[start:end] for start, end in spans]
 
 
 def _is_answer(text: str, answers: set[str]) -> bool:

@@ -33,6 +33,7 @@ def test_an_index_with_its_model_parses_and_hashes_once(tmp_path: Path, monkeypa
         hashed.append(path)
         return real(path, state)
 
+    monkeypatch.setattr("aveyb_retrieval.indexes.model._loaded", {})  # as where nobody uses a model
     monkeypatch.setattr(json, "loads", counted_loads)
     monkeypatch.setattr(folders, "_digest", folders.lru_cache(counted_digest))
     with Retriever.load(tmp_path / "index") as retriever:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import portalocker
 import pytest
 from starlette.testclient import TestClient
@@ -32,13 +30,6 @@ class CountingEmbedder(FakeEmbedder):
 
     def count_tokens(self, texts: Sequence[str], *, prompt: str) -> list[int]:
         return [len(text.split()) for text in texts]
-
-    def tokens(self, text: str, *, special: bool = True) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        found = [match.span() for match in re.finditer(r"\S+", text)]
-        if special:
-            found.insert(0, (0, 0))
-        marks = np.array([start == stop for start, stop in found], dtype=bool)
-        return np.arange(len(found)), np.array(found).reshape(-1, 2), marks
 
 
 @pytest.fixture(scope="session")

@@ -114,6 +114,10 @@ class TextEncoder(ABC):
         for batch in self._batches(self._cut(prefix, text) for prefix, text in as_pairs(documents)):
             yield from self._encode(batch)
 
+    def spans_of(self, text: str) -> np.ndarray:
+        """Return the characters `[start, stop)` of a text without a title, int64 `[m, 2]`, that its passages have."""
+        return self._cut("", text).cuts.spans
+
     def _batches(self, jobs: Iterable[Any]) -> Iterator[list[Any]]:
         batch: list[Any] = []
         size = 0

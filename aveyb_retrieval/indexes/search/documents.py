@@ -97,7 +97,8 @@ class DocumentSearch(Search):
     def _in_turn(
         self, query: Query, parts: Iterable[list[Scored]], chosen: list[Scored]
     ) -> Iterator[tuple[Scored, int | None]]:
-        copies, known, last = Copies(), set[int](), self._options.last
+        copies, known = Copies(), set[int]()
+        last = self._options.last if "passage" in self._view.info.kinds else READ  # whole texts are read
         for part in parts:
             alike = self._of_one_length([match.doc for match in [*chosen, *part]]) if self._options.fold else set[int]()
             for match in (match for match in chosen if match.doc in alike - known):
@@ -131,7 +132,7 @@ class DocumentSearch(Search):
         """
         docs = [match.doc for match in following if match.doc in alike]
         if "passage" not in self._view.info.kinds:
-            return self._whole_texts(docs[:READ])
+            return self._whole_texts(docs)
         first, shown = [doc << PASSAGE_BITS for doc in docs], following[self._options.offset :]
         documents_read = self._fetching([match.doc for match in shown])
         best = self._best_passages(query, shown)

@@ -275,17 +275,25 @@ class Later:
     def __init__(self, view: EngineView, documents: Mapping[int, StoredDocument], sentences: Sentences) -> None:
         self._view = view if view.lasting else None
         self.info, self.sentences, self._documents = view.info, sentences, documents
-        self._groups: dict[int, tuple[list[Callable[[], Excerpt]], Callable[[], list[Cited]]]] = {}
+        self._beside: dict[int, list[tuple[Chosen, StoredDocument]]] = {}
+        self._cited: dict[tuple[int, int], list[Cited]] = {}
 
-    def citing(self, place: int, excerpt: Callable[[], Excerpt]) -> Callable[[], Cited]:
+    def citing(self, place: int, chosen: Chosen, document: StoredDocument) -> Callable[[], Cited]:
         """Return what cites a passage, of which its hit shows `place` better ones: with those of the hits beside it."""
-        if place not in self._groups or len(self._groups[place][0]) == _CITED_AT_ONCE:
-            begun: list[Callable[[], Excerpt]] = []
-            self._groups[place] = begun, cache(lambda: self.sentences.cite([each() for each in begun]))
-        group, cited = self._groups[place]
-        number = len(group)
-        group.append(excerpt)
-        return lambda: cited()[number]
+        beside = self._beside.setdefault(place, [])
+        beside.append((chosen, document))
+        return partial(self._cite, place, *divmod(len(beside) - 1, _CITED_AT_ONCE))
+
+    def _cite(self, place: int, group: int, number: int) -> Cited:
+        if (place, group) not in self._cited:
+            together = self._beside[place][group * _CITED_AT_ONCE :][:_CITED_AT_ONCE]
+            self._cited[place, group] = self.sentences.cite([self._excerpt(*each) for each in together])
+        return self._cited[place, group][number]
+
+    def _excerpt(self, chosen: Chosen, document: StoredDocument) -> Excerpt:
+        (start, stop), pages = chosen.span, document.origin.pages if document.origin else None
+        breaks = [at - start for at in pages.starts if start < at < stop] if pages else []
+        return Excerpt(chosen.text, chosen.heading(), breaks, self._about(document, start))
 
     @cached_property
     def texts(self) -> dict[int, str]:
@@ -302,7 +310,7 @@ class Later:
         found = self._view.shown_passages([doc << PASSAGE_BITS for doc in self._documents])
         return {number >> PASSAGE_BITS: shown.text for number, shown in found.items()}
 
-    def about(self, document: StoredDocument, start: int) -> str:
+    def _about(self, document: StoredDocument, start: int) -> str:
         """What the passage that begins at a character is about as its document is: words of the title and beginning."""
         begins = self._beginnings.get(document.doc, "")[:_ABOUT] if start >= _ABOUT else ""
         return " ".join(dict.fromkeys(f"{document.title} {begins}".split()))
@@ -367,14 +375,9 @@ def make_hit(
 
 def _make_passage(place: int, chosen: Chosen, document: StoredDocument, searched: Later) -> Passage:
     """Make what is shown of one passage of a document; its best sentence is looked for when it is needed."""
-    (start, stop), text, heading, score, scores = chosen
-    span, pages = (start, stop), document.origin.pages if document.origin else None
-
-    def excerpt() -> Excerpt:
-        breaks = [at - start for at in pages.starts if start < at < stop] if pages else []
-        return Excerpt(text, heading(), breaks, searched.about(document, start))
-
-    cite = searched.citing(place, excerpt)
+    span, text, _, score, scores = chosen
+    (start, stop), pages = span, document.origin.pages if document.origin else None
+    cite = searched.citing(place, chosen, document)
 
     def cited() -> Cited:
         found = cite()
@@ -452,7 +455,7 @@ def suggest(query: str, view: EngineView) -> dict[str, tuple[str, ...]]:
 
 
 class Excerpt(NamedTuple):
-    """A passage to cite, the heading above it, the characters at which pages begin in it, and `Later.about` it."""
+    """A passage to cite, the heading above it, the characters at which pages begin in it, and what it is about."""
 
     text: str
     heading: str = ""
