@@ -12,6 +12,7 @@ import pytest
 
 from aveyb_retrieval import Retriever, build_index, compact_index, delete_documents, upsert_documents
 from aveyb_retrieval.errors import AveyBError
+from aveyb_retrieval.indexes.search.documents import READ, DocumentSearch
 from aveyb_retrieval.indexes.store.dataset import Dataset
 from aveyb_retrieval.indexes.store.tables import Tables
 from tests.indexes.fake import FakeEmbedder
@@ -122,3 +123,21 @@ def test_what_cannot_be_read_any_more_is_one_clear_error(root: Path, lost: str) 
         else:  # what the system still has open can be read
             assert lost != "closed"
             assert value == {"text": LONG, "metadata": {"year": 2001}}[name]
+
+
+def test_without_passages_as_many_texts_are_read_as_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"_id": f"d{i}", "text": f"Note {i}: a pump."} for i in range(80)]
+    build_index(rows, tmp_path / "ix", model=FakeEmbedder(), granularity="document")
+    read, real = list[int](), DocumentSearch._whole_texts
+
+    def counted(self: DocumentSearch, docs: list[int]) -> dict[int, str]:
+        read.append(len(docs))
+        return real(self, docs)
+
+    monkeypatch.setattr(DocumentSearch, "_whole_texts", counted)
+    with load(tmp_path / "ix") as retriever:
+        assert len(retriever.search("a pump", k=3)) == 3
+        assert 0 < sum(read) <= 6
+        read.clear()
+        assert len(retriever.search("a pump", k=80)) == 80
+        assert max(read) <= READ

@@ -98,7 +98,7 @@ class DocumentSearch(Search):
         self, query: Query, parts: Iterable[list[Scored]], chosen: list[Scored]
     ) -> Iterator[tuple[Scored, int | None]]:
         copies, known = Copies(), set[int]()
-        last = self._options.last if "passage" in self._view.info.kinds else READ  # whole texts are read
+        last = self._options.last if "passage" in self._view.info.kinds else min(self._options.last, READ)
         for part in parts:
             alike = self._of_one_length([match.doc for match in [*chosen, *part]]) if self._options.fold else set[int]()
             for match in (match for match in chosen if match.doc in alike - known):
@@ -110,7 +110,7 @@ class DocumentSearch(Search):
                 doc, first = match.doc, None
                 if doc in alike:
                     if doc not in beginnings:  # read as they are needed, those that come next together
-                        beginnings = self._beginnings(query, part[at - at % last : at - at % last + last], alike)
+                        beginnings = self._beginnings(query, part[at - at % last :][:last], alike)
                     first = copies.find_or_remember(doc, beginnings[doc], partial(self._whole_text, doc))
                 yield match, first
 
