@@ -25,7 +25,7 @@ from aveyb_retrieval.errors import AveyBError, ConfigError, shortened
 from aveyb_retrieval.server import openapi
 from aveyb_retrieval.server.gate import CHANGES, AccessLog, Gate, Metrics, Origins
 from aveyb_retrieval.server.http import Context, Limits, network, refuse, to_json
-from aveyb_retrieval.server.keys import KeyFile, Keys
+from aveyb_retrieval.server.keys import KeyFile, Keys, Right
 from aveyb_retrieval.server.work import Work
 from aveyb_retrieval.system import allow_files
 
@@ -65,6 +65,11 @@ _RIGHTS = {
 }
 
 
+def _right(path: str) -> Right | None:
+    """What a key must be allowed to read a path; None: whoever asks may read it."""
+    return None if path in PATHS else _RIGHTS.get(path.strip("/").partition("/")[0], "search")
+
+
 def create_app(
     indexes: Indexes,
     *,
@@ -93,10 +98,7 @@ def create_app(
         openapi=to_json(openapi.document(limits, has_keys=keys.current().reading > 0)),
     )
     origins = origins or Origins()
-    gate = Middleware(
-        Gate, limits=limits, keys=keys, origins=origins, metrics=counters, log=log,
-        right=lambda path: None if path in PATHS else _RIGHTS.get(path.strip("/").partition("/")[0], "search"),
-    )  # fmt: skip
+    gate = Middleware(Gate, limits=limits, keys=keys, origins=origins, metrics=counters, log=log, right=_right)
     app = Starlette(
         routes=[*(_route(path, name, kind) for path, (name, kind) in _FILES.items()), *openapi.routes()],
         middleware=[gate],

@@ -299,7 +299,6 @@ class Dataset:
         self._known: dict[tuple[int, str], _Rows] = {} if before is None else dict(before._known)
         self._held: dict[tuple[int, str, str], tuple[IntArray, IntArray]] = {} if before is None else dict(before._held)
         self._deletions: frozenset[Path] = frozenset() if before is None else before._deletions  # that were checked
-        # by columns and files
         self._word_sets: dict[str, dict[str, WordSet]] = {} if before is None else dict(before._word_sets)
         self._part_lists: dict[str, dict[str, PartLists]] = {} if before is None else dict(before._part_lists)
         self._vocabularies: dict[str, Vocabulary] = {}

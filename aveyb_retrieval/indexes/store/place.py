@@ -192,9 +192,9 @@ class StoredDirectory(IndexDirectory):
     def hold(self, name: str) -> tuple[Manifest, BinaryIO]:
         with _cache_errors(self.cache.folder), locked(self.base / "lock", _LOCK_SECONDS):
             manifest = self.read(name)
-            here, items = self.address(manifest) is None, manifest.files.items()
-            # of a large index FAISS's files are read whole, and the small ones of the datasets
-            wanted = {name: info for name, info in items if here or _WHOLE.match(name)}
+            # of a large index FAISS's files are brought here, and the small ones of the datasets
+            whole = self.address(manifest) is None
+            wanted = {name: info for name, info in manifest.files.items() if whole or _WHOLE.match(name)}
             new = {name: info for name, info in wanted.items() if self._checked.get(name) != info}
             missing = file_problems(new, self.root)
             if missing:
