@@ -13,7 +13,7 @@ import pytest
 from aveyb_retrieval import build_index, compact_index, delete_documents, update_metadata, upsert_documents
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.store import dataset
-from aveyb_retrieval.indexes.store.dataset import FILES, LAYOUT, SPAN, VECTOR, WORDS, MappedTexts, MappedVectors
+from aveyb_retrieval.indexes.store.dataset import FILES, LAYOUT, SPAN, VECTOR, WORDS, MappedVectors, open_texts
 from aveyb_retrieval.indexes.store.place import read_manifest
 from aveyb_retrieval.indexes.store.tables import Tables, fixed_lists
 from aveyb_retrieval.indexes.types import expand_passages, widened
@@ -44,8 +44,10 @@ def test_they_are_what_lance_reads(dtype: str, tmp_path: Path, monkeypatch: pyte
             expected = np.array(table[VECTOR].to_pylist(), dtype=np.float32)
             assert np.array_equal(tables.vectors(kind, tables.numbers(kind)), expected)
         numbers = tables.numbers("passage")
-        table = tables.passages.take(numbers, [*SPAN, WORDS])
-        assert tables.passages.words(numbers) == [text.encode() for text in table[WORDS].to_pylist()]
+        texts = ["heading", "text", WORDS]
+        table = tables.passages.take(numbers, [*SPAN, *texts])
+        for name in texts:
+            assert tables.passages.texts(name, numbers) == [text.encode() for text in table[name].to_pylist()]
         starts, stops = (table[name].to_numpy() for name in SPAN)
         assert np.array_equal(tables.passages.spans(numbers), np.stack([starts, stops], axis=1))
         rows = tables.documents.scan(["doc", "passages"]).to_pydict()
@@ -127,7 +129,7 @@ def test_texts_of_every_size(texts: list[str], tmp_path: Path) -> None:
     rows = pa.table({"n": range(len(texts)), WORDS: texts}, schema=schema)
     made = lance.write_dataset(rows, str(tmp_path / "x"), data_storage_version=FILES)
     (file,) = made.get_fragments()[0].metadata.files
-    mapped = MappedTexts.open(tmp_path / "x" / "data" / file.path, WORDS)
+    mapped = open_texts(tmp_path / "x" / "data" / file.path, WORDS)
     wanted = np.random.default_rng(1).permutation(len(texts))
     assert mapped.read_texts(wanted) == [texts[row].encode() for row in wanted.tolist()]
 
@@ -143,4 +145,4 @@ def test_texts_that_are_null_or_compressed_are_refused(texts: list[str | None], 
     made = lance.write_dataset(rows, str(tmp_path / "x"), data_storage_version=FILES)
     (file,) = made.get_fragments()[0].metadata.files
     with pytest.raises(IndexFormatError, match="laid out otherwise"):
-        MappedTexts.open(tmp_path / "x" / "data" / file.path, WORDS)
+        open_texts(tmp_path / "x" / "data" / file.path, WORDS)

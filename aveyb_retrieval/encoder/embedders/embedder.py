@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.encoder.text.wordpiece import Tokenizer
 
 _MIN_NORM = 1e-12
+TOKENIZED = 512  # texts whose words are kept: what a document is about is asked for again and again
 AUTO = "auto"
 PRECISIONS = ("int8", "float32", "bfloat16", "float16")
 
@@ -221,6 +222,7 @@ class Embedder(TextEncoder):
         self.passage_size = self._checked(passage_size)
         self.dim: int = model.config.hidden_size
         self.split_size: int = model.config.split_size
+        self._tokenized: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # the last ones of `word_vectors`
 
     @classmethod
     def load(
@@ -346,7 +348,11 @@ class Embedder(TextEncoder):
 
     def word_vectors(self, texts: Sequence[str]) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
         """Look up unit rows float32 `[n, D]` of tokens; of each text which its have, and where they begin `[T]`."""
-        found = self.tokenizer.encode_words(as_texts(texts, "texts"))
+        known = self._tokenized
+        if new := [text for text in dict.fromkeys(as_texts(texts, "texts")) if text not in known]:
+            known = known | dict(zip(new, self.tokenizer.encode_words(new), strict=True))
+            self._tokenized = dict([*known.items()][-TOKENIZED:])
+        found = [known[text] for text in texts]
         ids, numbers = number_tokens([ids for ids, _ in found])
         rows = self.model.embeddings(ids)
         rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), _MIN_NORM)

@@ -14,11 +14,11 @@ import os
 import re
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -151,14 +151,8 @@ class MappedTexts:
     data: npt.NDArray[np.uint8]  # the file, in which seven bytes or more follow all places
 
     @classmethod
-    def open(cls, path: Path, column: str) -> MappedTexts:
-        count, described, found, mapped = _mapped(path, column)
-        _check_layout(path, described.metadata == LAYOUT)  # a compressed page has as many buffers
-        if any(len(page.buffers) < 2 for page in found):  # of equal texts, or of a single one, one is stored
-            texts = file_columns(path, [column])[column]
-            _check_layout(path, not texts.null_count)
-            return cls.of(texts.to_pylist())
-        about, rows = [], 0
+    def open(cls, path: Path, rows: int, found: Any, mapped: npt.NDArray[np.uint8]) -> MappedTexts:
+        about, first_row = [], 0
         for page in found:
             _check_layout(path, len(page.buffers) == 2)
             data, places = page.buffers
@@ -170,17 +164,10 @@ class MappedTexts:
             _check_layout(
                 path, len(bounds) > 1 and bounds[0] == 0 and bounds[1] == first + 8 and bounds[-1] == data.size
             )
-            about.append((rows, data.position, places.position, width))
-            rows += len(bounds) - 1
-        _check_layout(path, rows == count)
+            about.append((first_row, data.position, places.position, width))
+            first_row += len(bounds) - 1
+        _check_layout(path, first_row == rows)
         return cls(np.array(about, np.int64).reshape(-1, 4), mapped)
-
-    @classmethod
-    def of(cls, texts: Sequence[str]) -> MappedTexts:
-        """Lay out texts in memory as they are in a file."""
-        parts = [bytes(8) + text.encode() for text in texts]
-        edges = np.cumsum([0, *map(len, parts)]).astype("<u8").tobytes()
-        return cls(np.array([[0, len(edges), 0, 8]]), np.frombuffer(edges + b"".join(parts) + bytes(7), np.uint8))
 
     def read_texts(self, rows: IntArray) -> list[bytes]:
         """The texts of rows `[n]`, in UTF-8."""
@@ -189,6 +176,32 @@ class MappedTexts:
         numbers = np.ndarray(len(self.data) - 7, "<u8", self.data, strides=(1,))
         edges = [first + (numbers[each] & FIRST_BYTES[width]).astype(np.int64) for each in (at, at + width)]
         return [self.data[a + 8 : b].tobytes() for a, b in np.stack(edges, axis=1).tolist()]
+
+
+@dataclass(frozen=True)
+class KeptTexts:
+    """The texts of one data file of which a page holds one for many rows, deleted rows too: in memory, each once."""
+
+    texts: list[bytes]
+    places: IntArray  # of the text of each row, `[n]`
+
+    def read_texts(self, rows: IntArray) -> list[bytes]:
+        """The texts of rows `[n]`, in UTF-8."""
+        return [self.texts[place] for place in self.places[rows].tolist()]
+
+
+Texts: TypeAlias = "MappedTexts | KeptTexts | StoredColumn"
+
+
+def open_texts(path: Path, column: str) -> MappedTexts | KeptTexts:
+    """Map the texts of a data file."""
+    count, described, found, mapped = _mapped(path, column)
+    _check_layout(path, described.metadata == LAYOUT)  # a compressed page has as many buffers
+    if all(len(page.buffers) > 1 for page in found):
+        return MappedTexts.open(path, count, found, mapped)
+    kept = file_columns(path, [column])[column].combine_chunks().dictionary_encode()
+    _check_layout(path, not kept.null_count)
+    return KeptTexts([text.encode() for text in kept.dictionary.to_pylist()], kept.indices.to_numpy())
 
 
 def _mapped(path: Path, column: str) -> tuple[int, pa.Field, Any, npt.NDArray[np.uint8]]:
@@ -239,6 +252,7 @@ class _Rows:
     address: str | None  # of the file, where it is not here
     numbers: IntArray
     order: IntArray | None  # None: they ascend
+    _texts: dict[str, Texts] = field(default_factory=dict)
 
     @classmethod
     def of(cls, fragment: int, file: Path, address: str | None, numbers: IntArray) -> _Rows:
@@ -252,10 +266,13 @@ class _Rows:
                 StoredColumn(self.address, VECTOR, self.file) if self.address else MappedVectors.open(self.file, VECTOR)
             )
 
-    @cached_property
-    def words(self) -> MappedTexts | StoredColumn:
-        with damage(self.file.parent.parent):
-            return StoredColumn(self.address, WORDS, self.file) if self.address else MappedTexts.open(self.file, WORDS)
+    def texts(self, column: str) -> Texts:
+        """A column that is laid out to be mapped, opened once."""
+        if column not in self._texts:
+            with damage(self.file.parent.parent):
+                stored = StoredColumn(self.address, column, self.file) if self.address else None
+                self._texts[column] = stored or open_texts(self.file, column)
+        return self._texts[column]
 
     @cached_property
     def spans(self) -> IntArray:
@@ -397,11 +414,11 @@ class Dataset:
             out[places] = fragment.spans[rows]
         return out
 
-    def words(self, numbers: IntArray) -> list[bytes]:
-        """The column `WORDS` of passages, in UTF-8, of numbers `[n]`, as `vectors` reads its own."""
+    def texts(self, column: str, numbers: IntArray) -> list[bytes]:
+        """A column of `LAYOUT`, in UTF-8, of numbers `[n]`, as `vectors` reads its own."""
         out = [b""] * len(numbers)
         for fragment, rows, places in self._stored(numbers):
-            for place, text in zip(places.tolist(), fragment.words.read_texts(rows), strict=True):
+            for place, text in zip(places.tolist(), fragment.texts(column).read_texts(rows), strict=True):
                 out[place] = text
         return out
 

@@ -6,8 +6,8 @@
                 edits (JSON: what people set in the metadata, which hold it already; null where nobody did)
     texts       doc, text, words (of title and text), forms (these as they are written, where they are stemmed),
                 vector, codes
-    passages    passage, start, stop (characters of the document's text), heading, text (from there to where the next
-                one starts, or to its stop if that comes later), norm, words (of heading and passage), vector, codes
+    passages    passage, start, stop (characters of the document's text), norm, heading, text (from there to where the
+                next one starts, or to its stop if that comes later), words (of heading and passage), vector, codes
 
 `vector` is a fixed-size list of d float32 or float16 of unit length, where the index keeps that kind; `codes` are those
 of the tokens, one row of bytes after the other, where it keeps them. What a change of metadata rewrites is in
@@ -29,7 +29,7 @@ import pyarrow as pa
 from aveyb_retrieval.documents.records import Edits, FileOrigin, Pages
 from aveyb_retrieval.encoder.network.token_codec import TokenCodes
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
-from aveyb_retrieval.indexes.store.dataset import FORMS, LAYOUT, VECTOR, WORDS, Dataset
+from aveyb_retrieval.indexes.store.dataset import FORMS, LAYOUT, VECTOR, WORDS, Dataset, damage
 from aveyb_retrieval.indexes.store.filters import ALL, OWN, compile_filter, json_path, no_such_field, quoted
 from aveyb_retrieval.indexes.store.manifest import TABLES
 from aveyb_retrieval.indexes.store.words import PLAIN
@@ -174,10 +174,8 @@ def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
                 pa.field("passage", pa.int64()),
                 pa.field("start", pa.int64()),
                 pa.field("stop", pa.int64()),
-                pa.field("heading", pa.string()),
-                pa.field("text", pa.large_string()),
                 pa.field("norm", pa.float32()),
-                pa.field(WORDS, pa.large_string(), metadata=LAYOUT),
+                *(pa.field(column, pa.large_string(), metadata=LAYOUT) for column in ("heading", "text", WORDS)),
                 *of["passage"],
             ]
         ),
@@ -339,18 +337,20 @@ class Tables:
     def read_passages(self, numbers: IntArray, words: Sequence[str] = ()) -> StoredPassages:
         """Fetch passages `[n]` by number, with which of some words they hold; those that are not there are left out."""
         numbers = np.sort(numbers[self.live("passage", numbers)])
-        held = held_words(self.passages.words(numbers) if words else [b""] * len(numbers), words)
+        held = held_words(self.passages.texts(WORDS, numbers) if words else [b""] * len(numbers), words)
         return StoredPassages(numbers, self.passages.spans(numbers), held)
 
     def read_shown(self, numbers: Sequence[int]) -> dict[int, ShownPassage]:
         """What is shown of passages, by number; those that are not there are left out."""
         wanted = np.array(numbers, np.int64)
+        wanted = wanted[self.live("passage", wanted)]
 
         def column(name: str) -> dict[int, str]:
-            rows = self.passages.take(wanted, [name])
-            return dict(zip(rows["passage"].to_pylist(), rows[name].to_pylist(), strict=True))
+            with damage(self.passages.path):
+                texts = map(bytes.decode, self.passages.texts(name, wanted))
+                return dict(zip(wanted.tolist(), texts, strict=True))
 
-        headings = cache(partial(column, "heading"))  # takes milliseconds where nearly all are alike
+        headings = cache(partial(column, "heading"))  # a request, where the index is in an object store
         return {n: ShownPassage(text, partial(lambda n: headings()[n], n)) for n, text in column("text").items()}
 
     # --- words -------------------------------------------------------------------------------------------------------
