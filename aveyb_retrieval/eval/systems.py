@@ -16,6 +16,7 @@ retrieved and wrong. hit@k is the share of queries with any overlap.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -127,16 +128,8 @@ def index_info(
     )
 
 
-def open_index(path: Path, model: EmbedderLike | None, options: LoadOptions) -> Retriever:
-    """Open an index with a loaded model, or with the one that it names, loaded as `options` say."""
-    from aveyb_retrieval.indexes.search.retriever import Retriever
-
-    precision = options.precision if model is None else "auto"  # a loaded model keeps its own
-    return Retriever.load(path, model=model, device=options.device, precision=precision)
-
-
-class IndexSystem:
-    """An index directory, searched end to end through `Retriever`: its approximation and its search mode included."""
+class _SearchedIndex:
+    """An index directory that is opened, with its model, at the first search."""
 
     def __init__(
         self,
@@ -148,50 +141,67 @@ class IndexSystem:
         options: LoadOptions | None = None,
         model: EmbedderLike | None = None,
         name: str = "",
-        documents: int | None = None,
         exact: bool = False,
     ) -> None:
-        """Open an index; mode, granularity, rerank and exact are those of `Retriever.search`.
+        """Describe an index; mode, granularity, rerank and exact are those of `Retriever.search`.
 
         Args:
             options: Where and in which precision queries are encoded and searched.
             model: The model that made the index, loaded as `options` say; None loads the one that the index names.
             name: What reports call it; default: the directory's name.
-            documents: Of the corpus that it should hold; a notice says where it holds another number.
         """
+        self._path, self._model, self._options = Path(path), model, options or LoadOptions()
+        how: dict[str, Any] = {"mode": mode, "granularity": granularity, "rerank": rerank}
+        self._search = {**how, "exact": exact}
+        self.info = index_info(self._path, **how, options=self._options, name=name)
+
+    @cached_property
+    def _retriever(self) -> Retriever:
+        return self._open()
+
+    def _open(self) -> Retriever:
+        from aveyb_retrieval.indexes.search.retriever import Retriever
+
+        precision = self._options.precision if self._model is None else "auto"  # a loaded model keeps its own
+        return Retriever.load(self._path, model=self._model, device=self._options.device, precision=precision)
+
+
+class IndexSystem(_SearchedIndex):
+    """An index directory, searched end to end through `Retriever`: its approximation and its search mode included."""
+
+    def __init__(self, path: str | Path, *, documents: int | None = None, **search: Any) -> None:
+        """Describe an index, as `_SearchedIndex`; a notice says where it does not hold as many `documents`."""
         from aveyb_retrieval.indexes.search.options import WEIGHT
         from aveyb_retrieval.indexes.search.scoring import MAXSIM_WEIGHT
 
-        self._path, self._options = Path(path), options or LoadOptions()
-        self._model, self._documents = model, documents
-        self._search: dict[str, Any] = {"mode": mode, "granularity": granularity, "rerank": rerank, "exact": exact}
-        self._retriever: Retriever | None = None
+        super().__init__(path, **search)
+        self._documents = documents
         self.notices: list[str] = []
-        info = index_info(
-            self._path, mode=mode, granularity=granularity, rerank=rerank, options=self._options, name=name
-        )
-        weights = {"weight": WEIGHT} if mode == "hybrid" else {}
-        if rerank is not None:
+        weights: dict[str, Any] = {"weight": WEIGHT} if self._search["mode"] == "hybrid" else {}
+        if self._search["rerank"] is not None:
             weights["maxsim_weight"] = MAXSIM_WEIGHT
-        self.info = replace(info, settings=info.settings | weights | ({"exact": True} if exact else {}))
+        if self._search["exact"]:
+            weights["exact"] = True
+        self.info = replace(self.info, settings=self.info.settings | weights)
 
     def search(self, queries: Mapping[str, str], k: int) -> Run:
         """Return at most `k` documents per query, by `Retriever.rank`."""
-        if self._retriever is None:
-            self._retriever = open_index(self._path, self._model, self._options)
-            if self._search["mode"] != "lexical":
-                precision = getattr(self._retriever.model, "precision", None)  # a stand-in of the caller's may not say
-                self.info = replace(self.info, precision=precision)
-            if cut := (facts := describe(self._path))["cut_documents"]:
-                where = "the model's limit" if self.info.max_tokens is None else f"{self.info.max_tokens} tokens"
-                texts = plural(facts["documents"], "text")
-                self.notices.append(f"{self.info.name}: {cut:,} of {texts} cut at {where}")
-            if self._documents not in (None, len(self._retriever)):
-                self.notices.append(
-                    f"{self.info.name} holds {plural(len(self._retriever), 'document')}, the corpus {self._documents:,}"
-                )
         answers = self._retriever.rank(list(queries.values()), k=k, **self._search)
         return {query: dict(ranking) for query, ranking in zip(queries, answers, strict=True)}
+
+    def _open(self) -> Retriever:
+        """Also note what is known of an index only once it is open."""
+        opened = super()._open()
+        if self._search["mode"] != "lexical":
+            precision = getattr(opened.model, "precision", None)  # a stand-in of the caller's may not say
+            self.info = replace(self.info, precision=precision)
+        if cut := (facts := describe(self._path))["cut_documents"]:
+            where = "the model's limit" if self.info.max_tokens is None else f"{self.info.max_tokens} tokens"
+            self.notices.append(f"{self.info.name}: {cut:,} of {plural(facts['documents'], 'text')} cut at {where}")
+        if self._documents not in (None, len(opened)):
+            held = plural(len(opened), "document")
+            self.notices.append(f"{self.info.name} holds {held}, the corpus {self._documents:,}")
+        return opened
 
 
 class PassageSystem(Protocol):
@@ -277,40 +287,20 @@ def evaluate_passages(
     )
 
 
-class IndexPassages:
+class IndexPassages(_SearchedIndex):
     """Passages of an index, searched end to end through `Retriever`.
 
     Near copies are kept, because the marked answers of a question may repeat. A search within documents filters on
     the metadata field `document`: build the index of `build.indexed_rows`.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        mode: str = DEFAULT_MODE,
-        rerank: str | None = None,
-        options: LoadOptions | None = None,
-        model: EmbedderLike | None = None,
-        name: str = "",
-        exact: bool = False,
-    ) -> None:
-        """Open an index; the arguments are those of `IndexSystem`, and `rerank` as in a search."""
-        self._path, self._model, self._options = path, model, options or LoadOptions()
-        self._search: dict[str, Any] = {"mode": mode, "unit": "passage", "fold": False, "rerank": rerank}
-        self._search |= {"exact": True} if exact else {}
-        self._retriever: Retriever | None = None
-        self.info = index_info(path, mode=mode, rerank=rerank, options=self._options, name=name)
-
     def search(
         self, queries: Mapping[str, str], k: int, within: Mapping[str, Sequence[str]] | None = None
     ) -> dict[str, list[Passage]]:
         """Return at most `k` passages per query, best first; see `PassageSystem`."""
-        if self._retriever is None:
-            self._retriever = open_index(self._path, self._model, self._options)
         found = {}
         for query, text in queries.items():
             only: dict[str, Any] = {"filter": {"document": {"$in": list(within[query])}}} if within else {}
-            hits = self._retriever.search(text, k=k, **self._search, **only)
+            hits = self._retriever.search(text, k=k, unit="passage", fold=False, **self._search, **only)
             found[query] = [(hit.id, *hit.span) for hit in hits]
         return found

@@ -79,23 +79,39 @@ def make_task(
 
     `max_queries` draws that many of the judged queries, in file order, by `numpy.random.default_rng(seed).permutation`.
     """
-    task = _paper_task(dataset, split, seed) if protocol is PAPER else _standard_task(dataset, split)
-    if max_queries is None or max_queries >= len(task.judgements):
+    chosen = _paper(dataset, split, seed) if protocol is PAPER else _standard(dataset, split)
+    split, corpus, queries, judgements, notices = chosen
+    task = Task(
+        dataset=dataset.name,
+        source=dataset.source,
+        split=split,
+        protocol=protocol,
+        corpus=corpus,
+        queries=queries,
+        judgements=judgements,
+        full_corpus_size=len(dataset.corpus),
+        spans={} if protocol is PAPER else dataset.spans,
+        notices=tuple(notices),
+    )
+    if max_queries is None or max_queries >= len(judgements):
         return task
     if max_queries < 1:
         raise ConfigError(f"max_queries must be at least 1, not {max_queries}")
-    queries = list(task.judgements)
-    drawn = [queries[i] for i in np.random.default_rng(seed).permutation(len(queries))[:max_queries]]
-    notice = f"{max_queries} of {plural(len(queries), 'judged query', 'judged queries')} drawn with seed {seed}"
+    judged = list(judgements)
+    drawn = [judged[i] for i in np.random.default_rng(seed).permutation(len(judged))[:max_queries]]
+    notice = f"{max_queries} of {plural(len(judged), 'judged query', 'judged queries')} drawn with seed {seed}"
     return replace(
         task,
-        queries={q: task.queries[q] for q in drawn},
-        judgements={q: task.judgements[q] for q in drawn},
-        notices=(*task.notices, notice),
+        queries={q: queries[q] for q in drawn},
+        judgements={q: judgements[q] for q in drawn},
+        notices=(*notices, notice),
     )
 
 
-def _standard_task(dataset: Dataset, split: str | None) -> Task:
+_Chosen = tuple[str, "Corpus", dict[str, str], "Judgements", list[str]]  # also the split, and notices
+
+
+def _standard(dataset: Dataset, split: str | None) -> _Chosen:
     split, qrels = dataset.split(split)
     queries = {query: dataset.queries[split][query] for query in qrels.judgements}
     notices = list(qrels.notices)
@@ -105,21 +121,10 @@ def _standard_task(dataset: Dataset, split: str | None) -> Task:
         notices.append(f"{noun} without a relevant document: scored 0")
     if any(query in dataset.spans for query in queries):
         notices.append("the true spans of these queries are known: `aveyb-eval passages` scores passages against them")
-    return Task(
-        dataset=dataset.name,
-        source=dataset.source,
-        split=split,
-        protocol=STANDARD,
-        corpus=dataset.corpus,
-        queries=queries,
-        judgements=qrels.judgements,
-        full_corpus_size=len(dataset.corpus),
-        spans=dataset.spans,
-        notices=tuple(notices),
-    )
+    return split, dataset.corpus, queries, qrels.judgements, notices
 
 
-def _paper_task(dataset: Dataset, split: str | None, seed: int) -> Task:
+def _paper(dataset: Dataset, split: str | None, seed: int) -> _Chosen:
     judged_splits = {name: qrels.judgements for name, qrels in dataset.splits.items() if name != "train"}
     texts = dataset.queries
     notices = [notice for qrels in dataset.splits.values() for notice in qrels.notices]
@@ -150,17 +155,7 @@ def _paper_task(dataset: Dataset, split: str | None, seed: int) -> Task:
         "standard scores"
     )
     queries = {query: texts[split][query] for query in judgements}
-    return Task(
-        dataset=dataset.name,
-        source=dataset.source,
-        split=split,
-        protocol=PAPER,
-        corpus=corpus,
-        queries=queries,
-        judgements=judgements,
-        full_corpus_size=len(dataset.corpus),
-        notices=tuple(notices),
-    )
+    return split, corpus, queries, judgements, notices
 
 
 def _halves(judgements: Judgements, seed: int) -> dict[str, Judgements]:

@@ -177,7 +177,7 @@ def test_passages_of_an_index(task, tmp_path, monkeypatch):
     scores = evaluate_passages(system, task, ks=(1, 2))
     assert scores.name == "ours"
     assert scores.mean["hit@1"] == 1.0
-    given = {"unit": "passage", "mode": "dense", "fold": False, "rerank": None}
+    given = {"unit": "passage", "mode": "dense", "fold": False, "granularity": None, "rerank": None, "exact": False}
     assert asked[0] == (2, given)
     assert asked[1:] == [(2, {**given, "filter": {"document": {"$in": [d]}}}) for d in ("d1", "d2", "d3")]
     assert (system.info.storage_dtype, system.info.settings["mode"]) == ("float32", "dense")
