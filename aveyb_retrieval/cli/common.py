@@ -75,6 +75,7 @@ def _quota(folder: Path) -> float | None:
         return None
 
 
+PATH = click.Path(path_type=Path)
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True}
 LINE_SECONDS = 30.0
 
@@ -86,12 +87,20 @@ def together(*decorators: Decorator) -> Decorator:
     return lambda function: functools.reduce(lambda made, option: option(made), reversed(decorators), function)
 
 
-AT_LEAST_1 = click.IntRange(min=1)
-
-
 def choose(flag: str, values: str, meaning: str, **more: Any) -> Decorator:
-    """Make an option that takes one of some values, which are listed with blanks between."""
-    return click.option(flag, type=click.Choice(values.split()), help=meaning, **more)
+    """Make an option that takes one of some values, listed with blanks between; the first one by default."""
+    known = values.split()
+    return click.option(flag, type=click.Choice(known), help=meaning, **{"default": known[0], **more})
+
+
+def number(flag: str, meaning: str, *, least: int = 1, **more: Any) -> Decorator:
+    """Make an option that takes a whole number of at least `least`."""
+    return click.option(flag, type=click.IntRange(min=least), help=meaning, **{"metavar": "N", **more})
+
+
+def path(flag: str, meaning: str, *names: str, **more: Any) -> Decorator:
+    """Make an option that takes a path."""
+    return click.option(flag, *names, type=PATH, help=meaning, **more)
 
 
 def repeatable(flag: str, name: str, meaning: str, **more: Any) -> Decorator:
@@ -101,14 +110,13 @@ def repeatable(flag: str, name: str, meaning: str, **more: Any) -> Decorator:
 
 def granularity(meaning: str) -> Decorator:
     """Make the option `--granularity` with this help."""
-    return choose("--granularity", "document passage both", meaning)
+    return choose("--granularity", "document passage both", meaning, default=None)
 
 
 PRECISION = choose(
     "--precision",
     "auto int8 float32 bfloat16 float16",
     "Precision of the model's arithmetic: int8 on CPUs (auto, where the model has that form).",
-    default="auto",
 )
 MODE = choose("--mode", "dense lexical hybrid", "Search by vectors, by words (BM25), or by both.", default="hybrid")
 QUIET = click.option("--quiet", is_flag=True, help="Show no progress.")
@@ -257,9 +265,6 @@ def progress_bar(shown: bool) -> Iterator[Progress]:
         yield show
 
 
-PATH = click.Path(path_type=Path)
-
-
 class _Index(click.ParamType):  # a path would not keep an address as it is
     name = "path"
 
@@ -317,22 +322,17 @@ def _parse_types(given: tuple[str, ...]) -> dict[str, str]:
 
 ON_ERROR = together(
     choose("--on-error", "auto stop skip", "A malformed line or unreadable file: stop, or skip it and list it; auto "
-           "skips files of folders and stops at all else.", default="auto"),
+           "skips files of folders and stops at all else."),
     click.option("--strict", "on_error", flag_value="stop", help="The same as --on-error stop."),
 )  # fmt: skip
 FILES = together(
     click.option("--follow-links", is_flag=True, help="Also read links that are found in folders."),
-    click.option("--file-seconds", type=click.IntRange(min=1), default=120, metavar="N",
-                 help="Processor time that reading one file may take."),
+    number("--file-seconds", "Processor time that reading one file may take.", default=120),
     click.option("--path-fields", metavar="PATTERN",
                  help="Metadata by the paths of files below a folder, such as '{team}/{year}/*'."),
 )  # fmt: skip
-MAX_LINE = click.option(
-    "--max-line",
-    type=AT_LEAST_1,
-    default=64 << 20,
-    metavar="BYTES",
-    help="Longest line, or text of a file, that is read as a document.",
+MAX_LINE = number(
+    "--max-line", "Longest line, or text of a file, that is read as a document.", default=64 << 20, metavar="BYTES"
 )
 ENCODING = click.option(
     "--encoding", help="Encoding of texts that are not UTF-8 and do not name their own, such as cp1252."
@@ -366,11 +366,9 @@ WRITING = together(
 VECTORS = click.option("--vectors", help="Vectors made elsewhere: .npy, .parquet, an index, or a folder of shards.")
 # No defaults: what is not given is as in the model, or the indexes, that an index is made of.
 CUTTING = together(
-    click.option("--max-tokens", type=AT_LEAST_1, help="Truncate documents to N tokens.  [default: no limit]",
-                 metavar="N"),
-    click.option("--passage-tokens", type=AT_LEAST_1, help="Largest passage, in tokens.  [default: 256]", metavar="N"),
-    click.option("--passage-overlap", type=click.IntRange(min=0), metavar="N",
-                 help="Tokens shared with the passage before.  [default: 0]"),
+    number("--max-tokens", "Truncate documents to N tokens.  [default: no limit]"),
+    number("--passage-tokens", "Largest passage, in tokens.  [default: 256]"),
+    number("--passage-overlap", "Tokens shared with the passage before.  [default: 0]", least=0),
     click.option("--late/--one-by-one", default=None,
                  help="Encode passages within their document, or alone.  [default: the model's way]"),
 )  # fmt: skip
@@ -378,13 +376,13 @@ MAKING = together(
     granularity("Vectors to make and to search.  [default: both]"),
     click.option("--index", default="auto",
                  help="auto (by size), none (exact), or a FAISS type: HNSW32, IVF256,Flat;nprobe=64."),
-    choose("--storage-dtype", "float32 float16", "Type of the vectors on disk.  [default: float32]"),
+    choose("--storage-dtype", "float32 float16", "Type of the vectors on disk.  [default: float32]", default=None),
     click.option("--language", help="Language of the words: its stemmer and stop words, or none.  [default: english]"),
     click.option("--keep-accents", is_flag=True, default=None, help="Words with other accents are other words."),
     click.option("--synonyms", metavar="FILE", help="File of synonyms and protected words."),
     CUTTING,
     choose("--token-vectors", "int8 1bit",
-           "Also keep a vector of every token, for --rerank maxsim: 128 or 16 bytes each."),
+           "Also keep a vector of every token, for --rerank maxsim: 128 or 16 bytes each.", default=None),
 )  # fmt: skip
 _INTO = (click.argument("directory", type=INDEX), click.argument("corpus", nargs=-1))
 INSERTING = together(*_INTO, VECTORS, READING, WRITING, WAIT)

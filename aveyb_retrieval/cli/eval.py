@@ -27,7 +27,7 @@ DRAW = common.gather(
     "draw",
     dict,
     click.option("--split", help="Judged split; default: test, or the only one, or dev."),
-    click.option("--max-queries", type=common.AT_LEAST_1, metavar="N", help="Draw N judged queries."),
+    common.number("--max-queries", "Draw N judged queries."),
     click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of every random draw."),
 )
 
@@ -53,24 +53,15 @@ def main() -> None:
     default=("default",),
 )
 @DRAW
-@common.choose(
-    "--protocol",
-    "standard paper",
-    "Quote scores of standard; paper repeats the paper's own evaluation.",
-    default="standard",
-)
+@common.choose("--protocol", "standard paper", "Quote scores of standard; paper repeats the paper's own evaluation.")
 @common.choose(
     "--mode",
     "hybrid dense lexical",
     "How to search. Default: hybrid, as `aveyb-index search`; dense where every vector is scored.",
+    default=None,
 )
 @common.granularity("Which vectors rank documents. Default: all that the model or index has.")
-@click.option(
-    "--chunk-words",
-    type=common.AT_LEAST_1,
-    help="Encode fixed chunks of N words one by one, without an index.",
-    metavar="N",
-)
+@common.number("--chunk-words", "Encode fixed chunks of N words one by one, without an index.")
 @click.option(
     "--index-type",
     help="Build an index of this type (auto, flat, hnsw or a FAISS factory string) and search it; "
@@ -79,7 +70,7 @@ def main() -> None:
 @common.gather(
     "load",
     dict,
-    click.option("--max-tokens", type=common.AT_LEAST_1, metavar="N", help="Truncate texts to N tokens."),
+    common.number("--max-tokens", "Truncate texts to N tokens."),
     click.option(
         "--precision",
         default="auto",
@@ -95,11 +86,9 @@ def main() -> None:
     METRICS,
     click.option("--ignore-identical-ids", is_flag=True, help="Drop hits whose id is the query's (ArguAna, Quora)."),
 )
-@click.option("--run", "run_path", type=common.PATH, help="Write the TREC run; a folder when there are several.")
-@click.option("--report", type=common.PATH, help="Write all results as JSON.")
-@click.option(
-    "--cache", type=common.PATH, help="Folder for vectors and results; default: ~/.cache/aveyb-retrieval/eval."
-)
+@common.path("--run", "Write the TREC run; a folder when there are several.", "run_path")
+@common.path("--report", "Write all results as JSON.")
+@common.path("--cache", "Folder for vectors and results; default: ~/.cache/aveyb-retrieval/eval.")
 @click.option("--only-missing", is_flag=True, help="Use cached vectors and results; compute what is missing.")
 @QUIET
 def run(
@@ -195,14 +184,9 @@ def score(run_file: Path, qrels: Path, metrics: tuple[str, ...], as_json: bool) 
     help="Of the interval; the systems differ where p is below 1 minus this.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the samples.")
-@click.option(
-    "--show", type=click.IntRange(min=0), default=5, metavar="N", help="List the N queries that differ most, each way."
-)
-@click.option(
-    "--queries",
-    "query_file",
-    type=common.PATH,
-    help="queries.jsonl with the texts to list.  [default: the one of the qrels' BEIR folder]",
+@common.number("--show", "List the N queries that differ most, each way.", least=0, default=5)
+@common.path(
+    "--queries", "queries.jsonl with the texts to list.  [default: the one of the qrels' BEIR folder]", "query_file"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, per-query differences included.")
 def compare(
@@ -261,12 +245,10 @@ def _print_extremes(comparison: Comparison, show: int, texts: dict[str, str]) ->
 @click.option("--data", required=True, help="A data set with spans.jsonl.")
 @click.option("--model", default="default", help="default, or an Avey-B folder.")
 @common.repeatable("--peer", "peers", "A sentence-transformers model on fixed chunks.")
-@click.option("--chunk-words", type=common.AT_LEAST_1, default=180, metavar="N", help="Words in a chunk of the peers.")
-@common.choose(
-    "--scope", "document corpus", "Search the document that answers, or the whole corpus.", default="document"
-)
+@common.number("--chunk-words", "Words in a chunk of the peers.", default=180)
+@common.choose("--scope", "document corpus", "Search the document that answers, or the whole corpus.")
 @DRAW
-@click.option("--cache", type=common.PATH, help="Folder for vectors; default: a temporary one.")
+@common.path("--cache", "Folder for vectors; default: a temporary one.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, per-query values included.")
 @QUIET
 def passages(

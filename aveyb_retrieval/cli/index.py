@@ -177,18 +177,10 @@ def delete(directory: str | Path, ids: tuple[str, ...], ids_file: Any, **argumen
     help="With --watch: seconds between two looks at the folder.",
 )
 @common.repeatable("--only", "only", "Look only at this folder or file below FOLDER, such as wiki/.", metavar="PART")
-@click.option(
-    "--allow-delete",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Let up to N documents go.  [default: a tenth of those looked at, or 5]",
-)
+@common.number("--allow-delete", "Let up to N documents go.  [default: a tenth of those looked at, or 5]", least=0)
 @click.option("--moved", is_flag=True, help="FOLDER stands in the place of the one that the index was made from.")
 @common.choose(
-    "--fail-on",
-    "new any none",
-    "Exit with code 1 where a file is left out: when it is told first, always, or never.",
-    default="new",
+    "--fail-on", "new any none", "Exit with code 1 where a file is left out: when it is told first, always, or never."
 )
 @common.ON_ERROR
 @common.FILES
@@ -421,15 +413,13 @@ def unpublish(ids: tuple[str, ...], to: str, **options: Any) -> None:
 @click.argument("query")
 @click.option("-k", default=10, help="Number of documents or passages to return.")
 @click.option("--offset", default=0, help="Leave out the best N: the next page.", metavar="N")
-@common.choose(
-    "--unit", "document passage", "Find documents, or the best passages of all documents.", default="document"
-)
+@common.choose("--unit", "document passage", "Find documents, or the best passages of all documents.")
 @common.MODE
 @common.granularity("Vectors that rank the documents.")
 @common.filter_option('Condition on metadata, _id or title, such as {"year": {"$gte": 2020}}.')
 @common.repeatable("--id", "ids", "Search only the document of this id.", metavar="ID")
 @common.repeatable("--with", "others", "Search this index, too, in one ranking.", type=common.INDEX, metavar="OTHER")
-@common.choose("--fusion", "weighted rrf", "How a hybrid search combines the two rankings.", default="weighted")
+@common.choose("--fusion", "weighted rrf", "How a hybrid search combines the two rankings.")
 @click.option("--weight", type=float, help="Weight of the vectors in weighted fusion, 0 to 1.  [default: 0.5]")
 @click.option(
     "--rerank",

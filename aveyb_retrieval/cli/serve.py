@@ -34,18 +34,9 @@ def _limit_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("indexes", nargs=-1, required=True)
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, help="Port; 0 for a free one.")
-@click.option(
-    "--api-key-file",
-    type=common.PATH,
-    help="File of keys, one on each line; requests need one as Authorization: Bearer KEY.",
-)
-@click.option("--write-key-file", type=common.PATH, help="File of keys that may also change documents.")
-@click.option(
-    "--keys",
-    "key_file",
-    type=common.PATH,
-    help="JSON file of keys with rights and filters, read again when it changes.",
-)
+@common.path("--api-key-file", "File of keys, one on each line; requests need one as Authorization: Bearer KEY.")
+@common.path("--write-key-file", "File of keys that may also change documents.")
+@common.path("--keys", "JSON file of keys with rights and filters, read again when it changes.", "key_file")
 @click.option("--access-log", metavar="FILE", help="Add a line for each request: who asked for what; - prints it.")
 @click.option(
     "--log-questions", is_flag=True, help="With --access-log: questions as they are, instead of their hashes."

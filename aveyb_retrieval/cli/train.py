@@ -96,14 +96,14 @@ RUN = common.gather(
     Run,
     click.option("-o", "--out", required=True, type=common.PATH, help="Run folder: model, metrics, checkpoints."),
     click.option("--resume", is_flag=True, help="Continue the run in the run folder."),
-    common.choose("--device", "auto cpu", "auto: a GPU if there is one.", default="auto"),
+    common.choose("--device", "auto cpu", "auto: a GPU if there is one."),
     THREADS,
 )
 PAIRS = common.gather(
     "source",
     PairSource,
     click.argument("files", nargs=-1, required=True, type=FILE),
-    click.option("--rows", type=common.AT_LEAST_1, metavar="N", help="Read at most N rows.  [default: all]"),
+    common.number("--rows", "Read at most N rows.  [default: all]"),
     click.option("--anchor", help="Field of the query.  [default: anchor, query or question]"),
     click.option("--positive", help="Field of its answer.  [default: positive, document, passage, answer or pos]"),
 )
@@ -132,7 +132,7 @@ FIELDS = common.repeatable(
 )
 TEXTS = common.together(
     click.argument("files", nargs=-1, required=True, type=FILE),
-    click.option("--documents", type=common.AT_LEAST_1, metavar="N", help="Read at most N documents.  [default: all]"),
+    common.number("--documents", "Read at most N documents.  [default: all]"),
     TEXT_FIELD,
     click.option("--vocabulary", required=True, help="Folder of a vocabulary, or p50k_base."),
     click.option("--model", help="Model folder to continue from.  [default: a new model of --preset]"),
@@ -163,7 +163,6 @@ def set_threads(threads: int | None) -> None:
     "--capitals",
     "bytes marks",
     "marks: write a capital as a mark and the lower-case letter, so that both spellings share tokens.",
-    default="bytes",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing vocabulary.")
 def tokenizer(files: tuple[Path, ...], out: Path, vocab_size: int, field: str, capitals: str, overwrite: bool) -> None:
@@ -181,7 +180,7 @@ def tokenizer(files: tuple[Path, ...], out: Path, vocab_size: int, field: str, c
 
 @click.command()
 @TEXTS
-@common.choose("--preset", "mini paper-base paper-large released-base", "Shape of a new model.", default="mini")
+@common.choose("--preset", "mini paper-base paper-large released-base", "Shape of a new model.")
 @FIELDS
 @common.settings_options("settings", MLMSettings())
 @RUN
@@ -234,9 +233,7 @@ NO_MARGIN = click.option(
 @click.option("--model", help="Model folder or name.  [default: the embedded one]")
 @common.repeatable("--corpus", "corpus", "Additional texts that may become negatives.", type=FILE)
 @TEXT_FIELD
-@common.choose(
-    "--mode", "dense lexical hybrid", "Propose negatives by vectors, by words (BM25), or by both.", default="dense"
-)
+@common.choose("--mode", "dense lexical hybrid", "Propose negatives by vectors, by words (BM25), or by both.")
 @common.settings_options("rules", MiningRules(), NO_MARGIN, make=mining_rules)
 @click.option("--device", default="cpu", help="Device of the model.")
 @THREADS
@@ -376,7 +373,6 @@ def distill(
     "--precision",
     "int8 float32",
     "int8 is what a CPU then uses by default; float32 is for programs in other languages.",
-    default="int8",
 )
 def export(model: Path, precision: str) -> None:
     """Write the ONNX form of MODEL, a folder, into it.
