@@ -170,7 +170,7 @@ class CollectionView(ABC):
                 start, stop, heading = found[number]
                 end = max(stop, found[number + 1][0] if number + 1 in found else 0)
                 text = documents[number >> PASSAGE_BITS].text[start:end]
-                shown[number] = ShownPassage(text, partial(str, heading))
+                shown[number] = ShownPassage(text, partial(str, heading), (start, stop))
         return shown
 
     def passage_counts(self, docs: IntArray) -> IntArray:

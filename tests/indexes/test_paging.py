@@ -105,7 +105,8 @@ class MemoryView:
         return StoredPassages.of(there, spans[:, 0], spans[:, 1], np.array(held, bool).reshape(len(there), len(words)))
 
     def shown_passages(self, numbers: Sequence[int]) -> Any:
-        return {number: ShownPassage(self._text("passage", number), str) for number in numbers}
+        spans = {number: tuple(self.spans[number >> PASSAGE_BITS][number & 0xFFFFF]) for number in numbers}
+        return {number: ShownPassage(self._text("passage", number), str, span) for number, span in spans.items()}
 
     def passage_counts(self, docs: Any) -> Any:
         return np.array([len(self.spans[doc]) for doc in docs.tolist()], np.int64)

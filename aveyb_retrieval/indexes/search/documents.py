@@ -17,7 +17,7 @@ from aveyb_retrieval.indexes.types import PASSAGE_BITS, ascending, find_in, inne
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from aveyb_retrieval.indexes.search.scoring import Foremost, Near, PassageScores
+    from aveyb_retrieval.indexes.search.scoring import Near, PassageScores
     from aveyb_retrieval.indexes.search.search import Query
     from aveyb_retrieval.indexes.types import FloatArray, IntArray
 
@@ -58,9 +58,8 @@ class DocumentSearch(Search):
 
     def _cosines_of_documents(self, query: Query, docs: IntArray) -> dict[int, float]:
         """The cosines of documents `[n]`, as `nearest_documents` has them; those without a vector are left out."""
-        found: dict[int, float] = {}
+        found, docs = dict[int, float](), np.sort(docs)
         if "document" in self._options.kinds and len(docs):
-            docs = np.sort(docs)
             vectors = self._view.vectors("document", docs)
             found = dict(zip(docs.tolist(), inner_products(vectors, query.vector).tolist(), strict=True))
         if "passage" in self._options.kinds and len(docs):
@@ -79,8 +78,7 @@ class DocumentSearch(Search):
 
     def _with_best_passages(self, query: Query, part: list[Scored]) -> list[Scored]:
         info = self._view.info
-        scored = self._scored(query, self._promising(query, np.array([match.doc for match in part], np.int64)))
-        best = scored.best(self._options.weight)
+        best = self._scored_of(query, [match.doc for match in part]).best(self._options.weight)
         query.add_scores("passage", best)
         # the only passage of a document says what the document has said already
         share = max(0.0, 1 - info.documents / info.passages) if info.passages else 0.0
@@ -148,13 +146,20 @@ class DocumentSearch(Search):
         self._check_stored("document", docs, found)
         return {doc: found[doc].text for doc in docs}
 
+    def _scored_of(self, query: Query, documents: list[int]) -> PassageScores:
+        """Score the passages among which the best of documents are: those of a page were scored for the ranking."""
+        docs = ascending(np.array(documents, np.int64))
+        if query.read is None or not find_in(query.read[0], docs)[1].all():
+            query.read = docs, self._scored(query, self._promising(query, docs))
+        scored = query.read[1]
+        return scored.take(np.flatnonzero(find_in(docs, scored.ids >> PASSAGE_BITS)[1]))
+
     def _promising(self, query: Query, docs: IntArray) -> IntArray:
-        """Numbers, ascending, of the passages among which the best of documents are: all of a short one.
+        """Numbers, ascending, of the passages among which the best of documents `[n]` are: all of a short one.
 
         Of a longer one those that the rankings of all passages have and, where they are too few, the best of its own.
         """
-        options, docs = self._options, ascending(docs)
-        each = max(EACH, options.passages)
+        options, each = self._options, max(EACH, self._options.passages)
         long = self._view.passage_counts(docs) > max(WHOLE, each)
         whole, docs = passage_numbers(self._view, docs[~long]), docs[long]
         if not len(docs):
@@ -163,12 +168,13 @@ class DocumentSearch(Search):
         listed = (ids[find_in(docs, ids >> PASSAGE_BITS)[1]] for ids in rankings)
         found = ascending(np.concatenate([first_of_each(ids, each) for ids in listed]))
         there, counts = np.unique(found >> PASSAGE_BITS, return_counts=True)
-        lacking = np.setdiff1d(docs, there[counts >= options.passages])
-        new = np.array([doc for doc in lacking.tolist() if doc not in query.own], np.int64)
+        lacking = docs[~find_in(there[counts >= options.passages], docs)[1]]
+        new = lacking[~find_in(query.own >> PASSAGE_BITS, lacking)[1]]
         if len(new):
             more = self._view.best_passages(new, query.vector, query.sought, options.passages)
-            query.own.update((doc, more[more >> PASSAGE_BITS == doc]) for doc in new.tolist())
-        return np.union1d(whole, np.concatenate([found, *(query.own[doc] for doc in lacking.tolist())]))
+            query.own = ascending(np.concatenate([query.own, more]))
+        own = query.own[find_in(lacking, query.own >> PASSAGE_BITS)[1]]
+        return ascending(np.concatenate([whole, found, own]))
 
     def _rankings(self, query: Query, least: int) -> list[IntArray]:
         """Passages by vectors and by words, best first, of these at least the `least` best: as many each time."""
@@ -192,10 +198,8 @@ class DocumentSearch(Search):
         """The best passages of documents, best first, by document; none where one has none."""
         if "passage" not in self._view.info.kinds or not docs:
             return {}
-        scored = self._scored(query, self._promising(query, np.array(docs, np.int64)))
-        hybrid = self._options.mode == "hybrid"
+        scored, hybrid = self._scored_of(query, docs), self._options.mode == "hybrid"
         if hybrid:
-            query.foremost = query.foremost or self._foremost(query)
             scored = self._with_confidence(query, self._with_neighbors(query, scored, count + 2))
         order = first_of_each(scored.ids[np.lexsort((scored.ids, -scored.score))], count)
         scored = scored.take(np.searchsorted(scored.ids, order))
@@ -207,27 +211,29 @@ class DocumentSearch(Search):
             best.setdefault(number >> PASSAGE_BITS, []).append(one)
         return best
 
-    def _foremost(self, query: Query) -> Foremost | None:
-        """The best passage of all: among the first by vectors and by words, whatever documents are asked for."""
+    def _first(self, query: Query) -> IntArray:
+        """Passages among which the best of all is: the first by vectors and by words, whatever is asked for."""
         if query.near is None or not len(query.near):  # documents were ranked by their own vectors
             (near,) = nearest_vectors(self._view, "passage", query.vector[None], COMPARED, self._selection, exact=False)
             query.found(near)
-        first = ascending(np.concatenate([ids[:COMPARED] for ids in self._rankings(query, COMPARED)]))
-        there = self._passages_there(query, scoring.with_neighbors(first)).numbers
-        return scoring.foremost(self._scored(query, there).take(np.flatnonzero(find_in(first, there)[1])))
+        return ascending(np.concatenate([ids[:COMPARED] for ids in self._rankings(query, COMPARED)]))
 
     def _with_neighbors(self, query: Query, scored: PassageScores, most: int) -> PassageScores:
-        """Score passages together with their neighbors; of a longer document the `most` best."""
+        """Score passages, `most` of a longer document, and the first of all, together with their neighbors."""
         docs, counts = np.unique(scored.ids >> PASSAGE_BITS, return_counts=True)
         whole = find_in(docs[counts == self._view.passage_counts(docs)], scored.ids >> PASSAGE_BITS)[1]
-        if whole.all():
+        first = self._first(query) if query.foremost is None else scored.ids[:0]
+        if whole.all() and not len(first):
             return scored
         best_first = np.lexsort((scored.ids, -scored.score))
         longer = first_of_each(scored.ids[best_first[~whole[best_first]]], most)
-        kept = np.union1d(scored.ids[whole], longer)
-        there = self._passages_there(query, scoring.with_neighbors(longer)).numbers
-        together = np.union1d(kept, there)
-        return self._scored(query, together).take(np.searchsorted(together, kept))
+        kept = ascending(np.concatenate([scored.ids[whole], longer]))
+        beside = scoring.with_neighbors(np.concatenate([longer, first]))
+        together = ascending(np.concatenate([kept, self._passages_there(query, beside).numbers]))
+        found = self._scored(query, together)
+        if len(first):
+            query.foremost = scoring.foremost(found.take(np.flatnonzero(find_in(first, together)[1])))
+        return found.take(np.searchsorted(together, kept))
 
     def _closest(self, query: Query, part: list[Scored]) -> dict[int, int]:
         docs = [match.doc for match in part]

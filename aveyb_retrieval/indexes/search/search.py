@@ -33,7 +33,7 @@ from aveyb_retrieval.indexes.search.scoring import (
     nearest_vectors,
 )  # fmt: skip
 from aveyb_retrieval.indexes.store.tables import PARTS, StoredPassages
-from aveyb_retrieval.indexes.types import PASSAGE_BITS, ascending, find_in, inner_products
+from aveyb_retrieval.indexes.types import PASSAGE_BITS, find_in, inner_products
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -66,7 +66,8 @@ class Query:
         passages, shown: What was read of passages: which of the words they hold (not in dense mode), and what is shown.
         begun: Searches by words, perhaps in other threads, by the kind and the number of what is looked for.
         near, by_words: The passages of the first step by vectors, and the best by words, by how many were asked for.
-        own: The best passages of documents that the rankings of all passages lack, by document, once looked for.
+        own: The best passages of documents that the rankings of all passages lack, ascending, once looked for.
+        read: Documents whose passages were scored together last, ascending, and these passages.
         strengths: s of the passages that were ranked, by number.
         foremost: The best passage of the first step, once it is needed.
         best: The passages to show of documents, best first, once they are known.
@@ -87,7 +88,8 @@ class Query:
     begun: dict[tuple[Kind, int], Callable[[], list[tuple[int, float]]]] = field(default_factory=dict)
     near: IntArray | None = None
     by_words: dict[int, IntArray] = field(default_factory=dict)
-    own: dict[int, IntArray] = field(default_factory=dict)
+    own: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    read: tuple[IntArray, PassageScores] | None = None
     strengths: dict[int, float] = field(default_factory=dict)
     foremost: Foremost | None = None
     best: dict[int, list[Best]] = field(default_factory=dict)
@@ -237,7 +239,7 @@ class Search(ABC):
         contexts = self._contexts([chosen[0].number for chosen in best.values() if chosen])
         numbers = list(chain((each.number for chosen in best.values() for each in chosen), *contexts.values()))
         self._shown_passages(query, numbers)
-        documents, spans = documents_read(), self._spans(query, numbers)
+        documents = documents_read()
         later = Later(self._view, documents, self._sentences(query))
         hits = []
         for match in query.matches:
@@ -248,9 +250,9 @@ class Search(ABC):
                 make_hit(
                     documents[match.doc],
                     match.score,
-                    [_chosen(each, spans, query.shown) for each in mine],
+                    [_chosen(each, query.shown) for each in mine],
                     query.scores_of(key),
-                    context=None if context is None else _together(context, spans, query.shown),
+                    context=None if context is None else _together(context, query.shown),
                     confidence=mine[0].confidence if mine and self._knows_confidence else None,
                     duplicates=query.duplicates.get(key, ()),
                     later=later,
@@ -440,10 +442,6 @@ class Search(ABC):
         ends = np.stack([np.maximum(first, wanted - most), np.minimum(last, wanted + most) + 1], axis=1)
         return dict(zip(passages, (range(*pair) for pair in ends.tolist()), strict=True))
 
-    def _spans(self, query: Query, numbers: Sequence[int]) -> dict[int, tuple[int, int]]:
-        stored = self._stored_passages(query, ascending(np.array(numbers, np.int64)))
-        return dict(zip(stored.numbers.tolist(), map(tuple, stored.spans.tolist()), strict=True))
-
     def _names(self, duplicates: dict[int, list[int]]) -> dict[int, tuple[str, ...]]:
         found = self._fetch(doc for docs in duplicates.values() for doc in docs)
         return {first: tuple(dict.fromkeys(found[doc].id for doc in docs)) for first, docs in duplicates.items()}
@@ -487,8 +485,8 @@ class Search(ABC):
         return query.shown
 
     def _texts(self, query: Query, numbers: Sequence[int]) -> dict[int, str]:
-        spans, shown = self._spans(query, numbers), self._shown_passages(query, numbers)
-        return {number: _together([number], spans, shown)[1] for number in numbers}
+        shown = self._shown_passages(query, numbers)
+        return {number: _together([number], shown)[1] for number in numbers}
 
     def _check_stored(self, kind: Kind, wanted: Iterable[int], found: Mapping[int, object] | set[int]) -> None:
         missing = next((number for number in wanted if number not in found), None)
@@ -504,16 +502,15 @@ def _at_most(last: float, score: float) -> float:
     return score if score <= last else math.nextafter(last, -math.inf)
 
 
-def _together(
-    numbers: Sequence[int], spans: Mapping[int, tuple[int, int]], shown: Mapping[int, ShownPassage]
-) -> tuple[tuple[int, int], str]:
-    first, last = spans[numbers[0]], spans[numbers[-1]]
-    parts = [shown[one].text[: spans[following][0] - spans[one][0]] for one, following in pairwise(numbers)]
-    return (first[0], last[1]), "".join([*parts, shown[numbers[-1]].text[: last[1] - last[0]]])
+def _together(numbers: Sequence[int], shown: Mapping[int, ShownPassage]) -> tuple[tuple[int, int], str]:
+    passages = [shown[number] for number in numbers]
+    first, last = passages[0].span, passages[-1].span
+    parts = [one.text[: following.span[0] - one.span[0]] for one, following in pairwise(passages)]
+    return (first[0], last[1]), "".join([*parts, passages[-1].text[: last[1] - last[0]]])
 
 
-def _chosen(best: Best, spans: Mapping[int, tuple[int, int]], shown: Mapping[int, ShownPassage]) -> Chosen:
-    span, text = _together([best.number], spans, shown)
+def _chosen(best: Best, shown: Mapping[int, ShownPassage]) -> Chosen:
+    span, text = _together([best.number], shown)
     return Chosen(span, text, shown[best.number].heading, best.score, best.scores)
 
 

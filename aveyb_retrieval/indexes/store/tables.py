@@ -105,6 +105,7 @@ class ShownPassage(NamedTuple):
 
     text: str
     heading: Callable[[], str]  # "" where there is none
+    span: tuple[int, int]  # characters `[start, stop)` in the document's text
 
 
 def texts_of_passages(text: str, spans: IntArray) -> list[str]:
@@ -118,16 +119,17 @@ def held_words(texts: Sequence[bytes], words: Sequence[str]) -> BoolArray:
     held = np.zeros((len(texts), len(words)), np.bool_)
     together = b"".join(texts)
     following, data = eights(together), np.frombuffer(together, np.uint8)
-    starts, ends = np.flatnonzero(data == ord(" "))[:-1] + 1, np.cumsum([len(text) for text in texts])
-    pairs = (data[:-1] | data[1:].astype(np.uint16) << 8).take(starts)  # twice as fast as to take them unaligned
+    blanks, ends = np.flatnonzero(data == ord(" ")), np.cumsum([len(text) for text in texts])
+    starts, sizes = blanks[:-1] + 1, np.diff(blanks)
     encoded = [word.encode() + b" " for word in words]
-    begun = np.zeros(1 << 16, np.bool_)  # by the first two bytes: few words of the texts begin as one of these
-    begun[[int.from_bytes(word[:2], "little") for word in encoded]] = True
-    alike = begun.take(pairs)
-    starts, pairs = starts[alike], pairs[alike]
+    sought = np.zeros(1 << 16, np.bool_)  # by size and first byte: few words of the texts are as one of these
+    sought[[(len(word) & 255) << 8 | word[0] for word in encoded]] = True
+    alike = np.flatnonzero(sought.take((sizes & 255) << 8 | data.take(starts)))
+    starts = starts[alike]
+    beginnings = following[starts] & FIRST_BYTES.take(np.minimum(sizes[alike], 8))
     for column, word in enumerate(encoded):
-        found = starts[pairs == int.from_bytes(word[:2], "little")]
-        for at in range(0, len(word), 8):
+        found = starts[beginnings == int.from_bytes(word[:8], "little")]
+        for at in range(8, len(word), 8):
             part = word[at : at + 8]
             found = found[following[found + at] & FIRST_BYTES[len(part)] == int.from_bytes(part, "little")]
         # every text begins and ends with a blank of its own, so that no word goes over from one to the next
@@ -351,7 +353,11 @@ class Tables:
                 return dict(zip(wanted.tolist(), texts, strict=True))
 
         headings = cache(partial(column, "heading"))  # a request, where the index is in an object store
-        return {n: ShownPassage(text, partial(lambda n: headings()[n], n)) for n, text in column("text").items()}
+        spans = map(tuple, self.passages.spans(wanted).tolist())
+        return {
+            n: ShownPassage(text, partial(lambda n: headings()[n], n), span)
+            for (n, text), span in zip(column("text").items(), spans, strict=True)
+        }
 
     # --- words -------------------------------------------------------------------------------------------------------
 
