@@ -38,23 +38,11 @@ from aveyb_retrieval.kernels.triton.tiles import (
     own_rows,
     power_of_two,
     precision,
+    products_of,
     store_tile,
 )
 
 _MIN_SUM = tl.constexpr(1e-12)
-
-
-@triton.jit
-def _products(a_base, a_row, b_base, b_row, rows, columns, n, D: tl.constexpr, C: tl.constexpr, M: tl.constexpr,
-              K: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
-    """`a_i . b_j` [M, C]."""
-    products = tl.zeros((M, C), dtype=tl.float32)
-    for k in range(0, D, K):
-        d = k + tl.arange(0, K)
-        a = load_tile(a_base, rows, d, a_row, n, D, D % K == 0)
-        b = load_tile(b_base, columns, d, b_row, n, D, D % K == 0)
-        products = tl.dot(a, tl.trans(b), products, input_precision=PRECISION)
-    return products
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -84,7 +72,7 @@ def shares_kernel(
     rows, columns = first + tl.arange(0, M), tl.arange(0, C)
     if first < n:
         mixed += split * mixed_split
-        cosines = _products(mixed, mixed_row, mixed, mixed_row, rows, columns, n, D, C, M, K, PRECISION)
+        cosines = products_of(mixed, rows, mixed_row, n, mixed, columns, mixed_row, n, D, M, C, K, PRECISION)
         inverse = tl.load(inverse_norms + split * T + rows, mask=rows < n, other=0.0)
         column_inverse = tl.load(inverse_norms + split * T + columns, mask=columns < n, other=0.0)
         cosines *= inverse[:, None] * column_inverse[None, :]
@@ -131,7 +119,7 @@ def backward_cosines_kernel(
     if first < n:
         mixed += split * mixed_split
         mixture_grad += split * T * D
-        value = _products(mixture_grad, D, mixed, mixed_row, rows, columns, n, D, C, M, K, PRECISION)
+        value = products_of(mixture_grad, rows, D, n, mixed, columns, mixed_row, n, D, M, C, K, PRECISION)
         inverse = tl.load(inverse_norms + split * T + rows, mask=rows < n, other=0.0)
         denominator = tl.load(denominators + split * T + rows, mask=rows < n, other=1.0)
         column_inverse = tl.load(inverse_norms + split * T + columns, mask=columns < n, other=0.0)

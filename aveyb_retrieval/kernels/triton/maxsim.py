@@ -21,9 +21,9 @@ from aveyb_retrieval.kernels.triton.tiles import (
     config_for,
     larger,
     largest,
-    load_tile,
     power_of_two,
     precision,
+    products_of,
 )
 
 if TYPE_CHECKING:
@@ -43,12 +43,7 @@ def _best_match(current, earlier, earlier_scales, rows, n_rows, n_columns,
     best = tl.full((M,), float("-inf"), dtype=tl.float32)
     for first in range(0, n_columns, N):
         columns = first + tl.arange(0, N)
-        products = tl.zeros((M, N), dtype=tl.float32)
-        for k in range(0, D, K):
-            d = k + tl.arange(0, K)
-            a = load_tile(current, rows, d, D, n_rows, D, D % K == 0)
-            b = load_tile(earlier, columns, d, D, n_columns, D, D % K == 0)
-            products = tl.dot(a, tl.trans(b), products, input_precision=PRECISION)
+        products = products_of(current, rows, D, n_rows, earlier, columns, D, n_columns, D, M, N, K, PRECISION)
         products *= tl.load(earlier_scales + columns, mask=columns < n_columns, other=0.0)[None, :]
         products = tl.where(columns[None, :] < n_columns, products, float("-inf"))
         best = larger(best, largest(products, 1))
@@ -104,12 +99,7 @@ def best_by_id_kernel(
             columns = first + tl.arange(0, N)
             held = tl.load(entries + start + columns, mask=columns < n_columns, other=0)
             theirs = tl.load(ids + held)
-            products = tl.zeros((M, N), dtype=tl.float32)
-            for k in range(0, D, K):
-                d = k + tl.arange(0, K)
-                a = load_tile(table, own, d, D, n_vocabulary, D, D % K == 0)
-                b = load_tile(table, theirs, d, D, n_vocabulary, D, D % K == 0)
-                products = tl.dot(a, tl.trans(b), products, input_precision=PRECISION)
+            products = products_of(table, own, D, n_vocabulary, table, theirs, D, n_vocabulary, D, M, N, K, PRECISION)
             products *= tl.load(scales + theirs)[None, :]
             best = larger(best, largest(tl.where(columns[None, :] < n_columns, products, float("-inf")), 1))
         best *= tl.load(scales + own)
@@ -200,12 +190,9 @@ def late_interaction_kernel(
             best = tl.full((N,), float("-inf"), dtype=tl.float32)
             for token in range(0, n, M):
                 rows = token + tl.arange(0, M)
-                products = tl.zeros((M, N), dtype=tl.float32)
-                for k in range(0, D, K):
-                    d = k + tl.arange(0, K)
-                    a = load_tile(documents, rows, d, document_row, n, D, D % K == 0)
-                    b = load_tile(query, columns, d, query_row, n_query, D, D % K == 0)
-                    products = tl.dot(a, tl.trans(b), products, input_precision=PRECISION)
+                products = products_of(
+                    documents, rows, document_row, n, query, columns, query_row, n_query, D, M, N, K, PRECISION
+                )
                 best = larger(best, largest(tl.where(rows[:, None] < n, products, float("-inf")), 0))
             score += tl.sum(tl.where(columns < n_query, best, 0.0))
     tl.store(scores + document, score)

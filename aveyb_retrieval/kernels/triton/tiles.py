@@ -50,6 +50,19 @@ def store_tile(base, rows, columns, row_stride, value, n_rows, n_columns, WHOLE:
 
 
 @triton.jit
+def products_of(a, a_rows, a_row, n_a, b, b_rows, b_row, n_b, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+                K: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+    """`a_i . b_j` float32 [M, N] of rows of D elements; of those beyond `n_a` and `n_b`, 0."""
+    products = tl.zeros((M, N), dtype=tl.float32)
+    for k in range(0, D, K):
+        d = k + tl.arange(0, K)
+        own = load_tile(a, a_rows, d, a_row, n_a, D, D % K == 0)
+        theirs = load_tile(b, b_rows, d, b_row, n_b, D, D % K == 0)
+        products = tl.dot(own, tl.trans(theirs), products, input_precision=PRECISION)
+    return products
+
+
+@triton.jit
 def larger(a, b):
     """The larger of two, NaN where one is NaN: `tl.maximum` and `tl.max` leave NaN out, which hides a diverged run."""
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
