@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from aveyb_retrieval.eval.tasks import Task
 
 METRICS = common.repeatable("--metric", "metrics", "ndcg@K, recall@K, mrr@K, success@K, map.", default=DEFAULT_METRICS)
-QUIET = click.option("--quiet", is_flag=True, help="Show no progress bars.")
 DRAW = common.gather(
     "draw",
     dict,
@@ -90,7 +89,7 @@ def main() -> None:
 @common.path("--report", "Write all results as JSON.")
 @common.path("--cache", "Folder for vectors and results; default: ~/.cache/aveyb-retrieval/eval.")
 @click.option("--only-missing", is_flag=True, help="Use cached vectors and results; compute what is missing.")
-@QUIET
+@common.QUIET
 def run(
     data: tuple[str, ...],
     models: tuple[str, ...],
@@ -250,7 +249,7 @@ def _print_extremes(comparison: Comparison, show: int, texts: dict[str, str]) ->
 @DRAW
 @common.path("--cache", "Folder for vectors; default: a temporary one.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, per-query values included.")
-@QUIET
+@common.QUIET
 def passages(
     data: str,
     model: str,

@@ -221,11 +221,6 @@ def mining_rules(no_margin: bool, relative_margin: float | None, **rules: Any) -
     return MiningRules(relative_margin=None if no_margin else relative_margin, **rules)
 
 
-NO_MARGIN = click.option(
-    "--no-margin", is_flag=True, help="Ignore --relative-margin, for a model that is not trained yet."
-)
-
-
 @click.command()
 @PAIRS
 @click.option("-o", "--out", required=True, type=FILE, help="File of triplets to write (.jsonl), for `contrastive`.")
@@ -234,7 +229,12 @@ NO_MARGIN = click.option(
 @common.repeatable("--corpus", "corpus", "Additional texts that may become negatives.", type=FILE)
 @TEXT_FIELD
 @common.choose("--mode", "dense lexical hybrid", "Propose negatives by vectors, by words (BM25), or by both.")
-@common.settings_options("rules", MiningRules(), NO_MARGIN, make=mining_rules)
+@common.settings_options(
+    "rules",
+    MiningRules(),
+    click.option("--no-margin", is_flag=True, help="Ignore --relative-margin, for a model that is not trained yet."),
+    make=mining_rules,
+)
 @click.option("--device", default="cpu", help="Device of the model.")
 @THREADS
 @common.QUIET
