@@ -6,7 +6,6 @@ with tanh on every token's vector, each followed by a classifier. Padding never 
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -201,15 +200,12 @@ def sequence_ids(tokenizer: Tokenizer, first: str, second: str | None, limit: in
 
 def write_template(folder: Path, tokenizer: Tokenizer) -> None:
     """Make the `tokenizer.json` that `tokenizer.save` has written put the same tokens around texts and pairs."""
-    path = folder / "tokenizer.json"
-    content = json.loads(path.read_text(encoding="utf-8"))
-    special = {"[CLS]": tokenizer.cls_id, "[SEP]": tokenizer.sep_id}
-    a, b = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
-    cls, sep = ({"SpecialToken": {"id": name, "type_id": 0}} for name in special)
-    content["post_processor"] = {
-        "type": "TemplateProcessing",
-        "single": [cls, a, sep],
-        "pair": [cls, a, sep, b, sep],
-        "special_tokens": {name: {"id": name, "ids": [i], "tokens": [name]} for name, i in special.items()},
-    }
-    path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    from tokenizers import Tokenizer
+    from tokenizers.processors import TemplateProcessing
+
+    path, special = str(folder / "tokenizer.json"), [("[CLS]", tokenizer.cls_id), ("[SEP]", tokenizer.sep_id)]
+    saved = Tokenizer.from_file(path)
+    saved.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A:0 [SEP]:0 $B:0 [SEP]:0", special_tokens=special
+    )
+    saved.save(path, pretty=False)
