@@ -274,7 +274,7 @@ def test_a_gpu_that_is_not_there_is_an_error(root: Path) -> None:
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("a GPU is there")
-    with pytest.raises(BackendError, match="no GPU is visible"):
+    with pytest.raises(BackendError, match=r"there is no GPU|built without CUDA"):
         Retriever.load(root, model=FakeEmbedder(), device="cuda")
     with pytest.raises(BackendError, match="'tpu'"):
         Retriever.load(root, model=FakeEmbedder(), device="tpu")

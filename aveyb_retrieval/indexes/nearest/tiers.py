@@ -209,12 +209,9 @@ def check_device(device: str) -> None:
         return
     if not device.startswith("cuda"):
         raise BackendError(f"device {device!r}: vectors are searched on 'cpu' or 'cuda'")
-    import torch
+    from aveyb_retrieval.encoder.embedders.embedder import check_device as check_machine
 
-    if not torch.cuda.is_available():
-        raise BackendError(
-            f"device {device!r}: no GPU is visible to torch; install a CUDA build of torch, or search with device='cpu'"
-        )
+    check_machine(device)
 
 
 def check_room(device: str, count: int, dim: int) -> None:
