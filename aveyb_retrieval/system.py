@@ -16,21 +16,19 @@ LIMITED = sys.platform != "win32"  # whether a process can be limited
 
 def limit_memory(most: int) -> None:
     """Let this process have at most so many bytes of address space."""
-    if sys.platform != "win32":
-        _lower(resource.RLIMIT_AS, most)
+    _lower("RLIMIT_AS", most)
 
 
 def limit_seconds(more: int) -> None:
     """Let this process use so many more seconds of processor time, and one; then SIGXCPU ends it."""
     if sys.platform != "win32":
         used = resource.getrusage(resource.RUSAGE_SELF)
-        _lower(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + more)
+        _lower("RLIMIT_CPU", int(used.ru_utime + used.ru_stime) + 1 + more)
 
 
 def forbid_dumps() -> None:
     """Let this process leave no core dump."""
-    if sys.platform != "win32":
-        _lower(resource.RLIMIT_CORE, 0)
+    _lower("RLIMIT_CORE", 0)
 
 
 def allow_files(wanted: int) -> int:
@@ -53,9 +51,9 @@ def memory_of_the_machine() -> int | None:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-if sys.platform != "win32":
-
-    def _lower(what: int, value: int) -> None:
+def _lower(limit: str, value: int) -> None:
+    if sys.platform != "win32":
+        what = getattr(resource, limit)
         _, hard = resource.getrlimit(what)
         resource.setrlimit(what, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 

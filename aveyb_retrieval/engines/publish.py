@@ -13,7 +13,7 @@ from aveyb_retrieval.documents.records import Record
 from aveyb_retrieval.engines.collection import CollectionSettings
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.engine import is_address, open_engine, open_writer
-from aveyb_retrieval.indexes.types import EncodedRow, Progress, silent
+from aveyb_retrieval.indexes.types import EncodedRow, Progress, check_ids, silent
 from aveyb_retrieval.indexes.vectors import StoredShards, encoded_of
 
 if TYPE_CHECKING:
@@ -105,9 +105,7 @@ def unpublish_documents(
     InputError where an id is not there (unless `missing_ok`); nothing was removed. Raises as `publish_index`, too.
     """
     _check_address(to)
-    if isinstance(ids, str):
-        raise ConfigError(f"ids={ids!r} is one string; give a list of ids, as [{ids!r}]")
-    if not ids and where is None:
+    if not check_ids(ids) and where is None:
         raise ConfigError("give ids or a filter; an empty filter {} is for every document")
     found: list[str] = []
     if where is not None:

@@ -73,9 +73,6 @@ class FactFilters(FilterCompiler):
     text: str  # they have the key `{key}`, under which is a string, by code points, `{operator}` %s
     part: str  # they have the key `{}`, under which is a string that holds the text %s
 
-    def equal(self, field: str, value: Scalar) -> Condition:
-        return self.one_of(field, [value])
-
     def one_of(self, field: str, values: Sequence[Scalar]) -> Condition:
         path = field_keys(field)
         return self._holds(*(_equal(path, value) for value in values)) if values else NOTHING

@@ -101,9 +101,7 @@ class AveyBRetriever(BaseRetriever):
         hits = self._index.search(query_bundle.query_str, **{"k": self.similarity_top_k, **self._options})
         return [_passage(hit) for hit in hits]
 
-    async def _aretrieve(self, query_bundle: schema.QueryBundle) -> list[schema.NodeWithScore]:
-        hits = await self._index.asearch(query_bundle.query_str, **{"k": self.similarity_top_k, **self._options})
-        return [_passage(hit) for hit in hits]
+    _aretrieve = in_thread(_retrieve)
 
 
 _CITED = ("title", "heading", "page_label")

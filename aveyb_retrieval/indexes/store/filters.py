@@ -89,9 +89,9 @@ class FilterCompiler(ABC):
     def compile(self, where: object) -> Condition:
         return self._all_of(where, 0)
 
-    @abstractmethod
     def equal(self, field: str, value: Scalar) -> Condition:
         """Some element of the field is this value."""
+        return self.one_of(field, [value])
 
     @abstractmethod
     def one_of(self, field: str, values: Sequence[Scalar]) -> Condition:
@@ -188,9 +188,6 @@ class FilterCompiler(ABC):
 
 class _OwnFilters(FilterCompiler):
     """Conditions on columns of texts, as SQL."""
-
-    def equal(self, field: str, value: Scalar) -> Condition:
-        return self.one_of(field, [value])
 
     def one_of(self, field: str, values: Sequence[Scalar]) -> Condition:
         listed = ", ".join(_quoted_text(field, value) for value in values)
