@@ -9,18 +9,23 @@ import random
 import shutil
 import sys
 from contextlib import suppress
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import lance
 import pytest
+from lance.file import LanceFileReader
 
 from aveyb_retrieval import Retriever, add_documents, build_index, delete_documents, upsert_documents
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.changes.verify import verify_apart, verify_index
 from aveyb_retrieval.indexes.store import manifest
+from aveyb_retrieval.indexes.store.place import read_manifest
 from tests.faults import consistent
 from tests.faults.processes import child, quiet
-from tests.fuzz.indexes import interrupted, listed, seal, use, version, write_sealed
+from tests.fuzz.indexes import attempt, interrupted, listed, seal, use, version, write_sealed
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 
@@ -46,6 +51,17 @@ def index(sound: Path, tmp_path: Path) -> Path:
 
 def add(root: Path) -> None:
     add_documents([{"_id": "new", "text": "word1"}], root, model=FakeEmbedder())
+
+
+def use_words(root: Path) -> None:
+    """What a reader asks of the words of an index."""
+    with Retriever.load(root, model=FakeEmbedder()) as retriever:
+        for query in ("wor*", "wrod12~", '"word1 word2"', "-word3 +word4"):
+            retriever.search(query, operators=True)
+        assert retriever.search("wrod12 wordd3").suggestions is not None
+        for granularity in ("document", "passage"):
+            retriever.search("word1 word2", mode="lexical", granularity=granularity, filter={"year": {"$gte": 2001}})
+        list(retriever.grep("word1"))
 
 
 # --- damage -----------------------------------------------------------------------------------------------------------
@@ -108,6 +124,42 @@ def read_flipped(connection: Connection, root: Path, tries: int) -> None:
             refused += 1
         shutil.rmtree(place)
     connection.send(refused)
+
+
+NUMBERS = ("9000000000000000000", "-1")
+COLUMNS = {"documents": ("doc", "passages"), "texts": ("doc",), "passages": ("passage", "start", "stop")}
+
+
+def test_numbers_in_files_that_lead_nowhere_are_an_answer_or_an_error_of_ours(index: Path) -> None:
+    with child(read_wrong_numbers, index) as reader:
+        for column in chain.from_iterable(COLUMNS.values()):
+            assert reader.answer(300.0) == column
+        assert reader.answer(300.0) == "lists of words"
+
+
+def read_wrong_numbers(connection: Connection, root: Path) -> None:
+    """Use an index whose files name rows that are not there, column by column, then in the lists of words."""
+    quiet()
+    for table, column in [(table, column) for table, columns in COLUMNS.items() for column in columns]:
+        for number in NUMBERS:
+            place = root.parent / f"{table}-{column}{number}"
+            shutil.copytree(root, place)
+            opened = lance.dataset(str(place / f"{table}.lance"), version=read_manifest(place).tables[table])
+            opened.update({column: number}, where=f"{opened.schema.names[0]} % 7 = 1")
+            consistent.reseal(place, {table: opened.version})
+            attempt(*(partial(step, place) for step in (use, use_words, partial(verify_index, deep=True))))
+        connection.send(column)
+    for name in (name for name in listed(root, "texts.lance/_indices") if name.endswith("_docs.lance")):
+        rows = LanceFileReader(str(root / name)).read_all().to_table()["_rowid"].to_numpy()
+        data = (root / name).read_bytes()
+        assert rows.tobytes() in data
+        (root / name).write_bytes(data.replace(rows.tobytes(), (rows + (1 << 17)).tobytes()))
+    seal(root)
+    for step in (use, use_words):
+        with pytest.raises(IndexFormatError, match=r"out of bounds.*aveyb-index verify"):
+            step(root)
+    attempt(partial(verify_index, root, deep=True))
+    connection.send("lists of words")
 
 
 def test_faiss_files_are_made_again_by_repair(index: Path) -> None:

@@ -182,7 +182,9 @@ class Snapshot:
             if key in self._filters:
                 self._filters.move_to_end(key)
                 return self._filters[key]
-        selection = Allowed(self.tables.matching(where))
+        selection = Allowed(docs := self.tables.matching(where))
+        if len(docs) and not 0 <= docs[0] <= docs[-1] < self.manifest.next_doc:  # places in memory, by number
+            raise IndexFormatError(f"{self.place}: numbers of documents are damaged; {self.info.remedy}")
         if not len(selection.docs) and not quiet:
             warn_of_filter(self.tables, where)
         with self._lock:

@@ -15,10 +15,10 @@ import re
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial, wraps
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -28,10 +28,10 @@ from aveyb_retrieval.errors import AveyBError, IndexFormatError, first_line
 from aveyb_retrieval.indexes.store.parts import StoredColumn
 from aveyb_retrieval.indexes.store.postings import FreshLists, PartLists, counted, scored, together
 from aveyb_retrieval.indexes.store.vocabulary import Vocabulary, WordSet
-from aveyb_retrieval.indexes.types import FIRST_BYTES, widened, width_of_places
+from aveyb_retrieval.indexes.types import FIRST_BYTES, MAX_PASSAGES, widened, width_of_places
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import lance
     import numpy.typing as npt
@@ -261,24 +261,19 @@ class _Rows:
 
     @cached_property
     def vectors(self) -> MappedVectors | StoredColumn:
-        with damage(self.file.parent.parent):
-            return (
-                StoredColumn(self.address, VECTOR, self.file) if self.address else MappedVectors.open(self.file, VECTOR)
-            )
+        return StoredColumn(self.address, VECTOR, self.file) if self.address else MappedVectors.open(self.file, VECTOR)
 
     def texts(self, column: str) -> Texts:
         """A column that is laid out to be mapped, opened once."""
         if column not in self._texts:
-            with damage(self.file.parent.parent):
-                stored = StoredColumn(self.address, column, self.file) if self.address else None
-                self._texts[column] = stored or open_texts(self.file, column)
+            stored = StoredColumn(self.address, column, self.file) if self.address else None
+            self._texts[column] = stored or open_texts(self.file, column)
         return self._texts[column]
 
     @cached_property
     def spans(self) -> IntArray:
         """The characters `[n, 2]` of passages in their documents' texts: kept in memory."""
-        with damage(self.file.parent.parent):
-            columns = file_columns(self.address or self.file, SPAN).columns
+        columns = file_columns(self.address or self.file, SPAN).columns
         return np.stack([column.to_numpy() for column in columns], axis=1)
 
     def find(self, wanted: IntArray) -> IntArray:
@@ -296,6 +291,21 @@ class _Rows:
         """The rows at places among the ascending numbers; behind the last, the last one."""
         places = np.minimum(places, len(self.numbers) - 1)
         return places if self.order is None else self.order[places]
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def reading(method: Callable[Concatenate[Dataset, P], T]) -> Callable[Concatenate[Dataset, P], T]:
+    """Have a method of a dataset say what `damage` says: of files that are damaged anything is an answer."""
+
+    @wraps(method)
+    def guarded(dataset: Dataset, *args: P.args, **options: P.kwargs) -> T:
+        with damage(dataset.path):
+            return method(dataset, *args, **options)
+
+    return guarded
 
 
 class Dataset:
@@ -365,23 +375,24 @@ class Dataset:
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
+    @reading
     def take(self, numbers: IntArray, columns: Sequence[str]) -> pa.Table:
         """Rows of numbers `[n]`, in their order, with the key; those that are not there are left out."""
         addresses = self._addresses(numbers)
-        with damage(self.path):
-            # the private form takes addresses, which the public one (positions among live rows) would have to count
-            return self._lance._take_rows(addresses[addresses >= 0].tolist(), columns=[self.key, *columns])
+        # the private form takes addresses, which the public one (positions among live rows) would have to count
+        return self._lance._take_rows(addresses[addresses >= 0].tolist(), columns=[self.key, *columns])
 
+    @reading
     def scan(self, columns: list[str] | dict[str, str], where: str | None = None, limit: int | None = None) -> pa.Table:
         """Columns, or expressions by name, of (the first) rows that satisfy a condition, in the dataset's order."""
-        with damage(self.path):
-            return self._lance.to_table(columns=columns, filter=where, limit=limit)
+        return self._lance.to_table(columns=columns, filter=where, limit=limit)
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Columns of all rows, piece by piece."""
         with damage(self.path):
             yield from self._lance.scanner(columns=list(columns)).to_batches()
 
+    @reading
     def vectors(self, numbers: IntArray) -> FloatArray:
         """The column `VECTOR`, `[n, d]` float32, of numbers `[n]`, whether deleted or not."""
         out = np.empty((len(numbers), self.schema.field(VECTOR).type.list_size), np.float32)
@@ -395,18 +406,20 @@ class Dataset:
         As they are stored, float16 or float32, where they are mapped.
         """
         out: npt.NDArray[np.uint8] | None = None
-        for fragment, rows, places in self._stored(numbers):
-            order, mapped = np.argsort(rows, kind="stable"), fragment.vectors
-            for start in range(0, len(rows), size):
-                some = order[start : start + size]
-                there = numbers[places[some]]
-                if not isinstance(mapped, MappedVectors):
-                    yield there, self.vectors(there)
-                    continue
-                if out is None:
-                    out = np.empty((min(size, len(numbers)), mapped.windows.shape[1]), np.uint8)
-                yield there, mapped.as_stored(rows[some], out[: len(some)])
+        with damage(self.path):
+            for fragment, rows, places in self._stored(numbers):
+                order, mapped = np.argsort(rows, kind="stable"), fragment.vectors
+                for start in range(0, len(rows), size):
+                    some = order[start : start + size]
+                    there = numbers[places[some]]
+                    if not isinstance(mapped, MappedVectors):
+                        yield there, self.vectors(there)
+                        continue
+                    if out is None:
+                        out = np.empty((min(size, len(numbers)), mapped.windows.shape[1]), np.uint8)
+                    yield there, mapped.as_stored(rows[some], out[: len(some)])
 
+    @reading
     def spans(self, numbers: IntArray) -> IntArray:
         """The columns `SPAN`, `[n, 2]`, of numbers `[n]`, as `vectors` reads its own."""
         out = np.empty((len(numbers), 2), np.int64)
@@ -414,6 +427,7 @@ class Dataset:
             out[places] = fragment.spans[rows]
         return out
 
+    @reading
     def texts(self, column: str, numbers: IntArray) -> list[bytes]:
         """A column of `LAYOUT`, in UTF-8, of numbers `[n]`, as `vectors` reads its own."""
         out = [b""] * len(numbers)
@@ -425,10 +439,9 @@ class Dataset:
     def _stored(self, numbers: IntArray) -> Iterator[tuple[_Rows, IntArray, IntArray]]:
         """What `_find` yields, or an error where there never was a row of one of them."""
         left = len(numbers)
-        with damage(self.path):
-            for fragment, rows, places in self._find(numbers):
-                yield fragment, rows, places
-                left -= len(rows)
+        for fragment, rows, places in self._find(numbers):
+            yield fragment, rows, places
+            left -= len(rows)
         if left:
             raise IndexFormatError(
                 f"{self.path}: the index has {left} numbers that are not stored; run `aveyb-index verify "
@@ -436,6 +449,7 @@ class Dataset:
             )
 
     @cached_property
+    @reading
     def held(self) -> tuple[IntArray, IntArray]:
         """The numbers `[n]` of all stored rows, ascending, and the column `HELD` `[n]`: kept in memory."""
         held, parts = {}, []
@@ -443,9 +457,10 @@ class Dataset:
             about = fragment.metadata
             name = (int(fragment.fragment_id), about.files[0].path, str(about.deletion_file))
             if (columns := self._held.get(name)) is None:
-                with damage(self.path):
-                    rows = self._lance.scanner(columns=[self.key, HELD], fragments=[fragment]).to_table()
+                rows = self._lance.scanner(columns=[self.key, HELD], fragments=[fragment]).to_table()
                 columns = rows[self.key].to_numpy(), rows[HELD].to_numpy()
+                if ((columns[1] < 0) | (columns[1] > MAX_PASSAGES)).any():
+                    raise ValueError("numbers of passages that no document has")
             held[name] = columns
             parts.append(held[name])
         self._held = held
@@ -457,6 +472,7 @@ class Dataset:
         order = np.argsort(numbers, kind="stable")
         return numbers[order], values[order]
 
+    @reading
     def by_words(self, words: Sequence[str], k: int) -> tuple[IntArray, FloatArray]:
         """The `k` best rows by BM25 that hold any of some words: numbers and scores, best first, ties by number."""
         from lance.query import MatchQuery
@@ -466,13 +482,12 @@ class Dataset:
             return np.empty(0, np.int64), np.empty(0, np.float32)
         asked = min(k + TIES, rows)
         while True:
-            with damage(self.path):
-                found = self._lance.scanner(
-                    columns=["_score"],
-                    with_row_id=True,
-                    full_text_query=MatchQuery(" ".join(words), WORDS),
-                    limit=asked,
-                ).to_table()
+            found = self._lance.scanner(
+                columns=["_score"],
+                with_row_id=True,
+                full_text_query=MatchQuery(" ".join(words), WORDS),
+                limit=asked,
+            ).to_table()
             scores = np.sort(found["_score"].to_numpy().astype(np.float32))[::-1]
             # all that tie with the k-th are there, so that their numbers decide and not the order of Lance's lists
             if len(scores) < asked or asked >= min(rows, MOST_TIES) or scores[-1] < scores[k - 1]:
@@ -482,6 +497,7 @@ class Dataset:
         order = np.lexsort((numbers, -scores))[:k]
         return numbers[order], scores[order]
 
+    @reading
     def holding(self, *phrases: Sequence[str], column: str = WORDS) -> IntArray:
         """Numbers `[n]`, ascending, of all rows that hold any of some phrases, words one after another.
 
@@ -492,27 +508,26 @@ class Dataset:
         alone = list(dict.fromkeys(phrase[0] for phrase in phrases if len(phrase) == 1))
         found = [np.empty(0, np.int64)]
         found += [held["number"] for held in self.postings(alone, lambda numbers: numbers >= 0, column)]
-        with damage(self.path):
-            for phrase in phrases if len(self) else ():
-                if len(phrase) > 1:
-                    query = PhraseQuery(" ".join(phrase), column)
-                    scanner = self._lance.scanner(columns=["_score"], with_row_id=True, full_text_query=query)
-                    found.append(self._numbers(scanner.to_table()["_rowid"].to_numpy()))
+        for phrase in phrases if len(self) else ():
+            if len(phrase) > 1:
+                query = PhraseQuery(" ".join(phrase), column)
+                scanner = self._lance.scanner(columns=["_score"], with_row_id=True, full_text_query=query)
+                found.append(self._numbers(scanner.to_table()["_rowid"].to_numpy()))
         numbers = np.sort(np.concatenate(found), kind="stable")  # they mostly ascend already
         return numbers[np.diff(numbers, prepend=-1) > 0]
 
+    @reading
     def postings(self, words: Sequence[str], keep: Keep, column: str = WORDS) -> list[np.ndarray]:
         """Which rows hold each of some words, of those that `keep` says true of: `POSTING` `[n]`, in any order.
 
         Some rows may be deleted.
         """
-        with damage(self.path):
-            return together(self._word_lists(column), words, keep) if words else []
+        return together(self._word_lists(column), words, keep) if words else []
 
+    @reading
     def scored(self, words: Sequence[str], k: int, keep: Keep) -> tuple[IntArray, FloatArray]:
         """What `by_words` gives, of those rows that `keep` says true of, by their numbers: of no deleted ones."""
-        with damage(self.path):
-            numbers, values = scored(self._word_lists(WORDS), words, keep)
+        numbers, values = scored(self._word_lists(WORDS), words, keep)
         scores = values.astype(np.float32)
         if len(scores) > k:
             best = scores >= np.partition(scores, len(scores) - k)[len(scores) - k]
@@ -520,25 +535,28 @@ class Dataset:
         order = np.lexsort((numbers, -scores))[:k]
         return numbers[order], scores[order]
 
+    @reading
     def counted(self, keep: Keep) -> tuple[int, int]:
         """How many rows with words there are of those that `keep` says true of, and how many words these have."""
-        with damage(self.path):
-            return counted(self._word_lists(WORDS), keep)
+        return counted(self._word_lists(WORDS), keep)
 
+    @reading
     def vocabulary(self, column: str = WORDS) -> Vocabulary:
         """The words of a column that is indexed by words, read when they are first asked for."""
         if column not in self._vocabularies:
-            with damage(self.path):
-                _, fresh = self._words_indexed(column)
-                words = Counter(chain.from_iterable(fresh.values()))
-                self._vocabularies[column] = Vocabulary([*self._sets_of_words(column).values()], words)
+            _, fresh = self._words_indexed(column)
+            words = Counter(chain.from_iterable(fresh.values()))
+            self._vocabularies[column] = Vocabulary([*self._sets_of_words(column).values()], words)
         return self._vocabularies[column]
 
     def _sets_of_words(self, column: str) -> dict[str, WordSet]:
         """The words of each part, by their file; those of parts that are gone are let go."""
         files, _ = self._words_indexed(column)
         known = self._word_sets.get(column, {})
-        sets = {file: known.get(file) or WordSet.read(file, f"{part}_invert.lance") for file, part in files}
+        sets = {
+            file: known.get(file) or WordSet.read(file, f"{part}_invert.lance", partial(damage, self.path))
+            for file, part in files
+        }
         self._word_sets[column] = sets
         return sets
 
@@ -580,10 +598,9 @@ class Dataset:
     def _rows(self, fragment: Any) -> _Rows:
         name = (int(fragment.fragment_id), fragment.metadata.files[0].path)
         if (rows := self._known.get(name)) is None:
-            with damage(self.path):
-                table = self._lance.scanner(
-                    columns=[self.key], fragments=[fragment], with_row_id=True, include_deleted_rows=True
-                ).to_table()
+            table = self._lance.scanner(
+                columns=[self.key], fragments=[fragment], with_row_id=True, include_deleted_rows=True
+            ).to_table()
             numbers = table[self.key].to_numpy().astype(np.int64)
             file = self.path / "data" / name[1]
             stored = None if self.address is None or file.exists() else f"{self.address}/data/{name[1]}"
@@ -602,6 +619,7 @@ class Dataset:
                 yield fragment, rows[there], left[there]
                 left = left[~there]
 
+    @reading
     def _addresses(self, numbers: IntArray) -> IntArray:
         """Addresses `[n]` of numbers `[n]`, whether deleted or not; -1 where there never was such a row."""
         numbers = np.asarray(numbers, dtype=np.int64)

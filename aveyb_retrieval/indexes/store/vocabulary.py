@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVarTuple
 
 import numpy as np
 
 from aveyb_retrieval.indexes.types import FIRST_BYTES, eights, find_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from aveyb_retrieval.indexes.types import IntArray
 
@@ -59,16 +61,37 @@ class _Below(NamedTuple):
     nodes: IntArray  # the addresses that they lead to
 
 
+Ts = TypeVarTuple("Ts")
+Find: TypeAlias = "Callable[[WordSet, *Ts], Iterator[tuple[str, int]]]"
+
+
+def _reading(
+    find: Callable[[WordSet, *Ts], Iterator[tuple[str, int]]],
+) -> Callable[[WordSet, *Ts], Iterator[tuple[str, int]]]:
+    """Have what goes through the words of a part say what its `guard` says of damaged ones."""
+
+    @wraps(find)
+    def guarded(words: WordSet, *args: *Ts) -> Iterator[tuple[str, int]]:
+        with words.guard():
+            yield from find(words, *args)
+
+    return guarded
+
+
 @dataclass(frozen=True, eq=False)
 class WordSet:
-    """The words of one part of an index, and how many of its rows hold each, by their numbers."""
+    """The words of one part of an index, and how many of its rows hold each, by their numbers.
+
+    They are looked for in a context of `guard`, which turns errors that damage leads to into one of ours.
+    """
 
     data: bytes
     rows: IntArray
+    guard: Callable[[], AbstractContextManager[None]] = nullcontext
     _nodes: dict[int, _Node] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def read(cls, words: str, lengths: str) -> WordSet:
+    def read(cls, words: str, lengths: str, guard: Callable[[], AbstractContextManager[None]]) -> WordSet:
         """Read those of the files `PART_tokens.lance` and `PART_invert.lance`; raises what Lance raises."""
         from lance.file import LanceFileReader
 
@@ -86,9 +109,11 @@ class WordSet:
         return found[1] + node.addend if node.final else None
 
     def count(self, word: str) -> int:
-        number = self.number(word)
-        return 0 if number is None else int(self.rows[number])
+        with self.guard():
+            number = self.number(word)
+            return 0 if number is None else int(self.rows[number])
 
+    @_reading
     def beginning(self, start: str) -> Iterator[tuple[str, int]]:
         """The words of up to `LONGEST` bytes that begin with some letters, with their rows."""
         found = self._walk(start.encode())
@@ -101,6 +126,7 @@ class WordSet:
             if len(word) < LONGEST:
                 stack += [(to, word + bytes((byte,)), number + addend) for byte, addend, to in node.transitions]
 
+    @_reading
     def near(self, word: str, edits: int) -> Iterator[tuple[str, int]]:
         """The words that up to so many letters added, left out or replaced make of one of up to `MISTYPED` letters.
 
