@@ -59,7 +59,10 @@ _CELLS = {"td", "th"}
 _HELD = ("sup", "sub", "rt")  # what is not written where it stands
 _KEPT = {"html", "body", "main", "article"}  # these are never dropped for a class
 _TYPED = {"", "text", "search", "email", "number", "tel", "url", "date", "time", "month", "week", "datetime-local"}
-_HIDDEN_STYLE = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse))", re.IGNORECASE)
+_STYLE = re.compile(r"(?:^|;)\s*([\w-]+)\s*:\s*([^;!]*[^;!\s])")
+_HIDING = {("display", "none"), ("visibility", "hidden"), ("visibility", "collapse"), ("mso-hide", "all")}
+_NO_SIZE = re.compile(r"0(?:\.0*)?(?:[a-z]+|%)?")
+_COLORS = {"white": "#fff", "black": "#000", "rgb(255,255,255)": "#fff", "rgb(0,0,0)": "#000"}
 _MOVED = re.compile(r"vertical-align|noteref", re.IGNORECASE)  # without it nothing is raised but by its tag
 _SHIFT_STYLE = re.compile(r"(?:^|;)\s*vertical-align\s*:\s*(su[pb])(?:er)?\b", re.IGNORECASE)
 _MATH = {"msup": "^", "msub": "_", "mfrac": "/", "mover": " ", "munder": " ", "mroot": " ", "msubsup": " "}
@@ -99,8 +102,7 @@ def _shown(tree: LexborHTMLParser, moved: bool, *, hidden_too: bool) -> str:
     tops = [
         main
         for main in tree.css("main, [role=main]")
-        if (hidden_too or not any(_is_hidden(node.attributes, node.tag or "") for node in _above(main)))
-        and not _is_inside(main, {"main"})
+        if (hidden_too or not any(map(_is_hidden, _above(main)))) and not _is_inside(main, {"main"})
     ]
     for top in tops or filter(None, [tree.body or tree.root]):
         _write(top, writer)
@@ -230,7 +232,7 @@ def _is_dropped(node: LexborNode, tag: str, hidden_too: bool) -> bool:
     attributes = node.attributes
     if not attributes:
         return _is_around(node, tag) if tag in ("header", "footer", "aside", "option", "dialog") else False
-    if not hidden_too and _is_hidden(attributes, tag):
+    if not hidden_too and _is_hidden(node):
         return True
     role = (attributes.get("role") or "").lower()
     if role in _DROPPED_ROLES and not (role in ("banner", "contentinfo") and _is_inside_article(node)):
@@ -241,13 +243,26 @@ def _is_dropped(node: LexborNode, tag: str, hidden_too: bool) -> bool:
     return _is_around(node, tag)
 
 
-def _is_hidden(attributes: dict[str, str | None], tag: str) -> bool:
+def _is_hidden(node: LexborNode) -> bool:
+    """Whether attributes say so; of no size, or of the colour of its ground, is text where nothing below is styled."""
+    attributes = node.attributes
     if "hidden" in attributes and (attributes["hidden"] or "").lower() != "until-found":
         return True
-    if (attributes.get("aria-hidden") or "").lower() == "true" and tag not in ("body", "html"):
+    if (attributes.get("aria-hidden") or "").lower() == "true" and node.tag not in ("body", "html"):
         return True
-    style = attributes.get("style")
-    return bool(style) and _HIDDEN_STYLE.search(style or "") is not None
+    if not (style := attributes.get("style")):
+        return False
+    said = dict(_STYLE.findall(style.lower()))
+    if not _HIDING.isdisjoint(said.items()):
+        return True
+    ground = said.get("background-color") or said.get("background")
+    unseen = _NO_SIZE.fullmatch(said.get("font-size", "")) or (ground and _color(ground) == _color(said.get("color")))
+    return bool(unseen) and len(node.css("[style], [class], font")[:2]) == 1  # `css` finds the node itself, too
+
+
+def _color(said: str | None) -> str:
+    color = _COLORS.get(found := re.sub(r"\s", "", said or ""), found)
+    return f"#{color[1::2]}" if len(color) == 7 and color[1::2] == color[2::2] else color
 
 
 def _is_around(node: LexborNode, tag: str) -> bool:
