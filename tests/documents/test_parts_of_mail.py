@@ -69,8 +69,25 @@ def test_an_event_stands_below_its_title_wherever_that_is_written(read: Read) ->
     event = "BEGIN:VEVENT\nDTSTART:2026051{0}\nBEGIN:VALARM\nSUMMARY:Bell\nEND:VALARM\nSUMMARY:Drill {0}\nEND:VEVENT\n"
     found = read("a.ics", f"BEGIN:VCALENDAR\n{event.format(1)}{event.format(2)}END:VCALENDAR".encode())
     lines = [line for line in found.text.split("\n") if line]
-    assert lines == ["# Drill 1", "Start: 20260511", "# Drill 2", "Start: 20260512"]
+    assert lines == ["# Drill 1", "Start: 2026-05-11", "# Drill 2", "Start: 2026-05-12"]
     assert found.title == "Drill 1"
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("DTSTART:20240506T120000Z", "Start: 2024-05-06 12:00 UTC"),
+        ("DTSTART;TZID=Europe/Berlin:20240506T093015", "Start: 2024-05-06 09:30:15 (Europe/Berlin)"),
+        ('DTEND;TZID="W. Europe Standard Time":20240506T0930', "End: 2024-05-06 09:30 (W. Europe Standard Time)"),
+        ("DTEND;VALUE=DATE:20240301", "End: 2024-02-29"),
+        ("DTEND;VALUE=DATE:00010101", "End: 0001-01-01"),
+        ("RRULE:FREQ=WEEKLY;UNTIL=20241231T225959Z", "Repeats: FREQ=WEEKLY;UNTIL=2024-12-31 22:59:59 UTC"),
+        ("DUE:soon", "Due: soon"),
+    ],
+)  # fmt: skip
+def test_times_of_calendars_can_be_read(read: Read, line: str, shown: str) -> None:
+    event = f"BEGIN:VCALENDAR\nBEGIN:VEVENT\nSUMMARY:Drill\n{line}\nEND:VEVENT\nEND:VCALENDAR"
+    assert read("a.ics", event.encode()).text == f"# Drill\n{shown}"
 
 
 def test_damaged_frames_of_mails(read: Read) -> None:

@@ -8,8 +8,9 @@ import json
 import math
 import re
 import string
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -210,6 +211,9 @@ _ICS_SHOWN = {
     "ORGANIZER": "Organizer: ", "ATTENDEE": "Attendee: ", "STATUS": "Status: ", "CATEGORIES": "Categories: ",
     "URL": "Address: ", "RRULE": "Repeats: ", "DESCRIPTION": "", "COMMENT": "", "CONTACT": "Contact: ",
 }  # fmt: skip
+_ICS_TIMES = ("DTSTART", "DTEND", "DUE", "RRULE")
+_ICS_TIME = re.compile(r"\b(\d{4})(\d\d)(\d\d)(?:T(\d\d)(\d\d)(\d\d)?(Z?))?\b")
+_ICS_ZONE = re.compile(r"TZID=\"?/?([^\";:]+)")
 
 
 def read_calendar(data: bytes, encoding: str | None) -> FileText:
@@ -233,12 +237,29 @@ def read_calendar(data: bytes, encoding: str | None) -> FileText:
             who = re.search(r"CN=(\"[^\"]*\"|[^;:]*)", found["options"] or "")
             value = _ICS_ESCAPE.sub(lambda escaped: {"n": "\n", "N": "\n"}.get(escaped[1], escaped[1]), value)
             named = who[1].strip('"') + f" ({value.removeprefix('mailto:')})" if who and who[1] else value
+            if name in _ICS_TIMES:
+                named = _ics_time(name, value, found["options"] or "")
             if name == "SUMMARY":
                 lines.insert(first, f"# {one_line(named)}")
             else:
                 lines.append(f"{_ICS_SHOWN[name]}{named}")
     title = next((line[2:] for line in lines if line.startswith("# ")), "")
     return FileText(title, re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip())
+
+
+def _ics_time(name: str, value: str, options: str) -> str:
+    """Times to be read, with their zone; of a day on which an event ends the last one, where RFC 5545 has the next."""
+    if name == "DTEND" and "T" not in value:
+        with suppress(ValueError, OverflowError):
+            value = (date.fromisoformat(value) - timedelta(days=1)).strftime("%Y%m%d")
+    zone = _ICS_ZONE.search(options)
+    return _ICS_TIME.sub(_shown_time, value) + (f" ({zone[1]})" if zone else "")
+
+
+def _shown_time(found: re.Match[str]) -> str:
+    year, month, day, hour, minute, second, is_utc = found.groups(default="")
+    clock = f" {hour}:{minute}" + (f":{second}" if int(second or 0) else "") if hour else ""
+    return f"{year}-{month}-{day}{clock}{' UTC' if is_utc else ''}"
 
 
 _YAML = re.compile(r"---[ \t]*\r?\n(?P<inside>.*?)^(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
