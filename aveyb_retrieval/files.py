@@ -199,6 +199,16 @@ def hash_file(path: Path, *, follow_links: bool = False) -> FileInfo:
     return FileInfo(size, digest.hexdigest())
 
 
+def hash_texts(texts: Iterable[str]) -> str:
+    """Return the SHA-256 (hex) over texts and their borders."""
+    digest = hashlib.sha256()
+    for text in texts:
+        data = text.encode("utf-8", errors="surrogatepass")
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()
+
+
 def remove_tree(folder: Path) -> None:
     """Delete a folder and all in it (of a link: the link); a folder that is not there is fine."""
     if folder.is_symlink() or folder.is_file():

@@ -8,9 +8,9 @@ are checked by the same functions. A folder in BEIR's layout:
     qrels/SPLIT.tsv query-id, corpus-id, score
     spans.jsonl     optional: {"query-id", "corpus-id", "spans": [[start, end), ...]} in characters of the text
 
-Public data sets have names, at pinned revisions. A name is first resolved to the snapshot of one exact commit in the
-Hugging Face cache (downloaded when it can be, used from the cache when offline), then opened as a local copy is. Two
-schemas cover all of them:
+Public data sets have names, at pinned revisions (`datasets.json`). A name is first resolved to the snapshot of one
+exact commit in the Hugging Face cache (downloaded when it can be, used from the cache when offline), then opened as a
+local copy is. Two schemas cover all of them:
 
 - `beir` (the `mteb/...` mirrors of BEIR): configurations `corpus` (`_id`, `title`, `text`), `queries` (`_id`, `text`)
   and `default` or `qrels` (`query-id`, `corpus-id`, `score`), one split of it per judged split; some call `_id` `id`;
@@ -33,7 +33,6 @@ header is recognised by its last field not being a number, and its names decide 
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -42,14 +41,16 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
 
 from aveyb_retrieval.documents.reading import read_objects, split_suffix
 from aveyb_retrieval.errors import InputError, OptionalDependencyError, plural
 from aveyb_retrieval.eval.base import LARGEST_GRADE, check_id, check_unicode, parse_number, reading, table_rows
+from aveyb_retrieval.files import hash_texts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from aveyb_retrieval.eval.base import Judgements
 
@@ -209,13 +210,7 @@ class Corpus:
     @cached_property
     def fingerprint(self) -> str:
         """sha256 (hex) over all ids, titles and texts, in order."""
-        digest = hashlib.sha256()
-        for document in self:
-            for part in document:
-                data = part.encode()
-                digest.update(len(data).to_bytes(8, "little"))
-                digest.update(data)
-        return digest.hexdigest()
+        return hash_texts(part for document in self for part in document)
 
 
 @dataclass(frozen=True)
@@ -413,68 +408,27 @@ def _csv_rows(path: Path, delimiter: str) -> Iterator[tuple[str, Mapping[str, An
         raise InputError(f"{path}: cannot be read as a table ({error})") from error
 
 
-MLDR_LANGUAGES = ("en", "ar", "de", "es", "fr", "hi", "it", "ja", "ko", "pt", "ru", "th", "zh")
+class HubSet(msgspec.Struct, frozen=True):
+    """Where a data set lives and which of its splits are judged; `splits` maps our names to the hub's.
 
-
-@dataclass(frozen=True)
-class HubSet:
-    """Where a data set lives and which of its splits are judged; `splits` maps our names to the hub's."""
+    `language` is that of MLDR's files; "" where the schema is `beir`.
+    """
 
     repo: str
     revision: str
-    schema: str
     splits: dict[str, str]
-    patterns: tuple[str, ...]
-    language: str = "en"
+    language: str = ""
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """Which files are needed."""
+        if not self.language:
+            return ("README.md", "*corpus*", "*queries*", "*qrels*", "data/*", "default/*")
+        return tuple(f"mldr-v1.0-{self.language}/{name}.jsonl.gz" for name in ("corpus", *self.splits))
 
 
-def _beir(repo: str, revision: str, **splits: str) -> HubSet:
-    patterns = ("README.md", "*corpus*", "*queries*", "*qrels*", "data/*", "default/*")
-    return HubSet(repo, revision, "beir", splits or {"test": "test"}, patterns)
-
-
-def _mldr(language: str) -> HubSet:
-    files = tuple(f"mldr-v1.0-{language}/{name}.jsonl.gz" for name in ("corpus", "dev", "test"))
-    revision = "d67138e705d963e346253a80e59676ddb418810a"
-    return HubSet("Shitao/MLDR", revision, "mldr", {"dev": "dev", "test": "test"}, files, language)
-
-
-_CQADUPSTACK = {
-    "english": "ad9991cb51e31e31e430383c75ffb2885547b5f0",
-    "gaming": "4885aa143210c98657558c04aaf3dc47cfb54340",
-    "gis": "5003b3064772da1887988e05400cf3806fe491f2",
-    "mathematica": "90fceea13679c63fe563ded68f3b6f06e50061de",
-    "physics": "79531abbd1fb92d06c6d6315a0cbbbf5bb247ea4",
-    "programmers": "6184bc1440d2dbc7612be22b50686b8826d22b32",
-    "stats": "65ac3a16b8e91f9cee4c9828cc7c335575432a2a",
-    "tex": "46989137a86843e03a6195de44b09deda022eec7",
-    "unix": "6c6430d3a6d36f8d2a829195bc5dc94d7e063e53",
-    "webmasters": "160c094312a0e1facb97e55eeddb698c0abe3571",
-    "wordpress": "4ffe81d471b1924886b33c7567bfb200e9eec5c4",
-}
-
-REGISTRY: dict[str, HubSet] = {
-    **{("mldr" if lang == "en" else f"mldr-{lang}"): _mldr(lang) for lang in MLDR_LANGUAGES},
-    # BEIR's "test" of MS MARCO is TREC DL 2019 (43 queries, graded); "dev" is the split to quote
-    "msmarco": _beir("mteb/msmarco", "c5a29a104738b98a9e76336939199e264163d4a0", dev="dev", dl19="test"),
-    "trec-dl-2019": _beir("whybe-choi/trec-dl-2019", "cbb055c2528c544edf84db8ec6aef1885ec8cfda"),
-    "trec-dl-2020": _beir("whybe-choi/trec-dl-2020", "83d7d3532f3fa653f132da188bbaa852d959d6f9"),
-    "nq": _beir("mteb/nq", "b774495ed302d8c44a3a7ea25c90dbce03968f31"),
-    "arguana": _beir("mteb/arguana", "c22ab2a51041ffd869aaddef7af8d8215647e41a"),
-    "climate-fever": _beir("mteb/climate-fever", "47f2ac6acb640fc46020b02a5b59fdda04d39380"),
-    "cqadupstack-android": _beir("mteb/CQADupstackAndroidRetrieval", "9be4c0e46342e8e3aff577a89b9a1ec9bc6b4af3"),
-    **{f"cqadupstack-{forum}": _beir(f"mteb/cqadupstack-{forum}", rev) for forum, rev in _CQADUPSTACK.items()},
-    "dbpedia": _beir("mteb/dbpedia", "c0f706b76e590d620bd6618b3ca8efdd34e2d659", dev="dev", test="test"),
-    "fever": _beir("mteb/fever", "bea83ef9e8fb933d90a2f1d5515737465d613e12", dev="dev", test="test"),
-    "fiqa": _beir("mteb/fiqa", "27a168819829fe9bcd655c2df245fb19452e8e06", dev="dev", test="test"),
-    "hotpotqa": _beir("mteb/hotpotqa", "ab518f4d6fcca38d87c25209f94beba119d02014", dev="dev", test="test"),
-    "nfcorpus": _beir("mteb/nfcorpus", "ec0fa4fe99da2ff19ca1214b7966684033a58814", dev="dev", test="test"),
-    "quora": _beir("mteb/quora", "e4e08e0b7dbe3c8700f0daef558ff32256715259", dev="dev", test="test"),
-    "scidocs": _beir("mteb/scidocs", "f8c2fcf00f625baaa80f62ec5bd9e1fff3b8ae88"),
-    "scifact": _beir("mteb/scifact", "d56462d0e63a25450459c4f213e49ffdb866f7f9"),
-    "touche2020": _beir("mteb/touche2020", "a34f9a33db75fa0cbb21bb5cfc3dae8dc8bec93f"),
-    "trec-covid": _beir("mteb/trec-covid", "bb9466bac8153a0349341eb1b22e06409e78ef4e"),
-}
+# BEIR's "test" of MS MARCO is TREC DL 2019 (43 queries, graded); "dev" is the split to quote.
+REGISTRY = msgspec.json.decode(Path(__file__).with_name("datasets.json").read_bytes(), type=dict[str, HubSet])
 
 
 def _snapshot(name: str, entry: HubSet) -> Path:
@@ -562,9 +516,6 @@ def _mldr_judgements(file: Path) -> Iterator[tuple[str, object, object, object]]
         yield from ((where, row.get("query_id"), passage.get("docid"), 1) for passage in passages)
 
 
-_LOADERS: dict[str, Callable[[str, HubSet, Path, str], Dataset]] = {"beir": _load_beir, "mldr": _load_mldr}
-
-
 def load_dataset(data: str, split: str | None = None) -> Dataset:
     """Open a data set by folder, by name (`mldr`, `mldr-de`, `msmarco`, `nq`, `scifact` ...), or `name=FOLDER`.
 
@@ -586,6 +537,7 @@ def load_dataset(data: str, split: str | None = None) -> Dataset:
         raise InputError(f"{copy}: no such folder (looking for a local copy of {name})")
     if find_spec("datasets") is None:
         raise OptionalDependencyError("datasets", "hub", "data sets from the Hugging Face hub")
+    load = _load_mldr if entry.language else _load_beir
     if folder:
-        return _LOADERS[entry.schema](name, entry, copy, f"{copy} (local copy of {entry.repo})")
-    return _LOADERS[entry.schema](name, entry, _snapshot(name, entry), f"{entry.repo}@{entry.revision[:12]}")
+        return load(name, entry, copy, f"{copy} (local copy of {entry.repo})")
+    return load(name, entry, _snapshot(name, entry), f"{entry.repo}@{entry.revision[:12]}")

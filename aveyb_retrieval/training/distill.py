@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.indexes.types import silent
 from aveyb_retrieval.training.sentence_trainer import train_sentence_model
 from aveyb_retrieval.training.settings import DistillSettings
 from aveyb_retrieval.training.teacher import Targets, Teacher, cache_vectors, phrases, read_targets, read_vectors
@@ -137,7 +138,7 @@ def train_distill(
     settings: DistillSettings | None = None,
     resume: bool = False,
     device: str | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Path:
     """Teach `model` the teacher's vectors and scores for `texts`; see `train_sentence_model` for the run folder.
 

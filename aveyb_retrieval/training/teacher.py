@@ -25,7 +25,8 @@ import numpy as np
 
 from aveyb_retrieval.encoder.config import LOADING_ERRORS
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError, first_line
-from aveyb_retrieval.files import write_atomic
+from aveyb_retrieval.files import hash_texts, write_atomic
+from aveyb_retrieval.indexes.types import silent
 from aveyb_retrieval.training.settings import PRECISIONS
 
 if TYPE_CHECKING:
@@ -55,16 +56,6 @@ class TeacherSettings:
     shard_size: int
     kind: str = "document"  # or "query"
     prompts: tuple[str, str] | None = None  # of queries and documents, where they are not the teacher's own
-
-
-def texts_digest(texts: Sequence[str]) -> str:
-    """Return the SHA-256 (hex) over the texts and their borders."""
-    digest = hashlib.sha256()
-    for text in texts:
-        data = text.encode("utf-8", errors="surrogatepass")
-        digest.update(len(data).to_bytes(8, "little"))
-        digest.update(data)
-    return digest.hexdigest()
 
 
 def load_teacher(model: str, *, device: str | None, max_tokens: int) -> tuple[Any, str]:
@@ -126,7 +117,7 @@ def cache_vectors(
     shard_size: int = 2048,
     kind: str = "document",
     prompts: tuple[str, str] | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Path:
     """Let a teacher encode what its cache lacks of some texts, a row each, in this order; complete shards are kept.
 
@@ -139,7 +130,7 @@ def cache_vectors(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     teacher, name = load_teacher(model, device=device, max_tokens=max_tokens)
-    dim, digest = teacher.get_embedding_dimension(), texts_digest(texts)
+    dim, digest = teacher.get_embedding_dimension(), hash_texts(texts)
     settings = TeacherSettings(name, dim, max_tokens, precision, len(texts), digest, shard_size, kind, prompts)
     if prompts is not None:
         teacher.prompts = dict(zip(("query", "document"), prompts, strict=True))
@@ -151,8 +142,7 @@ def cache_vectors(
             data = io.BytesIO()
             np.save(data, vectors.astype(np.float16), allow_pickle=False)
             write_atomic(shard_path(folder, number), data.getvalue(), tag=TAG)
-        if progress:
-            progress("teacher", min(start + shard_size, len(texts)), len(texts), 0)
+        progress("teacher", min(start + shard_size, len(texts)), len(texts), 0)
     return folder
 
 
@@ -256,7 +246,7 @@ def read_targets(
     dim: int,
     settings: DistillSettings,
     device: str | None,
-    progress: Progress | None,
+    progress: Progress,
 ) -> Targets:
     """Let every teacher read every text, and join what they say.
 
