@@ -125,20 +125,21 @@ class Limits:
 OPENAI = "/v1/"  # paths that answer in OpenAI's shape
 
 _log = logging.getLogger("aveyb_retrieval.server")
-_KINDS = {
-    400: "Validation",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "NotFound",
-    405: "MethodNotAllowed",
-    409: "Conflict",
-    413: "Validation",
-    415: "Validation",
-    421: "Misdirected",
-    422: "Validation",
-    429: "Overloaded",
-    499: "ClientLeft",
-    503: "Unavailable",
+STATUSES = {  # of errors: what kind an answer names, and what `/openapi.json` says of it, "" where nothing
+    400: ("Validation", "The request is not HTTP, or a path is not valid"),
+    401: ("Unauthorized", "No key, or a wrong one"),
+    403: ("Forbidden", "A page of another origin asks, or the key has no right to this"),
+    404: ("NotFound", "No such index, document or model"),
+    405: ("MethodNotAllowed", ""),
+    409: ("Conflict", "Another process is writing to the index, or a cursor is of another search or version of it"),
+    413: ("Validation", "More than a limit allows"),
+    415: ("Validation", "The body does not say that it is JSON"),
+    421: ("Misdirected", "The server has another name"),
+    422: ("Validation", "A field is missing, unknown or out of range"),
+    429: ("Overloaded", "Too many requests run and wait"),
+    499: ("ClientLeft", ""),
+    500: ("Backend", "An index cannot be written, or a bug"),
+    503: ("Unavailable", "It took too long, or an index is not in its place"),
 }
 
 
@@ -181,6 +182,6 @@ def error_response(
         kind = "server_error" if status >= 500 else "rate_limit_error" if status == 429 else "invalid_request_error"
         content: dict[str, object] = {"error": {"message": message, "type": kind, "param": None, "code": code}}
     else:
-        content = {"error": message, "error_type": _KINDS.get(status, "Backend")}
+        content = {"error": message, "error_type": STATUSES.get(status, STATUSES[500])[0]}
     written = json.dumps(content)  # in ASCII: a message may repeat what a client sent, which need not be Unicode
     return Response(written, status, headers, "application/json")

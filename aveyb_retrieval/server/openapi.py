@@ -16,7 +16,7 @@ from aveyb_retrieval.indexes.search.quotes import QuoteCheck
 from aveyb_retrieval.indexes.search.reading import Match
 from aveyb_retrieval.server import models, requests, search
 from aveyb_retrieval.server.gate import CHANGES, metrics
-from aveyb_retrieval.server.http import context, json_answer
+from aveyb_retrieval.server.http import STATUSES, context, json_answer
 from aveyb_retrieval.system import package_version
 
 if TYPE_CHECKING:
@@ -28,21 +28,6 @@ if TYPE_CHECKING:
     from aveyb_retrieval.server.http import Limits
     from aveyb_retrieval.server.keys import Right
     from aveyb_retrieval.server.requests import Schema
-
-_REASONS = {
-    400: "The request is not HTTP, or a path is not valid",
-    401: "No key, or a wrong one",
-    403: "A page of another origin asks, or the key has no right to this",
-    404: "No such index, document or model",
-    409: "Another process is writing to the index, or a cursor is of another search or version of it",
-    413: "More than a limit allows",
-    415: "The body does not say that it is JSON",
-    421: "The server has another name",
-    422: "A field is missing, unknown or out of range",
-    429: "Too many requests run and wait",
-    500: "An index cannot be written, or a bug",
-    503: "It took too long, or an index is not in its place",
-}
 
 
 async def openapi(request: Request) -> Response:
@@ -91,7 +76,8 @@ class Operation:
             "responses": {"200": {"description": "The answer", "content": {self.kind: {"schema": self.answer}}}}
             | {
                 str(status): {"description": reason, "content": error | (no_head if status == 400 else {})}
-                for status, reason in _REASONS.items()
+                for status, (_, reason) in STATUSES.items()
+                if reason
             },
         }
         if self.right is None or self.method in CHANGES:
