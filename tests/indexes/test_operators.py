@@ -164,6 +164,16 @@ def test_letters_written_in_parts_are_letters(tmp_path: Path) -> None:
         assert opened.search("हिन्दि", mode="lexical").suggestions == {"हिन्दि": ("हिन्दी",)}
 
 
+@pytest.mark.parametrize("granularity", ["document", "passage"])
+def test_suggestions_stand_as_texts_have_them(granularity: str, tmp_path: Path) -> None:
+    texts = ["Résumés lie here.\n\nCRÈME of Zoë", "the résumé of Zürich", "ZÜRICH", "RÉSUMÉ"]
+    documents = [{"_id": str(n), "text": text} for n, text in enumerate(texts)]
+    build_index(documents, tmp_path / "ix", model=FakeEmbedder(), granularity=granularity, language="english")
+    with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as opened:
+        suggested = opened.search("rezume cremme zurihc").suggestions
+    assert suggested == {"rezume": ("résumé",), "cremme": ("crème",), "zurihc": ("zürich",)}
+
+
 def test_conditions_see_what_was_changed_just_now(tmp_path: Path) -> None:
     with Index.create(tmp_path / "ix", model=FakeEmbedder()) as index:
         index.add([{"_id": str(i), "text": f"zinc anode number{i}"} for i in range(300)])

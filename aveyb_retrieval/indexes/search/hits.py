@@ -27,7 +27,7 @@ import regex
 from aveyb_retrieval.encoder.text.passages import names_of, outline
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.store.vocabulary import edits, swaps, within
-from aveyb_retrieval.indexes.store.words import UNSPACED, WORD, cleaned
+from aveyb_retrieval.indexes.store.words import UNSPACED, WORD, cleaned, spelled
 from aveyb_retrieval.indexes.types import PASSAGE_BITS, WordVectors, products, token_width
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.engine import EngineInfo, EngineView
     from aveyb_retrieval.indexes.store.tables import Part, StoredDocument
     from aveyb_retrieval.indexes.store.words import Finder
-    from aveyb_retrieval.indexes.types import EmbedderLike, FloatArray, IntArray
+    from aveyb_retrieval.indexes.types import EmbedderLike, FloatArray, IntArray, Kind
 
 Span = tuple[int, int]
 
@@ -47,6 +47,7 @@ _CITED = ("heading", "headings", "page", "page_label", "page_unit", "pages", "be
 BEGINNING = 10_000  # characters of a document without passages in which words are looked for
 LOOKED_UP = 50  # words of a query, the first ones, that others may be suggested for
 SUGGESTED = 3  # words in place of one that no document has
+READ_FOR_ONE = 3  # texts in which a suggested word is looked for as it is written
 _BRIEF = reprlib.Repr()
 _BRIEF.maxstring = _BRIEF.maxother = 100
 _BRIEF.maxdict = 10
@@ -450,8 +451,19 @@ def suggest(query: str, view: EngineView) -> dict[str, tuple[str, ...]]:
         order = sorted(near, key=lambda each: (each not in first, -near[each], each))
         held = (each for each in order if any(view.holding(rules.in_order(each))))  # some documents may be deleted
         if meant := tuple(islice(held, SUGGESTED)):
-            suggested[word] = meant
+            suggested[word] = tuple(dict.fromkeys(_as_written(each, view) for each in meant))
     return suggested
+
+
+def _as_written(form: str, view: EngineView) -> str:
+    """A word, by its form, as it stands in one of the texts that are best by it, accents too, without capitals."""
+    kind: Kind = "passage" if "passage" in view.encoding.kinds else "document"
+    numbers = [number for number, _ in view.by_words(kind, view.language.in_order(form), READ_FOR_ONE)]
+    texts = view.shown_passages(numbers) if kind == "passage" else view.documents(numbers, ("text",))
+    find = view.language.finder((), (form,))
+    written = (each.text[word.start : word.stop] for each in texts.values() for word in find(each.text))
+    word = cleaned(next(written, form))
+    return spelled(word, turkish=True) if view.language.name == "turkish" else word.lower()  # no "ss" for a sharp s
 
 
 class Excerpt(NamedTuple):
