@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,7 +23,7 @@ from aveyb_retrieval.indexes.changes.verify import verify_index
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
 MODEL = FakeEmbedder()
 
@@ -98,11 +99,13 @@ def test_a_document_of_a_program_names_its_own_fields(tmp_path: Path) -> None:
         assert index.get(["a"])[0].metadata == {"dept": "IT", "n": 1}  # the last one named nothing
 
 
-def test_what_goes_with_a_deleted_file_is_told(folder: Path, root: Path) -> None:
-    (folder / "lease.md").unlink()
-    notices = sync_index(folder, root, model=MODEL).notices
-    assert [(n.path, n.left_out) for n in notices] == [("lease.md", False)]
-    assert "dept" in notices[0].reason
+@pytest.mark.parametrize("goes", [Path.unlink, lambda path: path.write_text("")])
+def test_what_goes_with_a_deleted_or_emptied_file_is_told(
+    folder: Path, root: Path, goes: Callable[[Path], object]
+) -> None:
+    goes(folder / "lease.md")
+    told = [each for each in sync_index(folder, root, model=MODEL).notices if "dept" in each.reason]
+    assert [(n.path, n.left_out) for n in told] == [("lease.md", False)]
     (folder / "lease.md").write_text("# Back")
     sync_index(folder, root, model=MODEL)
     assert fields(root, "dept") == {"wiki/vpn.md": "IT"}
