@@ -279,7 +279,7 @@ def build_parts() -> list[Part]:
     from aveyb_retrieval.indexes.nearest import build
     from aveyb_retrieval.indexes.store.dataset import Dataset
 
-    found: list[Part] = [("words and columns", transaction, "make_rows"), ("writing rows", Dataset, "append")]
+    found: list[Part] = [("words and columns", ingest, "make_rows"), ("writing rows", Dataset, "append")]
     found += [("merging fragments", Dataset, "settle"), ("indexes of words", Dataset, "index")]
     found += [("FAISS", build, "make_tier"), ("ids and hashes", ingest, "chain_digest")]
     return found + [("flushing, hashing files", transaction.Transaction, name) for name in ("_flush", "publish")]

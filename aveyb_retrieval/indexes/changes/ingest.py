@@ -1,5 +1,9 @@
 """Documents on their way into a change: read, checked, encoded, committed batch by batch; bounded in memory.
 
+While one batch is read, the words of the one before are found in a thread, and the one before that is written in
+another: at most three are in memory. A batch is written when all before it are, so that what fails ends the change
+with the first error, and nothing is written after it.
+
 The position in the input and a running hash of everything read so far are part of each commit. A continued change
 reads the input again up to that position and compares the hash, so that it never mixes two inputs; what comes after
 the position may have been corrected meanwhile.
@@ -12,6 +16,7 @@ import itertools
 import os
 import time
 from collections import Counter, deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
@@ -51,13 +56,15 @@ from aveyb_retrieval.indexes.types import (
 from aveyb_retrieval.indexes.vectors import PrecomputedVectors, StoredShards, encoded_of, shard_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from concurrent.futures import Future
 
     from aveyb_retrieval.documents.records import Item
     from aveyb_retrieval.encoder.network.token_codec import TokenCodes
     from aveyb_retrieval.indexes.changes.transaction import Transaction
     from aveyb_retrieval.indexes.encoding import Encoding
     from aveyb_retrieval.indexes.model import Vectors
+    from aveyb_retrieval.indexes.store.tables import Tables
 
 Made = tuple["Record", "Encoded", "TokenCodes | None"]
 """A document, its vectors, and the codes of its tokens where these are kept."""
@@ -80,8 +87,14 @@ def metadata_columns(record: Record) -> dict[str, str | None]:
     }
 
 
-def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> tuple[dict[str, pa.Table], Counts]:
-    """Return the rows of some documents numbered from `first_doc`, by dataset, and what they add to the counts."""
+Rows: TypeAlias = "tuple[dict[str, pa.Table], Counts]"
+"""The rows of some documents by dataset, and what they add to the counts."""
+
+
+def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> Rows:
+    """Return the rows of some documents numbered from `first_doc`."""
+    if not made:
+        return {}, Counts()
     shaped, with_passages = schemas(encoding), "passage" in encoding.kinds
     texts = list[Text]()
     for record, encoded, _ in made:
@@ -222,10 +235,12 @@ class Ingestion:
         self._encoding = transaction.state.encoding
         self._source, self._mode, self._on_error, self._progress = source, mode, on_error, progress
         self._growing = source.growing if "passage" in self._encoding.kinds else None
-        self._ids = _Ids(transaction)
         self._waiting: deque[Step] = deque()  # read, not yet encoded
         self._batch: list[tuple[Step, Encoded | None, TokenCodes | None]] = []
         self._batch_bytes = 0
+        self._next_doc = transaction.state.next_doc  # of what is not handed on yet
+        self._writing: Future[list[str]] | None = None
+        self._ids = _Ids(lambda: self._tables, new=transaction.base is None)
         self._last_commit = time.monotonic()
         self._last_told = 0.0
         self._tokens = 0
@@ -238,6 +253,15 @@ class Ingestion:
         """Take the whole input in; returns how many items it had. Its notices are kept and change nothing."""
         state = self.transaction.state
         self._progress("encoding", state.consumed, self._total, 0)
+        with ThreadPoolExecutor(1) as self._words, ThreadPoolExecutor(1) as self._writer:
+            try:
+                self._take_all(items)
+                self._commit(save=False)
+            finally:
+                self._written()  # what failed there came first
+        return state.consumed
+
+    def _take_all(self, items: Iterable[Item]) -> None:
         for encoded in self._source.encode(self._to_encode(self._steps(items))):
             while self._waiting[0].action != "encode":
                 self._take(self._waiting.popleft())
@@ -248,8 +272,6 @@ class Ingestion:
                     f"the model gave no vectors for the document {step.record.id!r}; it must give one result each"
                 )
             self._take(step)
-        self._commit()
-        return state.consumed
 
     def _steps(self, items: Iterable[Item]) -> Iterator[Step]:
         state = self.transaction.state
@@ -324,7 +346,7 @@ class Ingestion:
             return "metadata", 0, 0
         if self._growing is None or doc >= self.transaction.state.first_doc:
             return "encode", 0, 0
-        old = self.transaction.tables.read_documents([doc])[doc]
+        old = self._tables.read_documents([doc])[doc]
         unchanged = self._growing.unchanged_passages((prefix_of(old.title), old.text), (record.prefix, record.text))
         unchanged = min(unchanged, len(self._norms(doc)))
         return ("grow", unchanged, doc) if unchanged else ("encode", 0, 0)
@@ -352,37 +374,60 @@ class Ingestion:
         self._batch.append((step, encoded, tokens))
         full = self._batch_bytes >= BATCH_BYTES or len(self._batch) >= BATCH_DOCUMENTS
         if full or time.monotonic() - self._last_commit > BATCH_SECONDS:
-            self._commit()
-            self.transaction.save()
+            self._commit(save=True)
         elif time.monotonic() - self._last_told >= TELL_SECONDS:
             self._progress("encoding", step.position, self._total, self._tokens)
             self._last_told = time.monotonic()
 
-    def _commit(self) -> None:
+    @property
+    def _tables(self) -> Tables:
+        """The datasets, which nothing is being written to."""
+        self._written()
+        return self.transaction.tables
+
+    def _written(self) -> None:
+        """Wait for the batch that is being written, if there is one."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            self._ids.committed(writing.result())
+            self._progress("encoding", self.transaction.state.consumed, self._total, self._tokens)
+
+    def _commit(self, *, save: bool) -> None:
+        """Hand the batch on to be written; the one before is, when this returns."""
         if not self._batch:
             return
-        transaction, state = self.transaction, self.transaction.state
-        steps = [step for step, _, _ in self._batch]
-        made = [(step.record, encoded, tokens) for step, encoded, tokens in self._batch if encoded is not None]
+        batch, self._batch, self._batch_bytes, self._last_commit = self._batch, [], 0, time.monotonic()
+        made = [(step.record, encoded, tokens) for step, encoded, tokens in batch if encoded is not None]
         last = {each[0].id: each for each in made}  # of the same id, the last one
-        replaced = transaction.tables.find(last) if self._mode == "upsert" else {}
-        edits = transaction.edits_of(last)
+        if self.transaction.base is not None:
+            self._written()  # it may be of the same documents
+        edits = self.transaction.edits_of(last)
+        made = [(record.edited(edits.get(name)), encoded, tokens) for name, (record, encoded, tokens) in last.items()]
+        rows = self._words.submit(make_rows, made, self._next_doc, self._encoding)
+        self._next_doc += len(made)
+        self._written()
+        self._writing = self._writer.submit(self._write, [step for step, _, _ in batch], {*last}, rows, save=save)
+
+    def _write(self, steps: Sequence[Step], made: set[str], rows: Future[Rows], *, save: bool) -> list[str]:
+        """Write a batch, whose documents `made` have new rows; return the ids of all of its documents."""
+        transaction, state = self.transaction, self.transaction.state
+        replaced = transaction.tables.find(made) if self._mode == "upsert" else {}
         transaction.remove(np.array([doc for doc, _ in replaced.values()], dtype=np.int64))
-        transaction.add([(record.edited(edits.get(name)), made, codes) for name, (record, made, codes) in last.items()])
+        transaction.add(*rows.result())
         again = [step.record for step in steps if step.action == "metadata"]
         # a document that comes again is encoded anew: what was said of it before is over
-        transaction.set_metadata({record.id: record for record in again if record.id not in last})
+        transaction.set_metadata({record.id: record for record in again if record.id not in made})
         transaction.reject(step.item for step in steps if isinstance(step.item, Rejected))
-        added = len(last) - len(replaced)
-        transaction.count(added=added, replaced=len(made) - added, unchanged=len(again))
+        added, encoded = len(made) - len(replaced), sum(step.action in ("encode", "grow") for step in steps)
+        transaction.count(added=added, replaced=encoded - added, unchanged=len(again))
         state.consumed, state.digest = steps[-1].position, steps[-1].digest
-        self._ids.committed(step.record.id for step in steps if isinstance(step.item, Record))
-        self._batch, self._batch_bytes, self._last_commit = [], 0, time.monotonic()
-        self._progress("encoding", state.consumed, self._total, self._tokens)
+        if save:
+            transaction.save()
+        return [step.record.id for step in steps if isinstance(step.item, Record)]
 
     def _grow(self, step: Step) -> tuple[Encoded, TokenCodes | None]:
         assert self._growing is not None
-        tables, codec = self.transaction.tables, self._encoding.token_codec
+        tables, codec = self._tables, self._encoding.token_codec
         doc, first = step.doc, (step.doc << PASSAGE_BITS) + np.arange(step.unchanged, dtype=np.int64)
         passages, norms = tables.vectors("passage", first), self._norms(doc)[: step.unchanged]
         encoded = self._growing.encode_grown(step.record.prefix, step.record.text, passages, norms)
@@ -393,7 +438,7 @@ class Ingestion:
 
     def _norms(self, doc: int) -> FloatArray:
         """Norms of a document's leading passages, up to the first that has none."""
-        tables = self.transaction.tables
+        tables = self._tables
         norms = tables.passages.take(tables.passage_numbers([doc]), ["norm"])["norm"].to_numpy(zero_copy_only=False)
         known = np.isfinite(norms)
         return norms[: len(norms) if known.all() else int(np.argmin(known))].astype(np.float32)
@@ -413,22 +458,22 @@ class _Ids:
     these ids, which take about 70 bytes each.
     """
 
-    def __init__(self, transaction: Transaction) -> None:
-        self._tables = transaction.tables
+    def __init__(self, tables: Callable[[], Tables], *, new: bool) -> None:
+        self._tables = tables
         self._found: dict[str, tuple[int, bytes]] = {}
         self._recent: set[str] = set()  # committed since the last look-up
-        self._hashes = None if transaction.base else set(self._tables.documents.scan(["rank"])["rank"].to_pylist())
+        self._hashes = set(tables().documents.scan(["rank"])["rank"].to_pylist()) if new else None
         self.waiting: Counter[str] = Counter()
 
     def look_up(self, ids: Iterable[str]) -> None:
         wanted = [i for i in ids if self._hashes is None or rank_of(i) in self._hashes]
-        self._found = self._tables.find(wanted) if wanted else {}
+        self._found = self._tables().find(wanted) if wanted else {}
         self._recent = set()
 
     def find(self, document_id: str) -> tuple[int, bytes] | None:
         """Number and content digest of the stored document with an id that was looked up."""
         if document_id in self._recent:
-            return self._tables.find([document_id]).get(document_id)
+            return self._tables().find([document_id]).get(document_id)
         return self._found.get(document_id)
 
     def committed(self, ids: Iterable[str]) -> None:

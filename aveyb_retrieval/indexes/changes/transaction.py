@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from aveyb_retrieval import files
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError
-from aveyb_retrieval.indexes.changes.ingest import make_rows, metadata_columns
+from aveyb_retrieval.indexes.changes.ingest import metadata_columns
 from aveyb_retrieval.indexes.encoding import Encoding  # noqa: TC001  # msgspec reads it
 from aveyb_retrieval.indexes.store.dataset import newer_versions
 from aveyb_retrieval.indexes.store.manifest import (
@@ -48,12 +48,11 @@ from aveyb_retrieval.indexes.types import PASSAGE_BITS, expand_passages
 from aveyb_retrieval.system import package_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from aveyb_retrieval.documents.records import Edits, Record, Rejected
     from aveyb_retrieval.files import FileInfo
-    from aveyb_retrieval.indexes.changes.ingest import Made
     from aveyb_retrieval.indexes.types import IntArray
 
 logger = logging.getLogger(__name__)
@@ -255,13 +254,11 @@ class Transaction:
         files.write_atomic(self.index_dir.journal, sealed(dataclasses.asdict(self.state)))
         self._journaled = True
 
-    def add(self, made: Sequence[Made]) -> None:
-        if not made:
-            return
-        rows, counts = make_rows(made, self.state.next_doc, self.state.encoding)
-        for name, dataset in self.tables.all.items():
-            dataset.append(rows[name])
-        self.state.next_doc += len(made)
+    def add(self, rows: Mapping[str, pa.Table], counts: Counts) -> None:
+        """Append the rows of documents by dataset, numbered from `state.next_doc`."""
+        for name, table in rows.items():
+            self.tables.all[name].append(table)
+        self.state.next_doc += counts.documents
         self.state.counts += counts
 
     def edits_of(self, ids: Iterable[str]) -> dict[str, Edits]:

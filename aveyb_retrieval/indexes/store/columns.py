@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _BLANKS = bytes(code if code >= 128 or chr(code).isalnum() else ord(" ") for code in range(256))
 _LOW = (1 << 32) - 1
+_AT_ONCE = 1 << 14  # different words of rows: so many are told apart in a processor's cache
 Text: TypeAlias = "tuple[str, str, IntArray, Sequence[str]]"
 """A title, a text, the characters `[start, stop)` of its passages `[n, 2]`, and what stands over each."""
 
@@ -92,7 +93,9 @@ def _written(forms: Sequence[str], numbers: IntArray, counts: IntArray) -> pa.Ar
     several = np.flatnonzero((of_runs > 1)[numbers])  # few
     more = of_runs[numbers[several]] - 1
     others = np.repeat(rows[several], more) | form[ranges(first[numbers[several]] + 1, more)]
-    once = pa.array(np.insert(rows | form[first][numbers], np.repeat(several + 1, more), others)).unique().to_numpy()
+    every = np.insert(rows | form[first][numbers], np.repeat(several + 1, more), others)
+    edges = np.searchsorted(every, np.unique(every[::_AT_ONCE] & ~_LOW))  # where some rows begin: rows ascend
+    once = np.concatenate([pa.array(some).unique().to_numpy() for some in np.split(every, edges)])
     once = once[(once & _LOW) > 0]  # without ""
     words = pa.array([*(f" {each}" for each in flat.dictionary.to_pylist()), " "], pa.large_string())
     return _column(words, once & _LOW, np.bincount(once >> 32, minlength=len(counts)))
