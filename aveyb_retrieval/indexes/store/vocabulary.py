@@ -65,9 +65,7 @@ Ts = TypeVarTuple("Ts")
 Find: TypeAlias = "Callable[[WordSet, *Ts], Iterator[tuple[str, int]]]"
 
 
-def _reading(
-    find: Callable[[WordSet, *Ts], Iterator[tuple[str, int]]],
-) -> Callable[[WordSet, *Ts], Iterator[tuple[str, int]]]:
+def _reading(find: Find[*Ts]) -> Find[*Ts]:
     """Have what goes through the words of a part say what its `guard` says of damaged ones."""
 
     @wraps(find)
