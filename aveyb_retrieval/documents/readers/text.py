@@ -29,7 +29,7 @@ from aveyb_retrieval.documents.records import MAX_PAGES, Pages
 from aveyb_retrieval.errors import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 def read_text(data: bytes, encoding: str | None) -> FileText:
@@ -275,7 +275,7 @@ def read_markdown(data: bytes, encoding: str | None) -> FileText:
     metadata: dict[str, Any] = {}
     for pattern, parse in ((_YAML, _yaml), (_TOML, _toml)):
         front = pattern.match(text[: _LONGEST + 8])
-        values = parse(front["inside"]) if front else None
+        values = _values(parse, front["inside"]) if front else None
         if front and values is not None:
             text, metadata = text[front.end() :].lstrip(), values
             break
@@ -286,15 +286,21 @@ def read_markdown(data: bytes, encoding: str | None) -> FileText:
     return FileText(one_line(title), text, metadata=metadata)
 
 
-def _yaml(source: str) -> dict[str, Any] | None:
-    """The names and values of a text in YAML; None where it is none."""
+def _values(parse: Callable[[str], object], source: str) -> dict[str, Any] | None:
+    """Names and values as JSON can hold them; None of another value, or one that is nested too deeply."""
     import yaml
 
     try:
-        values = yaml.load(source, _safe_loader())  # noqa: S506  # a safe loader, without references
-    except (yaml.YAMLError, ValueError, RecursionError, OverflowError):  # the others: dates, depth, numbers
+        values = parse(source)
+        return _plain(values) if isinstance(values, dict) else None
+    except (yaml.YAMLError, ValueError, RecursionError, OverflowError):  # the others: TOML, dates, depth, numbers
         return None
-    return _plain_fields(values if source.strip() else {})
+
+
+def _yaml(source: str) -> object:
+    import yaml
+
+    return yaml.load(source, _safe_loader()) if source.strip() else {}  # noqa: S506  # safe, without references
 
 
 @cache
@@ -311,21 +317,10 @@ def _safe_loader() -> Any:
     return Loader
 
 
-def _toml(source: str) -> dict[str, Any] | None:
+def _toml(source: str) -> object:
     import tomllib
 
-    try:
-        return _plain_fields(tomllib.loads(source.replace("\r\n", "\n")))
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return None
-
-
-def _plain_fields(values: object) -> dict[str, Any] | None:
-    """Names and values as JSON can hold them; None of another value, or one that is nested too deeply."""
-    try:
-        return _plain(values) if isinstance(values, dict) else None
-    except (RecursionError, ValueError):  # the second: a number of thousands of digits
-        return None
+    return tomllib.loads(source.replace("\r\n", "\n"))
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
