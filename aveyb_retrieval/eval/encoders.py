@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
+from aveyb_retrieval.encoder.folders import model_folder
 from aveyb_retrieval.errors import ConfigError, ModelError
 from aveyb_retrieval.eval.base import fingerprint_of
 from aveyb_retrieval.eval.tasks import STANDARD, EvalProtocol
@@ -241,13 +242,10 @@ def _label(model: str) -> str:
 
 
 def is_ours(model: str) -> bool:
-    """Return whether a model is `default` or its configuration (in a folder, the hub or its cache) says `avey-b`."""
-    if model == "default":
-        return True
-    from transformers import PretrainedConfig
+    """Return whether a model is `default`, or an Avey-B model in a folder, the hub or its cache."""
+    from aveyb_retrieval.encoder.embedders.loading import is_aveyb
 
     try:
-        config, _ = PretrainedConfig.get_config_dict(model)
-    except (OSError, ValueError):  # not there, or not a transformers configuration: sentence-transformers will say why
+        return is_aveyb(model_folder(None if model == "default" else model))
+    except ModelError:  # not there, or a name of no folder: loading it will say why
         return False
-    return config.get("model_type") == "avey-b"
