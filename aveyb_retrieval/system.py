@@ -58,14 +58,19 @@ def _lower(limit: str, value: int) -> None:
         resource.setrlimit(what, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
-def package_version() -> str:
-    """Return the installed version, or "unknown" where the package was not installed but runs from a source folder."""
+def installed(package: str) -> str | None:
+    """Return the version of a package that is installed; None where it is not."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        return version("aveyb-retrieval")
+        return version(package)
     except PackageNotFoundError:
-        return "unknown"
+        return None
+
+
+def package_version() -> str:
+    """Return the installed version, or "unknown" where the package was not installed but runs from a source folder."""
+    return installed("aveyb-retrieval") or "unknown"
 
 
 def install_command(extra: str) -> str:

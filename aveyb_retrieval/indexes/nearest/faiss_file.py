@@ -13,7 +13,6 @@ import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +20,7 @@ import numpy as np
 from aveyb_retrieval import files
 from aveyb_retrieval.errors import BackendError, ConfigError, IndexFormatError, extra_for
 from aveyb_retrieval.indexes.types import find_in, number_range
+from aveyb_retrieval.system import installed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,22 +44,15 @@ _HNSW = re.compile(r"HNSW(\d+)")
 
 def import_faiss() -> Any:
     """The `faiss` module."""
-    installed = [] if "faiss" in sys.modules else [f"{name} {found}" for name in _WHEELS if (found := _installed(name))]
-    if len(installed) > 1:
+    there = [] if "faiss" in sys.modules else [f"{name} {found}" for name in _WHEELS if (found := installed(name))]
+    if len(there) > 1:
         raise BackendError(
-            f"{' and '.join(installed)} are both installed and write the same files: `pip uninstall -y "
-            f"{' '.join(each.partition(' ')[0] for each in installed)}`, then `pip install` the one that you want"
+            f"{' and '.join(there)} are both installed and write the same files: `pip uninstall -y "
+            f"{' '.join(each.partition(' ')[0] for each in there)}`, then `pip install` the one that you want"
         )
     with extra_for("building and searching an index", "cpu"):
         import faiss
     return faiss
-
-
-def _installed(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def exact_limit(dim: int) -> int:

@@ -21,7 +21,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from aveyb_retrieval.documents.records import to_plain
-from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.errors import ConfigError, shortened
 
 if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.tables import Tables
@@ -393,10 +393,7 @@ _SHOWN = 300  # characters of a filter
 def warn_of_filter(tables: Tables, where: Filter) -> None:
     """Log a warning where a filter that nothing matches names a field that no document has, or compares other types."""
     for advice in advice_on(tables, where):
-        shown = repr(where)
-        logger.warning(
-            "filter %s: no document matches; %s", shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}...", advice
-        )
+        logger.warning("filter %s: no document matches; %s", shortened(repr(where), _SHOWN), advice)
 
 
 def advice_on(tables: Tables, where: Filter) -> list[str]:

@@ -225,7 +225,7 @@ def test_a_card_that_is_too_small_is_told_with_what_would_fit(tmp_path: Path, mo
 def test_two_wheels_of_faiss_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = {"faiss-cpu": "1.15.1", "faiss-gpu": "1.15.0"}
     monkeypatch.delitem(sys.modules, "faiss", raising=False)
-    monkeypatch.setattr(faiss_file, "_installed", installed.get)
+    monkeypatch.setattr(faiss_file, "installed", installed.get)
     with pytest.raises(BackendError, match=r"faiss-cpu 1\.15\.1 and faiss-gpu 1\.15\.0 are both installed.*uninstall"):
         faiss_file.import_faiss()
 
