@@ -240,7 +240,7 @@ class Ingestion:
         self._batch_bytes = 0
         self._next_doc = transaction.state.next_doc  # of what is not handed on yet
         self._writing: Future[list[str]] | None = None
-        self._ids = _Ids(lambda: self._tables, new=transaction.base is None)
+        self._ids = _Ids(transaction)
         self._last_commit = time.monotonic()
         self._last_told = 0.0
         self._tokens = 0
@@ -279,7 +279,7 @@ class Ingestion:
         position, digest = 0, ""
         read = self._without_notices(items)
         while some := list(itertools.islice(read, LOOK_AHEAD if position >= consumed else 1)):
-            self._ids.look_up(item.id for item in some if isinstance(item, Record))
+            self._ids.look_up((item.id for item in some if isinstance(item, Record)), self._tables)
             for item in some:
                 position, digest = position + 1, chain_digest(digest, item)
                 if position > consumed and not self._is_mine(item, position):
@@ -321,7 +321,7 @@ class Ingestion:
         if isinstance(item, Record):
             # an id that waits for its commit is known, but what is stored of it is no longer what it will be
             waiting = self._ids.waiting[item.id] > 0
-            known = None if waiting else self._ids.find(item.id)
+            known = None if waiting else self._ids.find(item.id, self._tables)
             if item.id_is_made and (waiting or known):  # the very same document
                 self._ids.waiting[item.id] += 1
                 return Step(item, position, digest, "metadata")
@@ -346,7 +346,7 @@ class Ingestion:
             return "metadata", 0, 0
         if self._growing is None or doc >= self.transaction.state.first_doc:
             return "encode", 0, 0
-        old = self._tables.read_documents([doc])[doc]
+        old = self._tables().read_documents([doc])[doc]
         unchanged = self._growing.unchanged_passages((prefix_of(old.title), old.text), (record.prefix, record.text))
         unchanged = min(unchanged, len(self._norms(doc)))
         return ("grow", unchanged, doc) if unchanged else ("encode", 0, 0)
@@ -379,7 +379,6 @@ class Ingestion:
             self._progress("encoding", step.position, self._total, self._tokens)
             self._last_told = time.monotonic()
 
-    @property
     def _tables(self) -> Tables:
         """The datasets, which nothing is being written to."""
         self._written()
@@ -427,7 +426,7 @@ class Ingestion:
 
     def _grow(self, step: Step) -> tuple[Encoded, TokenCodes | None]:
         assert self._growing is not None
-        tables, codec = self._tables, self._encoding.token_codec
+        tables, codec = self._tables(), self._encoding.token_codec
         doc, first = step.doc, (step.doc << PASSAGE_BITS) + np.arange(step.unchanged, dtype=np.int64)
         passages, norms = tables.vectors("passage", first), self._norms(doc)[: step.unchanged]
         encoded = self._growing.encode_grown(step.record.prefix, step.record.text, passages, norms)
@@ -438,7 +437,7 @@ class Ingestion:
 
     def _norms(self, doc: int) -> FloatArray:
         """Norms of a document's leading passages, up to the first that has none."""
-        tables = self._tables
+        tables = self._tables()
         norms = tables.passages.take(tables.passage_numbers([doc]), ["norm"])["norm"].to_numpy(zero_copy_only=False)
         known = np.isfinite(norms)
         return norms[: len(norms) if known.all() else int(np.argmin(known))].astype(np.float32)
@@ -458,22 +457,22 @@ class _Ids:
     these ids, which take about 70 bytes each.
     """
 
-    def __init__(self, tables: Callable[[], Tables], *, new: bool) -> None:
-        self._tables = tables
+    def __init__(self, transaction: Transaction) -> None:
         self._found: dict[str, tuple[int, bytes]] = {}
         self._recent: set[str] = set()  # committed since the last look-up
-        self._hashes = set(tables().documents.scan(["rank"])["rank"].to_pylist()) if new else None
+        stored = transaction.tables.documents
+        self._hashes = None if transaction.base else set(stored.scan(["rank"])["rank"].to_pylist())
         self.waiting: Counter[str] = Counter()
 
-    def look_up(self, ids: Iterable[str]) -> None:
+    def look_up(self, ids: Iterable[str], tables: Callable[[], Tables]) -> None:
         wanted = [i for i in ids if self._hashes is None or rank_of(i) in self._hashes]
-        self._found = self._tables().find(wanted) if wanted else {}
+        self._found = tables().find(wanted) if wanted else {}
         self._recent = set()
 
-    def find(self, document_id: str) -> tuple[int, bytes] | None:
+    def find(self, document_id: str, tables: Callable[[], Tables]) -> tuple[int, bytes] | None:
         """Number and content digest of the stored document with an id that was looked up."""
         if document_id in self._recent:
-            return self._tables().find([document_id]).get(document_id)
+            return tables().find([document_id]).get(document_id)
         return self._found.get(document_id)
 
     def committed(self, ids: Iterable[str]) -> None:
