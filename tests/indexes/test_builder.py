@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from aveyb_retrieval import (
 )
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, IndexLockedError, InputError
 from aveyb_retrieval.indexes.changes import ingest
+from aveyb_retrieval.indexes.changes.transaction import Transaction
 from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, writer_lock
 from aveyb_retrieval.indexes.store.place import describe
@@ -31,6 +33,8 @@ from tests.indexes.fake import FakeEmbedder
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from aveyb_retrieval.indexes.store.manifest import Counts
 
 
 @pytest.mark.parametrize("granularity", ["document", "passage", "both"])
@@ -199,6 +203,29 @@ def test_an_interrupted_build_continues_and_encodes_nothing_twice(
         Retriever.load(tmp_path / "whole", model=whole) as b,
     ):
         assert a.search(queries, k=10) == b.search(queries, k=10)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_the_first_error_ends_a_build_and_nothing_is_written_after_it(
+    tmp_path: Path, documents: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches are written while later ones are read: here the third fails, and what is read after it is no document."""
+    written, add = list[int](), Transaction.add
+
+    def full(transaction: Transaction, rows: dict[str, Any], counts: Counts) -> None:
+        written.append(counts.documents)
+        if len(written) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        add(transaction, rows, counts)
+
+    with monkeypatch.context() as patch, pytest.raises(AveyBError, match="No space left"):
+        patch.setattr(Transaction, "add", full)
+        build_index([*documents[:35], {"no": "text"}], tmp_path / "ix", model=FakeEmbedder())
+    assert written == [10, 10, 10]
+    report = build_index(documents, tmp_path / "ix", model=FakeEmbedder())
+    assert report.resumed
+    assert report.documents == len(documents)
+    assert verify_index(tmp_path / "ix", deep=True).problems == []
 
 
 @pytest.mark.usefixtures("small_batches")

@@ -60,7 +60,7 @@ def finish(transaction: Transaction, options: FinishOptions, progress: Progress)
             read = Tables.open(transaction.root, tables.versions, tables) if indexed else tables
             indexing = threads.map(index, columns if indexed else ())
             for kind, ranges in due.items():
-                _make_tiers(transaction, read, kind, ranges, progress)
+                _make_tiers(transaction, StoredVectors(read, kind, state.encoding.dim), ranges, progress)
             list(indexing)
     except ConfigError:
         state.job = {**state.job, "replaceable": ["index"]}  # all is encoded: the next run may name another type
@@ -72,22 +72,20 @@ def finish(transaction: Transaction, options: FinishOptions, progress: Progress)
 def _due(transaction: Transaction, kind: Kind, *, rebuild: bool) -> list[tuple[int, int]]:
     """The ranges of documents that are to be made into a FAISS file each."""
     state, live = transaction.state, len(transaction.tables.of(kind))
-    dim = state.encoding.dim
-    due = build.plan(state.tiers, kind, state.next_doc, live, state.index, dim, rebuild=rebuild)
+    due = build.plan(state.tiers, kind, state.next_doc, live, state.index, state.encoding.dim, rebuild=rebuild)
     if rebuild and not due:  # what is left is searched exactly
         state.tiers = [tier for tier in state.tiers if tier.kind != kind]
     return due
 
 
 def _make_tiers(
-    transaction: Transaction, tables: Tables, kind: Kind, due: list[tuple[int, int]], progress: Progress
+    transaction: Transaction, vectors: StoredVectors, due: list[tuple[int, int]], progress: Progress
 ) -> None:
-    state = transaction.state
-    vectors = StoredVectors(tables, kind, state.encoding.dim)
+    state, kind = transaction.state, vectors.kind
     for number, (first, stop) in enumerate(due):
         files.make_folder(transaction.root / FAISS)
         name = f"{FAISS}/{kind}-{state.name}-{number}.faiss"
-        count = len(tables.numbers(kind, first, stop))
+        count = len(vectors.tables.numbers(kind, first, stop))
         tier, info = build.make_tier(transaction.root, name, kind, first, stop, vectors, count, state.index, progress)
         transaction.wrote(name, info)
         kept = [t for t in state.tiers if t.kind != kind or not (first <= t.first and t.stop <= stop)]

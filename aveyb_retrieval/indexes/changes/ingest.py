@@ -1,8 +1,7 @@
 """Documents on their way into a change: read, checked, encoded, committed batch by batch; bounded in memory.
 
 While one batch is read, the words of the one before are found in a thread, and the one before that is written in
-another: at most three are in memory. A batch is written when all before it are, so that what fails ends the change
-with the first error, and nothing is written after it.
+another: no more are in memory. What fails ends the change with the first error, and nothing is written after it.
 
 The position in the input and a running hash of everything read so far are part of each commit. A continued change
 reads the input again up to that position and compares the hash, so that it never mixes two inputs; what comes after
@@ -68,6 +67,7 @@ if TYPE_CHECKING:
 
 Made = tuple["Record", "Encoded", "TokenCodes | None"]
 """A document, its vectors, and the codes of its tokens where these are kept."""
+Rows: TypeAlias = "tuple[dict[str, pa.Table], Counts]"
 
 
 def content_digest(title: str, text: str) -> bytes:
@@ -87,12 +87,8 @@ def metadata_columns(record: Record) -> dict[str, str | None]:
     }
 
 
-Rows: TypeAlias = "tuple[dict[str, pa.Table], Counts]"
-"""The rows of some documents by dataset, and what they add to the counts."""
-
-
 def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> Rows:
-    """Return the rows of some documents numbered from `first_doc`."""
+    """Return the rows of some documents numbered from `first_doc`, by dataset, and what they add to the counts."""
     if not made:
         return {}, Counts()
     shaped, with_passages = schemas(encoding), "passage" in encoding.kinds
@@ -255,23 +251,19 @@ class Ingestion:
         self._progress("encoding", state.consumed, self._total, 0)
         with ThreadPoolExecutor(1) as self._words, ThreadPoolExecutor(1) as self._writer:
             try:
-                self._take_all(items)
+                for encoded in self._source.encode(self._to_encode(self._steps(items))):
+                    while self._waiting[0].action != "encode":
+                        self._take(self._waiting.popleft())
+                    self._take(self._waiting.popleft(), encoded)
+                for step in self._waiting:
+                    if step.action == "encode":
+                        named = f"the document {step.record.id!r}"
+                        raise ModelError(f"the model gave no vectors for {named}; it must give one result each")
+                    self._take(step)
                 self._commit(save=False)
             finally:
                 self._written()  # what failed there came first
         return state.consumed
-
-    def _take_all(self, items: Iterable[Item]) -> None:
-        for encoded in self._source.encode(self._to_encode(self._steps(items))):
-            while self._waiting[0].action != "encode":
-                self._take(self._waiting.popleft())
-            self._take(self._waiting.popleft(), encoded)
-        for step in self._waiting:
-            if step.action == "encode":
-                raise ModelError(
-                    f"the model gave no vectors for the document {step.record.id!r}; it must give one result each"
-                )
-            self._take(step)
 
     def _steps(self, items: Iterable[Item]) -> Iterator[Step]:
         state = self.transaction.state
