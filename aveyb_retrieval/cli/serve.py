@@ -84,8 +84,9 @@ def main(
         import prometheus_client  # noqa: F401
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
-    from aveyb_retrieval.server.app import create_app, listen, log_shortly, serve
+    from aveyb_retrieval.server.app import create_app, listen, serve
     from aveyb_retrieval.server.gate import AccessLog, Metrics, Origins
+    from aveyb_retrieval.server.http import log_shortly
     from aveyb_retrieval.server.indexes import Indexes, named_paths
     from aveyb_retrieval.server.keys import KeyFile, Keys, read_keys
 

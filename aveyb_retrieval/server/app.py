@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 import signal
 import socket
 from collections import Counter
@@ -21,11 +20,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from aveyb_retrieval.errors import AveyBError, ConfigError, shortened
+from aveyb_retrieval.errors import AveyBError, ConfigError
 from aveyb_retrieval.server import openapi
 from aveyb_retrieval.server.gate import CHANGES, AccessLog, Gate, Metrics, Origins
 from aveyb_retrieval.server.http import Context, Limits, network, refuse, to_json
 from aveyb_retrieval.server.keys import KeyFile, Keys, Right
+from aveyb_retrieval.server.processes import FOLLOW_SECONDS, Processes
 from aveyb_retrieval.server.work import Work
 from aveyb_retrieval.system import allow_files
 
@@ -59,7 +59,6 @@ def _route(path: str, name: str, media_type: str) -> Route:
     return Route(path, page)
 
 
-FOLLOW_SECONDS = 1.0  # how often new versions are looked for
 _RIGHTS = {
     operation.path.split("/")[1]: operation.right for operation in openapi.OPERATIONS if operation.method not in CHANGES
 }
@@ -87,14 +86,16 @@ def create_app(
     """
     limits, counters, keys = limits or Limits(), counters or Metrics(), keys or Keys()
     counters.watch(indexes)
+    threads = limits.threads if limits.processes == 1 else max(limits.threads, 2 * limits.processes + 2)
     server = Context(
         indexes=indexes,
         limits=limits,
-        searching=Work("search", limits.threads, limits.max_waiting),
+        searching=Work("search", threads, limits.max_waiting),
         encoding=Work("encode", 1, limits.max_waiting),
         writing=Work("write", 1, limits.max_waiting),
         metrics=counters,
         originals=originals,
+        processes=Processes(limits.processes, indexes),
         openapi=to_json(openapi.document(limits, has_keys=keys.current().reading > 0)),
     )
     origins = origins or Origins()
@@ -117,7 +118,7 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
     finally:
         following.cancel()
-        for part in (server.searching, server.encoding, server.writing, server.indexes):
+        for part in (server.searching, server.encoding, server.writing, server.processes, server.indexes):
             await asyncio.to_thread(part.close)
 
 
@@ -131,7 +132,6 @@ _DESCRIPTORS = 1 << 16  # open files: one for each connection, some for each ind
 _OWN_DESCRIPTORS = 300  # left for indexes
 _QUEUE = 2048  # connections that the kernel keeps until they are accepted
 _ACCEPTED_AT_ONCE = 16  # or those who open many would be served before requests are looked at
-_LONGEST_LINE = 4000  # characters of a log line, tracebacks included
 _GRACE = 5.0  # seconds beyond the time that a request may take
 
 
@@ -145,18 +145,6 @@ def listen(host: str, port: int) -> socket.socket:
     # asyncio itself sets it only for sockets whose protocol number is spelled out, which create_server does not do.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
-
-
-class _ShortLines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        return shortened(super().format(record), _LONGEST_LINE)
-
-
-def log_shortly() -> None:
-    """Write this package's warnings to standard error: lines that repeat little of what a request sent."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(_ShortLines())
-    logging.getLogger("aveyb_retrieval").addHandler(handler)
 
 
 class Connection(H11Protocol):

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.server.gate import Metrics
     from aveyb_retrieval.server.indexes import Indexes
+    from aveyb_retrieval.server.processes import Processes
     from aveyb_retrieval.server.work import Work
-
 LOOPBACK = ("127.0.0.1", "localhost", "::1")  # names and addresses of this machine
 
 
@@ -69,6 +69,7 @@ class Context:
     metrics: Metrics
     openapi: bytes
     originals: bool
+    processes: Processes
 
 
 def context(request: Request) -> Context:
@@ -100,6 +101,7 @@ class Limits:
     max_context: int = _limit(5, "N", "Neighbors of a passage on each side.")
     timeout: float = _limit(60.0, "SECONDS", "Time of a request.", least=0)
     threads: int = _limit(4, "N", "Searches that run at once.")
+    processes: int = _limit(1, "N", "Processes that search; with 1, the server's own does.")
     max_waiting: int = _limit(128, "N", "Requests that wait for their turn.", least=0)
     max_connections: int = _limit(4000, "N", "Open connections.")
     max_connections_each: int = _limit(500, "N", "Open connections of one address that are read.")
@@ -146,9 +148,13 @@ STATUSES = {  # of errors: what kind an answer names, and what `/openapi.json` s
 class Refusal(AveyBError):
     """A request that is not answered, with the HTTP status that says why."""
 
-    def __init__(self, status: int, message: str, *, code: str | None = None) -> None:
+    def __init__(self, status: int, message: str, code: str | None = None) -> None:
         super().__init__(message)
         self.status, self.code = status, code
+
+    def __reduce__(self) -> tuple[type[Refusal], tuple[int, str, str | None]]:
+        """Let it pass from one process to another."""
+        return type(self), (self.status, str(self), self.code)
 
 
 def refuse(request: Request, error: Exception) -> Response:
@@ -185,3 +191,18 @@ def error_response(
         content = {"error": message, "error_type": STATUSES.get(status, STATUSES[500])[0]}
     written = json.dumps(content)  # in ASCII: a message may repeat what a client sent, which need not be Unicode
     return Response(written, status, headers, "application/json")
+
+
+_LONGEST_LINE = 4000  # characters of a log line, tracebacks included
+
+
+class _ShortLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return shortened(super().format(record), _LONGEST_LINE)
+
+
+def log_shortly() -> None:
+    """Write this package's warnings to standard error: lines that repeat little of what a request sent."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_ShortLines())
+    logging.getLogger("aveyb_retrieval").addHandler(handler)

@@ -141,6 +141,7 @@ class Indexes:
 
     `failures` says why an index could not follow its newest version. `load` loads the model of an index, and opens an
     index by it: where all indexes are made by another model from now on, the server moves to it; None: it does not.
+    `again` opens the same in another process; None where their model was given loaded.
     """
 
     def __init__(
@@ -148,8 +149,9 @@ class Indexes:
         retrievers: dict[str, Retriever],
         model: BatchedModel | None,
         load: tuple[Callable[..., BatchedModel], Callable[..., Retriever]] | None = None,
+        again: Callable[[], Indexes] | None = None,
     ) -> None:
-        self.retrievers, self.model, self._load = retrievers, model, load
+        self.retrievers, self.model, self._load, self.again = retrievers, model, load, again
         self.failures: dict[str, str] = {}
         self._writers: dict[str, Index] = {}
         self._moving = threading.Lock()
@@ -185,7 +187,14 @@ class Indexes:
         for name, path in paths.items():
             own = batched if model is not None or name in recorded else None
             retrievers[name] = opened(path, model=own)
-        return cls(retrievers, batched, (load, opened) if model is None else None)
+        again = partial(cls.open, paths, model=model, device=device, precision=precision)
+        is_loaded = not (model is None or isinstance(model, (str, Path)))
+        return cls(retrievers, batched, (load, opened) if model is None else None, None if is_loaded else again)
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The versions that are open, by the names of the indexes."""
+        return {name: each.version for name, each in self.retrievers.items()}
 
     def named(self, name: str | None, only: Filter | None = None) -> tuple[str, Retriever]:
         """Return an index with its name, as a key with a filter sees it; the only one where no name is given."""

@@ -149,7 +149,7 @@ def _described(name: str) -> dict[str, Any]:
 
 def _no_model(name: str, names: dict[str, str]) -> Refusal:
     known = ", ".join(map(repr, names))
-    return Refusal(404, f"model={name!r}: no such model; there are {known}", code="model_not_found")
+    return Refusal(404, f"model={name!r}: no such model; there are {known}", "model_not_found")
 
 
 def _refuse_tokens(value: Any) -> None:

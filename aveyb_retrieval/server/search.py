@@ -6,8 +6,8 @@ import base64
 import hashlib
 import json
 import re
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
@@ -135,7 +135,7 @@ async def search(request: Request) -> Response:
     single, queries = isinstance(given["query"], str), asked.pop("query")
     name, several = asked.pop("index"), asked.pop("indexes")
     name, index = _searched(server.indexes, name, several, ticket.only)
-    ticket.asked, version = queries, index.version
+    ticket.asked = queries
     k, with_text, facets = asked.pop("k"), asked.pop("text"), asked.pop("facets")
     follow = asked.pop("facets_of") == "found"
     offset, of_search = _beginning(asked.pop("cursor"), asked.pop("offset"), single=single)
@@ -147,22 +147,8 @@ async def search(request: Request) -> Response:
     # one more than is shown says whether there are more
     wanted = min(k + 1, limits.max_k - offset)
 
-    def work(part: list[str]) -> list[bytes]:
-        found = index.search(part, wanted, **options)
-        note = "" if any(found) else note_on(index, options.get("filter"))
-        results = []
-        for query, result in zip(part, found, strict=True):
-            searched = _searched_for(asked, query, several or name, version)
-            if of_search not in (None, searched):
-                raise Refusal(
-                    409,
-                    f"cursor='{offset}-{of_search}': of another search, or the index has changed since (it is at "
-                    f"version {version}); ask for the first page again",
-                )
-            told = {"note": note, "next": f"{offset + k}-{searched}" if len(result) > k else None}
-            results.append(_result(query, result, k, told, with_text, ticket))
-        return results
-
+    page = _Page(name, several, options, k, wanted, of_search, with_text)
+    work = partial(server.processes.call, _search_part, ticket, page)
     results: list[bytes] = []
     at_once = 1 if with_text else _queries_at_once(offset + wanted, options)
     async for found in server.searching.each(work, parts(queries, at_once, PART_OF_QUERIES), ticket):
@@ -179,6 +165,39 @@ async def search(request: Request) -> Response:
     ticket.answer(len(counted))
     head = b'{"index":' + to_json(name) + b',"facets":' + counted + b","
     return json_answer(head + results[0][1:] if single else head + b'"results":' + joined(results) + b"}")
+
+
+@dataclass(frozen=True)
+class _Page:
+    """What is asked for of each query, as it is told to a process that searches."""
+
+    name: str | None
+    several: Sequence[str] | None
+    options: SearchOptions
+    k: int
+    wanted: int
+    of_search: str | None
+    with_text: bool
+
+
+def _search_part(indexes: Indexes, ticket: Ticket, page: _Page, part: list[str]) -> list[bytes]:
+    """Search for some queries of a request; return what is written of each."""
+    name, index = _searched(indexes, page.name, page.several, ticket.only)
+    version, offset = index.version, page.options["offset"]
+    found = index.search(part, page.wanted, **page.options)
+    note = "" if any(found) else note_on(index, page.options.get("filter"))
+    results = []
+    for query, result in zip(part, found, strict=True):
+        searched = _searched_for(page.options, query, page.several or name, version)
+        if page.of_search not in (None, searched):
+            raise Refusal(
+                409,
+                f"cursor='{offset}-{page.of_search}': of another search, or the index has changed since (it is at "
+                f"version {version}); ask for the first page again",
+            )
+        told = {"note": note, "next": f"{offset + page.k}-{searched}" if len(result) > page.k else None}
+        results.append(_result(query, result, page.k, told, page.with_text, ticket))
+    return results
 
 
 def _searched(
@@ -215,8 +234,8 @@ def _beginning(cursor: str | None, offset: int, *, single: bool) -> tuple[int, s
 
 
 def _searched_for(options: Mapping[str, Any], query: str, index: Any, version: str) -> str:
-    """What tells a search from others: the query, the options, and the version of the index."""
-    told = json.dumps([options, query, index, version], sort_keys=True, default=str)
+    """What tells a search from others: the query, the options but for the offset, and the version of the index."""
+    told = json.dumps([{**options, "offset": 0}, query, index, version], sort_keys=True, default=str)
     return hashlib.sha256(told.encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aveyb_retrieval.server.http import Refusal
 
@@ -52,6 +52,10 @@ class Ticket:
         self._held = self._answered = 0
         self._end = time.monotonic() + limits.timeout
         self._over: Refusal | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Let it pass to a process that searches, which looks at its end, its filter and the size of its answer."""
+        return {**vars(self), "asked": (), "_pool": None, "_receive": None}
 
     @property
     def left(self) -> float:

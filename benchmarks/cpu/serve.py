@@ -7,7 +7,7 @@
 Every client keeps one connection open and asks the next question when the last one is answered. Questions are the words
 of sentences of the documents themselves, drawn with a fixed seed; after 5,000 requests they come again. Times are from
 sending a request to having read its answer, in the client; clients and server share the machine's processors. Memory is
-the resident set that the server reports: before the load, and twelve times during it.
+the resident set of the server and its processes: before the load, and twelve times during it (Linux alone).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def draw_questions(index: Path, count: int) -> list[str]:
     return questions
 
 
-def load(url: str, questions: list[str], clients: int, seconds: float) -> dict[str, Any]:
+def load(url: str, server: int, questions: list[str], clients: int, seconds: float) -> dict[str, Any]:
     """Ask with some clients for some seconds."""
     times: list[list[float]] = [[] for _ in range(clients)]
     statuses: list[set[int]] = [set() for _ in range(clients)]
@@ -81,7 +81,7 @@ def load(url: str, questions: list[str], clients: int, seconds: float) -> dict[s
             position += clients
         connection.close()
 
-    memory = [resident(url)]
+    memory = [resident(server)]
     step = seconds / SAMPLES
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(clients)]
     began = time.perf_counter()
@@ -89,7 +89,7 @@ def load(url: str, questions: list[str], clients: int, seconds: float) -> dict[s
         thread.start()
     for _ in range(SAMPLES):
         time.sleep(step)
-        memory.append(resident(url))
+        memory.append(resident(server))
     for thread in threads:
         thread.join()
     took = time.perf_counter() - began
@@ -112,15 +112,22 @@ def metric(url: str, name: str) -> float:
     return float(re.search(rf"^{name} (\S+)$", text, re.MULTILINE)[1])
 
 
-def resident(url: str) -> float:
-    """Return the server's resident memory in MiB."""
-    return round(metric(url, "process_resident_memory_bytes") / 2**20, 1)
+def resident(server: int) -> float:
+    """Return the resident memory in MiB of the server of a process id, and of the processes that it started."""
+    tasks = Path(f"/proc/{server}/task").glob("*/children")
+    children = [each for task in tasks for each in task.read_text().split()]
+    pages = sum(int(Path(f"/proc/{each}/statm").read_text().split()[1]) for each in (server, *children))
+    return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
 
 
-def start(index: Path, threads: int) -> subprocess.Popen[str]:
-    """Start a server of an index."""
-    command = [sys.executable, "-m", "aveyb_retrieval.cli.serve", str(index), "--port", "0", "--threads", str(threads)]
-    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+def start(index: Path, options: argparse.Namespace) -> tuple[subprocess.Popen[str], str]:
+    """Start a server of an index; return it and its address."""
+    given = ["--port", "0", "--threads", str(options.threads), "--processes", str(options.processes)]
+    command = [sys.executable, "-m", "aveyb_retrieval.cli.serve", str(index), *given]
+    server = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    url = next(line.strip().rstrip("/") for line in server.stderr if line.startswith("http"))
+    threading.Thread(target=server.stderr.read, daemon=True).start()  # or its log fills the pipe
+    return server, url
 
 
 def write(result: dict[str, Any], path: Path) -> None:
@@ -134,14 +141,12 @@ def measure_hostile(options: argparse.Namespace, load_before: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
         index = options.index or documentation(Path(folder) / "documentation")
         questions = draw_questions(index, 5000)
-        server = start(index, options.threads)
+        server, url = start(index, options)
         try:
-            url = next(line.strip().rstrip("/") for line in server.stderr if line.startswith("http"))
-            threading.Thread(target=server.stderr.read, daemon=True).start()  # or its log fills the pipe
-            load(url, questions[::-1], 4, 5.0)  # warm
-            quiet = load(url, questions, 1, options.seconds)
-            attacks = list(under_attack(url, lambda: load(url, questions, 1, options.seconds)))
-            again = load(url, questions, 1, options.seconds)
+            load(url, server.pid, questions[::-1], 4, 5.0)  # warm
+            quiet = load(url, server.pid, questions, 1, options.seconds)
+            attacks = list(under_attack(url, lambda: load(url, server.pid, questions, 1, options.seconds)))
+            again = load(url, server.pid, questions, 1, options.seconds)
         finally:
             server.terminate()
             server.wait()
@@ -151,6 +156,7 @@ def measure_hostile(options: argparse.Namespace, load_before: float) -> None:
         "load_before": load_before,
         "python": platform.python_version(),
         "threads": options.threads,
+        "processes": options.processes,
         "quiet": quiet,
         "attacks": attacks,
         "quiet_again": again,
@@ -165,6 +171,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--threads", type=int, default=Limits.threads, help="searches that the server runs at once")
+    parser.add_argument("--processes", type=int, default=Limits.processes, help="processes of the server that search")
     parser.add_argument("--hostile", action="store_true", help="one client alone, then beside attackers")
     parser.add_argument("--out", type=Path, help=f"[default: {RESULTS.name} or {HOSTILE.name}]")
     options = parser.parse_args()
@@ -175,19 +182,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         index = options.index or documentation(Path(folder) / "documentation")
         questions = draw_questions(index, 5000)
-        server = start(index, options.threads)
+        server, url = start(index, options)
         try:
-            url = next(line.strip().rstrip("/") for line in server.stderr if line.startswith("http"))
-            load(url, questions[::-1], options.clients, 2.0)  # warm
-            alone = load(url, questions, 1, options.seconds)
+            load(url, server.pid, questions[::-1], options.clients, 2.0)  # warm
+            alone = load(url, server.pid, questions, 1, options.seconds)
             before = [metric(url, f"aveyb_query_batch_size_{part}") for part in ("count", "sum")]
-            together = load(url, questions, options.clients, options.seconds)
+            together = load(url, server.pid, questions, options.clients, options.seconds)
             after = [metric(url, f"aveyb_query_batch_size_{part}") for part in ("count", "sum")]
-            again = load(url, questions[::-1], 1, options.seconds)
+            again = load(url, server.pid, questions[::-1], 1, options.seconds)
         finally:
             server.terminate()
             server.wait()
-        together["queries_per_batch"] = round((after[1] - before[1]) / (after[0] - before[0]), 2)
+        if options.processes == 1:  # others do not count them
+            together["queries_per_batch"] = round((after[1] - before[1]) / (after[0] - before[0]), 2)
         with Retriever.load(index) as retriever:
             documents = len(retriever)
     result = {
@@ -198,6 +205,7 @@ def main() -> None:
         "index": str(options.index or "documentation of this project"),
         "documents": documents,
         "threads": options.threads,
+        "processes": options.processes,
         "exit_code": server.returncode,
         "one_client": alone,
         "many_clients": together,
