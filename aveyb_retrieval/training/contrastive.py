@@ -37,7 +37,7 @@ from aveyb_retrieval.indexes.search.retriever import Retriever
 from aveyb_retrieval.indexes.types import silent
 from aveyb_retrieval.training.sentence_trainer import train_sentence_model
 from aveyb_retrieval.training.settings import ContrastiveSettings, MiningRules
-from aveyb_retrieval.training.texts import read_records, text_key
+from aveyb_retrieval.training.texts import read_records, text_key, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -75,14 +75,7 @@ def read_pairs(
     records = ((f"{path}, line {number}", record) for path in paths for number, record in read_records(path))
     for where, record in islice(records, rows):
         fields = fields or _fields(record, columns or {}, where)
-        for field in fields.values():
-            value = record.get(field)
-            if not isinstance(value, str) or not value.strip():
-                raise InputError(
-                    f"{where}: field {field!r} must be a text, it is {value!r}; every row needs "
-                    f"{', '.join(fields.values())}"
-                )
-        pairs.append({side: record[field] for side, field in fields.items()})
+        pairs.append({side: text_of(record, field, where) for side, field in fields.items()})
         places.append(where)
     if not pairs:
         raise InputError(f"{', '.join(map(str, paths))}: there are no pairs")

@@ -45,6 +45,14 @@ def read_texts(paths: Iterable[str | Path], *, field: str = "text") -> Iterator[
             yield text
 
 
+def text_of(record: Mapping[str, Any], field: str, where: str) -> str:
+    """Return the text in a field of a line; one that is missing, blank or no text is an InputError."""
+    value = record.get(field)
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"{where}: field {field!r} must be a text, it is {value!r}")
+    return value
+
+
 def text_key(text: str) -> str:
     """Return what two texts share that differ only in case and white space."""
     return " ".join(text.casefold().split())
