@@ -165,6 +165,26 @@ def test_of_a_table_a_row_is_the_sentence(model: FakeEmbedder | None) -> None:
             assert table[slice(*best)].strip("| ") == "Volta Cables | Ines Moreau | 555-7788"
 
 
+MAIL = """Hi Ana,
+
+the crane inspector comes on the 19th of February. Bring the ladder.
+
+> Hi Ben,
+> when does the crane inspector come?
+> {}Ana"""
+
+
+@pytest.mark.parametrize("quoted", ["", "> Who pays?\n> "])
+@pytest.mark.parametrize("model", [None, Synonyms()])
+def test_the_answer_of_a_mail_goes_before_the_question_that_it_quotes(model: FakeEmbedder | None, quoted: str) -> None:
+    mail = MAIL.format(quoted)
+    best = cite("when does the crane inspector come?", mail, "", model=model).sentence
+    assert best is not None
+    assert mail[slice(*best)] == "the crane inspector comes on the 19th of February."
+    alone = cite("inspector", "When does the inspector come?", "", model=model).sentence
+    assert alone == (0, 29), "though it is a question"
+
+
 @pytest.mark.parametrize("model", [None, Synonyms()])
 def test_what_all_sentences_say_tells_none_apart(model: FakeEmbedder | None) -> None:
     text = "The maskray lives by the maskray reef. It is small. A maskray eats shrimp. The maskray breeds here."

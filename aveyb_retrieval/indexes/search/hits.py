@@ -18,7 +18,7 @@ from bisect import bisect
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache, cached_property, partial
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -54,6 +54,7 @@ _BRIEF.maxdict = 10
 _CELLS = r"(?:\||[^\n|]* \| )"  # how a row of a table begins, in Markdown or not
 _ROW = re.compile(rf"^(?={_CELLS})", re.MULTILINE)
 _NAMES = regex.compile(rf"^(?={_CELLS}.*\n{_CELLS})(?<!^{_CELLS}.*\n)", re.MULTILINE)  # of its columns: the first row
+_QUESTION = re.compile("[?\uff1f\u061f][\\s>\"'\u201d\u00bb]*$")  # of a sentence
 _SHARP, _NAMED, _LEAST = 4, 0.95, 0.001  # as benchmarks/cpu/citations.py found them
 _CITED_AT_ONCE = 10  # passages: as many as a search gives if it is not told
 _ABOUT = 1000  # characters of a document's beginning that say what all of it is about
@@ -572,6 +573,9 @@ def _best(
         near[filled] = np.maximum.reduceat(words, bounds[filled], axis=1).T
     for names in _NAMES.finditer(passage):
         near[bisect(starts, names.start()) - 1] /= 2  # they say what is asked for, a row below answers
+    for place, (start, stop) in enumerate(pairwise([*starts, len(passage)])):
+        if _QUESTION.search(passage, start, stop):  # so does a question, which the next sentences or a reply answer
+            near[place] /= 2
     alike = near**_SHARP
     others = (alike.sum(axis=0) - alike.max(axis=0)) / max(len(starts) - 1, 1)
     scores = near @ (weights * ((1 - _NAMED * named**_SHARP) * (1 - others) ** _SHARP + _LEAST))
