@@ -61,7 +61,7 @@ def check(directory: str | Path, answer: Any, citation: Path | None, where: Any,
 
 def _told(check: QuoteCheck) -> str:
     place = "" if check.id is None or check.span is None else f"  {check.id} {check.span[0]}-{check.span[1]}"
-    page = "" if check.page is None else f", page {check.page}"
+    page = f", {printable(check.place)}" if check.place else ""
     lines = [f"{check.verdict:9} {printable(check.quote)}", f"         {place}{page}"]
     if check.verdict == "altered":
         lines.append(f"           stored: {printable(check.stored or '')}")
@@ -102,7 +102,7 @@ def outline(directory: str | Path, document: str | None, offset: int) -> None:
         named = [] if document is None else retriever.get([document], missing_ok=document.endswith("/"))
         if named:
             for section in sections(named[0]):
-                page = "" if section.page is None else f"  page {section.page}"
+                page = f"  {printable(section.place)}" if section.place else ""
                 click.echo(f"{section.span[0]}-{section.span[1]}  {printable(section.heading)}{page}")
             return
         found = retriever.contents(document or "", offset=offset)

@@ -163,6 +163,11 @@ def test_found(quote: str, retriever: Retriever) -> None:
         ("The lender may not sell the loan with consent", [("with", "without")]),
         ("The tank holds 900 litres at 5 degrees", [("5", "-5")]),
         ("It leaks in 1e5 of all cases", [("1e5", "1e-5")]),
+        ("Interest of 4.5 % a year is due on 3 April", [("3 april", "1 march")]),
+        ("Each lender may not sell the loan", [("each", "the")]),
+        ("A bank repays the loan in twelve instalments", [("a bank", "the borrower")]),
+        ("late pays 2 % more and three euros", [("and three euros", "")]),
+        ("the loan without any written consent", [("any written", "")]),
         ("Open the hatch before the vent", None),
         ("No body enters it alone", None),
         ("of 1,950 EUR. Interest of 7 % a", None),
@@ -212,8 +217,22 @@ def test_page_file_and_version_of_what_is_found(tmp_path_factory: pytest.TempPat
     build_index(top / "f", top / "ix", model=FakeEmbedder())
     with Retriever.load(top / "ix", model=FakeEmbedder()) as found:
         (check,) = found.check_quotes('"The hatch is closed"')
+        assert (check.page, check.place) == (None, "")
         assert check.version == found.version
         assert len(check.sha256 or "") == 64
+
+
+def test_pages_that_are_none_are_called_what_they_are(tmp_path: Path) -> None:
+    (tmp_path / "f").mkdir()
+    cue = "{0}\n00:00:0{0},000 --> 00:00:0{0},900\n{1}\n\n"
+    said = ["Welcome to the talk.", "A turbine gives two megawatts."]
+    (tmp_path / "f" / "a.srt").write_text("".join(map(cue.format, (1, 2), said)))
+    (tmp_path / "f" / "a.csv").write_text("name,age\nAna,5\n")
+    build_index(tmp_path / "f", tmp_path / "ix", model=FakeEmbedder())
+    with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as found:
+        (check,) = found.check_quotes('"A turbine gives two megawatts"')
+        assert (check.page, check.place) == (2, "time 0:00:02")
+        assert check.to_dict()["place"] == check.place
 
 
 def test_what_is_no_answer(retriever: Retriever) -> None:

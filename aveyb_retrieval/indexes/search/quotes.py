@@ -61,6 +61,7 @@ class QuoteCheck:
         stored: the words that stand there.
         differences: pairs of words, of the answer and stored ones, that differ; one of a pair may be "".
         page: the page of the first word, counted from 1; None where the document has no pages.
+        place: that page in words, as `Hit.place`.
         sha256: of the document's file, where it was read from one.
         version: of the index.
         mark: the number in `[n]` beside it; of several that of the document, or else the first.
@@ -74,6 +75,7 @@ class QuoteCheck:
     stored: str | None = None
     differences: tuple[tuple[str, str], ...] = ()
     page: int | None = None
+    place: str = ""
     sha256: str | None = None
     version: str | None = None
     mark: int | None = None
@@ -157,7 +159,7 @@ class _Text:
         width = len(quote.words) + max(2, len(quote.words) // 3)
         held: Counter[str] = Counter()
         best, edges, left, count = 0, (0, 0), 0, 0
-        for right, (place, word) in enumerate(places):
+        for place, word in places:
             count += held[word] < wanted[word]
             held[word] += 1
             while place - places[left][0] >= width:
@@ -168,8 +170,9 @@ class _Text:
             while held[places[left][1]] > wanted[places[left][1]]:  # it stands again further on
                 held[places[left][1]] -= 1
                 left += 1
-            if count > best:
-                best, edges = count, (places[left][0], places[right][0] + 1)
+            found = places[left][0], place + 1
+            if count > best or (count == best and found[1] - found[0] < edges[1] - edges[0]):
+                best, edges = count, found
         return best / len(quote.words), *edges
 
 
@@ -243,7 +246,8 @@ class _Checker:
         if best is None or best[0] < ALTERED or not _shares_contents(self._text(best[3]), quote, best[1], best[2]):
             version, mark = self._retriever.version, next(iter(quotation.marks), None)
             return QuoteCheck(quotation.text, "absent", quotation.position, version=version, mark=mark)
-        return self._told(quotation, "altered", best[3], best[1], best[2], quote)
+        edges = _with_ends(self._text(best[3]), quote, best[1], best[2])
+        return self._told(quotation, "altered", best[3], *edges, quote)
 
     def _holding(self, names: list[str], parts: list[Tokens]) -> list[str]:
         """The documents that have all letters of each part in a row: others cannot have its words."""
@@ -281,7 +285,7 @@ class _Checker:
         document, text = self._known[name], self._text(name)
         span = text.tokens.starts[first], text.tokens.stops[stop - 1]
         origin = document.origin
-        page = None if origin is None or origin.pages is None else origin.pages.at(span[0]).number
+        page = None if origin is None or origin.pages is None else origin.pages.at(span[0])
         differences = () if quote is None else tuple(_differences(quote, text, first, stop))
         of_hits = dict(enumerate((hit.id for hit in self._hits or ()), start=1))
         marks = sorted(quotation.marks, key=lambda mark: of_hits.get(mark) != name)
@@ -293,7 +297,8 @@ class _Checker:
             span=span,
             stored=document.text[slice(*span)],
             differences=differences,
-            page=page,
+            page=page and page.number,
+            place=str(page or ""),
             sha256=None if origin is None else origin.sha256,
             version=self._retriever.version,
             mark=next(iter(marks), None),
@@ -326,6 +331,15 @@ def _shares_contents(text: _Text, quote: Tokens, first: int, stop: int) -> bool:
     longer = [word for word in quote.words if len(word) > 3 and not word[0].isdigit()] or quote.words
     there = set(text.tokens.words[first:stop])
     return sum(word in there for word in longer) * 2 >= len(longer)
+
+
+def _with_ends(text: _Text, quote: Tokens, first: int, stop: int) -> tuple[int, int]:
+    """Tokens, and those beside them that stand in place of words that a quotation begins or ends with."""
+    stored = text.tokens.words[first:stop]
+    blocks = SequenceMatcher(None, quote.words, stored, autojunk=False).get_matching_blocks()
+    begin, end = blocks[0], blocks[-2:][0]  # the very last one is empty
+    missing = len(quote.words) - end.a - (len(stored) - end.b)
+    return max(0, first - max(0, begin.a - begin.b)), min(len(text.tokens.words), stop + max(0, missing))
 
 
 def _differences(quote: Tokens, text: _Text, first: int, stop: int) -> Iterator[tuple[str, str]]:

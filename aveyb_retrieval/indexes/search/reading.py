@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from aveyb_retrieval.documents.records import FileOrigin
+    from aveyb_retrieval.documents.records import FileOrigin, Page
     from aveyb_retrieval.indexes.engine import EngineView, VectorEngine
     from aveyb_retrieval.indexes.search.hits import Hit
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
@@ -91,11 +91,12 @@ class Match:
 
 
 class Section(NamedTuple):
-    """A heading: its words, and the characters `[start, end)` from it to the next one."""
+    """A heading: its words, the characters `[start, end)` from it to the next one, its page, and this in words."""
 
     heading: str
     span: tuple[int, int]
     page: int | None
+    place: str
 
 
 class Contents(NamedTuple):
@@ -294,12 +295,13 @@ def _match(document: Document, span: tuple[int, int]) -> Match:
     first = max(text.rfind("\n", 0, start) + 1, start - CONTEXT)
     end = text.find("\n", stop)
     last = min(len(text) if end < 0 else end, stop + CONTEXT)
-    return Match(document.id, document.title, span, text[first:last].strip(), _page(document, start))
+    page = _page(document, start)
+    return Match(document.id, document.title, span, text[first:last].strip(), page and page.number)
 
 
-def _page(document: Document, place: int) -> int | None:
+def _page(document: Document, place: int) -> Page | None:
     pages = document.origin.pages if document.origin is not None else None
-    return None if pages is None else pages.at(place).number
+    return None if pages is None else pages.at(place)
 
 
 def sections(document: Document) -> list[Section]:
@@ -309,7 +311,8 @@ def sections(document: Document) -> list[Section]:
     for each, name in zip(reversed(headings), reversed(names_of(headings)), strict=True):
         end, following = following if each.caption else line, each.start
         line = line if each.caption else each.start
-        found.append(Section(name, (each.start, end), _page(document, each.start)))
+        page = _page(document, each.start)
+        found.append(Section(name, (each.start, end), page and page.number, str(page or "")))
     return found[::-1]
 
 
@@ -332,7 +335,8 @@ def excerpt(
         places = [start + int(place) for place in outline(document.text[start:most]).places]
         cut = next((place for place in reversed(places) if place > start), most)
     text = document.text[start:cut]
-    return Excerpt(document.id, document.title, text, (start, cut), _page(document, start), end - cut)
+    page = _page(document, start)
+    return Excerpt(document.id, document.title, text, (start, cut), page and page.number, end - cut)
 
 
 def _under(document: Document, heading: str) -> tuple[int, int]:
