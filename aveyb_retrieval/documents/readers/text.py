@@ -380,13 +380,9 @@ _HOLDERS = {
     "namespace_declaration", "internal_module", "type_spec",
 }  # fmt: skip
 _AROUND = {
-    "type_declaration",
-    "decorated_definition",
-    "export_statement",
-    "template_declaration",
-    "declaration_list",
+    "type_declaration", "decorated_definition", "export_statement", "template_declaration", "declaration_list",
     "linkage_specification",
-}
+}  # fmt: skip
 _MAX_DEPTH = 8  # of definitions in definitions
 _FENCE = "~~~~"
 

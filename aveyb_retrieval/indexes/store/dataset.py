@@ -483,10 +483,7 @@ class Dataset:
         asked = min(k + TIES, rows)
         while True:
             found = self._lance.scanner(
-                columns=["_score"],
-                with_row_id=True,
-                full_text_query=MatchQuery(" ".join(words), WORDS),
-                limit=asked,
+                columns=["_score"], with_row_id=True, full_text_query=MatchQuery(" ".join(words), WORDS), limit=asked
             ).to_table()
             scores = np.sort(found["_score"].to_numpy().astype(np.float32))[::-1]
             # all that tie with the k-th are there, so that their numbers decide and not the order of Lance's lists

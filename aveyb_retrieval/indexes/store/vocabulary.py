@@ -11,8 +11,8 @@ import struct
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property, wraps
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVarTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -61,21 +61,6 @@ class _Below(NamedTuple):
     nodes: IntArray  # the addresses that they lead to
 
 
-Ts = TypeVarTuple("Ts")
-Find: TypeAlias = "Callable[[WordSet, *Ts], Iterator[tuple[str, int]]]"
-
-
-def _reading(find: Find[*Ts]) -> Find[*Ts]:
-    """Have what goes through the words of a part say what its `guard` says of damaged ones."""
-
-    @wraps(find)
-    def guarded(words: WordSet, *args: *Ts) -> Iterator[tuple[str, int]]:
-        with words.guard():
-            yield from find(words, *args)
-
-    return guarded
-
-
 @dataclass(frozen=True, eq=False)
 class WordSet:
     """The words of one part of an index, and how many of its rows hold each, by their numbers.
@@ -111,9 +96,17 @@ class WordSet:
             number = self.number(word)
             return 0 if number is None else int(self.rows[number])
 
-    @_reading
     def beginning(self, start: str) -> Iterator[tuple[str, int]]:
         """The words of up to `LONGEST` bytes that begin with some letters, with their rows."""
+        with self.guard():
+            yield from self._beginning(start)
+
+    def near(self, word: str, edits: int) -> Iterator[tuple[str, int]]:
+        """The words, with their rows, that some edits make of one of up to `MISTYPED` letters."""
+        with self.guard():
+            yield from self._near(word, edits)
+
+    def _beginning(self, start: str) -> Iterator[tuple[str, int]]:
         found = self._walk(start.encode())
         stack = [(found[0], start.encode(), found[1])] if found else []
         while stack:
@@ -124,8 +117,7 @@ class WordSet:
             if len(word) < LONGEST:
                 stack += [(to, word + bytes((byte,)), number + addend) for byte, addend, to in node.transitions]
 
-    @_reading
-    def near(self, word: str, edits: int) -> Iterator[tuple[str, int]]:
+    def _near(self, word: str, edits: int) -> Iterator[tuple[str, int]]:
         """The words that up to so many letters added, left out or replaced make of one of up to `MISTYPED` letters.
 
         With their rows. The automaton of Wu and Manber (1992): bit `i` of the states `[edits + 1, n]` says whether the
