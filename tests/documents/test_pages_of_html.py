@@ -26,7 +26,7 @@ SHOWN = {
     "<p style='color:#fff;background:#000'>yes</p><p style='color:rgb(0, 0, 0);background-color:#000000'>no</p>": "yes",
     "<div style='font-size:0'><span style='font-size:14px'>yes</span></div>": "yes",
     "<div style='font-size:0'><span>no</span></div>yes": "yes",
-    "<p style='background:none'>yes</p>": "yes",
+    "<p style='background:none; color:none'>yes</p><p style='color:inherit;background:inherit'>yes</p>": "yes\n\nyes",
     "<div hidden>no</div><p aria-hidden=true>no</p><p style='color:red; display:none'>no</p>yes": "yes",
     "<p>within <del>30</del><ins>60</ins> days": "within 60 days",
     "<div>a<nav>menu</nav>b</div>": "a\nb",

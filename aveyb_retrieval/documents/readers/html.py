@@ -252,17 +252,19 @@ def _is_hidden(node: LexborNode) -> bool:
         return True
     if not (style := attributes.get("style")):
         return False
-    said = dict(_STYLE.findall(style.lower()))
+    said = dict(_STYLE.findall(style.lower().replace("background:", "background-color:")))
     if not _HIDING.isdisjoint(said.items()):
         return True
-    ground = said.get("background-color") or said.get("background")
-    unseen = _NO_SIZE.fullmatch(said.get("font-size", "")) or (ground and _color(ground) == _color(said.get("color")))
+    ground, own = (_color(said.get(name, "")) for name in ("background-color", "color"))
+    unseen = _NO_SIZE.fullmatch(said.get("font-size", "")) or (ground and ground == own)
     return bool(unseen) and len(node.css("[style], [class], font")[:2]) == 1  # `css` finds the node itself, too
 
 
-def _color(said: str | None) -> str:
-    color = _COLORS.get(found := re.sub(r"\s", "", said or ""), found)
-    return f"#{color[1::2]}" if len(color) == 7 and color[1::2] == color[2::2] else color
+def _color(said: str) -> str:
+    """A color as `#rgb`, else `#rrggbb`; "" for one that is said otherwise, as by what is around."""
+    color = _COLORS.get(found := re.sub(r"\s", "", said), found)
+    short = len(color) == 7 and color[1::2] == color[2::2]
+    return "" if color[:1] != "#" else f"#{color[1::2]}" if short else color
 
 
 def _is_around(node: LexborNode, tag: str) -> bool:
