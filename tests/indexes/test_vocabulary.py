@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
+from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.store.dataset import WORDS, Dataset
-from aveyb_retrieval.indexes.store.vocabulary import Vocabulary, swaps, within
+from aveyb_retrieval.indexes.store.vocabulary import Vocabulary, WordSet, swaps, within
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,6 +52,20 @@ def test_every_word_is_read_with_its_rows(counted: tuple[Vocabulary, Counter[str
     assert vocabulary.beginning("") == dict(words)
     assert vocabulary.counts(words) == list(words.values())
     assert vocabulary.counts(["", "nosuchword", "same", "\u66f8\u66f8\u66f8\u66f8\u66f8\u66f8"]) == [0, 0, 0, 0]
+
+
+def _damaged(part: WordSet) -> list[WordSet]:
+    return [replace(part, rows=part.rows[:1], _nodes={}), replace(part, data=part.data[-20:], _nodes={})]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_words_whose_numbers_or_bytes_lead_nowhere_are_damage(which: int, tmp_path: Path) -> None:
+    (part,) = _stored(tmp_path, [["alpha"], ["beta"], ["zeta"]], []).parts
+    assert isinstance(part, WordSet)
+    words = Vocabulary([_damaged(part)[which]], {})
+    for ask in (lambda: words.counts(["zeta"]), lambda: words.beginning("z"), lambda: words.near("zeto", 1)):
+        with pytest.raises(IndexFormatError, match="missing or damaged"):
+            ask()
 
 
 @pytest.mark.parametrize("start", ["a", "ab", "\u66f8", "\u0939\u093f", "same", "nosuch"])

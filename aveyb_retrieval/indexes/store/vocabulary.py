@@ -81,7 +81,7 @@ class WordSet:
         tokens = LanceFileReader(words, columns=["_token_fst_bytes"])
         lists = LanceFileReader(lengths, columns=["_length"])
         data = tokens.read_all().to_table()["_token_fst_bytes"][0].as_py()
-        return cls(data, lists.read_all().to_table()["_length"].to_numpy().astype(np.int64))
+        return cls(data, lists.read_all().to_table()["_length"].to_numpy().astype(np.int64), guard)
 
     def number(self, word: str) -> int | None:
         """The number of a word; None: it is not there."""
