@@ -21,7 +21,7 @@ import numpy as np
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.encoding import GRANULARITIES
 from aveyb_retrieval.indexes.store.tables import PARTS
-from aveyb_retrieval.indexes.types import expand_passages
+from aveyb_retrieval.indexes.types import ascending, expand_passages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -155,7 +155,7 @@ class EngineView(Protocol):
 
 def passage_numbers(view: EngineView, docs: IntArray) -> IntArray:
     """Numbers of all passages of documents `[n]`, ascending."""
-    docs = np.unique(docs)
+    docs = ascending(docs)
     return expand_passages(np.stack([docs, view.passage_counts(docs)], axis=1))
 
 

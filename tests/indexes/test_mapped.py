@@ -47,9 +47,10 @@ def test_they_are_what_lance_reads(dtype: str, tmp_path: Path, monkeypatch: pyte
         texts = ["heading", "text", WORDS]
         table = tables.passages.take(numbers, [*SPAN, *texts])
         for name in texts:
-            assert tables.passages.texts(name, numbers) == [text.encode() for text in table[name].to_pylist()]
+            spans, stored = tables.passages.spans(numbers, name)
+            assert stored == [text.encode() for text in table[name].to_pylist()]
         starts, stops = (table[name].to_numpy() for name in SPAN)
-        assert np.array_equal(tables.passages.spans(numbers), np.stack([starts, stops], axis=1))
+        assert np.array_equal(spans, np.stack([starts, stops], axis=1))
         rows = tables.documents.scan(["doc", "passages"]).to_pydict()
         pairs = np.array(sorted(zip(rows["doc"], rows["passages"], strict=True)))
         assert np.array_equal(tables.passage_numbers(rows["doc"]), expand_passages(pairs))

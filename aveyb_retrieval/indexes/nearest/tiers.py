@@ -34,8 +34,8 @@ _QUERIES = 256  # that a GPU searches at once
 
 def top(scores: FloatArray, ids: IntArray, k: int) -> tuple[FloatArray, IntArray]:
     """The `k` best of candidates `[n, m]` per row, best first, ties by the lower id; padded with -inf and -1 to `k`."""
-    order = np.lexsort((ids, -scores), axis=1)[:, :k]
-    scores, ids = np.take_along_axis(scores, order, 1), np.take_along_axis(ids, order, 1)
+    order, each = np.lexsort((ids, -scores), axis=1)[:, :k], np.arange(len(scores))[:, None]
+    scores, ids = scores[each, order], ids[each, order]
     ids = np.where(np.isneginf(scores), -1, ids)
     if scores.shape[1] == k:
         return scores, ids
@@ -54,7 +54,7 @@ def best(blocks: Iterable[tuple[IntArray, FloatArray]], n: int, k: int) -> tuple
             ids, scores = ids[columns], scores[:, columns]
         rows = np.broadcast_to(ids, scores.shape)
         kept = top(np.concatenate([kept[0], scores], axis=1), np.concatenate([kept[1], rows], axis=1), k)
-    return top(*kept, k)
+    return kept if kept[0].shape[1] == k else top(*kept, k)
 
 
 ALIKE = 1e-5  # by which sums in float32 of the same numbers may differ
@@ -138,7 +138,8 @@ class Memory:
 
     def _vectors(self, among: IntArray | None) -> Iterator[tuple[IntArray, FloatArray]]:
         for block, rows in self._selected(among):
-            yield (block.numbers, block.vectors) if rows is None else (block.numbers[rows], block.vectors[rows])
+            vectors = block.vectors if rows is None else block.vectors.take(rows, axis=0)
+            yield block.numbers if rows is None else block.numbers[rows], vectors
 
     def _search_on_device(self, queries: FloatArray, k: int, among: IntArray | None) -> tuple[FloatArray, IntArray]:
         """`search` by torch: the best of each block by products in float16, scored again in float32."""
@@ -326,14 +327,14 @@ class Nearest:
                 ranges.append((file, here))
         if ranges:
             found.append(self._by_files(ranges, queries, k))
-        return _top(found, k)
+        return found[0] if len(found) == 1 and not ranges else _top(found, k)
 
     def _in_memory(self, queries: FloatArray, k: int, among: IntArray | None) -> tuple[FloatArray, IntArray]:
         if not self._gone or among is not None:
             return self._memory.search(queries, k, among)
         scores, numbers = self._memory.search(queries, k + self._gone)
         stored, _ = self._vectors.live(np.unique(numbers[numbers >= 0]))
-        return np.where(np.isin(numbers, stored), scores, -np.inf), numbers
+        return top(np.where(np.isin(numbers, stored), scores, -np.inf), numbers, k)
 
     def _cheaper_exactly(self, file: FaissSearcher, k: int, here: IntArray | None) -> bool:
         """Whether reading all vectors (or the selected ones) costs less than asking the file and reading candidates."""

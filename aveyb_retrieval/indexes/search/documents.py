@@ -167,8 +167,8 @@ class DocumentSearch(Search):
         rankings = self._rankings(query, LISTED * options.depth)
         listed = (ids[find_in(docs, ids >> PASSAGE_BITS)[1]] for ids in rankings)
         found = ascending(np.concatenate([first_of_each(ids, each) for ids in listed]))
-        there, counts = np.unique(found >> PASSAGE_BITS, return_counts=True)
-        lacking = docs[~find_in(there[counts >= options.passages], docs)[1]]
+        counts = np.bincount(np.searchsorted(docs, found >> PASSAGE_BITS), minlength=len(docs))
+        lacking = docs[counts < options.passages]
         new = lacking[~find_in(query.own >> PASSAGE_BITS, lacking)[1]]
         if len(new):
             more = self._view.best_passages(new, query.vector, query.sought, options.passages)

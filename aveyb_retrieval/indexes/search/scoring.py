@@ -26,7 +26,7 @@ from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.engine import passage_numbers
 from aveyb_retrieval.indexes.store.filters import field_keys, is_number
 from aveyb_retrieval.indexes.store.words import K1, B
-from aveyb_retrieval.indexes.types import PASSAGE_BITS, ascending, inner_products, unit_rows
+from aveyb_retrieval.indexes.types import PASSAGE_BITS, ascending, find_in, inner_products, unit_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,10 +82,10 @@ class Near(NamedTuple):
 
 def first_of_each(numbers: IntArray, most: int) -> IntArray:
     """Of numbers of passages, best first, the first of each document, in no order."""
-    docs = numbers >> PASSAGE_BITS
-    order = np.argsort(docs, kind="stable")
-    _, start, sizes = np.unique(docs[order], return_index=True, return_counts=True)
-    return numbers[order][np.arange(len(numbers)) - np.repeat(start, sizes) < most]
+    by_document = numbers[np.argsort(numbers >> PASSAGE_BITS, kind="stable")]
+    docs, kept = by_document >> PASSAGE_BITS, np.ones(len(numbers), np.bool_)
+    np.not_equal(docs[most:], docs[:-most], out=kept[most:])
+    return by_document[kept]
 
 
 def begin(work: Callable[[], Found]) -> Callable[[], Found]:
@@ -168,10 +168,10 @@ def _of_documents(
 ) -> Cosines:
     """The nearest passages, by number, and more of them until they are of `k` documents or there are no more."""
     available, there = view.count("passage", selection), view.count("document", selection)
-    while (known := len(docs := np.unique(near.ids >> PASSAGE_BITS))) < k and len(near.ids) < available:
+    while (known := len(docs := ascending(near.ids >> PASSAGE_BITS))) < k and len(near.ids) < available:
         if there - known <= k:  # the best of those few documents are looked for among their own
             every = view.matching(view.select({}) if selection is None else selection)
-            others = np.setdiff1d(every, docs)
+            others = every[~find_in(docs, every)[1]]
             more = passage_numbers(view, others) if exact else view.best_passages(others, query, (), 1)
             return NO_COSINES.joined(*near).joined(more, inner_products(view.vectors("passage", more), query))
         scores, ids = view.nearest("passage", query[None], 4 * len(near.ids), selection, exact=exact)
@@ -331,13 +331,13 @@ def foremost(scored: PassageScores) -> Foremost | None:
     if (words := scored.words) is not None:
         same &= (words.lengths == words.lengths[best]) & (words.found == words.found[best])
     alike = scored.ids[same]
-    following = scored.score[~np.isin(scored.ids, with_neighbors(alike))].max(initial=0.0)
+    following = scored.score[~find_in(with_neighbors(alike), scored.ids)[1]].max(initial=0.0)
     return Foremost(alike, float(scored.score[best]), float(following), float(scored.cosine[best]))
 
 
 def confidence(ids: IntArray, score: FloatArray, best: Foremost, passages: int) -> FloatArray:
     """Estimate the probability that each passage answers, `[n]`: it orders them as their scores s `[n]` do."""
-    first = np.isin(ids, best.alike) & (score > best.following)
+    first = find_in(best.alike, ids)[1] & (score > best.following)
     margin = np.where(first, score - best.following, score - max(best.score, 0.0))
     common = NEAR * best.cosine + CHANCE * math.log(max(passages, 1)) + OFFSET
     found: FloatArray = (1 / (1 + np.exp(-(common + MARGIN * margin)))).astype(np.float32)
@@ -346,8 +346,9 @@ def confidence(ids: IntArray, score: FloatArray, best: Foremost, passages: int) 
 
 def best_by_document(ids: IntArray, values: FloatArray) -> dict[int, float]:
     """The highest value `[n]` of the passages of each document, by its number; passages `[n]`, ascending."""
-    docs, first = np.unique(ids >> PASSAGE_BITS, return_index=True)
-    return dict(zip(docs.tolist(), np.maximum.reduceat(values, first).tolist() if len(ids) else (), strict=True))
+    docs = ids >> PASSAGE_BITS
+    first = np.flatnonzero(np.diff(docs, prepend=-1))
+    return dict(zip(docs[first].tolist(), np.maximum.reduceat(values, first).tolist() if len(ids) else (), strict=True))
 
 
 def better_neighbor(ids: IntArray, values: FloatArray) -> FloatArray:

@@ -147,9 +147,8 @@ class Search(ABC):
         rules, more = view.language, options.synonyms
         self._rules = rules if more is None else with_synonyms(rules, more)
         self._documents: dict[int, StoredDocument] = {}
-        self._parts_read: tuple[Part, ...] = ("title", "metadata") if options.boost else ("title",)
-        if not view.lasting:
-            self._parts_read = PARTS
+        ranked_by: tuple[Part, ...] = ("title", "metadata") if options.boost else ("title",)
+        self._parts_read = ranked_by if view.lasting else PARTS
         if options.rerank == rerank.STORED_MAXSIM and view.tokens is None:
             raise ConfigError(
                 f"{view.info.name}: rerank={options.rerank!r}: this index keeps no token vectors; build it "
@@ -409,7 +408,10 @@ class Search(ABC):
         cosine = NO_VECTOR if mode == "lexical" else self._cosines(query, ids)
         if mode == "dense":
             return PassageScores(ids, cosine, cosine, cosine)
-        words = WordScores.of(self._stored_passages(query, ids), self._weights(query), view.mean_passage_length)
+        stored = self._passages_there(query, ids)
+        if len(stored) < len(ids):
+            self._check_stored("passage", ids.tolist(), set(stored.numbers.tolist()))
+        words = WordScores.of(stored, self._weights(query), view.mean_passage_length)
         if mode == "hybrid":
             return scoring.score_hybrid(ids, cosine, words, scoring.background(view, query.vector))
         return PassageScores(ids, words.bm25, words.bm25, words=words)
@@ -460,21 +462,15 @@ class Search(ABC):
         work = partial(self._fetch, docs)
         return begin(work) if self._view.lasting and not self._documents.keys() >= set(docs) else work
 
-    def _stored_passages(self, query: Query, numbers: IntArray) -> StoredPassages:
-        found = self._passages_there(query, numbers)
-        if len(found) < len(numbers):
-            self._check_stored("passage", numbers.tolist(), set(found.numbers.tolist()))
-        return found
-
     def _passages_there(self, query: Query, numbers: IntArray) -> StoredPassages:
         """Fetch passages by numbers `[n]`, ascending; those that are not there are left out."""
         words = () if self._options.mode == "dense" else query.words
         known = StoredPassages.none(len(words)) if query.passages is None else query.passages
-        new = numbers[known.rows(numbers) < 0]
-        if len(new):
-            known = known.joined(self._view.passages(new, words))
-        query.passages = known
         rows = known.rows(numbers)
+        if (rows < 0).any():
+            known = known.joined(self._view.passages(numbers[rows < 0], words))
+            rows = known.rows(numbers)
+        query.passages = known
         return known.take(rows[rows >= 0])
 
     def _shown_passages(self, query: Query, numbers: Iterable[int]) -> Mapping[int, ShownPassage]:

@@ -299,10 +299,8 @@ class Snapshot:
             else:
                 numbers = np.array([number for number, _ in self.by_words("passage", words, wanted, among)], np.int64)
             found.append(numbers)
-            there, counts = np.unique(numbers >> PASSAGE_BITS, return_counts=True)
-            enough = np.zeros(len(docs), np.int64)
-            enough[np.searchsorted(docs, there)] = counts
-            docs = docs[enough < least] if len(numbers) == wanted else docs[:0]
+            counts = np.bincount(np.searchsorted(docs, numbers >> PASSAGE_BITS), minlength=len(docs))
+            docs = docs[counts < least] if len(numbers) == wanted else docs[:0]
             wanted = 4 * wanted
         return ascending(np.concatenate(found))
 

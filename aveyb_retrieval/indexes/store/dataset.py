@@ -280,9 +280,11 @@ class _Rows:
         """Rows of numbers `[n]`; -1 where this fragment does not have one."""
         if not len(self.numbers):
             return np.full(len(wanted), -1, dtype=np.int64)
-        first = np.flatnonzero(np.diff(wanted, prepend=wanted[:1] - 2) != 1)  # of those in a row: mostly so here, too
+        begins = np.ones(len(wanted), np.bool_)  # the first of those in a row, which mostly are so here, too
+        np.not_equal(wanted[1:], wanted[:-1] + 1, out=begins[1:])
+        first = np.flatnonzero(begins)
         shift = np.searchsorted(self.numbers, wanted[first], sorter=self.order) - first
-        rows = self._rows_at(np.arange(len(wanted)) + np.repeat(shift, np.diff(first, append=len(wanted))))
+        rows = self._rows_at(np.arange(len(wanted)) + shift[np.cumsum(begins) - 1])
         if len(others := np.flatnonzero(self.numbers[rows] != wanted)):
             rows[others] = self._rows_at(np.searchsorted(self.numbers, wanted[others], sorter=self.order))
         return np.where(self.numbers[rows] == wanted, rows, -1)
@@ -420,21 +422,15 @@ class Dataset:
                     yield there, mapped.as_stored(rows[some], out[: len(some)])
 
     @reading
-    def spans(self, numbers: IntArray) -> IntArray:
-        """The columns `SPAN`, `[n, 2]`, of numbers `[n]`, as `vectors` reads its own."""
-        out = np.empty((len(numbers), 2), np.int64)
+    def spans(self, numbers: IntArray, column: str | None = None) -> tuple[IntArray, list[bytes]]:
+        """The columns `SPAN`, `[n, 2]`, of numbers `[n]`, as `vectors` reads its own; and one of `LAYOUT`, in UTF-8."""
+        out, texts = np.empty((len(numbers), 2), np.int64), [b""] * len(numbers)
         for fragment, rows, places in self._stored(numbers):
             out[places] = fragment.spans[rows]
-        return out
-
-    @reading
-    def texts(self, column: str, numbers: IntArray) -> list[bytes]:
-        """A column of `LAYOUT`, in UTF-8, of numbers `[n]`, as `vectors` reads its own."""
-        out = [b""] * len(numbers)
-        for fragment, rows, places in self._stored(numbers):
-            for place, text in zip(places.tolist(), fragment.texts(column).read_texts(rows), strict=True):
-                out[place] = text
-        return out
+            read = fragment.texts(column).read_texts(rows) if column else ()
+            for place, text in zip(places.tolist(), read, strict=False):
+                texts[place] = text
+        return out, texts
 
     def _stored(self, numbers: IntArray) -> Iterator[tuple[_Rows, IntArray, IntArray]]:
         """What `_find` yields, or an error where there never was a row of one of them."""

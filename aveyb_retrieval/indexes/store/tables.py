@@ -339,25 +339,25 @@ class Tables:
     def read_passages(self, numbers: IntArray, words: Sequence[str] = ()) -> StoredPassages:
         """Fetch passages `[n]` by number, with which of some words they hold; those that are not there are left out."""
         numbers = np.sort(numbers[self.live("passage", numbers)])
-        held = held_words(self.passages.texts(WORDS, numbers) if words else [b""] * len(numbers), words)
-        return StoredPassages(numbers, self.passages.spans(numbers), held)
+        spans, texts = self.passages.spans(numbers, WORDS if words else None)
+        return StoredPassages(numbers, spans, held_words(texts, words))
 
     def read_shown(self, numbers: Sequence[int]) -> dict[int, ShownPassage]:
         """What is shown of passages, by number; those that are not there are left out."""
         wanted = np.array(numbers, np.int64)
         wanted = wanted[self.live("passage", wanted)]
 
-        def column(name: str) -> dict[int, str]:
+        def column(name: str) -> tuple[list[list[int]], list[str]]:
+            spans, texts = self.passages.spans(wanted, name)
             with damage(self.passages.path):
-                texts = map(bytes.decode, self.passages.texts(name, wanted))
-                return dict(zip(wanted.tolist(), texts, strict=True))
+                return spans.tolist(), [text.decode() for text in texts]
 
-        headings = cache(partial(column, "heading"))  # a request, where the index is in an object store
-        spans = map(tuple, self.passages.spans(wanted).tolist())
-        return {
-            n: ShownPassage(text, partial(lambda n: headings()[n], n), span)
-            for (n, text), span in zip(column("text").items(), spans, strict=True)
-        }
+        @cache  # a request, where the index is in an object store
+        def headings() -> dict[int, str]:
+            return dict(zip(wanted.tolist(), column("heading")[1], strict=True))
+
+        found = zip(wanted.tolist(), *column("text"), strict=True)
+        return {n: ShownPassage(text, partial(lambda n: headings()[n], n), (a, b)) for n, (a, b), text in found}
 
     # --- words -------------------------------------------------------------------------------------------------------
 
