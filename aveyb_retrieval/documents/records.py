@@ -124,10 +124,6 @@ class Edits:
         """The metadata as they are searched and shown."""
         return {**{name: value for name, value in self.read.items() if name not in self.removed}, **self.fields}
 
-    def cleared(self) -> Edits:
-        """Return none of them."""
-        return Edits(self.read)
-
     def changed(self, fields: Mapping[str, Any], removed: Collection[str]) -> Edits:
         """Return these edits with more of them."""
         kept = {name: value for name, value in self.fields.items() if name not in removed}

@@ -16,7 +16,7 @@ from aveyb_retrieval.indexes.model import WriteOptions, check_options, check_wai
 from aveyb_retrieval.indexes.nearest import build
 from aveyb_retrieval.indexes.store.dataset import WORDS
 from aveyb_retrieval.indexes.store.manifest import FAISS, Changes, Manifest, Tier
-from aveyb_retrieval.indexes.store.tables import StoredVectors, Tables
+from aveyb_retrieval.indexes.store.tables import StoredVectors
 from aveyb_retrieval.indexes.types import Progress, silent
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.documents.records import Notice
     from aveyb_retrieval.indexes.changes.transaction import State
     from aveyb_retrieval.indexes.store.dataset import Dataset
+    from aveyb_retrieval.indexes.store.tables import Tables
     from aveyb_retrieval.indexes.types import Kind
 
 
@@ -45,48 +46,38 @@ def finish(transaction: Transaction, options: FinishOptions, progress: Progress)
     def settle(dataset: Dataset) -> None:
         if new or not options.reindex:  # indexes that are made again may be damaged: nothing merges these before
             dataset.settle(whole=options.whole or new)  # a build leaves a fragment for each batch
-
-    def index(dataset: Dataset) -> None:
-        for column in columns[dataset]:
+        for column in columns[dataset] if indexed else ():
             dataset.index(column)
 
-    try:
-        with ThreadPoolExecutor(len(columns)) as threads:  # Lance's work is that of one processor for each of them
-            list((threads.map if indexed else map)(settle, columns))
-            due = {kind: _due(transaction, kind, rebuild=options.rebuild) for kind in state.encoding.kinds}
-            if any(due.values()):
-                transaction.save()  # what was encoded is not lost where FAISS takes its time
-            # what is being indexed cannot be read meanwhile
-            read = Tables.open(transaction.root, tables.versions, tables) if indexed else tables
-            indexing = threads.map(index, columns if indexed else ())
-            for kind, ranges in due.items():
-                _make_tiers(transaction, StoredVectors(read, kind, state.encoding.dim), ranges, progress)
-            list(indexing)
-    except ConfigError:
-        state.job = {**state.job, "replaceable": ["index"]}  # all is encoded: the next run may name another type
-        transaction.save()
-        raise
+    with ThreadPoolExecutor(len(columns)) as threads:  # Lance's work is that of one processor for each of them
+        list((threads.map if indexed else map)(settle, columns))
+    for kind in state.encoding.kinds:
+        _bring_up_to_date(transaction, kind, progress, rebuild=options.rebuild)
     return transaction.publish()
 
 
-def _due(transaction: Transaction, kind: Kind, *, rebuild: bool) -> list[tuple[int, int]]:
-    """The ranges of documents that are to be made into a FAISS file each."""
-    state, live = transaction.state, len(transaction.tables.of(kind))
-    due = build.plan(state.tiers, kind, state.next_doc, live, state.index, state.encoding.dim, rebuild=rebuild)
-    if rebuild and not due:  # what is left is searched exactly
-        state.tiers = [tier for tier in state.tiers if tier.kind != kind]
-    return due
-
-
-def _make_tiers(
-    transaction: Transaction, vectors: StoredVectors, due: list[tuple[int, int]], progress: Progress
-) -> None:
-    state, kind = transaction.state, vectors.kind
+def _bring_up_to_date(transaction: Transaction, kind: Kind, progress: Progress, *, rebuild: bool) -> None:
+    state, encoding = transaction.state, transaction.state.encoding
+    vectors = StoredVectors(transaction.tables, kind, encoding.dim)
+    live = len(transaction.tables.of(kind))
+    due = build.plan(state.tiers, kind, state.next_doc, live, state.index, encoding.dim, rebuild=rebuild)
+    if not due:
+        if rebuild:  # what is left is searched exactly
+            state.tiers = [tier for tier in state.tiers if tier.kind != kind]
+        return
+    transaction.save()  # what was encoded is not lost where FAISS takes its time
+    files.make_folder(transaction.root / FAISS)
     for number, (first, stop) in enumerate(due):
-        files.make_folder(transaction.root / FAISS)
         name = f"{FAISS}/{kind}-{state.name}-{number}.faiss"
-        count = len(vectors.tables.numbers(kind, first, stop))
-        tier, info = build.make_tier(transaction.root, name, kind, first, stop, vectors, count, state.index, progress)
+        count = len(transaction.tables.numbers(kind, first, stop))
+        try:
+            tier, info = build.make_tier(
+                transaction.root, name, kind, first, stop, vectors, count, state.index, progress
+            )
+        except ConfigError:
+            state.job = {**state.job, "replaceable": ["index"]}  # all is encoded: the next run may name another type
+            transaction.save()
+            raise
         transaction.wrote(name, info)
         kept = [t for t in state.tiers if t.kind != kind or not (first <= t.first and t.stop <= stop)]
         state.tiers = [*kept, replace(tier, dead=0)]

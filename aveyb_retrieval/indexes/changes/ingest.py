@@ -227,20 +227,18 @@ class Ingestion:
         progress: Progress = silent,
         total: int | None = None,
     ) -> None:
-        self.transaction, self._share = transaction, share
+        self.transaction, self._share, self._total = transaction, share, total
         self._encoding = transaction.state.encoding
         self._source, self._mode, self._on_error, self._progress = source, mode, on_error, progress
         self._growing = source.growing if "passage" in self._encoding.kinds else None
         self._waiting: deque[Step] = deque()  # read, not yet encoded
         self._batch: list[tuple[Step, Encoded | None, TokenCodes | None]] = []
-        self._batch_bytes = 0
+        self._batch_bytes, self._tokens = 0, 0
         self._next_doc = transaction.state.next_doc  # of what is not handed on yet
         self._writing: Future[list[str]] | None = None
         self._ids = _Ids(transaction)
         self._last_commit = time.monotonic()
         self._last_told = 0.0
-        self._tokens = 0
-        self._total = total
         self.notices: list[Notice] = []
         self.left_out: dict[str, str] = {}  # files of folders, with the reasons
         self.first_rejected: Rejected | None = None

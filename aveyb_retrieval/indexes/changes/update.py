@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 import numpy as np
 
 from aveyb_retrieval.documents.corpus import Source, count_items, read_corpus, source_names
-from aveyb_retrieval.documents.records import Notice, check_metadata, metadata_json, path_text
+from aveyb_retrieval.documents.records import Edits, Notice, check_metadata, metadata_json, path_text
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_change
 from aveyb_retrieval.indexes.changes.ingest import Ingestion, ModelSource, PrecomputedSource, VectorSource, open_vectors
@@ -412,7 +412,7 @@ class Batch:
         def apply(transaction: Transaction) -> Sequence[Notice] | None:
             def changed(row: dict[str, Any]) -> dict[str, Any]:
                 edits = transaction.tables.edits_in(row)
-                edits = (edits.cleared() if clear else edits).changed(fields, removed)
+                edits = (Edits(edits.read) if clear else edits).changed(fields, removed)
                 return {"metadata": metadata_json(edits.merged), "edits": edits.to_json()}
 
             docs = chosen.numbers(transaction)
