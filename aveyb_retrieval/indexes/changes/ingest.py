@@ -101,21 +101,12 @@ def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> Rows:
     of_passages = np.maximum(pc.count_substring(in_passages, " ").to_numpy() - 1, 0)
     documents, norms, codes, first = list[dict[str, Any]](), list[float | None](), list[bytes](), 0
     for doc, (record, encoded, tokens), (_, _, spans, _) in zip(itertools.count(first_doc), made, texts):
-        documents.append(
-            {
-                "doc": doc,
-                "id": record.id,
-                "title": record.title,
-                "rank": rank_of(record.id),
-                "digest": content_digest(record.title, record.text),
-                "passages": len(spans),
-                "tokens": encoded.n_tokens,
-                "cut_tokens": encoded.n_cut,
-                "characters": int((spans[:, 1] - spans[:, 0]).sum()),
-                "words": int(of_passages[first : first + len(spans)].sum()),
-                **metadata_columns(record),
-            }
-        )
+        named = {"doc": doc, "id": record.id, "title": record.title, "rank": rank_of(record.id)}
+        counted = {"passages": len(spans), "tokens": encoded.n_tokens, "cut_tokens": encoded.n_cut}
+        counted["characters"] = int((spans[:, 1] - spans[:, 0]).sum())
+        counted["words"] = int(of_passages[first : first + len(spans)].sum())
+        digest = content_digest(record.title, record.text)
+        documents.append({**named, "digest": digest, **counted, **metadata_columns(record)})
         first += len(spans)
         told = getattr(encoded, "norms", None)  # not by every model
         norms += [None] * len(spans) if told is None else told[: len(spans)].tolist()
@@ -150,8 +141,7 @@ def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> Rows:
     }
     rows["documents"] = pa.Table.from_pylist(documents, shaped["documents"])
     totals = {name: sum(row[name] for row in documents) for name in COUNTS}
-    cut = sum(row["cut_tokens"] > 0 for row in documents)
-    return rows, Counts(documents=len(documents), cut_documents=cut, **totals)
+    return rows, Counts(documents=len(made), cut_documents=sum(row["cut_tokens"] > 0 for row in documents), **totals)
 
 
 def place_of(path: str) -> str:
@@ -172,8 +162,6 @@ BATCH_DOCUMENTS = 8192
 BATCH_SECONDS = 30.0
 TELL_SECONDS = 0.2
 LOOK_AHEAD = 256  # items whose ids are looked up together
-
-
 Action = Literal["encode", "grow", "metadata", "reject", "pass"]
 
 
@@ -255,8 +243,8 @@ class Ingestion:
                     self._take(self._waiting.popleft(), encoded)
                 for step in self._waiting:
                     if step.action == "encode":
-                        named = f"the document {step.record.id!r}"
-                        raise ModelError(f"the model gave no vectors for {named}; it must give one result each")
+                        name = step.record.id
+                        raise ModelError(f"the model gave no vectors for the document {name!r}; it must give one each")
                     self._take(step)
                 self._commit(save=False)
             finally:

@@ -12,7 +12,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -296,11 +296,6 @@ class FaissSearcher:
     def followed_by(self, tier: Tier) -> FaissSearcher:
         """The same file as another version's manifest describes it."""
         return self if tier == self.tier else FaissSearcher(tier, self.index, self.there)
-
-    @cached_property
-    def scores_are_true(self) -> bool:
-        """Whether what it finds needs no look-up: all still stored, and scored as they are."""
-        return self.traits.keeps_floats and not self.tier.dead
 
     def wanted(self, k: int) -> int:
         """How many candidates to ask for when `k` are needed: of 400, three each find .88, of the first 100 .97."""

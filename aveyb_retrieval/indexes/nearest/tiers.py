@@ -338,7 +338,8 @@ class Nearest:
 
     def _cheaper_exactly(self, file: FaissSearcher, k: int, here: IntArray | None) -> bool:
         """Whether reading all vectors (or the selected ones) costs less than asking the file and reading candidates."""
-        asked = 0 if file.scores_are_true else file.wanted(k)
+        true = file.traits.keeps_floats and not file.tier.dead  # all still stored, and scored as they are: no look-up
+        asked = 0 if true else file.wanted(k)
         read = file.live if here is None else len(here)
         return read <= asked + file.live // READ or (here is None and 4 * k >= file.live)
 
