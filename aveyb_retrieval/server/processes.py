@@ -9,12 +9,13 @@ import traceback
 from contextlib import suppress
 from functools import cache, partial
 from multiprocessing import get_context
+from multiprocessing.util import Finalize
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import finalize
+from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import AveyBError, ConfigError, how_it_ended
 from aveyb_retrieval.server.http import Refusal, log_shortly
+from aveyb_retrieval.server.work import CURRENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +29,6 @@ FOLLOW_SECONDS = 1.0  # how often new versions are looked for
 _GRACE = 5.0  # seconds beyond the time of a request until the process that still works for it is ended
 _END_SECONDS = 2.0  # in which a process that is not needed any more ends by itself
 
-T = TypeVar("T")
 _log = logging.getLogger("aveyb_retrieval.server")
 
 
@@ -51,7 +51,7 @@ class Processes:
             worker.ask(None, indexes.versions, type(indexes).follow)  # which returns when they are open
             self._free.put(worker)
 
-    def call(self, function: Callable[..., T], ticket: Ticket, *given: Any) -> T:
+    def call(self, function: Callable[..., Any], ticket: Ticket, *given: Any) -> Any:
         """Call a function of a module with the indexes, the ticket and what is given.
 
         What it raises is raised here, where it is no error of the package as RuntimeError; Refusal (503) where the
@@ -65,10 +65,12 @@ class Processes:
             raise ticket.expire() from None
         try:
             ticket.check()
-            found: T = worker.ask(ticket.left + _GRACE, self._indexes.versions, function, ticket, *given)
-            return found
+            return worker.ask(ticket.left + _GRACE, self._indexes.versions, function, ticket, *given)
         finally:
-            self._free.put(worker if worker.end.alive else self._begin())
+            if not worker.end.still_active():
+                with suppress(OSError):  # the next call tries again
+                    worker = self._begin()
+            self._free.put(worker)
 
     def close(self) -> None:
         """End all; to be called when nothing runs."""
@@ -83,7 +85,8 @@ class _Worker:
         process = context.Process(target=_work, args=(other, again, share), daemon=True)
         process.start()
         other.close()  # or its end would not be seen
-        self.end = finalize(self, _end, process, self._connection)  # at the latest when this process ends
+        # at the latest when this process ends, and before it would wait for its children
+        self.end = Finalize(self, _end, (process, self._connection), exitpriority=1)
 
     def ask(self, seconds: float | None, *call: Any) -> Any:
         try:
@@ -130,8 +133,9 @@ def _work(connection: Connection, again: Callable[[], Indexes], share: int) -> N
 
 
 def _answer(
-    opened: Callable[[], Indexes], versions: dict[str, str], function: Callable[..., T], *given: Any
-) -> tuple[T | None, Exception | None]:
+    opened: Callable[[], Indexes], versions: dict[str, str], function: Callable[..., Any], *given: Any
+) -> tuple[Any, Exception | None]:
+    CURRENT.set(next(iter(given), None))  # the ticket
     try:
         indexes = opened()
         if indexes.versions != versions:

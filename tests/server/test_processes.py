@@ -137,6 +137,7 @@ def fail(indexes, ticket, number):
 
 def sleep(indexes, ticket, seconds):
     time.sleep(seconds)
+    indexes.model.encode_queries(["a"])  # which looks at the ticket
     return sorted(indexes.retrievers), ticket.only
 
 
@@ -155,6 +156,8 @@ def test_errors_arrive_as_they_are_and_too_long_work_is_ended(paths, monkeypatch
             assert (str(caught.value), vars(caught.value)) == (str(error), vars(error))
         with pytest.raises(RuntimeError, match=r"in fail\n(.|\n)*KeyError: 'a bug'"):  # for the log
             workers.call(fail, ticket(), len(ERRORS))
+        with pytest.raises(Refusal, match=r"took longer than the 0\.2 s"):
+            workers.call(sleep, ticket(0.2), 0.3)
         monkeypatch.setattr(processes, "_GRACE", 0.0)
         with pytest.raises(Refusal, match="has ended"):
             workers.call(sleep, ticket(0.2), 600)
