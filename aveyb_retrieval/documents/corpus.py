@@ -19,7 +19,6 @@ from aveyb_retrieval.documents.folders import (
     MANY_DOCUMENTS,
     SourceFile,
     beir_corpus,
-    known_files,
     list_folder,
     read_files,
     read_folder,
@@ -67,17 +66,12 @@ def read_table(open_blocks: OpenBlocks, source: str, reading: Reading, *, tabs: 
     comma, a semicolon, a tab or a bar. Raises InputError: the header lacks a column, or the file is not a table.
     """
     separator = "\t" if tabs else _separator(open_blocks, reading)
-    types = _types(open_blocks, source, separator, reading)
-    header: list[str] | None = None
-    for location, row in _rows(open_blocks(), source, separator, reading.max_line):
-        if header is None:
-            header = _named_columns(row)
-        elif not row:
-            continue  # a blank line
-        elif len(row) != len(header):
+    header, types = _columns(open_blocks, source, separator, reading)
+    for location, row in itertools.islice(_rows(open_blocks(), source, separator, reading.max_line), 1, None):
+        if row and len(row) != len(header):
             reason = f"{len(row)} fields where the header names {len(header)}"
             yield Rejected(location, reason, shown(separator.join(row)))
-        else:
+        elif row:  # no blank line
             yield _document(dict(zip(header, row, strict=True)), types, location, reading.names)
 
 
@@ -99,21 +93,21 @@ def _separator(open_blocks: OpenBlocks, reading: Reading) -> str:
     return next((one for one in headers if reading.names.text in headers[one]), max(headers, key=line.count))
 
 
-def _types(open_blocks: OpenBlocks, source: str, separator: str, reading: Reading) -> dict[str, str]:
-    """The types of all columns that are metadata and no strings: those that are given, and those of their values."""
+def _columns(
+    open_blocks: OpenBlocks, source: str, separator: str, reading: Reading
+) -> tuple[list[str], dict[str, str]]:
+    """The names of all columns, and the types, given or of their values, of those that are metadata and no strings.
+
+    A column without a name is called by its place: "column 3".
+    """
     rows = _rows(open_blocks(), source, separator, reading.max_line)
-    location, header = next(rows, (SourceLocation(source, 1), []))
-    header = _named_columns(header)
+    location, first = next(rows, (SourceLocation(source, 1), []))
+    header = [name if name.strip() else f"column {place}" for place, name in enumerate(first, start=1)]
     _check_header(header, location, reading)
     id_field = reading.names.id or ("_id" if "_id" in header else "id")
     but = (id_field, reading.names.title, reading.names.text, *reading.types)
     given = {column: kind for column, kind in reading.types.items() if kind != "string"}
-    return column_types(header, (row for _, row in rows), but) | given
-
-
-def _named_columns(header: list[str]) -> list[str]:
-    """The names of columns; one without is called by its place: "column 3"."""
-    return [name if name.strip() else f"column {place}" for place, name in enumerate(header, start=1)]
+    return header, column_types(header, (row for _, row in rows), but) | given
 
 
 def _check_header(header: list[str], location: SourceLocation, reading: Reading) -> None:
@@ -266,7 +260,7 @@ def _read_file(path: Path, reading: Reading) -> Iterator[Item]:
     if suffix not in MANY_DOCUMENTS or (suffix == ".parquet" and compression):
         raise InputError(
             f"{path_text(path)}: the format {''.join(path.suffixes) or '(no suffix)'!r} is not known; known are "
-            f"{', '.join(MANY_DOCUMENTS)}, {known_files()}, and those of text also with .gz or .zst"
+            f"{', '.join([*MANY_DOCUMENTS, *SUFFIXES])}, and those of text also with .gz or .zst"
         )
     if suffix == ".parquet":
         with FileReader(None, reading.max_line, reading.file_seconds) as reader:
@@ -309,10 +303,8 @@ def _read_rows(rows: Iterable[Any], names: FieldNames) -> Iterator[Item]:
         location = SourceLocation("corpus", number, "document")
         if isinstance(row, (Record, Rejected)):  # read before, by whoever wrote a shard
             yield row
-        elif isinstance(row, str):
-            yield read_row({names.text: row}, location, names)
-        elif isinstance(row, Mapping):
-            yield read_row(row, location, names)
+        elif isinstance(row, (str, Mapping)):
+            yield read_row({names.text: row} if isinstance(row, str) else row, location, names)
         else:
             kind = type(row).__name__
             yield Rejected(location, f"a mapping or a text is needed, this is of type {kind}", shown(row))

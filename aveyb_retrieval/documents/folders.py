@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aveyb_retrieval.documents.readers.base import Unreadable, decode
-from aveyb_retrieval.documents.readers.formats import SUFFIXES, TABLES, FileKind, FileReader, found_kind_of, read_bytes
+from aveyb_retrieval.documents.readers.formats import SUFFIXES, TABLES, FileKind, FileReader, kind_of, read_bytes
 from aveyb_retrieval.documents.readers.tables import csv_rows
 from aveyb_retrieval.documents.reading import COMPRESSED, check_columns, column_types, convert, split_suffix
 from aveyb_retrieval.documents.records import (
@@ -71,8 +71,7 @@ def path_pattern(shape: str) -> re.Pattern[str]:
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Line:
+class _Line(NamedTuple):
     number: int
     path: str
     fields: Mapping[str, Any]
@@ -252,7 +251,7 @@ def list_folder(folder: Path, *, follow_links: bool = False, path_fields: str | 
         for entry in entries:
             path = parent / entry.name
             is_folder = _is_folder(entry, follow_links)
-            kind = None if is_folder else found_kind_of(path)
+            kind = None if is_folder else kind_of(path, found=True)
             if notice := _left_out(path, kind, is_link=entry.is_symlink() and not follow_links, is_folder=is_folder):
                 notices.append(notice)
             elif path == labels.file:
@@ -329,17 +328,11 @@ def read_folder(folder: Path, reading: Reading) -> Iterator[Item]:
     files, notices, unreadable = list_folder(folder, follow_links=reading.follow_links, path_fields=reading.path_fields)
     if not files:
         found = f": {summary(notices)}" if notices else ""
-        raise InputError(
-            f"{path_text(folder)}: holds no file that is read{found}; {known_files()} are, and a corpus.jsonl"
-        )
+        known = ", ".join([*SUFFIXES, *TABLES])
+        raise InputError(f"{path_text(folder)}: holds no file that is read{found}; {known} are, and a corpus.jsonl")
     yield from notices
     yield from unreadable
     yield from read_files(files, reading)
-
-
-def known_files() -> str:
-    """The suffixes of files that hold one document each, as a list in words."""
-    return ", ".join([*SUFFIXES, *TABLES])
 
 
 def read_files(files: list[SourceFile], reading: Reading) -> Iterator[Item]:

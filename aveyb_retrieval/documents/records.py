@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 MAX_PAGES = 1 << 20
 UNITS = ("page", "slide", "sheet", "line", "file", "time")
-_LONGEST_LABEL = 200  # characters; a label is "iv" or "A-12"
+LONGEST_LABEL = 200  # characters; a label is "iv" or "A-12"
 
 
 class Page(NamedTuple):
@@ -66,7 +66,7 @@ class Pages:
             raise ValueError("pages out of order")
         if self.labels and len(self.labels) != len(self.starts):
             raise ValueError(f"{len(self.labels)} labels for {len(self.starts)} pages")
-        if not all(isinstance(label, str) and len(label) <= _LONGEST_LABEL for label in self.labels):
+        if not all(isinstance(label, str) and len(label) <= LONGEST_LABEL for label in self.labels):
             raise ValueError("a page label that is not a short text")
         if self.unit not in UNITS:
             raise ValueError(f"pages of an unknown unit {self.unit!r}")
@@ -98,11 +98,6 @@ class Pages:
         if not isinstance(starts, list) or not isinstance(labels, list):
             raise ValueError("pages that are not lists")
         return cls(tuple(starts), tuple(labels), value.get("unit", "page"))
-
-
-def short_label(label: str) -> str:
-    """Cut a label to what is stored of it."""
-    return label[:_LONGEST_LABEL]
 
 
 @dataclass(frozen=True)

@@ -56,11 +56,8 @@ class AveyBDocumentStore:
         hits = self._index.search(query, top_k, filter=translate(filters), **options)
         return [_passage(hit) if options.get("unit") == "passage" else _document(hit, score=hit.score) for hit in hits]
 
-    def _stored(self, filters: dict[str, Any] | None = None) -> Iterator[Stored]:
-        return self._index.documents(translate(filters))
-
     def _metas(self, filters: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
-        return map(_metadata, self._stored(filters))
+        return map(_metadata, self._index.documents(translate(filters)))
 
     def count_documents(self) -> int:
         return self._index.count()
@@ -69,7 +66,7 @@ class AveyBDocumentStore:
         return self._index.count(translate(filters))
 
     def filter_documents(self, filters: dict[str, Any] | None = None) -> list[Document]:
-        return [_document(each) for each in self._stored(filters)]
+        return [_document(each) for each in self._index.documents(translate(filters))]
 
     def write_documents(self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE) -> int:
         """Write documents and return how many; the default policy is to refuse ids that are there already (FAIL).
@@ -118,7 +115,7 @@ class AveyBDocumentStore:
 
     def count_unique_metadata_by_filter(self, filters: dict[str, Any], metadata_fields: list[str]) -> dict[str, int]:
         """Count the different values of fields in the documents that satisfy a filter."""
-        return {field_name(name): len(_unique(self._values(name, filters))) for name in metadata_fields}
+        return {name.removeprefix("meta."): len(_unique(self._values(name, filters))) for name in metadata_fields}
 
     def get_metadata_field_unique_values(
         self,
@@ -134,7 +131,7 @@ class AveyBDocumentStore:
         return wanted[from_ : None if size is None else from_ + size], len(wanted)
 
     def _values(self, field: str, filters: dict[str, Any] | None = None) -> list[Any]:
-        name = field_name(field)
+        name = field.removeprefix("meta.")  # which may be left out
         return [meta[name] for meta in self._metas(filters) if meta.get(name) is not None]
 
     count_documents_async = in_thread(count_documents)
@@ -232,11 +229,6 @@ def translate(filters: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return _comparison(filters) if "field" in filters else _logic(filters)
 
 
-def field_name(name: str) -> str:
-    """Return the metadata field of a filter's `meta.name`, which may also be written without `meta.`."""
-    return name.removeprefix("meta.")
-
-
 def _logic(filters: Mapping[str, Any]) -> dict[str, Any]:
     operator, conditions = _part(filters, "operator"), _part(filters, "conditions")
     parts = [translate(each) or {} for each in conditions]
@@ -252,7 +244,7 @@ def _comparison(filters: Mapping[str, Any]) -> dict[str, Any]:
     name = filters["field"]
     if name in ("id", "content", "score", "embedding", "blob"):
         raise FilterError(f"the field {name!r} cannot be filtered on; metadata can, as 'meta.{name}'")
-    field = field_name(name)
+    field = name.removeprefix("meta.")
     if operator in _ORDER:
         return _ordered(field, operator, value)
     if operator in ("==", "!="):

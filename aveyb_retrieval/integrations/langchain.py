@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 
+    from aveyb_retrieval import Document as Stored
     from aveyb_retrieval import Hit
 
 
@@ -163,8 +164,7 @@ class AveyBVectorStore(VectorStore):
         return True
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
-        found = self._index.get(ids, missing_ok=True)
-        return [Document(id=each.id, page_content=each.text, metadata=each.metadata) for each in found]
+        return [_document(each) for each in self._index.get(ids, missing_ok=True)]
 
     def similarity_search_with_score(self, query: str, k: int = 4, **options: Any) -> list[tuple[Document, float]]:
         """Return the best documents with their scores, higher is better; options are those of `Retriever.search`."""
@@ -215,5 +215,5 @@ def _model(embedding: Embeddings) -> Embedder | VectorsOnly:
     return VectorsOnly(embedding, embedding.embed_documents, embedding.embed_query)
 
 
-def _document(hit: Hit) -> Document:
-    return Document(id=hit.id, page_content=hit.text, metadata=hit.metadata)
+def _document(found: Hit | Stored) -> Document:
+    return Document(id=found.id, page_content=found.text, metadata=found.metadata)

@@ -7,7 +7,7 @@ import re
 from contextvars import ContextVar
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote, urlencode
 
 from aveyb_retrieval import AveyBError, ConfigError, Document, Hit, Index, InputError, __version__
@@ -57,8 +57,6 @@ _JSON = TypeAdapter(str)
 _ASKS: ContextVar[Key | None] = ContextVar("asks", default=None)  # whose tool runs
 _Budget = Annotated[int, Field(ge=50, le=MAX_TOKENS, description="The longest answer: what is left out is said")]
 Filter = dict[str, Any] | None
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class Result(BaseModel):
@@ -297,11 +295,11 @@ def _document(index: Retriever, id: str) -> Document:
     return found
 
 
-def _in_words(tool: Callable[P, T]) -> Callable[P, T]:
+def _in_words(tool: Callable[..., Any]) -> Callable[..., Any]:
     """Turn our errors into the protocol's: of any other, an agent reads only that there was one."""
 
     @wraps(tool)
-    def run(*arguments: P.args, **options: P.kwargs) -> T:
+    def run(*arguments: Any, **options: Any) -> Any:
         try:
             return tool(*arguments, **options)
         except (ConfigError, InputError, ToolError) as error:

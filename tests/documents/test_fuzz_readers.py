@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aveyb_retrieval.documents.readers.formats import found_kind_of, read_file
+from aveyb_retrieval.documents.readers.formats import kind_of, read_file
 from tests.documents.written import WRITERS, Block
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def check(kind: str, document: tuple[list[tuple[str, list[list[int]]]], int], fo
     blocks, words = _made(document, kind)
     path = folder / f"a.{kind}"
     path.write_bytes(WRITERS[kind](blocks))
-    known = found_kind_of(path)
+    known = kind_of(path, found=True)
     assert known is not None
     found = read_file(path, known, None, 1 << 24)[0]
     wanted = set(words)

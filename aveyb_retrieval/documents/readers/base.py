@@ -17,7 +17,7 @@ from itertools import takewhile
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.records import MAX_PAGES, Pages, short_label
+from aveyb_retrieval.documents.records import LONGEST_LABEL, MAX_PAGES, Pages
 from aveyb_retrieval.errors import plural
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Parts:
         if len(self._starts) == MAX_PAGES:
             raise Unreadable(f"more than {MAX_PAGES:,} parts")
         self._starts.append(self._length)
-        self._labels.append(short_label(label) or str(len(self._starts)))
+        self._labels.append(label[:LONGEST_LABEL] or str(len(self._starts)))
         self._texts.append(text + end if text else "")
         self._length += len(self._texts[-1])
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.base import FileText, one_line, paragraphs, shifted, whole
@@ -282,13 +281,8 @@ def _is_hidden(run: Any, properties: Any, style: _Style) -> bool:
 
 def _value(element: Any, *path: str) -> str:
     """The value of an element below another one; "" where it has none."""
-    found = element.find(_joined(path))
+    found = element.find("/".join(f"{W}{name}" for name in path))
     return "" if found is None else found.get(f"{W}val") or ""
-
-
-@cache
-def _joined(path: tuple[str, ...]) -> str:
-    return "/".join(f"{W}{name}" for name in path)
 
 
 def _level(element: Any) -> int | None:

@@ -96,17 +96,13 @@ class FileKind(NamedTuple):
     compression: str
 
 
-def kind_of(path: PurePath) -> FileKind | None:
-    """The kind of a file, by its suffix; None where it does not hold one document."""
-    suffix, compression = split_suffix(path)
-    name = SUFFIXES.get(suffix)
-    return FileKind(name, compression) if name else None
+def kind_of(path: PurePath, *, found: bool = False) -> FileKind | None:
+    """The kind of a file, by its suffix; None where it does not hold one document.
 
-
-def found_kind_of(path: PurePath) -> FileKind | None:
-    """The kind of a file that is found in a folder, an archive or a mail: tables are sheets there."""
+    `found`: in a folder, an archive or a mail, where tables are sheets.
+    """
     suffix, compression = split_suffix(path)
-    name = SUFFIXES.get(suffix) or TABLES.get(suffix)
+    name = SUFFIXES.get(suffix) or (TABLES.get(suffix) if found else None)
     return FileKind(name, compression) if name else None
 
 
@@ -133,9 +129,9 @@ def _with_short_title(found: FileText) -> FileText:
     length = len(found.title)
     if length <= LONGEST_TITLE:
         return found
-    warning = f"a title of {length:,} characters, of which {LONGEST_TITLE:,} are kept"
-    both = f"{found.warning}; {warning}" if found.warning else warning
-    return replace(found, title=shortened(found.title, LONGEST_TITLE), warning=both)
+    cut = f"a title of {length:,} characters, of which {LONGEST_TITLE:,} are kept"
+    warning = "; ".join(filter(None, (found.warning, cut)))
+    return replace(found, title=shortened(found.title, LONGEST_TITLE), warning=warning)
 
 
 def read_bytes(path: Path, *, follow_links: bool = True) -> bytes:
@@ -183,14 +179,14 @@ def missing_package(kind: str) -> tuple[str, str] | None:
 def _parse(kind: str, data: bytes, encoding: str | None, longest: int, depth: int = 0) -> FileText:
     """Read contents by the reader of their kind; files that they hold are read the same way, `depth` deep."""
     if kind in LANGUAGES:
-        return read_code(data, encoding, kind)
+        return read_code(data, encoding, longest, kind)
     if kind in _HOLDERS:
         return _HOLDERS[kind](data, encoding, InnerFiles(partial(_parse_inner, encoding, longest), longest, depth))
     return _READERS[kind](data, encoding, longest)
 
 
 def _parse_inner(encoding: str | None, longest: int, name: str, data: bytes, depth: int) -> FileText | None:
-    kind = found_kind_of(PurePosixPath(name))
+    kind = kind_of(PurePosixPath(name), found=True)
     if kind is None:
         return None
     if missing := missing_package(kind.name):
@@ -334,12 +330,8 @@ class FileReader:
 
     def _stop(self) -> None:
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            for pipe in (self._process.stdin, self._process.stdout):
-                with suppress(BrokenPipeError):  # what it was sent last and did not read
-                    if pipe is not None:
-                        pipe.close()
+            with suppress(BrokenPipeError), self._process:  # what it was sent last and did not read
+                self._process.kill()
             self._process = None
 
 

@@ -434,7 +434,8 @@ class _Writer:
             self.gap(2 if self.tables else 1)
             return
         table.repeat_cells()
-        table.span = _span(node.attributes.get("rowspan")), _span(node.attributes.get("colspan"))
+        rows, columns = (whole(node.attributes.get(name), 1, _MOST_SPANS) for name in ("rowspan", "colspan"))
+        table.span = max(1, rows), max(1, columns)
         self.hold()
 
     def leave_cell(self) -> None:
@@ -463,10 +464,6 @@ class _Writer:
             self._prefix = ""
         self._parts.append(text)
         self._gap, self._blank = 0, False
-
-
-def _span(value: str | None) -> int:
-    return max(1, whole(value, 1, most=_MOST_SPANS))
 
 
 _CONTAINER = "META-INF/container.xml"

@@ -111,9 +111,7 @@ class _Headers:
 
 def _characters(data: bytes, *labels: str | None) -> str:
     """Decode by the first of these labels that fits, else as UTF-8, else as cp1252: one bad byte costs no mail."""
-    if wide := without_mark(data):
-        labels = (wide, *labels)
-    for label in (*labels, "utf-8"):
+    for label in (without_mark(data), *labels, "utf-8"):
         # programs write us-ascii where they do not know: bytes beyond it are mostly UTF-8
         if label and label.lower() not in ("us-ascii", "ascii", "unknown-8bit") and python_encoding(label):
             try:

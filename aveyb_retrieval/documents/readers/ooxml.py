@@ -234,9 +234,7 @@ _ROMAN = tuple(
 
 def _chart_lines(root: Any) -> Iterator[str]:
     """The title of a chart, its axes, and a row for each category: its name and the value of each series."""
-    title = root.find(f".//{C}chart/{C}title")
-    if title is not None and (words := one_line(" ".join(paragraphs_of_drawing(title)))):
-        yield words
+    yield from filter(None, map(_words, root.iterfind(f".//{C}chart/{C}title")))
     series = list(root.iter(f"{C}ser"))
     names = [_points(one.find(f"{C}tx")) for one in series]
     categories = max((_points(_first(one, "cat", "xVal")) for one in series), key=len, default={})
@@ -246,9 +244,11 @@ def _chart_lines(root: Any) -> Iterator[str]:
     for place in sorted({*categories, *(place for column in values for place in column)}):
         yield " | ".join([categories.get(place, ""), *(column.get(place, "") for column in values)])
     for axis in root.iter(f"{C}catAx", f"{C}valAx", f"{C}dateAx"):
-        found = axis.find(f"{C}title")
-        if found is not None and (words := one_line(" ".join(paragraphs_of_drawing(found)))):
-            yield words
+        yield from filter(None, map(_words, axis.iterfind(f"{C}title")))
+
+
+def _words(body: Any) -> str:
+    return one_line(" ".join(paragraphs_of_drawing(body)))
 
 
 def _first(element: Any, *names: str) -> Any | None:
@@ -286,7 +286,7 @@ def graphic_lines(reference: Any, relations: dict[str, tuple[str, str]], package
 
 P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
 _TITLES = ("title", "ctrTitle")
-_COMMENTS = ("comments", "comment")
+_BESIDE = ("notesSlide", "comments", "comment")  # parts that belong to a slide
 _NOTES_AROUND = ("sldNum", "hdr", "ftr", "dt", "sldImg")  # placeholders of a page of notes that are no notes
 
 
@@ -327,8 +327,7 @@ def _slide(slide: Any, name: str, package: Package) -> Iterator[str]:
     for shape in shapes:
         yield from _shape(shape, title, relations, package)
     for kind, target in relations.values():
-        root = package.part(target) if kind == "notesSlide" or kind in _COMMENTS else None
-        if root is None:
+        if kind not in _BESIDE or (root := package.part(target)) is None:
             continue
         if kind == "notesSlide":
             notes = (shape for shape in root.iter(f"{P}sp") if _kind(shape) not in _NOTES_AROUND)
@@ -337,7 +336,7 @@ def _slide(slide: Any, name: str, package: Package) -> Iterator[str]:
             for text in root.iter(f"{P}text"):
                 yield f"Comment: {one_line(clean(text.text or ''))}"
             for body in root.iter("{*}txBody"):  # with threads
-                yield f"Comment: {one_line(' '.join(paragraphs_of_drawing(body)))}"
+                yield f"Comment: {_words(body)}"
 
 
 def _shape(shape: Any, title: Any | None, relations: dict[str, tuple[str, str]], package: Package) -> Iterator[str]:

@@ -18,12 +18,11 @@ from aveyb_retrieval.documents.readers.base import (
     parse_xml,
     read_member,
     shifted,
-    some,
     whole,
 )
 from aveyb_retrieval.documents.readers.html import read_html
 from aveyb_retrieval.documents.readers.ooxml import embedded, number_as
-from aveyb_retrieval.documents.readers.tables import Merged, Rows, row_text, sheet_text, without_values
+from aveyb_retrieval.documents.readers.tables import Merged, Rows, left_out, row_text, sheet_text
 from aveyb_retrieval.errors import plural
 
 if TYPE_CHECKING:
@@ -70,8 +69,8 @@ def read_odt(data: bytes) -> FileText:
     lines += ["", *dict.fromkeys("\n".join(filter(str.strip, reader.lines(part))) for part in around)]  # no headings
     title, metadata = _properties(archive)
     told = [f"hidden text left out ({plural(reader.hidden, 'place')})"] if reader.hidden else []
-    told += [embedded(reader.embedded)] if reader.embedded else []
-    return FileText(title, paragraphs(lines), None, "; ".join(told), metadata)
+    warning = "; ".join(filter(None, (*told, embedded(reader.embedded))))
+    return FileText(title, paragraphs(lines), None, warning, metadata)
 
 
 def _fields(body: Any) -> Iterator[str]:
@@ -305,8 +304,7 @@ def _rows_of(table: Any) -> Iterator[Any]:
 
 
 def _count(element: Any, attribute: str) -> int:
-    value = element.get(attribute)
-    return 1 if value is None else max(1, whole(value, 1, most=_MOST_REPEATED))
+    return max(1, whole(element.get(attribute), 1, most=_MOST_REPEATED))
 
 
 def read_ods(data: bytes, longest: int) -> FileText:
@@ -331,11 +329,8 @@ def read_ods(data: bytes, longest: int) -> FileText:
         beside = paragraphs(line for top in sheet.iterfind(f"{_TABLE}shapes") for line in reader.lines(top))
         parts.add(sheet_text(name, rows, (*(f"Comment: {note}" for note in notes if note), beside)), name)
     title, metadata = _properties(archive)
-    told = [f"{plural(len(sheets), 'hidden sheet')} left out: {some(sheets)}"] if sheets else []
-    told += [f"{plural(hidden, 'hidden row or column', 'hidden rows or columns')} left out"] if hidden else []
-    told += [without_values(reader.formulas)] if reader.formulas else []
-    told += [embedded(reader.embedded)] if reader.embedded else []
-    return parts.text(title, "; ".join(told), metadata)
+    told = [*left_out(sheets, {"hidden row or column": hidden, "formula": reader.formulas}), embedded(reader.embedded)]
+    return parts.text(title, "; ".join(filter(None, told)), metadata)
 
 
 def _read_sheet(sheet: Any, rows: Rows, reader: _Reader) -> int:

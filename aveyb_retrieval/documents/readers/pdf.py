@@ -24,19 +24,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from aveyb_retrieval.documents.readers.base import (
     LONGEST_WORD,
     FileText,
+    Parts,
     Unreadable,
     about,
     check_characters,
     clean,
     last_word,
-    lowered,
     named,
     one_line,
-    raised,
+    shifted,
     some,
 )
 from aveyb_retrieval.documents.readers.ooxml import embedded
-from aveyb_retrieval.documents.records import MAX_PAGES, Pages, short_label
+from aveyb_retrieval.documents.records import MAX_PAGES
 from aveyb_retrieval.errors import plural
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _with_marks(words: pypdfium2.PdfTextPage, text: str) -> str:
         if not shift:
             continue
         parts.append(text[position:place])
-        parts.append((raised if shift > 0 else lowered)("".join(parts[-2:])[-40:], text[start:end]))
+        parts.append(shifted("".join(parts[-2:])[-40:], text[start:end], shift))
         position = end
         after = text[end : end + 2]
         breaks = 2 if after == "\r\n" else 1 if after[:1] == "\n" else 0
@@ -188,21 +188,22 @@ def _calls() -> Any:
 
 
 def _matrix(words: pypdfium2.PdfTextPage, character: int) -> Any:
-    """How a character is turned and enlarged; None where that is not known."""
+    """How a character is turned and enlarged; all zeros where that is not known."""
     matrix = _calls().FS_MATRIX()
-    return matrix if _calls().FPDFText_GetMatrix(words, character, ctypes.byref(matrix)) else None
+    _calls().FPDFText_GetMatrix(words, character, ctypes.byref(matrix))
+    return matrix
 
 
 def _angle(words: pypdfium2.PdfTextPage, character: int) -> float:
     """The direction of a line's text against the x axis, in radians, counter-clockwise."""
     matrix = _matrix(words, character)
-    return 0.0 if matrix is None else math.atan2(matrix.b, matrix.a)
+    return math.atan2(matrix.b, matrix.a)
 
 
 def font_size(words: pypdfium2.PdfTextPage, character: int) -> float:
     """The size of a character, to half a point: that of its font, enlarged as the page says."""
     size, matrix = float(_calls().FPDFText_GetFontSize(words, character)), _matrix(words, character)
-    scale = 1.0 if matrix is None else math.hypot(matrix.b, matrix.d)
+    scale = math.hypot(matrix.b, matrix.d)
     return round(2 * size * (scale if math.isfinite(scale) and scale > 0 else 1.0)) / 2
 
 
@@ -348,9 +349,7 @@ def _rendered(page: pypdfium2.PdfPage) -> pypdfium2.PdfBitmap:
     return page.render(scale=scale, grayscale=True)
 
 
-_DATE = re.compile(
-    r"(?:D:)?(\d{4})(\d\d)?(\d\d)?(\d\d)?(\d\d)?(\d\d)?(?:(?P<sign>[-+])(?P<hours>\d\d)'?(?P<minutes>\d\d)?)?"
-)
+_DATE = re.compile(r"(?:D:)?(\d{4}(?:\d\d){0,5})(?:([-+]\d\d)'?(\d\d)?)?")
 _SENTENCE_END = tuple(".!?:\"')”’。！？")  # noqa: RUF001  # stops of other scripts
 _REASONS = {  # by FPDF_GetLastError
     3: "not a PDF file, or damaged beyond repair",
@@ -422,16 +421,15 @@ def _read(document: pypdfium2.PdfDocument, longest: int) -> FileText:
         texts.append(_mark_headings(text, bookmarks.get(index, [])))
     if pictures and not any(texts) and not length:
         raise Unreadable(f"no text: scanned? ({plural(len(pictures), 'page')} of pictures only; {why_none()})")
-    labels = tuple(short_label(one_line(document.get_page_label(index))) for index in range(count))
-    if all(label in ("", str(number)) for number, label in enumerate(labels, start=1)):
-        labels = ()
     texts = texts if bookmarks else _mark_by_size(texts, [page.sizes for page in pages])
     texts = ["\n\n".join(filter(None, [text, *page.beside])) for text, page in zip(texts, pages, strict=True)]
-    text, starts = _join(texts)
-    check_characters(len(text), longest)
+    parts = Parts("page", longest)
+    for index, (text, following) in enumerate(pairwise([*texts, ""])):  # a sentence that goes on stays one paragraph
+        end = "\n\n" if text.endswith(_SENTENCE_END) or following.startswith("#") else "\n"
+        parts.add(text, one_line(document.get_page_label(index)), end=end)
     title, author, created = map(document.get_metadata_value, ("Title", "Author", "CreationDate"))
     told = "; ".join(_told(document, pictures, files))
-    return FileText(named(title), text, Pages(starts, labels), told, about(author, _date(created)))
+    return parts.text(named(title), told, about(author, _date(created)))
 
 
 def _without_running_lines(pages: list[_Page]) -> list[_Page]:
@@ -477,13 +475,10 @@ def _date(value: str) -> str:
     found = _DATE.match(value)
     if found is None:
         return ""
-    year, month, day, hour, minute, second = (
-        int(part or least) for part, least in zip(found.groups()[:6], "111000", strict=True)
-    )
-    zone = f"{found['sign']}{found['hours']}{found['minutes'] or '00'}" if found["sign"] else "+0000"
+    written = found[1] + "00000101000000"[len(found[1]) :]
+    zone = f"{found[2]}{found[3] or '00'}" if found[2] else "+0000"
     try:
-        date = datetime.strptime(f"{year:04}{month:02}{day:02}{hour:02}{minute:02}{second:02}{zone}", "%Y%m%d%H%M%S%z")
-        return date.astimezone(UTC).isoformat()
+        return datetime.strptime(written + zone, "%Y%m%d%H%M%S%z").astimezone(UTC).isoformat()
     except (ValueError, OverflowError):
         return ""
 
@@ -504,18 +499,6 @@ def _page(document: pypdfium2.PdfDocument, index: int, form: Any | None, files: 
     except pypdfium2.PdfiumError as error:
         raise Unreadable(f"page {index + 1:,} is damaged ({one_line(str(error))})") from None
     return _Page(raw_text, beside, is_picture, sizes)
-
-
-def _join(texts: list[str]) -> tuple[str, tuple[int, ...]]:
-    """All pages as one text, and where each begins. A sentence that goes on over a page break stays one paragraph."""
-    parts, starts, position = [], [], 0
-    for text, following in pairwise([*texts, ""]):
-        starts.append(position)
-        end = "\n\n" if text.endswith(_SENTENCE_END) or following.startswith("#") else "\n"
-        part = text + end if text else ""
-        parts.append(part)
-        position += len(part)
-    return "".join(parts), tuple(starts)
 
 
 def _bookmarks(document: pypdfium2.PdfDocument) -> dict[int, list[tuple[int, str]]]:

@@ -24,7 +24,6 @@ from aveyb_retrieval.documents.readers.base import (
     is_archive,
     one_line,
     shifted,
-    some,
     whole,
 )
 from aveyb_retrieval.documents.readers.ooxml import (
@@ -38,11 +37,10 @@ from aveyb_retrieval.documents.readers.ooxml import (
     paragraphs_of_drawing,
 )
 from aveyb_retrieval.documents.readers.opendocument import is_opendocument, read_ods
-from aveyb_retrieval.documents.readers.tables import Merged, Rows, row_text, sheet_text, without_values
-from aveyb_retrieval.errors import plural
+from aveyb_retrieval.documents.readers.tables import Merged, Rows, left_out, row_text, sheet_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 S = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 _ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
@@ -70,17 +68,7 @@ def read_spreadsheet(data: bytes, longest: int) -> FileText:
         book.read_rows(target, rows)
         parts.add(sheet_text(title, rows, _asides(package, target)), title)
     title, metadata = package.properties()
-    return parts.text(title, package.warning(*_told(hidden, book.told)), metadata)
-
-
-def _told(hidden: list[str], counts: Mapping[str, int]) -> Iterator[str]:
-    if hidden:
-        yield f"{plural(len(hidden), 'hidden sheet')} left out: {some(hidden)}"
-    for what, count in counts.items():
-        if count and what == "formula":
-            yield without_values(count)
-        elif count:
-            yield f"{plural(count, what, what.replace('row', 'rows').replace('cell', 'cells'))} left out"
+    return parts.text(title, package.warning(*left_out(hidden, book.told)), metadata)
 
 
 class _Book:
@@ -282,7 +270,7 @@ def _read_old(data: bytes, longest: int) -> FileText:
             parts.add(sheet_text(about.name, rows), one_line(about.name))
     except python_calamine.CalamineError as error:
         raise Unreadable(f"damaged or encrypted: not a spreadsheet ({one_line(str(error))})") from None
-    return parts.text("", "; ".join(_told(hidden, {})))
+    return parts.text("", "; ".join(left_out(hidden, {})))
 
 
 BUILT_IN = {

@@ -5,16 +5,25 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.readers.base import FileText, Unreadable, check_characters, decode, one_line, too_long
+from aveyb_retrieval.documents.readers.base import (
+    FileText,
+    Unreadable,
+    check_characters,
+    decode,
+    one_line,
+    some,
+    too_long,
+)
 from aveyb_retrieval.documents.records import FieldNames, Record, Rejected, SourceLocation, path_text, read_row
 from aveyb_retrieval.errors import InputError, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 MOST_BYTES, MOST_ROWS = 10 << 20, 100_000  # of JSON lines and Parquet that are read as one table
@@ -90,13 +99,13 @@ class Merged:
 
 def read_table(data: bytes, encoding: str | None, longest: int) -> FileText:
     """Read a file of one table as a sheet: CSV or TSV, and where they are small JSON lines and Parquet."""
-    if data.startswith(b"PAR1"):
-        return FileText("", _read_parquet(data, longest))
-    text = decode(data, encoding)
-    if text.lstrip().startswith("{"):
-        _check_size(len(data))
-        return FileText("", _table(_objects(text), longest))
-    return FileText("", _read_csv(text, longest))
+    is_parquet = data.startswith(b"PAR1")
+    text = "" if is_parquet else decode(data, encoding)
+    if not is_parquet and not text.lstrip().startswith("{"):
+        return FileText("", _read_csv(text, longest))
+    if len(data) > MOST_BYTES:
+        raise Unreadable(_large(f"{len(data):,} bytes"))
+    return FileText("", _read_parquet(data, longest) if is_parquet else _table(_objects(text), longest))
 
 
 def csv_rows(lines: Iterable[str], where: str, separator: str = ",") -> Iterator[tuple[int, list[str]]]:
@@ -152,7 +161,6 @@ def _read_parquet(data: bytes, longest: int) -> str:
     import pyarrow
     import pyarrow.parquet
 
-    _check_size(len(data))
     try:
         with pyarrow.parquet.ParquetFile(io.BytesIO(data)) as table:
             if table.metadata.num_rows > MOST_ROWS:
@@ -161,11 +169,6 @@ def _read_parquet(data: bytes, longest: int) -> str:
             return _table(rows, longest)
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         raise Unreadable(f"not readable as Parquet ({one_line(str(error))})") from None
-
-
-def _check_size(length: int) -> None:
-    if length > MOST_BYTES:
-        raise Unreadable(_large(f"{length:,} bytes"))
 
 
 def _large(size: str) -> str:
@@ -197,9 +200,16 @@ def _value(value: Any) -> str:
     return one_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
 
 
-def without_values(formulas: int) -> str:
-    """Say that the values of some formulas are not in a file."""
-    return f"{plural(formulas, 'formula', 'formulas')} without a value: open and save the file in a spreadsheet program"
+def left_out(hidden: Sequence[str], counts: Mapping[str, int]) -> Iterator[str]:
+    """Say which sheets of a workbook are hidden, and how many things of the others are not read."""
+    if hidden:
+        yield f"{plural(len(hidden), 'hidden sheet')} left out: {some(hidden)}"
+    for what, count in counts.items():
+        if count and what == "formula":
+            yield f"{plural(count, what)} without a value: open and save the file in a spreadsheet program"
+        elif count:
+            many = re.sub(r"\b(row|cell|column)\b", r"\1s", what)
+            yield f"{plural(count, what, many)} left out"
 
 
 def sheet_text(name: str, rows: Rows, asides: Iterable[str] = ()) -> str:

@@ -8,6 +8,7 @@ import json
 import math
 import re
 import string
+import tomllib
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
@@ -25,7 +26,6 @@ from aveyb_retrieval.documents.readers.base import (
     whole_words,
 )
 from aveyb_retrieval.documents.readers.html import read_html
-from aveyb_retrieval.documents.records import MAX_PAGES, Pages
 from aveyb_retrieval.errors import plural
 
 if TYPE_CHECKING:
@@ -273,9 +273,9 @@ def read_markdown(data: bytes, encoding: str | None) -> FileText:
     """Read Markdown, titled by front matter (other text between rules stays) or the heading that it begins with."""
     text = whole_words(decode(data, encoding))
     metadata: dict[str, Any] = {}
-    for pattern, parse in ((_YAML, _yaml), (_TOML, _toml)):
+    for pattern, parse in ((_YAML, _yaml), (_TOML, tomllib.loads)):
         front = pattern.match(text[: _LONGEST + 8])
-        values = _values(parse, front["inside"]) if front else None
+        values = _values(parse, front["inside"].replace("\r\n", "\n")) if front else None
         if front and values is not None:
             text, metadata = text[front.end() :].lstrip(), values
             break
@@ -315,12 +315,6 @@ def _safe_loader() -> Any:
             return super().compose_node(parent, index)
 
     return Loader
-
-
-def _toml(source: str) -> object:
-    import tomllib
-
-    return tomllib.loads(source.replace("\r\n", "\n"))
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
@@ -387,21 +381,19 @@ _MAX_DEPTH = 8  # of definitions in definitions
 _FENCE = "~~~~"
 
 
-def read_code(data: bytes, encoding: str | None, language: str) -> FileText:
+def read_code(data: bytes, encoding: str | None, longest: int, language: str) -> FileText:
     """Read a source file; what the grammar cannot parse stays with the definition before it."""
     text = clean(decode(data, encoding))
+    if not text.strip():
+        return FileText("", "")
     lines = text.split("\n")
-    if len(lines) > MAX_PAGES:
-        raise Unreadable(f"{len(lines):,} lines; at most {MAX_PAGES:,} are read")
     names = dict(_definitions(text.encode(errors="replace"), language, lines))
-    parts, starts, position = [f"{_FENCE}{language}\n"], [0], len(_FENCE) + len(language) + 1
+    parts, before = Parts("line", longest), f"{_FENCE}{language}\n"
     for number, line in enumerate(lines):
-        if number:
-            starts.append(position)
-        before = f"{_FENCE}\n\n# {names[number]}\n\n{_FENCE}{language}\n" if number in names else ""
-        parts.append(f"{before}{line}\n")
-        position += len(parts[-1])
-    return FileText("", "".join([*parts, _FENCE]) if text.strip() else "", Pages(tuple(starts), (), "line"))
+        before += f"{_FENCE}\n\n# {names[number]}\n\n{_FENCE}{language}\n" if number in names else ""
+        parts.add(f"{before}{line}\n", end=_FENCE if number == len(lines) - 1 else "")
+        before = ""
+    return parts.text("")
 
 
 def _definitions(source: bytes, language: str, lines: list[str]) -> Iterator[tuple[int, str]]:
