@@ -37,7 +37,7 @@ from aveyb_retrieval.indexes.search.retriever import Retriever
 from aveyb_retrieval.indexes.types import silent
 from aveyb_retrieval.training.sentence_trainer import train_sentence_model
 from aveyb_retrieval.training.settings import ContrastiveSettings, MiningRules
-from aveyb_retrieval.training.texts import read_records, text_key, text_of
+from aveyb_retrieval.training.texts import field_in, read_records, text_in, text_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -75,7 +75,7 @@ def read_pairs(
     records = ((f"{path}, line {number}", record) for path in paths for number, record in read_records(path))
     for where, record in islice(records, rows):
         fields = fields or _fields(record, columns or {}, where)
-        pairs.append({side: text_of(record, field, where) for side, field in fields.items()})
+        pairs.append({side: text_in(record, field, where) for side, field in fields.items()})
         places.append(where)
     if not pairs:
         raise InputError(f"{', '.join(map(str, paths))}: there are no pairs")
@@ -210,13 +210,8 @@ def _fields(record: Mapping[str, Any], columns: Mapping[str, str], where: str) -
     fields: dict[str, str] = {}
     for side, usual in SIDES.items():
         names = (columns[side],) if side in columns else usual
-        found = [name for name in names if name in record]
-        if found:
-            fields[side] = found[0]
-        elif side != "negative" or side in columns:
-            raise InputError(
-                f"{where}: no {side} side, that is {' or '.join(names)}; the row has {', '.join(sorted(record))}"
-            )
+        if side != "negative" or side in columns or any(name in record for name in names):
+            fields[side] = field_in(record, names, where)
     return fields
 
 

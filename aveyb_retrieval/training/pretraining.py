@@ -23,7 +23,7 @@ from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.folders import fingerprint
 from aveyb_retrieval.encoder.network.model import IGNORED_LABEL, AveyBForMaskedLM
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
-from aveyb_retrieval.encoder.text.wordpiece import Tokenizer, read_vocabulary
+from aveyb_retrieval.encoder.text.wordpiece import Tokenizer, read_vocabulary, tokenizer_files
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.files import atomic_writer
 from aveyb_retrieval.training.run_folder import RunCallback, RunFolder
@@ -321,4 +321,4 @@ def _vocabulary(tokenizer: Tokenizer) -> str:
     """Return the fingerprint of a vocabulary, which may come from no folder."""
     with TemporaryDirectory() as folder:
         tokenizer.save(folder)
-        return fingerprint(Path(folder), tokenizer.files, {})
+        return fingerprint(Path(folder), tokenizer_files(Path(folder)), {})

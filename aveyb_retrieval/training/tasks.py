@@ -30,7 +30,7 @@ from aveyb_retrieval.encoder.text.tokenizer import write_limit
 from aveyb_retrieval.encoder.text.wordpiece import load_tokenizer
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.training.run_folder import RunCallback, RunFolder
-from aveyb_retrieval.training.texts import read_records, text_of
+from aveyb_retrieval.training.texts import field_in, read_records, text_in
 from aveyb_retrieval.training.trainer import (
     CheckedSteps,
     check_memory,
@@ -85,7 +85,7 @@ def read_labeled(paths: Sequence[Path], *, numbers: bool) -> list[LabeledText]:
     found: list[LabeledText] = []
     for where, line in _lines(paths):
         pair_field = next((name for name in SECOND if name in line), None)
-        pair = None if pair_field is None else text_of(line, pair_field, where)
+        pair = None if pair_field is None else text_in(line, pair_field, where)
         if found and (found[0].pair is None) != (pair is None):
             kinds = ("a single text", "a pair") if pair is None else ("a pair", "a single text")
             raise InputError(f"{where}: {kinds[0]}, and {found[0].where} is {kinds[1]}; give all lines one form")
@@ -94,7 +94,7 @@ def read_labeled(paths: Sequence[Path], *, numbers: bool) -> list[LabeledText]:
             raise InputError(f"{where}: field 'label' must be a number, it is {label!r}")
         if not numbers and not (isinstance(label, (str, int)) and str(label).strip()):
             raise InputError(f"{where}: field 'label' must be the name or the number of a class, it is {label!r}")
-        text = text_of(line, _field(line, FIRST, where), where)
+        text = text_in(line, field_in(line, FIRST, where), where)
         found.append(LabeledText(text, pair, float(label) if numbers else str(label), where))
     return found
 
@@ -103,7 +103,7 @@ def read_tagged(paths: Sequence[Path]) -> list[TaggedWords]:
     """Read lines `{"words": [...], "tags": [...]}`, one tag for each word."""
     found = []
     for where, line in _lines(paths):
-        names = _field(line, WORDS, where), _field(line, TAGS, where)
+        names = field_in(line, WORDS, where), field_in(line, TAGS, where)
         words, tags = (_strings(line, name, where) for name in names)
         if len(words) != len(tags):
             raise InputError(
@@ -152,12 +152,6 @@ def _lines(paths: Sequence[Path]) -> list[tuple[str, Mapping[str, Any]]]:
     if not found:
         raise InputError(f"{', '.join(map(str, paths))}: there are no lines")
     return found
-
-
-def _field(line: Mapping[str, Any], names: Iterable[str], where: str) -> str:
-    if found := next((name for name in names if name in line), None):
-        return found
-    raise InputError(f"{where}: no field {' or '.join(names)}; the line has {', '.join(sorted(line))}")
 
 
 def _strings(line: Mapping[str, Any], field: str, where: str) -> list[str]:

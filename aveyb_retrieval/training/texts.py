@@ -45,14 +45,6 @@ def read_texts(paths: Iterable[str | Path], *, field: str = "text") -> Iterator[
             yield text
 
 
-def text_of(record: Mapping[str, Any], field: str, where: str) -> str:
-    """Return the text in a field of a line; one that is missing, blank or no text is an InputError."""
-    value = record.get(field)
-    if not isinstance(value, str) or not value.strip():
-        raise InputError(f"{where}: field {field!r} must be a text, it is {value!r}")
-    return value
-
-
 def text_key(text: str) -> str:
     """Return what two texts share that differ only in case and white space."""
     return " ".join(text.casefold().split())
@@ -63,6 +55,21 @@ def read_records(path: str | Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     path = Path(path)
     _check(path)
     yield from read_objects(path)
+
+
+def field_in(record: Mapping[str, Any], names: Iterable[str], where: str) -> str:
+    """Return the first of some fields that a record has; `where` it stands, for messages."""
+    if found := next((name for name in names if name in record), None):
+        return found
+    raise InputError(f"{where}: no field {' or '.join(names)}; the line has {', '.join(sorted(record))}")
+
+
+def text_in(record: Mapping[str, Any], field: str, where: str) -> str:
+    """Return the text in a field of a record. Raises InputError: there is none, or it is blank."""
+    value = record.get(field)
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"{where}: field {field!r} must be a text, it is {value!r}")
+    return value
 
 
 def fingerprint(path: str | Path) -> dict[str, Any]:

@@ -265,7 +265,7 @@ def test_folders_that_cannot_be_used_are_named(folder: Path, tmp_path: Path) -> 
     [
         ({"pooling_mode": "cls"}, "pooling_mode is 'cls'"),
         ({"pooling_mode": ["cls", "mean"]}, r"pooling_mode is \['cls', 'mean'\]"),
-        ({"pooling_mode_cls_token": True}, r"pooling_mode is \['cls'\]"),
+        ({"pooling_mode_cls_token": True}, r"pooling_mode is \['cls_token'\]"),
         ({"pooling_mode": "mean", "include_prompt": False}, "include_prompt False"),
         ({"pooling_mode": ["mean"]}, None),
         ({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}, None),

@@ -277,7 +277,7 @@ def test_names_of_sides(tmp_path: Path, record: dict, columns: list[str]) -> Non
     ("records", "reason"),
     [
         ([], "no pairs"),
-        ([{"query": "a"}], "line 1: no positive side"),
+        ([{"query": "a"}], "line 1: no field positive"),
         ([{"query": "a", "positive": "b"}, {"query": "a"}], "line 2: field 'positive' must be a text, it is None"),
         ([{"query": "a", "positive": " "}], "line 1: field 'positive'"),
         ([{"query": ["a"], "positive": "b"}], "line 1: field 'query'"),
@@ -293,7 +293,7 @@ def test_fields_named_by_the_user_and_a_limit_on_rows(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", records)
     rows = read_pairs([path], columns={"anchor": "q", "positive": "hit", "negative": "miss"}, rows=2)
     assert list(rows) == [{"anchor": f"q{i}", "positive": f"h{i}", "negative": f"m{i}"} for i in range(2)]
-    with pytest.raises(InputError, match=r"a.jsonl, line 1: no negative side, that is bad; the row has hit, miss, q"):
+    with pytest.raises(InputError, match=r"a.jsonl, line 1: no field bad; the line has hit, miss, q"):
         read_pairs([path], columns={"positive": "hit", "negative": "bad"})
 
 

@@ -28,7 +28,7 @@ from aveyb_retrieval.encoder.text.passages import (
     repeat_title,
 )
 from aveyb_retrieval.encoder.text.tokenizer import as_pairs, as_texts
-from aveyb_retrieval.encoder.text.wordpiece import load_tokenizer
+from aveyb_retrieval.encoder.text.wordpiece import load_tokenizer, tokenizer_files
 from aveyb_retrieval.errors import BackendError, ConfigError, extra_for
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ class Embedder(TextEncoder):
             tokenizer,
             prompts=prompts,
             model_name=name or str(DEFAULT_MODEL.name if model is None else model),
-            fingerprint=fingerprint(folder, (*MODEL_FILES, *tokenizer.files), identity(folder)),
+            fingerprint=fingerprint_of(folder),
             precision=precision,
             max_tokens=read_limit(folder) if max_tokens is None else max_tokens,
             batch_tokens=batch_tokens,
@@ -450,6 +450,11 @@ def number_tokens(ids: Sequence[ArrayLike]) -> tuple[np.ndarray, list[np.ndarray
     texts = [np.asarray(each, dtype=np.int64) for each in ids]
     different, numbers = np.unique(np.concatenate([np.zeros(0, np.int64), *texts]), return_inverse=True)
     return different, np.split(numbers, np.cumsum([len(each) for each in texts], dtype=np.int64))[:-1]
+
+
+def fingerprint_of(folder: Path) -> str:
+    """Return the fingerprint of the Avey-B model in a folder."""
+    return fingerprint(folder, (*MODEL_FILES, *tokenizer_files(folder)), identity(folder))
 
 
 def _torch_model(folder: Path, device: str, precision: str) -> InferenceModel:

@@ -6,10 +6,8 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.encoder.embedders.embedder import AUTO, Embedder, check_device
-from aveyb_retrieval.encoder.embedders.sentence_transformers import identity
-from aveyb_retrieval.encoder.folders import DEFAULT_MODEL, MODEL_FILES, fingerprint, model_folder, read_object
-from aveyb_retrieval.encoder.text.wordpiece import tokenizer_files
+from aveyb_retrieval.encoder.embedders.embedder import AUTO, Embedder, check_device, fingerprint_of
+from aveyb_retrieval.encoder.folders import DEFAULT_MODEL, fingerprint, is_released, model_folder, read_object
 from aveyb_retrieval.errors import IndexFormatError, ModelError, OptionalDependencyError, extra_for
 
 if TYPE_CHECKING:
@@ -70,7 +68,7 @@ def load_encoder(
 def _fingerprint(folder: Path) -> str:
     """The fingerprint of the model in a folder, which is not loaded."""
     if is_aveyb(folder):
-        return fingerprint(folder, (*MODEL_FILES, *tokenizer_files(folder)), identity(folder))
+        return fingerprint_of(folder)
     with extra_for(f"{folder}, a sentence-transformers model"):
         from aveyb_retrieval.encoder.embedders.sentence_embedder import model_files
     return fingerprint(folder, model_files(folder), {"truncate_dim": "None"})
@@ -79,7 +77,7 @@ def _fingerprint(folder: Path) -> str:
 def is_aveyb(folder: Path) -> bool:
     """Whether the configuration in a model folder is one of ours, or of the authors' format."""
     config = read_object(folder / "config.json")
-    return config.get("model_type") == "avey-b" or "d_embed" in config
+    return config.get("model_type") == "avey-b" or is_released(config)
 
 
 def _check_headless(folder: Path) -> None:

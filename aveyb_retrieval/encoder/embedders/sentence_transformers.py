@@ -25,14 +25,6 @@ MODULES_FILE = "modules.json"
 NO_LIMIT = 1 << 30  # of tokens: what is above it means that nothing is cut
 NO_PROMPTS = {"query": "", "document": ""}
 _MODULES = ("Transformer", "Pooling", "Normalize")
-_EARLIER_MODES = {  # as older versions of sentence-transformers write them
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
 
 
 class _Module(msgspec.Struct):
@@ -127,9 +119,10 @@ def check_modules(folder: Path) -> None:
 
 def _check_pooling(path: Path) -> None:
     settings = read_object(path)
-    earlier = [mode for key, mode in _EARLIER_MODES.items() if settings.get(key)] or ["mean"]
-    modes = settings.get("pooling_mode", earlier)
-    if modes not in ("mean", ["mean"]) or settings.get("include_prompt") is False:
+    # older versions of sentence-transformers write a field for each mode
+    earlier = [name.removeprefix("pooling_mode_") for name, on in settings.items() if "pooling_mode_" in name and on]
+    modes = settings.get("pooling_mode", earlier or "mean")
+    if modes not in ("mean", ["mean"], ["mean_tokens"]) or settings.get("include_prompt") is False:
         raise ModelError(
             f"{path}: pooling_mode is {modes!r}, include_prompt {settings.get('include_prompt', True)}; only the mean "
             "over all tokens, prompt included, gives passages their vectors: name a model that was trained with it"

@@ -19,7 +19,7 @@ from transformers.utils import cached_file
 
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.folders import TABLE, TABLE_SCALE, is_released, read_object
-from aveyb_retrieval.errors import ConfigError, ModelError, first_line, plural
+from aveyb_retrieval.errors import ModelError, first_line, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -52,20 +52,14 @@ class CheckpointLoading:
         config = AveyBConfig.from_released(**settings)
         if num_labels is not None:
             config.num_labels = num_labels
-        return cls._filled(config, state_dict, "released checkpoint")
+        tensors = cls._of_released(state_dict)
+        return cls._checked(
+            "released checkpoint", None, (), {"config": config, "state_dict": tensors, "dtype": torch.float32}
+        )
 
     @classmethod
-    def _filled(cls, config: Any, state_dict: Mapping[str, torch.Tensor], name: Any) -> Any:
-        model: Any = cls(config)  # type: ignore[call-arg]
-        encoder = model.base_model
-        head = {n: t for n, t in model.state_dict().items() if n.startswith(cls.head_names)} if cls.head_names else {}
-        expected = {n: t for n, t in encoder.state_dict().items() if n not in (model._tied_weights_keys or {})} | head
-        tensors = released_tensors(state_dict) | {n: t for n, t in state_dict.items() if n in head}
-        check_fits(name, tensors, {n: t.shape for n, t in expected.items()})
-        encoder.load_state_dict({n: t for n, t in tensors.items() if n not in head}, strict=False)  # a tied head apart
-        model.load_state_dict({n: tensors[n] for n in head}, strict=False)
-        model.tie_weights()
-        return model.eval()
+    def _of_released(cls, state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return released_tensors(state_dict) | {n: t for n, t in state_dict.items() if n.startswith(cls.head_names)}
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -79,7 +73,6 @@ class CheckpointLoading:
             ModelError: there is no Avey-B configuration (a BERT or ModernBERT folder, say) or no `model.safetensors`,
                 the file is damaged, or it lacks parameters, has encoder parameters left over or of other shapes than
                 the configuration says (another vocabulary, say).
-            ConfigError: a folder in the authors' format and a `dtype` that weights cannot have.
         """
         name = pretrained_model_name_or_path
         hub = _hub_options(kwargs)
@@ -87,7 +80,7 @@ class CheckpointLoading:
         cls._check_kind(name, settings)
         try:
             if is_released(settings):
-                return cls._from_released_folder(name, settings, hub, kwargs)
+                return cls._from_released_folder(name, settings, args, kwargs)
             return cls._from_own_format(name, args, kwargs)
         except SafetensorError as error:
             raise ModelError(
@@ -107,15 +100,33 @@ class CheckpointLoading:
 
     @classmethod
     def _from_own_format(cls, name: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        weights = _find_weights(name, kwargs) if kwargs.get("state_dict") is None else None
+        if weights is None or not _has_int8_table(weights):
+            return cls._checked(name, name, args, kwargs)
+        if kwargs.get("config") is None:
+            kwargs["config"] = AveyBConfig.from_pretrained(name, **_hub_options(kwargs))
+        kwargs["state_dict"] = float_table(load_file(weights), weights)
+        return cls._checked(name, None, args, kwargs)
+
+    @classmethod
+    def _from_released_folder(
+        cls, name: Any, settings: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if not isinstance(kwargs.get("config"), AveyBConfig):
+            config = kwargs["config"] = AveyBConfig.read_released(settings, str(name))
+            config.num_labels = len(settings["id2label"]) if settings.get("id2label") else 2
+        weights = _find_weights(name, kwargs)
+        if weights is None:
+            raise no_weights(name, "no model.safetensors")
+        kwargs["state_dict"] = cls._of_released(float_table(load_file(weights), weights))
+        kwargs.setdefault("dtype", kwargs.pop("torch_dtype", torch.float32))
+        return cls._checked(name, None, args, kwargs)
+
+    @classmethod
+    def _checked(cls, name: Any, source: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Load by transformers, from a source or from tensors (it takes no two), and check that they fill the model."""
         wants_info, allowed = kwargs.pop("output_loading_info", False), kwargs.pop("ignore_mismatched_sizes", False)
         kwargs["use_safetensors"] = True
-        source = name
-        weights = _find_weights(name, kwargs) if kwargs.get("state_dict") is None else None
-        if weights is not None and _has_int8_table(weights):
-            if kwargs.get("config") is None:
-                kwargs["config"] = AveyBConfig.from_pretrained(name, **_hub_options(kwargs))
-            kwargs["state_dict"] = float_table(load_file(weights), weights)
-            source = None  # transformers takes tensors or a name, not both
         with _no_loading_report():
             model, info = super().from_pretrained(  # type: ignore[misc]
                 source, *args, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
@@ -124,33 +135,6 @@ class CheckpointLoading:
             check_shapes(name, info["mismatched_keys"])
         check_complete(name, set(info["missing_keys"]), set(info["unexpected_keys"]))
         return (model, info) if wants_info else model
-
-    @classmethod
-    def _from_released_folder(
-        cls, name: Any, settings: dict[str, Any], hub: dict[str, Any], kwargs: dict[str, Any]
-    ) -> Any:
-        config = kwargs.get("config")
-        if not isinstance(config, AveyBConfig):
-            config = AveyBConfig.read_released(settings, str(name))
-            config.num_labels = len(settings["id2label"]) if settings.get("id2label") else 2
-        weights = _find_weights(name, hub)
-        if weights is None:
-            raise no_weights(name, "no model.safetensors")
-        tensors = float_table(load_file(weights), weights)
-        model = cls._filled(config, tensors, name)
-        dtype = kwargs.get("dtype", kwargs.get("torch_dtype"))
-        if dtype is not None:
-            model = model.to(next(iter(tensors.values())).dtype if dtype == "auto" else _torch_dtype(dtype))
-        if kwargs.get("output_loading_info"):  # it would be an error if there were any
-            return model, {"missing_keys": set(), "unexpected_keys": set(), "mismatched_keys": set(), "error_msgs": []}
-        return model
-
-
-def _torch_dtype(dtype: Any) -> torch.dtype:
-    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if not (isinstance(found, torch.dtype) and found.is_floating_point):
-        raise ConfigError(f"dtype is {dtype!r}; it must be a floating-point type of torch, its name, or 'auto'")
-    return found
 
 
 def _hub_options(kwargs: dict[str, Any]) -> dict[str, Any]:

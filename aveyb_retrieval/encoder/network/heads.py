@@ -183,9 +183,7 @@ def sequence_ids(tokenizer: Tokenizer, first: str, second: str | None, limit: in
     b = np.empty(0, np.int32) if second is None else tokenizer.encode_ids(second)
     room = limit - special
     cut = len(a) + len(b) > room
-    if cut and second is None:
-        a = a[:room]
-    elif cut:
+    if cut:
         shorter, longer = sorted((len(a), len(b)))
         longer = shorter if shorter > room else max(shorter, room - shorter)
         if shorter + longer > room:

@@ -112,15 +112,12 @@ class Graph:
         return model.SerializeToString(deterministic=True)
 
     def _tensor(self, name: str, array: np.ndarray) -> Any:
-        from onnx import TensorProto, helper, numpy_helper
+        from onnx import external_data_helper, numpy_helper
 
-        if name not in self._elsewhere:
-            return numpy_helper.from_array(array, name)
-        file, place = self._elsewhere[name]
-        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
-        tensor = TensorProto(name=name, data_type=kind, dims=array.shape, data_location=TensorProto.EXTERNAL)
-        for key, value in (("location", file), ("offset", place), ("length", array.nbytes)):
-            tensor.external_data.add(key=key, value=str(value))
+        tensor = numpy_helper.from_array(array, name)
+        if name in self._elsewhere:
+            external_data_helper.set_external_data(tensor, *self._elsewhere[name], array.nbytes)
+            tensor.ClearField("raw_data")
         return tensor
 
 

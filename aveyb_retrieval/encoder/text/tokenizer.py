@@ -137,8 +137,6 @@ class Vocabulary:
         name: shown in messages.
     """
 
-    files: tuple[str, ...]  # what defines the vocabulary in a model folder
-
     def __init__(self, name: str, vocab_size: int, special_tokens: Mapping[str, int]) -> None:
         self.name, self.vocab_size, self.special_tokens = name, vocab_size, dict(special_tokens)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (special_tokens[t] for t in SPECIAL_TOKENS)
@@ -169,8 +167,6 @@ class AveyBTokenizer(Vocabulary):
     Raises:
         ModelError: the parts do not fit together.
     """
-
-    files: tuple[str, ...] = (VOCAB_FILE, SETTINGS_FILE)
 
     def __init__(
         self,
@@ -291,9 +287,7 @@ class AveyBTokenizer(Vocabulary):
             ) from error
         capitals = "bytes" if content.get("normalizer") is None else "marks"
         kept = {"pattern": pattern, "special_tokens": special_tokens, "vocab_size": vocab_size, "capitals": capitals}
-        made = cls(ranks, name=str(path), **kept)  # type: ignore[arg-type]  # of four types
-        made.files = (path.name,)
-        return made
+        return cls(ranks, name=str(path), **kept)  # type: ignore[arg-type]  # of four types
 
     def save(self, folder: str | Path) -> None:
         """Write the vocabulary for this class and for `AutoTokenizer` into `folder` (created if needed)."""
@@ -535,12 +529,10 @@ def _check_vocabulary(
             f"0x{bytes_missing[0]:02X}; some texts could not be encoded"
         )
     ids = [*ranks.values(), *special_tokens.values()]
-    if len(set(ids)) != len(ids):
-        raise ModelError(f"{name}: {len(ids) - len(set(ids))} ids are given to more than one token")
     if sorted(ids) != list(range(len(ids))):
         raise ModelError(
-            f"{name}: ids must run from 0 to {len(ids) - 1} without a gap, these go from {min(ids)} to {max(ids)}; "
-            "the vocabulary file has lost or gained lines"
+            f"{name}: the ids of {len(ids)} tokens must run from 0 to {len(ids) - 1} without a gap, each once; these "
+            f"are {len(set(ids))} from {min(ids)} to {max(ids)}: the vocabulary file has lost or gained lines"
         )
     if vocab_size < len(ids):
         raise ModelError(

@@ -16,6 +16,7 @@ import numpy as np
 from aveyb_retrieval.encoder.folders import read_object
 from aveyb_retrieval.encoder.text.tokenizer import (
     P50K_ROWS,
+    SETTINGS_FILE,
     SPECIAL_TOKENS,
     VOCAB_FILE,
     AveyBTokenizer,
@@ -34,8 +35,6 @@ TOKENIZER_FILE = "tokenizer.json"
 
 class WordPieceTokenizer(Vocabulary):
     """A WordPiece vocabulary with [PAD] [UNK] [CLS] [SEP] [MASK]."""
-
-    files = (TOKENIZER_FILE,)
 
     def __init__(self, description: str, name: str) -> None:
         """Read the text of a `tokenizer.json`.
@@ -111,9 +110,8 @@ def read_vocabulary(folder: str | Path) -> Tokenizer:
 
 def tokenizer_files(folder: Path) -> tuple[str, ...]:
     """Return the names of the files that make the tokenizer of a model folder, as `load_tokenizer` reads it."""
-    if holds_wordpiece(folder):
-        return WordPieceTokenizer.files
-    return (TOKENIZER_FILE,) if _saved_again(folder) else AveyBTokenizer.files
+    whole = holds_wordpiece(folder) or _saved_again(folder)
+    return (TOKENIZER_FILE,) if whole else (VOCAB_FILE, SETTINGS_FILE)
 
 
 def load_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
