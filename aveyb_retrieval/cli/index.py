@@ -502,10 +502,9 @@ def info(directory: str | Path, other: str | Path | None, questions: Path | None
 def _questions(file: Path | None) -> list[str] | None:
     if file is None:
         return None
-    try:
-        asked = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--questions {file}: cannot be read as UTF-8 text ({error})") from None
+    from aveyb_retrieval.eval.base import text_lines
+
+    asked = [line.strip() for _, line in text_lines(file, "file of questions")]
     if not asked:
         raise InputError(f"--questions {file}: holds no question; write one a line")
     return asked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,20 +13,23 @@ from aveyb_retrieval.errors import ConfigError, extra_for, plural
 from aveyb_retrieval.server.http import LOOPBACK, Limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 
-def _limit_options(command: Callable[..., None]) -> Callable[..., None]:
-    for limit in reversed(fields(Limits)):
-        command = click.option(
+LIMITS = common.gather(
+    "limits",
+    Limits,
+    *(
+        click.option(
             f"--{limit.name.replace('_', '-')}",
             type=type(limit.default),
             default=limit.default,
             metavar=limit.metadata["unit"],
             help=limit.metadata["meaning"],
-        )(command)
-    return command
+        )
+        for limit in fields(Limits)
+    ),
+)
 
 
 @click.command(cls=common.Command, context_settings=common.CONTEXT)
@@ -54,7 +57,7 @@ def _limit_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--device", default="cpu", help="Device of the model and of the search.")
 @common.PRECISION
 @common.cache_options
-@_limit_options
+@LIMITS
 def main(
     indexes: tuple[str, ...],
     host: str,
@@ -69,10 +72,8 @@ def main(
     hosts: tuple[str, ...],
     cors_origins: tuple[str, ...],
     proxies: tuple[str, ...],
-    model: str | None,
-    device: str,
-    precision: str,
-    **bounds: float,
+    limits: Limits,
+    **model: Any,
 ) -> None:
     """Serve INDEXES over HTTP: a page for people, JSON for programs.
 
@@ -91,7 +92,6 @@ def main(
     from aveyb_retrieval.server.keys import KeyFile, Keys, read_keys
 
     log_shortly()
-    allowed = Limits(**bounds)  # type: ignore[arg-type]  # click has made whole numbers of them
     reading, writing = (read_keys(path) if path else () for path in (api_key_file, write_key_file))
     keys = KeyFile(key_file, reading, writing) if key_file else Keys(reading, writing)
     log = AccessLog(access_log, questions=log_questions) if access_log else None
@@ -110,12 +110,8 @@ def main(
     origins = Origins(names, cors_origins)
     listener = listen(host, port)
     counters = Metrics()
-    opened = Indexes.open(
-        named_paths(indexes), model=model, device=device, precision=precision, observe=counters.batches.observe
-    )
-    app = create_app(
-        opened, limits=allowed, keys=keys, log=log, origins=origins, counters=counters, originals=originals
-    )
+    opened = Indexes.open(named_paths(indexes), observe=counters.batches.observe, **model)
+    app = create_app(opened, limits=limits, keys=keys, log=log, origins=origins, counters=counters, originals=originals)
     for entry, retriever in product(keys.current().entries, opened.retrievers.values()):
         if entry.filter and not retriever.count(entry.filter):
             why = "; ".join(["no document satisfies its filter", *retriever.advice(entry.filter)])
@@ -126,7 +122,7 @@ def main(
             click.echo(f"{name}: {plural(len(retriever), 'document')}, version {retriever.version}", err=True)
         click.echo(f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/", err=True)
 
-    serve(app, listener, limits=allowed, proxies=proxies, started=started)
+    serve(app, listener, limits=limits, proxies=proxies, started=started)
 
 
 if __name__ == "__main__":

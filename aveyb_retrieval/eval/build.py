@@ -72,24 +72,28 @@ def make_systems(
 
     `bm25` has no vectors, so the options about them do not concern it.
     """
+    mode, named = options.mode or DEFAULT_MODE, options.index_type or "auto"
+    kind = INDEX_TYPES.get(named.lower(), named)
+    searched: dict[str, Any] = {"mode": mode, "granularity": options.granularity, "options": options.load}
+    made: dict[str, Any] = {"reuse": reuse, "progress": progress}
     for model in models:
         if model == "bm25":
             yield BM25System(task.corpus, task.protocol)
         elif is_index(model):
-            yield _existing_index(model, task, options)
+            _check_index(model, task, options)
+            yield IndexSystem(model, documents=len(task.corpus), **searched)
         elif _wants_index(model, task, options):
             embedder = load_embedder(model, options.load)
-            yield _built_index(embedder, task, options, folder, reuse=reuse, progress=progress)
-        else:
-            if options.mode == "lexical":
-                raise ConfigError(
-                    f"mode 'lexical' leaves nothing of {model!r} to measure without an index; name bm25 instead"
-                )
-            measured = load_measured(model, task.protocol, options.load, chunk_words=options.chunk_words)
-            how: dict[str, Any] = {"mode": options.mode or "dense", "granularity": options.granularity}
-            yield exact_system(
-                measured, task.corpus, folder, options=options.load, reuse=reuse, progress=progress, **how
+            path = indexed(embedder, task.corpus, folder / "indexes", kind=kind, **made)
+            name = f"{embedder.model_name}, {mode}, {kind} index"
+            yield IndexSystem(path, model=embedder, name=name, **searched)
+        elif options.mode == "lexical":
+            raise ConfigError(
+                f"mode 'lexical' leaves nothing of {model!r} to measure without an index; name bm25 instead"
             )
+        else:
+            measured = load_measured(model, task.protocol, options.load, chunk_words=options.chunk_words)
+            yield exact_system(measured, task.corpus, folder, **searched | {"mode": options.mode or "dense"}, **made)
 
 
 def exact_system(
@@ -164,43 +168,24 @@ def is_index(path: str) -> bool:
 def _wants_index(model: str, task: Task, options: ModelOptions) -> bool:
     if options.index_type == NO_INDEX:
         return False
-    reason = None
     if task.protocol is PAPER:
         reason = "the paper protocol has its own prompts and a reduced corpus"
     elif options.chunk_words is not None:
         reason = "an index makes its own passages, not chunks of --chunk-words"
-    if reason is None:
+    else:
         return is_ours(model) or options.index_type is not None
     if options.index_type is not None:
         raise ConfigError(f"index type {options.index_type!r}: {reason}; leave it out to score every vector")
     return False
 
 
-def _existing_index(path: str, task: Task, options: ModelOptions) -> System:
+def _check_index(path: str, task: Task, options: ModelOptions) -> None:
+    """Refuse what has no effect on an index that is there."""
     if task.protocol is PAPER:
         raise ConfigError(f"{path}: an index holds the whole corpus and its own prompts; name its model instead")
     for name, value in (("index type", options.index_type), ("chunk words", options.chunk_words)):
         if value is not None:
             raise ConfigError(f"{path}: {name} {value!r} has no effect on an index that is built already; leave it out")
-    how: dict[str, Any] = {"mode": options.mode or DEFAULT_MODE, "granularity": options.granularity}
-    return IndexSystem(path, options=options.load, documents=len(task.corpus), **how)
-
-
-def _built_index(
-    embedder: MeasuredModel, task: Task, options: ModelOptions, folder: Path, *, reuse: bool, progress: Progress
-) -> System:
-    """Build (or with `reuse` find) an index of the task's corpus, to be measured through `Retriever`."""
-    named = options.index_type or "auto"
-    kind = INDEX_TYPES.get(named.lower(), named)
-    mode = options.mode or DEFAULT_MODE
-    return IndexSystem(
-        indexed(embedder, task.corpus, folder / "indexes", kind=kind, reuse=reuse, progress=progress),
-        mode=mode,
-        granularity=options.granularity,
-        options=options.load,
-        model=embedder,
-        name=f"{embedder.model_name}, {mode}, {kind} index",
-    )
 
 
 def passage_table(
@@ -216,7 +201,7 @@ def passage_table(
     """Score late chunking, the same spans encoded one by one, and each peer on chunks of `chunk_words`."""
     with TemporaryDirectory(prefix="aveyb-eval-") as temporary:
         where = folder or Path(temporary)
-        found = [*late_against_fixed(load_embedder(model), task, where, progress=progress)]
+        found = late_against_fixed(load_embedder(model), task, where, progress=progress)
         for peer in peers:
             measured = load_measured(peer, task.protocol, chunk_words=chunk_words)
             path = indexed(measured, task.corpus, where / "vectors", granularity="passage", progress=progress)
@@ -227,18 +212,16 @@ def passage_table(
 
 def late_against_fixed(
     embedder: MeasuredModel, task: Task, folder: Path, *, progress: Progress = silent
-) -> tuple[IndexPassages, IndexPassages]:
+) -> list[IndexPassages]:
     """Return passages that have seen their document, and the same spans encoded one by one."""
     late = AsMeasured(embedder, task.protocol)
     path = indexed(late, task.corpus, folder / "vectors", progress=progress)
     fixed = ChunkedModel(late, chunks_of(path), f"passages of {late.passage_size or late.model_name}")
     other = indexed(fixed, task.corpus, folder / "vectors", granularity="passage", progress=progress)
-    named = ((path, late, "late chunking"), (other, fixed, "chunks one by one"))
-    first, second = (
+    return [
         IndexPassages(at, mode="dense", model=model, name=f"{late.model_name}, {what}", exact=True)
-        for at, model, what in named
-    )
-    return first, second
+        for at, model, what in ((path, late, "late chunking"), (other, fixed, "chunks one by one"))
+    ]
 
 
 def chunks_of(path: Path) -> Chunker:

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from aveyb_retrieval.errors import InputError, plural
 from aveyb_retrieval.eval.base import DEFAULT_METRICS, SystemInfo, fingerprint_of, info_fingerprint, rank
-from aveyb_retrieval.eval.metrics import Scores, evaluate, notices, parse_metric, retrieved_ndcg
+from aveyb_retrieval.eval.metrics import evaluate, notices, parse_metric, retrieved_ndcg
 from aveyb_retrieval.eval.tasks import PAPER
 from aveyb_retrieval.files import write_atomic
 
@@ -123,9 +123,7 @@ class ResultCache:
 
     def save(self, key: str, result: Result, run: Run) -> None:
         """Keep a result and its run."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        stored = {"result": result.to_json(), "run": run}
-        write_atomic(self._folder / f"{key}.json", json.dumps(stored).encode())
+        write_text(self._folder / f"{key}.json", json.dumps({"result": result.to_json(), "run": run}))
 
 
 def result_key(info: SystemInfo, task: Task, settings: Settings) -> str:
@@ -156,29 +154,17 @@ def run_system(
     if settings.ignore_identical_ids:
         run, dropped = _without_identical(run, settings.depth)
         remarks.append(f"dropped {plural(dropped, 'hit')} with the query's own id (ignore_identical_ids)")
-    result = score_run(system.info, task, run, settings, remarks, seconds)
-    if cache is not None:
-        cache.save(key, result, run)
-    return result, run
-
-
-def score_run(
-    info: SystemInfo, task: Task, run: Run, settings: Settings, remarks: Sequence[str] = (), seconds: float = 0.0
-) -> Result:
-    """Score a run under the task's protocol."""
     scores = evaluate(task.judgements, run, settings.metrics)
-    mean, per_query = scores.mean, dict(scores.per_query)
     if task.protocol is PAPER:
-        per_query = {PAPER.main_metric: retrieved_ndcg(task.judgements, run), **per_query}
-        mean = Scores(per_query, scores.missing, scores.unjudged).mean
+        own = {PAPER.main_metric: retrieved_ndcg(task.judgements, run)}
+        scores = replace(scores, per_query=own | scores.per_query)
+    mean = scores.mean
     main = task.protocol.main_metric if task.protocol.main_metric in mean else next(iter(mean))
-    found = list(remarks)
     deeper = [metric for metric in settings.metrics if (parse_metric(metric)[1] or 0) > settings.depth]
     if deeper:
-        found.append(f"{', '.join(deeper)} computed on a run of depth {settings.depth} only")
-    found.extend(notices(scores))
-    return Result(
-        system=info,
+        remarks.append(f"{', '.join(deeper)} computed on a run of depth {settings.depth} only")
+    result = Result(
+        system=system.info,
         dataset=task.dataset,
         source=task.source,
         split=task.split,
@@ -191,11 +177,14 @@ def score_run(
         unjudged=scores.unjudged,
         depth=settings.depth,
         mean=mean,
-        per_query=per_query,
+        per_query=scores.per_query,
         task_fingerprint=task.fingerprint,
-        notices=tuple(found),
+        notices=(*remarks, *notices(scores)),
         seconds=seconds,
     )
+    if cache is not None:
+        cache.save(key, result, run)
+    return result, run
 
 
 def _check_documents(run: Run, task: Task, name: str) -> None:

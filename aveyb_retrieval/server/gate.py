@@ -66,12 +66,8 @@ class Metrics:
 
     def watch(self, indexes: Indexes) -> None:
         """Also report the state of the indexes, whenever it is asked for."""
-        self.registry.register(_IndexCollector(indexes))
-
-
-class _IndexCollector:
-    def __init__(self, indexes: Indexes) -> None:
         self._indexes = indexes
+        self.registry.register(self)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the sizes of the indexes, and which of them cannot follow their newest version."""
