@@ -431,17 +431,15 @@ def _option(name: str, default: Any, about: Mapping[str, Any]) -> Decorator:
         return click.option(flag, name, is_flag=True, default=default, help=text)
     kind: Any = about["kind"] or (float if isinstance(default, tuple) else type(default))
     if (limits := about["limits"]) is not None:
-        high = None if limits.most == math.inf else limits.most
-        least, most = (kind(limits.least), None if high is None else kind(high))
+        most = None if limits.most == math.inf else kind(limits.most)
         ranged: Any = click.IntRange if kind is int else click.FloatRange
-        kind = ranged(least, most, min_open=limits.least_open, max_open=limits.most_open)
-    if isinstance(default, tuple) and about["kind"] is None:
-        return click.option(flag, name, nargs=len(default), type=kind, default=default, show_default=True, help=text)
+        kind = ranged(kind(limits.least), most, min_open=limits.least_open, max_open=limits.most_open)
+    more: dict[str, Any] = {"show_default": default is not None}
     if isinstance(default, tuple):
-        return click.option(flag, name, multiple=True, type=kind, default=default, help=text)
-    if about["choices"]:
+        more |= {"multiple": True} if about["kind"] else {"nargs": len(default)}
+    elif about["choices"]:
         kind = click.Choice(about["choices"])
-    return click.option(flag, name, type=kind, default=default, show_default=default is not None, help=text)
+    return click.option(flag, name, type=kind, default=default, help=text, **more)
 
 
 def plain(value: object) -> str:

@@ -6,7 +6,7 @@ from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.cli.common import plain
-from aveyb_retrieval.errors import InputError
+from aveyb_retrieval.errors import InputError, shortened
 from aveyb_retrieval.indexes.search.retriever import Retriever
 from aveyb_retrieval.indexes.store.place import describe
 
@@ -48,7 +48,8 @@ def compare(one: str | Path, other: str | Path, questions: list[str] | None = No
 
 def told(found: dict[str, Any], one: str | Path, other: str | Path) -> list[str]:
     """Write a comparison as lines for people."""
-    lines = [f"{key:<12} {_short(pair[0])}  ->  {_short(pair[1])}" for key, pair in found["differences"].items()]
+    pairs = {key: [shortened(plain(each), 100) for each in pair] for key, pair in found["differences"].items()}
+    lines = [f"{key:<12} {ours}  ->  {theirs}" for key, (ours, theirs) in pairs.items()]
     for place, missing in zip((one, other), found["missing"], strict=True):
         more = f" and {len(missing) - _NAMED:,} more" if len(missing) > _NAMED else ""
         lines.append(f"missing in {place}: {', '.join(missing[:_NAMED]) or 'none'}{more}")
@@ -56,8 +57,3 @@ def told(found: dict[str, Any], one: str | Path, other: str | Path) -> list[str]
         lines += ["", f"{row['question']}  ({row['common']} in both)"]
         lines += [f"  {a:<40}  {b}".rstrip() for a, b in zip_longest(*row["hits"], fillvalue="")]
     return lines
-
-
-def _short(value: object) -> str:
-    text = plain(value)
-    return text if len(text) <= 100 else f"{text[:99]}\u2026"

@@ -264,12 +264,10 @@ def print_report(report: Report, *, verbose: bool = False) -> None:
 
         count = plural(len(left_out), "file or folder", "files or folders")
         click.echo(printable(f"not read: {count}: {summary(left_out)}{more}"), err=True)
-    for notice in report.notices:
-        if verbose or not notice.left_out:
-            click.echo(printable(f"{notice.path}: {notice.reason}"), err=True)
     if report.known:
         click.echo(f"left out as before: {plural(len(report.known), 'file')}{more}", err=True)
-        for notice in report.known if verbose else ():
+    for notice in [*report.notices, *report.known]:
+        if verbose or not notice.left_out:
             click.echo(printable(f"{notice.path}: {notice.reason}"), err=True)
 
 

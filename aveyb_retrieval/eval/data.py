@@ -387,12 +387,10 @@ def read_rows(paths: Iterable[Path]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def _parquet_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     import pyarrow.parquet as pq
 
-    number = 0
     try:
-        for batch in pq.ParquetFile(path).iter_batches(_BATCH):
-            for row in batch.to_pylist():
-                number += 1
-                yield f"{path}, row {number}", row
+        batches = pq.ParquetFile(path).iter_batches(_BATCH)
+        for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), start=1):
+            yield f"{path}, row {number}", row
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path}: cannot be read as Parquet ({error}); the file is damaged, fetch it again") from error
 

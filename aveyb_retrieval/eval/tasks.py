@@ -15,7 +15,7 @@ cannot be had again; here the shuffle is seeded, and the report says so.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -81,7 +81,15 @@ def make_task(
     """
     chosen = _paper(dataset, split, seed) if protocol is PAPER else _standard(dataset, split)
     split, corpus, queries, judgements, notices = chosen
-    task = Task(
+    if max_queries is not None and max_queries < len(judgements):
+        if max_queries < 1:
+            raise ConfigError(f"max_queries must be at least 1, not {max_queries}")
+        judged = list(judgements)
+        drawn = [judged[i] for i in np.random.default_rng(seed).permutation(len(judged))[:max_queries]]
+        queries, judgements = {q: queries[q] for q in drawn}, {q: judgements[q] for q in drawn}
+        count = plural(len(judged), "judged query", "judged queries")
+        notices.append(f"{max_queries} of {count} drawn with seed {seed}")
+    return Task(
         dataset=dataset.name,
         source=dataset.source,
         split=split,
@@ -92,19 +100,6 @@ def make_task(
         full_corpus_size=len(dataset.corpus),
         spans={} if protocol is PAPER else dataset.spans,
         notices=tuple(notices),
-    )
-    if max_queries is None or max_queries >= len(judgements):
-        return task
-    if max_queries < 1:
-        raise ConfigError(f"max_queries must be at least 1, not {max_queries}")
-    judged = list(judgements)
-    drawn = [judged[i] for i in np.random.default_rng(seed).permutation(len(judged))[:max_queries]]
-    notice = f"{max_queries} of {plural(len(judged), 'judged query', 'judged queries')} drawn with seed {seed}"
-    return replace(
-        task,
-        queries={q: queries[q] for q in drawn},
-        judgements={q: judgements[q] for q in drawn},
-        notices=(*notices, notice),
     )
 
 
