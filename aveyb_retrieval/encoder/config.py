@@ -156,6 +156,10 @@ class AveyBConfig(transformers.PreTrainedConfig):
         self._check_types()
         if self.layer_pattern is None:
             self.layer_pattern = ["dynamic" if i % 2 else "static" for i in range(self.num_hidden_layers)]
+        compressor = "linear" if self.num_retrieved else "none"
+        for name, own in {"compressor": compressor, "ranker_direction": "past", "funnel_after": None}.items():
+            if kwargs.get(name) not in (None, own):
+                raise ConfigError(f"AveyBConfig.{name} is {kwargs[name]!r}; models of this package have {own!r} alone")
         super().__post_init__(**kwargs)
         self._check()
 
