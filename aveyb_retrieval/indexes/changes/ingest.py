@@ -384,6 +384,8 @@ class Ingestion:
         self._next_doc += len(made)
         self._written()
         self._writing = self._writer.submit(self._write, [step for step, _, _ in batch], {*last}, rows, save=save)
+        if self._growing is not None:  # a model of ours takes all processors, and memory of its own
+            self._written()
 
     def _write(self, steps: Sequence[Step], made: set[str], rows: Future[Rows], *, save: bool) -> list[str]:
         """Write a batch, whose documents `made` have new rows; return the ids of all of its documents."""
