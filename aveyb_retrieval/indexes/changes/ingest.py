@@ -15,7 +15,7 @@ import itertools
 import os
 import time
 from collections import Counter, deque
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
@@ -56,7 +56,6 @@ from aveyb_retrieval.indexes.vectors import PrecomputedVectors, StoredShards, en
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from concurrent.futures import Future
 
     from aveyb_retrieval.documents.records import Item
     from aveyb_retrieval.encoder.network.token_codec import TokenCodes
@@ -380,11 +379,16 @@ class Ingestion:
             self._written()  # it may be of the same documents
         edits = self.transaction.edits_of(last)
         made = [(record.edited(edits.get(name)), encoded, tokens) for name, (record, encoded, tokens) in last.items()]
-        rows = self._words.submit(make_rows, made, self._next_doc, self._encoding)
+        given = made, self._next_doc, self._encoding
+        if self._growing is None:
+            rows = self._words.submit(make_rows, *given)
+        else:  # a model of ours takes all processors: beside it, words would only add their memory to its own
+            rows = Future()
+            rows.set_result(make_rows(*given))
         self._next_doc += len(made)
         self._written()
         self._writing = self._writer.submit(self._write, [step for step, _, _ in batch], {*last}, rows, save=save)
-        if self._growing is not None:  # a model of ours takes all processors, and memory of its own
+        if self._growing is not None:
             self._written()
 
     def _write(self, steps: Sequence[Step], made: set[str], rows: Future[Rows], *, save: bool) -> list[str]:
