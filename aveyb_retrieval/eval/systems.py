@@ -229,15 +229,33 @@ class PassageScores:
     per_query: dict[str, dict[str, float]]
 
 
+def merge(ranges: Sequence[Range]) -> list[Range]:
+    """Return the union of character ranges as disjoint, sorted ranges; empty ranges vanish."""
+    merged: list[Range] = []
+    for start, end in sorted(r for r in ranges if r[0] < r[1]):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _characters(ranges: Sequence[Range]) -> int:
+    return sum(end - start for start, end in merge(ranges))
+
+
 def score_passages(truth: Mapping[str, Sequence[Range]], retrieved: Sequence[Passage]) -> dict[str, float]:
     """Return precision, recall, IoU and hit of one query's passages; `truth` maps document ids to true ranges."""
-    true = {(doc, place) for doc, ranges in truth.items() for start, end in ranges for place in range(start, end)}
-    found = {(doc, place) for doc, start, end in retrieved for place in range(start, end)}
-    common = len(true & found)
+    by_document: dict[str, list[Range]] = {doc: [] for doc in truth}
+    for doc, start, end in retrieved:
+        by_document.setdefault(doc, []).append((start, end))
+    size, true_size = (sum(map(_characters, some.values())) for some in (by_document, truth))
+    union = sum(_characters([*ranges, *truth.get(doc, ())]) for doc, ranges in by_document.items())
+    common = size + true_size - union
     return {
-        "precision": common / len(found) if found else 0.0,
-        "recall": common / len(true),
-        "iou": common / len(true | found),
+        "precision": common / size if size else 0.0,
+        "recall": common / true_size,
+        "iou": common / union,
         "hit": float(common > 0),
     }
 

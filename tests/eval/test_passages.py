@@ -1,18 +1,41 @@
-"""Passage truth in characters: by hand, and end to end on the toy set."""
+"""Passage truth in characters: by hand, by brute force over character sets, and end to end on the toy set."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from passage_peers import ExactPassages, FusedPassages, VectorScorer, WordScorer
 
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.eval.build import chunks_of, indexed, indexed_rows, late_against_fixed
 from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.encoders import AsMeasured, ChunkedModel, word_chunks
-from aveyb_retrieval.eval.systems import IndexPassages, evaluate_passages, score_passages
+from aveyb_retrieval.eval.systems import IndexPassages, evaluate_passages, merge, score_passages
 from aveyb_retrieval.eval.tasks import make_task
 from tests.eval.toys import ToyEmbedder, write_folder
+
+ranges = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)).map(lambda r: (min(r), max(r))), max_size=6)
+
+
+@given(ranges, st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 40), st.integers(1, 9)), max_size=6))
+def test_scores_equal_sets_of_characters(true_ranges, found):
+    truth_set = {("a", c) for start, end in true_ranges for c in range(start, end)}
+    if not truth_set:
+        return
+    retrieved = [(doc, start, start + length) for doc, start, length in found]
+    found_set = {(doc, c) for doc, start, end in retrieved for c in range(start, end)}
+    scores = score_passages({"a": true_ranges}, retrieved)
+    common = len(truth_set & found_set)
+    assert scores["precision"] == pytest.approx(common / len(found_set) if found_set else 0.0)
+    assert scores["recall"] == pytest.approx(common / len(truth_set))
+    assert scores["iou"] == pytest.approx(common / len(truth_set | found_set))
+    assert scores["hit"] == float(common > 0)
+
+
+def test_merge_joins_touching_ranges():
+    assert merge([(5, 7), (0, 2), (2, 3), (6, 9), (4, 4)]) == [(0, 3), (5, 9)]
 
 
 def test_characters_of_overlapping_passages_count_once():
