@@ -76,11 +76,18 @@ class DistillationLoss(nn.Module):
         temperature: float = 0.05,
     ) -> None:
         super().__init__()
+        if temperature <= 0:
+            raise ConfigError(f"temperature is {temperature}; it must be above 0")
         if not (vector_weight or score_weight):
             raise ConfigError("both weights of the distillation loss are 0: there is nothing to learn")
         self.model = model
+        dim = model.get_embedding_dimension()
+        if dim is None:
+            raise ConfigError(
+                "the student does not report the dimension of its vectors (get_embedding_dimension is None)"
+            )
         self.teacher_vectors = torch.from_numpy(teacher_vectors)
-        self.head = nn.Linear(model.get_embedding_dimension() or 0, teacher_vectors.shape[1], bias=False)
+        self.head = nn.Linear(dim, teacher_vectors.shape[1], bias=False)
         self.vector_weight, self.score_weight, self.temperature = vector_weight, score_weight, temperature
 
     def forward(self, sentence_features: Iterable[dict[str, torch.Tensor]], labels: torch.Tensor) -> torch.Tensor:
@@ -93,9 +100,19 @@ class DistillationLoss(nn.Module):
 
         students = [self.model(features)["sentence_embedding"].float() for features in sentence_features]
         labels = labels.view(len(labels), -1)
+        if labels.shape[1] != len(students):
+            raise InputError(
+                f"a row has {len(students)} texts and {labels.shape[1]} teacher rows: the label column must name one "
+                "teacher row for each text"
+            )
         if get_world_size() > 1:
             students, labels = [all_gather_with_grad(s) for s in students], all_gather(labels)
         rows = labels.cpu()
+        if rows.min() < 0 or rows.max() >= len(self.teacher_vectors):
+            raise InputError(
+                f"labels name the teacher's rows {int(rows.min())} to {int(rows.max())}, there are "
+                f"{len(self.teacher_vectors)}: the texts and the teacher's vectors do not belong together"
+            )
         teachers = [self.teacher_vectors[rows[:, i]].to(s.device).float() for i, s in enumerate(students)]
         loss = students[0].new_zeros(())
         if self.vector_weight:

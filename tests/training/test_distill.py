@@ -117,8 +117,15 @@ def test_gradients_are_finite_for_single_texts() -> None:
 
 def test_bad_losses() -> None:
     vectors = unit(4, 3, seed=0).numpy()
+    with pytest.raises(ConfigError, match="temperature is 0"):
+        DistillationLoss(Echo(3), vectors, temperature=0)
     with pytest.raises(ConfigError, match="nothing to learn"):
         DistillationLoss(Echo(3), vectors, vector_weight=0, score_weight=0)
+    loss = DistillationLoss(Echo(3), vectors)
+    with pytest.raises(InputError, match="1 texts and 2 teacher rows"):
+        loss([{"given": torch.ones(2, 3)}], torch.zeros(2, 2, dtype=torch.int64))
+    with pytest.raises(InputError, match="rows 1 to 4, there are 4"):
+        loss([{"given": torch.ones(2, 3)}], torch.tensor([[1], [4]]))
 
 
 def test_a_teacher_of_another_dimension(tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path) -> None:
