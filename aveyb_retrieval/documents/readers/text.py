@@ -12,6 +12,7 @@ import tomllib
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.base import (
@@ -297,7 +298,14 @@ def _values(parse: Callable[[str], object], source: str) -> dict[str, Any] | Non
 
 
 def _yaml(source: str) -> object:
-    """Load YAML without references to what stands before: a few of them write a text of gigabytes."""
+    import yaml
+
+    return yaml.load(source, _safe_loader()) if source.strip() else {}  # noqa: S506  # a safe one
+
+
+@cache
+def _safe_loader() -> Any:
+    """PyYAML's safe loader without references to what stands before: a few of them write a text of gigabytes."""
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -306,7 +314,7 @@ def _yaml(source: str) -> object:
                 raise yaml.YAMLError("a reference to what stands before")
             return super().compose_node(parent, index)
 
-    return yaml.load(source, Loader) if source.strip() else {}  # noqa: S506  # a safe one
+    return Loader
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
