@@ -15,8 +15,9 @@ import itertools
 import os
 import time
 from collections import Counter, deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -56,6 +57,7 @@ from aveyb_retrieval.indexes.vectors import PrecomputedVectors, StoredShards, en
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from concurrent.futures import Future
 
     from aveyb_retrieval.documents.records import Item
     from aveyb_retrieval.encoder.network.token_codec import TokenCodes
@@ -100,12 +102,21 @@ def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> Rows:
     of_passages = np.maximum(pc.count_substring(in_passages, " ").to_numpy() - 1, 0)
     documents, norms, codes, first = list[dict[str, Any]](), list[float | None](), list[bytes](), 0
     for doc, (record, encoded, tokens), (_, _, spans, _) in zip(itertools.count(first_doc), made, texts):
-        named = {"doc": doc, "id": record.id, "title": record.title, "rank": rank_of(record.id)}
-        counted = {"passages": len(spans), "tokens": encoded.n_tokens, "cut_tokens": encoded.n_cut}
-        counted["characters"] = int((spans[:, 1] - spans[:, 0]).sum())
-        counted["words"] = int(of_passages[first : first + len(spans)].sum())
-        digest = content_digest(record.title, record.text)
-        documents.append({**named, "digest": digest, **counted, **metadata_columns(record)})
+        documents.append(
+            {
+                "doc": doc,
+                "id": record.id,
+                "title": record.title,
+                "rank": rank_of(record.id),
+                "digest": content_digest(record.title, record.text),
+                "passages": len(spans),
+                "tokens": encoded.n_tokens,
+                "cut_tokens": encoded.n_cut,
+                "characters": int((spans[:, 1] - spans[:, 0]).sum()),
+                "words": int(of_passages[first : first + len(spans)].sum()),
+                **metadata_columns(record),
+            }
+        )
         first += len(spans)
         told = getattr(encoded, "norms", None)  # not by every model
         norms += [None] * len(spans) if told is None else told[: len(spans)].tolist()
@@ -365,8 +376,12 @@ class Ingestion:
         """Wait for the batch that is being written, if there is one."""
         writing, self._writing = self._writing, None
         if writing is not None:
-            self._ids.committed(writing.result())
-            self._progress("encoding", self.transaction.state.consumed, self._total, self._tokens)
+            self._told(writing.result())
+
+    def _told(self, ids: Iterable[str]) -> None:
+        """Note the documents that were written, and tell how far it is."""
+        self._ids.committed(ids)
+        self._progress("encoding", self.transaction.state.consumed, self._total, self._tokens)
 
     def _commit(self, *, save: bool) -> None:
         """Hand the batch on to be written; the one before is, when this returns."""
@@ -379,24 +394,22 @@ class Ingestion:
             self._written()  # it may be of the same documents
         edits = self.transaction.edits_of(last)
         made = [(record.edited(edits.get(name)), encoded, tokens) for name, (record, encoded, tokens) in last.items()]
-        given = made, self._next_doc, self._encoding
-        if self._growing is None:
-            rows = self._words.submit(make_rows, *given)
-        else:  # a model of ours takes all processors: beside it, words would only add their memory to its own
-            rows = Future()
-            rows.set_result(make_rows(*given))
+        rows = partial(make_rows, made, self._next_doc, self._encoding)
         self._next_doc += len(made)
-        self._written()
-        self._writing = self._writer.submit(self._write, [step for step, _, _ in batch], {*last}, rows, save=save)
-        if self._growing is not None:
+        write = partial(self._write, [step for step, _, _ in batch], {*last}, save=save)
+        if self._growing is None:
+            words = self._words.submit(rows)
             self._written()
+            self._writing = self._writer.submit(write, words.result)
+        else:  # a model of ours takes all processors: beside it, this would only add its memory to the model's
+            self._told(write(rows))
 
-    def _write(self, steps: Sequence[Step], made: set[str], rows: Future[Rows], *, save: bool) -> list[str]:
+    def _write(self, steps: Sequence[Step], made: set[str], rows: Callable[[], Rows], *, save: bool) -> list[str]:
         """Write a batch, whose documents `made` have new rows; return the ids of all of its documents."""
         transaction, state = self.transaction, self.transaction.state
         replaced = transaction.tables.find(made) if self._mode == "upsert" else {}
         transaction.remove(np.array([doc for doc, _ in replaced.values()], dtype=np.int64))
-        transaction.add(*rows.result())
+        transaction.add(*rows())
         again = [step.record for step in steps if step.action == "metadata"]
         # a document that comes again is encoded anew: what was said of it before is over
         transaction.set_metadata({record.id: record for record in again if record.id not in made})
