@@ -482,8 +482,12 @@ def info(directory: str | Path, other: str | Path | None, questions: Path | None
 
     if other is not None:
         from aveyb_retrieval.cli.compare import compare, told
+        from aveyb_retrieval.eval.base import text_lines
 
-        found = compare(directory, other, _questions(questions))
+        asked = None if questions is None else [line.strip() for _, line in text_lines(questions, "file of questions")]
+        if asked == []:
+            raise InputError(f"--questions {questions}: holds no question; write one a line")
+        found = compare(directory, other, asked)
         for line in [json.dumps(found, ensure_ascii=False, indent=2)] if as_json else told(found, directory, other):
             click.echo(line if as_json else printable(line))
         return
@@ -495,17 +499,6 @@ def info(directory: str | Path, other: str | Path | None, questions: Path | None
         return
     for key, value in description.items():
         click.echo(f"{key:<12} {common.plain(value)}")
-
-
-def _questions(file: Path | None) -> list[str] | None:
-    if file is None:
-        return None
-    from aveyb_retrieval.eval.base import text_lines
-
-    asked = [line.strip() for _, line in text_lines(file, "file of questions")]
-    if not asked:
-        raise InputError(f"--questions {file}: holds no question; write one a line")
-    return asked
 
 
 @main.command()

@@ -73,15 +73,15 @@ def evaluate(judgements: Judgements, run: Run, metrics: Sequence[str] = DEFAULT_
     order = {query: rank(run[query]) for query in judgements if query in run}
     missing = tuple(query for query in judgements if not run.get(query))
 
-    measures = {_trec_measure(name, k) for name, k in parsed.values() if name != "mrr"}
-    results = _trec_eval(pytrec_eval, judgements, order, measures) if measures else {}
+    named = {m: f"{_TREC_NAMES[name]}.{k}" if k else name for m, (name, k) in parsed.items() if name != "mrr"}
+    results = _trec_eval(pytrec_eval, judgements, order, set(named.values())) if named else {}
     per_query: dict[str, dict[str, float]] = {}
     for metric, (name, k) in parsed.items():
         if name == "mrr":  # trec_eval's recip_rank has no cut-off: cut the run instead
             cut = {query: documents[:k] for query, documents in order.items()}
             values, key = _trec_eval(pytrec_eval, judgements, cut, {"recip_rank"}), "recip_rank"
         else:
-            values, key = results, _trec_measure(name, k).replace(".", "_")
+            values, key = results, named[metric].replace(".", "_")
         per_query[metric] = {query: values[query][key] if query in values else 0.0 for query in judgements}
     return Scores(per_query, missing, unjudged=sum(query not in judgements for query in run))
 
@@ -113,10 +113,6 @@ def notices(scores: Scores) -> list[str]:
     if scores.unjudged:
         found.append(f"{plural(scores.unjudged, 'query', 'queries')} of the run without judgements: left out")
     return found
-
-
-def _trec_measure(name: str, k: int | None) -> str:
-    return "map" if k is None else f"{_TREC_NAMES[name]}.{k}"
 
 
 def _trec_eval(
