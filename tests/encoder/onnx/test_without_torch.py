@@ -58,15 +58,21 @@ def test_the_command_line_searches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "arguments"), [("train", ["export", str(DEFAULT_MODEL)]), ("eval", ["run", "--model", "minilm"])]
+    ("command", "arguments", "extra"),
+    [
+        ("train", ["export", str(DEFAULT_MODEL)], "torch"),
+        ("eval", ["run", "--model", "minilm"], "minilm"),  # an extra that brings torch, too
+    ],
 )
-def test_a_command_that_needs_torch_names_the_extra(command: str, arguments: list[str], tmp_path: Path) -> None:
+def test_a_command_that_needs_torch_names_the_extra(
+    command: str, arguments: list[str], extra: str, tmp_path: Path
+) -> None:
     toy = write_folder(tmp_path / "toy")
     data = ["--data", toy, "--cache", tmp_path / "cache"] if command == "eval" else []
     done = run(f"from aveyb_retrieval.cli.{command} import main\nmain(sys.argv[1:])", *arguments, *data)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert line.endswith("[torch]'") and " and is not installed: pip install " in line
+    assert line.endswith(f"[{extra}]'") and " and is not installed: pip install " in line
 
 
 NEED_IT = {
