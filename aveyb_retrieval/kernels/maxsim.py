@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # On a GPU the token-id shortcut costs about 30 launches, which a document of more splits repays alone (an estimate).
 SHORTCUT_SPLITS = 64
+BLOCK = 128  # columns of a long document whose scores exist at once
 _PASS_ELEMENTS = 1 << 28  # best cosines of the documents that share a pass of the shortcut on a GPU: 1 GiB of float32
 
 
@@ -144,22 +145,57 @@ def maxsim_by_token(ids: torch.Tensor, lengths: torch.Tensor, table: torch.Tenso
     Arguments are those of `split_scores`, for one document; returns float32 `[n, n]`, -inf where the column is not an
     earlier split.
     """
-    n = len(ids)
     vocabulary = vocabulary_of(ids, lengths)
-    unit = unit_rows(table[vocabulary.ids], eps)
-    # Ids with a last occurrence after split j, for every j.
-    asking = torch.searchsorted(-vocabulary.last_seen, -torch.arange(n, device=ids.device)).tolist()
-    best = unit.new_zeros(len(unit), n)
-    starts = vocabulary.starts.tolist()
+    return scores_by(vocabulary, unit_rows(table[vocabulary.ids], eps), 0, len(ids))
+
+
+def scores_by(vocabulary: Vocabulary, unit: torch.Tensor, first: int, stop: int) -> torch.Tensor:
+    """Return columns first to stop of `maxsim_by_token`, rows from first on: float32 `[n - first, stop - first]`.
+
+    Unit are the unit rows of the vocabulary's ids, float32 `[U, D]`.
+    """
+    device, n = unit.device, len(vocabulary.starts) - 1
+    columns, rows = torch.arange(first, stop, device=device), torch.arange(first, n, device=device)
+    starts = vocabulary.starts[first : stop + 1].tolist()
+    # Ids with a last occurrence after split j, from the one before the first on: fewer and fewer.
+    after = -torch.arange(first - 1, stop, device=device)
+    present, *asking = torch.searchsorted(-vocabulary.last_seen, after).tolist()
+    best = unit.new_zeros(present, stop - first)
     for j, u in enumerate(asking):
         if u:
             held = unit[vocabulary.entries[starts[j] : starts[j + 1]]]
             best[:u, j] = torch.matmul(unit[:u], held.T).amax(1)
-    splits = torch.repeat_interleave(torch.arange(n, device=ids.device), vocabulary.starts.diff())
-    place = torch.stack([splits, vocabulary.entries])
-    counts = torch.sparse_coo_tensor(place, vocabulary.counts, (n, len(unit)), check_invariants=False)
-    left_out = torch.ones(n, n, dtype=torch.bool, device=ids.device).triu()
-    return torch.sparse.mm(counts, best).masked_fill(left_out, float("-inf"))
+    splits = torch.repeat_interleave(rows - first, vocabulary.starts[first:].diff())
+    place, values = torch.stack([splits, vocabulary.entries[starts[0] :]]), vocabulary.counts[starts[0] :]
+    counts = torch.sparse_coo_tensor(place, values, (n - first, present), check_invariants=False)
+    return torch.sparse.mm(counts, best).masked_fill(columns >= rows[:, None], float("-inf"))
+
+
+def best_of_long(
+    ids: torch.Tensor, lengths: torch.Tensor, table: torch.Tensor, eps: float, k: int, block: int = BLOCK
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Score a document's splits as `maxsim_by_token` does, and keep each split's k best earlier ones.
+
+    All scores at once are a square: 6 GB for a document of ten million tokens. Here they are made for a block of
+    columns at a time, in memory linear in the document's length, and each row keeps its k best of the blocks so far.
+
+    Returns:
+        float32 `[n, k]` scores, best first, equal ones by the lower split, -inf where there are fewer than k earlier
+        splits; int64 `[n, k]` their splits, counted in the document.
+    """
+    n, device = len(ids), ids.device
+    vocabulary = vocabulary_of(ids, lengths)
+    unit = unit_rows(table[vocabulary.ids], eps)
+    scores = torch.full((n, k), float("-inf"), device=device)
+    chosen = torch.zeros((n, k), dtype=torch.int64, device=device)
+    for first in range(0, n - 1, block):
+        stop = min(first + block, n - 1)
+        found = scores_by(vocabulary, unit, first, stop)[1:]
+        # Stable, and what is kept comes first: equal scores stay with the lower split.
+        merged, order = torch.sort(torch.cat([scores[first + 1 :], found], 1), dim=1, descending=True, stable=True)
+        numbers = torch.cat([chosen[first + 1 :], torch.arange(first, stop, device=device).expand_as(found)], 1)
+        scores[first + 1 :], chosen[first + 1 :] = merged[:, :k], numbers.gather(1, order[:, :k])
+    return scores, chosen
 
 
 def maxsim_selected(

@@ -24,7 +24,7 @@ from aveyb_retrieval.encoder.embedders.sentence_transformers import (
 from aveyb_retrieval.encoder.folders import model_folder
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.wordpiece import Tokenizer, load_tokenizer
-from aveyb_retrieval.errors import ConfigError, InputError, ModelError, plural
+from aveyb_retrieval.errors import ConfigError, InputError, plural
 from aveyb_retrieval.training.run_folder import RunCallback, RunFolder
 from aveyb_retrieval.training.trainer import (
     CheckedSteps,
@@ -52,8 +52,6 @@ def sentence_model(
     A plain encoder gets mean pooling; `prompts` replace the model's own.
     """
     folder = model_folder(model)
-    if not (folder / "config.json").is_file():
-        raise ModelError(f"{folder} lacks config.json: it is not a model folder")
     check_modules(folder)
     encoder = AveyBModel.from_pretrained(folder, dtype=torch.float32)
     tokenizer = load_tokenizer(folder, encoder.config.vocab_size)

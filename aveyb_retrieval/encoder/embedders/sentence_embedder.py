@@ -8,7 +8,6 @@ by their tokens. So everything is read; what a model nevertheless cuts off is co
 
 from __future__ import annotations
 
-import json
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from transformers.utils import logging
 
 from aveyb_retrieval.encoder.config import LOADING_ERRORS
 from aveyb_retrieval.encoder.embedders.embedder import EncodedDocument, TextEncoder, number_tokens
+from aveyb_retrieval.encoder.embedders.sentence_transformers import read_modules
 from aveyb_retrieval.encoder.folders import fingerprint
 from aveyb_retrieval.encoder.network.token_codec import TokenCodec, TokenCodes
 from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE, Cuts, PassageSize, cut_passages
@@ -40,6 +40,7 @@ _NO_PART_OF_A_MODEL = {".md", ".png", ".jpg", ".gitattributes", ".py", ".pyc"}
 # `sentence_transformers` would be imported too, and made with what the folder says.
 _MODULES = {"Transformer", "Pooling", "Normalize", "Dense", "LayerNorm", "StaticEmbedding", "WeightedLayerPooling"}
 _MODULES |= {"Dropout", "CNN", "LSTM", "BoW", "WordWeights"}
+_ADVICE = "where you trust it, load it yourself and give SentenceEmbedder(model, ...)"
 _OTHER_BACKENDS = {"onnx", "openvino", ".git", ".cache", "__pycache__"}
 
 
@@ -356,7 +357,7 @@ def load_sentence_transformer(folder: Path, *, device: str, precision: str, trun
     _check_no_pickle(folder)
     options = {"dtype": precision, "use_safetensors": True}
     try:
-        _check_modules(folder / "modules.json")
+        modules = read_modules(folder, _MODULES, _ADVICE)
         with _no_progress_bar():
             model = SentenceTransformer(
                 str(folder), device=device, truncate_dim=truncate_dim, local_files_only=True, model_kwargs=options
@@ -366,7 +367,7 @@ def load_sentence_transformer(folder: Path, *, device: str, precision: str, trun
             f"{folder}: sentence-transformers cannot load it ({type(error).__name__}: {first_line(error)}); check that "
             "the folder is complete"
         ) from error
-    _check_filled(model, folder)
+    _check_filled(model, [folder / module.path for module in modules])
     return model
 
 
@@ -414,27 +415,14 @@ def _check_no_pickle(folder: Path) -> None:
                 )
 
 
-def _check_modules(path: Path) -> None:
-    """Raise ModelError where a folder is made of anything but stock modules."""
-    for settings in json.loads(path.read_text(encoding="utf-8")):
-        kind = str(settings["type"])
-        if not (kind.startswith("sentence_transformers.") and kind.rpartition(".")[2] in _MODULES):
-            raise ModelError(
-                f"{path}: a module of type {kind!r}; known are {', '.join(sorted(_MODULES))} of sentence-transformers: "
-                "where you trust it, load it yourself and give SentenceEmbedder(model, ...)"
-            )
-
-
-def _check_filled(model: Any, folder: Path) -> None:
-    """Raise ModelError where weights of a transformer in the folder are missing and were left random."""
+def _check_filled(model: Any, folders: list[Path]) -> None:
+    """Raise ModelError where weights of a transformer, one of the modules, are missing and were left random."""
     from sentence_transformers.base.modules import Transformer
     from transformers import AutoModel
 
-    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
-    for settings, module in zip(modules, model, strict=False):
+    for path, module in zip(folders, model, strict=False):
         if not isinstance(module, Transformer):
             continue
-        path = folder / settings["path"]
         saved: set[str] = set()
         for file in path.glob("*.safetensors"):
             with safe_open(file, framework="pt") as tensors:

@@ -15,6 +15,8 @@ from aveyb_retrieval.encoder.text.tokenizer import write_limit
 from aveyb_retrieval.errors import ModelError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from sentence_transformers import SentenceTransformer
 
     from aveyb_retrieval.encoder.network.model import AveyBModel
@@ -27,7 +29,7 @@ NO_PROMPTS = {"query": "", "document": ""}
 _MODULES = ("Transformer", "Pooling", "Normalize")
 
 
-class _Module(msgspec.Struct):
+class Module(msgspec.Struct):
     """One of the modules that a text goes through, and its folder."""
 
     type: str
@@ -101,20 +103,28 @@ def check_modules(folder: Path) -> None:
             f"{folder / PROMPTS_FILE}: truncate_dim is {truncated!r}; an Avey-B model gives vectors of its whole width "
             "alone: remove the field, or name a model without it"
         )
+    if not (folder / MODULES_FILE).is_file():
+        return
+    advice = "an Avey-B model is made of them alone: name one that was trained without it"
+    for module in read_modules(folder, _MODULES, advice):
+        if module.type.endswith(".Pooling"):
+            _check_pooling(folder / module.path / "config.json")
+
+
+def read_modules(folder: Path, known: Collection[str], advice: str) -> list[Module]:
+    """Read the modules of a folder; ModelError, with advice: one is not known, or the folder does not say."""
     path = folder / MODULES_FILE
     try:
-        modules = msgspec.json.decode(path.read_bytes(), type=list[_Module]) if path.is_file() else []
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path}: damaged ({error}); copy or download the model again") from error
+        modules = msgspec.json.decode(path.read_bytes(), type=list[Module])
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{path}: damaged or missing ({error}); copy or download the model again") from error
     for module in modules:
-        package, _, kind = module.type.rpartition(".")
-        if package.partition(".")[0] != "sentence_transformers" or kind not in _MODULES:
+        if not module.type.startswith("sentence_transformers.") or module.type.rpartition(".")[2] not in known:
             raise ModelError(
-                f"{path}: a module of type {module.type!r}; an Avey-B model is made of {', '.join(_MODULES)} alone: "
-                "name one that was trained without it"
+                f"{path}: a module of type {module.type!r}; known are {', '.join(sorted(known))} of "
+                f"sentence-transformers: {advice}"
             )
-        if kind == "Pooling":
-            _check_pooling(folder / module.path / "config.json")
+    return modules
 
 
 def _check_pooling(path: Path) -> None:

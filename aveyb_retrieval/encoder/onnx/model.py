@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from aveyb_retrieval.encoder.folders import TABLE, TABLE_SCALE, file_digest, read_object
 from aveyb_retrieval.encoder.network.layout import SplitLayout, group_widths
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 _LARGEST_FACTOR = 4  # float32 weights, of ones in a byte
 _GRAPH_BYTES = 1 << 24  # more than any graph takes beside its weights
 _DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "I8": np.int8}
-_LARGEST_HEADER = 1 << 26
 BLOCK = 128  # columns whose scores exist at once
 FILES = {"float32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
 WEIGHTS = "model.safetensors"
@@ -358,30 +358,25 @@ class EmbeddingTable:
     def __init__(self, path: Path) -> None:
         """Map the embedding of a safetensors file."""
         try:
+            with safe_open(path, framework="np") as tensors:  # which looks whether places, shapes and size agree
+                (name,) = (name for name in tensors.keys() if f".{name}".endswith(f".{TABLE}"))  # noqa: SIM118  (not a dict)
             with path.open("rb") as file:
                 size = int.from_bytes(file.read(8), "little")
-                header = json.loads(file.read(size)) if size <= _LARGEST_HEADER else {}
-            tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
-            end = 8 + size + max(int(entry["data_offsets"][1]) for entry in tensors.values())
-            (name,) = (name for name in tensors if f".{name}".endswith(f".{TABLE}"))
-            entry, scale = tensors[name], tensors.get(name.removesuffix(TABLE) + TABLE_SCALE)
-            dtype, self.place = _DTYPES.get(entry["dtype"]), 8 + size + int(entry["data_offsets"][0])
-            rows, dim = map(int, entry["shape"])
-            scaled = scale is not None and (scale["dtype"], scale["shape"]) == ("F32", [rows, 1])
-            scale_place = 8 + size + int(scale["data_offsets"][0]) if scale is not None else 0
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+                header = json.loads(file.read(size))
+            entry, scale = header[name], header.get(name.removesuffix(TABLE) + TABLE_SCALE)
+            rows, dim = entry["shape"]
+        except (OSError, ValueError, SafetensorError) as error:
             raise ModelError(
                 f"{path}: damaged, cut short or without an embedding ({type(error).__name__}); copy it again"
             ) from error
-        if dtype is None or (dtype is np.int8) != scaled:
+        dtype, self.place = _DTYPES.get(entry["dtype"]), 8 + size + entry["data_offsets"][0]
+        scaled = scale is not None and (scale["dtype"], scale["shape"]) == ("F32", [rows, 1])
+        if dtype is None or (dtype is np.int8) != scaled or not rows * dim:
             raise ModelError(
-                f"{path}: its embedding is not in float32, float16, bfloat16 or int8 with scales; copy it again"
+                f"{path}: its embedding, {rows} x {dim}, is not one in float32, float16, bfloat16 or int8 with scales; "
+                "copy it again"
             )
-        if min(rows, dim) < 1:
-            raise ModelError(f"{path}: an embedding of {rows} x {dim}; copy it again")
-        spans = [(self.place, rows * dim * np.dtype(dtype).itemsize), (scale_place, rows * 4 if scaled else 0)]
-        if any(not 0 <= begin <= end - size for begin, size in spans) or end > path.stat().st_size:
-            raise ModelError(f"{path}: cut short; copy or download it again")
+        scale_place = 8 + size + scale["data_offsets"][0] if scaled else 0
         self.rows = np.memmap(path, dtype=dtype, mode="r", offset=self.place, shape=(rows, dim))
         self.scale = np.fromfile(path, np.float32, rows, offset=scale_place)[:, None] if scaled else None
 
