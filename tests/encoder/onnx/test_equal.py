@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 LENGTHS = [1, 60, 16, 0, 17, 33, 3, 300]  # of splits of 16
 SIZE = PassageSize(tokens=16)
+by_precision = pytest.mark.parametrize("precision", PRECISIONS)
 by_switch = pytest.mark.parametrize("switch", SWITCHES)
 
 
@@ -99,7 +100,7 @@ def test_int8_is_near_it_with_every_switch(switch: str, tmp_path: Path) -> None:
     assert cosines(exact[1], rounded[1]).min() > 0.97  # a random model, whose tokens add up to little
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@by_precision
 @pytest.mark.parametrize("preset", ["paper", "released"])
 def test_a_vector_does_not_depend_on_its_batch(preset: str, precision: str, tmp_path: Path) -> None:
     embedder = with_form(save_model(tmp_path, preset), precision).with_passage_size(SIZE)
@@ -156,6 +157,29 @@ def test_the_form_is_chosen_by_precision(folder: Path, tmp_path: Path) -> None:
         Embedder.load(plain, precision="int8")
     with pytest.raises(ConfigError, match="int8 runs on a CPU"):
         Embedder.load(folder, precision="int8", device="cuda")
+
+
+@by_precision
+def test_runs_side_by_side_change_nothing(precision: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    embedder, documents = with_form(folder, precision), texts([3000, *LENGTHS, 2000])
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    alone = encoded(embedder, documents)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    for left, right in zip(encoded(embedder, documents), alone, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+@by_precision
+def test_an_error_of_one_run_is_raised(precision: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing:
+        def run(self, names: None, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+            raise MemoryError
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    embedder = with_form(folder, precision)
+    monkeypatch.setattr(embedder.model, "_session", Failing())
+    with pytest.raises(MemoryError):
+        encoded(embedder, texts([3000, 5]))
 
 
 def test_warm_up_runs_every_kind_of_length(folder: Path) -> None:
