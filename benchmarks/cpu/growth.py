@@ -109,6 +109,9 @@ class GivenVectors:
     def __init__(self, vectors: np.ndarray, each: int = PASSAGES) -> None:
         self.vectors = vectors
         self.each = each
+        firsts = range(0, len(vectors), each)
+        self.means = np.stack([vectors[first : first + each].mean(axis=0, dtype=np.float32) for first in firsts])
+        self.means /= np.linalg.norm(self.means, axis=1, keepdims=True).clip(1e-9)
         self.next = 0
         self.queries: dict[str, np.ndarray] = {}
         self.otherwise = np.zeros(DIM, np.float32)  # for what is none of them
@@ -116,11 +119,10 @@ class GivenVectors:
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[Given]:
         for _, text in documents:
             starts = np.arange(0, max(len(text), 1), LENGTH + 1)[: self.each]
-            rows = self.vectors[self.next % len(self.vectors) :][: len(starts)].astype(np.float32)
-            self.next = (self.next + self.each) % len(self.vectors)
-            mean = rows.mean(axis=0)
-            spans = np.stack([starts, np.minimum(starts + LENGTH, len(text))], axis=1).astype(np.int64)
-            yield Given(mean / np.linalg.norm(mean), rows, spans)
+            rows = self.vectors[self.next * self.each :][: len(starts)].astype(np.float32)
+            spans = np.minimum(starts[:, None] + np.array([0, LENGTH]), len(text))
+            yield Given(self.means[self.next], rows, spans)
+            self.next = (self.next + 1) % len(self.means)
 
     def encode_queries(self, queries: Iterable[str]) -> np.ndarray:
         return np.stack([self.queries.get(query, self.otherwise) for query in queries])
