@@ -17,7 +17,7 @@ import numpy as np
 
 from aveyb_retrieval.errors import BackendError, IndexFormatError
 from aveyb_retrieval.indexes.nearest.faiss_file import MANY, FaissSearcher, best_halves, card_takes, copied_to_cards
-from aveyb_retrieval.indexes.types import END, PASSAGE_BITS, ascending, find_in, inner_products, number_range, products
+from aveyb_retrieval.indexes.types import END, PASSAGE_BITS, ascending, find_in, number_range, products
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -333,7 +333,7 @@ class Nearest:
         if not self._gone or among is not None:
             return self._memory.search(queries, k, among)
         scores, numbers = self._memory.search(queries, k + self._gone)
-        stored, _ = self._vectors.live(np.unique(numbers[numbers >= 0]))
+        stored = self._vectors.stored(ascending(numbers[numbers >= 0]))
         return top(np.where(np.isin(numbers, stored), scores, -np.inf), numbers, k)
 
     def _cheaper_exactly(self, file: FaissSearcher, k: int, here: IntArray | None) -> bool:
@@ -363,25 +363,24 @@ class Nearest:
         grown = 1
         while True:
             asked = [file.candidates(queries, wanted, here, grown=grown) for file, here in files]
-            scores, numbers = _top(asked, wanted * grown)
-            candidates = (numbers >= 0).sum(axis=1)
-            scores, numbers = self._looked_up(queries, scores, numbers)
-            found = np.isfinite(scores).sum(axis=1)
-            if ((found >= enough) & (found >= candidates // 2)).all():  # what is left of few is not the best of all
+            candidates = _top(asked, wanted * grown)[1]
+            scores, numbers, found = self._looked_up(queries, candidates, k)
+            # what is left of few is not the best of all
+            if ((found >= enough) & (found >= (candidates >= 0).sum(axis=1) // 2)).all():
                 return scores, numbers
             if all(file.exhausted(wanted, grown) for file, _ in files):
                 break
             grown *= HARDER
         return _top([self._exactly(file, queries, k, here) for file, here in files], k)
 
-    def _looked_up(self, queries: FloatArray, scores: FloatArray, numbers: IntArray) -> tuple[FloatArray, IntArray]:
-        """True cosines of candidates `[n, m]`; -inf for those that are gone."""
-        stored, vectors = self._vectors.live(ascending(numbers[numbers >= 0]))
-        if not len(stored):
-            return np.full_like(scores, -np.inf), numbers
-        places, there = find_in(stored, numbers)
-        true = np.stack([inner_products(vectors[row], query) for row, query in zip(places, queries, strict=True)])
-        return np.where(there, true, -np.inf), numbers
+    def _looked_up(self, queries: FloatArray, candidates: IntArray, k: int) -> tuple[FloatArray, IntArray, IntArray]:
+        """The `k` best of candidates `[n, m]` by their true cosines, and how many of them are still stored, `[n]`."""
+        found = []
+        for query, numbers in zip(queries, candidates, strict=True):
+            stored = self._vectors.stored(ascending(numbers[numbers >= 0]))
+            found.append((*search_exactly(self._vectors.selected(stored, BLOCK), query[None], k), [len(stored)]))
+        scores, best, counts = map(np.concatenate, zip(*found, strict=True))
+        return scores, best, counts
 
 
 def _top(found: Sequence[tuple[FloatArray, IntArray]], k: int) -> tuple[FloatArray, IntArray]:

@@ -471,6 +471,10 @@ class StoredVectors:
         """Those of numbers `[n]` that are still stored, in their order: numbers `[m]` and vectors `[m, d]` float32."""
         return self.tables.live_vectors(self.kind, numbers)
 
+    def stored(self, numbers: IntArray) -> IntArray:
+        """Those of numbers `[n]` that are still stored, in their order."""
+        return numbers[self.tables.live(self.kind, numbers)]
+
     def selected(self, numbers: IntArray, rows: int) -> Iterator[tuple[IntArray, np.ndarray]]:
         """Those of numbers that are all stored, `rows` at a time: numbers `[m]`, `[m, d]` float16 or float32."""
         return self.tables.of(self.kind).stored_vectors(numbers, rows)

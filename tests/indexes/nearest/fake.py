@@ -49,6 +49,9 @@ class FakeVectors:
         there = np.isin(numbers, self.numbers)
         return numbers[there], self.rows[np.searchsorted(self.numbers, numbers[there])]
 
+    def stored(self, numbers: IntArray) -> IntArray:
+        return numbers[np.isin(numbers, self.numbers)]
+
     def selected(self, numbers: IntArray, rows: int) -> Iterator[tuple[IntArray, np.ndarray]]:
         self.looked_up += len(numbers)
         for start in range(0, len(numbers), rows):
