@@ -78,12 +78,14 @@ class Run:
         set_threads(self.threads)
         return {"resume": self.resume, "device": None if self.device == "auto" else self.device}
 
-    def report(self) -> None:
+    def report(self, figures: Mapping[str, float] | None = None) -> None:
         """Print where the model is; after Ctrl-C, how to continue (exit code 130, as shells use for an interrupt)."""
         from aveyb_retrieval.training.run_folder import MODEL
 
         if os.environ.get("RANK", "0") != "0":  # under torchrun the first process speaks for all
             return
+        for name, value in (figures or {}).items():
+            click.echo(f"{name}: {value:.0f}" if name.endswith("_cut") else f"held out {name}: {value:.4f}")
         if not (self.out / MODEL).is_dir():
             click.echo(f"interrupted: the run in {self.out} is saved, add --resume to continue it", err=True)
             raise SystemExit(130)
@@ -210,9 +212,7 @@ def mlm(
     texts, data = islice(read_texts(files, field=field), documents), fingerprints(files) | {"documents": documents}
     made = starting_model(model, preset, words, seed=settings.seed, fields=fields)
     figures = pretrain(made, words, texts, run.out, data=data, settings=settings, **options)
-    for name, value in figures.items():
-        click.echo(f"held out {name}: {value:.4f}")
-    run.report()
+    run.report(figures)
     return figures
 
 
@@ -435,9 +435,7 @@ def _train_head(
     task = prepare(files, validation, model, settings)
     data = fingerprints(files) | {f"validation {name}": value for name, value in fingerprints(validation).items()}
     figures = train_task(task, run.out, data=data | {"model": model}, settings=settings, **options)
-    for name, value in figures.items():
-        click.echo(f"{name}: {value:.0f}" if name.endswith("_cut") else f"held out {name}: {value:.4f}")
-    run.report()
+    run.report(figures)
     return figures
 
 
