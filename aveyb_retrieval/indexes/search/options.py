@@ -162,7 +162,7 @@ class Options:
     @property
     def depth(self) -> int:
         """How many documents or passages each ranking gives to the first step: whatever page is asked for."""
-        alone = self.unit == "document" and self.mode != "hybrid" and self.rerank is self.boost is None
+        alone = self.mode != "hybrid" and self.rerank is self.boost is None and not self.diversity
         return min(ALONE, self.candidates) if alone else self.candidates
 
     def _check(self, built: str) -> None:
