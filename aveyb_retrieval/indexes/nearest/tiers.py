@@ -363,24 +363,19 @@ class Nearest:
         grown = 1
         while True:
             asked = [file.candidates(queries, wanted, here, grown=grown) for file, here in files]
-            candidates = _top(asked, wanted * grown)[1]
-            scores, numbers, found = self._looked_up(queries, candidates, k)
-            # what is left of few is not the best of all
-            if ((found >= enough) & (found >= (candidates >= 0).sum(axis=1) // 2)).all():
-                return scores, numbers
+            found, complete = [], True
+            for query, numbers in zip(queries, _top(asked, wanted * grown)[1], strict=True):
+                candidates = ascending(numbers[numbers >= 0])
+                stored = self._vectors.stored(candidates)
+                complete &= len(stored) >= max(enough, len(candidates) // 2)  # of few left, the best is not that of all
+                found.append(search_exactly(self._vectors.selected(stored, BLOCK), query[None], k))
+            if complete:
+                scores, best = map(np.concatenate, zip(*found, strict=True))
+                return scores, best
             if all(file.exhausted(wanted, grown) for file, _ in files):
                 break
             grown *= HARDER
         return _top([self._exactly(file, queries, k, here) for file, here in files], k)
-
-    def _looked_up(self, queries: FloatArray, candidates: IntArray, k: int) -> tuple[FloatArray, IntArray, IntArray]:
-        """The `k` best of candidates `[n, m]` by their true cosines, and how many of them are still stored, `[n]`."""
-        found = []
-        for query, numbers in zip(queries, candidates, strict=True):
-            stored = self._vectors.stored(ascending(numbers[numbers >= 0]))
-            found.append((*search_exactly(self._vectors.selected(stored, BLOCK), query[None], k), [len(stored)]))
-        scores, best, counts = map(np.concatenate, zip(*found, strict=True))
-        return scores, best, counts
 
 
 def _top(found: Sequence[tuple[FloatArray, IntArray]], k: int) -> tuple[FloatArray, IntArray]:
