@@ -132,10 +132,9 @@ class DocumentSearch(Search):
         if "passage" not in self._view.info.kinds:
             return self._whole_texts(docs)
         first, shown = [doc << PASSAGE_BITS for doc in docs], following[self._options.offset :]
-        documents_read = self._fetching([match.doc for match in shown])
+        self._fetching([match.doc for match in shown])
         best = self._best_passages(query, shown)
         self._shown_passages(query, [*first, *(each.number for chosen in best.values() for each in chosen)])
-        documents_read()
         return {number >> PASSAGE_BITS: text for number, text in self._texts(query, first).items()}
 
     def _whole_text(self, doc: int) -> str:

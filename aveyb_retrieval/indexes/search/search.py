@@ -147,6 +147,7 @@ class Search(ABC):
         rules, more = view.language, options.synonyms
         self._rules = rules if more is None else with_synonyms(rules, more)
         self._documents: dict[int, StoredDocument] = {}
+        self._begun: list[Callable[[], object]] = []  # documents that are being read
         ranked_by: tuple[Part, ...] = ("title", "metadata") if options.boost else ("title",)
         self._parts_read = ranked_by if view.lasting else PARTS
         if options.rerank == rerank.STORED_MAXSIM and view.tokens is None:
@@ -233,12 +234,13 @@ class Search(ABC):
 
     def result(self, query: Query) -> Result:
         """Make hits of what was found: titles and passages are read, the rest of a hit when it is asked for."""
-        documents_read = self._fetching([match.doc for match in query.matches])
+        shown = [match.doc for match in query.matches]
+        self._fetching(shown)
         best = self._best_passages(query, query.matches)
         contexts = self._contexts([chosen[0].number for chosen in best.values() if chosen])
         numbers = list(chain((each.number for chosen in best.values() for each in chosen), *contexts.values()))
         self._shown_passages(query, numbers)
-        documents = documents_read()
+        documents = self._fetch(shown)
         later = Later(self._view, documents, self._sentences(query))
         hits = []
         for match in query.matches:
@@ -449,18 +451,22 @@ class Search(ABC):
         return {first: tuple(dict.fromkeys(found[doc].id for doc in docs)) for first, docs in duplicates.items()}
 
     def _fetch(self, docs: Iterable[int]) -> Mapping[int, StoredDocument]:
-        wanted = list(dict.fromkeys(docs))
+        while self._begun:
+            self._begun.pop()()
+        return self._read(list(dict.fromkeys(docs)))
+
+    def _fetching(self, docs: Sequence[int]) -> None:
+        """Begin to fetch documents beside this thread, if any is not there and none are on their way."""
+        if self._view.lasting and not self._begun and not self._documents.keys() >= set(docs):
+            self._begun.append(begin(partial(self._read, list(dict.fromkeys(docs)))))
+
+    def _read(self, wanted: list[int]) -> Mapping[int, StoredDocument]:
         if len(self._documents.keys() | wanted) > REMEMBERED:  # the queries of a long list
             self._documents.clear()
         if new := [number for number in wanted if number not in self._documents]:
             self._documents.update(self._view.documents(new, self._parts_read))
         self._check_stored("document", wanted, self._documents)
         return {number: self._documents[number] for number in wanted}
-
-    def _fetching(self, docs: list[int]) -> Callable[[], Mapping[int, StoredDocument]]:
-        """Begin to fetch documents, beside this thread where any are not read yet; what is returned ends it."""
-        work = partial(self._fetch, docs)
-        return begin(work) if self._view.lasting and not self._documents.keys() >= set(docs) else work
 
     def _passages_there(self, query: Query, numbers: IntArray) -> StoredPassages:
         """Fetch passages by numbers `[n]`, ascending; those that are not there are left out."""
@@ -579,6 +585,7 @@ class PassageSearch(Search):
                 if options.fold:
                     if match.passage not in texts:  # read as they are needed, those that come next together
                         following = [match] if options.diversity else part[at : at + options.last]
+                        self._fetching([each.doc for each in following])
                         texts = self._texts(query, [each.passage for each in following])
                     first = copies.find_or_remember(match.passage, texts[match.passage])
                 taken[match.doc] += first is None
