@@ -27,6 +27,7 @@ from aveyb_retrieval.encoder.config import LOADING_ERRORS
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError, first_line
 from aveyb_retrieval.files import hash_texts, write_atomic
 from aveyb_retrieval.indexes.types import silent
+from aveyb_retrieval.training.settings import PRECISIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,6 +125,8 @@ def cache_vectors(
     "query". It reads `max_tokens` of each behind its own `prompts`, or those given for queries and for documents.
     A `device` of None is an accelerator where there is one.
     """
+    if precision not in PRECISIONS:
+        raise ConfigError(f"precision is {precision!r}; choose one of {', '.join(PRECISIONS)}")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     teacher, name = load_teacher(model, device=device, max_tokens=max_tokens)

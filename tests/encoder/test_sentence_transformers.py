@@ -16,7 +16,7 @@ import torch
 
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.embedders.embedder import Embedder
-from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
+from aveyb_retrieval.encoder.embedders.sentence_transformers import read_modules, sentence_transformer
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.passages import PassageSize, cut_passages, repeat_title
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
@@ -317,3 +317,14 @@ def test_lower_precisions_give_nearly_the_same_vectors(
         assert np.array_equal(got.spans, exact.spans)
         if exact.n_tokens:
             assert cosine < float(got.vector @ exact.vector) < 1.0001
+
+
+@pytest.mark.parametrize(("path", "good"), [("a b/1_Pool", True), ("", True), ("../1_Pool", False), ("/x", False)])
+def test_modules_are_in_the_folder_of_their_model(path: str, good: bool, tmp_path: Path) -> None:
+    module = {"idx": 0, "type": "sentence_transformers.models.Pooling", "path": path}
+    (tmp_path / "modules.json").write_text(json.dumps([module]))
+    if good:
+        assert [each.path for each in read_modules(tmp_path, {"Pooling"}, "")] == [path]
+    else:
+        with pytest.raises(ModelError, match="damaged or missing"):
+            read_modules(tmp_path, {"Pooling"}, "")

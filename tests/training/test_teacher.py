@@ -7,7 +7,7 @@ import pytest
 from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
-from aveyb_retrieval.errors import InputError, ModelError
+from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.training.teacher import cache_vectors, load_teacher, read_vectors
 
 from ..wordpiece import save_teacher, save_vocabulary
@@ -76,6 +76,11 @@ def test_damage_is_named(teacher: str, tmp_path: Path) -> None:
     (tmp_path / "teacher.json").write_text(json.dumps({"teacher": "x"}))
     with pytest.raises(InputError, match="cannot be read"):
         read_vectors(tmp_path)
+
+
+def test_unknown_precision(teacher: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="precision is 'int3'"):
+        cache_vectors(TEXTS, tmp_path, model=teacher, precision="int3")
 
 
 def test_a_teacher_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class Module(msgspec.Struct):
     """One of the modules that a text goes through, and its folder."""
 
     type: str
-    path: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_.-]{0,99}$")] = ""
+    path: Annotated[str, msgspec.Meta(pattern=r"^(?!/|.*\.\.)[^\\:]{0,199}$")] = ""
 
 
 def sentence_transformer(

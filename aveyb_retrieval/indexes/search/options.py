@@ -162,8 +162,8 @@ class Options:
     @property
     def depth(self) -> int:
         """How many documents or passages each ranking gives to the first step: whatever page is asked for."""
-        alone = self.mode != "hybrid" and self.rerank is self.boost is None and not self.diversity
-        return min(ALONE, self.candidates) if alone else self.candidates
+        alone = (self.mode == "lexical" or (self.mode, self.unit) == ("dense", "document")) and not self.diversity
+        return min(ALONE, self.candidates) if alone and self.rerank is self.boost is None else self.candidates
 
     def _check(self, built: str) -> None:
         for name, known in _CHOICES.items():

@@ -585,7 +585,7 @@ class PassageSearch(Search):
                 if options.fold:
                     if match.passage not in texts:  # read as they are needed, those that come next together
                         following = [match] if options.diversity else part[at : at + options.last]
-                        self._fetching([each.doc for each in following])
+                        self._fetching([each.doc for each in following[max(0, options.offset - len(chosen)) :]])
                         texts = self._texts(query, [each.passage for each in following])
                     first = copies.find_or_remember(match.passage, texts[match.passage])
                 taken[match.doc] += first is None
