@@ -294,6 +294,7 @@ def test_only_the_mean_over_all_tokens_is_a_vector(
         ([{"type": "sentence_transformers.models.Dense", "path": "2_Dense"}], "a module of type 'sentence_.*Dense'"),
         ([{"type": "mine.Normalize", "path": ""}], "a module of type 'mine.Normalize'"),
         ([{"type": "sentence_transformers.models.Pooling", "path": "a" * 3000}], "damaged"),
+        ([{"type": "sentence_transformers.models.Normalize", "path": "a/b"}], "damaged"),
         ([{"path": ""}], "damaged"),
         ({}, "damaged"),
     ],

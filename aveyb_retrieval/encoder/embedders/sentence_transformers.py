@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -103,10 +104,10 @@ def check_modules(folder: Path) -> None:
             f"{folder / PROMPTS_FILE}: truncate_dim is {truncated!r}; an Avey-B model gives vectors of its whole width "
             "alone: remove the field, or name a model without it"
         )
-    if not (folder / MODULES_FILE).is_file():
-        return
-    advice = "an Avey-B model is made of them alone: name one that was trained without it"
-    for module in read_modules(folder, _MODULES, advice):
+    path, advice = folder / MODULES_FILE, "an Avey-B model is made of them alone: name one that was trained without it"
+    for module in read_modules(folder, _MODULES, advice) if path.is_file() else ():
+        if not re.fullmatch("[A-Za-z0-9_.-]{0,99}", module.path):
+            raise ModelError(f"{path}: damaged (path {module.path!r}); copy or download the model again")
         if module.type.endswith(".Pooling"):
             _check_pooling(folder / module.path / "config.json")
 

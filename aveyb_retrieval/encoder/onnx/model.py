@@ -114,9 +114,9 @@ class OnnxModel:
     def load(cls, folder: Path, precision: str) -> OnnxModel:
         """Open the ONNX form, "float32" or "int8", of a model folder, which also holds the checkpoint that it is of."""
         path, weights = folder / FILES[precision], folder / WEIGHTS
-        for needed in (path, weights):
-            if not needed.is_file():
-                raise ModelError(f"{needed}: no such file; make the form beside the weights by `aveyb-train export`")
+        for one in (path, weights):
+            if not one.is_file():
+                raise ModelError(f"{one}: no such file; make the ONNX form with aveyb-train export, beside the weights")
         table = EmbeddingTable(weights)
         session = _session(path, weights.stat().st_size, table.rows if precision == "int8" else None)
         settings = OnnxSettings.read(session.get_modelmeta().custom_metadata_map, path)
@@ -203,8 +203,7 @@ class OnnxModel:
 def _side_by_side(work: Callable[..., np.ndarray], every: Sequence[tuple[Any, ...]]) -> Iterator[np.ndarray]:
     """Yield what some work makes of arguments, in their order: OMP_NUM_THREADS at once, or as many as processors."""
     own, usable = os.environ.get("OMP_NUM_THREADS", ""), getattr(os, "sched_getaffinity", None)
-    processors = len(usable(0)) if usable else os.cpu_count() or 1
-    threads = min((own.isdigit() and int(own)) or processors, len(every))
+    threads = min((own.isdigit() and int(own)) or (len(usable(0)) if usable else os.cpu_count() or 1), len(every))
     if threads < 2 or not threading.main_thread().is_alive():  # no thread is begun where the process is about to end
         yield from (work(*arguments) for arguments in every)
         return
