@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -12,6 +14,7 @@ from aveyb_retrieval.encoder.network.layers import AveyBLayer, fusable, run_fuse
 from aveyb_retrieval.kernels.dispatch import Backend, force_backend
 from aveyb_retrieval.kernels.mixing import dynamic_mix_over_gate, static_mix_over_gate
 from aveyb_retrieval.kernels.positionwise import activate, activate_around, add_norm, enricher_activation
+from aveyb_retrieval.kernels.triton import dynamic_mix
 from tests.kernels.interpreter.test_triton_mixing import TOLERANCE, relative_error
 
 PRESETS = {"paper": AveyBConfig.paper_base, "released": AveyBConfig.released_base}
@@ -129,6 +132,33 @@ def test_a_split_does_not_depend_on_its_neighbors(operation: str, preset: str) -
     together, wanted = run(slice(None), "triton"), run(slice(None), "torch")
     assert relative_error(together, wanted) < TOLERANCE[torch.float32]
     assert torch.equal(run(slice(1, 2), "triton")[0], together[1])
+
+
+@pytest.mark.parametrize("lengths", [None, [7, 0, 20, 1, 13]])
+@torch.no_grad()
+def test_a_graph_takes_splits_in_parts_and_gives_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, lengths: list[int] | None
+) -> None:
+    z, gate, n = torch.randn(5, 20, 16), torch.randn(5, 20, 16), None if lengths is None else torch.tensor(lengths)
+    norms, sizes, launch = 1 / z.norm(dim=-1), [], dynamic_mix._launch_shares
+
+    def counted(mixed: torch.Tensor, *others: Any) -> None:
+        sizes.append(len(mixed))
+        launch(mixed, *others)
+
+    def run() -> tuple[torch.Tensor, ...]:
+        over = gate.clone()
+        dynamic_mix.dynamic_mix_over_gate_op(z, over, norms, n, None, 1e-6, True, False, "gelu")
+        out, inverse, sums, shares = dynamic_mix.dynamic_mix_op(z, gate, n, None, 1e-6, True, False)
+        below = torch.arange(20) < (torch.full((5,), 20) if n is None else n)[:, None]  # the rest is not written
+        return over, out, inverse, sums[below], shares[:, :20][below]
+
+    monkeypatch.setattr(dynamic_mix, "_launch_shares", counted)
+    at_once = run()
+    monkeypatch.setattr(dynamic_mix, "_is_captured", lambda mixed: True)
+    monkeypatch.setattr(dynamic_mix, "_IN_CACHE", 2)
+    assert all(map(torch.equal, at_once, run()))
+    assert sizes == 2 * [5] + 2 * [2, 2, 1]
 
 
 @pytest.mark.parametrize("preset", PRESETS)
