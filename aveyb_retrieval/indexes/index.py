@@ -183,7 +183,8 @@ class Index(Retriever):
             return batch.commit(resumable=True)
 
     def _batch(self, wait: float | None) -> Batch:
-        return Batch(self.path, lambda: self.model, before=self._tables, wait=self._waiting(wait))
+        device = self._opening.device
+        return Batch(self.path, lambda: self.model, before=self._tables, device=device, wait=self._waiting(wait))
 
     def _waiting(self, wait: float | None) -> float:
         check_wait(chosen := self._wait if wait is None else wait)

@@ -4,7 +4,8 @@
     python3 benchmarks/gpu/faiss_cards.py OUT --toy            # without a card, too
 
 Vectors are unit rows around random centres, in 384 dimensions as the embedded model's. One wheel does both: faiss-gpu
-has all of faiss-cpu. A row is appended to OUT/faiss.jsonl as soon as it is measured.
+has all of faiss-cpu, and faiss-gpu-cuvs CAGRA, too. Rows "package" are files that the package makes and searches, each
+trained and searched on the CPU and on the card. A row is appended to OUT/faiss.jsonl as soon as it is measured.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import os
 import statistics
 import sys
+import tempfile
 import time
 import traceback
 from functools import partial
@@ -24,7 +26,9 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from aveyb_retrieval.indexes.nearest.tiers import Memory
+from aveyb_retrieval.indexes.nearest.build import make_tier
+from aveyb_retrieval.indexes.nearest.tiers import Memory, Nearest
+from tests.indexes.nearest.fake import FakeVectors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,6 +144,7 @@ def main() -> None:
     resources = faiss.StandardGpuResources() if gpus else None
     indexes = on_card(bench, faiss, resources) if gpus else {}
     on_cpu(bench, faiss)
+    in_package(bench, gpus)
     if gpus:
         filters_on_card(bench, faiss, resources, indexes)
 
@@ -227,6 +232,22 @@ def filters_on_card(bench: Bench, faiss: Any, resources: Any, indexes: dict[str,
                 else faiss.SearchParameters(sel=selector)
             )
             bench.searched(f"card {name}, a tenth by {kind}", search_of(index, options), among=rows)
+
+
+def in_package(bench: Bench, gpus: int) -> None:
+    """What the package makes of inverted lists and of a graph, and finds in them, on a CPU and on a card."""
+    held = FakeVectors("document", np.arange(bench.n, dtype=np.int64), bench.vectors)
+    lists = bench.lists // 4
+    with tempfile.TemporaryDirectory() as folder:
+        for factory in (f"IVF{lists},Flat", f"IVF{lists},RaBitQfs;nprobe={lists // 4}", "CAGRA"):
+            for device in ("cpu", "cuda:0")[: 1 + bool(gpus)]:
+                name = f"package {factory} on {device}"
+                making = partial(make_tier, Path(folder), f"faiss/{factory}-{device}", "document", 0, bench.n, held)
+                made = attempt(bench, f"{name} made", partial(making, bench.n, factory, device=device))
+                opening = partial(Nearest.open, Path(folder), "document", made and [made[0]], held, bench.n)
+                nearest = made and attempt(bench, f"{name} opened", partial(opening, device=device))
+                if nearest:
+                    bench.searched(name, lambda queries, nearest=nearest: nearest.search(queries, K)[1])
 
 
 def on_cpu(bench: Bench, faiss: Any) -> None:

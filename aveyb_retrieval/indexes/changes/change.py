@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Unpack
 
 from aveyb_retrieval import files
-from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.errors import BackendError, ConfigError
 from aveyb_retrieval.indexes.changes.transaction import Job, Transaction, open_transaction
 from aveyb_retrieval.indexes.model import WriteOptions, check_options, check_wait
 from aveyb_retrieval.indexes.nearest import build
@@ -52,17 +52,17 @@ def finish(transaction: Transaction, options: FinishOptions, progress: Progress)
     with ThreadPoolExecutor(len(columns)) as threads:  # Lance's work is that of one processor for each of them
         list((threads.map if indexed else map)(settle, columns))
     for kind in state.encoding.kinds:
-        _bring_up_to_date(transaction, kind, progress, rebuild=options.rebuild)
+        _bring_up_to_date(transaction, kind, progress, options)
     return transaction.publish()
 
 
-def _bring_up_to_date(transaction: Transaction, kind: Kind, progress: Progress, *, rebuild: bool) -> None:
+def _bring_up_to_date(transaction: Transaction, kind: Kind, progress: Progress, options: FinishOptions) -> None:
     state, encoding = transaction.state, transaction.state.encoding
     vectors = StoredVectors(transaction.tables, kind, encoding.dim)
     live = len(transaction.tables.of(kind))
-    due = build.plan(state.tiers, kind, state.next_doc, live, state.index, encoding.dim, rebuild=rebuild)
+    due = build.plan(state.tiers, kind, state.next_doc, live, state.index, encoding.dim, rebuild=options.rebuild)
     if not due:
-        if rebuild:  # what is left is searched exactly
+        if options.rebuild:  # what is left is searched exactly
             state.tiers = [tier for tier in state.tiers if tier.kind != kind]
         return
     transaction.save()  # what was encoded is not lost where FAISS takes its time
@@ -72,9 +72,9 @@ def _bring_up_to_date(transaction: Transaction, kind: Kind, progress: Progress, 
         count = len(transaction.tables.numbers(kind, first, stop))
         try:
             tier, info = build.make_tier(
-                transaction.root, name, kind, first, stop, vectors, count, state.index, progress
+                transaction.root, name, kind, first, stop, vectors, count, state.index, progress, options.device
             )
-        except ConfigError:
+        except (ConfigError, BackendError):
             state.job = {**state.job, "replaceable": ["index"]}  # all is encoded: the next run may name another type
             transaction.save()
             raise
@@ -117,11 +117,15 @@ class Report:
 
 @dataclass(frozen=True)
 class FinishOptions:
-    """How to finish: `whole` merges all pieces, `rebuild` makes FAISS files anew, `reindex` the indexes of words."""
+    """How to finish: `whole` merges all pieces, `rebuild` makes FAISS files anew, `reindex` the indexes of words.
+
+    `device`: where FAISS may train.
+    """
 
     whole: bool = False
     rebuild: bool = False
     reindex: bool = False
+    device: str = "cpu"
     notices: tuple[Notice, ...] = ()
 
 

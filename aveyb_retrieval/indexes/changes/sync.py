@@ -403,7 +403,7 @@ class _Syncing:
         kept = {path: reason for path, reason in self._told.items() if not scope.shows(path)}
         transaction.state.left_out = {**kept, **self._left_out}
         transaction.state.changes = Changes(rejected=transaction.state.changes.rejected, **made.counts())
-        return FinishOptions()
+        return FinishOptions(device=self.options.get("device", "cpu"))
 
     @property
     def _has_news(self) -> bool:

@@ -83,7 +83,7 @@ def build_index(
     index = options.get("index", AUTO)
     source, encoding, documents = _open_source(corpus, out, options)
     if index not in (AUTO, NONE):
-        create(chosen(index, 0)[0], encoding.dim)  # what FAISS does not know fails now
+        create(chosen(index, 0)[0], encoding.dim, options.get("device", "cpu"))  # what FAISS does not know fails now
     on_error = options.get("on_error", "auto")
     job = describe_job("build", corpus, encoding, on_error=on_error, reading=reading, vectors=source.describe())
     if (old := options.get("from_index")) is not None:
@@ -95,7 +95,8 @@ def build_index(
 
     def work(transaction: Transaction) -> FinishOptions:
         check_target(index_dir, overwrite)  # again: another process may have built here before this one got the lock
-        return FinishOptions(notices=ingest_corpus(transaction, source, documents, reading, "add", options, share))
+        notices = ingest_corpus(transaction, source, documents, reading, "add", options, share)
+        return FinishOptions(notices=notices, device=options.get("device", "cpu"))
 
     state = State(job, None, 1, secrets.token_hex(4), encoding.beside(out), index)
     return run_change(out, job, work, state=state, **writing_of(options))
@@ -339,14 +340,17 @@ class Batch:
         model: Callable[[], Model] | None = None,
         *,
         before: Tables | None = None,
+        device: str = "cpu",
         **options: Unpack[WriteOptions],
     ) -> None:
         """Begin; `model` gives the model of documents that are added (None: the one that made the index).
 
-        `before` are the datasets at any version, if this process has them open. For options see `WriteOptions`.
+        `before` are the datasets at any version, if this process has them open; FAISS may train on `device`. For
+        options see `WriteOptions`.
         """
         self._root, self._model, self._before, self._options = root, model, before, options
         self._steps: list[_Step] = []
+        self._device = device
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -366,6 +370,7 @@ class Batch:
         own = {"model": self._model()} if self._model else {}
         options = check_options({**own, **options}, InsertOptions, mode)
         reading, on_error = reading_of(options), options.get("on_error", "auto")
+        self._device = options.get("device", self._device)
         encoding, ready = read_manifest(self._root).encoding, open_vectors(options.get("vectors"), corpus)
         source = open_model(encoding, self._root, options) if ready is None else PrecomputedSource(ready)
         documents: Any = corpus if ready is None or corpus is not None else ready.documents()
@@ -443,7 +448,7 @@ class Batch:
                 changed |= found is not None
                 notices += found or ()
                 transaction.state.step = number
-            return FinishOptions(notices=tuple(notices)) if changed else None
+            return FinishOptions(notices=tuple(notices), device=self._device) if changed else None
 
         job = self._steps[0].job if resumable else {"command": "batch", "token": secrets.token_hex(8)}
         self.report = run_change(self._root, job, work, before=self._before, **self._options)

@@ -15,12 +15,12 @@ from aveyb_retrieval.indexes.store.manifest import Tier
 from aveyb_retrieval.indexes.types import silent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from aveyb_retrieval.files import FileInfo
     from aveyb_retrieval.indexes.store.tables import StoredVectors
-    from aveyb_retrieval.indexes.types import FloatArray, Kind, Progress
+    from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind, Progress
 
 DEAD_SHARE = 0.2  # a file with a larger share of deleted vectors is made again
 MAX_TIERS = 6
@@ -64,19 +64,27 @@ def make_tier(
     count_estimate: int,
     index: str,
     progress: Progress = silent,
+    device: str = "cpu",
 ) -> tuple[Tier, FileInfo]:
     """Make a FAISS file of the stored vectors of the documents numbered in `[first, stop)`; durable when this returns.
 
-    `count_estimate`, about how many they are, decides the type that "auto" takes, and what is drawn for training.
+    `count_estimate`, about how many they are, decides the type that "auto" takes, and what is drawn for training. A
+    `device` of "cuda" trains inverted lists there.
     """
     factory, params = faiss_file.chosen(index, count_estimate)
-    made = faiss_file.create(factory, vectors.dim)
-    if size := faiss_file.training_size(made, count_estimate):
-        faiss_file.train(made, _sample(vectors, first, stop, size, count_estimate), factory)
+    made = faiss_file.create(factory, vectors.dim, device, count_estimate)
+    blocks: Iterable[tuple[IntArray, FloatArray]] = vectors.blocks(first, stop)
+    if by_card := faiss_file.CAGRA.fullmatch(factory):
+        whole = zip(*blocks, strict=True)
+        blocks = [(np.concatenate(next(whole)), np.concatenate(next(whole)))]
+    elif size := faiss_file.training_size(made, count_estimate):
+        faiss_file.train(made, _sample(vectors, first, stop, size, count_estimate), factory, device)
     faiss_file.reserve(made, count_estimate)
-    for numbers, rows in vectors.blocks(first, stop):
+    for numbers, rows in blocks:
         faiss_file.fill(made, numbers, rows)
         progress("indexing", int(made.ntotal), max(count_estimate, int(made.ntotal)), 0)
+    if by_card:
+        made = faiss_file.import_faiss().index_gpu_to_cpu(made)
     path = root / file
     path.parent.mkdir(exist_ok=True)
     info = faiss_file.write(made, path)

@@ -40,6 +40,7 @@ ONE_LIST = 1_000_000  # vectors: up to so many, all codes are scanned
 MANY = 8  # queries, from which on FAISS shares them among threads
 _WHEELS = ("faiss-cpu", "faiss-gpu", "faiss-gpu-cuvs")
 _HNSW = re.compile(r"HNSW(\d+)")
+CAGRA = re.compile(r"CAGRA(\d*)")  # a graph that a GPU makes of all vectors at once, and FAISS keeps as one of HNSW
 
 
 def import_faiss() -> Any:
@@ -86,9 +87,11 @@ def training_size(index: faiss.Index, count: int) -> int:
     return min(count, max(65_536, 64 * ivf.nlist if ivf else 0))
 
 
-def create(factory: str, dim: int) -> faiss.Index:
-    """Make an empty index from a FAISS factory string, one that keeps our ids."""
+def create(factory: str, dim: int, device: str = "cpu", count: int = 0) -> faiss.Index:
+    """Make an empty index from a FAISS factory string, one that keeps our ids; CAGRA on a GPU, for `count` vectors."""
     faiss = import_faiss()
+    if graph := CAGRA.fullmatch(factory):
+        return faiss.IndexIDMap(_empty_graph(factory, int(graph[1] or 64), dim, device, count))
     if any(int(links) < 2 for links in _HNSW.findall(factory)):  # filling it ends the process
         raise ConfigError(f"FAISS cannot make an index {factory!r}: HNSW needs at least 2 links for each vector")
     try:
@@ -101,15 +104,24 @@ def create(factory: str, dim: int) -> faiss.Index:
     return index if _keeps_ids(index) else faiss.IndexIDMap(index)
 
 
-def train(index: faiss.Index, sample: FloatArray, factory: str) -> None:
-    """Train an index on a sample of the vectors, `[n, d]`."""
+def train(index: faiss.Index, sample: FloatArray, factory: str, device: str = "cpu") -> None:
+    """Train an index on a sample of the vectors, `[n, d]`; inverted lists on "cuda" where FAISS has a GPU."""
+    faiss = import_faiss()
+    ivf = faiss.try_extract_index_ivf(index)
+    on_card = device.startswith("cuda") and ivf is not None and faiss.get_num_gpus() > 0
     try:
+        if on_card:  # what finds the nearest centroid of each vector, again and again
+            card, centroids = _card(device), faiss.IndexFlat(ivf.d, ivf.metric_type)
+            ivf.clustering_index = faiss.index_cpu_to_gpu(_resources(card), card, centroids)
         index.train(sample)
     except RuntimeError as error:
         raise ConfigError(
             f"the index {factory!r} cannot be trained on {len(sample)} vectors: {reason(error)}; "
             "use a smaller one, or --index auto"
         ) from error
+    finally:
+        if on_card:
+            ivf.clustering_index = None
 
 
 def reserve(index: faiss.Index, count: int) -> None:
@@ -250,7 +262,7 @@ class FaissTraits:
             knob, largest = "nprobe", int(inner.nlist)
         elif isinstance(inner, faiss.IndexHNSW) and not transformed:
             knob, largest = "efSearch", max(int(index.ntotal), 1)
-        floats = isinstance(inner, (faiss.IndexFlat, faiss.IndexHNSWFlat, faiss.IndexIVFFlat))
+        floats = isinstance(inner, (faiss.IndexFlat, faiss.IndexHNSWFlat, faiss.IndexHNSWCagra, faiss.IndexIVFFlat))
         flat = isinstance(inner, faiss.IndexFlat) and not transformed
         listed = isinstance(inner, faiss.IndexIVF) and _lists_take_selectors(inner)
         return cls(
@@ -329,11 +341,13 @@ class FaissSearcher:
         return scores, numbers
 
     def _asked(self, queries: FloatArray, k: int, selector: Any, effort: int) -> tuple[FloatArray, IntArray]:
-        params = self._parameters(k, selector, effort)
-        lists = min(self.params["nprobe"] * effort, self.traits.largest)
-        if self.there is not None and selector is None and max(k, lists) <= MOST_ON_CARD:
-            with _card_lock:
-                return self.there.search(queries, k, params=params)
+        params, graph = self._parameters(k, selector, effort), self.traits.knob == "efSearch"
+        if self.there is not None and selector is None:
+            width = max(k, min(self.params[self.traits.knob] * effort, self.traits.largest))
+            if width <= (MOST_IN_GRAPH if graph else MOST_ON_CARD):
+                wanted = import_faiss().SearchParametersCagra(itopk_size=width) if graph else params
+                with _card_lock:
+                    return self.there.search(queries, k, params=wanted)
         with threads_for(len(queries)):
             return self.index.search(queries, k, params=params)
 
@@ -356,18 +370,22 @@ class FaissSearcher:
 
 _ON_CARD = re.compile(r"IVF\d+,(Flat|SQ8|SQfp16|PQ\d+(x8)?)")  # what FAISS has on GPUs and torch does not outrun there
 MOST_ON_CARD = 2048  # candidates, and lists, of one search by FAISS on a GPU
+MOST_IN_GRAPH = 512  # candidates of one search there by CAGRA
 _WORK_ON_CARD = 1 << 29  # bytes for intermediate results
 _card_lock = threading.Lock()  # FAISS's memory for intermediate results serves one search at a time
 
 
 def card_takes(tiers: Sequence[Tier]) -> bool:
     """Whether FAISS has a GPU, and on it the types of all these files."""
-    return all(_ON_CARD.fullmatch(tier.factory) for tier in tiers) and import_faiss().get_num_gpus() > 0
+    faiss = import_faiss()
+    graphs = hasattr(faiss, "GpuIndexCagra")
+    known = (_ON_CARD.fullmatch(tier.factory) or (graphs and CAGRA.fullmatch(tier.factory)) for tier in tiers)
+    return all(known) and faiss.get_num_gpus() > 0
 
 
 def copied_to_cards(file: FaissSearcher, path: Path, device: str) -> FaissSearcher:
     """Copy an open file to "cuda:1", or to "cuda": the first GPU or, where that is too small, shards on all."""
-    faiss, cards = import_faiss(), _cards(device, path.stat().st_size, file.tier)
+    faiss, cards = import_faiss(), _cards(device, path.stat().st_size, file.tier.count, file.tier.factory)
     options = faiss.GpuMultipleClonerOptions()
     options.shard, options.useFloat16 = True, True
     try:
@@ -381,6 +399,27 @@ def copied_to_cards(file: FaissSearcher, path: Path, device: str) -> FaissSearch
     return FaissSearcher(file.tier, file.index, there)
 
 
+def _empty_graph(factory: str, degree: int, dim: int, device: str, count: int) -> Any:
+    """An empty graph of `degree` neighbours on one GPU, the first unless another is named, with room for `count`."""
+    faiss = import_faiss()
+    if not hasattr(faiss, "GpuIndexCagra") or faiss.get_num_gpus() == 0:
+        raise BackendError(
+            f"index {factory!r}: a GPU makes this graph, with FAISS's wheel faiss-gpu-cuvs in the place of any other; "
+            "HNSW32 is made on a CPU"
+        )
+    if degree < 4 or degree % 2:
+        raise ConfigError(f"index {factory!r}: each vector has an even number of neighbours, 4 or more")
+    config, card = faiss.GpuIndexCagraConfig(), _card(device)
+    config.device, config.graph_degree, config.intermediate_graph_degree = card, degree, 2 * degree
+    _cards(f"cuda:{card}", 4 * count * (dim + 3 * degree), count, factory)  # vectors and both graphs
+    return faiss.GpuIndexCagra(_resources(card), dim, faiss.METRIC_INNER_PRODUCT, config)
+
+
+def _card(device: str) -> int:
+    """The number of the GPU that "cuda:1" names; the first."""
+    return int(device.partition(":")[2] or 0)
+
+
 @cache
 def _resources(card: int) -> Any:
     """FAISS's handles and memory of one GPU, shared by all files on it."""
@@ -389,8 +428,8 @@ def _resources(card: int) -> Any:
     return made
 
 
-def _cards(device: str, size: int, tier: Tier) -> list[int]:
-    """The GPUs that are to hold a file of `size` bytes."""
+def _cards(device: str, size: int, count: int, factory: str) -> list[int]:
+    """The GPUs that are to hold `size` bytes of `count` vectors."""
     import torch
 
     named = torch.device(device).index
@@ -399,8 +438,8 @@ def _cards(device: str, size: int, tier: Tier) -> list[int]:
     room = min(free) * len(free)
     if size > max(room, free[0]):
         raise BackendError(
-            f"device {device!r}: {tier.count:,} vectors as {tier.factory} take {size / 2**30:.2f} GiB, where "
+            f"device {device!r}: {count:,} vectors as {factory} take {size / 2**30:.2f} GiB, where "
             f"{room / 2**30:.2f} GiB are free on {len(cards)} GPU{'s' * (len(cards) > 1)}, enough for "
-            f"{tier.count * room // size:,} vectors: free memory, divide the index, or search with device='cpu'"
+            f"{count * room // size:,} vectors: free memory, divide the index, or do it on the CPU"
         )
     return cards[:1] if size <= free[0] else cards

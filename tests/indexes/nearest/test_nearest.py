@@ -13,7 +13,10 @@ import numpy as np
 import pytest
 
 from aveyb_retrieval.errors import BackendError, ConfigError, IndexFormatError
-from aveyb_retrieval.indexes.nearest import faiss_file, tiers
+from aveyb_retrieval.indexes.changes import sync
+from aveyb_retrieval.indexes.changes.sync import sync_index
+from aveyb_retrieval.indexes.changes.update import Batch, build_index, upsert_documents
+from aveyb_retrieval.indexes.nearest import build, faiss_file, tiers
 from aveyb_retrieval.indexes.nearest.build import make_tier
 from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher, copied_to_cards
 from aveyb_retrieval.indexes.nearest.tiers import Nearest
@@ -255,8 +258,11 @@ class OnCard:
 
     def search(self, queries: np.ndarray, k: int, params: Any) -> tuple[np.ndarray, np.ndarray]:
         assert faiss_file._card_lock.locked()
-        assert max(k, params.nprobe) <= 2048
         self.searches += 1
+        if hasattr(params, "itopk_size"):
+            assert k <= params.itopk_size <= 512
+            return self.index.search(queries, k, params=faiss.SearchParametersHNSW(efSearch=params.itopk_size))
+        assert max(k, params.nprobe) <= 2048
         return self.index.search(queries, k, params=faiss.SearchParametersIVF(nprobe=params.nprobe))
 
 
@@ -266,7 +272,9 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[OnCard]:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     made: list[OnCard] = []
 
-    def one(resources: object, card: int, index: faiss.Index, options: Any) -> OnCard:
+    def one(resources: object, card: int, index: faiss.Index, options: Any = None) -> Any:
+        if options is None:  # to train lists
+            return index
         assert options.useFloat16
         made.append(OnCard(index))
         return made[-1]
@@ -283,7 +291,13 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[OnCard]:
         made.append(OnCard(halves))
         return made[-1]
 
+    def graph(resources: object, dim: int, metric: int, config: Any) -> faiss.Index:
+        assert (config.device, config.intermediate_graph_degree) == (1, 2 * config.graph_degree)
+        return faiss.IndexHNSWCagra(dim, config.graph_degree // 2, metric)
+
     fakes = {
+        "GpuIndexCagraConfig": SimpleNamespace, "GpuIndexCagra": graph, "SearchParametersCagra": SimpleNamespace,
+        "index_gpu_to_cpu": lambda index: index,
         "get_num_gpus": lambda: 2, "StandardGpuResources": Mock, "GpuMultipleClonerOptions": SimpleNamespace,
         "index_cpu_to_gpu": one, "index_cpu_to_gpu_multiple_py": shards,
     }  # fmt: skip
@@ -296,10 +310,10 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[OnCard]:
     return made
 
 
-@pytest.mark.parametrize("factory", ["IVF8,Flat", "IVF8,SQ8", "IVF8,PQ2"])
+@pytest.mark.parametrize("factory", ["IVF8,Flat", "IVF8,SQ8", "IVF8,PQ2", "CAGRA", "CAGRA32"])
 def test_a_copy_on_a_card_answers_as_the_file_does(tmp_path: Path, copies: list[OnCard], factory: str) -> None:
     whole = FakeVectors.random("passage", 1500, DIM)
-    tier, _ = make_tier(tmp_path, "faiss/a", "passage", 0, 1000, whole, 2500, factory)
+    tier, _ = make_tier(tmp_path, "faiss/a", "passage", 0, 1000, whole, 2500, factory, device="cuda:1")
     rng, before, queries = np.random.default_rng(0), None, queries_near(whole, 7)
     for gone in (0.0, 0.1):
         stored = whole.without(rng.random(len(whole.rows)) < gone)
@@ -326,6 +340,58 @@ def test_what_a_card_does_not_do_is_asked_of_the_file(tmp_path: Path, copies: li
     few = stored.numbers[::3]
     assert recall(nearest.search(queries, 10, few)[1], stored.nearest(queries, 10, few)[1]) > 0.98
     assert copies[0].searches == 0
+
+
+@pytest.mark.parametrize("factory", ["IVF8,Flat", "IVF8,RaBitQfs", "OPQ6,IVF4,PQ6x4", "HNSW8"])
+def test_lists_are_trained_on_a_card(
+    tmp_path: Path, copies: list[OnCard], monkeypatch: pytest.MonkeyPatch, factory: str
+) -> None:
+    """With the same lists as on a CPU: a card only finds the nearest centroids."""
+    stored, files, cards = FakeVectors.random("document", 2000, DIM), {}, []
+
+    def there(resources: object, card: int, index: faiss.Index) -> faiss.Index:
+        cards.append(card)
+        return index
+
+    monkeypatch.setattr(faiss, "index_cpu_to_gpu", there)
+    for device in ("cpu", "cuda:1"):
+        tier, _ = make_tier(tmp_path, f"faiss/{device}", "document", 0, 2000, stored, 2000, factory, device=device)
+        files[device] = (tmp_path / tier.file).read_bytes()
+    assert cards == [1] * ("IVF" in factory)
+    assert files["cpu"] == files["cuda:1"]
+
+
+def test_a_graph_of_a_card_is_searched_on_a_cpu_too(tmp_path: Path, copies: list[OnCard]) -> None:
+    stored = FakeVectors.random("document", 6000, DIM)
+    tier, _ = make_tier(tmp_path, "faiss/a", "document", 0, 6000, stored, 6000, "CAGRA32;efSearch=128", device="cuda:1")
+    assert tier.factory == "CAGRA32"
+    file = FaissSearcher.open(tmp_path, tier)
+    assert (file.traits.knob, file.traits.keeps_floats, file.wanted(10)) == ("efSearch", True, 10)
+    queries, few = queries_near(stored, 5), stored.numbers[::3]
+    for device in ("cpu", "cuda:1"):
+        nearest = Nearest.open(tmp_path, "document", [tier], stored, 6000, device=device)
+        assert recall(nearest.search(queries, 10)[1], stored.nearest(queries, 10)[1]) > 0.98
+        assert recall(nearest.search(queries, 10, few)[1], stored.nearest(queries, 10, few)[1]) > 0.98
+        assert recall(nearest.search(queries, 600)[1], stored.nearest(queries, 600)[1]) > 0.9  # more than a card takes
+    assert copies[0].searches == 1
+
+
+def test_a_graph_needs_a_card_with_room_and_its_wheel(
+    tmp_path: Path, copies: list[OnCard], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    for degree in (3, 5, 2):
+        with pytest.raises(ConfigError, match=f"'CAGRA{degree}': each vector has an even number"):
+            faiss_file.create(f"CAGRA{degree}", DIM, "cuda:1")
+    size = 4 * 1000 * (DIM + 3 * 64)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda card: (faiss_file._WORK_ON_CARD + size // 2, 0))
+    with pytest.raises(BackendError, match=r"'cuda:1': 1,000 vectors as CAGRA take .* enough for 500 vectors"):
+        faiss_file.create("CAGRA", DIM, "cuda:1", 1000)
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 0)
+    with pytest.raises(BackendError, match=r"'CAGRA64': a GPU makes this graph, .* faiss-gpu-cuvs"):
+        build_index([{"_id": "a", "text": "b"}], tmp_path / "index", index="CAGRA64")
+    assert not (tmp_path / "index").exists()
 
 
 @pytest.mark.parametrize("factory", ["auto", "Flat", "HNSW16", "OPQ6,IVF4,PQ6x4"])
@@ -360,3 +426,38 @@ def test_a_file_too_large_for_a_card_is_spread_over_all_or_refused(
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda card: (spare + size // 3, 0))
     with pytest.raises(BackendError, match=r"on 2 GPUs, enough for 6\d\d vectors"):
         copied_to_cards(opened, path, "cuda")
+
+
+@pytest.mark.parametrize("change", ["build", "upsert", "sync", "batch"])
+def test_a_change_trains_on_its_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    devices, making, opening = [], build.make_tier, sync.open_model
+
+    def made(*arguments: Any) -> Any:
+        devices.append(arguments[-1])
+        return making(*arguments)
+
+    folder, root = tmp_path / "texts", tmp_path / "index"
+    folder.mkdir()
+    (folder / "a.txt").write_text("A valve of the pump.")
+    text, vectors = [{"_id": "b", "text": "A valve."}], np.ones((1, 4), np.float32)
+    if change == "sync":  # its model would be loaded there
+        monkeypatch.setattr(sync, "open_model", lambda made, root, options: opening(made, root, {}))
+        build_index(folder, root, index="Flat", granularity="document")
+        (folder / "a.txt").write_text("Another valve.")
+        monkeypatch.setattr(build, "make_tier", made)
+        monkeypatch.setattr(build, "plan", lambda *arguments, **how: [(0, arguments[2])])
+        sync_index(folder, root, device="cuda")
+    else:
+        build_index(text, root, vectors=vectors, index="Flat", granularity="document")
+        monkeypatch.setattr(build, "make_tier", made)
+        monkeypatch.setattr(build, "plan", lambda *arguments, **how: [(0, arguments[2])])
+        if change == "build":
+            how = {"vectors": vectors, "index": "Flat", "granularity": "document", "device": "cuda"}
+            build_index(text, root, overwrite=True, **how)
+        elif change == "upsert":
+            upsert_documents(text, root, vectors=-vectors, device="cuda")
+        else:
+            batch = Batch(root, device="cuda")
+            batch.upsert(text, vectors=-vectors)
+            batch.commit()
+    assert devices == ["cuda"]
