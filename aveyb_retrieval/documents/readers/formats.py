@@ -122,16 +122,11 @@ def read_file(
         _check_length(len(data), longest)
     found = _parse(kind.name, data, encoding, longest)
     _check_length(len(found.text) if found.text.isascii() else len(found.text.encode(errors="replace")), longest)
-    return _with_short_title(found), digest
-
-
-def _with_short_title(found: FileText) -> FileText:
-    length = len(found.title)
-    if length <= LONGEST_TITLE:
-        return found
-    cut = f"a title of {length:,} characters, of which {LONGEST_TITLE:,} are kept"
-    warning = "; ".join(filter(None, (found.warning, cut)))
-    return replace(found, title=shortened(found.title, LONGEST_TITLE), warning=warning)
+    if (length := len(found.title)) > LONGEST_TITLE:
+        cut = f"a title of {length:,} characters, of which {LONGEST_TITLE:,} are kept"
+        warning = "; ".join(filter(None, (found.warning, cut)))
+        found = replace(found, title=shortened(found.title, LONGEST_TITLE), warning=warning)
+    return found, digest
 
 
 def read_bytes(path: Path, *, follow_links: bool = True) -> bytes:
@@ -367,8 +362,14 @@ def _answers(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
         if "look" in request:
             yield look(**request["look"])
             return
-        path = Path(os.fsdecode(bytes.fromhex(request["path"])))
-        yield from _rows(path, request) if request["kind"] is None else _text(path, request)
+        path, longest = Path(os.fsdecode(bytes.fromhex(request["path"]))), request["longest"]
+        if request["kind"] is None:
+            yield from ({"rows": rows} for rows in read_rows(path, FieldNames(*request["names"]), longest))
+            yield {"rows": None}
+        else:
+            kind, links = FileKind(*request["kind"]), request["follow_links"]
+            found, digest = read_file(path, kind, request["encoding"], longest, follow_links=links)
+            yield {**vars(found), "pages": None if found.pages is None else found.pages.to_dict(), "sha256": digest}
     except Unreadable as error:
         yield {"reason": shortened(str(error), LONGEST_REASON)}
     except MemoryError:
@@ -377,15 +378,3 @@ def _answers(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield {"reason": "nested too deeply to be read"}
     except Exception as error:  # of a parser that a damaged file has confused
         yield {"reason": shortened(f"not readable ({type(error).__name__}: {error})", LONGEST_REASON)}
-
-
-def _text(path: Path, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    kind = FileKind(*request["kind"])
-    found, digest = read_file(path, kind, request["encoding"], request["longest"], follow_links=request["follow_links"])
-    yield {**vars(found), "pages": None if found.pages is None else found.pages.to_dict(), "sha256": digest}
-
-
-def _rows(path: Path, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for rows in read_rows(path, FieldNames(*request["names"]), request["longest"]):
-        yield {"rows": rows}
-    yield {"rows": None}

@@ -27,7 +27,6 @@ from aveyb_retrieval.documents.readers.base import (
 from aveyb_retrieval.documents.readers.ooxml import number_as
 
 if TYPE_CHECKING:
-    import zipfile
     from collections.abc import Iterator
 
     from selectolax.lexbor import LexborHTMLParser, LexborNode
@@ -481,7 +480,10 @@ def read_epub(data: bytes, longest: int) -> FileText:
     package = parse_xml(read_member(archive, found[0]), found[0])
     folder = posixpath.dirname(found[0])
     items = {item.get("id"): item for item in package.xpath("//*[local-name()='manifest']/*[local-name()='item']")}
-    protected = _protected(archive)
+    protected: set[str] = set()  # fonts may be, and are not read
+    if _ENCRYPTION in archive.namelist():
+        encryption = parse_xml(read_member(archive, _ENCRYPTION), _ENCRYPTION)
+        protected = {unquote(uri) for uri in encryption.xpath("//*[local-name()='CipherReference']/@URI")}
     texts: list[str] = []
     seen: set[str] = set()
     length = 0
@@ -504,11 +506,3 @@ def read_epub(data: bytes, longest: int) -> FileText:
     author = ", ".join(package.xpath("//*[local-name()='metadata']/*[local-name()='creator']/text()"))
     date = package.xpath("string(//*[local-name()='metadata']/*[local-name()='date'][1])")
     return FileText(named(title), "\n\n".join(filter(None, texts)), metadata=about(author, date))
-
-
-def _protected(archive: zipfile.ZipFile) -> set[str]:
-    """The files of a book that are encrypted. Fonts may be, and are not read."""
-    if _ENCRYPTION not in archive.namelist():
-        return set()
-    tree = parse_xml(read_member(archive, _ENCRYPTION), _ENCRYPTION)
-    return {unquote(uri) for uri in tree.xpath("//*[local-name()='CipherReference']/@URI")}
