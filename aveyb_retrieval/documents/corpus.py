@@ -103,24 +103,20 @@ def _columns(
     rows = _rows(open_blocks(), source, separator, reading.max_line)
     location, first = next(rows, (SourceLocation(source, 1), []))
     header = [name if name.strip() else f"column {place}" for place, name in enumerate(first, start=1)]
-    _check_header(header, location, reading)
-    id_field = reading.names.id or ("_id" if "_id" in header else "id")
-    but = (id_field, reading.names.title, reading.names.text, *reading.types)
-    given = {column: kind for column, kind in reading.types.items() if kind != "string"}
-    return header, column_types(header, (row for _, row in rows), but) | given
-
-
-def _check_header(header: list[str], location: SourceLocation, reading: Reading) -> None:
     names = reading.names
     check_columns(header, str(location))
-    given = [names.text, names.id or names.text, names.title if names.title != FieldNames().title else names.text]
-    if missing := [name for name in given if name not in header]:
+    needed = [names.text, names.id or names.text, names.title if names.title != FieldNames().title else names.text]
+    if missing := [name for name in needed if name not in header]:
         raise InputError(
             f"{location}: the header names {header}; a column {missing[0]!r} is needed "
             "(--text-field, --id-field and --title-field choose others)"
         )
     if unknown := [name for name in reading.types if name not in header]:
         raise InputError(f"{location}: the header names {header}; --types names a column {unknown[0]!r}")
+    id_field = names.id or ("_id" if "_id" in header else "id")
+    but = (id_field, names.title, names.text, *reading.types)
+    given = {column: kind for column, kind in reading.types.items() if kind != "string"}
+    return header, column_types(header, (row for _, row in rows), but) | given
 
 
 def _rows(

@@ -321,17 +321,12 @@ def read_json(blocks: Iterable[bytes], source: str, reading: Reading) -> Iterato
         line += first.count(b"\n")
         first = next(blocks, b"")
     rest = itertools.chain([first], blocks)
-    if _spans_lines(first.removeprefix(codecs.BOM_UTF8)):
+    begin, newline, _ = first.removeprefix(codecs.BOM_UTF8).lstrip().partition(b"\n")
+    goes_on = newline and begin.rstrip().endswith((b"{", b",", b"["))  # an object's first line is not its last
+    if begin.startswith(b"[") or (begin.startswith(b"{") and goes_on):
         yield from _read_elements(_Buffer(rest, source, line=line, before=blank), reading)
     else:
         yield from read_json_lines(rest, source, reading, first_line=line)
-
-
-def _spans_lines(start: bytes) -> bool:
-    """Whether a text begins with an array, or with an object whose first line is not its last."""
-    line, newline, _ = start.lstrip().partition(b"\n")
-    goes_on = newline and line.rstrip().endswith((b"{", b",", b"["))
-    return line.startswith(b"[") or (line.startswith(b"{") and bool(goes_on))
 
 
 def _read_elements(text: _Buffer, reading: Reading) -> Iterator[Item]:
