@@ -67,7 +67,9 @@ def json_path(field: str) -> str:
 
 def compile_filter(where: Filter) -> Condition:
     """Compile a filter into a condition of Lance's SQL on the table `documents`."""
-    return _IndexFilters().compile(where)
+    compiler = LanceFilters()
+    compiler.own = _OwnFilters()  # conditions on what is a document's own, too
+    return compiler.compile(where)
 
 
 def filter_key(where: Filter) -> str:
@@ -259,12 +261,6 @@ class LanceFilters(FilterCompiler):
         return join(" OR ", [negate(self.exists(field)), _as_text(field, "IN ('\"\"', '[]', '{}', 'null')")])
 
 
-class _IndexFilters(LanceFilters):
-    """Conditions on metadata and on what is a document's own."""
-
-    own = _OwnFilters()
-
-
 def _quoted_text(field: str, value: Scalar) -> str:
     if not isinstance(value, str):
         raise ConfigError(f"filter: {field!r} is a text, and never {value!r}; compare it with a text")
@@ -443,12 +439,5 @@ def _conditions(where: Any) -> Iterator[tuple[str, Any]]:
         elif key == "$not":
             yield from _conditions(value)
         else:
-            yield key, _operand(value)
-
-
-def _operand(condition: Any) -> Any:
-    if isinstance(condition, Mapping):
-        condition = next(iter(condition.values()), None)
-    if isinstance(condition, (list, tuple)):
-        condition = next(iter(condition), None)
-    return condition
+            operand = next(iter(value.values()), None) if isinstance(value, Mapping) else value
+            yield key, next(iter(operand), None) if isinstance(operand, (list, tuple)) else operand
