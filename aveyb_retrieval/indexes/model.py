@@ -44,7 +44,6 @@ def load_model(
     device: str = "cpu",
     precision: str = "auto",
     max_tokens: int | None = None,
-    batch_tokens: int | None = None,
     recorded: str | None = None,
 ) -> EmbedderLike:
     """Return a model ready to encode: a loaded one as it is, any other from its folder or name, and shared.
@@ -55,17 +54,16 @@ def load_model(
     if model is None or isinstance(model, (str, Path)):
         from aveyb_retrieval.encoder.embedders.loading import load_encoder
 
-        key = (_place(model), device, precision, max_tokens, batch_tokens)
+        key = (_place(model), device, precision, max_tokens)
         with _loading:
             loaded = _loaded.get(key)
             if loaded is None:
-                batch = {} if batch_tokens is None else {"batch_tokens": batch_tokens}
                 loaded = load_encoder(
-                    model, device=device, precision=precision, max_tokens=max_tokens, recorded=recorded, **batch
+                    model, device=device, precision=precision, max_tokens=max_tokens, recorded=recorded
                 )
                 _loaded[key] = loaded
         return loaded
-    check_loaded(model, device=device, precision=precision, max_tokens=max_tokens, batch_tokens=batch_tokens)
+    check_loaded(model, device=device, precision=precision, max_tokens=max_tokens)
     return model
 
 
@@ -130,9 +128,7 @@ def load_recorded(places: Sequence[str], description: Mapping[str, Any], **optio
     )
 
 
-def check_loaded(
-    model: EmbedderLike, *, device: str, precision: str, max_tokens: int | None, batch_tokens: int | None = None
-) -> None:
+def check_loaded(model: EmbedderLike, *, device: str, precision: str, max_tokens: int | None) -> None:
     """Raise ConfigError where an option is given that a loaded model has settled already."""
     if not (hasattr(model, "encode_documents") and hasattr(model, "encode_queries")):
         raise ConfigError(
@@ -143,7 +139,6 @@ def check_loaded(
         "device": (device, "cpu"),
         "precision": (precision, "auto"),
         "max_tokens": (max_tokens, None),
-        "batch_tokens": (batch_tokens, None),
     }
     for name, (value, *defaults) in given.items():
         if value not in defaults:
@@ -364,7 +359,7 @@ def _source_of(model: Model) -> str | None:
     return name if given else None
 
 
-def load_as_asked(options: Mapping[str, Any], *, batch_tokens: int | None = None) -> tuple[EmbedderLike, Encoding]:
+def load_as_asked(options: Mapping[str, Any]) -> tuple[EmbedderLike, Encoding]:
     """Load the model that the options of encoding ask for, and say what it makes."""
     model = options.get("model")
     embedder = load_model(
@@ -372,7 +367,6 @@ def load_as_asked(options: Mapping[str, Any], *, batch_tokens: int | None = None
         device=options.get("device", "cpu"),
         precision=options.get("precision", "auto"),
         max_tokens=options.get("max_tokens"),
-        batch_tokens=batch_tokens,
     )
     asked = {name: options.get(f"passage_{name}") for name in ("tokens", "overlap")} | {"late": options.get("late")}
     asked = {name: value for name, value in asked.items() if value is not None}
