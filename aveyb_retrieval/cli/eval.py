@@ -17,8 +17,7 @@ from aveyb_retrieval.errors import printable
 from aveyb_retrieval.eval.base import DEFAULT_METRICS
 
 if TYPE_CHECKING:
-    from aveyb_retrieval.eval.metrics import Comparison, Scores
-    from aveyb_retrieval.eval.runner import Result
+    from aveyb_retrieval.eval.metrics import Scores
     from aveyb_retrieval.eval.tasks import Task
 
 METRICS = common.repeatable("--metric", "metrics", "ndcg@K, recall@K, mrr@K, success@K, map.", default=DEFAULT_METRICS)
@@ -131,9 +130,12 @@ def run(
                 runs.append(found)
     print_results(results, console)
     if run_path:
-        for path, result, found in zip(_run_paths(run_path, results), results, runs, strict=True):
+        for number, (result, found) in enumerate(zip(results, runs, strict=True)):
+            tag = _slug(result.system.name)
+            own = f"{_slug(result.dataset)}.{result.split}.{number}.{tag}.trec" if len(results) > 1 else ""
+            path = run_path / own
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_run(path, found, tag=_slug(result.system.name))
+            write_run(path, found, tag=tag)
             console.print(f"run: {path}", highlight=False)
     if report:
         write_json(report, results, {"command": shlex.join(["aveyb-eval", *sys.argv[1:]])})
@@ -224,20 +226,16 @@ def compare(
     for notice in remarks:
         console.print(f"note: {notice}", highlight=False, markup=False, soft_wrap=True)
     print_comparison(comparison, metric, str(run_a), str(run_b), console)
-    _print_extremes(comparison, show, texts)
-
-
-def _lacking(scores: Scores) -> dict[str, Any]:
-    return {"missing": list(scores.missing), "unjudged": scores.unjudged}
-
-
-def _print_extremes(comparison: Comparison, show: int, texts: dict[str, str]) -> None:
     ordered = sorted(comparison.per_query.items(), key=lambda item: item[1])
     for title, items, sign in (("A is better on", ordered[::-1], 1), ("B is better on", ordered, -1)):
         if chosen := [(query, value) for query, value in items[:show] if sign * value > 0]:
             click.echo(title)
             for query, value in chosen:
                 click.echo(printable(f"  {value:+.4f}  {query}  {texts.get(query, '')}".rstrip()))
+
+
+def _lacking(scores: Scores) -> dict[str, Any]:
+    return {"missing": list(scores.missing), "unjudged": scores.unjudged}
 
 
 @main.command()
@@ -280,12 +278,6 @@ def _open_task(data: str, protocol: str = "standard", *, split: str | None, **dr
     from aveyb_retrieval.eval.tasks import PROTOCOLS, make_task
 
     return make_task(load_dataset(data, split), PROTOCOLS[protocol], split, **draw)
-
-
-def _run_paths(path: Path, results: list[Result]) -> list[Path]:
-    if len(results) == 1:
-        return [path]
-    return [path / f"{_slug(r.dataset)}.{r.split}.{i}.{_slug(r.system.name)}.trec" for i, r in enumerate(results)]
 
 
 def _slug(name: str) -> str:
