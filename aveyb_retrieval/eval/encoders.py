@@ -128,7 +128,8 @@ class PeerModel(AsMeasured):
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[Encoded]:
         """Yield the vector of each (prefix, text), in order."""
         nothing = np.zeros((0, self.dim), dtype=np.float32), np.zeros((0, 2), dtype=np.int64)
-        for batch in _batches(documents, _TEXTS_PER_CALL):
+        pairs = iter(documents)
+        while batch := list(itertools.islice(pairs, _TEXTS_PER_CALL)):
             texts = [self._titled(prefix) + text for prefix, text in batch]
             counts = self._count([self.prompts["document"] + text for text in texts])
             limit = self.max_tokens or max(counts)
@@ -168,7 +169,8 @@ class ChunkedModel(AsMeasured):
 
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[Encoded]:
         """Yield the chunks of each (prefix, text) as its passages, in order; the document's own vector is 0."""
-        for batch in _batches(documents, _TEXTS_PER_CALL):
+        pairs = iter(documents)
+        while batch := list(itertools.islice(pairs, _TEXTS_PER_CALL)):
             cuts = [self._chunker(text) for _, text in batch]
             encoded = self._model.encode_documents(
                 ("", (self._titled(prefix) if i == 0 else "") + text[start:end])
@@ -185,12 +187,6 @@ class ChunkedModel(AsMeasured):
                     n_tokens=sum(item.n_tokens for item in own),
                     n_cut=sum(item.n_cut for item in own),
                 )
-
-
-def _batches(documents: Iterable[tuple[str, str]], size: int) -> Iterator[list[tuple[str, str]]]:
-    iterator = iter(documents)
-    while batch := list(itertools.islice(iterator, size)):
-        yield batch
 
 
 @dataclass(frozen=True)
