@@ -56,7 +56,12 @@ def load_encoder(
         "name": DEFAULT_MODEL.name if model is None else str(model),
     }
     if is_aveyb(folder):
-        _check_headless(folder)
+        saved_as = _first_text(read_object(folder / "config.json").get("architectures"))
+        if saved_as in _HEADS:
+            raise ModelError(
+                f"{folder}: saved as {saved_as}, which gives labels or scores and no vectors; give an encoder (one "
+                "with a single label can rerank: rerank=)"
+            )
         return Embedder.load(folder, **options)
     _check_sentence_transformer(folder)
     with extra_for(f"{folder}, a sentence-transformers model"):
@@ -78,16 +83,6 @@ def is_aveyb(folder: Path) -> bool:
     """Whether the configuration in a model folder is one of ours, or of the authors' format."""
     config = read_object(folder / "config.json")
     return config.get("model_type") == "avey-b" or is_released(config)
-
-
-def _check_headless(folder: Path) -> None:
-    """Raise ModelError where an Avey-B folder holds a model that was trained to give labels."""
-    saved_as = _first_text(read_object(folder / "config.json").get("architectures"))
-    if saved_as in _HEADS:
-        raise ModelError(
-            f"{folder}: saved as {saved_as}, which gives labels or scores and no vectors; give an encoder (one with a "
-            "single label can rerank: rerank=)"
-        )
 
 
 def minilm_folder() -> Path:

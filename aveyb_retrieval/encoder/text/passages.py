@@ -369,7 +369,7 @@ class _Cutter:
     def _next(self, begin: int, done: int, reach: int) -> int | None:
         """The best place behind `begin`, which has `done` counted tokens before it, with at most `reach` before it."""
         quarter, half = (self._character(done + self._size.tokens // part) for part in (4, 2))
-        last = self._last_character(reach)
+        last = self._character(reach, last=True)
         low, high = np.searchsorted(self._solid_places, [quarter, last + 1])
         places, kinds = self._outline.places[low:high], self._outline.kinds[low:high]
         for kind, nearest in ((HEADING, quarter), (PARAGRAPH, half), (SENTENCE, quarter)):
@@ -413,14 +413,9 @@ class _Cutter:
     def _counted(self, place: int) -> int:
         return int(self._count[self._token(place)])
 
-    def _character(self, counted: int) -> int:
-        """Where the first token begins that has at least `counted` tokens before it."""
-        token = int(np.searchsorted(self._count, counted))
-        return int(self._starts[token]) if token < len(self._starts) else self._stop
-
-    def _last_character(self, counted: int) -> int:
-        """Where the last token begins that has at most `counted` tokens before it."""
-        token = int(np.searchsorted(self._count, counted, side="right")) - 1
+    def _character(self, counted: int, *, last: bool = False) -> int:
+        """Where the first token begins that has `counted` tokens before it or more; `last`: the last with no more."""
+        token = int(np.searchsorted(self._count, counted, side="right" if last else "left")) - last
         return int(self._starts[token]) if token < len(self._starts) else self._stop
 
     def _trimmed(self, start: int, stop: int) -> tuple[int, int]:

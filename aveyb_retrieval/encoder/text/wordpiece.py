@@ -44,11 +44,8 @@ class WordPieceTokenizer(Vocabulary):
         from tokenizers import Tokenizer
 
         try:
-            kept: dict[str, object] = json.loads(description) | {
-                "truncation": None,
-                "padding": None,
-                "post_processor": None,
-            }
+            left_out = dict.fromkeys(("truncation", "padding", "post_processor"))
+            kept: dict[str, object] = json.loads(description) | left_out
             self._tokenizer = Tokenizer.from_str(json.dumps(kept))
         except Exception as error:  # tokenizers raises Exception itself
             raise ModelError(f"{name} describes no tokenizer ({error}); copy or download the model again") from error
