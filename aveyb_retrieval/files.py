@@ -169,9 +169,9 @@ class HashingWriter:
 
 
 @contextmanager
-def atomic_writer(path: Path) -> Iterator[HashingWriter]:
+def atomic_writer(path: Path, *, tag: str = "") -> Iterator[HashingWriter]:
     """Open `path` for writing; it appears, complete and durable, only when the block ends without an exception."""
-    temporary = path.with_name(f"{path.name}.tmp")
+    temporary = path.with_name(f"{path.name}{tag}.tmp")
     with _create(temporary) as handle:
         out = HashingWriter(handle)
         yield out
@@ -181,12 +181,9 @@ def atomic_writer(path: Path) -> Iterator[HashingWriter]:
 
 def write_atomic(path: Path, data: bytes, *, tag: str = "") -> FileInfo:
     """Write a small file, seen whole or not at all; of several processes each gives its own `tag`."""
-    temporary = path.with_name(f"{path.name}{tag}.tmp")
-    with _create(temporary) as handle:
-        write(handle, data)
-        fsync(handle)
-    rename(temporary, path)
-    return FileInfo(len(data), hashlib.sha256(data).hexdigest())
+    with atomic_writer(path, tag=tag) as out:
+        out.write(data)
+    return out.info()
 
 
 def hash_file(path: Path, *, follow_links: bool = False) -> FileInfo:
