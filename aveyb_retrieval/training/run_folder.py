@@ -117,7 +117,14 @@ class RunFolder:
         metrics = read_metrics(self.path / METRICS)
         draw_curves(metrics, self.path / CURVES, title)
         record = json.loads((self.path / SETTINGS).read_text(encoding="utf-8"))
-        write_atomic(self.path / "README.md", _card(title, record, figures).encode())
+        rows = "\n".join(f"| {name} | {value:.4f} |" for name, value in figures.items())
+        data = "\n".join(f"- {name}: `{json.dumps(value)}`" for name, value in record["data"].items())
+        settings = json.dumps(record["settings"], indent=2, sort_keys=True)
+        card = (
+            f"# {title}\n\n| figure | value |\n|---|---|\n{rows}\n\n![loss]({CURVES})\n\n## Data\n\n{data}\n\n"
+            f"## Settings\n\n```json\n{settings}\n```\n"
+        )
+        write_atomic(self.path / "README.md", card.encode())
 
     def _check(self, file: Path, record: dict[str, Any]) -> None:
         if not file.is_file():
@@ -253,13 +260,3 @@ def draw_curves(metrics: list[dict[str, Any]], path: Path, title: str) -> None:
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=120)
     write_atomic(path, image.getvalue())
-
-
-def _card(title: str, record: dict[str, Any], figures: dict[str, float]) -> str:
-    rows = "\n".join(f"| {name} | {value:.4f} |" for name, value in figures.items())
-    data = "\n".join(f"- {name}: `{json.dumps(value)}`" for name, value in record["data"].items())
-    settings = json.dumps(record["settings"], indent=2, sort_keys=True)
-    return (
-        f"# {title}\n\n| figure | value |\n|---|---|\n{rows}\n\n![loss]({CURVES})\n\n## Data\n\n{data}\n\n"
-        f"## Settings\n\n```json\n{settings}\n```\n"
-    )

@@ -134,7 +134,12 @@ def cache_vectors(
     settings = TeacherSettings(name, dim, max_tokens, precision, len(texts), digest, shard_size, kind, prompts)
     if prompts is not None:
         teacher.prompts = dict(zip(("query", "document"), prompts, strict=True))
-    _start_or_continue(folder, settings)
+    path, now = folder / SETTINGS, asdict(settings)
+    if not path.exists():
+        write_atomic(path, (json.dumps(now, indent=2) + "\n").encode(), tag=TAG)
+    elif different := {name: (was, now[name]) for name, was in asdict(read_cache(folder)).items() if was != now[name]}:
+        old, new = ({name: pair[i] for name, pair in different.items()} for i in (0, 1))
+        raise InputError(f"{path} was made with {old}, this run has {new}: choose another folder or delete this one")
     for number, start in enumerate(range(0, len(texts), shard_size)):
         if not shard_path(folder, number).exists():
             chosen = texts[start : start + shard_size]
@@ -144,17 +149,6 @@ def cache_vectors(
             write_atomic(shard_path(folder, number), data.getvalue(), tag=TAG)
         progress("teacher", min(start + shard_size, len(texts)), len(texts), 0)
     return folder
-
-
-def _start_or_continue(folder: Path, settings: TeacherSettings) -> None:
-    path, now = folder / SETTINGS, asdict(settings)
-    if not path.exists():
-        write_atomic(path, (json.dumps(now, indent=2) + "\n").encode(), tag=TAG)
-        return
-    was = asdict(read_cache(folder))
-    if different := [field for field in now if was[field] != now[field]]:
-        old, new = ({field: values[field] for field in different} for values in (was, now))
-        raise InputError(f"{path} was made with {old}, this run has {new}: choose another folder or delete this one")
 
 
 def read_vectors(folder: str | Path) -> np.ndarray:
