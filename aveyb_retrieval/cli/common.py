@@ -129,18 +129,15 @@ def check_numbers(command: click.Command) -> None:
     They pass click's types and ranges, and would end in some library's error long after the data have been read.
     """
 
-    def checked(callback: Callable[..., Any] | None) -> Callable[..., Any]:
-        def check(context: click.Context, option: click.Parameter, value: Any) -> Any:
-            for number in value if isinstance(value, tuple) else (value,):
-                if isinstance(number, (int, float)) and not abs(number) <= LARGEST_NUMBER:
-                    raise click.BadParameter(f"{number} is not a number from -2^53 to 2^53.", context, option)
-            return value if callback is None else callback(context, option, value)
-
-        return check
+    def check(then: Callable[..., Any] | None, context: click.Context, option: click.Parameter, value: Any) -> Any:
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, (int, float)) and not abs(number) <= LARGEST_NUMBER:
+                raise click.BadParameter(f"{number} is not a number from -2^53 to 2^53.", context, option)
+        return value if then is None else then(context, option, value)
 
     for option in command.params:
         if isinstance(option.type, (click.types.IntParamType, click.types.FloatParamType)):
-            option.callback = checked(option.callback)
+            option.callback = functools.partial(check, option.callback)
 
 
 class Command(click.Command):
