@@ -10,6 +10,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from inspect import cleandoc
@@ -231,15 +232,11 @@ def read_parameters(request: Request) -> dict[str, Any]:
     for name, value in request.query_params.multi_items():
         if name in found:
             raise InputError(f"{name} is given twice")
-        found[name] = value if name in _TEXTS else _json_or_text(value)
+        found[name] = value
+        if name not in _TEXTS:
+            with suppress(ValueError, RecursionError):  # it is a text, too
+                found[name] = json.loads(value, parse_constant=_no_such_number)
     return found
-
-
-def _json_or_text(value: str) -> Any:
-    try:
-        return json.loads(value, parse_constant=_no_such_number)
-    except (ValueError, RecursionError):
-        return value
 
 
 def _no_such_number(name: str) -> NoReturn:
