@@ -226,10 +226,8 @@ def translate(filters: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Translate filters, or raise FilterError; None where there are none."""
     if not filters:
         return None
-    return _comparison(filters) if "field" in filters else _logic(filters)
-
-
-def _logic(filters: Mapping[str, Any]) -> dict[str, Any]:
+    if "field" in filters:
+        return _comparison(filters)
     operator, conditions = _part(filters, "operator"), _part(filters, "conditions")
     parts = [translate(each) or {} for each in conditions]
     if operator not in ("AND", "OR", "NOT"):
