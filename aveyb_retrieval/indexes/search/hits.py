@@ -295,7 +295,10 @@ class Later:
     def _excerpt(self, chosen: Chosen, document: StoredDocument) -> Excerpt:
         (start, stop), pages = chosen.span, document.origin.pages if document.origin else None
         breaks = [at - start for at in pages.starts if start < at < stop] if pages else []
-        return Excerpt(chosen.text, chosen.heading(), breaks, self._about(document, start))
+        # what it is about as its document is: words of the title and the beginning
+        begins = self._beginnings.get(document.doc, "")[:_ABOUT] if start >= _ABOUT else ""
+        about = " ".join(dict.fromkeys(f"{document.title} {begins}".split()))
+        return Excerpt(chosen.text, chosen.heading(), breaks, about)
 
     @cached_property
     def texts(self) -> dict[int, str]:
@@ -311,11 +314,6 @@ class Later:
             return self.texts
         found = self._view.shown_passages([doc << PASSAGE_BITS for doc in self._documents])
         return {number >> PASSAGE_BITS: shown.text for number, shown in found.items()}
-
-    def _about(self, document: StoredDocument, start: int) -> str:
-        """What the passage that begins at a character is about as its document is: words of the title and beginning."""
-        begins = self._beginnings.get(document.doc, "")[:_ABOUT] if start >= _ABOUT else ""
-        return " ".join(dict.fromkeys(f"{document.title} {begins}".split()))
 
     def _read(self, part: Part) -> Mapping[int, StoredDocument]:
         if self._view is None:

@@ -99,23 +99,20 @@ class WordSet:
     def beginning(self, start: str) -> Iterator[tuple[str, int]]:
         """The words of up to `LONGEST` bytes that begin with some letters, with their rows."""
         with self.guard():
-            yield from self._beginning(start)
+            found = self._walk(start.encode())
+            stack = [(found[0], start.encode(), found[1])] if found else []
+            while stack:
+                address, word, number = stack.pop()
+                node = self._node(address)
+                if node.final:
+                    yield word.decode(), int(self.rows[number + node.addend])
+                if len(word) < LONGEST:
+                    stack += [(to, word + bytes((byte,)), number + addend) for byte, addend, to in node.transitions]
 
     def near(self, word: str, edits: int) -> Iterator[tuple[str, int]]:
         """The words, with their rows, that some edits make of one of up to `MISTYPED` letters."""
         with self.guard():
             yield from self._near(word, edits)
-
-    def _beginning(self, start: str) -> Iterator[tuple[str, int]]:
-        found = self._walk(start.encode())
-        stack = [(found[0], start.encode(), found[1])] if found else []
-        while stack:
-            address, word, number = stack.pop()
-            node = self._node(address)
-            if node.final:
-                yield word.decode(), int(self.rows[number + node.addend])
-            if len(word) < LONGEST:
-                stack += [(to, word + bytes((byte,)), number + addend) for byte, addend, to in node.transitions]
 
     def _near(self, word: str, edits: int) -> Iterator[tuple[str, int]]:
         """The words that up to so many letters added, left out or replaced make of one of up to `MISTYPED` letters.
