@@ -7,6 +7,7 @@ import binascii
 import io
 import re
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.base import (
@@ -64,49 +65,43 @@ def read_eml(data: bytes, encoding: str | None, inner: InnerFiles) -> FileText:
 
     message = BytesParser().parsebytes(data.removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n\t "))
     try:
-        headers = _Headers(message, encoding)
-        if not any(headers.get(name) for name in _SIGNS_OF_A_MAIL):
+        header = partial(_header, message, encoding)
+        if not any(map(header, _SIGNS_OF_A_MAIL)):
             raise Unreadable("not a mail: it has none of the headers " + ", ".join(_SIGNS_OF_A_MAIL))
-        head, fields = _head(headers.get)
+        head, fields = _head(header)
         attached: list[Message] = []
         inner.add("", f"{head}\n\n{_text(message, encoding, attached)}")
         for part in attached:
             _attach(part, encoding, inner)
     except (MessageError, LookupError, ValueError, AttributeError) as error:
         raise Unreadable(f"damaged: not a mail ({type(error).__name__}: {one_line(str(error))})") from None
-    return inner.text(headers.get("Subject"), fields)
+    return inner.text(header("Subject"), fields)
 
 
-class _Headers:
-    """The headers of a mail as text, whatever encodings are named or meant."""
+def _header(message: Message, encoding: str | None, name: str) -> str:
+    """A header of a mail as one line, whatever encodings are named or meant; "" without it."""
+    found = (value for header, value in message.raw_items() if header.lower() == name.lower())
+    return one_line(_decoded(message, encoding, str(next(found, ""))))
 
-    def __init__(self, message: Message, encoding: str | None) -> None:
-        self._message = message
-        self._encoding = encoding
 
-    def get(self, name: str) -> str:
-        """Return a header as one line; "" without it."""
-        found = (value for header, value in self._message.raw_items() if header.lower() == name.lower())
-        return one_line(self.decoded(str(next(found, ""))))
+def _decoded(message: Message, encoding: str | None, value: str) -> str:
+    """A header's value with its encoded words (RFC 2047) and its bytes beyond ASCII as characters."""
+    from email.errors import HeaderParseError
+    from email.header import decode_header
 
-    def decoded(self, value: str) -> str:
-        """Return a header's value with its encoded words (RFC 2047) and its bytes beyond ASCII as characters."""
-        from email.errors import HeaderParseError
-        from email.header import decode_header
-
-        if not value.isascii() and any("\udc80" <= character <= "\udcff" for character in value):
-            charset = self._message.get_content_charset() or self._encoding
-            value = _characters(value.encode("ascii", "surrogateescape"), charset)
-        if "=?" not in value:
-            return value
-        try:
-            parts = decode_header(value)
-        except (HeaderParseError, ValueError):  # damaged base64
-            return value
-        return "".join(
-            part if isinstance(part, str) else _characters(part, label) if label else part.decode("latin-1")
-            for part, label in parts
-        )
+    if not value.isascii() and any("\udc80" <= character <= "\udcff" for character in value):
+        charset = message.get_content_charset() or encoding
+        value = _characters(value.encode("ascii", "surrogateescape"), charset)
+    if "=?" not in value:
+        return value
+    try:
+        parts = decode_header(value)
+    except (HeaderParseError, ValueError):  # damaged base64
+        return value
+    return "".join(
+        part if isinstance(part, str) else _characters(part, label) if label else part.decode("latin-1")
+        for part, label in parts
+    )
 
 
 def _characters(data: bytes, *labels: str | None) -> str:
@@ -208,8 +203,7 @@ def _page(part: Message, encoding: str | None) -> str:
 
 
 def _attach(part: Message, encoding: str | None, inner: InnerFiles) -> None:
-    headers, kind = _Headers(part, encoding), part.get_content_type()
-    name = one_line(headers.decoded(_name(part)))
+    name, kind = one_line(_decoded(part, encoding, _name(part))), part.get_content_type()
     if kind in _MAILS:
         name = name or one_line(_subject_of(part, encoding)) or "message"
         inner.read(name if name.lower().endswith(".eml") else f"{name}.eml", lambda: _forwarded(part))
@@ -232,7 +226,7 @@ def _name(part: Message) -> str:
 def _subject_of(part: Message, encoding: str | None) -> str:
     payload: Any = part.get_payload()
     inside = payload[0] if isinstance(payload, list) and payload else None
-    return _Headers(inside, encoding).get("Subject")[:100] if inside is not None else ""
+    return _header(inside, encoding, "Subject")[:100] if inside is not None else ""
 
 
 def _forwarded(part: Message) -> bytes:
