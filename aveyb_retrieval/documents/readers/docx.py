@@ -351,8 +351,26 @@ class Numbering:
         self._lists: dict[str, tuple[str, dict[int, int], dict[int, _Level]]] = {}
         self._counts: dict[str, dict[int, int]] = {}
         self._restarted: set[tuple[str, int]] = set()
-        if root is not None:
-            self._read(root)
+        if root is None:
+            return
+        links: dict[str, str] = {}
+        linked: dict[str, str] = {}
+        for element in root.iter(f"{W}abstractNum"):
+            shape = element.get(f"{W}abstractNumId") or ""
+            self._shapes[shape] = _levels(element)
+            links[_value(element, "styleLink")] = shape
+            linked[shape] = _value(element, "numStyleLink")
+        for shape, style in linked.items():  # a list whose levels another one holds
+            if style:
+                self._shapes[shape] = self._shapes.get(links.get(style, ""), {})
+        for element in root.iter(f"{W}num"):
+            starts: dict[int, int] = {}
+            own: dict[int, _Level] = {}
+            for override in element.iter(f"{W}lvlOverride"):
+                if start := _value(override, "startOverride"):
+                    starts[whole(override.get(f"{W}ilvl"))] = whole(start, 1)
+                own |= _levels(override)
+            self._lists[element.get(f"{W}numId") or ""] = (_value(element, "abstractNumId"), starts, own)
 
     def next(self, listed: str, depth: int) -> str | None:
         """Count one item of a list: its number, "-" of a bullet, "" where nothing is shown; None of an unknown list."""
@@ -385,26 +403,6 @@ class Numbering:
         """The level of a list that belongs to a style, 0 where none does."""
         shape = self._lists.get(listed, ("", {}, {}))[0]
         return next((depth for depth, level in self._shapes.get(shape, {}).items() if level.style == style), 0)
-
-    def _read(self, root: Any) -> None:
-        links: dict[str, str] = {}
-        linked: dict[str, str] = {}
-        for element in root.iter(f"{W}abstractNum"):
-            shape = element.get(f"{W}abstractNumId") or ""
-            self._shapes[shape] = _levels(element)
-            links[_value(element, "styleLink")] = shape
-            linked[shape] = _value(element, "numStyleLink")
-        for shape, style in linked.items():  # a list whose levels another one holds
-            if style:
-                self._shapes[shape] = self._shapes.get(links.get(style, ""), {})
-        for element in root.iter(f"{W}num"):
-            starts: dict[int, int] = {}
-            own: dict[int, _Level] = {}
-            for override in element.iter(f"{W}lvlOverride"):
-                if start := _value(override, "startOverride"):
-                    starts[whole(override.get(f"{W}ilvl"))] = whole(start, 1)
-                own |= _levels(override)
-            self._lists[element.get(f"{W}numId") or ""] = (_value(element, "abstractNumId"), starts, own)
 
 
 def _levels(element: Any) -> dict[int, _Level]:

@@ -184,9 +184,8 @@ def _styles(root: Any | None) -> tuple[list[str], set[int]]:
     """The formats of numbers by the styles of cells, "" of a general one, and the styles that are white on white."""
     if root is None:
         return [], set()
-    shapes = dict(BUILT_IN)
-    for element in root.iter(f"{S}numFmt"):
-        shapes[whole(element.get("numFmtId"))] = element.get("formatCode") or ""
+    own = {whole(each.get("numFmtId")): each.get("formatCode") or "" for each in root.iter(f"{S}numFmt")}
+    shapes = BUILT_IN | own
     fonts = [_is_white(font.find(f"{S}color")) for font in root.iterfind(f"{S}fonts/{S}font")]
     fills = [fill.find(f"{S}patternFill") for fill in root.iterfind(f"{S}fills/{S}fill")]
     bare = [fill is not None and (fill.get("patternType") or "none") == "none" for fill in fills]
