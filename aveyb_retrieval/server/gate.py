@@ -204,8 +204,7 @@ class Gate:
             if message["type"] == "http.response.start":
                 status, began_to_answer = message["status"], True
                 headers = MutableHeaders(scope=message)
-                for name, value in (*_HEADERS.items(), *self._origins.answer_headers(request_headers).items()):
-                    headers[name] = value
+                headers.update({**_HEADERS, **self._origins.answer_headers(request_headers)})
                 headers.setdefault("Cache-Control", "no-store")  # it may hold what only the owner of a key may see
                 await send(message)
             else:

@@ -15,8 +15,6 @@ from starlette.responses import Response
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, InputError, shortened, without_flags
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from starlette.requests import Request
 
     from aveyb_retrieval.server.gate import Metrics
@@ -41,11 +39,6 @@ def network(address: str) -> str:
 def to_json(content: Any) -> bytes:
     """Write JSON."""
     return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-
-
-def joined(parts: Iterable[bytes]) -> bytes:
-    """Write a list of what is JSON already."""
-    return b"[" + b",".join(parts) + b"]"
 
 
 def json_answer(content: bytes) -> Response:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from inspect import cleandoc
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from aveyb_retrieval.errors import ConfigError, InputError, plural
@@ -174,11 +175,8 @@ def _taken_text(where: str, value: object, most: int | None = None, *, may_be_em
 
 def kind_of(value: object) -> str:
     """What JSON calls the type of a value, in messages."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "truth value"
-    return {int: "number", float: "number", str: "string", list: "list", dict: "object"}[type(value)]
+    kinds = {NoneType: "null", bool: "truth value", str: "string", list: "list", dict: "object"}
+    return kinds.get(type(value), "number")
 
 
 JSON, JSON_LINES = "application/json", "application/x-ndjson"

@@ -25,7 +25,7 @@ from aveyb_retrieval.indexes.search.rerank import MAXSIM
 from aveyb_retrieval.indexes.search.retriever import Retriever
 from aveyb_retrieval.indexes.search.several import MOST
 from aveyb_retrieval.server import requests
-from aveyb_retrieval.server.http import Refusal, context, joined, json_answer, to_json
+from aveyb_retrieval.server.http import Refusal, context, json_answer, to_json
 from aveyb_retrieval.server.keys import find, note_on, seen
 from aveyb_retrieval.server.models import parts
 from aveyb_retrieval.server.requests import JSON, JSON_LINES, read_body, read_json, read_parameters
@@ -164,7 +164,7 @@ async def search(request: Request) -> Response:
     counted = await server.searching.run(count, ticket) if facets else b"{}"
     ticket.answer(len(counted))
     head = b'{"index":' + to_json(name) + b',"facets":' + counted + b","
-    return json_answer(head + results[0][1:] if single else head + b'"results":' + joined(results) + b"}")
+    return json_answer(head + results[0][1:] if single else head + b'"results":[' + b",".join(results) + b"]}")
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ def _result(query: str, result: Result, k: int, told: Mapping[str, Any], with_te
         ticket.check_answer(size)
     beside = {"words": result.words, "unmet": result.unmet, "suggestions": result.suggestions}
     head = to_json({"query": query, **beside, **told})
-    return head[:-1] + b',"hits":' + joined(written) + b"}"
+    return head[:-1] + b',"hits":[' + b",".join(written) + b"]}"
 
 
 def index_field(limits: Limits) -> requests.Fields:
