@@ -100,16 +100,12 @@ class CollectionView(ABC):
 
     tokens, vocabulary = None, None
     lasting = False  # a database goes on
+    state: Hashable = None  # what was remembered of another state is not used
     remedy = "publish it again with `aveyb-index publish`"
 
     def __init__(self, collection: Any, version: Version) -> None:
         self.collection, self.version, self.encoding = collection, version, version.settings.encoding
         self.language: Language = rules_of(self.encoding)
-
-    @cached_property
-    def state(self) -> Hashable:
-        """What was remembered of another state is not used."""
-        return None
 
     @cached_property
     def info(self) -> EngineInfo:

@@ -115,10 +115,7 @@ def _fields(value: Mapping[str, Any], path: list[str]) -> Iterator[tuple[list[st
 def _elements(value: Any) -> Iterator[Any]:
     """What conditions look at: a value, or the elements of a list and those of lists in it."""
     for item in value if isinstance(value, list) else [value]:
-        if isinstance(item, list):
-            yield from item
-        else:
-            yield item
+        yield from item if isinstance(item, list) else [item]
 
 
 def _equal(path: list[str], value: Scalar) -> int:
