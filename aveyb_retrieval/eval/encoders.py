@@ -77,7 +77,9 @@ class AsMeasured:
             model = cast("Any", model).with_passage_size(replace(size, titled=False))
         self._model = model
         self._separator = "\n" if protocol is STANDARD else protocol.title_separator
-        self.dim, self.model_name, self.precision = model.dim, _label(model.model_name), model.precision
+        folder = Path(model.model_name)  # in reports by its last two parts: the last is often `model`
+        self.model_name = "/".join(folder.resolve().parts[-2:]) if folder.is_dir() else model.model_name
+        self.dim, self.precision = model.dim, model.precision
         self.prompts: dict[str, str] = dict(model.prompts)
         self.max_tokens: int | None = getattr(model, "max_tokens", None)
         self.passage_size: PassageSize | None = getattr(model, "passage_size", None)
@@ -229,12 +231,6 @@ def load_peer(model: str, protocol: EvalProtocol = STANDARD, options: LoadOption
     if options.max_tokens is not None:
         loaded.model.max_seq_length = options.max_tokens
     return PeerModel(loaded, protocol)
-
-
-def _label(model: str) -> str:
-    """Name a model in reports: a hub name as it is, a folder by its last two parts (the last is often `model`)."""
-    path = Path(model)
-    return "/".join(path.resolve().parts[-2:]) if path.is_dir() else model
 
 
 def is_ours(model: str) -> bool:
