@@ -71,6 +71,34 @@ def test_page_headers_and_footers_are_read_once(read: Read) -> None:
     assert few.text.count("Plant Handbook") == 2
 
 
+RUNNING = (
+    "Page {n}", "{n}", "- {n} -", "Page {n} of {all}", "{n} / {all}", "Acme Handbook {n}", "{n} Acme Handbook", "p.{n}",
+    "Acme Handbook | {n}", "Seite {n} von {all}", "Acme {n}/{all}", "Confidential - {n} -", "Confidential, Page {n}",
+)  # fmt: skip
+NAMES = (
+    "Lot {n}", "Schedule {n}", "§ {n}", "Chapter {n}:", "Exhibit B-{n}", "Statement {n}/2024", "Version 1.{n}",
+    "Monthly Statement {n}/2024", "{n}. Introduction", "tank {n} is full",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("line", [*RUNNING, *NAMES])
+def test_a_number_that_is_the_page_s_by_chance_is_kept(read: Read, line: str) -> None:
+    pages = [[line.format(n=n, all=6), *(f"line {n * 31 + i} of text" for i in range(6))] for n in range(1, 7)]
+    text = read("a.pdf", make_pdf(pages)).text.replace("\n", " ")
+    kept = sum(f"{line.format(n=n, all=6)} line" in f" {text}" for n in range(1, 7))
+    assert kept == (1 if line in RUNNING else 6)
+
+
+@pytest.mark.parametrize("marked", ["bookmarks", "sizes"])
+def test_a_title_with_the_page_s_number_is_kept(read: Read, marked: str) -> None:
+    titles = [f"Annual Meeting {n}" for n in range(1, 7)]
+    pages = [[title, *(f"line {n * 31 + i} of text" for i in range(9))] for n, title in enumerate(titles, 1)]
+    bookmarks = [(title, n) for n, title in enumerate(titles)] if marked == "bookmarks" else ()
+    sizes = dict.fromkeys(titles, 18) if marked == "sizes" else {}
+    text = read("a.pdf", make_pdf(pages, bookmarks=bookmarks, sizes=sizes)).text
+    assert [line for line in text.split("\n") if line.startswith("#")] == [f"# {title}" for title in titles]
+
+
 def test_pages_without_text_are_reported(read: Read) -> None:
     found = read("a.pdf", make_pdf([["words"], [], ["more"]], images=[1]))
     assert found.warning == "1 of 3 pages are pictures without text, probably scanned: 2"

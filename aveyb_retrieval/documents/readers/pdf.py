@@ -363,7 +363,11 @@ _LONGEST_HEADING = 120  # characters of a heading
 _MOST_LARGER = 0.2  # of all characters: where more are in larger type, it is no mark of headings
 _LEVELS = 4
 _EDGE = 2  # lines of a page header or footer
-_DIGITS = re.compile(r"\d+")
+_PAGE = (
+    r"(?:(?P<apart>(?<!\w)(?:page|seite|p|s|pág|pag|página|pagina|sida|side|strona|strana|стр|страница)(?!\w)\.?\s*|第\s*"
+    r"|[|·•–—-]\s+)|(?<![\w.,/-]))(?P<number>\d+)(?:\s*(?:of|von|de|di|van|av|из|/)\s*(?P<total>\d+))?\s*页?"  # noqa: RUF001
+)  # and what sets it apart from a part's
+_PAGE_NUMBER = re.compile(rf"^[^\w§№#]*?{_PAGE}(?=\s|$)|{_PAGE.replace('?P<', '?P<last_')}\W*$", re.IGNORECASE)
 
 Sizes = dict[str, float]  # of type, in points, of the lines of a page, by their letters and digits
 
@@ -408,7 +412,7 @@ def _read(document: pypdfium2.PdfDocument, longest: int) -> FileText:
         length += len(pages[-1].text) + sum(map(len, pages[-1].beside))
         check_characters(length, longest)
         hyphened |= words_with_hyphen(pages[-1].text)
-    pages = _without_running_lines(pages)
+    pages = _without_running_lines(pages, bookmarks)
     texts: list[str] = []
     pictures: list[str] = []  # numbers of pages that show pictures and hold no text
     enough = time.monotonic() + ALL_SECONDS
@@ -432,15 +436,25 @@ def _read(document: pypdfium2.PdfDocument, longest: int) -> FileText:
     return parts.text(named(title), told, about(author, _date(created)))
 
 
-def _without_running_lines(pages: list[_Page]) -> list[_Page]:
+def _without_running_lines(pages: list[_Page], bookmarks: dict[int, list[tuple[int, str]]]) -> list[_Page]:
     """Take page headers and footers off all pages but the first that has them.
 
-    They are what at least three pages and a third of all begin or end with; of numbers only the page's own may differ.
+    They are what at least three pages and a third of all begin or end with. Only the page's own number may differ, and
+    that only where it is no part's: of a bookmark, of a line in larger type, of "Lot 4".
     """
+    large = _large(_lengths([page.sizes for page in pages]))
 
     def shape(line: str, number: int) -> str:
-        own = {str(number), str(len(pages))}
-        return _letters_of(_DIGITS.sub(lambda found: "" if found[0] in own else found[0], line))
+        letters, found = _letters_of(line), _PAGE_NUMBER.search(line)
+        titles = [title for _, title in bookmarks.get(number - 1, [])]
+        named = pages[number - 1].sizes.get(letters, 0) >= large or any(map(letters.endswith, titles))
+        if found is None or named:
+            return letters
+        at = "" if found["number"] else "last_"
+        rest = line[: found.start()] + line[found.end() :]
+        own = {found[f"{at}number"], found[f"{at}total"]} <= {str(number), str(len(pages)), None}
+        of_part = len(re.findall(r"[^\W\d]+|[§№#]", rest)) == 1 and not (found[f"{at}apart"] or found[f"{at}total"])
+        return _letters_of(rest) if own and not of_part else letters
 
     lines = [page.text.strip().split("\n") for page in pages]
     edges = [
@@ -547,16 +561,25 @@ def _line_sizes(words: pypdfium2.PdfTextPage) -> Sizes:
     return sizes
 
 
-def _mark_by_size(texts: list[str], sizes: list[Sizes]) -> list[str]:
-    """Return the texts of pages with lines in larger type as headings in Markdown, the largest at level 1."""
+def _lengths(sizes: list[Sizes]) -> Counter[float]:
+    """How many letters and digits of the pages have each size."""
     lengths: Counter[float] = Counter()
     for page in sizes:
         for letters, size in page.items():
             lengths[size] += len(letters)
-    if not lengths:
-        return texts
-    body = lengths.most_common(1)[0][0]
-    larger = sorted((size for size in lengths if size >= _LARGER * body), reverse=True)
+    return lengths
+
+
+def _large(lengths: Counter[float]) -> float:
+    """The size from which on type is larger than that of most of the text."""
+    return _LARGER * lengths.most_common(1)[0][0] if lengths else math.inf
+
+
+def _mark_by_size(texts: list[str], sizes: list[Sizes]) -> list[str]:
+    """Return the texts of pages with lines in larger type as headings in Markdown, the largest at level 1."""
+    lengths = _lengths(sizes)
+    large = _large(lengths)
+    larger = sorted((size for size in lengths if size >= large), reverse=True)
     if not larger or sum(map(lengths.__getitem__, larger)) > _MOST_LARGER * lengths.total():
         return texts
     levels = {size: min(rank, _LEVELS) for rank, size in enumerate(larger, start=1)}
