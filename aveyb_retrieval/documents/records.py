@@ -418,10 +418,12 @@ def _plain(value: Any, depth: int = 0) -> Any:
     """Turn what Parquet and CSV readers return into what JSON can hold; refuse the rest."""
     if depth > MAX_DEPTH:
         raise BadRecord(f"the metadata is nested more than {MAX_DEPTH} levels deep")
-    if value is None or isinstance(value, str):
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+        raise BadRecord("the metadata holds a whole number of more than 64 bits; write it as a string")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise BadRecord(f"the metadata holds {value}, which JSON has no number for")
+    if value is None or isinstance(value, (str, int, float)):
         return value
-    if isinstance(value, (int, float)):
-        return _number(value)
     if isinstance(value, Mapping):
         return {str(k): _plain(v, depth + 1) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -449,16 +451,6 @@ def to_plain(value: Any) -> Any:
     if value is None or isinstance(value, (str, int, float)):
         return value
     raise TypeError(f"{type(value).__name__} is not JSON")
-
-
-def _number(value: int | float) -> int | float:
-    if isinstance(value, int):
-        if not -(1 << 63) <= value < 1 << 64:
-            raise BadRecord("the metadata holds a whole number of more than 64 bits; write it as a string")
-        return value
-    if not math.isfinite(value):
-        raise BadRecord(f"the metadata holds {value}, which JSON has no number for")
-    return value
 
 
 def _encodable(field: str, value: str) -> None:
