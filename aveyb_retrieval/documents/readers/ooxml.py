@@ -172,7 +172,9 @@ def paragraphs_of_drawing(body: Any) -> Iterator[str]:
             kind, last = numbered.get("type") or "arabicPeriod", counts.get(level)
             count = last[1] + 1 if last and last[0] == kind else whole(numbered.get("startAt"), 1)
             counts[level] = (kind, count)
-            number = _auto_number(kind, count) + " "
+            ending = next((ending for ending in _ENDINGS if kind.endswith(ending)), "Period")
+            shown = number_as(_KINDS.get(kind.removesuffix(ending), "decimal"), count)
+            number = f"{_ENDINGS[ending].format(shown)} "
         text = clean(run_text(paragraph)).strip()
         yield f"{number}{text}" if text else ""
 
@@ -202,12 +204,7 @@ def _shifted(before: str, text: Any) -> str:
     return shifted(before, text.text or "", shift)
 
 
-def _auto_number(kind: str, count: int) -> str:
-    shapes = {"Period": "{}.", "ParenR": "{})", "ParenBoth": "({})", "Plain": "{}"}
-    ending = next((ending for ending in shapes if kind.endswith(ending)), "Period")
-    return shapes[ending].format(number_as(_KINDS.get(kind.removesuffix(ending), "decimal"), count))
-
-
+_ENDINGS = {"Period": "{}.", "ParenR": "{})", "ParenBoth": "({})", "Plain": "{}"}
 _KINDS = {
     "alphaLc": "lowerLetter", "alphaUc": "upperLetter", "romanLc": "lowerRoman", "romanUc": "upperRoman",
 }  # fmt: skip
