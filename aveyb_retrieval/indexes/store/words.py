@@ -408,7 +408,11 @@ def language(name: str, *, keep_accents: bool = False, synonyms: str = "") -> La
     if name != PLAIN:
         import Stemmer
 
-        stop, stem = _stop_words(name), Stemmer.Stemmer(name, 0).stemWord
+        stop, stem = frozenset(_ENGLISH_STOP.split()), Stemmer.Stemmer(name, 0).stemWord
+        if name != ENGLISH:
+            from stop_words import get_stop_words
+
+            stop = frozenset(get_stop_words(name))
     protected = frozenset(folded(spelled(cleaned(word))) for word in protected_words(synonyms))
     return Language(name, stop, stem, not keep_accents, protected, synonyms_of(synonyms))
 
@@ -437,14 +441,6 @@ class RememberedWords(dict[str, V]):
 def spaced(words: str) -> str:
     """Words as they are stored, with one space before and after each; "" where there are none."""
     return f" {words} " if words else ""
-
-
-def _stop_words(name: str) -> frozenset[str]:
-    if name == ENGLISH:
-        return frozenset(_ENGLISH_STOP.split())
-    from stop_words import get_stop_words
-
-    return frozenset(get_stop_words(name))
 
 
 def _pairs(run: str, start: int, stop: int) -> Iterator[Found]:
