@@ -329,7 +329,12 @@ def excerpt(
     if not 0 <= start <= end <= length:
         raise ConfigError(f"span [{start}, {end}): the document {document.id!r} has {length:,} characters")
     if heading is not None:
-        start, end = _under(document, heading)
+        found, wanted = sections(document), heading.strip().strip("#").strip().casefold()
+        under = next((section for section in found if section.heading.casefold() == wanted), None)
+        if under is None:
+            some = ", ".join(repr(section.heading) for section in found[:10]) or "none"
+            raise InputError(f"{document.id}: no heading {heading!r}; the headings are {some}")
+        start, end = under.span
     cut = end
     if end > (most := start + max_tokens * CHARACTERS):
         places = [start + int(place) for place in outline(document.text[start:most]).places]
@@ -337,16 +342,6 @@ def excerpt(
     text = document.text[start:cut]
     page = _page(document, start)
     return Excerpt(document.id, document.title, text, (start, cut), page and page.number, end - cut)
-
-
-def _under(document: Document, heading: str) -> tuple[int, int]:
-    found = sections(document)
-    wanted = heading.strip().strip("#").strip().casefold()
-    for section in found:
-        if section.heading.casefold() == wanted:
-            return section.span
-    some = ", ".join(repr(section.heading) for section in found[:10]) or "none"
-    raise InputError(f"{document.id}: no heading {heading!r}; the headings are {some}")
 
 
 # --- prompts
