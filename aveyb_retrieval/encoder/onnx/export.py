@@ -364,7 +364,12 @@ class Network:
         if self._mask:
             mixed = graph.op("Mul", mixed, self._mask)
         if layer.kind == "static":
-            out = graph.op("MatMul", self._corner(layer, name), mixed)
+            assert layer.spatial_proj is not None  # only dynamic layers have none
+            matrix = self._linear.matrix(_array(layer.spatial_proj), f"{name}_static")
+            both = graph.op("Concat", self._width, self._width, axis=0)
+            first, axes = (graph.constant(pair, np.int64) for pair in ([0, 0], [0, 1]))
+            corner = graph.op("Slice", matrix, first, both, axes)  # the upper left one of V, `[T, T]`
+            out = graph.op("MatMul", corner, mixed)
         else:
             out = self._dynamic(mixed, layer)
         if layer.mix_bias is not None:
@@ -387,14 +392,6 @@ class Network:
         total = graph.op("ReduceSum", similarity, self._axis(-1), keepdims=1)
         # a padding row sums to zero: whatever it gives is cut off, but it must be a number
         return graph.op("Div", out, graph.op("Add", total, graph.constant(max(layer.settings.similarity_eps, 1e-30))))
-
-    def _corner(self, layer: AveyBLayer, name: str) -> str:
-        """The upper left corner of V, `[T, T]`."""
-        graph = self._graph
-        assert layer.spatial_proj is not None  # only dynamic layers have none
-        matrix = self._linear.matrix(_array(layer.spatial_proj), f"{name}_static")
-        both = graph.op("Concat", self._width, self._width, axis=0)
-        return graph.op("Slice", matrix, graph.constant([0, 0], np.int64), both, graph.constant([0, 1], np.int64))
 
     # -- shapes ----------------------------------------------------------------------------------------------------
 

@@ -126,7 +126,13 @@ class OnnxModel:
             raise ModelError(
                 f"{path}: made from other weights than {weights.name} beside it; export it again, or remove it"
             )
-        _check_config(settings, read_object(folder / "config.json"), path)
+        config = read_object(folder / "config.json")  # a field that it lacks or leaves open says nothing
+        for name in settings.__struct_fields__:
+            if config.get(name) not in (None, own := getattr(settings, name)):
+                raise ModelError(
+                    f"{path}: made with {name} {own!r}, config.json beside the weights says {config[name]!r}; export "
+                    "it again, or remove it"
+                )
         if table.rows.shape != (settings.vocab_size, settings.hidden_size):
             raise ModelError(
                 f"{path}: made for embeddings of {settings.vocab_size} x {settings.hidden_size}, {weights.name} has "
@@ -215,17 +221,6 @@ def _side_by_side(work: Callable[..., np.ndarray], every: Sequence[tuple[Any, ..
             begun.append(pool.submit(work, *arguments))
         while begun:
             yield begun.popleft().result()
-
-
-def _check_config(settings: OnnxSettings, config: dict[str, Any], path: Path) -> None:
-    """Raise ModelError where a `config.json` says otherwise; a field that it lacks or leaves open says nothing."""
-    for name in settings.__struct_fields__:
-        own = getattr(settings, name)
-        if config.get(name) not in (None, own):
-            raise ModelError(
-                f"{path}: made with {name} {own!r}, config.json beside the weights says {config[name]!r}; export it "
-                "again, or remove it"
-            )
 
 
 def _session(path: Path, weights_bytes: int, rows: np.ndarray | None) -> Any:
