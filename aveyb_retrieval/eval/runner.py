@@ -152,7 +152,11 @@ def run_system(
     remarks = [*task.notices, *system.notices]
     _check_documents(run, task, system.info.name)
     if settings.ignore_identical_ids:
-        run, dropped = _without_identical(run, settings.depth)
+        dropped = sum(query in documents for query, documents in run.items())
+        run = {
+            query: {doc: documents[doc] for doc in [d for d in rank(documents) if d != query][: settings.depth]}
+            for query, documents in run.items()
+        }
         remarks.append(f"dropped {plural(dropped, 'hit')} with the query's own id (ignore_identical_ids)")
     scores = evaluate(task.judgements, run, settings.metrics)
     if task.protocol is PAPER:
@@ -196,15 +200,6 @@ def _check_documents(run: Run, task: Task, name: str) -> None:
                 f"{name} returned the document {strange[0]!r} for query {query!r}, which is not in the corpus of "
                 f"{task.dataset}: was the index built from another corpus?"
             )
-
-
-def _without_identical(run: Run, depth: int) -> tuple[Run, int]:
-    dropped = sum(query in documents for query, documents in run.items())
-    cut = {
-        query: {doc: documents[doc] for doc in [d for d in rank(documents) if d != query][:depth]}
-        for query, documents in run.items()
-    }
-    return cut, dropped
 
 
 def setting_text(result: Result) -> str:
