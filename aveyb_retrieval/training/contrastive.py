@@ -79,8 +79,16 @@ def read_pairs(
         places.append(where)
     if not pairs:
         raise InputError(f"{', '.join(map(str, paths))}: there are no pairs")
-    if "negative" in fields:
-        _check_negatives(pairs, places)
+    if "negative" in fields:  # none may be a positive of its question, case and white space aside
+        positives: dict[str, set[str]] = {}
+        for pair in pairs:
+            positives.setdefault(text_key(pair["anchor"]), set()).add(text_key(pair["positive"]))
+        for pair, where in zip(pairs, places, strict=True):
+            if text_key(pair["negative"]) in positives[text_key(pair["anchor"])]:
+                raise InputError(
+                    f"{where}: the negative {pair['negative']!r:.80} is a positive of the question "
+                    f"{pair['anchor']!r:.80}, in this row or another; leave the row out, or give another negative"
+                )
     return Dataset.from_list(pairs)
 
 
@@ -191,19 +199,6 @@ def train_contrastive(
         resume=resume,
         device=device,
     )
-
-
-def _check_negatives(pairs: list[dict[str, str]], places: list[str]) -> None:
-    """Raise InputError where a negative is a positive of its question, case and white space aside."""
-    positives: dict[str, set[str]] = {}
-    for pair in pairs:
-        positives.setdefault(text_key(pair["anchor"]), set()).add(text_key(pair["positive"]))
-    for pair, where in zip(pairs, places, strict=True):
-        if text_key(pair["negative"]) in positives[text_key(pair["anchor"])]:
-            raise InputError(
-                f"{where}: the negative {pair['negative']!r:.80} is a positive of the question {pair['anchor']!r:.80}, "
-                "in this row or another; leave the row out, or give another negative"
-            )
 
 
 def _fields(record: Mapping[str, Any], columns: Mapping[str, str], where: str) -> dict[str, str]:
