@@ -99,7 +99,15 @@ async def embeddings(request: Request) -> Response:
     """Encode one text or several."""
     server, ticket, given = await requests.read_json(request)
     model = server.indexes.needed_model()
-    _refuse_tokens(given.get("input"))
+    value = given.get("input")
+    first = value[0] if isinstance(value, list) and value else None
+    if isinstance(first, list) and first:
+        first = first[0]
+    if isinstance(first, int):
+        raise InputError(
+            "input: ids of tokens cannot be used, since they are those of another tokenizer; send texts (in LangChain "
+            "OpenAIEmbeddings(check_embedding_ctx_length=False))"
+        )
     asked = requests.take_fields(given, embeddings_fields(server.limits))
     names = _model_names(model.model_name)
     name = asked["model"] or next(iter(names))
@@ -150,17 +158,6 @@ def _described(name: str) -> dict[str, Any]:
 def _no_model(name: str, names: dict[str, str]) -> Refusal:
     known = ", ".join(map(repr, names))
     return Refusal(404, f"model={name!r}: no such model; there are {known}", "model_not_found")
-
-
-def _refuse_tokens(value: Any) -> None:
-    first = value[0] if isinstance(value, list) and value else None
-    if isinstance(first, list) and first:
-        first = first[0]
-    if isinstance(first, int):
-        raise InputError(
-            "input: ids of tokens cannot be used, since they are those of another tokenizer; send texts (in LangChain "
-            "OpenAIEmbeddings(check_embedding_ctx_length=False))"
-        )
 
 
 _MANY = 1 << 40

@@ -178,8 +178,12 @@ class Work:
         turn = _Turn(asyncio.get_running_loop().create_future(), part)
         self._waiting.setdefault(ticket.client, deque()).append(turn)
         self._start_waiting()
-        if sum(map(len, self._waiting.values())) > self._max_waiting:
-            self._turn_away()
+        if sum(map(len, self._waiting.values())) > self._max_waiting:  # the client that waits for most loses its last
+            client = max(self._waiting, key=lambda each: len(self._waiting[each]))
+            away = self._waiting[client][-1]
+            self._forget(client, away)
+            waiting = sum(map(len, self._waiting.values()))
+            away.came.set_exception(Refusal(429, f"overloaded: {waiting} requests are waiting; try again later"))
         came = turn.came
         try:
             await asyncio.wait((came, leaving), timeout=ticket.left, return_when=asyncio.FIRST_COMPLETED)
@@ -249,11 +253,3 @@ class Work:
         self._waiting[client].remove(turn)
         if not self._waiting[client]:
             del self._waiting[client]
-
-    def _turn_away(self) -> None:
-        """Refuse the last place of the client that waits for most."""
-        client = max(self._waiting, key=lambda each: len(self._waiting[each]))
-        turn = self._waiting[client][-1]
-        self._forget(client, turn)
-        waiting = sum(map(len, self._waiting.values()))
-        turn.came.set_exception(Refusal(429, f"overloaded: {waiting} requests are waiting; try again later"))
