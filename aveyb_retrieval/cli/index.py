@@ -258,7 +258,14 @@ def print_report(report: Report, *, verbose: bool = False) -> None:
         rejected = plural(report.rejected, "line or file", "lines or files")
         click.echo(f"left out: {rejected}, listed with reasons in {report.rejected_file}", err=True)
     if report.rejected and report.rejected_file is not None:
-        _print_rejected(report.rejected_file, verbose=verbose)
+        with report.rejected_file.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines):
+                if number == _NAMED and not verbose:
+                    click.echo("  ... (--verbose names all of them)", err=True)
+                    break
+                item = json.loads(line)
+                place = f"{item['file']}, line {item['line']}" if item["line"] else item["file"]
+                click.echo(printable(f"  {place}: {item['reason']}"), err=True)
     if left_out := [notice for notice in report.notices if notice.left_out]:
         from aveyb_retrieval.documents.folders import summary
 
@@ -269,17 +276,6 @@ def print_report(report: Report, *, verbose: bool = False) -> None:
     for notice in [*report.notices, *report.known]:
         if verbose or not notice.left_out:
             click.echo(printable(f"{notice.path}: {notice.reason}"), err=True)
-
-
-def _print_rejected(listed: Path, *, verbose: bool) -> None:
-    with listed.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines):
-            if number == _NAMED and not verbose:
-                click.echo("  ... (--verbose names all of them)", err=True)
-                return
-            item = json.loads(line)
-            place = f"{item['file']}, line {item['line']}" if item["line"] else item["file"]
-            click.echo(printable(f"  {place}: {item['reason']}"), err=True)
 
 
 def exit_if_incomplete(report: Report) -> None:
