@@ -21,9 +21,11 @@ from aveyb_retrieval.documents import folders
 from aveyb_retrieval.documents.records import Pages
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, IndexLockedError, InputError
 from aveyb_retrieval.indexes.changes import ingest, sync
-from aveyb_retrieval.indexes.changes.sync import plan_sync
+from aveyb_retrieval.indexes.changes.sync import plan_sync, stored_files
 from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, writer_lock
+from aveyb_retrieval.indexes.store.place import read_manifest
+from aveyb_retrieval.indexes.store.tables import Tables
 from tests.indexes.fake import FakeEmbedder
 from tests.indexes.files import make_pdf
 from tests.indexes.test_builder import Interrupted
@@ -306,6 +308,23 @@ def test_another_folder_is_refused_unless_it_stands_in_the_place_of_the_first(fo
     assert sync_index(copy, root, model=FakeEmbedder(), moved=True).deleted == 1
     with pytest.raises(ConfigError, match="--moved"):
         sync_index(folder, root, model=FakeEmbedder())
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_moved_folder_is_recorded_where_no_file_changed(folder: Path, tmp_path: Path, moved: bool) -> None:
+    root, there = tmp_path / "ix", tmp_path / "there"
+    sync_index(folder, root, model=FakeEmbedder())
+    folder.rename(there)
+    assert sync_index(there, root, model=FakeEmbedder(), moved=moved).unchanged == 3
+    version = sync_index(there, root, model=FakeEmbedder()).version
+    files = stored_files(Tables.open(root, read_manifest(root).tables))
+    assert {file.folder for file in files.values()} == {str(there)}
+    assert sync_index(there, root, model=FakeEmbedder()).version == version  # there is nothing to record again
+    with pytest.raises(ConfigError, match=r"is a part; sync the whole, or name the part"):
+        sync_index(there / "sub", root, model=FakeEmbedder())
+    folder.mkdir()
+    (folder / "a.txt").write_text("of another one")
+    assert sync_index(there, root, model=FakeEmbedder()).unchanged == 3
 
 
 def test_many_deletions_are_asked_about(tmp_path: Path) -> None:

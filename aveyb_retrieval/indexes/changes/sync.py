@@ -377,7 +377,8 @@ class _Syncing:
         check_plan(plan, self.root, allowed)
         self._told = base.left_out
         self.notices = [notice for notice in self.found.notices if not self._was_told(notice)]
-        if not (plan or self._has_news):
+        moved = any(file.folder != scope.here for file in whole.values())
+        if not (plan or moved or self._has_news):
             self.unchanged = len(plan.unchanged)
             return None
         done = self._remove_and_rename(transaction)
@@ -396,7 +397,6 @@ class _Syncing:
             raise InputError(f"{scope.base}: none of its files can be read; the index would be empty")
         after = scope.part_of(stored_files(transaction.tables))
         made = compare(before, {name: file.sha256 for name, file in after.items()})
-        moved = any(file.folder != scope.here for file in whole.values()) and bool(plan)
         if not (made or moved or self._has_news):
             self.unchanged = len(made.unchanged)
             return None
@@ -445,8 +445,7 @@ class _Syncing:
         # the path and title of a renamed file are still the old ones: without a hash it counts as changed until read
         renamed = {stored[old].doc: {"id": new, "rank": rank_of(new), "file_sha256": ""} for old, new in plan.renamed}
         moved = [file.doc for name, file in whole.items() if file.folder != here and name not in plan.deleted]
-        docs = {*moved, *renamed} if plan else ()
-        transaction.rewrite(docs, lambda row: {"folder": here, **renamed.get(row["doc"], {})})
+        transaction.rewrite({*moved, *renamed}, lambda row: {"folder": here, **renamed.get(row["doc"], {})})
         transaction.state.consumed, transaction.state.digest = 0, ""  # what is left is an input of its own
         return plan
 
