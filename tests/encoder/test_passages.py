@@ -281,3 +281,48 @@ def test_splits_as_passages() -> None:
 def test_sizes_out_of_range_are_refused(tokens: int, overlap: int) -> None:
     with pytest.raises(ConfigError, match="it must be from"):
         PassageSize(tokens, overlap)
+
+
+CLAUSES = """7. GENERAL
+
+7.1 Governing Law. French law governs this.
+
+7.2 Force majeure. Neither party is liable for floods.
+
+7.3 The parties meet each quarter.
+7.3.1 They always meet in Bonn. 7.4 million people live there.
+
+7.5 Assignment. None.
+
+3.5 million people live elsewhere.
+
+8. Venue. It is Kiel.
+
+9. The parties agree on it:
+
+1. first
+2. second
+"""
+
+
+def test_a_numbered_clause_ends_the_caption_before_it() -> None:
+    found = outline(CLAUSES).headings
+    assert names_of(found) == [
+        "7. GENERAL", "7. GENERAL > 7.1 Governing Law", "7. GENERAL > 7.2 Force majeure", "7. GENERAL > 7.3",
+        "7. GENERAL > 7.3.1", "7. GENERAL > 7.5 Assignment", "8. Venue", "9",
+    ]  # fmt: skip
+    assert all(CLAUSES[each.start : each.stop].startswith(each.words) for each in found)
+
+
+def test_parts_of_the_same_kind_stand_beside_each_other() -> None:
+    laws = "§ 3 Haftung\n\nSie ist begrenzt.\n\n§ 4 Gerichtsstand. Er ist Kiel.\n\n§ 5 Es gilt deutsches Recht.\n"
+    assert names_of(outline(laws).headings) == ["§ 3 Haftung", "§ 4 Gerichtsstand", "§ 5"]
+    within = "Article 3 Liability\n\nText.\n\nSection 1. Cap. It is 5.\n\nSection 2. None of it applies.\n"
+    assert names_of(outline(within).headings)[1:] == [
+        "Article 3 Liability > Section 1. Cap",
+        "Article 3 Liability > Section 2",
+    ]
+    steps = "1. Installation\n\nRead this.\n\n1. Unpack it slowly now. Do it gently.\n\n2. Connect it slowly now. Do it firmly.\n"
+    assert names_of(outline(steps).headings) == ["1. Installation"]
+    recipe = "Flour 2\n\n2.5 kg of flour. Mix it.\n\n3 eggs. Beat them.\n"
+    assert [each.words for each in outline(recipe).headings if each.caption] == []

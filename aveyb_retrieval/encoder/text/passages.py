@@ -60,6 +60,12 @@ _CAPTION = re.compile(  # at the head of its paragraph: "5.4 Change of Control. 
     r"([^\W\d_][^.:\n]{1,89}))[.:](?:\s+(?=\S)|\s*\Z)",
     re.IGNORECASE,
 )
+_CLAUSE_NUMBER = re.compile(
+    r"\s*((?:section|article|clause|§+)?\s?\d{1,3}(?:\.\d{1,3})*)[.)]?(?=[ \t]+[^\W\d_])", re.IGNORECASE
+)
+_DOTTED = re.compile(r"\s*\d{1,3}(?:\.\d{1,3})+\.?[ \t]+[^\W\d_]")
+_NUMBER = re.compile(r"((?:[^\W\d_]+|§+)?)\s?(\d+(?:\.\d+)*)", re.IGNORECASE)  # what is numbered, and its number
+_SHORT_CAPTION = 4  # words in sentence case
 _NO_HEADING = re.compile(r"\d/\d|\d{5}|/s/|@|://")  # dates, addresses, signatures
 _OF_MAIL = re.compile(r"-- |>|[^\n]*:\s*\n>")  # a signature, or what a mail answers
 _NO_HEADING_END = tuple(".!?,;:…。！？，；：、।-")  # noqa: RUF001  # stops of other scripts
@@ -98,10 +104,16 @@ def names_of(headings: Iterable[Heading], above: str = "") -> list[str]:
     names, within = [], above.partition(WITHIN)[0]
     for each in headings:
         within = within if each.caption else each.words
-        number = re.match(r"\d[\d.]*", within)
-        inside = each.caption and within and (number is None or each.words.startswith(number[0].rstrip(".") + "."))
+        inside = each.caption and within and not _beside(_NUMBER.match(within), _NUMBER.match(each.words))
         names.append(f"{within}{WITHIN}{each.words}" if inside else each.words)
     return names
+
+
+def _beside(first: re.Match[str] | None, second: re.Match[str] | None) -> bool:
+    """Whether what is numbered alike is no part of the first: 5 and 5.1 of 4, § 4 of § 3."""
+    if first is None or second is None or first[1].casefold() != second[1].casefold():
+        return False
+    return not second[2].startswith(f"{first[2]}.")
 
 
 def outline(text: str) -> Outline:
@@ -116,7 +128,8 @@ def outline(text: str) -> Outline:
         if heading is not None:
             headings.append(Heading(start, stop, heading))
             continue
-        if caption := _caption(text[start : min(stop, start + _LONG_LINE)]):
+        line = text[start : min(stop, start + _LONG_LINE)]
+        if caption := _caption(line) or (headings and _clause(line, headings[-1], kind)):
             headings.append(Heading(start, start + caption.end(), caption[1], caption=True))
             start += caption.end()
         places += ((place, SENTENCE) for place in _sentences(text, start, stop))
@@ -147,7 +160,7 @@ def _blocks(lines: list[str]) -> Iterator[Block]:
                 kind = HEADING
             elif blank_before or long_before or (fenced and not listed):
                 kind = PARAGRAPH
-            elif not listed and (_ITEM.match(line) or (before.endswith(_ENDS) and _caption(line[:_LONG_LINE]))):
+            elif not listed and (_ITEM.match(line) or (before.endswith(_ENDS) and _starts_clause(line))):
                 kind = SENTENCE
             if kind or block is None:
                 if block is not None:
@@ -205,7 +218,31 @@ def _heading(lines: list[str], number: int, blank_before: bool, before: str) -> 
 def _caption(line: str) -> re.Match[str] | None:
     """The numbered heading at the head of a paragraph; its second group is without the number."""
     found = _CAPTION.match(line)
-    return found if found and _could_be_heading(found[2]) and _in_capitals(found[2]) else None
+    if found is None or not _could_be_heading(found[2]):
+        return None
+    # "5.4 Force majeure. Neither party is": a part of a numbered part, and its text follows
+    short = len(found[2].split()) <= _SHORT_CAPTION and found[2][0].isupper() and found.end() < len(line)
+    return found if _in_capitals(found[2]) or (short and not _ITEM.match(line)) else None
+
+
+def _starts_clause(line: str) -> bool:
+    return _DOTTED.match(line) is not None or _caption(line[:_LONG_LINE]) is not None
+
+
+def _clause(line: str, above: Heading, kind: int) -> re.Match[str] | None:
+    """The number of a clause without a caption that follows, or is the first of, the one whose heading is above it.
+
+    A plain number may be an item's of a list in the one above: it counts behind a caption, in a paragraph of its own.
+    """
+    found, before = _CLAUSE_NUMBER.match(line), _NUMBER.match(above.words)
+    number = _NUMBER.match(found[1].strip()) if found else None
+    if number is None or before is None:
+        return None
+    own, its = ([*map(int, each[2].split("."))] for each in (number, before))
+    first = own == [*its, 1]
+    follows = number[1].casefold() == before[1].casefold() and [*own[:-1], own[-1] - 1] == its[: len(own)]
+    plain = len(own) == 1 and not (above.caption and kind == PARAGRAPH)
+    return found if (first or follows) and not plain else None
 
 
 def _could_be_heading(words: str) -> bool:
