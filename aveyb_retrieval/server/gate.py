@@ -252,13 +252,13 @@ class Gate:
         if self._origins.is_preflight(headers, method):
             return Response(status_code=204)  # browsers send no key with it
         if right == "write" and not keys.writing:
-            return error_response(path, 403, "this server takes no changes; start it with --write-key-file")
+            how = "--write-key-file, or the right to write in --keys"
+            return error_response(path, 403, f"this server takes no changes, as none of its keys may: {how}")
         if key is None and (right == "write" or (keys.reading and not is_open)):
             what = "wrong key" if "authorization" in headers else "no key"
             return error_response(path, 401, f"{what}; send the header Authorization: Bearer KEY", "invalid_api_key")
         if key is not None and not is_open and right not in key.rights:
-            only = "this key may only read; changes need one of --write-key-file"
-            return error_response(path, 403, only if right == "write" else f"this key has no right to {right}")
+            return error_response(path, 403, f"this key has no right to {right}")
         return None
 
 

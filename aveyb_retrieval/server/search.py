@@ -139,6 +139,8 @@ async def search(request: Request) -> Response:
     k, with_text, facets = asked.pop("k"), asked.pop("text"), asked.pop("facets")
     follow = asked.pop("facets_of") == "found"
     offset, of_search = _beginning(asked.pop("cursor"), asked.pop("offset"), single=single)
+    if of_search is not None:  # the last page is shorter
+        k = min(k, max(1, limits.max_k - offset))
     if offset + k > limits.max_k:
         raise ConfigError(f"offset={offset} and k={k}: together they must be at most {limits.max_k}")
     if len(queries) * (offset + k) > limits.max_hits:

@@ -322,7 +322,7 @@ def test_parts_of_the_same_kind_stand_beside_each_other() -> None:
         "Article 3 Liability > Section 1. Cap",
         "Article 3 Liability > Section 2",
     ]
-    steps = "1. Installation\n\nRead this.\n\n1. Unpack it slowly now. Do it gently.\n\n2. Connect it slowly now. Do it firmly.\n"
+    steps = "1. Installation\n\nRead this.\n\n1. Unpack it slowly now. Gently.\n\n2. Connect it slowly now. Firmly.\n"
     assert names_of(outline(steps).headings) == ["1. Installation"]
     recipe = "Flour 2\n\n2.5 kg of flour. Mix it.\n\n3 eggs. Beat them.\n"
     assert [each.words for each in outline(recipe).headings if each.caption] == []

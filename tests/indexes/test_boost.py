@@ -114,6 +114,8 @@ def test_dates_to_come_and_times_of_other_zones(tmp_path: Any) -> None:
         ({"made": {"weight": 1, "days": 3}}, "must be a weight, or a weight and a half_life"),
         ({7: 1}, "boost: 7: 1: must be"),
         ({"": 1}, "boost: '': 1: must be"),
+        ({"title": 5}, "boost: 'title' is a text of each document"),
+        ({"_id": 5}, "boost: '_id' is a text of each document"),
         ({"yeer": 1}, "boost: no document has the field 'yeer'"),
         ({"note": 1}, "boost: 'note' of document '\\d+' is 'note \\d+'; a number is needed"),
         ({"note": {"weight": 1, "half_life": 9}}, "is 'note \\d+'; a date such as 2024-05-06 is needed"),

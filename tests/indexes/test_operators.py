@@ -143,6 +143,17 @@ def test_a_condition_that_nothing_fulfills_is_named(retriever: Retriever) -> Non
     nothing = retriever.search('+pump +submarine "hull pump" -house', operators=True)
     assert (list(nothing), nothing.unmet) == ([], ("+submarine", '"hull pump"'))
     assert retriever.search("+pump +hull", operators=True).unmet == ("+pump +hull",)  # each alone is there
+    for query in ("+pump -pump", '"pump house" -pump', "+hull -ship*"):
+        assert list(retriever.search(query, operators=True)) == []
+        assert retriever.search(query, operators=True).unmet == (query,)
+
+
+def test_words_that_a_search_leaves_out_are_not_suggested(tmp_path: Path) -> None:
+    texts = ["That sauce holds the secret ingredient.", "They were there then."]
+    with Index.open(tmp_path / "index", create=True, model=FakeEmbedder()) as opened:
+        opened.add([{"_id": str(n), "text": text} for n, text in enumerate(texts)])
+        assert opened.search("what is the secret of them where").suggestions == {}
+        assert opened.search("what secrat").suggestions == {"secrat": ("secret",)}
 
 
 def test_words_that_no_document_has_are_suggested_and_not_searched(retriever: Retriever) -> None:

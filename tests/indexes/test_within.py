@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import product
@@ -253,6 +255,18 @@ def test_values_of_every_type_are_told_apart(tmp_path: Path) -> None:
 def test_fields_that_cannot_be_counted_are_told(words: Index, arguments: Any, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         words.values(*arguments)
+
+
+def test_the_advice_on_a_name_with_a_dot_works(tmp_path: Path) -> None:
+    with Index.open(tmp_path / "index", create=True, model=FakeEmbedder()) as index:
+        index.add([{"_id": "a", "text": "b", "amount.eur": 3, "No.": 1}])
+        with pytest.raises(ConfigError) as refused:
+            index.values("amount.eur")
+        advised = ast.literal_eval(re.search("did you mean ('.*?')", str(refused.value))[1])  # type: ignore[index]
+        assert index.values(advised) == [(3, 1)]
+        with pytest.raises(ConfigError, match=r"'No\.' cannot be a field; .* a dot that is in a key is written \\\."):
+            index.values("No.")
+        assert index.values(r"No\.") == [(1, 1)]
 
 
 @pytest.mark.parametrize("limit", [0, -1, 10_001, 1.5, True, None])

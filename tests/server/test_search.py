@@ -95,6 +95,17 @@ def test_pages_follow_each_other(client):
     assert found == whole
 
 
+@pytest.mark.parametrize("k", [3, 7, 40, 100])
+def test_the_last_page_ends_where_a_search_may_not_go_on(client, k):
+    asked, found = {"query": "word1 word5", "k": k}, []
+    page = client.post("/search", json=asked).json()
+    while page["next"] is not None:
+        found += page["hits"]
+        page = client.post("/search", json={**asked, "cursor": page["next"]}).json()
+    found += page["hits"]
+    assert found == client.post("/search", json={**asked, "k": 100}).json()["hits"]
+
+
 def test_a_cursor_of_another_search_is_refused(client):
     cursor = client.post("/search", json={"query": "word1 word5", "k": 5}).json()["next"]
     for other in ({"query": "word1"}, {"query": "word1 word5", "mode": "dense"}, {"query": "word5 word1"}):

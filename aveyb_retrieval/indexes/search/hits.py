@@ -439,10 +439,11 @@ class Result(list[Hit]):
 def suggest(query: str, view: EngineView) -> dict[str, tuple[str, ...]]:
     """Words of the index in place of those words of a query that are in none of its documents, the nearest first."""
     rules, vocabulary = view.language, view.vocabulary
-    suggested = {}
+    suggested, asked = {}, {*rules.words(query)}
     for word in islice(dict.fromkeys(WORD.findall(query)) if vocabulary else (), LOOKED_UP):
         form, stored, unspaced = rules.form(word), rules.in_order(word), UNSPACED.search(cleaned(word))
-        if not edits(form) or form.isdigit() or len(stored) != 1 or unspaced or any(view.holding(stored)):
+        left_out = asked.isdisjoint((form, *stored))  # "what"
+        if left_out or not edits(form) or form.isdigit() or len(stored) != 1 or unspaced or any(view.holding(stored)):
             continue
         assert vocabulary is not None  # else there are no words to go through
         near = vocabulary.near(form, edits(form))

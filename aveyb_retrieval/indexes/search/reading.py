@@ -389,7 +389,10 @@ def hits_to_prompt(
             blocks.append(block)
             left -= size
     if hits and not blocks:
-        raise ConfigError(f"max_tokens={max_tokens}: none of the {len(hits)} hits fits; the smallest has {smallest}")
+        raise ConfigError(
+            f"max_tokens={max_tokens}: none of the {len(hits)} hits fits, nor a word of the first with its citation; "
+            f"whole, the smallest has {smallest}"
+        )
     return "".join(blocks)
 
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.engine import passage_numbers
-from aveyb_retrieval.indexes.store.filters import field_keys, is_number
+from aveyb_retrieval.indexes.store.filters import OWN, field_keys, is_number
 from aveyb_retrieval.indexes.store.words import K1, B
 from aveyb_retrieval.indexes.types import PASSAGE_BITS, ascending, find_in, inner_products, unit_rows
 
@@ -380,6 +380,8 @@ def read_boost(boost: Any) -> dict[str, dict[str, Any]]:
         raise ConfigError(f"boost={boost!r}: must map fields to weights, as {{'stars': 0.2}}")
     found = {field: dict(how) if isinstance(how, Mapping) else {"weight": how} for field, how in boost.items()}
     for field, how in found.items():
+        if field in OWN:
+            raise ConfigError(f"boost: {field!r} is a text of each document; give a field of numbers or dates")
         if not isinstance(field, str) or not field or not {"weight"} <= how.keys() <= _RANGES.keys():
             raise ConfigError(f"boost: {field!r}: {boost[field]!r}: must be a weight, or a weight and a half_life")
         for name, (least, most) in _RANGES.items():

@@ -193,8 +193,9 @@ class Search(ABC):
             must = [each for each in conditions if each.condition.must]
             alone = [[each] for each in must]
             unmet = [some for some in alone if not view.count(unit, view.narrow(None, unit, some))]
-            if not unmet and len(must) > 1 and not view.count(unit, view.narrow(None, unit, must)):
-                unmet = [must]
+            for together in (must, [*conditions]):
+                if not unmet and together and not view.count(unit, view.narrow(None, unit, together)):
+                    unmet = [together]
             query.unmet = [" ".join(each.condition.written for each in some) for some in unmet]
         return query
 

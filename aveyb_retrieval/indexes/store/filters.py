@@ -56,7 +56,10 @@ def field_keys(field: str) -> list[str]:
         raise ConfigError(f"filter: the field {field!r} is not valid Unicode") from error
     keys = [key.replace("\\.", ".") for key in re.split(r"(?<!\\)\.", field)]
     if not all(keys) or '"' in field:
-        raise ConfigError(f"filter: {field!r} cannot be a field; keys must not be empty or hold a double quote")
+        raise ConfigError(
+            f"filter: {field!r} cannot be a field; keys must not be empty or hold a double "
+            "quote, and a dot that is in a key is written \\."
+        )
     return keys
 
 
@@ -417,7 +420,7 @@ def no_such_field(tables: Tables, field: str) -> str | None:
     if _any(tables, f"json_exists(metadata, {quoted(json_path(field))})"):
         return None
     rows = tables.documents.scan(["metadata"], limit=_READ)["metadata"].to_pylist()
-    names = list(dict.fromkeys(name for row in rows for name in json.loads(row)))
+    names = list(dict.fromkeys(name.replace(".", "\\.") for row in rows for name in json.loads(row)))
     near = next(iter(difflib.get_close_matches(field, names, 1)), None)
     hint = f"did you mean {near!r}? The" if near else "the"
     shown = ", ".join(sorted(repr(name)[:_SHOWN] for name in names[:_NAMED])) + (", ..." if len(names) > _NAMED else "")
