@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from aveyb_retrieval.errors import BackendError, ConfigError
 from aveyb_retrieval.indexes.changes.transaction import Job, Transaction, open_transaction
 from aveyb_retrieval.indexes.model import WriteOptions, check_options, check_wait
 from aveyb_retrieval.indexes.nearest import build
+from aveyb_retrieval.indexes.nearest.faiss_file import can_make
 from aveyb_retrieval.indexes.store.dataset import WORDS
 from aveyb_retrieval.indexes.store.manifest import FAISS, Changes, Manifest, Tier
 from aveyb_retrieval.indexes.store.tables import StoredVectors
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.dataset import Dataset
     from aveyb_retrieval.indexes.store.tables import Tables
     from aveyb_retrieval.indexes.types import Kind
+
+
+logger = logging.getLogger(__name__)
 
 
 def finish(transaction: Transaction, options: FinishOptions, progress: Progress) -> Manifest:
@@ -61,8 +66,11 @@ def _bring_up_to_date(transaction: Transaction, kind: Kind, progress: Progress, 
     vectors = StoredVectors(transaction.tables, kind, encoding.dim)
     live = len(transaction.tables.of(kind))
     due = build.plan(state.tiers, kind, state.next_doc, live, state.index, encoding.dim, rebuild=options.rebuild)
-    if not due:
-        if options.rebuild:  # what is left is searched exactly
+    makable = can_make(state.index)
+    if due and not makable:
+        logger.warning("%s: without a GPU, new files of %ss are not made; a search goes on without them", FAISS, kind)
+    if not (due and makable):
+        if options.rebuild and (makable or options.reindex):  # what is left is searched exactly
             state.tiers = [tier for tier in state.tiers if tier.kind != kind]
         return
     transaction.save()  # what was encoded is not lost where FAISS takes its time

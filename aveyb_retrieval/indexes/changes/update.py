@@ -34,7 +34,7 @@ from aveyb_retrieval.indexes.model import (
     word_rules,
     writing_of,
 )
-from aveyb_retrieval.indexes.nearest.faiss_file import AUTO, NONE, chosen, create
+from aveyb_retrieval.indexes.nearest.faiss_file import AUTO, NONE, ONE_LIST, chosen, create
 from aveyb_retrieval.indexes.store import filters
 from aveyb_retrieval.indexes.store.filters import OWN, warn_of_filter
 from aveyb_retrieval.indexes.store.place import open_directory, read_manifest
@@ -83,7 +83,7 @@ def build_index(
     index = options.get("index", AUTO)
     source, encoding, documents = _open_source(corpus, out, options)
     if index not in (AUTO, NONE):
-        create(chosen(index, 0)[0], encoding.dim, options.get("device", "cpu"))  # what FAISS does not know fails now
+        create(chosen(index, ONE_LIST)[0], encoding.dim)  # what FAISS does not know fails now
     on_error = options.get("on_error", "auto")
     job = describe_job("build", corpus, encoding, on_error=on_error, reading=reading, vectors=source.describe())
     if (old := options.get("from_index")) is not None:

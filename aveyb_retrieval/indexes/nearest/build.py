@@ -15,12 +15,12 @@ from aveyb_retrieval.indexes.store.manifest import Tier
 from aveyb_retrieval.indexes.types import silent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from aveyb_retrieval.files import FileInfo
     from aveyb_retrieval.indexes.store.tables import StoredVectors
-    from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind, Progress
+    from aveyb_retrieval.indexes.types import FloatArray, Kind, Progress
 
 DEAD_SHARE = 0.2  # a file with a larger share of deleted vectors is made again
 MAX_TIERS = 6
@@ -72,19 +72,16 @@ def make_tier(
     `device` of "cuda" trains inverted lists there.
     """
     factory, params = faiss_file.chosen(index, count_estimate)
-    made = faiss_file.create(factory, vectors.dim, device, count_estimate)
-    blocks: Iterable[tuple[IntArray, FloatArray]] = vectors.blocks(first, stop)
-    if by_card := faiss_file.CAGRA.fullmatch(factory):
-        whole = zip(*blocks, strict=True)
-        blocks = [(np.concatenate(next(whole)), np.concatenate(next(whole)))]
-    elif size := faiss_file.training_size(made, count_estimate):
-        faiss_file.train(made, _sample(vectors, first, stop, size, count_estimate), factory, device)
-    faiss_file.reserve(made, count_estimate)
-    for numbers, rows in blocks:
-        faiss_file.fill(made, numbers, rows)
-        progress("indexing", int(made.ntotal), max(count_estimate, int(made.ntotal)), 0)
-    if by_card:
-        made = faiss_file.import_faiss().index_gpu_to_cpu(made)
+    made = faiss_file.create(factory, vectors.dim)
+    if faiss_file.CAGRA.fullmatch(factory):
+        made = faiss_file.graph_by_card(made, factory, vectors.blocks(first, stop), device)
+    else:
+        if size := faiss_file.training_size(made, count_estimate):
+            faiss_file.train(made, _sample(vectors, first, stop, size, count_estimate), factory, device)
+        faiss_file.reserve(made, count_estimate)
+        for numbers, rows in vectors.blocks(first, stop):
+            faiss_file.fill(made, numbers, rows)
+            progress("indexing", int(made.ntotal), max(count_estimate, int(made.ntotal)), 0)
     path = root / file
     path.parent.mkdir(exist_ok=True)
     info = faiss_file.write(made, path)

@@ -6,6 +6,7 @@ itself, any other index is wrapped in `IndexIDMap`.
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 import sys
@@ -23,7 +24,7 @@ from aveyb_retrieval.indexes.types import find_in, number_range
 from aveyb_retrieval.system import installed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     import faiss
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.manifest import Tier
     from aveyb_retrieval.indexes.types import FloatArray, IntArray
 
+_log = logging.getLogger("aveyb_retrieval.index")
 AUTO, NONE = "auto", "none"  # by the number of vectors; never
 # Measured by benchmarks/cpu/nearest.py on passages of real text: one bit a dimension (RaBitQ) with 400 candidates
 # scored again finds .985 of the ten nearest, in 48 bytes a vector, where HNSW32 (.99) takes 1,300 and fifteen times
@@ -38,6 +40,8 @@ AUTO, NONE = "auto", "none"  # by the number of vectors; never
 EXACT_COMPONENTS = 32_768 * 256  # numbers that are searched in memory before "auto" makes a file of them
 ONE_LIST = 1_000_000  # vectors: up to so many, all codes are scanned
 MANY = 8  # queries, from which on FAISS shares them among threads
+FEWEST_IN_GRAPH = 4096  # vectors that are worth a graph; of some few a GPU makes none (faiss issue 4260)
+_MANY_LISTS = 256  # that are worth a GPU
 _WHEELS = ("faiss-cpu", "faiss-gpu", "faiss-gpu-cuvs")
 _HNSW = re.compile(r"HNSW(\d+)")
 CAGRA = re.compile(r"CAGRA(\d*)")  # a graph that a GPU makes of all vectors at once, and FAISS keeps as one of HNSW
@@ -67,6 +71,8 @@ def chosen(index: str, count: int) -> tuple[str, dict[str, int]]:
         cells = 1 if count <= ONE_LIST else 2 ** round(math.log2(math.sqrt(count)))
         return f"IVF{cells},RaBitQfs", {} if cells == 1 else {"nprobe": cells // 4}
     factory, *given = index.split(";")
+    if CAGRA.fullmatch(factory) and count < FEWEST_IN_GRAPH:
+        factory = "Flat"
     settings = {}
     for each in given:
         name, _, value = each.partition("=")
@@ -87,11 +93,19 @@ def training_size(index: faiss.Index, count: int) -> int:
     return min(count, max(65_536, 64 * ivf.nlist if ivf else 0))
 
 
-def create(factory: str, dim: int, device: str = "cpu", count: int = 0) -> faiss.Index:
-    """Make an empty index from a FAISS factory string, one that keeps our ids; CAGRA on a GPU, for `count` vectors."""
+def create(factory: str, dim: int) -> faiss.Index:
+    """Make an empty index from a FAISS factory string, one that keeps our ids."""
     faiss = import_faiss()
     if graph := CAGRA.fullmatch(factory):
-        return faiss.IndexIDMap(_empty_graph(factory, int(graph[1] or 64), dim, device, count))
+        if not can_make(factory):
+            raise BackendError(
+                f"index {factory!r}: a GPU makes this graph, with FAISS's wheel faiss-gpu-cuvs in the place of any "
+                "other; HNSW32 is made on a CPU"
+            )
+        degree = int(graph[1] or 64)
+        if degree < 4 or degree % 2:
+            raise ConfigError(f"index {factory!r}: each vector has an even number of neighbours, 4 or more")
+        return faiss.IndexIDMap(faiss.IndexHNSWCagra(dim, degree // 2, faiss.METRIC_INNER_PRODUCT))
     if any(int(links) < 2 for links in _HNSW.findall(factory)):  # filling it ends the process
         raise ConfigError(f"FAISS cannot make an index {factory!r}: HNSW needs at least 2 links for each vector")
     try:
@@ -105,23 +119,29 @@ def create(factory: str, dim: int, device: str = "cpu", count: int = 0) -> faiss
 
 
 def train(index: faiss.Index, sample: FloatArray, factory: str, device: str = "cpu") -> None:
-    """Train an index on a sample of the vectors, `[n, d]`; inverted lists on "cuda" where FAISS has a GPU."""
+    """Train an index on a sample of the vectors, `[n, d]`; many inverted lists on "cuda" where FAISS has a GPU."""
     faiss = import_faiss()
     ivf = faiss.try_extract_index_ivf(index)
-    on_card = device.startswith("cuda") and ivf is not None and faiss.get_num_gpus() > 0
+    if device.startswith("cuda") and ivf is not None and ivf.nlist >= _MANY_LISTS and faiss.get_num_gpus() > 0:
+        try:  # what finds the nearest centroid of each vector, again and again
+            centroids, options = faiss.IndexFlat(ivf.d, ivf.metric_type), faiss.GpuClonerOptions()
+            there = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), _card(device), centroids, options)
+            ivf.clustering_index = there
+            index.train(sample)
+        except (RuntimeError, MemoryError) as error:
+            _log.warning("%s is trained on the CPU, as %s cannot do it: %s", factory, device, reason(error))
+        finally:
+            if ivf.clustering_index is not None:
+                ivf.clustering_index = None
+                there.this.own(True)  # given to the index, which forgets it
     try:
-        if on_card:  # what finds the nearest centroid of each vector, again and again
-            card, centroids = _card(device), faiss.IndexFlat(ivf.d, ivf.metric_type)
-            ivf.clustering_index = faiss.index_cpu_to_gpu(_resources(card), card, centroids)
-        index.train(sample)
+        if not index.is_trained:
+            index.train(sample)
     except RuntimeError as error:
         raise ConfigError(
             f"the index {factory!r} cannot be trained on {len(sample)} vectors: {reason(error)}; "
             "use a smaller one, or --index auto"
         ) from error
-    finally:
-        if on_card:
-            ivf.clustering_index = None
 
 
 def reserve(index: faiss.Index, count: int) -> None:
@@ -389,30 +409,46 @@ def copied_to_cards(file: FaissSearcher, path: Path, device: str) -> FaissSearch
     options = faiss.GpuMultipleClonerOptions()
     options.shard, options.useFloat16 = True, True
     try:
-        if len(cards) == 1:
-            there = faiss.index_cpu_to_gpu(_resources(cards[0]), cards[0], file.index, options)
-        else:
-            there = faiss.index_cpu_to_gpu_multiple_py([*map(_resources, cards)], file.index, options, cards)
-    except RuntimeError as error:
+        with _card_lock:
+            if len(cards) == 1:
+                there = faiss.index_cpu_to_gpu(_resources(cards[0]), cards[0], file.index, options)
+            else:
+                there = faiss.index_cpu_to_gpu_multiple_py([*map(_resources, cards)], file.index, options, cards)
+    except (RuntimeError, MemoryError) as error:
         what = f"{path}: FAISS cannot copy {file.tier.factory!r} to {device!r}"
         raise BackendError(f"{what}: {reason(error)}; search with device='cpu'") from error
     return FaissSearcher(file.tier, file.index, there)
 
 
-def _empty_graph(factory: str, degree: int, dim: int, device: str, count: int) -> Any:
-    """An empty graph of `degree` neighbours on one GPU, the first unless another is named, with room for `count`."""
+def can_make(index: str) -> bool:
+    """Whether an index of this type can be made here: CAGRA needs a GPU, and the wheel that knows it."""
+    if CAGRA.fullmatch(index.partition(";")[0]) is None:
+        return True
     faiss = import_faiss()
-    if not hasattr(faiss, "GpuIndexCagra") or faiss.get_num_gpus() == 0:
-        raise BackendError(
-            f"index {factory!r}: a GPU makes this graph, with FAISS's wheel faiss-gpu-cuvs in the place of any other; "
-            "HNSW32 is made on a CPU"
-        )
-    if degree < 4 or degree % 2:
-        raise ConfigError(f"index {factory!r}: each vector has an even number of neighbours, 4 or more")
-    config, card = faiss.GpuIndexCagraConfig(), _card(device)
+    return hasattr(faiss, "GpuIndexCagra") and faiss.get_num_gpus() > 0
+
+
+def graph_by_card(
+    made: faiss.Index, factory: str, blocks: Iterable[tuple[IntArray, FloatArray]], device: str
+) -> faiss.Index:
+    """Make a graph of all vectors at once, as `made` describes it, on one GPU: the first unless another is named."""
+    from aveyb_retrieval.encoder.embedders.embedder import check_device
+
+    faiss, card, dim = import_faiss(), _card(device), made.d
+    check_device(f"cuda:{card}")
+    ids, vectors = map(np.concatenate, zip(*blocks, strict=True))
+    vectors = np.ascontiguousarray(vectors, dtype=np.float32)  # must outlive the copy to the CPU, which reads it
+    config = faiss.GpuIndexCagraConfig()
+    degree = innermost(made).hnsw.nb_neighbors(0)
     config.device, config.graph_degree, config.intermediate_graph_degree = card, degree, 2 * degree
-    _cards(f"cuda:{card}", 4 * count * (dim + 3 * degree), count, factory)  # vectors and both graphs
-    return faiss.GpuIndexCagra(_resources(card), dim, faiss.METRIC_INNER_PRODUCT, config)
+    _cards(f"cuda:{card}", 4 * len(ids) * (dim + 3 * degree), len(ids), factory)  # vectors and both graphs
+    try:
+        graph = faiss.GpuIndexCagra(faiss.StandardGpuResources(), dim, faiss.METRIC_INNER_PRODUCT, config)
+        there = faiss.IndexIDMap(graph)
+        there.add_with_ids(vectors, ids)
+        return faiss.index_gpu_to_cpu(there)
+    except (RuntimeError, MemoryError) as error:
+        raise BackendError(f"index {factory!r}: cuda:{card} cannot make it: {reason(error)}; use HNSW32") from error
 
 
 def _card(device: str) -> int:

@@ -6,10 +6,11 @@ which matters where splits are few, and its copies run ahead of it. One program 
 registers and never writes them takes twice as long for 16 splits and as long for 64; forward with a finished gate and
 backward it loses at every size.
 
-Captured in a graph, the kernels take 64 splits at a time. Their tokens (25 MB at D = 768 in 16 bits) and shares (8 MB)
-are then still in the 50 MB of an H100's L2 cache when the next kernel reads them, and 128 programs of 128 rows are one
-wave of its 132 SMs. Measured there, each on inputs of its own: 64 splits 0.065 ms, eight times that 0.52 ms; 512 at
-once 0.67 ms. A host's launches cost more than that: without a graph, all splits are launched at once.
+Captured in a graph on Hopper, the kernels take 64 splits of 256 tokens at a time. Their tokens (25 MB at D = 768 in 16
+bits) and shares (8 MB) are then still in the 50 MB of an H100's L2 cache when the next kernel reads them, and 128
+programs of 128 rows are one wave of its 132 SMs. Measured there, each on inputs of its own: 64 splits 0.065 ms, eight
+times that 0.52 ms; 512 at once 0.67 ms. A host's launches cost more than that: without a graph, all splits are launched
+at once.
 
 Gradient (O = P Z, S the cosines, D their row sums, dO the gradient of O, dP = dO Z^T, delta_i = sum_j P_ij dP_ij):
     U  = dS = (dP - sign(S) delta) / D          (without `sign` for "sum")
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MIN_SUM = tl.constexpr(1e-12)
-_IN_CACHE = 64  # splits
+_IN_CACHE = 64 * 256  # tokens
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -236,13 +237,14 @@ def _launch_shares(
 
 
 def _is_captured(mixed: torch.Tensor) -> bool:
-    return mixed.is_cuda and torch.cuda.is_current_stream_capturing()
+    on_hopper = mixed.is_cuda and architecture(mixed.device) == "sm_90"
+    return on_hopper and torch.cuda.is_current_stream_capturing()
 
 
 def _parts(mixed: torch.Tensor, lengths: torch.Tensor | None) -> Iterator[tuple[slice, torch.Tensor | None]]:
     """Which splits the kernels take one after another, with their lengths: all at once but in a captured graph."""
-    size = _IN_CACHE if _is_captured(mixed) else len(mixed)
-    for start in range(0, len(mixed), max(size, 1)):
+    size = max(1, _IN_CACHE // mixed.shape[1] if _is_captured(mixed) else len(mixed))
+    for start in range(0, len(mixed), size):
         part = slice(start, start + size)
         yield part, None if lengths is None else lengths[part]
 
@@ -274,7 +276,9 @@ def dynamic_mix_op(
 
 def _over_gate(mixed, gate, inverse_norms, lengths, bias, eps, l1, relu, gate_activation) -> None:
     for part, n in _parts(mixed, lengths):
-        shares, denominators = _empty_shares(mixed[part]), torch.empty_like(inverse_norms[part])
+        if part.start == 0:  # the largest; those after it overwrite what the cache holds
+            memory, denominators = _empty_shares(mixed[part]), torch.empty_like(inverse_norms[part])
+        shares = memory[: len(mixed[part])]
         _launch_shares(mixed[part], inverse_norms[part], n, eps, l1, shares, denominators)
         mix(mixed[part], gate[part], shares, n, bias, relu, out=gate[part], gate_activation=gate_activation)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
@@ -12,6 +13,8 @@ import faiss
 import numpy as np
 import pytest
 
+from aveyb_retrieval import Index, Retriever, compact_index, delete_documents, verify_index
+from aveyb_retrieval.encoder.embedders import embedder
 from aveyb_retrieval.errors import BackendError, ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.changes import sync
 from aveyb_retrieval.indexes.changes.sync import sync_index
@@ -20,7 +23,9 @@ from aveyb_retrieval.indexes.nearest import build, faiss_file, tiers
 from aveyb_retrieval.indexes.nearest.build import make_tier
 from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher, copied_to_cards
 from aveyb_retrieval.indexes.nearest.tiers import Nearest
+from aveyb_retrieval.indexes.store.place import read_manifest
 from aveyb_retrieval.indexes.types import number_range
+from tests.indexes.fake import FakeEmbedder
 from tests.indexes.nearest.fake import FakeVectors, unit
 
 if TYPE_CHECKING:
@@ -272,9 +277,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[OnCard]:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     made: list[OnCard] = []
 
-    def one(resources: object, card: int, index: faiss.Index, options: Any = None) -> Any:
-        if options is None:  # to train lists
-            return index
+    def one(resources: object, card: int, index: faiss.Index, options: Any) -> Any:
         assert options.useFloat16
         made.append(OnCard(index))
         return made[-1]
@@ -292,18 +295,21 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[OnCard]:
         return made[-1]
 
     def graph(resources: object, dim: int, metric: int, config: Any) -> faiss.Index:
-        assert (config.device, config.intermediate_graph_degree) == (1, 2 * config.graph_degree)
+        assert config.intermediate_graph_degree == 2 * config.graph_degree
         return faiss.IndexHNSWCagra(dim, config.graph_degree // 2, metric)
 
     fakes = {
         "GpuIndexCagraConfig": SimpleNamespace, "GpuIndexCagra": graph, "SearchParametersCagra": SimpleNamespace,
-        "index_gpu_to_cpu": lambda index: index,
+        "GpuClonerOptions": Mock, "index_gpu_to_cpu": lambda index: index,
         "get_num_gpus": lambda: 2, "StandardGpuResources": Mock, "GpuMultipleClonerOptions": SimpleNamespace,
         "index_cpu_to_gpu": one, "index_cpu_to_gpu_multiple_py": shards,
     }  # fmt: skip
     for name, fake in fakes.items():
         monkeypatch.setattr(faiss, name, fake, raising=False)
     monkeypatch.setattr(tiers, "check_device", lambda device: None)
+    monkeypatch.setattr(embedder, "check_device", lambda device: None)
+    monkeypatch.setattr(faiss_file, "FEWEST_IN_GRAPH", 1000)
+    monkeypatch.setattr(faiss_file, "_MANY_LISTS", 8)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda card: (1 << 40, 0))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     faiss_file._resources.cache_clear()
@@ -313,7 +319,8 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[OnCard]:
 @pytest.mark.parametrize("factory", ["IVF8,Flat", "IVF8,SQ8", "IVF8,PQ2", "CAGRA", "CAGRA32"])
 def test_a_copy_on_a_card_answers_as_the_file_does(tmp_path: Path, copies: list[OnCard], factory: str) -> None:
     whole = FakeVectors.random("passage", 1500, DIM)
-    tier, _ = make_tier(tmp_path, "faiss/a", "passage", 0, 1000, whole, 2500, factory, device="cuda:1")
+    where = "cuda:1" if "CAGRA" in factory else "cpu"
+    tier, _ = make_tier(tmp_path, "faiss/a", "passage", 0, 1000, whole, 2500, factory, device=where)
     rng, before, queries = np.random.default_rng(0), None, queries_near(whole, 7)
     for gone in (0.0, 0.1):
         stored = whole.without(rng.random(len(whole.rows)) < gone)
@@ -346,19 +353,35 @@ def test_what_a_card_does_not_do_is_asked_of_the_file(tmp_path: Path, copies: li
 def test_lists_are_trained_on_a_card(
     tmp_path: Path, copies: list[OnCard], monkeypatch: pytest.MonkeyPatch, factory: str
 ) -> None:
-    """With the same lists as on a CPU: a card only finds the nearest centroids."""
-    stored, files, cards = FakeVectors.random("document", 2000, DIM), {}, []
+    """With the same lists as on a CPU: a card only finds the nearest centroids; what lies on it is given back."""
+    stored, files, cards = FakeVectors.random("document", 2000, DIM), {}, {}
+    lists = faiss.try_extract_index_ivf
 
-    def there(resources: object, card: int, index: faiss.Index) -> faiss.Index:
-        cards.append(card)
-        return index
+    def there(resources: object, card: int, index: faiss.Index, options: object) -> faiss.Index:
+        cards[card] = faiss.clone_index(index)
+        return cards[card]
 
+    trained = []
     monkeypatch.setattr(faiss, "index_cpu_to_gpu", there)
+    monkeypatch.setattr(faiss, "try_extract_index_ivf", lambda index: trained.append(lists(index)) or trained[-1])
     for device in ("cpu", "cuda:1"):
         tier, _ = make_tier(tmp_path, f"faiss/{device}", "document", 0, 2000, stored, 2000, factory, device=device)
         files[device] = (tmp_path / tier.file).read_bytes()
-    assert cards == [1] * ("IVF" in factory)
     assert files["cpu"] == files["cuda:1"]
+    if on_card := factory in ("IVF8,Flat", "IVF8,RaBitQfs"):
+        assert (cards[1].ntotal, cards[1].thisown) == (8, True)
+        assert trained[-1].clustering_index is None
+    assert bool(cards) == on_card
+
+
+def test_lists_that_a_card_cannot_train_are_trained_on_the_cpu(
+    tmp_path: Path, copies: list[OnCard], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stored = FakeVectors.random("document", 2000, DIM)
+    monkeypatch.setattr(faiss, "index_cpu_to_gpu", Mock(side_effect=MemoryError("no room")))
+    tier, _ = make_tier(tmp_path, "faiss/a", "document", 0, 2000, stored, 2000, "IVF8,Flat", device="cuda:1")
+    assert FaissSearcher.open(tmp_path, tier).index.ntotal == 2000
+    assert "IVF8,Flat is trained on the CPU, as cuda:1 cannot do it: no room" in caplog.text
 
 
 def test_a_graph_of_a_card_is_searched_on_a_cpu_too(tmp_path: Path, copies: list[OnCard]) -> None:
@@ -383,11 +406,18 @@ def test_a_graph_needs_a_card_with_room_and_its_wheel(
 
     for degree in (3, 5, 2):
         with pytest.raises(ConfigError, match=f"'CAGRA{degree}': each vector has an even number"):
-            faiss_file.create(f"CAGRA{degree}", DIM, "cuda:1")
-    size = 4 * 1000 * (DIM + 3 * 64)
+            faiss_file.create(f"CAGRA{degree}", DIM)
+    stored, size = FakeVectors.random("document", 1000, DIM), 4 * 1000 * (DIM + 3 * 64)
+    making = partial(make_tier, tmp_path, "faiss/a", "document", 0, 1000, stored, 1000, "CAGRA", device="cuda:1")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda card: (faiss_file._WORK_ON_CARD + size // 2, 0))
     with pytest.raises(BackendError, match=r"'cuda:1': 1,000 vectors as CAGRA take .* enough for 500 vectors"):
-        faiss_file.create("CAGRA", DIM, "cuda:1", 1000)
+        making()
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda card: (1 << 40, 0))
+    monkeypatch.setattr(faiss, "GpuIndexCagra", Mock(side_effect=MemoryError("std::bad_alloc")))
+    with pytest.raises(BackendError, match="index 'CAGRA': cuda:1 cannot make it: std::bad_alloc; use HNSW32"):
+        making()
+    few, _ = make_tier(tmp_path, "faiss/b", "document", 0, 999, stored, 999, "CAGRA", device="cuda:1")
+    assert few.factory == "Flat"
     monkeypatch.setattr(faiss, "get_num_gpus", lambda: 0)
     with pytest.raises(BackendError, match=r"'CAGRA64': a GPU makes this graph, .* faiss-gpu-cuvs"):
         build_index([{"_id": "a", "text": "b"}], tmp_path / "index", index="CAGRA64")
@@ -428,6 +458,28 @@ def test_a_file_too_large_for_a_card_is_spread_over_all_or_refused(
         copied_to_cards(opened, path, "cuda")
 
 
+@pytest.mark.parametrize("change", ["delete", "compact", "repair"])
+def test_an_index_of_graphs_changes_without_a_card(
+    tmp_path: Path, copies: list[OnCard], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, change: str
+) -> None:
+    root, texts = tmp_path / "index", [{"_id": str(n), "text": "words"} for n in range(1000)]
+    rows, ids = FakeVectors.random("document", 1000, DIM).rows, [str(n) for n in range(0, 1000, 3)]
+    build_index(texts, root, vectors=rows, index="CAGRA", granularity="document")
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 0)
+    found = {"delete": lambda: delete_documents(root, ids), "compact": lambda: compact_index(root)}
+    if change == "repair":
+        (next((root / "faiss").iterdir())).write_bytes(b"")
+        assert verify_index(root, repair=True).repaired
+    else:
+        found[change]()
+    assert "without a GPU, new files of documents are not made" in caplog.text
+    with Retriever.load(root) as retriever:
+        (hits,) = retriever.search_vectors(rows[7:8], 1)
+        assert hits[0].id == "7"
+        assert bool(read_manifest(root).tiers) == (change != "repair")
+    assert delete_documents(root, ["1"]).deleted == 1  # nothing is left unfinished
+
+
 @pytest.mark.parametrize("change", ["build", "upsert", "sync", "batch"])
 def test_a_change_trains_on_its_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     devices, making, opening = [], build.make_tier, sync.open_model
@@ -461,3 +513,9 @@ def test_a_change_trains_on_its_device(tmp_path: Path, monkeypatch: pytest.Monke
             batch.upsert(text, vectors=-vectors)
             batch.commit()
     assert devices == ["cuda"]
+
+
+def test_changes_of_an_index_train_on_its_device(tmp_path: Path) -> None:
+    with Index.open(tmp_path / "index", create=True, model=FakeEmbedder()) as opened:
+        opened._opening = dataclasses.replace(opened._opening, device="cuda")
+        assert opened._batch(None)._device == "cuda"
