@@ -85,6 +85,10 @@ class Reading:
             if kind not in TYPES:
                 raise ConfigError(f"types: {column}={kind!r}: must be one of {', '.join(TYPES)}")
 
+    def of_folder(self) -> dict[str, Any]:
+        """Return what decides which files of a folder are documents, and with which fields: a later sync repeats it."""
+        return {name: value for name in ("follow_links", "path_fields") if (value := getattr(self, name))}
+
     def describe(self) -> dict[str, Any]:
         """Return what an interrupted change is compared with; what is not set is left out."""
         described = {

@@ -327,6 +327,27 @@ def test_a_moved_folder_is_recorded_where_no_file_changed(folder: Path, tmp_path
     assert sync_index(there, root, model=FakeEmbedder()).unchanged == 3
 
 
+def test_a_sync_reads_the_folder_as_the_build_did(tmp_path: Path) -> None:
+    folder, root, linked = tmp_path / "docs", tmp_path / "ix", tmp_path / "linked.txt"
+    for team in ("hr", "it"):
+        (folder / team).mkdir(parents=True)
+        (folder / team / "a.txt").write_text(f"pay of {team}")
+    linked.write_text("linked")
+    (folder / "it" / "b.txt").symlink_to(linked)
+    build_index(folder, root, model=FakeEmbedder(), path_fields="{team}/*", follow_links=True)
+    assert sync_index(folder, root, model=FakeEmbedder()).unchanged == 3
+    delete_documents(root, ["hr/a.txt"])
+    assert plan_sync(folder, root).new == ("hr/a.txt",)
+    assert sync_index(folder, root, model=FakeEmbedder(), path_fields=None, follow_links=False).added == 1
+    with Retriever.load(root, model=FakeEmbedder()) as retriever:
+        assert dict(retriever.values("team")) == {"hr": 1, "it": 2}
+        assert retriever.count({"team": {"$nin": ["hr"]}}) == 2
+    assert sync_index(folder, root, model=FakeEmbedder(), path_fields="{group}/*").replaced == 3
+    assert sync_index(folder, root, model=FakeEmbedder()).unchanged == 3
+    with Retriever.load(root, model=FakeEmbedder()) as retriever:
+        assert dict(retriever.values("group")) == {"hr": 1, "it": 2}
+
+
 def test_many_deletions_are_asked_about(tmp_path: Path) -> None:
     folder, root = tmp_path / "docs", tmp_path / "ix"
     folder.mkdir()

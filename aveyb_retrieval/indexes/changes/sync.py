@@ -107,6 +107,7 @@ def sync_index(folder: str | Path, root: str | Path, **options: Unpack[SyncOptio
         _list(_Scope.of(folder, ()), reading_of(options))
         given = {name: value for name, value in options.items() if name in BuildOptions.__annotations__}
         return build_index(folder, root, **cast("BuildOptions", given))
+    options = _as_before(root, options)
     found, made = _Found.of(folder, options), read_manifest(root).encoding
     job: Job = {
         "command": "sync",
@@ -132,7 +133,8 @@ def plan_sync(folder: str | Path, root: str | Path, **options: Unpack[SyncOption
     ('lease.txt',)
     """
     options = check_options(options, SyncOptions, "plan_sync")
-    first, found = _is_first(root, options), _Found.of(folder, options)
+    first = _is_first(root, options)
+    found = _Found.of(folder, options if first else _as_before(root, options))
     plan = compare({}, found.hashes)
     if not first:
         index_dir = open_directory(root)
@@ -158,6 +160,12 @@ def _is_first(root: str | Path, options: SyncOptions) -> bool:
     if first and options.get("only"):
         raise ConfigError(f"{root}: no index here to sync a part of; sync or build the whole folder first")
     return first
+
+
+def _as_before(root: str | Path, options: SyncOptions) -> SyncOptions:
+    """The options, and how the folder was read before where they do not say it: fields would go, and linked files."""
+    kept = {name: value for name, value in read_manifest(root).reading.items() if not options.get(name)}
+    return cast("SyncOptions", {**options, **kept})
 
 
 def check_plan(plan: SyncPlan, root: str | Path, allowed: int | None) -> None:
@@ -401,6 +409,7 @@ class _Syncing:
             self.unchanged = len(made.unchanged)
             return None
         kept = {path: reason for path, reason in self._told.items() if not scope.shows(path)}
+        transaction.state.reading = self.found.reading.of_folder()
         transaction.state.left_out = {**kept, **self._left_out}
         transaction.state.changes = Changes(rejected=transaction.state.changes.rejected, **made.counts())
         return FinishOptions(device=self.options.get("device", "cpu"))

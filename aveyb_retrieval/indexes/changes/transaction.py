@@ -84,6 +84,7 @@ class State:
     tables: dict[str, int] = field(default_factory=dict)
     changes: Changes = field(default_factory=Changes)
     left_out: dict[str, str] = field(default_factory=dict)
+    reading: dict[str, Any] = field(default_factory=dict)
     consumed: int = 0
     digest: str = ""
     rejected_bytes: int = 0
@@ -109,6 +110,7 @@ class State:
             tiers=self.tiers,
             files=listed,
             left_out=self.left_out,
+            reading=self.reading,
             job=self.job,
             corpus=self.digest,
         )
@@ -379,7 +381,7 @@ def open_transaction(
             state = State(
                 job=job, base=base.name, number=base.number + 1, build=base.build, encoding=base.encoding,
                 index=base.index, first_doc=base.next_doc, next_doc=base.next_doc,
-                counts=base.counts, tiers=base.tiers, left_out=base.left_out,
+                counts=base.counts, tiers=base.tiers, left_out=base.left_out, reading=base.reading,
             )  # fmt: skip
         assert state is not None  # one of the two
         if base is None and visible is not None:

@@ -98,7 +98,7 @@ def build_index(
         notices = ingest_corpus(transaction, source, documents, reading, "add", options, share)
         return FinishOptions(notices=notices, device=options.get("device", "cpu"))
 
-    state = State(job, None, 1, secrets.token_hex(4), encoding.beside(out), index)
+    state = State(job, None, 1, secrets.token_hex(4), encoding.beside(out), index, reading=reading.of_folder())
     return run_change(out, job, work, state=state, **writing_of(options))
 
 

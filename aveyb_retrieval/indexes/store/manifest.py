@@ -357,6 +357,7 @@ class Manifest:
     files: dict[str, FileInfo]  # size and hash of every file, by its name inside the index directory
     left_out: dict[str, str]  # files of folders that were told to be left out, with the reasons: they are told once
     job: dict[str, Any]  # identifies the change that made this version
+    reading: dict[str, Any] = field(default_factory=dict)  # of a folder, as `Reading.of_folder` gives it
     corpus: str = ""  # hash of all that this change read, whatever it took of it; "" where it read nothing
     format: int = FORMAT
 
