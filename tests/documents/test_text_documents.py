@@ -57,7 +57,7 @@ def test_headings_of_a_pdf_without_bookmarks_are_larger(read: Read) -> None:
 
 def test_page_headers_and_footers_are_read_once(read: Read) -> None:
     pages = [
-        ["Plant Handbook", f"tank {n} holds {50 + n} litres", *(f"page {n} has line {i}" for i in range(4)), "the end",
+        ["Plant Handbook", f"tank {n} holds {50 + n} litres", *(f"page {n} has line {i}" for i in range(30)), "the end",
          f"Valid until May - page {n} of 4"]
         for n in range(1, 5)
     ]  # fmt: skip
@@ -69,6 +69,14 @@ def test_page_headers_and_footers_are_read_once(read: Read) -> None:
     assert found.pages.at(found.text.index("tank 3")).number == 3
     few = read("b.pdf", make_pdf(pages[:2]))
     assert few.text.count("Plant Handbook") == 2
+
+
+def test_a_last_line_in_the_middle_of_a_page_is_no_footer(read: Read) -> None:
+    results = ["passed", "failed", "passed", "failed", "passed", "passed"]
+    pages = [[*(f"boiler {n} was tested, part {i}" for i in range(4)), f"Result: {result}"]
+             for n, result in enumerate(results)]  # fmt: skip
+    text = read("a.pdf", make_pdf(pages)).text
+    assert [line.split()[1] for line in text.split("\n") if line.startswith("Result")] == results
 
 
 RUNNING = (

@@ -369,6 +369,8 @@ _PAGE = (
 )  # and what sets it apart from a part's
 _PAGE_NUMBER = re.compile(rf"^[^\w§№#]*?{_PAGE}(?=\s|$)|{_PAGE.replace('?P<', '?P<last_')}\W*$", re.IGNORECASE)
 
+_MARGIN = 0.15  # of a page's height, in which headers and footers stand
+
 Sizes = dict[str, float]  # of type, in points, of the lines of a page, by their letters and digits
 
 
@@ -386,12 +388,13 @@ def read_pdf(data: bytes, longest: int) -> FileText:
 
 
 class _Page(NamedTuple):
-    """What one page holds: text, forms and notes, whether it is a picture without text, and the sizes of lines."""
+    """What one page holds: text, forms and notes, whether it is a picture without text; of lines sizes and heights."""
 
     text: str
     beside: list[str]
     is_picture: bool
     sizes: Sizes
+    heights: Sizes  # at which lines stand, as a share of the page's
 
 
 def _read(document: pypdfium2.PdfDocument, longest: int) -> FileText:
@@ -457,10 +460,7 @@ def _without_running_lines(pages: list[_Page], bookmarks: dict[int, list[tuple[i
         return _letters_of(rest) if own and not of_part else letters
 
     lines = [page.text.strip().split("\n") for page in pages]
-    edges = [
-        {i: shape(page[i], n) for i in {*range(len(page))[:_EDGE], *range(len(page))[-_EDGE:]}}
-        for n, page in enumerate(lines, start=1)
-    ]
+    edges = [{i: shape(page[i], n) for i in _edge_of(page, pages[n - 1])} for n, page in enumerate(lines, start=1)]
     counts = Counter(each for edge in edges for each in {*edge.values()})
     running = {each for each, count in counts.items() if count >= max(3, len(pages) / 3)}
     kept, seen = [], set[str]()
@@ -469,6 +469,13 @@ def _without_running_lines(pages: list[_Page], bookmarks: dict[int, list[tuple[i
         kept.append(page._replace(text="\n".join(line for i, line in enumerate(inside) if edge.get(i) not in again)))
         seen.update(edge.values())
     return kept
+
+
+def _edge_of(lines: list[str], page: _Page) -> set[int]:
+    """Which lines may be a header or footer: the highest and the lowest ones, where they stand in a page's margin."""
+    places = sorted((height, i) for i, line in enumerate(lines) if (height := page.heights.get(_letters_of(line))))
+    low = {i for height, i in places[:_EDGE] if height < _MARGIN}
+    return low | {i for height, i in places[-_EDGE:] if height > 1 - _MARGIN}
 
 
 def _told(document: pypdfium2.PdfDocument, pictures: list[str], files: list[str]) -> Iterator[str]:
@@ -504,7 +511,11 @@ def _page(document: pypdfium2.PdfDocument, index: int, form: Any | None, files: 
         page = document[index]
         words = upright(page)
         raw_text = page_text(words)
-        sizes = _line_sizes(words) if measure else {}
+        begins = _line_begins(words)
+        sizes = {line: font_size(words, place) for line, place in begins.items()} if measure else {}
+        heights = {}  # not of pages that are turned, whose places are those before
+        if page.get_rotation() % 180 == 0 and words.count_chars() == len(words.get_text_range()):
+            heights = {line: words.get_charbox(place)[1] / page.get_height() for line, place in begins.items()}
         words.close()
         beside = list(dict.fromkeys(filter(None, notes_and_fields(page, form, files))))
         image = pypdfium2.raw.FPDF_PAGEOBJ_IMAGE
@@ -512,7 +523,7 @@ def _page(document: pypdfium2.PdfDocument, index: int, form: Any | None, files: 
         page.close()
     except pypdfium2.PdfiumError as error:
         raise Unreadable(f"page {index + 1:,} is damaged ({one_line(str(error))})") from None
-    return _Page(raw_text, beside, is_picture, sizes)
+    return _Page(raw_text, beside, is_picture, sizes, heights)
 
 
 def _bookmarks(document: pypdfium2.PdfDocument) -> dict[int, list[tuple[int, str]]]:
@@ -548,17 +559,16 @@ def _letters_of(text: str) -> str:
     return "".join(filter(str.isalnum, text.casefold()))
 
 
-def _line_sizes(words: pypdfium2.PdfTextPage) -> Sizes:
-    """Measure the lines of a page, each by its first letter or digit."""
-    sizes: Sizes = {}
+def _line_begins(words: pypdfium2.PdfTextPage) -> dict[str, int]:
+    """The lines of a page, by their letters and digits: where the first of these stands."""
+    begins: dict[str, int] = {}
     start = 0
     for line in words.get_text_range().split("\n"):
         letters = _letters_of(line)
         if letters:
-            first = next(number for number, character in enumerate(line) if character.isalnum())
-            sizes.setdefault(letters, font_size(words, start + first))
+            begins.setdefault(letters, start + next(i for i, character in enumerate(line) if character.isalnum()))
         start += len(line) + 1
-    return sizes
+    return begins
 
 
 def _lengths(sizes: list[Sizes]) -> Counter[float]:
