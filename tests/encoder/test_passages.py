@@ -314,6 +314,21 @@ def test_a_numbered_clause_ends_the_caption_before_it() -> None:
     assert all(CLAUSES[each.start : each.stop].startswith(each.words) for each in found)
 
 
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("ARTICLE II\n\nRENT\n\nSection 2.01 Base Rent. Paid.\n\nARTICLE III\nTERM AND TERMINATION\n\nFive.\n",
+         ["ARTICLE II", "RENT", "RENT > Section 2.01 Base Rent", "ARTICLE III TERM AND TERMINATION"]),
+        ("§ 2 Miete\n\nSie ist hoch.\n\n§ 3\nKündigung\n\nDie Frist.\n", ["§ 2 Miete", "§ 3 Kündigung"]),
+        ("Chapter 4.\nThe house\n\nIt stood there.\n", ["Chapter 4. The house"]),
+        ("Section 4\nis void.\n\nSo it is.\n", []),
+        ("Part 5\nis meant by this and by nothing else that the parties may have said before.\n\nSo it is.\n", []),
+    ],
+)  # fmt: skip
+def test_a_label_above_its_title_is_one_heading(text: str, names: list[str]) -> None:
+    assert names_of(outline(text).headings) == names
+
+
 def test_parts_of_the_same_kind_stand_beside_each_other() -> None:
     laws = "§ 3 Haftung\n\nSie ist begrenzt.\n\n§ 4 Gerichtsstand. Er ist Kiel.\n\n§ 5 Es gilt deutsches Recht.\n"
     assert names_of(outline(laws).headings) == ["§ 3 Haftung", "§ 4 Gerichtsstand", "§ 5"]

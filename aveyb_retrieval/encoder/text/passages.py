@@ -55,6 +55,11 @@ _NUMBERED = re.compile(
     r"第.{1,8}[章节節条條編]",
     re.IGNORECASE,
 )
+_LABEL = re.compile(  # above its title
+    r"(?:(?:chapter|section|article|part|appendix|annex|schedule|exhibit|kapitel|abschnitt|artikel|teil|§+)\s?"
+    r"[\divxlc]+|exhibit [a-z])[.:]?",
+    re.IGNORECASE,
+)
 _CAPTION = re.compile(  # at the head of its paragraph: "5.4 Change of Control. Either party may"
     r"\s*((?:(?:section|article|clause|schedule|§+)\s?\d[\d.]{0,9}[.:]?|\d{1,3}(?:\.\d{1,3})+\.?|\d{1,3}[.)])[ \t]+"
     r"([^\W\d_][^.:\n]{1,89}))[.:](?:\s+(?=\S)|\s*\Z)",
@@ -201,6 +206,10 @@ def _heading(lines: list[str], number: int, blank_before: bool, before: str) -> 
         below = lines[number + 2] if number + 2 < len(lines) else ""
         both = _UNDERLINE.match(below) is not None and _could_be_heading(following.strip())
         return (following.strip(), 3) if both else (None, 1)
+    title = following.strip()
+    alone = number + 2 >= len(lines) or lines[number + 2].isspace()
+    if _LABEL.fullmatch(words) and alone and _could_be_heading(title) and not title.endswith(_NO_HEADING_END):
+        return f"{words} {title}", 2
     if not _could_be_heading(words):
         return None, 1
     if _UNDERLINE.match(following):
