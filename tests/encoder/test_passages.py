@@ -283,6 +283,19 @@ def test_sizes_out_of_range_are_refused(tokens: int, overlap: int) -> None:
         PassageSize(tokens, overlap)
 
 
+def test_long_tokens_of_unknown_scripts_count_as_several() -> None:
+    words = ["ผู้เช่าต้องชำระค่าเช่าทุกเดือน", "ห้ามเลี้ยงสุนัขในอาคารนี้เลย"] * 200
+    text, offsets, start = " ".join(words), [], 0
+    for word in words:
+        offsets.append((start, start + len(word)))
+        start += len(word) + 1
+    cuts = cut_passages(text, np.array(offsets), PassageSize(256))
+    lengths = np.diff(cuts.spans, axis=1)[:, 0]
+    assert 900 < np.median(lengths) <= lengths.max() < 1800
+    run = np.array([(0, 9000), (9001, 9004), (9005, 18000)])
+    assert len(cut_passages("ก" * 9000 + " กขค " + "ก" * 8995, run, PassageSize(16)).spans) >= 1
+
+
 CLAUSES = """7. GENERAL
 
 7.1 Governing Law. French law governs this.

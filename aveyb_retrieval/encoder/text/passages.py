@@ -75,6 +75,7 @@ _NO_HEADING = re.compile(r"\d/\d|\d{5}|/s/|@|://")  # dates, addresses, signatur
 _OF_MAIL = re.compile(r"-- |>|[^\n]*:\s*\n>")  # a signature, or what a mail answers
 _NO_HEADING_END = tuple(".!?,;:…。！？，；：、।-")  # noqa: RUF001  # stops of other scripts
 _ENDS = tuple(".!?:;。！？”\"')*_|…")  # noqa: RUF001  # of a sentence, or of what quotes or marks it
+_LONGEST_TOKEN = 20  # characters; a longer one counts as several
 _HEADING_CHARACTERS, _HEADING_WORDS = 90, 12
 _LONG_LINE = 160  # no text is wrapped beyond it: where a longer line ends, a paragraph ends
 _LARGEST_PART = 1 << 15  # characters given to sentencex at once; unpaired quotes cost it their number's square
@@ -382,7 +383,10 @@ class _Cutter:
         full = ~_BLANK[codes.clip(max=len(_BLANK) - 1)]
         content = np.concatenate([[0], np.cumsum(full, dtype=np.int32)])
         counted = content[offsets[:, 1].clip(0)] > content[self._starts]
-        self._count = np.concatenate([[0], np.cumsum(counted)])  # [T + 1], counted tokens before each token
+        # words of scripts that a tokenizer does not know are one token each, however long
+        length = offsets[:, 1] - offsets[:, 0]
+        weight = np.where(length > _LONGEST_TOKEN, np.minimum(length // 5, size.tokens // 4), 1)
+        self._count = np.concatenate([[0], np.cumsum(counted * weight)])  # [T + 1], counted tokens before each token
         behind = np.where(full, np.arange(1, len(full) + 1, dtype=np.int32), 0)
         self._solid = np.concatenate([[0], np.maximum.accumulate(behind)])  # [characters + 1]
         self._outline = outline(self._text)
