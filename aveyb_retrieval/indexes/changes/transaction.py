@@ -211,7 +211,8 @@ class Transaction:
         free = theirs.get("replaceable", ())
         keys = [k for k in {**theirs, **ours} if k not in free and k != "replaceable" and theirs.get(k) != ours.get(k)]
         if keys:
-            differences = "; ".join(f"{k} was {theirs.get(k)!r} and is {ours.get(k)!r}" for k in keys)
+            shown = ["command"] if "command" in keys else keys  # another one has other arguments
+            differences = "; ".join(f"{k} was {theirs.get(k)!r} and is {ours.get(k)!r}" for k in shown)
             raise ConfigError(
                 f"{self.place}: an interrupted change with other arguments is waiting ({differences}); "
                 "finish it with its own arguments, or throw its work away with --restart (restart=True)"
