@@ -28,21 +28,16 @@ def _register_config() -> None:
 
 
 def _register_models() -> None:
-    from transformers import (
-        AutoModel,
-        AutoModelForMaskedLM,
-        AutoModelForSequenceClassification,
-        AutoModelForTokenClassification,
-    )
+    import transformers
 
     from aveyb_retrieval.encoder.config import AveyBConfig
-    from aveyb_retrieval.encoder.network import heads
-    from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
+    from aveyb_retrieval.encoder.network import heads, model
 
-    AutoModel.register(AveyBConfig, AveyBModel, exist_ok=True)
-    AutoModelForMaskedLM.register(AveyBConfig, AveyBForMaskedLM, exist_ok=True)
-    AutoModelForSequenceClassification.register(AveyBConfig, heads.AveyBForSequenceClassification, exist_ok=True)
-    AutoModelForTokenClassification.register(AveyBConfig, heads.AveyBForTokenClassification, exist_ok=True)
+    transformers.AutoModel.register(AveyBConfig, model.AveyBModel, exist_ok=True)
+    transformers.AutoModelForMaskedLM.register(AveyBConfig, model.AveyBForMaskedLM, exist_ok=True)
+    classify, tag = heads.AveyBForSequenceClassification, heads.AveyBForTokenClassification
+    transformers.AutoModelForSequenceClassification.register(AveyBConfig, classify, exist_ok=True)
+    transformers.AutoModelForTokenClassification.register(AveyBConfig, tag, exist_ok=True)
 
 
 _PENDING: dict[str, Callable[[], None]] = {
