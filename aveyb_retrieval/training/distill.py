@@ -152,29 +152,19 @@ def train_distill(
     settings = settings or DistillSettings()
     settings.check()
     kept = [text for text in texts if text.strip()]
-    if len(kept) < settings.batch_size:
-        raise InputError(
-            f"{len(kept)} texts are less than one batch of {settings.batch_size}: give more text or a smaller batch"
-        )
+    settings.check_rows(len(kept), f"{len(kept)} texts are", "text")
     asked = [query for query in queries if query.strip()] + phrases(kept, settings.phrases, settings.seed)
     if settings.near and not asked:
         raise ConfigError(f"near is {settings.near}, but there are no queries: give some, or phrases")
+    reading: dict[str, Any] = {"max_tokens": settings.teacher_tokens, "precision": settings.teacher_precision}
+    reading |= {"device": device, "progress": progress}
     if isinstance(teacher, str) and not asked:
-        cache = cache_vectors(
-            kept,
-            Path(folder) / "teacher",
-            model=teacher,
-            device=device,
-            max_tokens=settings.teacher_tokens,
-            precision=settings.teacher_precision,
-            progress=progress,
-        )
+        cache = cache_vectors(kept, Path(folder) / "teacher", model=teacher, **reading)
         targets = Targets(read_vectors(cache), len(kept))
     else:
         teachers = [Teacher(teacher)] if isinstance(teacher, str) else teacher
         dim = model.get_embedding_dimension() or 0
-        reading: dict[str, Any] = {"dim": dim, "settings": settings, "device": device, "progress": progress}
-        targets = read_targets(teachers, kept, asked, Path(folder), **reading)
+        targets = read_targets(teachers, kept, asked, Path(folder), dim=dim, seed=settings.seed, **reading)
     prompts = {"text": model.prompts.get("document"), "query": model.prompts.get("query")}
     torch.manual_seed(settings.seed)  # the head starts at random
     loss = DistillationLoss(

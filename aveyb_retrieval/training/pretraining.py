@@ -201,7 +201,6 @@ def pretrain(
             f"{held_out_file} holds less than one sequence of {settings.length} tokens, evaluate_every is "
             f"{settings.evaluate_every}: hold out more documents (held_out_every {settings.held_out_every}), or give 0"
         )
-    callback = RunCallback(run, settings.batch_size * settings.length, "tokens")
     trainer = _Trainer(
         model=model,
         args=arguments,
@@ -210,11 +209,10 @@ def pretrain(
         ),
         eval_dataset=held_out,
         optimizers=optimizer_and_schedule(model, settings),
-        callbacks=[callback],
     )
     if settings.gradient_checkpointing:
         model.gradient_checkpointing_enable()
-    if not run_to_end(trainer, callback, run.checkpoint):
+    if not run_to_end(trainer, RunCallback(run, settings.batch_size * settings.length, "tokens")):
         return {}
     figures: dict[str, float] = {}
     if held_out is not None:

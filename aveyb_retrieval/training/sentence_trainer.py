@@ -96,11 +96,7 @@ def train_sentence_model(
     """
     settings.check()
     name, rows = min(sets.items(), key=lambda item: len(item[1]))
-    if len(rows) < settings.batch_size:
-        raise InputError(
-            f"set {name!r} has {len(rows)} rows, less than one batch of {settings.batch_size}: give more data or a "
-            "smaller batch"
-        )
+    settings.check_rows(len(rows), f"set {name!r} has {len(rows)} rows,")
     limit = model.max_seq_length
     if max_tokens is not None:
         model.max_seq_length = min(limit or max_tokens, max_tokens)
@@ -122,7 +118,6 @@ def train_sentence_model(
         run = RunFolder(folder, asdict(settings) | (recorded or {}), data, resume=resume, main=main)
     size = settings.batch_size // arguments.world_size
     _check_memory(model, sets, min(rows_at_once or size, size), arguments.device)
-    callback = RunCallback(run, settings.batch_size, "rows")
     trainer = _Trainer(
         model=model,
         args=arguments,
@@ -130,14 +125,13 @@ def train_sentence_model(
         loss=dict.fromkeys(sets, loss) if len(sets) > 1 else loss,
         # The loss holds the model and, for distillation, a head of its own: all of it is trained.
         optimizers=optimizer_and_schedule(loss, settings),
-        callbacks=[callback],
     )
     own = LossParameters(model, loss)
     if own.parameters:
         trainer.add_callback(own)
         if run.checkpoint:
             own.load(Path(run.checkpoint))
-    ended = run_to_end(trainer, callback, run.checkpoint)
+    ended = run_to_end(trainer, RunCallback(run, settings.batch_size, "rows"))
     if max_tokens is not None:
         model.max_seq_length = limit
     if not ended:

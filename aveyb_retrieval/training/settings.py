@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field, is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -118,6 +118,11 @@ class RunSettings(Checked):
     log_every: int = setting(10, "Steps between lines of metrics.jsonl.", least=1)
     save_every: int = setting(500, "Steps between checkpoints.", least=1)
     keep: int = setting(2, "Checkpoints to keep.", least=1)
+
+    def check_rows(self, rows: int, said: str, more: str = "data") -> None:
+        """Raise InputError where there are fewer rows than one batch has; what is `said` of them begins the message."""
+        if rows < self.batch_size:
+            raise InputError(f"{said} less than one batch of {self.batch_size}: give more {more} or a smaller batch")
 
 
 @dataclass(frozen=True)

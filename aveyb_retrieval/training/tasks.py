@@ -409,11 +409,7 @@ def train_task(
         where the run was interrupted.
     """
     settings.check()
-    if len(task.train) < settings.batch_size:
-        raise InputError(
-            f"there are {len(task.train)} rows to train on, less than one batch of {settings.batch_size}: give more "
-            "data or a smaller batch"
-        )
+    settings.check_rows(len(task.train), f"there are {len(task.train)} rows to train on,")
     steps = settings.steps or math.ceil(settings.epochs * (len(task.train) // settings.batch_size))
     settings = replace(settings, steps=steps)
     arguments = TrainingArguments(
@@ -428,16 +424,14 @@ def train_task(
     what, remedy = f"{size} rows are read at once, and the longest has {tokens:,} tokens", "batch_size or length"
     check_memory(task.model, lambda: task.model(**sample), tokens, size * tokens, arguments.device, what, remedy)
     run = RunFolder(folder, asdict(settings), data, resume=resume, main=arguments.process_index == 0)
-    callback = RunCallback(run, settings.batch_size, "rows")
     trainer = _Trainer(
         model=task.model,
         args=arguments,
         train_dataset=task.train,
         data_collator=collate,
         optimizers=optimizer_and_schedule(task.model, settings),
-        callbacks=[callback],
     )
-    if not run_to_end(trainer, callback, run.checkpoint):
+    if not run_to_end(trainer, RunCallback(run, settings.batch_size, "rows")):
         return {}
     figures: dict[str, float] = {}
     if task.held_out:

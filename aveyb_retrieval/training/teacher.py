@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aveyb_retrieval.indexes.types import Progress
-    from aveyb_retrieval.training.settings import DistillSettings
 
 SETTINGS = "teacher.json"
 TAG = f".{os.getpid()}"  # of files being written: another process may write the same
@@ -238,14 +237,13 @@ def read_targets(
     folder: Path,
     *,
     dim: int,
-    settings: DistillSettings,
-    device: str | None,
-    progress: Progress,
+    seed: int,
+    **reading: Any,
 ) -> Targets:
     """Let every teacher read every text, and join what they say.
 
     Each reads with its own prompts; its vectors are cached in `folder/teacher-1`, ... (resumable by itself). `dim` is
-    the width of the student's vectors.
+    the width of the student's vectors, `reading` are other options of `cache_vectors`.
     """
     names = [teacher.model for teacher in teachers]
     if len({*names}) < len(names):
@@ -255,20 +253,11 @@ def read_targets(
         both = []
         for kind, texts in (("document", documents), ("query", queries)):
             if texts:
-                cache = cache_vectors(
-                    texts,
-                    folder / f"teacher-{number}" / kind,
-                    model=teacher.model,
-                    prompts=teacher.prompts,
-                    kind=kind,
-                    device=device,
-                    max_tokens=settings.teacher_tokens,
-                    precision=settings.teacher_precision,
-                    progress=progress,
-                )
+                place = folder / f"teacher-{number}" / kind
+                cache = cache_vectors(texts, place, model=teacher.model, prompts=teacher.prompts, kind=kind, **reading)
                 both.append(centred(read_vectors(cache)))
         parts.append(np.concatenate(both))
-    return Targets(turned(np.concatenate(parts, axis=1), dim, settings.seed), len(documents))
+    return Targets(turned(np.concatenate(parts, axis=1), dim, seed), len(documents))
 
 
 def centred(vectors: np.ndarray) -> np.ndarray:

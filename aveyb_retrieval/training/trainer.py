@@ -124,8 +124,10 @@ def free_bytes(device: torch.device) -> int:
     return int(psutil.virtual_memory().available)
 
 
-def run_to_end(trainer: Trainer, callback: RunCallback, checkpoint: str | None) -> bool:
-    """Train, from a checkpoint if one is given; return False if Ctrl-C came first."""
+def run_to_end(trainer: Trainer, callback: RunCallback) -> bool:
+    """Train, from the checkpoint of the callback's run if it has one; return False if Ctrl-C came first."""
+    trainer.add_callback(callback)
+    checkpoint = callback.run.checkpoint
     if checkpoint is not None and trainer.model is not None:
         check_shapes(checkpoint, trainer.model)
     try:

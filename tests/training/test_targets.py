@@ -11,7 +11,6 @@ from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_tra
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.types import silent
 from aveyb_retrieval.training.distill import rows_to_learn, train_distill
 from aveyb_retrieval.training.settings import DistillSettings
 from aveyb_retrieval.training.teacher import Targets, Teacher, centred, phrases, read_targets, turned, unit
@@ -37,7 +36,7 @@ def teachers(tokenizer: AveyBTokenizer, tmp_path_factory: pytest.TempPathFactory
 
 
 def read(teachers: list[Teacher], folder: Path) -> Targets:
-    return read_targets(teachers, TEXTS, QUERIES, folder, dim=32, settings=SETTINGS, device="cpu", progress=silent)
+    return read_targets(teachers, TEXTS, QUERIES, folder, dim=32, seed=SETTINGS.seed, device="cpu")
 
 
 def test_what_all_texts_share_counts_for_nothing() -> None:
