@@ -157,9 +157,6 @@ class _SearchedIndex:
 
     @cached_property
     def _retriever(self) -> Retriever:
-        return self._open()
-
-    def _open(self) -> Retriever:
         from aveyb_retrieval.indexes.search.retriever import Retriever
 
         precision = self._options.precision if self._model is None else "auto"  # a loaded model keeps its own
@@ -189,9 +186,10 @@ class IndexSystem(_SearchedIndex):
         answers = self._retriever.rank(list(queries.values()), k=k, **self._search)
         return {query: dict(ranking) for query, ranking in zip(queries, answers, strict=True)}
 
-    def _open(self) -> Retriever:
+    @cached_property
+    def _retriever(self) -> Retriever:
         """Also note what is known of an index only once it is open."""
-        opened = super()._open()
+        opened = super()._retriever
         if self._search["mode"] != "lexical":
             precision = getattr(opened.model, "precision", None)  # a stand-in of the caller's may not say
             self.info = replace(self.info, precision=precision)
