@@ -13,9 +13,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 import numpy.typing as npt
 
-from aveyb_retrieval.documents.readers.base import FILE_SECONDS
 from aveyb_retrieval.documents.reading import Reading
-from aveyb_retrieval.documents.records import MAX_LINE, ON_ERROR, FieldNames, OnError
+from aveyb_retrieval.documents.records import ON_ERROR, FieldNames, OnError
 from aveyb_retrieval.encoder.network.token_codec import STORAGES
 from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE, PassageSize
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, ModelError, no_option
@@ -135,13 +134,9 @@ def check_loaded(model: EmbedderLike, *, device: str, precision: str, max_tokens
             f"model is of type {type(model).__name__}; give a folder, a name, or a loaded Embedder (or an object with "
             "its methods)"
         )
-    given: dict[str, tuple[Any, ...]] = {  # each with its defaults
-        "device": (device, "cpu"),
-        "precision": (precision, "auto"),
-        "max_tokens": (max_tokens, None),
-    }
-    for name, (value, *defaults) in given.items():
-        if value not in defaults:
+    given = (("device", device, "cpu"), ("precision", precision, "auto"), ("max_tokens", max_tokens, None))
+    for name, value, default in given:
+        if value != default:
             raise ConfigError(
                 f"{name}={value!r} beside the loaded model {model.model_name}: give it to Embedder.load instead"
             )
@@ -195,7 +190,15 @@ class WriteOptions(TypedDict, total=False):
     progress: Progress
 
 
-class EncodeOptions(TypedDict, total=False):
+class ModelOptions(TypedDict, total=False):
+    """The model of a change, as in `EncodeOptions`."""
+
+    model: Model
+    device: str
+    precision: str
+
+
+class EncodeOptions(ModelOptions, total=False):
     """How documents are encoded, where an index is made; later changes take it from the index.
 
     Attributes:
@@ -222,9 +225,6 @@ class EncodeOptions(TypedDict, total=False):
             `aveyb_retrieval.indexes.store.words`.
     """
 
-    model: Model
-    device: str
-    precision: str
     granularity: str
     storage_dtype: str
     max_tokens: int | None
@@ -262,14 +262,6 @@ class BuildOptions(ReadOptions, EncodeOptions, WriteOptions, total=False):
     token_vectors: str | None
     allow_empty: bool
     overwrite: bool
-
-
-class ModelOptions(TypedDict, total=False):
-    """The model of a change, as in `EncodeOptions`."""
-
-    model: Model
-    device: str
-    precision: str
 
 
 class InsertOptions(ReadOptions, ModelOptions, WriteOptions, total=False):
@@ -333,16 +325,9 @@ def word_rules(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def reading_of(options: Mapping[str, Any]) -> Reading:
     """How the options of reading say that a corpus is read."""
-    names = FieldNames(options.get("id_field"), options.get("title_field", "title"), options.get("text_field", "text"))
-    return Reading(
-        names,
-        options.get("max_line", MAX_LINE),
-        options.get("encoding"),
-        dict(options.get("types") or {}),
-        options.get("follow_links", False),
-        options.get("file_seconds", FILE_SECONDS),
-        options.get("path_fields"),
-    )
+    names = {name: options[f"{name}_field"] for name in ("id", "title", "text") if f"{name}_field" in options}
+    given = {name: options[name] for name in Reading.__annotations__ if name in options}
+    return Reading(FieldNames(**names), **{**given, "types": dict(options.get("types") or {})})
 
 
 def writing_of(options: Mapping[str, Any]) -> WriteOptions:
@@ -362,12 +347,8 @@ def _source_of(model: Model) -> str | None:
 def load_as_asked(options: Mapping[str, Any]) -> tuple[EmbedderLike, Encoding]:
     """Load the model that the options of encoding ask for, and say what it makes."""
     model = options.get("model")
-    embedder = load_model(
-        model,
-        device=options.get("device", "cpu"),
-        precision=options.get("precision", "auto"),
-        max_tokens=options.get("max_tokens"),
-    )
+    loading = {name: options[name] for name in ("device", "precision", "max_tokens") if name in options}
+    embedder = load_model(model, **loading)
     asked = {name: options.get(f"passage_{name}") for name in ("tokens", "overlap")} | {"late": options.get("late")}
     asked = {name: value for name, value in asked.items() if value is not None}
     if asked:
