@@ -58,6 +58,7 @@ _CAPTION = re.compile(
     re.MULTILINE,
 )
 _NUMBER = re.compile(r"^(?:(?:article|section)\s+|§\s*)?(?:[\d.]+|[IVXLC]+\b)[.:)]?\s+(?=\S)", re.IGNORECASE)
+_CLAUSE = re.compile(r" > [\d.]+$")
 KINDS = ("nearest", "true", "at the passage's beginning", "at the beginning of 200 words", "page", "sentence")
 
 
@@ -291,8 +292,9 @@ class Asked:
         start, moved = max(start, begin), self.question.answers[0][0] - self.answers[0][0]
         start, begin = (start, begin) if self.pages is None else (start + moved, max(begin + moved, 0))
         if right := self.document.over(start):
-            row["nearest"] = same(self.hit.heading, right.words)
-            row["true"] = any(same(self.hit.heading, each) for each in (right.words, *right.around))
+            cited = _CLAUSE.sub("", self.hit.heading)  # "5. Term > 5.2" is under "5. Term", nearer
+            row["nearest"] = same(cited, right.words)
+            row["true"] = any(same(cited, each) for each in (right.words, *right.around))
             for kind, place in zip(KINDS[2:4], (begin, chunk(self.document.text, start)), strict=True):
                 over = self.document.over(place)
                 row[kind] = over is not None and same(over.words, right.words)

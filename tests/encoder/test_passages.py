@@ -342,6 +342,15 @@ def test_a_label_above_its_title_is_one_heading(text: str, names: list[str]) -> 
     assert names_of(outline(text).headings) == names
 
 
+def test_a_bare_number_stands_behind_the_caption_it_is_a_part_of() -> None:
+    text = "ARTICLE 4 RENT\n\n4.1 Licenses. Some.\n\n4.1.1 One of them is here.\n\n4.1.2 And another is there.\n"
+    found, right = outline(text).headings, ["ARTICLE 4 RENT > 4.1 Licenses", "ARTICLE 4 RENT > 4.1 Licenses > 4.1.1",
+                                            "ARTICLE 4 RENT > 4.1 Licenses > 4.1.2"]  # fmt: skip
+    assert names_of(found) == ["ARTICLE 4 RENT", *right]
+    for number in (1, 2, 3):
+        assert names_of(found[number + 1 :], right[number - 1]) == right[number:]
+
+
 def test_parts_of_the_same_kind_stand_beside_each_other() -> None:
     laws = "§ 3 Haftung\n\nSie ist begrenzt.\n\n§ 4 Gerichtsstand. Er ist Kiel.\n\n§ 5 Es gilt deutsches Recht.\n"
     assert names_of(outline(laws).headings) == ["§ 3 Haftung", "§ 4 Gerichtsstand", "§ 5"]

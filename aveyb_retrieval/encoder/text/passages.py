@@ -106,12 +106,21 @@ class Outline:
 
 
 def names_of(headings: Iterable[Heading], above: str = "") -> list[str]:
-    """Return how headings are cited, given the one `above`: a caption behind the line that it is within, if any."""
-    names, within = [], above.partition(WITHIN)[0]
+    """Return how headings are cited, given the one `above`: a caption behind the line that it is within, if any.
+
+    A clause's bare number stands behind the caption that it is a part of.
+    """
+    names, within, over = [], above.partition(WITHIN)[0], above.rpartition(WITHIN)
+    held = over[0] if _NUMBER.fullmatch(over[2]) else above
     for each in headings:
-        within = within if each.caption else each.words
-        inside = each.caption and within and not _beside(_NUMBER.match(within), _NUMBER.match(each.words))
-        names.append(f"{within}{WITHIN}{each.words}" if inside else each.words)
+        within, number = within if each.caption else each.words, _NUMBER.match(each.words)
+        inside = each.caption and within and not _beside(_NUMBER.match(within), number)
+        name = f"{within}{WITHIN}{each.words}" if inside else each.words
+        if number is None or number[0] != each.words:
+            held = name
+        elif (caption := _NUMBER.match(held.rpartition(WITHIN)[2])) and number[2].startswith(f"{caption[2]}."):
+            name = f"{held}{WITHIN}{each.words}"
+        names.append(name)
     return names
 
 
