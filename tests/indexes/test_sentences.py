@@ -197,3 +197,108 @@ def test_what_all_sentences_say_tells_none_apart(model: FakeEmbedder | None) -> 
     assert text[slice(*best)] == "The notice is one month."
     alone = cite("maskray", "The maskray is small.", "", model=model).sentence
     assert alone == (0, 21), "though its only sentence holds it"
+
+
+TRAVEL = """# Travel
+
+## Hotel limits
+
+| City | Limit |
+|---|---|
+| Paris | 180 EUR |
+| Rome | 140 EUR |
+
+## Shutdown steps
+
+1. Press the red button.
+2. Close the gas tap."""
+SHEET = """# Q2
+
+Region | Revenue
+North | 120
+South | 90
+
+# Q3
+
+Region | Revenue
+North | 130
+South | 95
+
+# Notes"""
+
+
+@pytest.mark.parametrize(
+    ("text", "query", "sentence", "heading"),
+    [
+        (TRAVEL, "what is the hotel limit in Paris", "| Paris | 180 EUR |", "Hotel limits"),
+        (TRAVEL, "hotel limit Rome", "| Rome | 140 EUR |", "Hotel limits"),
+        (TRAVEL, "what are the shutdown steps", "1. Press the red button.", "Shutdown steps"),
+        (TRAVEL, "the gas tap", "2. Close the gas tap.", "Shutdown steps > 2. Close the gas tap"),
+        (SHEET, "revenue North Q2", "North | 120", "Q2"),
+        (SHEET, "revenue South Q3", "South | 95", "Q3"),
+        ("Tools\n-----\n\n(a) Bring a rope.\n(b) Bring a boat.", "which tools", "(a) Bring a rope.", "Tools"),
+        ("# Rent\n\n## Deposit", "deposit", "# Rent\n\n## Deposit", "Rent"),
+    ],
+)
+@pytest.mark.parametrize("model", [None, Synonyms()])
+def test_a_heading_or_the_mark_of_an_item_is_no_sentence_where_there_is_another(
+    text: str, query: str, sentence: str, heading: str, model: FakeEmbedder | None
+) -> None:
+    above = text.split("\n")[0].strip("# ")
+    cited = cite(query, text, above, model=model)
+    assert cited.sentence is not None
+    assert cite("deposit", "It rains.\n\n# Deposit", "").sentence == (11, 20), "for nothing else has the word"
+    assert (text[slice(*cited.sentence)], cited.heading) == (sentence, heading)
+
+
+class Letters(FakeEmbedder):
+    """A model whose tokens are letters: it knows some of them, and no others."""
+
+    def word_vectors(self, texts: Sequence[str]) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
+        rows = np.eye(9, dtype=np.float32)
+        return rows, [(np.array([ord(each) % 9 for each in text], np.int64), np.arange(len(text))) for text in texts]
+
+
+class Unknown(FakeEmbedder):
+    """A model to which all words are the same unknown one."""
+
+    def word_vectors(self, texts: Sequence[str]) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
+        starts = [np.array([at for at, each in enumerate(f" {text}") if each == " "], np.int64) for text in texts]
+        return np.ones((1, 1), np.float32), [(np.zeros(len(each), np.int64), each) for each in starts]
+
+
+RENT = """# 租赁合同
+
+## 第一条 租金
+
+租金为每月八千元,于每月五日前支付。
+
+## 第二条 押金
+
+承租人支付两个月租金作为押金"""
+STORE = "予算は来月の会議で決めます。\n\n大阪の倉庫が満杯になりました。\n\n採用は三名に絞ります"
+THAI = "งบประมาณจะตัดสินในการประชุมหน้า\n\nโกดังที่เชียงใหม่เต็มแล้ว\n\nเราจะรับเพียงสามคน"
+RUSSIAN = "Новый продукт выйдет девятого октября. Склад в Казани переполнен. Наймём только трёх человек"
+
+
+@pytest.mark.parametrize("model", [Letters(split_size=200), Unknown(split_size=200)])
+@pytest.mark.parametrize(
+    ("text", "query", "sentence", "heading"),
+    [
+        (RENT, "押金", "承租人支付两个月租金作为押金", "第二条 押金"),
+        (RENT, "每月五日", "租金为每月八千元,于每月五日前支付。", "第一条 租金"),
+        (STORE, "倉庫", "大阪の倉庫が満杯になりました。", ""),
+        (STORE, "採用", "採用は三名に絞ります", ""),
+        (THAI, "โกดัง", "โกดังที่เชียงใหม่เต็มแล้ว", ""),
+        (RUSSIAN, "Наймём", "Наймём только трёх человек", ""),
+        (RUSSIAN, "склад", "Склад в Казани переполнен.", ""),
+    ],
+)
+def test_equal_words_tell_sentences_apart_where_the_model_knows_none(
+    tmp_path: Path, text: str, query: str, sentence: str, heading: str, model: FakeEmbedder
+) -> None:
+    with Index.create(tmp_path / "ix", model=model) as index:
+        index.add([{"_id": "a", "text": text}])
+        (hit,) = index.search(query)
+        assert hit.best_sentence is not None
+        assert (hit.text[slice(*hit.best_sentence)], hit.heading) == (sentence, heading)

@@ -2,7 +2,7 @@
 
 The best sentence of a passage is found by the formula of docs/ranking.md. The vectors are the model's embeddings of
 tokens, which know synonyms and need no layer to run: about a millisecond for a passage. The weight of a word that is
-not looked up is 0. Without such vectors a cosine is 1 for an equal word, else 0. A row of a table is a sentence, too.
+not looked up is 0. Words count besides: a cosine is 1 for an equal word, else 0. A row of a table is a sentence, too.
 
 Copies are texts whose words are equal, whatever their case, spaces and punctuation. All else may carry the meaning and
 makes texts different: the order of words, a negation, a number as it is written (`1.5`, `1,500`, `-5`, `(5)`, `3/4`), a
@@ -55,6 +55,7 @@ _CELLS = r"(?:\||[^\n|]* \| )"  # how a row of a table begins, in Markdown or no
 _ROW = re.compile(rf"^(?={_CELLS})", re.MULTILINE)
 _NAMES = regex.compile(rf"^(?={_CELLS}.*\n{_CELLS})(?<!^{_CELLS}.*\n)", re.MULTILINE)  # of its columns: the first row
 _QUESTION = re.compile("[?\uff1f\u061f][\\s>\"'\u201d\u00bb]*$")  # of a sentence
+_MARK = re.compile(r"[\s>]*\(?(?:\d{1,3}|[A-Za-z]|[ivxIVX]{2,5})[.)]\s*")  # of an item of a list
 _SHARP, _NAMED, _LEAST = 4, 0.95, 0.001  # as benchmarks/cpu/citations.py found them
 _CITED_AT_ONCE = 10  # passages: as many as a search gives if it is not told
 _ABOUT = 1000  # characters of a document's beginning that say what all of it is about
@@ -504,7 +505,14 @@ class Sentences:
         Of a sentence that goes on over a page the parts are compared.
         """
         texts = list(dict.fromkeys(text for each in excerpts for text in (each.text, each.about)))
-        near, weights, words = self._by_words(texts) if self._model is None else self._by_meaning(texts)
+        near, weights, words = self._by_words(texts)
+        if self._model is not None:
+            # tokens may be letters, or stand for any unknown word: all sentences hold them, so equal words count, too
+            (known, count), (same, more, held) = near.shape, self._by_meaning(texts)
+            near, weights = np.pad(near, [(0, size) for size in same.shape]), np.concatenate([weights, more])
+            near[known:, count:] = same
+            both = [np.hstack([one, (two[0] + count, two[1])]) for one, two in zip(words, held, strict=True)]
+            words = [(which[order], at[order]) for which, at in both for order in [at.argsort()]]
         found = dict(zip(texts, words, strict=True))
         named = {each.about: near[:, found[each.about][0]].max(axis=1, initial=0) for each in excerpts}
         return [_cite(each, near, found[each.text], named[each.about], weights) for each in excerpts]
@@ -545,39 +553,57 @@ def _cite(excerpt: Excerpt, near: FloatArray, words: Words, named: FloatArray, w
     # the passage may begin with a part of a line that looks like a heading
     headings = [each for each in found.headings if each.start or above.endswith(each.words)]
     starts = sorted({0, *found.places.tolist(), *breaks, *(row.start() for row in _ROW.finditer(passage))})
+    behind = {}  # where a sentence that headings begin goes on, if at all; a caption alone may be an item of a list
+    for each in headings:
+        place = bisect(starts, each.start)
+        if not each.caption or passage[each.stop : [*starts, len(passage)][place]].strip():
+            behind[starts[place - 1]] = each.stop
+    marked = {stop for start, stop in pairwise(starts) if _MARK.fullmatch(passage, behind.get(start, start), stop)}
+    starts = sorted({*starts} - (marked - behind.keys()))
+    parts = [(start, behind.get(start, start), stop) for start, stop in pairwise([*starts, len(passage)])]
     marks = [each.start for each in headings]
     names = [above, *names_of(headings, above)]
     under = names[1:] if marks and not passage[: marks[0]].strip() else names
     all_headings = tuple(dict.fromkeys(filter(None, under)))
-    best = _best(passage, starts, near[:, words[0]], words[1], named, weights)
+    best = _best(passage, parts, near, words, named, weights)
     if best is None:
         return Cited(None, under[0], all_headings)
-    start, stop = starts[best], ([*starts, len(passage)])[best + 1]
-    inside = [each.stop for each in headings if start <= each.start < stop]  # they begin it
-    body = inside[-1] if inside and passage[inside[-1] : stop].strip() else start
-    text = passage[body:stop]
-    first = body + len(text) - len(text.lstrip())
+    start, body, stop = parts[best]
+    text = passage[body:stop] if passage[body:stop].strip() else passage[start:stop]
+    first = stop - len(text.lstrip())
     sentence = first, first + len(text.strip())
     return Cited(sentence, names[bisect(marks, first)] or under[0], all_headings)
 
 
 def _best(
-    passage: str, starts: Sequence[int], words: FloatArray, places: IntArray, named: FloatArray, weights: FloatArray
+    passage: str,
+    parts: Sequence[tuple[int, ...]],
+    near: FloatArray,
+    words: Words,
+    named: FloatArray,
+    weights: FloatArray,
 ) -> int | None:
-    """The number of the best of the sentences that begin at `starts`, ascending; None where none is any good."""
-    bounds = np.searchsorted(places, [*starts, len(passage)])
+    """The number of the best sentence, of (start, where it goes on behind headings, stop); None: none is any good."""
+    starts = [each[0] for each in parts]
+    bounds = np.searchsorted(words[1], [*starts, len(passage)])
     filled = np.flatnonzero(np.diff(bounds))  # sentences with a token or word
-    near = np.zeros((len(starts), len(weights)), np.float32)
+    nearest = np.zeros((len(starts), len(weights)), np.float32)
     if len(filled):
-        near[filled] = np.maximum.reduceat(words, bounds[filled], axis=1).T
+        nearest[filled] = np.maximum.reduceat(near[:, words[0]], bounds[filled], axis=1).T
+    bare, over = np.array([not re.search(r"\w", passage[body:stop]) for _, body, stop in parts]), nearest[0] * 0
+    for place, (start, body, stop) in enumerate(parts):
+        if start < body:
+            over = nearest[place] * bare[place] / 2  # headings that no text follows speak for the rows or items below
+        elif not bare[place]:
+            nearest[place] = np.maximum(nearest[place], over)
+        if _QUESTION.search(passage, start, stop):  # it says what is asked for: the next sentences or a reply answer
+            nearest[place] /= 2
     for names in _NAMES.finditer(passage):
-        near[bisect(starts, names.start()) - 1] /= 2  # they say what is asked for, a row below answers
-    for place, (start, stop) in enumerate(pairwise([*starts, len(passage)])):
-        if _QUESTION.search(passage, start, stop):  # so does a question, which the next sentences or a reply answer
-            near[place] /= 2
-    alike = near**_SHARP
+        nearest[bisect(starts, names.start()) - 1] /= 2  # so do they, a row below answers
+    alike = nearest**_SHARP
     others = (alike.sum(axis=0) - alike.max(axis=0)) / max(len(starts) - 1, 1)
-    scores = near @ (weights * ((1 - _NAMED * named**_SHARP) * (1 - others) ** _SHARP + _LEAST))
+    scores = nearest @ (weights * ((1 - _NAMED * named**_SHARP) * (1 - others) ** _SHARP + _LEAST))
+    scores[bare] *= 1e-9  # the best only where nothing else is any good
     best = int(np.argmax(scores))
     return best if scores[best] > 0 else None
 
