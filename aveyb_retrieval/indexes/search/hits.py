@@ -497,7 +497,8 @@ class Sentences:
         weights: Callable[[], Mapping[str, float]],
         model: Callable[[], EmbedderLike] | None,
     ) -> None:
-        self.find, self._query, self._weights, self._load = find, query, weights, model
+        self._query, self._weights, self._load = query, weights, model
+        self.find = cache(find)  # highlights ask for the same passages
 
     def cite(self, excerpts: Sequence[Excerpt]) -> list[Cited]:
         """Find the best sentence of each passage and its heading; what several are about is looked at once.
