@@ -358,11 +358,16 @@ def _search_answer(hits: Found, offset: int, limit: int, page: str | None, room:
     answer = SearchAnswer(results=[], note="")
     shown, longest = [_result(hit, page) for hit in hits], room // 2
     for result in shown:
-        result.text, cut = _fitting(result.text, longest)
+        whole, best = result.text, result.best_sentence
+        result.text, cut = _fitting(whole, longest)
+        if cut and best is not None and best[1] > result.start + len(result.text):  # it would be lost
+            result.text, _ = _fitting(whole[best[0] - result.start :], longest)
+            result.start = best[0]
+        result.end = result.start + len(result.text) if cut else result.end
         shape = result.model_dump_json(indent=2)  # as the text has it, further in
         room -= len(shape.encode()) + 4 * (shape.count("\n") + 1) + 2
         if room < 0 and answer.results:  # the first is always given, or the next page would begin with it again
-            answer.note = f"The answer is cut: for more, search again with offset={offset + len(answer.results)}."
+            answer.note += f"The answer is cut: for more, search again with offset={offset + len(answer.results)}."
             return answer
         answer.results.append(result)
         if cut:

@@ -152,6 +152,22 @@ def test_every_answer_keeps_to_its_budget(tmp_path: Path, embedder: Embedder) ->
     assert "offset=1" in found["note"]
 
 
+def test_what_a_budget_leaves_of_a_passage_holds_the_answer(tmp_path: Path, embedder: Embedder) -> None:
+    talk = "".join(f"We spoke of the marketing budget for the month number {i}. " for i in range(12))
+    text = f"{talk}The escrow account is held at the Bank of Kiel. {talk}"
+    build_index([{"_id": "call", "text": text}], tmp_path / "ix", model=embedder)
+    server = make_server(tmp_path / "ix", model=embedder)
+    answer = call(
+        server, "search", query="where is the escrow account held", limit=1, max_tokens=200
+    ).structured_content
+    (found,) = answer["results"]
+    assert "held at the Bank of Kiel" in found["text"]
+    assert text[found["start"] : found["end"]] == found["text"]
+    first, last = found["best_sentence"]
+    assert found["start"] <= first < last <= found["end"]
+    assert "Long passages are cut" in answer["note"]
+
+
 def test_search_takes_operators_and_says_what_may_be_meant(server: Any) -> None:
     found = call(server, "search", query='+valve -"north gate"', operators=True).structured_content
     assert [each["id"] for each in found["results"]] == ["manual"]

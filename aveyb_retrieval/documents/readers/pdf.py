@@ -445,7 +445,7 @@ def _without_running_lines(pages: list[_Page], bookmarks: dict[int, list[tuple[i
     They are what at least three pages and a third of all begin or end with. Only the page's own number may differ, and
     that only where it is no part's: of a bookmark, of a line in larger type, of "Lot 4".
     """
-    large = _large(_lengths([page.sizes for page in pages]))
+    _, large = _type_of([page.sizes for page in pages])
 
     def shape(line: str, number: int) -> str:
         letters, found = _letters_of(line), _PAGE_NUMBER.search(line)
@@ -571,24 +571,18 @@ def _line_begins(words: pypdfium2.PdfTextPage) -> dict[str, int]:
     return begins
 
 
-def _lengths(sizes: list[Sizes]) -> Counter[float]:
-    """How many letters and digits of the pages have each size."""
+def _type_of(sizes: list[Sizes]) -> tuple[Counter[float], float]:
+    """How many letters and digits of the pages have each size, and from which on type is larger than most of it."""
     lengths: Counter[float] = Counter()
     for page in sizes:
         for letters, size in page.items():
             lengths[size] += len(letters)
-    return lengths
-
-
-def _large(lengths: Counter[float]) -> float:
-    """The size from which on type is larger than that of most of the text."""
-    return _LARGER * lengths.most_common(1)[0][0] if lengths else math.inf
+    return lengths, _LARGER * lengths.most_common(1)[0][0] if lengths else math.inf
 
 
 def _mark_by_size(texts: list[str], sizes: list[Sizes]) -> list[str]:
     """Return the texts of pages with lines in larger type as headings in Markdown, the largest at level 1."""
-    lengths = _lengths(sizes)
-    large = _large(lengths)
+    lengths, large = _type_of(sizes)
     larger = sorted((size for size in lengths if size >= large), reverse=True)
     if not larger or sum(map(lengths.__getitem__, larger)) > _MOST_LARGER * lengths.total():
         return texts
