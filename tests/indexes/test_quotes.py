@@ -73,6 +73,26 @@ def verdicts(retriever: Retriever, answer: str) -> list[str]:
         ("<p>So:</p><blockquote class='a'>\n<p>one \"two\" three [4]</p>\n</blockquote>", ['one "two" three']),
         ("don&#39;t, a <q>quotation, a </q> and <quote>none</quote>", ["quotation, a"]),
         ("`<q>code</q>` and &amp;quot;", []),
+        # one mark typed, the other one set
+        ('\u201ethe term ends." Then.', ["the term ends."]),
+        ('\u201cnine months."', ["nine months."]),
+        ('"nine months\u201d, "one\u201c.', ["nine months", "one"]),
+        ("\u201done\" and \u201atwo'. Or \u2018three'.", ["one", "two", "three"]),
+        ("'four\u2019 is 'five\u2019.", ["four", "five"]),
+        ('\u201cone" and "two\u201d; \u201ethree." und \u201efour."[1]', ["one", "two", "three.", "four."]),
+        ('&ldquo;one" and \u201etwo 2025" und \u201ethree 2026" x', ["one", "two 2025", "three 2026"]),
+        ('\u201eone "two" three." \u201efour "five""', ['one "two" three.', 'four "five"']),
+        # as before
+        ('\u201ca 5" pipe, 6" \u201d', ['a 5" pipe, 6"']),
+        ('"a 5\u201d pipe"', ["a 5\u201d pipe"]),
+        ('\u201cone "(two)" three, the "-sign\u201d', ['one "(two)" three, the "-sign']),
+        ("\u2018the tenants' rock 'n' roll, o' course\u2019", ["the tenants' rock 'n' roll, o' course"]),
+        ('the \u201890s, "the tenants\' notice" and "two"', ["the tenants' notice", "two"]),
+        ('"\u4ed6\u201c\u300a\u4e66\u300b\u597d\u201d\u3002"', ["\u4ed6\u201c\u300a\u4e66\u300b\u597d\u201d\u3002"]),
+        ('\u201c\u4ed6\u8bf4"\u4f60\u597d"\u4e86\u201d', ['\u4ed6\u8bf4"\u4f60\u597d"\u4e86']),
+        ('"\u201cone\u201d two" \u201c"(three)" four\u201d', ["\u201cone\u201d two", '"(three)" four']),
+        ('\u201ca 5" pipe.\n\n\u201ctwo.\u201d', ['a 5" pipe.\n\n\u201ctwo.']),
+        ('\u201cone.\n\n\u201ctwo."', ["one.\n\n\u201ctwo."]),
     ],
 )
 def test_what_is_a_quotation(answer: str, expected: list[str]) -> None:

@@ -6,6 +6,8 @@ import html
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+import regex
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
@@ -21,6 +23,14 @@ _CLOSING: dict[str, Collection[str]] = {
     "\ue000": "\ue001", "\ufe41": "\ufe42", "\ufe43": "\ufe44", "\uff62": "\uff63", "``": ("''",),
     **{sign: sign for sign in _STRAIGHT},
 }  # fmt: skip
+# What closes one, too, where no mark of its own does and it can begin none: one of the two was typed, the other set.
+_CROSSED = {sign: '"' for sign in "\u201c\u201d\u201e"} | {
+    '"': "\u201c\u201d",
+    "\u2018": "'",
+    "\u201a": "'",
+    "'": "\u2019",
+}
+_ENDS = regex.compile(r"[^\s\p{Ps}].(?!\w|(?!\[)\p{Ps})", regex.DOTALL)  # with the character before the mark
 _ALL = "".join({*"".join(_CLOSING), *"".join(sign for signs in _CLOSING.values() for sign in signs)})
 _SIGNS = re.compile(f"``|''|[{re.escape(_ALL)}]")
 _NO_OPENING = re.compile(r"(?:\d\ds?|tis|twas|em|til|cause|n|s|t)\b", re.IGNORECASE)  # behind an apostrophe
@@ -101,7 +111,7 @@ def _of_block(text: str) -> tuple[str, re.Match[str] | None]:
 
 
 class _Opened(NamedTuple):
-    """A sign that may begin a quotation, and where that may end with an apostrophe behind an s."""
+    """A sign that may begin a quotation, and where that may end with an apostrophe behind an s, or inches."""
 
     sign: str
     at: int
@@ -134,24 +144,31 @@ class _Pairs:
         opens_only = before_word and (
             sign in _STRAIGHT or sign == "\u2019" or self._answer[max(0, at - 1) : at].isspace()
         )
-        fitting = (n for n in range(len(self._opened) - 1, -1, -1) if sign in _CLOSING[self._opened[n].sign])
-        number = -1 if opens_only else next(fitting, -1)
+        fitting = [n for n, each in enumerate(self._opened) if sign in _CLOSING[each.sign]]
+        if not fitting and _ENDS.match(self._answer, max(0, at - 1)):
+            opened = enumerate(self._opened)
+            fitting = [n for n, each in opened if sign in _CROSSED.get(each.sign, "") and each.at + 1 < at]
+        number = -1 if opens_only or not fitting else fitting[-1]
         if number >= 0:
             self._close_or_wait(number, sign, at, after)
         elif sign in _CLOSING and not (behind_word and sign in _CLOSING[sign]):
             if sign == "'" and (not before_word or _NO_OPENING.match(self._answer, after)):
                 return
-            if self._opened and self._opened[-1].sign == sign and self._opened[-1].maybe >= 0:
+            waiting = any(each.sign == sign and each.maybe >= 0 for each in self._opened[-1:])
+            if waiting and self._answer[at - 2 : at] != "\n\n":
                 self._end_with_apostrophe()
             self._opened = [*self._opened[1 - _DEEPEST :], _Opened(sign, at)]
 
     def _close_or_wait(self, number: int, sign: str, at: int, after: int) -> None:
         opened, text = self._opened, self._answer
-        if sign in "'\u2019" and text[at - 1] in "sS" and re.match(r" \w", text[after : after + 2]):
-            if opened[number].maybe < 0:  # "the tenants' notice": it ends here if nowhere else
+        crossed = sign not in _CLOSING[opened[number].sign]
+        waits = sign in "'\u2019" and text[at - 1] in "sS" and re.match(r" \w", text[after : after + 2])
+        if waits or (crossed and (sign in "'\u2019" or text[at - 1].isnumeric())):
+            if opened[number].maybe < 0 and not (crossed and number < len(opened) - 1):
+                # "the tenants' notice", \u201ca 5" pipe\u201d: it ends here if nowhere else
                 opened[number] = opened[number]._replace(maybe=at)
             return
-        while number and sign not in _STRAIGHT and opened[number - 1].sign == opened[number].sign:
+        while number and opened[number].sign not in _STRAIGHT and opened[number - 1].sign == opened[number].sign:
             if text[opened[number].at - 2 : opened[number].at] != "\n\n":
                 break
             number -= 1  # each paragraph of a quotation begins with a sign, only the last one ends with one
