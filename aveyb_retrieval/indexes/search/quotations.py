@@ -6,8 +6,6 @@ import html
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-import regex
-
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
@@ -23,14 +21,9 @@ _CLOSING: dict[str, Collection[str]] = {
     "\ue000": "\ue001", "\ufe41": "\ufe42", "\ufe43": "\ufe44", "\uff62": "\uff63", "``": ("''",),
     **{sign: sign for sign in _STRAIGHT},
 }  # fmt: skip
-# What closes one, too, where no mark of its own does and it can begin none: one of the two was typed, the other set.
-_CROSSED = {sign: '"' for sign in "\u201c\u201d\u201e"} | {
-    '"': "\u201c\u201d",
-    "\u2018": "'",
-    "\u201a": "'",
-    "'": "\u2019",
-}
-_ENDS = regex.compile(r"[^\s\p{Ps}].(?!\w|(?!\[)\p{Ps})", regex.DOTALL)  # with the character before the mark
+# What a mark of another kind closes, too, where it can begin nothing: one of the two was typed, the other one set.
+_CROSSED = {'"': "\u201c\u201d\u201e", "'": "\u2018\u201a", "\u201c": '"', "\u201d": '"', "\u2019": "'"}
+_ENDS = re.compile(r"[^\s(\[{].(?![\w({\u3008\u300a\u300c\u300e\u3010\uff08])", re.DOTALL)  # from the sign before it
 _ALL = "".join({*"".join(_CLOSING), *"".join(sign for signs in _CLOSING.values() for sign in signs)})
 _SIGNS = re.compile(f"``|''|[{re.escape(_ALL)}]")
 _NO_OPENING = re.compile(r"(?:\d\ds?|tis|twas|em|til|cause|n|s|t)\b", re.IGNORECASE)  # behind an apostrophe
@@ -145,9 +138,9 @@ class _Pairs:
             sign in _STRAIGHT or sign == "\u2019" or self._answer[max(0, at - 1) : at].isspace()
         )
         fitting = [n for n, each in enumerate(self._opened) if sign in _CLOSING[each.sign]]
-        if not fitting and _ENDS.match(self._answer, max(0, at - 1)):
-            opened = enumerate(self._opened)
-            fitting = [n for n, each in opened if sign in _CROSSED.get(each.sign, "") and each.at + 1 < at]
+        if not fitting and _ENDS.match(self._answer, max(0, at - 1)):  # no mark of its own kind does
+            closed = _CROSSED.get(sign, "")
+            fitting = [n for n, each in enumerate(self._opened) if each.sign in closed and each.at + 1 < at]
         number = -1 if opens_only or not fitting else fitting[-1]
         if number >= 0:
             self._close_or_wait(number, sign, at, after)
@@ -161,11 +154,10 @@ class _Pairs:
 
     def _close_or_wait(self, number: int, sign: str, at: int, after: int) -> None:
         opened, text = self._opened, self._answer
-        crossed = sign not in _CLOSING[opened[number].sign]
-        waits = sign in "'\u2019" and text[at - 1] in "sS" and re.match(r" \w", text[after : after + 2])
-        if waits or (crossed and (sign in "'\u2019" or text[at - 1].isnumeric())):
-            if opened[number].maybe < 0 and not (crossed and number < len(opened) - 1):
-                # "the tenants' notice", \u201ca 5" pipe\u201d: it ends here if nowhere else
+        doubtful = sign not in _CLOSING[opened[number].sign] and (sign in "'\u2019" or text[at - 1].isnumeric())
+        if doubtful or (sign in "'\u2019" and text[at - 1] in "sS" and re.match(r" \w", text[after : after + 2])):
+            # "the tenants' notice", \u201ca 5" pipe\u201d: it ends here if nowhere else
+            if opened[number].maybe < 0 and not (doubtful and opened[number + 1 :]):
                 opened[number] = opened[number]._replace(maybe=at)
             return
         while number and opened[number].sign not in _STRAIGHT and opened[number - 1].sign == opened[number].sign:
