@@ -250,7 +250,10 @@ def list_folder(folder: Path, *, follow_links: bool = False, path_fields: str | 
             continue
         for entry in entries:
             path = parent / entry.name
-            is_folder = _is_folder(entry, follow_links)
+            try:
+                is_folder = entry.is_dir(follow_symlinks=follow_links)
+            except OSError:  # a link in a circle
+                is_folder = False
             kind = None if is_folder else kind_of(path, found=True)
             if notice := _left_out(path, kind, is_link=entry.is_symlink() and not follow_links, is_folder=is_folder):
                 notices.append(notice)
@@ -284,13 +287,6 @@ def _identity(folder: Path) -> tuple[int, int] | None:
     except OSError:  # listing it says why
         return None
     return about.st_dev, about.st_ino
-
-
-def _is_folder(entry: os.DirEntry[str], follow_links: bool) -> bool:
-    try:
-        return entry.is_dir(follow_symlinks=follow_links)
-    except OSError:  # a link in a circle
-        return False
 
 
 def _left_out(path: Path, kind: FileKind | None, *, is_link: bool, is_folder: bool) -> Notice | None:

@@ -132,7 +132,13 @@ class _Reader:
                 properties = child.find(_PROPERTIES)
                 own = {} if properties is None else {inner.tag: inner for inner in properties}
                 if _RUN not in own or own[_RUN].find(_DELETED) is None:  # else the following paragraph goes on here
-                    yield from self._paragraph(child, line, own)
+                    if text := line.text():
+                        yield from self._styled(text, child, own)
+                    for box in line.boxes:
+                        if box.tag == f"{W}txbxContent":
+                            yield from self.lines(box)
+                        else:
+                            yield from ("", *graphic_lines(box, self._relations, self._package), "")
                     line = _Line()
             elif child.tag == f"{W}tbl":
                 yield from ("", *self._rows(child), "")
@@ -140,15 +146,6 @@ class _Reader:
                 yield from ("", math_text(child), "")
             elif isinstance(child.tag, str) and child.tag not in _SKIPPED and not _is_contents(child):
                 yield from self.lines(child)
-
-    def _paragraph(self, paragraph: Any, line: _Line, own: dict[str, Any]) -> Iterator[str]:
-        if text := line.text():
-            yield from self._styled(text, paragraph, own)
-        for box in line.boxes:
-            if box.tag == f"{W}txbxContent":
-                yield from self.lines(box)
-            else:
-                yield from ("", *graphic_lines(box, self._relations, self._package), "")
 
     def _styled(self, text: str, paragraph: Any, own: dict[str, Any]) -> Iterator[str]:
         style_id = own[_STYLE].get(f"{W}val") or "" if _STYLE in own else ""

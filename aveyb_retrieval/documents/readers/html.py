@@ -277,17 +277,15 @@ def _is_around(node: LexborNode, tag: str) -> bool:
         return node.css_first("a") is not None and not _NOTES.search(about) and _is_mostly_links(node)
     if tag == "dialog":
         return "open" not in node.attributes
-    return tag == "option" and not _is_chosen(node)
-
-
-def _is_chosen(option: LexborNode) -> bool:
-    around = next((node for node in _above(option) if node.tag in ("select", "datalist")), None)
+    if tag != "option":
+        return False
+    around = next((above for above in _above(node) if above.tag in ("select", "datalist")), None)
     if around is None:
-        return True
+        return False
     chosen = around.css("option[selected]")
     if not chosen and "multiple" not in around.attributes:
         chosen = around.css("option")[:1]
-    return any(one.mem_id == option.mem_id for one in chosen)
+    return not any(one.mem_id == node.mem_id for one in chosen)
 
 
 def _is_mostly_links(node: LexborNode) -> bool:

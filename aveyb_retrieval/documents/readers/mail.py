@@ -205,7 +205,10 @@ def _page(part: Message, encoding: str | None) -> str:
 def _attach(part: Message, encoding: str | None, inner: InnerFiles) -> None:
     name, kind = one_line(_decoded(part, encoding, _name(part))), part.get_content_type()
     if kind in _MAILS:
-        name = name or one_line(_subject_of(part, encoding)) or "message"
+        payload: Any = part.get_payload()
+        if not name and isinstance(payload, list) and payload:
+            name = one_line(_header(payload[0], encoding, "Subject")[:100])
+        name = name or "message"
         inner.read(name if name.lower().endswith(".eml") else f"{name}.eml", lambda: _forwarded(part))
         return
     data = _bytes(part)
@@ -221,12 +224,6 @@ def _name(part: Message) -> str:
         return part.get_filename() or ""
     except (LookupError, ValueError, TypeError, AttributeError):  # of an encoding or a number that is none
         return ""
-
-
-def _subject_of(part: Message, encoding: str | None) -> str:
-    payload: Any = part.get_payload()
-    inside = payload[0] if isinstance(payload, list) and payload else None
-    return _header(inside, encoding, "Subject")[:100] if inside is not None else ""
 
 
 def _forwarded(part: Message) -> bytes:
@@ -248,7 +245,13 @@ def _suffix_by_content(data: bytes) -> str:
     """A suffix for bytes whose name and type tell nothing; "" where they tell nothing, either."""
     start = data[:1024].lstrip()
     if is_archive(start):
-        return _suffix_of_archive(data)
+        try:
+            archive = open_archive(data)
+            names = set(archive.namelist())
+            kind = read_member(archive, "mimetype")[:100].decode("latin-1").strip() if "mimetype" in names else ""
+        except Unreadable:  # reading it says why
+            return ".zip"
+        return next((suffix for name, suffix in _INSIDE.items() if name in names), _SUFFIXES.get(kind, ".zip"))
     for sign, suffix in _STARTS.items():
         if start[: len(sign)].lower() == sign:
             return suffix
@@ -257,16 +260,6 @@ def _suffix_by_content(data: bytes) -> str:
     except UnicodeDecodeError:
         return ""
     return "" if "\0" in text or not text.strip() else ".txt"
-
-
-def _suffix_of_archive(data: bytes) -> str:
-    try:
-        archive = open_archive(data)
-        names = set(archive.namelist())
-        kind = read_member(archive, "mimetype")[:100].decode("latin-1").strip() if "mimetype" in names else ""
-    except Unreadable:  # reading it says why
-        return ".zip"
-    return next((suffix for name, suffix in _INSIDE.items() if name in names), _SUFFIXES.get(kind, ".zip"))
 
 
 def read_msg(data: bytes, inner: InnerFiles) -> FileText:
