@@ -25,7 +25,7 @@ from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.files import write_atomic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 Judgements = dict[str, dict[str, int]]
 """Relevance judgements: query id -> document id -> grade (0 = judged and not relevant)."""
@@ -159,10 +159,10 @@ def text_lines(path: Path, what: str) -> Iterator[tuple[int, str]]:
 
 def table_rows(path: Path, what: str, widths: tuple[int, ...]) -> Iterator[tuple[int, list[str]]]:
     """Yield line number and fields of a table, whose first line decides the separator and which of `widths` it has."""
-    split: Callable[[str], list[str]] | None = None
+    is_tabbed: bool | None = None
     for number, line in text_lines(path, what):
-        split = split or (_tabbed if len(_tabbed(line)) in widths else _blank_separated)
-        fields = split(line)
+        is_tabbed = len(_tabbed(line)) in widths if is_tabbed is None else is_tabbed
+        fields = _tabbed(line) if is_tabbed else re.split(r"[ \t\v\f\r]+", line.strip(" \t\v\f\r"))
         if len(fields) not in widths:
             expected = " or ".join(map(str, widths))
             raise InputError(
@@ -176,10 +176,6 @@ def table_rows(path: Path, what: str, widths: tuple[int, ...]) -> Iterator[tuple
 def _tabbed(line: str) -> list[str]:
     fields = line.split("\t")
     return [field[1:-1].replace('""', '"') if _QUOTED.fullmatch(field) else field for field in fields]
-
-
-def _blank_separated(line: str) -> list[str]:
-    return re.split(r"[ \t\v\f\r]+", line.strip(" \t\v\f\r"))
 
 
 def read_run(path: str | Path) -> Run:

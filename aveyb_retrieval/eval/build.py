@@ -80,7 +80,15 @@ def make_systems(
         if model == "bm25":
             yield BM25System(task.corpus, task.protocol)
         elif is_index(model):
-            _check_index(model, task, options)
+            if task.protocol is PAPER:
+                raise ConfigError(
+                    f"{model}: an index holds the whole corpus and its own prompts; name its model instead"
+                )
+            for what, value in (("index type", options.index_type), ("chunk words", options.chunk_words)):
+                if value is not None:
+                    raise ConfigError(
+                        f"{model}: {what} {value!r} has no effect on an index that is built already; leave it out"
+                    )
             yield IndexSystem(model, documents=len(task.corpus), **searched)
         elif _wants_index(model, task, options):
             embedder = load_embedder(model, options.load)
@@ -177,15 +185,6 @@ def _wants_index(model: str, task: Task, options: ModelOptions) -> bool:
     if options.index_type is not None:
         raise ConfigError(f"index type {options.index_type!r}: {reason}; leave it out to score every vector")
     return False
-
-
-def _check_index(path: str, task: Task, options: ModelOptions) -> None:
-    """Refuse what has no effect on an index that is there."""
-    if task.protocol is PAPER:
-        raise ConfigError(f"{path}: an index holds the whole corpus and its own prompts; name its model instead")
-    for name, value in (("index type", options.index_type), ("chunk words", options.chunk_words)):
-        if value is not None:
-            raise ConfigError(f"{path}: {name} {value!r} has no effect on an index that is built already; leave it out")
 
 
 def passage_table(

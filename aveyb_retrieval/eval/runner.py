@@ -150,7 +150,15 @@ def run_system(
     run = system.search(task.queries, settings.depth + extra)
     seconds = time.perf_counter() - start
     remarks = [*task.notices, *system.notices]
-    _check_documents(run, task, system.info.name)
+    name = system.info.name
+    if not any(run.values()):
+        raise InputError(f"{name} returned nothing for any of the {len(task.queries)} queries of {task.dataset}")
+    for query, documents in run.items():
+        if strange := [doc for doc in documents if doc not in task.corpus]:
+            raise InputError(
+                f"{name} returned the document {strange[0]!r} for query {query!r}, which is not in the corpus of "
+                f"{task.dataset}: was the index built from another corpus?"
+            )
     if settings.ignore_identical_ids:
         dropped = sum(query in documents for query, documents in run.items())
         run = {
@@ -189,17 +197,6 @@ def run_system(
     if cache is not None:
         cache.save(key, result, run)
     return result, run
-
-
-def _check_documents(run: Run, task: Task, name: str) -> None:
-    if not any(run.values()):
-        raise InputError(f"{name} returned nothing for any of the {len(task.queries)} queries of {task.dataset}")
-    for query, documents in run.items():
-        if strange := [doc for doc in documents if doc not in task.corpus]:
-            raise InputError(
-                f"{name} returned the document {strange[0]!r} for query {query!r}, which is not in the corpus of "
-                f"{task.dataset}: was the index built from another corpus?"
-            )
 
 
 def setting_text(result: Result) -> str:

@@ -125,7 +125,11 @@ def _paper(dataset: Dataset, split: str | None, seed: int) -> _Chosen:
     notices = [notice for qrels in dataset.splits.values() for notice in qrels.notices]
     if len(judged_splits) == 1:
         whole, judgements = next(iter(judged_splits.items()))
-        judged_splits = _halves(judgements, seed)
+        order = sorted(judgements)  # as the original samples from
+        dev = {*np.random.default_rng(seed).permutation(len(order))[: round(0.5 * len(order))].tolist()}
+        judged_splits = {"dev": {}, "test": {}}
+        for i, query in enumerate(order):
+            judged_splits["dev" if i in dev else "test"][query] = judgements[query]
         texts = dict.fromkeys(judged_splits, texts[whole])
         notices.append(
             f"{dataset.name} has one judged split ({whole}): halved at random with seed {seed}. The paper's code "
@@ -151,16 +155,6 @@ def _paper(dataset: Dataset, split: str | None, seed: int) -> _Chosen:
     )
     queries = {query: texts[split][query] for query in judgements}
     return split, corpus, queries, judgements, notices
-
-
-def _halves(judgements: Judgements, seed: int) -> dict[str, Judgements]:
-    """Split queries (in sorted order, as the original samples from) into a dev and a test half."""
-    queries = sorted(judgements)
-    dev = {*np.random.default_rng(seed).permutation(len(queries))[: round(0.5 * len(queries))].tolist()}
-    halves: dict[str, Judgements] = {"dev": {}, "test": {}}
-    for i, query in enumerate(queries):
-        halves["dev" if i in dev else "test"][query] = judgements[query]
-    return halves
 
 
 def joined_text(document: Document, protocol: EvalProtocol) -> str:
