@@ -187,7 +187,10 @@ def pretrain(
     arguments = _arguments(folder, settings, device)
     _check_memory(model, settings, arguments.device)
     with arguments.main_process_first(local=False, desc="packing the text"):
-        known, data = asdict(settings) | _shape(model), data | {"vocabulary": _vocabulary(tokenizer)}
+        with TemporaryDirectory() as saved:  # the vocabulary may come from no folder
+            tokenizer.save(saved)
+            vocabulary = fingerprint(Path(saved), tokenizer_files(Path(saved)), {})
+        known, data = asdict(settings) | _shape(model), data | {"vocabulary": vocabulary}
         run = RunFolder(folder, known, data, resume=resume, main=arguments.process_index == 0)
         train_file, held_out_file = run.path / TRAIN, run.path / HELD_OUT
         if run.main and not (resume and train_file.exists()):
@@ -313,10 +316,3 @@ def _shape(model: PreTrainedModel) -> dict[str, Any]:
     incidental = ("transformers_version", "architectures", "dtype")  # of the file that a model was read from
     fields = model.config.to_diff_dict()
     return {f"model.{name}": value for name, value in fields.items() if name not in incidental}
-
-
-def _vocabulary(tokenizer: Tokenizer) -> str:
-    """Return the fingerprint of a vocabulary, which may come from no folder."""
-    with TemporaryDirectory() as folder:
-        tokenizer.save(folder)
-        return fingerprint(Path(folder), tokenizer_files(Path(folder)), {})

@@ -235,15 +235,12 @@ class SentenceEmbedder(TextEncoder):
         kept = len(offsets) if self.max_tokens is None else min(len(offsets), self.max_tokens)
         cuts = cut_passages(text, offsets[:kept] - before, self.passage_size)
         job = _Job(prefix, text, cuts, np.diff(cuts.ranges, axis=1)[:, 0], len(offsets) - kept)
-        return job if self.window is None else replace(job, n_cut=job.n_cut + self._too_long(job))
-
-    def _too_long(self, job: _Job) -> int:
-        """Tokens that the model will cut off from passages that do not fit into its window."""
-        assert self.window is not None
-        room = self.window - self._overhead
-        close = np.flatnonzero(job.counts > room - _MARGIN)
-        lengths = [len(self._tokenizer.encode(job.passage(i), add_special_tokens=False).ids) for i in close]
-        return sum(max(0, length - room) for length in lengths)
+        if self.window is not None:  # the model will cut off tokens of passages that do not fit into it
+            room = self.window - self._overhead
+            close = np.flatnonzero(job.counts > room - _MARGIN)
+            lengths = [len(self._tokenizer.encode(job.passage(i), add_special_tokens=False).ids) for i in close]
+            job = replace(job, n_cut=job.n_cut + sum(max(0, length - room) for length in lengths))
+        return job
 
     def _encode(self, batch: list[_Job]) -> Iterator[EncodedDocument]:
         late = bool(self.passage_size.late)

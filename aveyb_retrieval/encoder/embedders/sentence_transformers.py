@@ -109,7 +109,19 @@ def check_modules(folder: Path) -> None:
         if not re.fullmatch("[A-Za-z0-9_.-]{0,99}", module.path):
             raise ModelError(f"{path}: damaged (path {module.path!r}); copy or download the model again")
         if module.type.endswith(".Pooling"):
-            _check_pooling(folder / module.path / "config.json")
+            config = folder / module.path / "config.json"
+            said = read_object(config)
+            # older versions of sentence-transformers write a field for each mode
+            earlier = [
+                name.removeprefix("pooling_mode_") for name, on in said.items() if "pooling_mode_" in name and on
+            ]
+            modes = said.get("pooling_mode", earlier or "mean")
+            if modes not in ("mean", ["mean"], ["mean_tokens"]) or said.get("include_prompt") is False:
+                raise ModelError(
+                    f"{config}: pooling_mode is {modes!r}, include_prompt {said.get('include_prompt', True)}; only the "
+                    "mean over all tokens, prompt included, gives passages their vectors: name a model that was "
+                    "trained with it"
+                )
 
 
 def read_modules(folder: Path, known: Collection[str], advice: str) -> list[Module]:
@@ -126,15 +138,3 @@ def read_modules(folder: Path, known: Collection[str], advice: str) -> list[Modu
                 f"sentence-transformers: {advice}"
             )
     return modules
-
-
-def _check_pooling(path: Path) -> None:
-    settings = read_object(path)
-    # older versions of sentence-transformers write a field for each mode
-    earlier = [name.removeprefix("pooling_mode_") for name, on in settings.items() if "pooling_mode_" in name and on]
-    modes = settings.get("pooling_mode", earlier or "mean")
-    if modes not in ("mean", ["mean"], ["mean_tokens"]) or settings.get("include_prompt") is False:
-        raise ModelError(
-            f"{path}: pooling_mode is {modes!r}, include_prompt {settings.get('include_prompt', True)}; only the mean "
-            "over all tokens, prompt included, gives passages their vectors: name a model that was trained with it"
-        )

@@ -93,13 +93,18 @@ class Graph:
         self, inputs: Sequence[tuple[str, str, list[Any]]], output: tuple[str, str, list[Any]], metadata: dict[str, str]
     ) -> bytes:
         """Return the file's content; a value is (name, ONNX type such as "FLOAT", sizes or names of free ones)."""
-        from onnx import TensorProto, helper
+        from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
         def info(value: tuple[str, str, list[Any]]) -> Any:
             name, kind, shape = value
             return helper.make_tensor_value_info(name, getattr(TensorProto, kind), shape)
 
-        constants = [self._tensor(name, array) for name, array in self._constants.items()]
+        constants = []
+        for name, array in self._constants.items():
+            constants.append(tensor := numpy_helper.from_array(array, name))
+            if name in self._elsewhere:
+                external_data_helper.set_external_data(tensor, *self._elsewhere[name], array.nbytes)
+                tensor.ClearField("raw_data")
         graph = helper.make_graph(self._nodes, "aveyb", [info(i) for i in inputs], [info(output)], constants)
         domains = {"": OPSET} | ({CONTRIB: 1} if any(node.domain == CONTRIB for node in self._nodes) else {})
         model = helper.make_model(
@@ -110,15 +115,6 @@ class Graph:
         )
         helper.set_model_props(model, metadata)
         return model.SerializeToString(deterministic=True)
-
-    def _tensor(self, name: str, array: np.ndarray) -> Any:
-        from onnx import external_data_helper, numpy_helper
-
-        tensor = numpy_helper.from_array(array, name)
-        if name in self._elsewhere:
-            external_data_helper.set_external_data(tensor, *self._elsewhere[name], array.nbytes)
-            tensor.ClearField("raw_data")
-        return tensor
 
 
 @dataclass(frozen=True)
@@ -327,7 +323,13 @@ class Network:
             stop = start + sizes[part]
             out, lost = linear.product(rows, enricher[start:stop], sample.normed, f"{name}_{part}")
             out = graph.op("Add", out, graph.constant(bias[start:stop] + lost, name=f"{name}_{part}_bias"))
-            parts[part] = self._activated(out, squared)
+            if squared:
+                out = graph.op("Relu", out)
+                parts[part] = graph.op("Mul", out, out)
+            else:
+                half = graph.op("Mul", out, graph.constant(0.5))
+                erf = graph.op("Erf", graph.op("Mul", out, graph.constant(0.5**0.5)))
+                parts[part] = graph.op("Mul", half, graph.op("Add", erf, graph.constant(1.0)))
             start = stop
         context = self._mixed(parts["mixed"], parts["gate"], layer, name)
         positive = squared and settings.mix_activation == "relu"
@@ -347,15 +349,6 @@ class Network:
         if layer.alpha is not None:
             x = graph.op("Mul", x, graph.constant(_array(layer.alpha), name=f"{name}_alpha"))
         return graph.op("Add", out, x)
-
-    def _activated(self, x: str, squared: bool) -> str:
-        graph = self._graph
-        if squared:
-            x = graph.op("Relu", x)
-            return graph.op("Mul", x, x)
-        half = graph.op("Mul", x, graph.constant(0.5))
-        erf = graph.op("Erf", graph.op("Mul", x, graph.constant(0.5**0.5)))
-        return graph.op("Mul", half, graph.op("Add", erf, graph.constant(1.0)))
 
     def _mixed(self, mixed: str, gate: str, layer: AveyBLayer, name: str) -> str:
         """Contextualize and gate rows `[R, m]` -> `[R, m]`; what comes out of padding rows is not meaningful."""

@@ -246,7 +246,16 @@ class AveyBTokenizer(Vocabulary):
                 raise ModelError(
                     f"{path} is missing: the folder holds no aveyb-retrieval tokenizer; save one with .save"
                 )
-        settings = _read_settings(settings_path)
+        read = read_object(settings_path)
+        if read.get("format") != FORMAT_VERSION:
+            raise ModelError(
+                f"{settings_path}: format is {read.get('format')!r}, this version of aveyb-retrieval reads "
+                f"{FORMAT_VERSION}; update the package or save the tokenizer again"
+            )
+        try:
+            settings = msgspec.convert(read, _Settings, strict=True)
+        except msgspec.ValidationError as error:
+            raise ModelError(f"{settings_path}: {error}; restore the folder, or save the tokenizer again") from error
         data = vocab_path.read_bytes()
         digest = hashlib.sha256(data).hexdigest()
         if digest != settings.vocab_sha256:
@@ -554,19 +563,6 @@ class _Settings(msgspec.Struct):
     special_tokens: dict[str, int]
     vocab_size: int
     vocab_sha256: str
-
-
-def _read_settings(path: Path) -> _Settings:
-    settings = read_object(path)
-    if settings.get("format") != FORMAT_VERSION:
-        raise ModelError(
-            f"{path}: format is {settings.get('format')!r}, this version of aveyb-retrieval reads {FORMAT_VERSION}; "
-            "update the package or save the tokenizer again"
-        )
-    try:
-        return msgspec.convert(settings, _Settings, strict=True)
-    except msgspec.ValidationError as error:
-        raise ModelError(f"{path}: {error}; restore the folder, or save the tokenizer again") from error
 
 
 def _read_ranks(data: bytes, path: Path) -> dict[bytes, int]:
