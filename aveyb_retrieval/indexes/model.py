@@ -335,15 +335,6 @@ def writing_of(options: Mapping[str, Any]) -> WriteOptions:
     return cast("WriteOptions", {name: options[name] for name in WriteOptions.__annotations__ if name in options})
 
 
-def _source_of(model: Model) -> str | None:
-    """What a model is loaded by again, from wherever that is asked; a loaded one by its folder, if it was in one."""
-    given = isinstance(model, (str, Path))
-    name = str(model if given else getattr(model, "model_name", ""))
-    if name and Path(name).is_dir():
-        return os.path.abspath(name)  # noqa: PTH100  # `absolute` keeps ".."
-    return name if given else None
-
-
 def load_as_asked(options: Mapping[str, Any]) -> tuple[EmbedderLike, Encoding]:
     """Load the model that the options of encoding ask for, and say what it makes."""
     model = options.get("model")
@@ -353,9 +344,15 @@ def load_as_asked(options: Mapping[str, Any]) -> tuple[EmbedderLike, Encoding]:
     asked = {name: value for name, value in asked.items() if value is not None}
     if asked:
         embedder = _cutting(embedder, replace(getattr(embedder, "passage_size", None) or DEFAULT_SIZE, **asked))
+    given = isinstance(model, (str, Path))  # what it is loaded by again, from wherever that is asked
+    source: str | None = str(model if given else getattr(model, "model_name", ""))
+    if source and Path(source).is_dir():  # a loaded one by its folder, if it was in one
+        source = os.path.abspath(source)  # noqa: PTH100  # `absolute` keeps ".."
+    elif not given:
+        source = None
     encoding = Encoding.of_model(
         embedder,
-        source=_source_of(model),
+        source=source,
         granularity=options.get("granularity", "both"),
         storage_dtype=options.get("storage_dtype", "float32"),
         max_tokens=options.get("max_tokens"),

@@ -413,7 +413,11 @@ def _take(store: ObjectStore, copy: str, wait: float) -> Lease:
         found = store.read(LEASE)
         if found is None:
             if (made := store.create(LEASE, mine.to_bytes())) is not None:
-                _check_conditions(store, made)
+                other = {key: '"0123456789abcdef0123456789abcdef"' if key == "e_tag" else "1" for key in made.mark}
+                # a store may take the conditions of writes and not keep them
+                if store.create(LEASE, b"{}") is not None or store.replace(LEASE, b"{}", other) is not None:
+                    store.remove([LEASE])
+                    raise store.unconditional()
                 return Lease(store, mine, made, left_behind=False)
             continue
         there = _parse(store, found)
@@ -447,11 +451,3 @@ def _parse(store: ObjectStore, found: Found) -> _Note:
             f"{store.name}/{LEASE}: not a lease of this package ({error}); choose another place, or delete the object "
             "where no writer is at work"
         ) from error
-
-
-def _check_conditions(store: ObjectStore, made: Found) -> None:
-    """Raise EngineError where a store takes the conditions of writes and does not keep them."""
-    other = {key: '"0123456789abcdef0123456789abcdef"' if key == "e_tag" else "1" for key in made.mark}
-    if store.create(LEASE, b"{}") is not None or store.replace(LEASE, b"{}", other) is not None:
-        store.remove([LEASE])
-        raise store.unconditional()

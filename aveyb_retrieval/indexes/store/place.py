@@ -97,8 +97,11 @@ class Cache:
         for copy in reversed(sizes):
             if total + needed <= self.limit:
                 return
-            if copy != keep and _remove_idle(copy):
-                total -= sizes[copy]
+            if copy == keep:
+                continue
+            lock = copy / "lock" if copy.name == WRITING else copy.parent / "lock"
+            with contextlib.suppress(OSError, IndexLockedError), locked(lock, 0):  # in use, or the disk fails
+                total -= sizes[copy] if _remove_copy(copy) else 0
         if total + needed > self.limit:
             raise ConfigError(
                 f"{self.folder}: {needed:,} bytes more are needed here, {total:,} are in use and {self.limit:,} may be "
@@ -107,15 +110,6 @@ class Cache:
 
 
 WRITING = "writing"
-
-
-def _remove_idle(copy: Path) -> bool:
-    """As `_remove_copy`, holding the lock of the copy; False where that cannot be had, or the disk fails."""
-    try:
-        with locked(copy / "lock" if copy.name == WRITING else copy.parent / "lock", 0):
-            return _remove_copy(copy)
-    except (OSError, IndexLockedError):
-        return False
 
 
 def _remove_copy(copy: Path) -> bool:

@@ -256,21 +256,18 @@ class Language:
     def words(self, query: str) -> list[str]:
         """Return the words to look up for a query, each once, synonyms last; stop words if there are no others."""
         found = self._asked(query)
-        if self.synonyms:
-            found = self._with_synonyms(query, found)
-        return found
-
-    def _asked(self, query: str) -> list[str]:
-        runs = runs_of(query)
-        runs = [run for run in runs if spelled(run, turkish=self._turkish) not in self.stop] or runs
-        return list(dict.fromkeys(piece.word for run in runs for piece in self._pieces(run) if piece.asked))
-
-    def _with_synonyms(self, query: str, found: list[str]) -> list[str]:
+        if not self.synonyms:
+            return found
         order = f" {' '.join(self.in_order(query))} "
         there = [each for each in self._stored_synonyms if f" {each[0]} " in order]
         gone = {word for left, _, instead in there if instead for word in left.split()}
         more = (word for _, others, _ in there for word in others)
         return list(dict.fromkeys([*(word for word in found if word not in gone), *more]))
+
+    def _asked(self, query: str) -> list[str]:
+        runs = runs_of(query)
+        runs = [run for run in runs if spelled(run, turkish=self._turkish) not in self.stop] or runs
+        return list(dict.fromkeys(piece.word for run in runs for piece in self._pieces(run) if piece.asked))
 
     @cached_property
     def _stored_synonyms(self) -> list[tuple[str, list[str], bool]]:
