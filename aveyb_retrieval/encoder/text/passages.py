@@ -69,7 +69,9 @@ _CLAUSE_NUMBER = re.compile(
     r"\s*((?:section|article|clause|§+)?\s?\d{1,3}(?:\.\d{1,3})*)[.)]?(?=[ \t]+[^\W\d_])", re.IGNORECASE
 )
 _DOTTED = re.compile(r"\s*\d{1,3}(?:\.\d{1,3})+\.?[ \t]+[^\W\d_]")
-_NUMBER = re.compile(r"((?:[^\W\d_]+|§+)?)\s?(\d+(?:\.\d+)*)", re.IGNORECASE)  # what is numbered, and its number
+_NUMBER = re.compile(
+    r"((?:[^\W\d_]{1,20}|§{1,2})?)\s?(\d{1,9}(?:\.\d{1,9}){0,9})", re.IGNORECASE
+)  # what is numbered, and its number
 _SHORT_CAPTION = 4  # words in sentence case
 _NO_HEADING = re.compile(r"\d/\d|\d{5}|/s/|@|://")  # dates, addresses, signatures
 _OF_MAIL = re.compile(r"-- |>|[^\n]*:\s*\n>")  # a signature, or what a mail answers

@@ -55,7 +55,7 @@ _CELLS = r"(?:\||[^\n|]* \| )"  # how a row of a table begins, in Markdown or no
 _ROW = re.compile(rf"^(?={_CELLS})", re.MULTILINE)
 _NAMES = regex.compile(rf"^(?={_CELLS}.*\n{_CELLS})(?<!^{_CELLS}.*\n)", re.MULTILINE)  # of its columns: the first row
 _QUESTION = re.compile("[?\uff1f\u061f][\\s>\"'\u201d\u00bb]*$")  # of a sentence
-_MARK = re.compile(r"[\s>]*\(?(?:\d{1,3}|[A-Za-z]|[ivxIVX]{2,5})[.)]\s*")  # of an item of a list
+_MARK = re.compile(r"[\s>]{0,20}\(?(?:\d{1,3}|[A-Za-z]|[ivxIVX]{2,5})[.)]\s*")  # of an item of a list
 _SHARP, _NAMED, _LEAST = 4, 0.95, 0.001  # as benchmarks/cpu/citations.py found them
 _CITED_AT_ONCE = 10  # passages: as many as a search gives if it is not told
 _ABOUT = 1000  # characters of a document's beginning that say what all of it is about
