@@ -108,6 +108,25 @@ def test_documents_of_the_same_id_are_both_found_and_told_apart(tmp_path: Path) 
         both.get(["memo"])
 
 
+def test_quotations_are_looked_for_in_all_of_them(tmp_path: Path) -> None:
+    said = {"a": "The lease of the garage ends in June.", "b": "The lease of the cellar ends in July."}
+    for name, text in said.items():
+        build_index([{"_id": "memo", "text": text}], tmp_path / name, model=FakeEmbedder())
+    both = Retriever.load({name: tmp_path / name for name in said}, model=FakeEmbedder())
+    quotes = [f'"{text}"' for text in said.values()]
+    found = both.check_quotes(" ".join([*quotes, '"The lease of the cellar ends in May"', '"Nobody was ever there"']))
+    told = [(check.verdict, check.index, check.id) for check in found]
+    assert told == [("found", "a", "memo"), ("found", "b", "memo"), ("altered", "b", "memo"), ("absent", None, None)]
+    assert [check.version for check in found[:2]] == [both.indexes[name].version for name in said]
+    hits = sorted(both.search("lease"), key=lambda hit: hit.index or "")
+    (marked,) = both.check_quotes(f"{quotes[1]} [1, 2]", hits)
+    assert (marked.verdict, marked.mark, marked.to_dict()["index"]) == ("found", 2, "b")
+    assert both.check_quotes(f"{quotes[1]} [1]", hits)[0].verdict == "elsewhere"
+    assert both.visible({"_id": "none"}).check_quotes(quotes[0])[0].verdict == "absent"
+    (alone,) = both.indexes["b"].check_quotes(quotes[1], hits[1:])  # of hits of several, in one
+    assert (alone.verdict, alone.index) == ("found", None)
+
+
 def test_counts_and_values_add_up(several: Retriever, whole: Retriever, tmp_path: Path, root: Path) -> None:
     assert len(several) == several.count() == len(ROWS)
     for where in ({"year": 2004}, {"tags": "a"}, {"_id": {"$in": ["doc-1", "doc-140"]}}):

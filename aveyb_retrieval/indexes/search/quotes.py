@@ -21,7 +21,7 @@ from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.search.quotations import OF_UNSPACED, UNSPACED, quotations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from aveyb_retrieval.indexes.search.hits import Hit
     from aveyb_retrieval.indexes.search.quotations import Quotation
@@ -35,6 +35,7 @@ ALTERED = 0.6  # share of its words that a passage must hold near each other
 LEAST_WORDS = 3  # fewer words that are not found are no quotation, but a word that is named
 _CANDIDATES = 10  # documents and passages in which a quotation is looked for, the best by words
 _TOGETHER = 32  # quotations that are searched at once
+_Id = tuple[str | None, str]  # of a document: the name of its index, where several are read together, and its id
 
 _LEFT_OUT = re.compile(r"\[\s*(?:\.{3}|\u2026)\s*\]|\(\s*(?:\.{3}|\u2026)\s*\)|\.{3,}|\u2026+")
 _NUMBER = r"\d+(?:[.,:/\u2013-]\d+)*(?:[eE][+\u2212-]?\d+)?"
@@ -65,6 +66,7 @@ class QuoteCheck:
         sha256: of the document's file, where it was read from one.
         version: of the index.
         mark: the number in `[n]` beside it; of several that of the document, or else the first.
+        index: The name of the document's index where several are read together, else None.
     """
 
     quote: str
@@ -79,6 +81,7 @@ class QuoteCheck:
     sha256: str | None = None
     version: str | None = None
     mark: int | None = None
+    index: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return what JSON can hold."""
@@ -203,31 +206,35 @@ class _Checker:
     def __init__(self, retriever: Retriever, hits: Sequence[Hit] | None, filter: Filter | None) -> None:
         self._retriever, self._hits, self._filter = retriever, hits, filter
         self._texts, self._letters = lru_cache(maxsize=64)(_Text), lru_cache(maxsize=256)(_letters)
-        self._known: dict[str, Document] = {}
+        self._known: dict[_Id, Document] = {}
+        self._indexes: Mapping[Any, Retriever] = retriever.indexes or {None: retriever}
+
+    def _name(self, hit: Hit) -> _Id:
+        return hit.index if self._retriever.indexes else None, hit.id
 
     def check(self, asked: Sequence[tuple[Quotation, list[Tokens]]]) -> list[QuoteCheck]:
         candidates = self._candidates([each.text for each, _ in asked])
-        wanted = {name for names in candidates for name in names} | {hit.id for hit in self._hits or ()}
-        self._read(sorted(wanted))
+        wanted = {name for names in candidates for name in names} | set(map(self._name, self._hits or ()))
+        self._read(wanted)
         return [self._check(*each, names) for each, names in zip(asked, candidates, strict=True)]
 
-    def _candidates(self, quotes: list[str]) -> list[dict[str, list[tuple[int, int]]]]:
+    def _candidates(self, quotes: list[str]) -> list[dict[_Id, list[tuple[int, int]]]]:
         """Documents that hold most of each quotation's words, by id, with the characters of their passages that do."""
         options: dict[str, Any] = {"k": _CANDIDATES, "mode": "lexical", "filter": self._filter}
         whole = self._retriever.search(quotes, **options)
         by_passage = self._retriever.granularity != "document"
         parts = self._retriever.search(quotes, **options, unit="passage", fold=False) if by_passage else whole
-        found: list[dict[str, list[tuple[int, int]]]] = []
+        found: list[dict[_Id, list[tuple[int, int]]]] = []
         for first, others in zip(parts, whole, strict=True):
-            found.append({hit.id: [] for hit in [*first, *others]})
+            found.append({self._name(hit): [] for hit in [*first, *others]})
             for hit in first:
                 if hit.span is not None:
-                    found[-1][hit.id].append(hit.span)
+                    found[-1][self._name(hit)].append(hit.span)
         return found
 
-    def _check(self, quotation: Quotation, parts: list[Tokens], names: dict[str, list[tuple[int, int]]]) -> QuoteCheck:
-        hits = self._hits or ()
-        first = [hits[mark - 1].id for mark in quotation.marks if 1 <= mark <= len(hits)] or [hit.id for hit in hits]
+    def _check(self, quotation: Quotation, parts: list[Tokens], names: dict[_Id, list[tuple[int, int]]]) -> QuoteCheck:
+        hits = [self._name(hit) for hit in self._hits or ()]
+        first = [hits[mark - 1] for mark in quotation.marks if 1 <= mark <= len(hits)] or hits
         order = [name for name in dict.fromkeys([*first, *names]) if name in self._known]
         holding = self._holding(order, parts) or self._holding(self._with_phrase(parts), parts)
         for name in holding:
@@ -249,26 +256,27 @@ class _Checker:
         edges = _with_ends(self._text(best[3]), quote, best[1], best[2])
         return self._told(quotation, "altered", best[3], *edges, quote)
 
-    def _holding(self, names: list[str], parts: list[Tokens]) -> list[str]:
+    def _holding(self, names: list[_Id], parts: list[Tokens]) -> list[_Id]:
         """The documents that have all letters of each part in a row: others cannot have its words."""
         wanted = [_letters("".join(part.words)) for part in parts]
         return [name for name in names if all(part in self._letters(self._known[name].text) for part in wanted)]
 
-    def _with_phrase(self, parts: list[Tokens]) -> list[str]:
+    def _with_phrase(self, parts: list[Tokens]) -> list[_Id]:
         """Documents that hold the longest part word for word, which of frequent words alone are not the best ones."""
         words = " ".join(max(parts, key=lambda part: len(part.words)).words)
         if not any(map(str.isalnum, words)):
             return []
         phrase: dict[str, Any] = {"mode": "lexical", "operators": True, "filter": self._filter, "fold": False}
-        found = [hit.id for hit in self._retriever.search(f'"{words}"', _CANDIDATES, **phrase)]
+        found = [self._name(hit) for hit in self._retriever.search(f'"{words}"', _CANDIDATES, **phrase)]
         self._read(found)
         return found
 
-    def _read(self, names: list[str]) -> None:
-        if new := [name for name in names if name not in self._known]:
-            self._known |= {document.id: document for document in self._retriever.get(new, missing_ok=True)}
+    def _read(self, names: Collection[_Id]) -> None:
+        for index, retriever in self._indexes.items():
+            if new := sorted(id for of, id in names if of == index and (of, id) not in self._known):
+                self._known |= {(index, each.id): each for each in retriever.get(new, missing_ok=True)}
 
-    def _share(self, name: str, quote: Tokens, spans: list[tuple[int, int]]) -> float:
+    def _share(self, name: _Id, quote: Tokens, spans: list[tuple[int, int]]) -> float:
         """The share of a quotation's words that a document holds near each other: in some passages, if known."""
         beside = 2 * quote.stops[-1]  # a quotation may begin before a passage, and end behind it
         text = self._known[name].text
@@ -276,32 +284,33 @@ class _Checker:
             return self._text(name).nearest(quote)[0]
         return max(_Text(text[max(0, start - beside) : stop + beside]).nearest(quote)[0] for start, stop in spans)
 
-    def _text(self, name: str) -> _Text:
+    def _text(self, name: _Id) -> _Text:
         return self._texts(self._known[name].text)
 
     def _told(
-        self, quotation: Quotation, verdict: QuoteVerdict, name: str, first: int, stop: int, quote: Tokens | None = None
+        self, quotation: Quotation, verdict: QuoteVerdict, name: _Id, first: int, stop: int, quote: Tokens | None = None
     ) -> QuoteCheck:
         document, text = self._known[name], self._text(name)
         span = text.tokens.starts[first], text.tokens.stops[stop - 1]
         origin = document.origin
         page = None if origin is None or origin.pages is None else origin.pages.at(span[0])
         differences = () if quote is None else tuple(_differences(quote, text, first, stop))
-        of_hits = dict(enumerate((hit.id for hit in self._hits or ()), start=1))
+        of_hits = dict(enumerate(map(self._name, self._hits or ()), start=1))
         marks = sorted(quotation.marks, key=lambda mark: of_hits.get(mark) != name)
         return QuoteCheck(
             quotation.text,
             verdict,
             quotation.position,
-            id=name,
+            id=name[1],
             span=span,
             stored=document.text[slice(*span)],
             differences=differences,
             page=page and page.number,
             place=str(page or ""),
             sha256=None if origin is None else origin.sha256,
-            version=self._retriever.version,
+            version=self._indexes[name[0]].version,
             mark=next(iter(marks), None),
+            index=name[0],
         )
 
 
