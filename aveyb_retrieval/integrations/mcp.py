@@ -357,23 +357,29 @@ def _lines_that_fit(lines: list[str], max_tokens: int, last: str = "", offset: i
 def _search_answer(hits: Found, offset: int, limit: int, page: str | None, room: int = MAX_BYTES) -> SearchAnswer:
     answer = SearchAnswer(results=[], note="")
     shown, longest = [_result(hit, page) for hit in hits], room // 2
-    for result in shown:
+    for hit, result in zip(hits, shown, strict=True):
         whole, best = result.text, result.best_sentence
         result.text, cut = _fitting(whole, longest)
         if cut and best is not None and best[1] > result.start + len(result.text):  # it would be lost
             result.text, _ = _fitting(whole[best[0] - result.start :], longest)
-            result.start = best[0]
-        result.end = result.start + len(result.text) if cut else result.end
+            result.start, result.url = best[0], _url(hit, best[0], page)
+        if cut:
+            result.end = result.start + len(result.text)
+            result.highlights = [
+                each for each in result.highlights if result.start <= each[0] and each[1] <= result.end
+            ]
+            result.best_sentence = best and (best[0], min(best[1], result.end))
         shape = result.model_dump_json(indent=2)  # as the text has it, further in
         room -= len(shape.encode()) + 4 * (shape.count("\n") + 1) + 2
         if room < 0 and answer.results:  # the first is always given, or the next page would begin with it again
-            answer.note += f"The answer is cut: for more, search again with offset={offset + len(answer.results)}."
-            return answer
+            answer.note += f"The answer is cut: for more, search again with offset={offset + len(answer.results)}. "
+            break
         answer.results.append(result)
         if cut:
             answer.note = "Long passages are cut: fetch reads them whole. "
-    if len(shown) == limit and offset + limit < MOST:
-        answer.note += f"There may be more: search again with offset={offset + limit}. "
+    else:
+        if len(shown) == limit and offset + limit < MOST:
+            answer.note += f"There may be more: search again with offset={offset + limit}. "
     if hits.unmet:
         answer.note += f"Nothing has {' or '.join(hits.unmet)}. "
     for word, meant in hits.suggestions.items():

@@ -165,6 +165,7 @@ def test_what_a_budget_leaves_of_a_passage_holds_the_answer(tmp_path: Path, embe
     assert text[found["start"] : found["end"]] == found["text"]
     first, last = found["best_sentence"]
     assert found["start"] <= first < last <= found["end"]
+    assert all(found["start"] <= begin < stop <= found["end"] for begin, stop in found["highlights"])
     assert "Long passages are cut" in answer["note"]
 
 
