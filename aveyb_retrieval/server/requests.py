@@ -175,8 +175,8 @@ def _taken_text(where: str, value: object, most: int | None = None, *, may_be_em
 
 def kind_of(value: object) -> str:
     """What JSON calls the type of a value, in messages."""
-    kinds = {NoneType: "null", bool: "truth value", str: "string", list: "list", dict: "object"}
-    return kinds.get(type(value), "number")
+    kinds = {NoneType: "null", bool: "truth value", int: "number", float: "number", str: "string", list: "list"}
+    return (kinds | {dict: "object"})[type(value)]
 
 
 JSON, JSON_LINES = "application/json", "application/x-ndjson"

@@ -511,10 +511,11 @@ def _page(document: pypdfium2.PdfDocument, index: int, form: Any | None, files: 
         page = document[index]
         words = upright(page)
         raw_text = page_text(words)
-        begins = _line_begins(words)
+        whole = words.get_text_range()
+        begins = _line_begins(whole)
         sizes = {line: font_size(words, place) for line, place in begins.items()} if measure else {}
         heights = {}  # not of pages that are turned, whose places are those before
-        if page.get_rotation() % 180 == 0 and words.count_chars() == len(words.get_text_range()):
+        if page.get_rotation() % 180 == 0 and words.count_chars() == len(whole):
             heights = {line: words.get_charbox(place)[1] / page.get_height() for line, place in begins.items()}
         words.close()
         beside = list(dict.fromkeys(filter(None, notes_and_fields(page, form, files))))
@@ -559,11 +560,11 @@ def _letters_of(text: str) -> str:
     return "".join(filter(str.isalnum, text.casefold()))
 
 
-def _line_begins(words: pypdfium2.PdfTextPage) -> dict[str, int]:
-    """The lines of a page, by their letters and digits: where the first of these stands."""
+def _line_begins(text: str) -> dict[str, int]:
+    """The lines of a page's text, by their letters and digits: where the first of these stands."""
     begins: dict[str, int] = {}
     start = 0
-    for line in words.get_text_range().split("\n"):
+    for line in text.split("\n"):
         letters = _letters_of(line)
         if letters:
             begins.setdefault(letters, start + next(i for i, character in enumerate(line) if character.isalnum()))
