@@ -9,7 +9,11 @@ from typing import Any
 from aveyb_retrieval import errors
 from aveyb_retrieval._registration import register_when_imported
 
-_ERRORS = [name for name, each in vars(errors).items() if isinstance(each, type) and issubclass(each, Exception)]
+_ERRORS = [
+    name
+    for name, each in vars(errors).items()
+    if isinstance(each, type) and issubclass(each, Exception)
+]
 _HOME = {
     name: home
     for home, names in {
@@ -21,7 +25,9 @@ _HOME = {
         "indexes.changes.change": "Report compact_index",
         "indexes.changes.copy": "CopyReport copy_index",
         "indexes.changes.sync": "SyncPlan plan_sync sync_index",
-        "indexes.changes.update": "Batch add_documents build_index delete_documents update_metadata upsert_documents",
+        "indexes.changes.update": (
+            "Batch add_documents build_index delete_documents update_metadata upsert_documents"
+        ),
         "indexes.changes.verify": "Verdict verify_index",
         "indexes.cluster": "build_on_ray",
         "indexes.index": "Index",
@@ -49,14 +55,18 @@ def _has(package: str) -> bool:
 
 
 __all__ = ["__version__", *_ERRORS, *_HOME]
-if _has("torch") and _has("transformers"):  # `import *` takes what can be had; by name, the others say what they need
+if _has("torch") and _has(
+    "transformers"
+):  # `import *` takes what can be had; by name, the others say what they need
     __all__ += _OF_TORCH
 
 register_when_imported()
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used (PEP 562), so that `import aveyb_retrieval` loads nothing heavy."""
+    """Import a public name when it is first used (PEP 562), so that `import aveyb_retrieval` loads
+    nothing heavy.
+    """
     if name == "__version__":
         from aveyb_retrieval.system import package_version
 

@@ -1,4 +1,7 @@
-"""The public names of the package, for type checkers; `__init__.py` imports each when it is first used."""
+"""The public names of the package, for type checkers.
+
+`__init__.py` imports each when it is first used.
+"""
 
 from aveyb_retrieval.documents.readers.originals import Box as Box
 from aveyb_retrieval.documents.records import FileOrigin as FileOrigin
@@ -6,8 +9,12 @@ from aveyb_retrieval.documents.records import Notice as Notice
 from aveyb_retrieval.encoder.config import AveyBConfig as AveyBConfig
 from aveyb_retrieval.encoder.embedders.embedder import Embedder as Embedder
 from aveyb_retrieval.encoder.embedders.embedder import EncodedDocument as EncodedDocument
-from aveyb_retrieval.encoder.network.heads import AveyBForSequenceClassification as AveyBForSequenceClassification
-from aveyb_retrieval.encoder.network.heads import AveyBForTokenClassification as AveyBForTokenClassification
+from aveyb_retrieval.encoder.network.heads import (
+    AveyBForSequenceClassification as AveyBForSequenceClassification,
+)
+from aveyb_retrieval.encoder.network.heads import (
+    AveyBForTokenClassification as AveyBForTokenClassification,
+)
 from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM as AveyBForMaskedLM
 from aveyb_retrieval.encoder.network.model import AveyBModel as AveyBModel
 from aveyb_retrieval.encoder.text.passages import PassageSize as PassageSize

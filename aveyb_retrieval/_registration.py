@@ -1,8 +1,10 @@
-"""Makes transformers know our models as soon as transformers is imported, without importing it ourselves.
+"""Makes transformers know our models as soon as transformers is imported, without importing it
+ourselves.
 
-`import aveyb_retrieval` must stay cheap, yet after it `AutoModel` and `SentenceTransformer(folder)` must load an Avey-B
-folder with no further flag. So registration waits: where transformers' auto classes are already loaded it happens at
-once, otherwise right after the module that holds them has run.
+`import aveyb_retrieval` must stay cheap, yet after it `AutoModel` and `SentenceTransformer(folder)`
+must load an Avey-B folder with no further flag. So registration waits: where transformers' auto
+classes are already loaded it happens at once, otherwise right after the module that holds them has
+run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The one error family of the package, and the words that several messages share.
 
-Every message says what is wrong, where (file, line, field, both values) and what to do about it. The command-line
-tools print the message and exit with code 2; anything else that escapes is a bug of ours.
+Every message says what is wrong, where (file, line, field, both values) and what to do about it.
+The command-line tools print the message and exit with code 2; anything else that escapes is a bug
+of ours.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class ModelError(AveyBError):
 
 
 class IndexFormatError(AveyBError):
-    """An index directory is missing, damaged, from another format version, or made by another model."""
+    """An index directory is missing, damaged, from another format version, or made by another
+    model.
+    """
 
 
 class IndexLockedError(AveyBError):
@@ -57,7 +60,9 @@ class BackendError(AveyBError, RuntimeError):
 
 
 class OptionalDependencyError(AveyBError, ImportError):
-    """An optional package is not installed; the message names the command that installs the extra that brings it."""
+    """An optional package is not installed; the message names the command that installs the extra
+    that brings it.
+    """
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         from aveyb_retrieval.system import install_command
@@ -75,7 +80,9 @@ class OptionalDependencyError(AveyBError, ImportError):
 
 @contextmanager
 def extra_for(purpose: str, extra: str | None = None) -> Iterator[None]:
-    """Raise `OptionalDependencyError` where an import inside lacks a package of an extra (None: looked up)."""
+    """Raise `OptionalDependencyError` where an import inside lacks a package of an extra (None:
+    looked up).
+    """
     try:
         yield
     except ModuleNotFoundError as error:
@@ -87,32 +94,46 @@ def extra_for(purpose: str, extra: str | None = None) -> Iterator[None]:
 
 
 def plural(count: int, one: str, many: str | None = None) -> str:
-    """Return a count with its noun: "1 document", "2,300 documents", "3 queries" for ("query", "queries")."""
+    """Return a count with its noun: "1 document", "2,300 documents", "3 queries" for ("query",
+    "queries").
+    """
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def first_line(error: BaseException, said: str | None = None) -> str:
-    """Return the first line of an error's message, or of what else it `said`; its type where there is none."""
-    return next(iter((str(error) if said is None else said).strip().splitlines()), type(error).__name__)
+    """Return the first line of an error's message, or of what else it `said`; its type where there
+    is none.
+    """
+    return next(
+        iter((str(error) if said is None else said).strip().splitlines()), type(error).__name__
+    )
 
 
 def how_it_ended(code: int, said: str = "") -> str:
-    """Say how a process ended: by which signal, or the last line of what it said; its exit code where it said none."""
+    """Say how a process ended: by which signal, or the last line of what it said; its exit code
+    where it said none.
+    """
     if code < 0:
         return signal.Signals(-code).name
     return next(iter(said.strip().splitlines()[-1:]), f"exit code {code}")
 
 
 def shortened(text: str, most: int = 600) -> str:
-    """Return a message of at most `most` characters; its middle, likely a value that was sent, is left out."""
+    """Return a message of at most `most` characters; its middle, likely a value that was sent, is
+    left out.
+    """
     if len(text) <= most:
         return text
     begin = most * 2 // 3
     return f"{text[:begin]} ... {text[begin + 5 - most :]}"
 
 
-def no_option(of: str, name: str, known: Sequence[str], near: str | None = None, *, kind: str = "option") -> str:
-    """Say that something has no option of a name, which ones it has, and which may be meant (`near`, if known)."""
+def no_option(
+    of: str, name: str, known: Sequence[str], near: str | None = None, *, kind: str = "option"
+) -> str:
+    """Say that something has no option of a name, which ones it has, and which may be meant
+    (`near`, if known).
+    """
     near = near or next(iter(difflib.get_close_matches(name, known, 1)), None)
     hint = f"did you mean {near!r}? Known are" if near else "known are"
     return f"{of} has no {kind} {name!r}; {hint} {', '.join(known)}"
@@ -122,15 +143,21 @@ _FLAGS = re.compile(r" \((?=[^()]*--[a-z])[^()]*\)")
 
 
 def without_flags(text: str) -> str:
-    """Return a message without the options of commands that it names in brackets, for whoever gives no command."""
+    """Return a message without the options of commands that it names in brackets, for whoever gives
+    no command.
+    """
     return _FLAGS.sub("", text)
 
 
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNPRINTABLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 def printable(text: str) -> str:
-    r"""Return a text with controls, marks of direction and bytes of no UTF-8 as "\x1b": it steers no terminal."""
+    r"""Return a text with controls, marks of direction and bytes of no UTF-8 as "\x1b": it steers
+    no terminal.
+    """
     return _UNPRINTABLE.sub(_written_out, text)
 
 

@@ -1,7 +1,8 @@
-"""Every way this package changes the disk, in one place, so that durability is decided (and its faults tested) once.
+"""Every way this package changes the disk, in one place, so that durability is decided (and its
+faults tested) once.
 
-A file is written under a temporary name, flushed to the device, renamed into place, and its folder flushed: after a
-power cut a name either does not exist or holds all its bytes.
+A file is written under a temporary name, flushed to the device, renamed into place, and its folder
+flushed: after a power cut a name either does not exist or holds all its bytes.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ class FileInfo:
 
 
 def open_file(path: Path, flags: int, *, follow_links: bool = False) -> int:
-    """Return a descriptor from `os.open` that never waits, as a pipe would be waited for; a new file has mode 0o666.
+    """Return a descriptor from `os.open` that never waits, as a pipe would be waited for; a new
+    file has mode 0o666.
 
-    Without `follow_links` a link is not opened, not even where it has taken a file's place since that was listed; on
-    Windows the place is looked at just before.
+    Without `follow_links` a link is not opened, not even where it has taken a file's place since
+    that was listed; on Windows the place is looked at just before.
     """
     if not follow_links and not _NOFOLLOW and path.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
@@ -46,7 +48,8 @@ def open_file(path: Path, flags: int, *, follow_links: bool = False) -> int:
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow_links: bool = False) -> BinaryIO:
-    """Open a file, unbuffered: a regular file and nothing else, of an index never what a symbolic link points to.
+    """Open a file, unbuffered: a regular file and nothing else, of an index never what a symbolic
+    link points to.
 
     A FIFO or a device would be waited for, or read without end, and a link leads out of the index.
     """
@@ -65,7 +68,9 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow_links: bool = F
 
 
 def _not_regular(path: Path) -> IndexFormatError:
-    return IndexFormatError(f"{path}: not a plain file; an index has no links, devices or pipes in it: remove it")
+    return IndexFormatError(
+        f"{path}: not a plain file; an index has no links, devices or pipes in it: remove it"
+    )
 
 
 def read_bounded(path: Path, limit: int) -> bytes:
@@ -75,7 +80,9 @@ def read_bounded(path: Path, limit: int) -> bytes:
 
 
 def check_plain(folder: Path) -> None:
-    """Check that a folder holds plain files and folders only, so that nothing written below it lands elsewhere."""
+    """Check that a folder holds plain files and folders only, so that nothing written below it
+    lands elsewhere.
+    """
     if not os.path.lexists(folder):
         return
     if folder.is_symlink() or not folder.is_dir():
@@ -89,7 +96,10 @@ def check_plain(folder: Path) -> None:
 
 
 def _create(path: Path) -> BinaryIO:
-    """Open a new file for writing. What has its name is removed first, never written through: it may be a link."""
+    """Open a new file for writing.
+
+    What has its name is removed first, never written through: it may be a link.
+    """
     path.unlink(missing_ok=True)
     return os.fdopen(open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb")
 
@@ -126,7 +136,9 @@ def fsync_folder(folder: Path) -> None:
 
 
 def fsync_all(root: Path, names: Iterable[str]) -> None:
-    """Flush files that others have written, by their names below a folder, and the folders that name them."""
+    """Flush files that others have written, by their names below a folder, and the folders that
+    name them.
+    """
     paths = [root / name for name in names]
     for path in paths:
         fsync_file(path)
@@ -149,7 +161,9 @@ def rename(source: Path, target: Path) -> None:
 
 
 class HashingWriter:
-    """A file being written, whose sha256 is known when its last byte is: a large file is not read again for it."""
+    """A file being written, whose sha256 is known when its last byte is: a large file is not read
+    again for it.
+    """
 
     def __init__(self, handle: BinaryIO) -> None:
         self._handle = handle
@@ -170,7 +184,9 @@ class HashingWriter:
 
 @contextmanager
 def atomic_writer(path: Path, *, tag: str = "") -> Iterator[HashingWriter]:
-    """Open `path` for writing; it appears, complete and durable, only when the block ends without an exception."""
+    """Open `path` for writing; it appears, complete and durable, only when the block ends without
+    an exception.
+    """
     temporary = path.with_name(f"{path.name}{tag}.tmp")
     with _create(temporary) as handle:
         out = HashingWriter(handle)
@@ -180,7 +196,9 @@ def atomic_writer(path: Path, *, tag: str = "") -> Iterator[HashingWriter]:
 
 
 def write_atomic(path: Path, data: bytes, *, tag: str = "") -> FileInfo:
-    """Write a small file, seen whole or not at all; of several processes each gives its own `tag`."""
+    """Write a small file, seen whole or not at all; of several processes each gives its
+    own `tag`.
+    """
     with atomic_writer(path, tag=tag) as out:
         out.write(data)
     return out.info()

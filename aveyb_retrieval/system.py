@@ -1,4 +1,6 @@
-"""What differs between systems and installations: limits of a process, the package's version, its extras."""
+"""What differs between systems and installations: limits of a process, the package's version, its
+extras.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def limit_memory(most: int) -> None:
 
 
 def limit_seconds(more: int) -> None:
-    """Let this process use so many more seconds of processor time, and one; then SIGXCPU ends it."""
+    """Let this process use so many more seconds of processor time, and one; then
+    SIGXCPU ends it.
+    """
     if sys.platform != "win32":
         used = resource.getrusage(resource.RUSAGE_SELF)
         _lower("RLIMIT_CPU", int(used.ru_utime + used.ru_stime) + 1 + more)
@@ -32,7 +36,9 @@ def forbid_dumps() -> None:
 
 
 def allow_files(wanted: int) -> int:
-    """Raise the limit of open files to what is wanted, as far as this process may; return what it may open of these."""
+    """Raise the limit of open files to what is wanted, as far as this process may; return what it
+    may open of these.
+    """
     if sys.platform != "win32":
         now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         if most != resource.RLIM_INFINITY:
@@ -55,7 +61,9 @@ def _lower(limit: str, value: int) -> None:
     if sys.platform != "win32":
         what = getattr(resource, limit)
         _, hard = resource.getrlimit(what)
-        resource.setrlimit(what, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+        resource.setrlimit(
+            what, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard)
+        )
 
 
 def installed(package: str) -> str | None:
@@ -69,12 +77,16 @@ def installed(package: str) -> str | None:
 
 
 def package_version() -> str:
-    """Return the installed version, or "unknown" where the package was not installed but runs from a source folder."""
+    """Return the installed version, or "unknown" where the package was not installed but runs from
+    a source folder.
+    """
     return installed("aveyb-retrieval") or "unknown"
 
 
 def install_command(extra: str) -> str:
-    """Return what installs an extra from where this package came: a clone, an address (direct_url.json) or its name."""
+    """Return what installs an extra from where this package came: a clone, an address
+    (direct_url.json) or its name.
+    """
     from importlib.metadata import PackageNotFoundError, distribution
 
     clone = Path(__file__).parents[1]
@@ -87,5 +99,7 @@ def install_command(extra: str) -> str:
         origin = {}
     if "url" in origin:
         git = origin.get("vcs_info")
-        wanted += f" @ {git['vcs']}+{origin['url']}@{git['commit_id']}" if git else f" @ {origin['url']}"
+        wanted += (
+            f" @ {git['vcs']}+{origin['url']}@{git['commit_id']}" if git else f" @ {origin['url']}"
+        )
     return f"pip install {shlex.quote(wanted)}"

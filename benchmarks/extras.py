@@ -3,9 +3,10 @@
     make .venv/.installed-dev && .venv/bin/pip install -c constraints.txt -e '.[pgvector,ray]'
     .venv/bin/python benchmarks/extras.py
 
-Nothing is installed here. The packages of an extra are those that its requirements lead to in this environment, through
-all requirements of theirs; the base are those of the package itself with `cpu`. A package's size is that of the files
-which pip lists as its own, compiled ones included. An extra that is not installed here as a whole is an error.
+Nothing is installed here. The packages of an extra are those that its requirements lead to in this
+environment, through all requirements of theirs; the base are those of the package itself with
+`cpu`. A package's size is that of the files which pip lists as its own, compiled ones included. An
+extra that is not installed here as a whole is an error.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ EXTRAS = (
 
 
 def packages(extras: tuple[str, ...]) -> set[str]:
-    """Return the names of all packages that the package with some extras needs in this environment."""
+    """Return the names of all packages that the package with some extras needs in this
+    environment.
+    """
     found: set[tuple[str, str]] = set()
     waiting = [(PACKAGE, extra) for extra in ("", *extras)]
     while waiting:
@@ -55,7 +58,9 @@ def packages(extras: tuple[str, ...]) -> set[str]:
         for text in distribution(name).requires or []:
             needed = Requirement(text)
             if needed.marker is None or needed.marker.evaluate({"extra": extra}):
-                waiting += [(canonicalize_name(needed.name), wanted) for wanted in ("", *needed.extras)]
+                waiting += [
+                    (canonicalize_name(needed.name), wanted) for wanted in ("", *needed.extras)
+                ]
     return {name for name, _ in found} - {PACKAGE}
 
 
@@ -67,12 +72,16 @@ def size(name: str) -> int:
 
 def main() -> None:
     """Measure and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     unknown = set(EXTRAS) - set(distribution(PACKAGE).metadata.get_all("Provides-Extra") or [])
     if unknown:
-        parser.error(f"{PACKAGE} as it is installed here has no extra {min(unknown)}: install it again")
+        parser.error(
+            f"{PACKAGE} as it is installed here has no extra {min(unknown)}: install it again"
+        )
     base = packages(BASE)
     rows = []
     for extra in EXTRAS:

@@ -3,8 +3,8 @@
     python benchmarks/readme.py            # write them
     python benchmarks/readme.py --check    # exit code 1 where a page holds other figures
 
-A page says where figures go: everything between `<!-- figures: NAME -->` and `<!-- /figures -->` is replaced by the
-block of that name below. tests/test_figures.py checks that all pages are current.
+A page says where figures go: everything between `<!-- figures: NAME -->` and `<!-- /figures -->` is
+replaced by the block of that name below. tests/test_figures.py checks that all pages are current.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ FUSED_CHUNKS = f"hybrid of BM25 and {CHUNKS}"
 INDEX_MINILM = "index of MiniLM, passages of 128 tokens, one by one"
 
 WIDTH = 120  # characters of a line
-_PARAGRAPH = re.compile(r"^[\w*`(\"].*(?:\n[\w*`(\"].*)*", re.MULTILINE)  # no table, list, heading or markup
+_PARAGRAPH = re.compile(
+    r"^[\w*`(\"].*(?:\n[\w*`(\"].*)*", re.MULTILINE
+)  # no table, list, heading or markup
 _BLOCK = re.compile(r"(<!-- figures: ([a-z-]+) -->\n).*?(<!-- /figures -->)", re.DOTALL)
 
 
@@ -64,7 +66,8 @@ def ndcg() -> dict[tuple[str, str], float]:
 def sizes() -> dict[str, str]:
     """Return set -> documents and queries of quality.json."""
     return {
-        row["dataset"]: f"{row['corpus_size']:,} / {row['queries']:,}" for row in results("quality.json")["results"]
+        row["dataset"]: f"{row['corpus_size']:,} / {row['queries']:,}"
+        for row in results("quality.json")["results"]
     }
 
 
@@ -92,12 +95,23 @@ def quality_summary() -> str:
     for label, system in systems.items():
         groups: list[Sequence[str]] = [SHORT, *((name,) for name in LONG), sets]
         known = [all((name, system) in scores for name in group) for group in groups]
-        cells = [f"{mean(system, group):.3f}" if there else "-" for group, there in zip(groups, known, strict=True)]
+        cells = [
+            f"{mean(system, group):.3f}" if there else "-"
+            for group, there in zip(groups, known, strict=True)
+        ]
         rows.append([label, *cells])
-    head = ["NDCG@10", f"short texts ({len(SHORT)} sets)", "meetings", "textbooks", f"all {len(sets)} sets"]
+    head = [
+        "NDCG@10",
+        f"short texts ({len(SHORT)} sets)",
+        "meetings",
+        "textbooks",
+        f"all {len(sets)} sets",
+    ]
     better = sum(scores[name, INDEX] > scores[name, BM25] for name in sets)
     share = mean(VECTORS, SHORT) / mean(MINILM, SHORT)
-    cut = " and ".join(f"{scores[name, VECTORS]:.3f} against {scores[name, MINILM]:.3f}" for name in LONG)
+    cut = " and ".join(
+        f"{scores[name, VECTORS]:.3f} against {scores[name, MINILM]:.3f}" for name in LONG
+    )
     chunks = " and ".join(f"{scores[name, CHUNKS]:.3f}" for name in LONG)
     return "\n".join(
         [
@@ -116,9 +130,10 @@ def quality_sentence() -> str:
     scores, sets = ndcg(), (*SHORT, *LONG)
     better = sum(scores[name, INDEX] > scores[name, BM25] for name in sets)
     return (
-        f"Over {len(sets)} English sets the default search scores {mean(INDEX, sets):.3f} (mean NDCG@10), BM25 "
-        f"{mean(BM25, sets):.3f},\nBM25 fused with all-MiniLM-L6-v2 {mean(RRF, sets):.3f}; it finds more than BM25 on "
-        f"{better} of them, and than the fusion on {sum(scores[name, INDEX] > scores[name, RRF] for name in sets)}."
+        f"Over {len(sets)} English sets the default search scores {mean(INDEX, sets):.3f} (mean"
+        f" NDCG@10), BM25 {mean(BM25, sets):.3f},\nBM25 fused with all-MiniLM-L6-v2"
+        f" {mean(RRF, sets):.3f}; it finds more than BM25 on {better} of them, and than the fusion"
+        f" on {sum(scores[name, INDEX] > scores[name, RRF] for name in sets)}."
     )
 
 
@@ -156,7 +171,9 @@ def precision() -> str:
 
     def cell(name: str, kind: str) -> str:
         row = rows[name, kind]
-        return f"{row['ndcg@10']:.4f}" + ("" if kind == "float32" else f" ({row['same_top_10']:.3f})")
+        return f"{row['ndcg@10']:.4f}" + (
+            "" if kind == "float32" else f" ({row['same_top_10']:.3f})"
+        )
 
     body = []
     for name in sets:
@@ -182,7 +199,11 @@ def gpu_encode() -> str:
     }
     names = ["ours, ours", "ours, launches", "ours, torch", "ModernBERT banded", "ModernBERT sdpa"]
     body = [
-        [f"{b} x {t:,}", *(found.get((name, b, t), "") for name in names), f"{round(floor, -3):,.0f}"]
+        [
+            f"{b} x {t:,}",
+            *(found.get((name, b, t), "") for name in names),
+            f"{round(floor, -3):,.0f}",
+        ]
         for (b, t), floor in floors.items()
     ]
     head = [
@@ -206,18 +227,29 @@ def gpu_operations() -> str:
 
 
 def gpu_search() -> str:
-    """Return gpu.json's exact and approximate searches of a million vectors, in milliseconds for a batch of queries."""
-    rows = [row for row in results("gpu.json")["search"] if "ms_1" in row and row.get("obeyed", True)]
-    body = [[row["name"], f"{row['recall']:.3f}", *(f"{row[f'ms_{n}']:,.2f}" for n in (1, 16, 256))] for row in rows]
+    """Return gpu.json's exact and approximate searches of a million vectors, in milliseconds for a
+    batch of queries.
+    """
+    rows = [
+        row for row in results("gpu.json")["search"] if "ms_1" in row and row.get("obeyed", True)
+    ]
+    body = [
+        [row["name"], f"{row['recall']:.3f}", *(f"{row[f'ms_{n}']:,.2f}" for n in (1, 16, 256))]
+        for row in rows
+    ]
     return table(["ms for queries at once", "recall@10", "1", "16", "256"], body)
 
 
 def gpu_dynamic_mix() -> str:
-    """Return what gpu.json says of dynamic mixing: beside its floor and torch.compile, and in one pass and in two."""
+    """Return what gpu.json says of dynamic mixing: beside its floor and torch.compile, and in one
+    pass and in two.
+    """
     document = results("gpu.json")
 
     def times(splits: int, of: str) -> str:
-        rows = [r for r in document["operations"] if r.get("splits") == splits and "compiled_ms" in r]
+        rows = [
+            r for r in document["operations"] if r.get("splits") == splits and "compiled_ms" in r
+        ]
         ratios = [r[of] / r["kernel_ms"] for r in rows if r["name"].startswith("dynamic_mix")]
         ratios = [ratio if min(ratios) > 1 else 1 / ratio for ratio in ratios]
         return f"{min(ratios):.2f} to {max(ratios):.2f}"
@@ -226,14 +258,29 @@ def gpu_dynamic_mix() -> str:
     columns = {"forward": "forward", "backward": "backward", "over gate, GELU": "over gate gelu"}
     columns["over gate, ReLU²"] = "over gate relu2"
     body = [
-        [str(n), *(f"{found[f'one pass, {c}', n]} → {found[f'two passes, {c}', n]}" for c in columns.values())]
+        [
+            str(n),
+            *(
+                f"{found[f'one pass, {c}', n]} → {found[f'two passes, {c}', n]}"
+                for c in columns.values()
+            ),
+        ]
         for n in (512, 64, 16)
     ]
     return "\n".join(
         [
-            f"Dynamic mixing takes {times(512, 'floor_ms')} times its floor and {times(512, 'compiled_ms')} times",
-            f"torch.compile's time on 512 splits; on 64 it is {times(64, 'compiled_ms')} times as fast. One program",
-            "that keeps the shares in registers, which we had before, and the form that is left, in milliseconds:",
+            (
+                f"Dynamic mixing takes {times(512, 'floor_ms')} times its floor and"
+                f" {times(512, 'compiled_ms')} times"
+            ),
+            (
+                f"torch.compile's time on 512 splits; on 64 it is {times(64, 'compiled_ms')} times"
+                " as fast. One program"
+            ),
+            (
+                "that keeps the shares in registers, which we had before, and the form that is"
+                " left, in milliseconds:"
+            ),
             "",
             table(["splits", *columns], body),
         ]
@@ -242,7 +289,9 @@ def gpu_dynamic_mix() -> str:
 
 def gpu_counts() -> str:
     """Return gpu_counts.json's launches and bytes, of 8 texts of 2,048 tokens."""
-    rows = {row["preset"]: row for row in results("gpu_counts.json")["rows"] if row["tokens"] == 2048}
+    rows = {
+        row["preset"]: row for row in results("gpu_counts.json")["rows"] if row["tokens"] == 2048
+    }
     one, other = rows["released"], rows["paper"]
 
     def both(name: str) -> str:
@@ -252,7 +301,11 @@ def gpu_counts() -> str:
     ranker = [f"{one[f'ranker_launches_{form}']}" for form in forms]
     moved = [both(f"{name}_{form}") for form in forms]
     body = [
-        ["operations for each layer", *(f"{one[f'launches_per_layer_{form}']:g}" for form in forms), ""],
+        [
+            "operations for each layer",
+            *(f"{one[f'launches_per_layer_{form}']:g}" for form in forms),
+            "",
+        ],
         ["bytes per token and layer, `released` / `paper`", *moved, f"{one['bytes_floor']:,}"],
         ["the same in training", *(both(f"training_{name}_{form}") for form in forms), ""],
         ["launches of the ranker, 8 documents of 384 splits", *ranker, ""],
@@ -261,10 +314,14 @@ def gpu_counts() -> str:
 
 
 SHOWN_PASSAGES = (
-    "BM25, 200 words", "0.4 MiniLM + 0.6 BM25, 110 words", "ours, words and vectors, 256 tokens (default)",
-    "ours, vectors, 256 tokens", "ours, words, 256 tokens", "ours, default, reranked by int8 token vectors",
+    "BM25, 200 words",
+    "0.4 MiniLM + 0.6 BM25, 110 words",
+    "ours, words and vectors, 256 tokens (default)",
+    "ours, vectors, 256 tokens",
+    "ours, words, 256 tokens",
+    "ours, default, reranked by int8 token vectors",
     "MiniLM in our index, words and vectors, one by one, 128 tokens",
-)  # fmt: skip
+)
 
 
 def passages() -> str:
@@ -273,7 +330,11 @@ def passages() -> str:
     measures = ("recall@1", "recall@5", "recall@10", "iou@1")
     lines = []
     for facts in document["sets"]:
-        rows = {(row["system"], row["scope"]): row for row in document["rows"] if row["set"] == facts["set"]}
+        rows = {
+            (row["system"], row["scope"]): row
+            for row in document["rows"]
+            if row["set"] == facts["set"]
+        }
         body = []
         for system in SHOWN_PASSAGES:
             means = [rows[system, scope]["mean"] for scope in ("document", "corpus")]
@@ -283,7 +344,12 @@ def passages() -> str:
         sampled = facts["documents"] < facts["all_documents"]
         drawn = f" of {facts['all_documents']:,}, drawn at random" if sampled else ""
         counts = f"{facts['documents']:,} documents{drawn}; {facts['queries']:,} questions."
-        lines += [table([facts["set"], "characters", *measures, "corpus: recall@5"], body), "", counts, ""]
+        lines += [
+            table([facts["set"], "characters", *measures, "corpus: recall@5"], body),
+            "",
+            counts,
+            "",
+        ]
     return "\n".join(lines).rstrip()
 
 
@@ -320,7 +386,10 @@ def extras() -> str:
             meaning,
             str(sizes[name]["packages"]),
             f"{sizes[name]['megabytes']:,.1f}",
-            ", ".join(f"{package} {megabytes:,.1f}" for package, megabytes in sizes[name]["largest"].items()),
+            ", ".join(
+                f"{package} {megabytes:,.1f}"
+                for package, megabytes in sizes[name]["largest"].items()
+            ),
         ]
         for name, meaning in EXTRAS.items()
     ]
@@ -328,16 +397,23 @@ def extras() -> str:
         [
             table(["extra", "for", "packages", "MB", "largest"], rows),
             "",
-            f"Measured by `benchmarks/extras.py` in an environment with all of them (Python {found['python']}, "
-            f"{found['machine']}): packages on top",
-            f"of the base with `cpu`, which has {base['packages']} packages and {base['megabytes']:,.0f} MB.",
+            (
+                "Measured by `benchmarks/extras.py` in an environment with all of them (Python"
+                f" {found['python']}, {found['machine']}): packages on top"
+            ),
+            (
+                f"of the base with `cpu`, which has {base['packages']} packages and"
+                f" {base['megabytes']:,.0f} MB."
+            ),
             "Extras share packages, so several together take less than their sum.",
         ]
     )
 
 
 def onnx() -> str:
-    """Return the tables of int8_quality.json and encode_words.json: what int8 costs, and what it saves."""
+    """Return the tables of int8_quality.json and encode_words.json: what int8 costs, and what it
+    saves.
+    """
     sets = results("int8_quality.json")["sets"]
     rows = []
     for name, found in sets.items():
@@ -352,7 +428,15 @@ def onnx() -> str:
                 f"{min(kind['smallest'] for kind in cosine.values()):.5f}",
             ]
         )
-    header = ["set", "documents / queries", "float32", "int8", "index float32, queries int8", "passages", "smallest"]
+    header = [
+        "set",
+        "documents / queries",
+        "float32",
+        "int8",
+        "index float32, queries int8",
+        "passages",
+        "smallest",
+    ]
     speed = results("encode_words.json")
     measured = [
         [
@@ -371,9 +455,18 @@ def onnx() -> str:
             cells += [f"{row['query_ms'][length][point]:.1f}" for length, point in points]
     return "\n".join(
         [
-            "NDCG@10 by the better of document and best passage, dense search over the full corpus, and cosines of the",
-            "two forms' vectors: the mean over passages, and the smallest of any query, document or passage",
-            "(`benchmarks/cpu/int8_quality.py`; 0 is that of two empty documents of cranfield, which have no vector):",
+            (
+                "NDCG@10 by the better of document and best passage, dense search over the full"
+                " corpus, and cosines of the"
+            ),
+            (
+                "two forms' vectors: the mean over passages, and the smallest of any query,"
+                " document or passage"
+            ),
+            (
+                "(`benchmarks/cpu/int8_quality.py`; 0 is that of two empty documents of cranfield,"
+                " which have no vector):"
+            ),
             "",
             table(header, rows),
             "",
@@ -382,8 +475,10 @@ def onnx() -> str:
             "",
             table(["system", "threads", *lengths], measured),
             "",
-            f"ONNX Runtime {machine['onnxruntime']}, torch {machine['torch']}, a processor with "
-            f"{', '.join(machine['instructions'])}; {machine['note']}.",
+            (
+                f"ONNX Runtime {machine['onnxruntime']}, torch {machine['torch']}, a processor with"
+                f" {', '.join(machine['instructions'])}; {machine['note']}."
+            ),
         ]
     )
 
@@ -410,11 +505,20 @@ def start() -> str:
         [
             table(
                 ["", *(f"{names[row['environment']]}, {row['form']}" for row in rows)],
-                [[name, *(format(row[key], digits) for row in rows)] for name, (key, digits) in measures.items()],
+                [
+                    [name, *(format(row[key], digits) for row in rows)]
+                    for name, (key, digits) in measures.items()
+                ],
             ),
             "",
-            f"Fresh environments of `[cpu]` (Python {machine['python']}, {machine['processor']}), an index of the",
-            f"pages in docs/, the best of several rounds (`benchmarks/cpu/start.py`); {machine['note']}.",
+            (
+                f"Fresh environments of `[cpu]` (Python {machine['python']},"
+                f" {machine['processor']}), an index of the"
+            ),
+            (
+                "pages in docs/, the best of several rounds (`benchmarks/cpu/start.py`);"
+                f" {machine['note']}."
+            ),
         ]
     )
 
@@ -434,31 +538,56 @@ def files() -> str:
             values = one["read"], one["seconds"], one["right"], row["truth"], one["words lost"]
             for place, value in enumerate(values):
                 sums[name][place] += value
-        rows.append([kind, str(row["files"]), *(" / ".join(cells[name][i] for name in names) for i in range(4))])
+        rows.append(
+            [
+                kind,
+                str(row["files"]),
+                *(" / ".join(cells[name][i] for name in names) for i in range(4)),
+            ]
+        )
     total = sum(row["files"] for row in found["readers"].values())
-    ends = [[f"{s[0]}", f"{s[2] / s[3]:.3f}", f"{s[4]:,}", f"{s[1]:.0f} in all"] for s in sums.values()]
+    ends = [
+        [f"{s[0]}", f"{s[2] / s[3]:.3f}", f"{s[4]:,}", f"{s[1]:.0f} in all"] for s in sums.values()
+    ]
     rows.append(["all", str(total), *(" / ".join(end[i] for end in ends) for i in range(4))])
     rows = [[cell if cell.strip(" /") else "" for cell in row] for row in rows]
     build, pages, sync = found["build"], found["pages"], found["sync"]
     versions = ", ".join(f"{name} {version}" for name, version in found["peers"].items())
     return "\n".join(
         [
-            f"{total} files that pandoc, LibreOffice and git made, or that Debian packages hold "
-            "(`benchmarks/cpu/files.py`, `make_files.py`).",
+            (
+                f"{total} files that pandoc, LibreOffice and git made, or that Debian packages hold"
+                " (`benchmarks/cpu/files.py`, `make_files.py`)."
+            ),
             f"Each cell: this package / {' / '.join(found['peers'])} ({versions}).",
-            "A character is right if its word stands in a run of three that the reader found, too; of HTML pages",
-            "that were found the text is unknown. A word is lost if the reader's text has it less often than the file.",
+            (
+                "A character is right if its word stands in a run of three that the reader found,"
+                " too; of HTML pages"
+            ),
+            (
+                "that were found the text is unknown. A word is lost if the reader's text has it"
+                " less often than the file."
+            ),
             "Seconds are of the processor, for one file, on a busy machine.",
             "",
-            table(["kind", "files", "read", "right characters", "words lost", "seconds a file"], rows),
+            table(
+                ["kind", "files", "read", "right characters", "words lost", "seconds a file"], rows
+            ),
             "",
-            f"Building the index of them in one command took {build['cpu_seconds']:.0f} s of processor time for "
-            f"{build['tokens']:,} tokens; {build['rejected']} files were",
-            f"left out. {pages['passages on their page']} of {pages['passages']} PDF passages that {pages['queries']} "
-            "searches found begin with words that are on the",
+            (
+                f"Building the index of them in one command took {build['cpu_seconds']:.0f} s of"
+                f" processor time for {build['tokens']:,} tokens; {build['rejected']} files were"
+            ),
+            (
+                f"left out. {pages['passages on their page']} of {pages['passages']} PDF passages"
+                f" that {pages['queries']} searches found begin with words that are on the"
+            ),
             "page of their number, as PDFium reads it.",
-            f"A sync after {sync['deleted']} deletions and {sync['renamed']} renamings took "
-            f"{sync['cpu_seconds']:.1f} s and left {sync['after']} documents, each with its file.",
+            (
+                f"A sync after {sync['deleted']} deletions and {sync['renamed']} renamings took"
+                f" {sync['cpu_seconds']:.1f} s and left {sync['after']} documents, each with its"
+                " file."
+            ),
         ]
     )
 
@@ -486,18 +615,29 @@ def server() -> str:
         [
             table(head, rows),
             "",
-            f"`benchmarks/cpu/serve.py`: searches for ten documents among {found['documents']} long ones (this "
-            "project's pages), for",
-            f"{found['one_client']['seconds']:.0f} seconds in each phase, with {found['threads']} threads on "
-            f"{found['cores']} {found['processor']} cores, which the clients share"
-            + (f"; other work kept the machine busy (load {found['load_before']:.1f})." if busy else "."),
-            "Memory is the server's resident set at the beginning of a phase, after a twelfth, half and all of it.",
+            (
+                f"`benchmarks/cpu/serve.py`: searches for ten documents among {found['documents']}"
+                " long ones (this project's pages), for"
+            ),
+            f"{found['one_client']['seconds']:.0f} seconds in each phase, with {found['threads']}"
+            f" threads on {found['cores']} {found['processor']} cores, which the clients share"
+            + (
+                f"; other work kept the machine busy (load {found['load_before']:.1f})."
+                if busy
+                else "."
+            ),
+            (
+                "Memory is the server's resident set at the beginning of a phase, after a twelfth,"
+                " half and all of it."
+            ),
         ]
     )
 
 
 def hostile() -> str:
-    """Return the table of cpu_serve_hostile.json: a polite client alone, beside each attack, and alone again."""
+    """Return the table of cpu_serve_hostile.json: a polite client alone, beside each attack, and
+    alone again.
+    """
     if not (RESULTS / "cpu_serve_hostile.json").is_file():
         return "Not measured yet: `python benchmarks/cpu/serve.py --hostile`."
     found = results("cpu_serve_hostile.json")
@@ -506,19 +646,37 @@ def hostile() -> str:
     rows = []
     for name, row in [*phases, ("nobody, again", found["quiet_again"])]:
         times = row["milliseconds"]
-        got = ", ".join(f"{what}: {count:,}" for what, count in sorted(row.get("attacker_got", {}).items()))
+        got = ", ".join(
+            f"{what}: {count:,}" for what, count in sorted(row.get("attacker_got", {}).items())
+        )
         shown = [f"{times[q]:.0f}" for q in ("p50", "p99")]
-        rows.append([name, *shown, f"{times['p99'] / quiet:.1f}", f"{max(row['resident_mib']):.0f}", got])
-    head = ["attacker", "p50, ms", "p99, ms", "p99 / quiet", "memory of the server at most, MiB", "the attacker got"]
+        rows.append(
+            [name, *shown, f"{times['p99'] / quiet:.1f}", f"{max(row['resident_mib']):.0f}", got]
+        )
+    head = [
+        "attacker",
+        "p50, ms",
+        "p99, ms",
+        "p99 / quiet",
+        "memory of the server at most, MiB",
+        "the attacker got",
+    ]
     seconds = found["quiet"]["seconds"]
     return "\n".join(
         [
             table(head, rows),
             "",
-            "`benchmarks/cpu/serve.py --hostile`: one client asks a question after the other for "
-            f"{seconds:.0f} seconds in each phase;",
-            f"{found['threads']} threads on {found['cores']} {found['processor']} cores, shared by client and attacker"
-            + (f"; load before: {found['load_before']:.1f}." if found["load_before"] > IDLE else "."),
+            (
+                "`benchmarks/cpu/serve.py --hostile`: one client asks a question after the other"
+                f" for {seconds:.0f} seconds in each phase;"
+            ),
+            f"{found['threads']} threads on {found['cores']} {found['processor']} cores, shared by"
+            " client and attacker"
+            + (
+                f"; load before: {found['load_before']:.1f}."
+                if found["load_before"] > IDLE
+                else "."
+            ),
         ]
     )
 
@@ -530,13 +688,22 @@ def fuzzed() -> str:
     found = results("http_fuzz.json")
     statuses = ", ".join(f"{status}: {count:,}" for status, count in found["statuses"].items())
     memory, drawn = found["resident_mib"], found["schemathesis"]
-    cases = f"schemathesis asked with {drawn['cases']:,} cases" if drawn.get("cases") else "schemathesis was not there"
+    cases = (
+        f"schemathesis asked with {drawn['cases']:,} cases"
+        if drawn.get("cases")
+        else "schemathesis was not there"
+    )
     return "\n".join(
         [
-            f"`python -m tests.fuzz.server --minutes {found['minutes']:g} --seed {found['seed']}`: "
-            f"{found['requests']:,} requests through raw connections ({statuses});",
-            f"{cases}. Findings: {len(found['findings'])}. The server's memory was {memory['after_a_fifth']:.0f} MiB "
-            "after a fifth of the",
+            (
+                f"`python -m tests.fuzz.server --minutes {found['minutes']:g} --seed"
+                f" {found['seed']}`: {found['requests']:,} requests through raw connections"
+                f" ({statuses});"
+            ),
+            (
+                f"{cases}. Findings: {len(found['findings'])}. The server's memory was"
+                f" {memory['after_a_fifth']:.0f} MiB after a fifth of the"
+            ),
             f"time, and {memory['most']:.0f} MiB at most.",
         ]
     )
@@ -556,9 +723,14 @@ def engines() -> str:
         [
             table(["", *found], rows),
             "",
-            f"`benchmarks/cpu/engines.py`, {passages:,} passages of 560 characters, 256 dimensions; searches in",
-            f"milliseconds, p50 / p99; {machine['cores']} {machine['processor']} cores; load before: "
-            f"{machine['load before']:.1f}.",
+            (
+                f"`benchmarks/cpu/engines.py`, {passages:,} passages of 560 characters, 256"
+                " dimensions; searches in"
+            ),
+            (
+                f"milliseconds, p50 / p99; {machine['cores']} {machine['processor']} cores; load"
+                f" before: {machine['load before']:.1f}."
+            ),
         ]
     )
 
@@ -571,9 +743,16 @@ def needle() -> str:
     for length in dict.fromkeys(cell["length"] for cell in found["cells"]):
         row = [f"{length:,}"]
         for system in systems:
-            cells = [cell for cell in found["cells"] if (cell["system"], cell["length"]) == (system, length)]
-            shares = [fmean(cell[name] for cell in cells) for name in ("document_first", "passage_first")
-                      if cells[0][name] is not None]  # fmt: skip
+            cells = [
+                cell
+                for cell in found["cells"]
+                if (cell["system"], cell["length"]) == (system, length)
+            ]
+            shares = [
+                fmean(cell[name] for cell in cells)
+                for name in ("document_first", "passage_first")
+                if cells[0][name] is not None
+            ]
             row.append(", ".join(f"{share:.2f}" for share in shares))
         rows.append(row)
     depths = len({cell["depth"] for cell in found["cells"]})
@@ -581,9 +760,14 @@ def needle() -> str:
         [
             table(["tokens of a document", *systems], rows),
             "",
-            f"`{found['command']}`: {found['seeds']} needles at each of {depths} depths, {found['distractors']} more "
-            "documents of each length;",
-            "the share of right documents that come first, and of needles in the first passage of their document.",
+            (
+                f"`{found['command']}`: {found['seeds']} needles at each of {depths} depths,"
+                f" {found['distractors']} more documents of each length;"
+            ),
+            (
+                "the share of right documents that come first, and of needles in the first passage"
+                " of their document."
+            ),
         ]
     )
 
@@ -628,7 +812,9 @@ def renew(text: str) -> str:
 
 
 def _wrapped(block: str) -> str:
-    """Wrap the paragraphs that have a line longer than pages have: figures decide how long their lines get."""
+    """Wrap the paragraphs that have a line longer than pages have: figures decide how long their
+    lines get.
+    """
 
     def fill(paragraph: re.Match[str]) -> str:
         if max(map(len, paragraph[0].split("\n"))) <= WIDTH:
@@ -646,8 +832,14 @@ def pages() -> list[Path]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 where a page is not current")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="write nothing; exit with 1 where a page is not current",
+    )
     args = parser.parse_args()
     stale = []
     for path in pages():
@@ -658,7 +850,10 @@ def main() -> None:
             if not args.check:
                 path.write_text(current, encoding="utf-8")
     for path in stale:
-        print(f"{path.relative_to(ROOT)}: {'other figures than the results' if args.check else 'written'}")
+        print(
+            f"{path.relative_to(ROOT)}:"
+            f" {'other figures than the results' if args.check else 'written'}"
+        )
     sys.exit(1 if args.check and stale else 0)
 
 

@@ -1,4 +1,6 @@
-"""The site that `make docs` builds of these pages, with Sphinx and MyST: `sphinx-build -W docs docs/_build`."""
+"""The site that `make docs` builds of these pages, with Sphinx and MyST: `sphinx-build -W docs
+docs/_build`.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def _plain_links(app: Sphinx, tree: document) -> None:
         found = next((path for path in candidates if path.exists()), None)
         if target and found is not None and Path(app.srcdir).resolve() not in found.parents:
             inner = [child.deepcopy() for child in link.children]
-            link.replace_self(nodes.inline("", "", *inner, nodes.Text(f" ({found.relative_to(ROOT)})")))
+            link.replace_self(
+                nodes.inline("", "", *inner, nodes.Text(f" ({found.relative_to(ROOT)})"))
+            )
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

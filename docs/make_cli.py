@@ -1,4 +1,5 @@
-"""Write docs/cli.md from the commands themselves: `python docs/make_cli.py`, or `--check` to compare only.
+"""Write docs/cli.md from the commands themselves: `python docs/make_cli.py`, or `--check` to
+compare only.
 
 The page does not depend on the terminal or on click's version: everything is formatted here.
 """
@@ -32,7 +33,7 @@ Generated from the commands by `python docs/make_cli.py`; do not edit. Every com
 Exit codes: 0 for success; 1 if `aveyb-index verify` finds damage that remains, or `build`, `add`, `upsert` or `sync`
 [left something out](files.md); 2 for wrong arguments or bad input, with a message that says what is wrong, where, and
 what to do; 130 for a command that was interrupted and can be continued.
-"""
+"""  # noqa: E501
 
 
 def commands(name: str, command: click.Command) -> list[tuple[str, click.Command]]:
@@ -40,7 +41,9 @@ def commands(name: str, command: click.Command) -> list[tuple[str, click.Command
     if not isinstance(command, click.Group):
         return [(name, command)]
     return [(name, command)] + [
-        pair for sub in sorted(command.commands) for pair in commands(f"{name} {sub}", command.commands[sub])
+        pair
+        for sub in sorted(command.commands)
+        for pair in commands(f"{name} {sub}", command.commands[sub])
     ]
 
 
@@ -82,9 +85,11 @@ def value_name(option: click.Option) -> str:
         return ""
     if isinstance(option.type, click.Choice):
         return "\\|".join(str(choice) for choice in option.type.choices)
-    return option.metavar or {"integer range": "INTEGER", "float range": "FLOAT", "filename": "FILE"}.get(
-        option.type.name, option.type.name.upper()
-    )
+    return option.metavar or {
+        "integer range": "INTEGER",
+        "float range": "FLOAT",
+        "filename": "FILE",
+    }.get(option.type.name, option.type.name.upper())
 
 
 def option_help(option: click.Option) -> str:
@@ -99,7 +104,11 @@ def option_help(option: click.Option) -> str:
 def default(option: click.Option) -> str:
     """Return the default value as it would be typed; empty where help shows none."""
     value: Any = option.to_info_dict()["default"]
-    if value is None or option.show_default is False or (option.is_flag and not option.secondary_opts):
+    if (
+        value is None
+        or option.show_default is False
+        or (option.is_flag and not option.secondary_opts)
+    ):
         return ""
     if option.is_flag:
         value = (option.opts if value else option.secondary_opts)[0].lstrip("-")
@@ -108,7 +117,9 @@ def default(option: click.Option) -> str:
 
 def page() -> str:
     """Return the whole page."""
-    parts = [section(*pair) for name, command in COMMANDS.items() for pair in commands(name, command)]
+    parts = [
+        section(*pair) for name, command in COMMANDS.items() for pair in commands(name, command)
+    ]
     return "\n".join([INTRODUCTION, *parts]).rstrip() + "\n"
 
 

@@ -1,4 +1,6 @@
-"""The page of the site that lists what can be asked over HTTP, written from the OpenAPI document of a server."""
+"""The page of the site that lists what can be asked over HTTP, written from the OpenAPI document of
+a server.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ HEAD = """\
 
 Generated from what a server with default limits answers at `/openapi.json`. What each is for, and the limits:
 [Server](server.md). In a URL, values other than texts are JSON.
-"""
+"""  # noqa: E501
 
 
 def type_of(schema: Mapping[str, Any]) -> str:
@@ -54,7 +56,9 @@ Row = tuple[str, Mapping[str, Any], bool]
 
 
 def fields(schema: Mapping[str, Any], before: str = "") -> Iterator[Row]:
-    """Each field of an object, and of objects in it: its name, its schema, and whether it must be there."""
+    """Each field of an object, and of objects in it: its name, its schema, and whether it must be
+    there.
+    """
     for one in schema.get("anyOf", [schema]):
         for name, field in one.get("properties", {}).items():
             yield before + name, field, name in one.get("required", ())
@@ -67,7 +71,11 @@ def asked(operation: Mapping[str, Any]) -> Iterator[Row]:
     """Each field that an operation takes, as `fields` gives it."""
     for each in operation.get("parameters", ()):
         shown = each if "schema" in each else each["content"]["application/json"]
-        yield each["name"], {**shown["schema"], "description": each["description"]}, each["required"]
+        yield (
+            each["name"],
+            {**shown["schema"], "description": each["description"]},
+            each["required"],
+        )
     if "requestBody" in operation:
         yield from fields(operation["requestBody"]["content"]["application/json"]["schema"])
 
@@ -76,11 +84,20 @@ def table(rows: Iterable[Row], *, needed: bool) -> list[str]:
     """A table of fields, each row once, with a column that says which must be given."""
     head = ["field", "type", *(["must be given"] if needed else []), "meaning"]
     lines = [
-        [f"`{name}`", type_of(schema), *(["yes" if must else ""] if needed else []), schema["description"]]
+        [
+            f"`{name}`",
+            type_of(schema),
+            *(["yes" if must else ""] if needed else []),
+            schema["description"],
+        ]
         for name, schema, must in rows
     ]
     shown = ["| " + " | ".join(line) + " |" for line in lines]
-    return [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *dict.fromkeys(shown), ""] if shown else []
+    return (
+        [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *dict.fromkeys(shown), ""]
+        if shown
+        else []
+    )
 
 
 def page() -> str:
@@ -89,11 +106,23 @@ def page() -> str:
     several: dict[tuple[str, str], list[tuple[str, Mapping[str, Any]]]] = {}
     for path, methods in described["paths"].items():
         for method, operation in methods.items():
-            answer = type_of(next(iter(operation["responses"]["200"]["content"].values()))["schema"])
-            several.setdefault((operation["summary"], answer), []).append((f"{method.upper()} {path}", operation))
+            answer = type_of(
+                next(iter(operation["responses"]["200"]["content"].values()))["schema"]
+            )
+            several.setdefault((operation["summary"], answer), []).append(
+                (f"{method.upper()} {path}", operation)
+            )
     lines = [HEAD]
-    for (summary, answer), operations in several.items():  # those that do the same; the last takes most
-        lines += [f"## {', '.join(name for name, _ in operations)}", "", f"{summary} Answers: {answer}.", ""]
+    for (
+        summary,
+        answer,
+    ), operations in several.items():  # those that do the same; the last takes most
+        lines += [
+            f"## {', '.join(name for name, _ in operations)}",
+            "",
+            f"{summary} Answers: {answer}.",
+            "",
+        ]
         lines += table(asked(operations[-1][1]), needed=True)
     lines += ["## Answers", ""]
     for name, schema in described["components"]["schemas"].items():

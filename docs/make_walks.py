@@ -1,7 +1,8 @@
-"""Draw the pictures of docs/architecture.md: `python docs/make_walks.py`, or `--check` to compare only.
+"""Draw the pictures of docs/architecture.md: `python docs/make_walks.py`, or `--check` to compare
+only.
 
-The floors are those that tests/test_architecture.py holds. A walk is traced: a row for each file that a search, or a
-build of one document, enters for the first time, in the column of its room.
+The floors are those that tests/test_architecture.py holds. A walk is traced: a row for each file
+that a search, or a build of one document, enters for the first time, in the column of its room.
 """
 
 from __future__ import annotations
@@ -24,17 +25,30 @@ if TYPE_CHECKING:
 
 IMAGES = Path(__file__).with_name("images")
 WIDTH, ROW, HEAD = 900, 26, 78  # points
-HANDBOOK = [{"_id": f"d{i}", "text": f"The tenant may end lease {i} with three months notice. " * 8} for i in range(30)]
-SIDE = {"indexes": "index.py, ...", "encoder": "config.py, ...", "": "files.py, ..."}  # files that are in no room
+HANDBOOK = [
+    {"_id": f"d{i}", "text": f"The tenant may end lease {i} with three months notice. " * 8}
+    for i in range(30)
+]
+SIDE = {
+    "indexes": "index.py, ...",
+    "encoder": "config.py, ...",
+    "": "files.py, ...",
+}  # files that are in no room
 
 
 def entered(run: Callable[[], object]) -> list[str]:
-    """Return the files of the package that `run` enters, each once, in the order of its first call there."""
+    """Return the files of the package that `run` enters, each once, in the order of its first call
+    there.
+    """
     found: dict[str, None] = {}
 
     def profile(frame: Any, event: str, _: object) -> None:
         name = frame.f_code.co_filename
-        if event == "call" and name.startswith(f"{PACKAGE}{os.sep}") and frame.f_code.co_name != "<module>":
+        if (
+            event == "call"
+            and name.startswith(f"{PACKAGE}{os.sep}")
+            and frame.f_code.co_name != "<module>"
+        ):
             found.setdefault(Path(name).relative_to(PACKAGE).as_posix())
 
     threading.setprofile(profile)
@@ -57,7 +71,11 @@ def stairs() -> list[str]:
     """All rooms, from the top floor down."""
     names = []
     for floor in reversed(FLOORS):
-        rooms = [f"{floor}/{name}" for name in reversed(ROOMS.get(floor, [])) if (PACKAGE / floor / name).is_dir()]
+        rooms = [
+            f"{floor}/{name}"
+            for name in reversed(ROOMS.get(floor, []))
+            if (PACKAGE / floor / name).is_dir()
+        ]
         names += [floor, *rooms]
     return [*names, ""]
 
@@ -65,14 +83,17 @@ def stairs() -> list[str]:
 def svg(title: str, height: int, parts: list[str]) -> str:
     """Return a picture of these elements on a light ground."""
     style = (
-        "rect { rx: 4; stroke: #555; fill: #fff } .page { fill: #fafafa; stroke: #ddd } text { fill: #222 } "
-        ".indexes { fill: #fdf1e0 } .encoder { fill: #e8f0fe } .documents { fill: #e9f5e9 } "
-        ".head { font-weight: bold; fill: #555 } .small { fill: #555 } path { fill: none; stroke: #999 }"
+        "rect { rx: 4; stroke: #555; fill: #fff } .page { fill: #fafafa; stroke: #ddd } text {"
+        " fill: #222 } .indexes { fill: #fdf1e0 } .encoder { fill: #e8f0fe } .documents { fill:"
+        " #e9f5e9 } .head { font-weight: bold; fill: #555 } .small { fill: #555 } path { fill:"
+        " none; stroke: #999 }"
     )
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
-            'font-family="Helvetica, Arial, sans-serif" font-size="12">',
+            (
+                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+                'font-family="Helvetica, Arial, sans-serif" font-size="12">'
+            ),
             f"  <title>{title}</title>",
             f"  <style>{style}</style>",
             f'  <rect class="page" x="1" y="1" width="{WIDTH - 2}" height="{height - 2}"/>',
@@ -83,7 +104,9 @@ def svg(title: str, height: int, parts: list[str]) -> str:
 
 
 def walk(title: str, files: list[str]) -> str:
-    """Draw a walk: rooms side by side, the highest on the left; files below each other as they are entered."""
+    """Draw a walk: rooms side by side, the highest on the left; files below each other as they are
+    entered.
+    """
     rooms = [name for name in stairs() if any(room(file) == name for file in files)]
     step = (WIDTH - 40) / len(rooms)
     parts, points = [f'<text x="20" y="28" font-size="15">{title}</text>'], []
@@ -91,16 +114,29 @@ def walk(title: str, files: list[str]) -> str:
         floor, _, inner = name.partition("/")
         lines = (floor or "aveyb_retrieval", inner or SIDE.get(name, ""))
         x = 24 + column * step
-        heads = [f'<text class="head" x="{x:.0f}" y="{50 + 15 * n}">{text}</text>' for n, text in enumerate(lines)]
+        heads = [
+            f'<text class="head" x="{x:.0f}" y="{50 + 15 * n}">{text}</text>'
+            for n, text in enumerate(lines)
+        ]
         parts += heads[: 1 + bool(lines[1])]
     for row, file in enumerate(files):
         x, y = 20 + rooms.index(room(file)) * step, HEAD + row * ROW
         points.append(f"{x + step / 2:.0f} {y + 10}")
         parts += [
-            f'<rect class="{file.split("/")[0]}" x="{x:.0f}" y="{y}" width="{step - 4:.0f}" height="20"/>',
-            f'<text x="{x + 4:.0f}" y="{y + 14}">{row + 1} {file.rpartition("/")[2].removesuffix(".py")}</text>',
+            (
+                f'<rect class="{file.split("/")[0]}" x="{x:.0f}" y="{y}" width="{step - 4:.0f}"'
+                ' height="20"/>'
+            ),
+            (
+                f'<text x="{x + 4:.0f}" y="{y + 14}">{row + 1}'
+                f" {file.rpartition('/')[2].removesuffix('.py')}</text>"
+            ),
         ]
-    return svg(title, HEAD + len(files) * ROW + 12, [parts[0], f'<path d="M{"L".join(points)}"/>', *parts[1:]])
+    return svg(
+        title,
+        HEAD + len(files) * ROW + 12,
+        [parts[0], f'<path d="M{"L".join(points)}"/>', *parts[1:]],
+    )
 
 
 def floors() -> str:
@@ -111,7 +147,10 @@ def floors() -> str:
         parts += [
             f'<rect class="{floor}" x="20" y="{y}" width="860" height="28"/>',
             f'<text class="head" x="32" y="{y + 18}">{floor}</text>',
-            f'<text class="small" x="140" y="{y + 18}">{" > ".join(reversed(ROOMS.get(floor, [])))}</text>',
+            (
+                '<text class="small" x="140"'
+                f' y="{y + 18}">{" > ".join(reversed(ROOMS.get(floor, [])))}</text>'
+            ),
         ]
     return svg("Floors of the package", 46 + len(FLOORS) * 34 + 10, parts)
 
@@ -125,11 +164,15 @@ def pictures() -> dict[Path, str]:
             query = "which notice period applies?"
             retriever.search(query, k=5)  # loads the model
             search = entered(lambda: retriever.search(query, k=10))
-        build = entered(lambda: build_index([{"_id": "a", "text": "The pump is closed."}], Path(top) / "one"))
+        build = entered(
+            lambda: build_index([{"_id": "a", "text": "The pump is closed."}], Path(top) / "one")
+        )
     return {
         IMAGES / "floors.svg": floors(),
         IMAGES / "walk-query.svg": walk(f"A query, the model loaded: {len(search)} files", search),
-        IMAGES / "walk-document.svg": walk(f"A document, built into an index: {len(build)} files", build),
+        IMAGES / "walk-document.svg": walk(
+            f"A document, built into an index: {len(build)} files", build
+        ),
     }
 
 

@@ -1,23 +1,29 @@
-"""An engine of another package: Milvus, a server of 2.5 or newer or milvus-lite in a file, the only one ever run.
+"""An engine of another package: Milvus, a server of 2.5 or newer or milvus-lite in a file, the only
+one ever run.
 
-    register_engine("milvus", MilvusCollection)          # for one process; an entry point does it for all
-    publish_index("handbook.index", "milvus://ann:secret@vectors.example:19530/handbook")
-    publish_index("handbook.index", "milvus:///srv/search/all.db/handbook")     # milvus-lite, without a server
+    register_engine("milvus", MilvusCollection)          # for one process; an entry point does it
+    for all publish_index("handbook.index", "milvus://ann:secret@vectors.example:19530/handbook")
+    publish_index("handbook.index", "milvus:///srv/search/all.db/handbook")     # milvus-lite,
+    without a server
 
-Needs pymilvus 3 (and milvus-lite). docs/engines.md says what an engine is, tests/engines what this one keeps to.
+Needs pymilvus 3 (and milvus-lite). docs/engines.md says what an engine is, tests/engines what this
+one keeps to.
 
-A version has two of Milvus's collections, `aveyb_NAME_N_documents` and `aveyb_NAME_N_passages`, with the settings as a
-property of theirs. The alias `aveyb_NAME` is of the first one of the version that readers see; moving it is the switch.
-Nothing keeps two writers apart: the last one to write a document decides.
+A version has two of Milvus's collections, `aveyb_NAME_N_documents` and `aveyb_NAME_N_passages`,
+with the settings as a property of theirs. The alias `aveyb_NAME` is of the first one of the version
+that readers see; moving it is the switch. Nothing keeps two writers apart: the last one to write a
+document decides.
 
-After a `?` an address takes `timeout=SECONDS` (10), `secure=true`, `consistency=` (`strong`, `bounded` or
-`eventually`; Milvus's own default is the second) and `index=` (of the vectors, by Milvus's name; `HNSW` by default).
+After a `?` an address takes `timeout=SECONDS` (10), `secure=true`, `consistency=` (`strong`,
+`bounded` or `eventually`; Milvus's own default is the second) and `index=` (of the vectors, by
+Milvus's name; `HNSW` by default).
 
-Limits: documents and passages are read one after the other, so beside an update a search may show a passage of the text
-before or end in an error that says to search again; an interrupted update may be there in part, so do it again. Counts
-are remembered for five seconds or 20 times as long as counting took. The mean vector and the statistics of words come
-from 1,024 documents. BM25 counts as Milvus does, and a search for documents finds their words up to 65,535 bytes; exact
-words (phrases, `+`, `-`) are refused. milvus-lite reads all rows for a filter and is one process's at a time.
+Limits: documents and passages are read one after the other, so beside an update a search may show a
+passage of the text before or end in an error that says to search again; an interrupted update may
+be there in part, so do it again. Counts are remembered for five seconds or 20 times as long as
+counting took. The mean vector and the statistics of words come from 1,024 documents. BM25 counts as
+Milvus does, and a search for documents finds their words up to 65,535 bytes; exact words (phrases,
+`+`, `-`) are refused. milvus-lite reads all rows for a filter and is one process's at a time.
 """
 
 from __future__ import annotations
@@ -40,7 +46,13 @@ import numpy as np
 
 from aveyb_retrieval.engines.collection import NOT_THERE, Collection, CollectionView
 from aveyb_retrieval.engines.rows import FactFilters, ascii_word
-from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, InputError, first_line
+from aveyb_retrieval.errors import (
+    ConfigError,
+    EngineError,
+    IndexFormatError,
+    InputError,
+    first_line,
+)
 from aveyb_retrieval.indexes.engine import SAMPLE
 from aveyb_retrieval.indexes.store.words import K1, B
 from aveyb_retrieval.indexes.types import PASSAGE_BITS
@@ -49,7 +61,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from aveyb_retrieval.documents.records import Record
-    from aveyb_retrieval.engines.collection import Address, CollectionSettings, DocumentRow, Rows, Version
+    from aveyb_retrieval.engines.collection import (
+        Address,
+        CollectionSettings,
+        DocumentRow,
+        Rows,
+        Version,
+    )
     from aveyb_retrieval.indexes.store.filters import Condition, Filter
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
@@ -60,7 +78,9 @@ NAMED = 4096  # values in one expression
 EF = 200  # candidates that a search of a graph keeps; as many as are asked for if these are more
 ALL = "number >= 0"
 COUNTED = 5.0  # seconds that counts are remembered, as long as Milvus's bounded reads may be behind
-PATIENCE = 20.0  # times as long as the counting took, if this is longer: milvus-lite reads all rows for it
+PATIENCE = (
+    20.0  # times as long as the counting took, if this is longer: milvus-lite reads all rows for it
+)
 SAMPLED = 60.0  # seconds that what a sample says is remembered while the counts stay
 
 
@@ -70,7 +90,9 @@ class MilvusFilters(FactFilters):
     def has_part(self, field: str, text: str) -> Condition:
         """The field is a string that holds this text, letter by letter."""
         if any(letter in text for letter in "%_\\"):
-            raise ConfigError(f"filter: $contains on {field!r}: Milvus cannot look for {text!r}, of %, _ and \\")
+            raise ConfigError(
+                f"filter: $contains on {field!r}: Milvus cannot look for {text!r}, of %, _ and \\"
+            )
         return super().has_part(field, text and f"%{text}%")
 
 
@@ -118,12 +140,21 @@ class MilvusView(CollectionView):
 
     def matching(self, selection: str) -> IntArray:
         """Numbers of the documents of a selection, ascending."""
-        return np.array(sorted(row["number"] for row in self._all("document", selection)), dtype=np.int64)
+        return np.array(
+            sorted(row["number"] for row in self._all("document", selection)), dtype=np.int64
+        )
 
     def nearest(
-        self, kind: Kind, queries: FloatArray, k: int, selection: str | None = None, *, exact: bool = False
+        self,
+        kind: Kind,
+        queries: FloatArray,
+        k: int,
+        selection: str | None = None,
+        *,
+        exact: bool = False,
     ) -> tuple[FloatArray, IntArray]:
-        """Find the vectors nearest to unit vectors `[n, d]`: cosines and numbers `[n, k]`, best first.
+        """Find the vectors nearest to unit vectors `[n, d]`: cosines and numbers `[n, k]`, best
+        first.
 
         `exact`, and what the index finds too little of, reads and scores all vectors here.
         """
@@ -134,7 +165,9 @@ class MilvusView(CollectionView):
                 return hits["score"], hits["number"]
         rows = self._all(kind, selection or ALL, "vector")
         numbers = np.array([row["number"] for row in rows], dtype=np.int64)
-        vectors = np.array([row["vector"] for row in rows], dtype=np.float32).reshape(-1, self.encoding.dim)
+        vectors = np.array([row["vector"] for row in rows], dtype=np.float32).reshape(
+            -1, self.encoding.dim
+        )
         scores = queries @ vectors.T
         best = np.lexsort((np.broadcast_to(numbers, scores.shape), -scores))[:, :k]
         return np.take_along_axis(scores, best, axis=1), numbers[best]
@@ -142,19 +175,28 @@ class MilvusView(CollectionView):
     def by_words(
         self, kind: Kind, words: Sequence[str], k: int, selection: str | None = None
     ) -> list[tuple[int, float]]:
-        """The `k` best documents or passages by Milvus's BM25, best first; fewer where fewer hold a word."""
+        """The `k` best documents or passages by Milvus's BM25, best first; fewer where fewer hold a
+        word.
+        """
         k = min(k, self.count(kind, selection)) if k > MOST_HITS else k
         if k > MOST_HITS:
-            raise ConfigError(f"{self.info.name}: {k:,} hits by words; Milvus gives up to {MOST_HITS:,}: ask for fewer")
+            raise ConfigError(
+                f"{self.info.name}: {k:,} hits by words; Milvus gives up to {MOST_HITS:,}: ask for"
+                " fewer"
+            )
         if not words or not k:
             return []
-        (found,) = self._search(kind, "bm25", "BM25", [" ".join(map(ascii_word, words))], k, selection)
+        (found,) = self._search(
+            kind, "bm25", "BM25", [" ".join(map(ascii_word, words))], k, selection
+        )
         return [hit for hit in found if hit[1]]
 
     def holding(self, words: Sequence[str]) -> list[int]:
         """How many passages hold each of some words, by those of a sample of documents."""
         seen, held = self.remembered("words", self._words_of_sample)
-        return [round(held[ascii_word(word)] * self.count("passage") / max(seen, 1)) for word in words]
+        return [
+            round(held[ascii_word(word)] * self.count("passage") / max(seen, 1)) for word in words
+        ]
 
     def _words_of_sample(self) -> tuple[int, Counter[str]]:
         """How many passages a sample of documents has, and how many of these hold each word."""
@@ -174,7 +216,8 @@ class MilvusView(CollectionView):
     def sample(self, most: int) -> list[int]:
         """Numbers of the documents of least rank."""
         total = self.count("document")
-        # of so many ranks, evenly spread, at least `most` are below this, but for one chance in 10^15
+        # of so many ranks, evenly spread, at least `most` are below this, but for one chance in
+        # 10^15
         below = ALL if total <= 2 * most else f"rank < {int(1.3 * most / total * 2**63)}"
         rows = sorted(self._all("document", below, "rank"), key=lambda row: int(row["rank"]))
         return [row["number"] for row in rows[:most]]
@@ -186,7 +229,9 @@ class MilvusView(CollectionView):
     def _all(self, kind: Kind, condition: str, *fields: str) -> list[dict[str, Any]]:
         """Fields of all rows that satisfy a condition, however many."""
         name, fields = f"{self.version.label}_{kind}s", ("number", *fields)
-        pages = self._client.query_iterator(name, 8192, filter=condition, output_fields=list(fields), **self._options)
+        pages = self._client.query_iterator(
+            name, 8192, filter=condition, output_fields=list(fields), **self._options
+        )
         rows: list[dict[str, Any]] = []
         while page := pages.next():
             rows.extend(page)
@@ -194,22 +239,41 @@ class MilvusView(CollectionView):
         return rows
 
     def _search(
-        self, kind: Kind, field: str, metric: str, data: list[Any], k: int, where: str | None, **effort: int
+        self,
+        kind: Kind,
+        field: str,
+        metric: str,
+        data: list[Any],
+        k: int,
+        where: str | None,
+        **effort: int,
     ) -> list[list[tuple[int, float]]]:
         """The best rows for each of some queries, best first: (number, score)."""
         parameters = {"metric_type": metric, "params": effort}
         found = self._client.search(
-            f"{self.version.label}_{kind}s", data=data, anns_field=field, limit=k, filter=where or "",
-            search_params=parameters, **self._options,
-        )  # fmt: skip
+            f"{self.version.label}_{kind}s",
+            data=data,
+            anns_field=field,
+            limit=k,
+            filter=where or "",
+            search_params=parameters,
+            **self._options,
+        )
         # milvus-lite gives the negative of a score by words
-        sign = -1 if metric == "BM25" and any(hit["distance"] < 0 for hits in found for hit in hits) else 1
-        scored = [[(int(hit["number"]), sign * float(hit["distance"])) for hit in hits] for hits in found]
+        sign = (
+            -1
+            if metric == "BM25" and any(hit["distance"] < 0 for hits in found for hit in hits)
+            else 1
+        )
+        scored = [
+            [(int(hit["number"]), sign * float(hit["distance"])) for hit in hits] for hits in found
+        ]
         return [sorted(hits, key=lambda hit: (-hit[1], hit[0])) for hits in scored]
 
 
-# Documents are numbered from 0 as they are published. Numbers of documents that updates add are drawn at random from
-# those above, so that writers need not know of each other; passages leave 43 bits to them.
+# Documents are numbered from 0 as they are published. Numbers of documents that updates add are
+# drawn at random from those above, so that writers need not know of each other; passages leave 43
+# bits to them.
 FIRST_ADDED, MOST = 1 << 40, 1 << (63 - PASSAGE_BITS)
 WAIT = 600.0  # seconds for a server to answer, write, flush or load
 DEFAULT_PORT = 19530
@@ -254,18 +318,30 @@ class MilvusCollection(Collection):
     viewed_by = MilvusView
 
     def __init__(self, address: Address, *, writes: bool) -> None:
-        """Connect; who `writes` reads everything that was acknowledged, and makes a database of milvus-lite."""
+        """Connect; who `writes` reads everything that was acknowledged, and makes a database of
+        milvus-lite.
+        """
         super().__init__(address, writes=writes)
         parameters, target = read_address(address)
         level = "Strong" if writes else parameters.consistency.capitalize()
         self.options = {"consistency_level": level, "timeout": WAIT}
         self._names = rf"{self.prefix}_([0-9]+)_(documents|passages)"
-        self._index, self._next, self._uri, self._lite = parameters.index, 0, target["uri"], not address.url.netloc
+        self._index, self._next, self._uri, self._lite = (
+            parameters.index,
+            0,
+            target["uri"],
+            not address.url.netloc,
+        )
         import pymilvus
 
         for name in ("pymilvus.decorators", "pymilvus.client.connection_manager"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)  # what is raised is not printed as well
-        path, advice = Path(self._uri), "check that the server runs there, and the user, password and database"
+            logging.getLogger(name).setLevel(
+                logging.CRITICAL
+            )  # what is raised is not printed as well
+        path, advice = (
+            Path(self._uri),
+            "check that the server runs there, and the user, password and database",
+        )
         if self._lite:
             advice = "milvus-lite serves one process at a time: end the other one, or run a server"
             if not path.parent.is_dir():
@@ -273,20 +349,26 @@ class MilvusCollection(Collection):
             if not writes and not path.exists():
                 raise IndexFormatError(f"{self.name}: {NOT_THERE}")
         with self.translated(f"no connection; {advice}"), _lock:
-            self.client: Any = pymilvus.MilvusClient(**target, timeout=parameters.timeout, dedicated=True)
+            self.client: Any = pymilvus.MilvusClient(
+                **target, timeout=parameters.timeout, dedicated=True
+            )
             _users[self._uri] += 1
         try:
             with self.translated():
                 found = self.client.get_server_version(timeout=WAIT)
             version = re.search(r"(\d{1,9})\.(\d{1,9})", found)
             if version is None or tuple(map(int, version.groups())) < OLDEST:
-                raise ConfigError(f"{self.name}: Milvus {found}; {'.'.join(map(str, OLDEST))} or newer is needed")
+                raise ConfigError(
+                    f"{self.name}: Milvus {found}; {'.'.join(map(str, OLDEST))} or newer is needed"
+                )
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Close the connection; the last one to a database of milvus-lite also lets go of its files."""
+        """Close the connection; the last one to a database of milvus-lite also lets go of its
+        files.
+        """
         with _lock:
             self.client.close()
             _users[self._uri] -= 1
@@ -296,7 +378,9 @@ class MilvusCollection(Collection):
                 server_manager_instance.release_server(self._uri)
 
     @contextmanager
-    def translated(self, failed: str = "the server refused, failed or went away; try again") -> Iterator[None]:
+    def translated(
+        self, failed: str = "the server refused, failed or went away; try again"
+    ) -> Iterator[None]:
         """Turn what pymilvus raises into errors of ours."""
         import grpc
         from pymilvus.exceptions import ErrorCode, MilvusException
@@ -312,13 +396,18 @@ class MilvusCollection(Collection):
             raise EngineError(f"{self.name}: {failed} ({said})") from error
 
     def versions(self) -> dict[int, Mapping[str, Any] | None]:
-        """The settings of every version by number, ascending; None where one of its collections is missing."""
+        """The settings of every version by number, ascending; None where one of its collections is
+        missing.
+        """
         found: dict[int, list[Mapping[str, Any]]] = {}
         for name in self.client.list_collections(timeout=WAIT):
             if re.fullmatch(self._names, name):
                 number, settings = self._made(name)
                 found.setdefault(number, []).append(settings)
-        return {number: about[0] if len(about) == len(KINDS) else None for number, about in sorted(found.items())}
+        return {
+            number: about[0] if len(about) == len(KINDS) else None
+            for number, about in sorted(found.items())
+        }
 
     def shown(self) -> tuple[int, Mapping[str, Any]] | None:
         """The version that readers see, and its settings."""
@@ -347,32 +436,62 @@ class MilvusCollection(Collection):
 
         whole: tuple[Any, Row] = DataType.INT64, {}
         text: tuple[Any, Row] = DataType.VARCHAR, {"max_length": LONGEST}
-        words = {"enable_analyzer": True, "enable_match": True, "analyzer_params": {"tokenizer": "standard"}}
-        pieces = {"element_type": DataType.VARCHAR, "max_capacity": MOST_ELEMENTS, "max_length": LONGEST}
+        words = {
+            "enable_analyzer": True,
+            "enable_match": True,
+            "analyzer_params": {"tokenizer": "standard"},
+        }
+        pieces = {
+            "element_type": DataType.VARCHAR,
+            "max_capacity": MOST_ELEMENTS,
+            "max_length": LONGEST,
+        }
         own: dict[Kind, dict[str, tuple[Any, Row]]] = {
-            "document": {"id": text, "rank": whole, "passages": whole, "stored": (DataType.ARRAY, pieces)},
+            "document": {
+                "id": text,
+                "rank": whole,
+                "passages": whole,
+                "stored": (DataType.ARRAY, pieces),
+            },
             "passage": {"start": whole, "stop": whole, "heading": text},
         }
         shared: dict[str, tuple[Any, Row]] = {
-            "facts": (DataType.ARRAY, {"element_type": DataType.INT64, "max_capacity": MOST_ELEMENTS}),
+            "facts": (
+                DataType.ARRAY,
+                {"element_type": DataType.INT64, "max_capacity": MOST_ELEMENTS},
+            ),
             "bounds": (DataType.JSON, {}),
             "words": (DataType.VARCHAR, {"max_length": LONGEST, **words}),
             "bm25": (DataType.SPARSE_FLOAT_VECTOR, {}),
             "vector": (DataType.FLOAT_VECTOR, {"dim": settings.encoding.dim}),
         }
-        bm25 = Function("bm25", FunctionType.BM25, input_field_names=["words"], output_field_names=["bm25"])
+        bm25 = Function(
+            "bm25", FunctionType.BM25, input_field_names=["words"], output_field_names=["bm25"]
+        )
         indexes = self.client.prepare_index_params()
-        indexes.add_index("vector", index_type=self._index, metric_type="IP", params=_PARAMETERS.get(self._index, {}))
+        indexes.add_index(
+            "vector",
+            index_type=self._index,
+            metric_type="IP",
+            params=_PARAMETERS.get(self._index, {}),
+        )
         form = {"bm25_k1": K1, "bm25_b": B}
-        indexes.add_index("bm25", index_type="SPARSE_INVERTED_INDEX", metric_type="BM25", params=form)
+        indexes.add_index(
+            "bm25", index_type="SPARSE_INVERTED_INDEX", metric_type="BM25", params=form
+        )
         for kind in KINDS:
             schema = self.client.create_schema(auto_id=False)
             schema.add_field("number", DataType.INT64, is_primary=True)
             for field, (data_type, options) in (own[kind] | shared).items():
                 schema.add_field(field, data_type, **options)
             schema.add_function(bm25)
-            name, about = f"{self.label(number)}_{kind}s", {_SETTINGS: json.dumps(settings.to_json())}
-            self.client.create_collection(name, schema=schema, index_params=indexes, properties=about, timeout=WAIT)
+            name, about = (
+                f"{self.label(number)}_{kind}s",
+                {_SETTINGS: json.dumps(settings.to_json())},
+            )
+            self.client.create_collection(
+                name, schema=schema, index_params=indexes, properties=about, timeout=WAIT
+            )
 
     def show(self, number: int) -> None:
         """Let readers see a version."""
@@ -404,7 +523,9 @@ class MilvusCollection(Collection):
         self._next += len(rows)
 
     def finish(self) -> None:
-        """Seal what was added, so that its indexes are built, and count it: nobody else may have written."""
+        """Seal what was added, so that its indexes are built, and count it: nobody else may have
+        written.
+        """
         with self.translated():
             for kind in KINDS:
                 self.client.flush(f"{self.version.label}_{kind}s", timeout=WAIT)
@@ -412,16 +533,23 @@ class MilvusCollection(Collection):
             count = self.view().count("document")
         if count != self._next:
             raise EngineError(
-                f"{self.name}: {count:,} documents where {self._next:,} were written: another process publishes under "
-                "this name; let one do it, with --restart"
+                f"{self.name}: {count:,} documents where {self._next:,} were written: another"
+                " process publishes under this name; let one do it, with --restart"
             )
 
     def replace(self, there: dict[str, int], rows: Rows) -> None:
-        """Write documents, then remove what is left of their former texts: if it is interrupted, do it again."""
+        """Write documents, then remove what is left of their former texts: if it is interrupted, do
+        it again.
+        """
         fresh = iter(self._fresh(len(rows) - len(there)))
         numbers = [there[record.id] if record.id in there else next(fresh) for record, _ in rows]
         self._write(numbers, rows, ("document", "passage"))
-        self._cut([number << PASSAGE_BITS | len(row.spans) for number, (_, row) in zip(numbers, rows, strict=True)])
+        self._cut(
+            [
+                number << PASSAGE_BITS | len(row.spans)
+                for number, (_, row) in zip(numbers, rows, strict=True)
+            ]
+        )
 
     def remove(self, docs: list[int]) -> None:
         """Remove documents and their passages by number."""
@@ -430,22 +558,35 @@ class MilvusCollection(Collection):
             self._delete("document", ids=docs[start : start + NAMED])
 
     def _write(self, numbers: Iterable[int], rows: Rows, order: tuple[Kind, ...]) -> None:
-        """Write documents under numbers. Those that come after their passages are whole if they are there."""
+        """Write documents under numbers.
+
+        Those that come after their passages are whole if they are there.
+        """
         made: dict[Kind, list[Row]] = {kind: [] for kind in KINDS}
         for number, (record, row) in zip(numbers, rows, strict=True):
             document, passages = self.rows_of(number, record, row)
-            pieces = [document.stored[start : start + _PIECE] for start in range(0, len(document.stored), _PIECE)]
+            pieces = [
+                document.stored[start : start + _PIECE]
+                for start in range(0, len(document.stored), _PIECE)
+            ]
             self._check(record, document, [passage.heading for passage in passages], pieces)
             about = {"facts": document.facts, "bounds": document.bounds}
-            whole = document._asdict() | {"stored": pieces, "words": self._fitting(document.words, record)}
+            whole = document._asdict() | {
+                "stored": pieces,
+                "words": self._fitting(document.words, record),
+            }
             made["document"].append(whole)
-            made["passage"] += [{**p._asdict(), **about, "words": self._fitting(p.words, record)} for p in passages]
+            made["passage"] += [
+                {**p._asdict(), **about, "words": self._fitting(p.words, record)} for p in passages
+            ]
         for kind in order:
             for start in range(0, len(made[kind]), CALL_ROWS):
                 some = made[kind][start : start + CALL_ROWS]
                 self.client.upsert(f"{self.version.label}_{kind}s", some, timeout=WAIT)
 
-    def _check(self, record: Record, document: DocumentRow, headings: list[str], pieces: list[str]) -> None:
+    def _check(
+        self, record: Record, document: DocumentRow, headings: list[str], pieces: list[str]
+    ) -> None:
         """Raise InputError where an id or metadata, or a heading, are longer than Milvus keeps."""
         bounds, longest = json.dumps(document.bounds), max(headings, key=len, default="")
         for name, text, most in (
@@ -455,27 +596,34 @@ class MilvusCollection(Collection):
         ):
             if (size := len(text.encode())) > most:
                 raise InputError(
-                    f"{record.location}: the {name} {text[:20]!r}... has {size:,} bytes; Milvus keeps up to {most:,}"
+                    f"{record.location}: the {name} {text[:20]!r}... has {size:,} bytes; Milvus"
+                    f" keeps up to {most:,}"
                 )
         facts, size = len(document.facts), len(document.stored)
         if max(facts, len(pieces)) > MOST_ELEMENTS:
             raise InputError(
-                f"{record.location}: document {record.id!r} has {facts:,} fields and values in {size:,} characters; "
-                f"Milvus keeps {MOST_ELEMENTS:,} in {MOST_ELEMENTS * _PIECE:,}"
+                f"{record.location}: document {record.id!r} has {facts:,} fields and values in"
+                f" {size:,} characters; Milvus keeps {MOST_ELEMENTS:,} in"
+                f" {MOST_ELEMENTS * _PIECE:,}"
             )
 
     def _fitting(self, words: str, record: Record) -> str:
         if len(words) <= LONGEST:
             return words
         logger.warning(
-            "%s: document %r has %d bytes of words, of which Milvus keeps %d: a search of documents by words finds it "
-            "by its beginning only, one of passages by all of it",
-            self.name, record.id, len(words), LONGEST,
-        )  # fmt: skip
+            "%s: document %r has %d bytes of words, of which Milvus keeps %d: a search of documents"
+            " by words finds it by its beginning only, one of passages by all of it",
+            self.name,
+            record.id,
+            len(words),
+            LONGEST,
+        )
         return words[: words.rfind(" ", 0, LONGEST)]
 
     def _cut(self, firsts: list[int]) -> None:
-        """Delete passages of documents from the first given of each on, those of an interrupted update, too."""
+        """Delete passages of documents from the first given of each on, those of an interrupted
+        update, too.
+        """
         for start in range(0, len(firsts), CUT):
             ranges = [
                 f"(number >= {first} and number < {(first >> PASSAGE_BITS) + 1 << PASSAGE_BITS})"
@@ -495,20 +643,24 @@ class MilvusCollection(Collection):
 
 
 def read_address(address: Address) -> tuple[Parameters, dict[str, str]]:
-    """The parameters of an address, and where pymilvus connects to; or raise ConfigError where it is none."""
+    """The parameters of an address, and where pymilvus connects to; or raise ConfigError where it
+    is none.
+    """
     url, folders = address.url, address.folders
     given = dict(parse_qsl(url.query, keep_blank_values=True))
     try:
         parameters = msgspec.convert(given, Parameters, strict=False)
     except msgspec.ValidationError as error:
         known = ", ".join(Parameters.__struct_fields__)
-        raise ConfigError(f"{address.name}: {given}: {error}; the parameters are {known}") from error
+        raise ConfigError(
+            f"{address.name}: {given}: {error}; the parameters are {known}"
+        ) from error
     if not url.netloc and folders and folders[-1].endswith(".db"):
         return parameters, {"uri": "/" + "/".join(folders)}
     if not url.netloc or len(folders) > 1 or not all(folders):
         raise ConfigError(
-            f"{address.name}: write it as milvus://USER@HOST:PORT/NAME or .../DATABASE/NAME, or for milvus-lite as "
-            "milvus:///FOLDER/FILE.db/NAME"
+            f"{address.name}: write it as milvus://USER@HOST:PORT/NAME or .../DATABASE/NAME, or for"
+            " milvus-lite as milvus:///FOLDER/FILE.db/NAME"
         )
     try:
         port = url.port or DEFAULT_PORT
@@ -516,4 +668,8 @@ def read_address(address: Address) -> tuple[Parameters, dict[str, str]]:
         raise ConfigError(f"{address.name}: not an address of a server ({error})") from error
     token = f"{unquote(url.username)}:{unquote(url.password or '')}" if url.username else ""
     scheme = "https" if parameters.secure == "true" else "http"
-    return parameters, {"uri": f"{scheme}://{url.hostname}:{port}", "token": token, "db_name": "".join(folders)}
+    return parameters, {
+        "uri": f"{scheme}://{url.hostname}:{port}",
+        "token": token,
+        "db_name": "".join(folders),
+    }

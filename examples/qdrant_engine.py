@@ -1,11 +1,12 @@
-"""An engine of another package, in under 200 lines: Qdrant, in this process's memory. Addresses: `qdrant://memory/NAME`.
+"""An engine of another package, in under 200 lines: Qdrant, in this process's memory. Addresses:
+`qdrant://memory/NAME`.
 
     python -m pytest tests/engines/test_qdrant.py     # needs qdrant-client
 
-`register_engine("qdrant", QdrantCollection)` makes its addresses known in one process, an entry point in all
-(docs/engines.md).
-Words are sparse vectors whose inverse frequency Qdrant counts. Lengths of texts are compared with a fixed mean, so BM25
-differs a little from that of an index directory.
+`register_engine("qdrant", QdrantCollection)` makes its addresses known in one process, an entry
+point in all (docs/engines.md). Words are sparse vectors whose inverse frequency Qdrant counts.
+Lengths of texts are compared with a fixed mean, so BM25 differs a little from that of an index
+directory.
 """
 
 from __future__ import annotations
@@ -40,12 +41,18 @@ def translate(where: dict[str, Any]) -> models.Filter:
             continue
         for operator, operand in (value if isinstance(value, dict) else {"$eq": value}).items():
             if operator in _RANGE and isinstance(operand, (int, float)):
-                must.append(models.FieldCondition(key=f"m.{key}", range=models.Range(**{_RANGE[operator]: operand})))
+                must.append(
+                    models.FieldCondition(
+                        key=f"m.{key}", range=models.Range(**{_RANGE[operator]: operand})
+                    )
+                )
             elif operator in ("$eq", "$ne") and type(operand) in (str, bool, int):
                 found = [models.FieldCondition(key=f"m.{key}", match={"value": operand})]
                 must.append(models.Filter(**{"must" if operator == "$eq" else "must_not": found}))
             else:
-                raise ConfigError(f"filter: {operator} {operand!r} on {key!r}: Qdrant cannot say it, or we do not")
+                raise ConfigError(
+                    f"filter: {operator} {operand!r} on {key!r}: Qdrant cannot say it, or we do not"
+                )
     return models.Filter(must=must)
 
 
@@ -67,36 +74,64 @@ class QdrantView(CollectionView):
     def count(self, kind: str, selection: models.Filter | None = None) -> int:
         return CLIENT.count(self.name(kind), count_filter=selection).count
 
-    def nearest(self, kind: str, queries: Any, k: int, selection: Any = None, *, exact: bool = False) -> Any:
+    def nearest(
+        self, kind: str, queries: Any, k: int, selection: Any = None, *, exact: bool = False
+    ) -> Any:
         found = [self._best(kind, query.tolist(), "vector", k, selection) for query in queries]
-        hits = np.array(found, dtype=[("number", np.int64), ("score", np.float32)]).reshape(len(found), -1)
+        hits = np.array(found, dtype=[("number", np.int64), ("score", np.float32)]).reshape(
+            len(found), -1
+        )
         return hits["score"], hits["number"]
 
-    def by_words(self, kind: str, words: list[str], k: int, selection: Any = None) -> list[tuple[int, float]]:
-        return self._best(kind, _sparse(dict.fromkeys(words, 1.0)), "words", k, selection) if words else []
+    def by_words(
+        self, kind: str, words: list[str], k: int, selection: Any = None
+    ) -> list[tuple[int, float]]:
+        return (
+            self._best(kind, _sparse(dict.fromkeys(words, 1.0)), "words", k, selection)
+            if words
+            else []
+        )
 
     def holding(self, words: list[str]) -> list[int]:
         return [self.count("passage", _is_one_of("terms", [ascii_word(word)])) for word in words]
 
     def matching(self, selection: models.Filter) -> Any:
-        return np.array(sorted(int(point.id) for point in self._scroll("document", selection)), np.int64)
+        return np.array(
+            sorted(int(point.id) for point in self._scroll("document", selection)), np.int64
+        )
 
     def sample(self, most: int) -> list[int]:
-        ranks = {int(point.id): point.payload["rank"] for point in self._scroll("document", models.Filter())}
+        ranks = {
+            int(point.id): point.payload["rank"]
+            for point in self._scroll("document", models.Filter())
+        }
         return sorted(ranks, key=ranks.__getitem__)[:most]
 
-    def read(self, kind: str, columns: Any, values: Any, *, by: str = "number") -> list[tuple[Any, ...]]:
+    def read(
+        self, kind: str, columns: Any, values: Any, *, by: str = "number"
+    ) -> list[tuple[Any, ...]]:
         wanted, name = [int(value) for value in values], self.name(kind)
-        found = self._scroll(kind, _is_one_of(by, wanted)) if by == "rank" else CLIENT.retrieve(name, wanted)
+        found = (
+            self._scroll(kind, _is_one_of(by, wanted))
+            if by == "rank"
+            else CLIENT.retrieve(name, wanted)
+        )
         return [tuple(point.payload[column] for column in columns) for point in found]
 
     def read_vectors(self, kind: str, numbers: list[int]) -> list[tuple[int, Any]]:
         found = CLIENT.retrieve(self.name(kind), numbers, with_vectors=["vector"])
         return [(int(point.id), point.vector["vector"]) for point in found]
 
-    def _best(self, kind: str, query: Any, using: str, k: int, where: Any) -> list[tuple[int, float]]:
-        found = CLIENT.query_points(self.name(kind), query=query, using=using, limit=k or 1, query_filter=where).points
-        return sorted(((int(point.id), float(point.score)) for point in found[:k]), key=lambda hit: (-hit[1], hit[0]))
+    def _best(
+        self, kind: str, query: Any, using: str, k: int, where: Any
+    ) -> list[tuple[int, float]]:
+        found = CLIENT.query_points(
+            self.name(kind), query=query, using=using, limit=k or 1, query_filter=where
+        ).points
+        return sorted(
+            ((int(point.id), float(point.score)) for point in found[:k]),
+            key=lambda hit: (-hit[1], hit[0]),
+        )
 
     def _scroll(self, kind: str, selection: models.Filter) -> list[Any]:
         return CLIENT.scroll(self.name(kind), scroll_filter=selection, limit=10**6)[0]
@@ -108,17 +143,25 @@ class QdrantCollection(Collection):
     viewed_by = QdrantView
 
     def versions(self) -> dict[int, Any]:
-        return {number: SETTINGS[self.label(number)] for number in range(1, 1000) if self.label(number) in SETTINGS}
+        return {
+            number: SETTINGS[self.label(number)]
+            for number in range(1, 1000)
+            if self.label(number) in SETTINGS
+        }
 
     def shown(self) -> tuple[int, Any] | None:
         number = SHOWN.get(self.prefix)
         return None if number is None else (number, SETTINGS[self.label(number)])
 
     def create(self, number: int, settings: Any) -> None:
-        vectors = {"vector": models.VectorParams(size=settings.encoding.dim, distance=models.Distance.DOT)}
+        vectors = {
+            "vector": models.VectorParams(size=settings.encoding.dim, distance=models.Distance.DOT)
+        }
         words = {"words": models.SparseVectorParams(modifier=models.Modifier.IDF)}
         for kind in MEAN:
-            CLIENT.create_collection(f"{self.label(number)}_{kind}", vectors, sparse_vectors_config=words)
+            CLIENT.create_collection(
+                f"{self.label(number)}_{kind}", vectors, sparse_vectors_config=words
+            )
         SETTINGS[self.label(number)] = settings.to_json()
 
     def show(self, number: int) -> None:
@@ -152,11 +195,16 @@ class QdrantCollection(Collection):
 
 
 def _point(kind: str, row: dict[str, Any], record: Any) -> Any:
-    counts, norm = Counter(row["words"].split()), K1 * (1 - B + B * row["words"].count(" ", 1) / MEAN[kind])
+    counts, norm = (
+        Counter(row["words"].split()),
+        K1 * (1 - B + B * row["words"].count(" ", 1) / MEAN[kind]),
+    )
     words = _sparse({word: count * (K1 + 1) / (count + norm) for word, count in counts.items()})
     vectors = {"vector": row.pop("vector").tolist(), "words": words}
     return models.PointStruct(
-        id=row["number"], vector=vectors, payload={**row, "terms": list(counts), "m": record.metadata}
+        id=row["number"],
+        vector=vectors,
+        payload={**row, "terms": list(counts), "m": record.metadata},
     )
 
 

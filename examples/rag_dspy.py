@@ -1,6 +1,7 @@
 """Retrieval-augmented generation with DSPy: `pip install dspy`.
 
-    python examples/rag_dspy.py my-index "when is the rent due?" --url http://localhost:8080/v1 --model local
+    python examples/rag_dspy.py my-index "when is the rent due?" --url http://localhost:8080/v1
+    --model local
 
 Any server that speaks OpenAI's protocol will do; a key is taken from OPENAI_API_KEY.
 """
@@ -10,7 +11,9 @@ from __future__ import annotations
 import argparse
 import os
 
-os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # before the import: prices are not asked for
+os.environ.setdefault(
+    "LITELLM_LOCAL_MODEL_COST_MAP", "True"
+)  # before the import: prices are not asked for
 
 import dspy
 
@@ -32,11 +35,17 @@ class Answer(dspy.Module):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("index", help="an index directory")
     parser.add_argument("question")
-    parser.add_argument("--url", required=True, help="where the language model's server is, up to /v1")
-    parser.add_argument("--model", required=True, help="the name that the server knows the model by")
+    parser.add_argument(
+        "--url", required=True, help="where the language model's server is, up to /v1"
+    )
+    parser.add_argument(
+        "--model", required=True, help="the name that the server knows the model by"
+    )
     args = parser.parse_args()
 
     key = os.environ.get("OPENAI_API_KEY", "none")

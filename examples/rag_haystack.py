@@ -1,4 +1,5 @@
-"""Retrieval-augmented generation with Haystack, without a network: `pip install 'aveyb-retrieval[haystack]'`.
+"""Retrieval-augmented generation with Haystack, without a network: `pip install
+'aveyb-retrieval[haystack]'`.
 
     python examples/rag_haystack.py
 
@@ -11,7 +12,9 @@ import os
 import tempfile
 from pathlib import Path
 
-os.environ.setdefault("HAYSTACK_TELEMETRY_ENABLED", "False")  # before the import: nothing is sent anywhere
+os.environ.setdefault(
+    "HAYSTACK_TELEMETRY_ENABLED", "False"
+)  # before the import: nothing is sent anywhere
 
 from haystack import Document, Pipeline
 from haystack.components.builders import ChatPromptBuilder
@@ -22,9 +25,17 @@ from haystack.dataclasses import ChatMessage
 from aveyb_retrieval.integrations.haystack import AveyBDocumentStore, AveyBRetriever
 
 DOCUMENTS = [
-    Document(content="The tenant may end the lease with three months' notice.", meta={"title": "Lease", "year": 2021}),
-    Document(content="Close the valve before opening the filter.", meta={"title": "Pump manual", "year": 2019}),
-    Document(content="The budget was moved to the next meeting.", meta={"title": "Minutes", "year": 2023}),
+    Document(
+        content="The tenant may end the lease with three months' notice.",
+        meta={"title": "Lease", "year": 2021},
+    ),
+    Document(
+        content="Close the valve before opening the filter.",
+        meta={"title": "Pump manual", "year": 2019},
+    ),
+    Document(
+        content="The budget was moved to the next meeting.", meta={"title": "Minutes", "year": 2023}
+    ),
 ]
 QUESTION = "how long is the notice period of the lease?"
 TEMPLATE = """Answer from these passages only.
@@ -42,8 +53,12 @@ def main() -> None:
         writing.run({"writer": {"documents": DOCUMENTS}})
 
         asking = Pipeline()
-        asking.add_component("retriever", AveyBRetriever(store, top_k=2, search_options={"unit": "passage"}))
-        asking.add_component("prompt", ChatPromptBuilder([ChatMessage.from_user(TEMPLATE)], required_variables="*"))
+        asking.add_component(
+            "retriever", AveyBRetriever(store, top_k=2, search_options={"unit": "passage"})
+        )
+        asking.add_component(
+            "prompt", ChatPromptBuilder([ChatMessage.from_user(TEMPLATE)], required_variables="*")
+        )
         asking.add_component("model", MockChatGenerator())
         asking.connect("retriever.documents", "prompt.documents")
         asking.connect("prompt.prompt", "model.messages")

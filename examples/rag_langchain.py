@@ -1,4 +1,5 @@
-"""Retrieval-augmented generation with LangChain, without a network: `pip install 'aveyb-retrieval[langchain]'`.
+"""Retrieval-augmented generation with LangChain, without a network: `pip install
+'aveyb-retrieval[langchain]'`.
 
     python examples/rag_langchain.py
 
@@ -19,9 +20,24 @@ from aveyb_retrieval import build_index
 from aveyb_retrieval.integrations.langchain import AveyBRetriever
 
 DOCUMENTS = [
-    {"_id": "lease", "title": "Lease", "text": "The tenant may end the lease with three months' notice.", "year": 2021},
-    {"_id": "manual", "title": "Pump manual", "text": "Close the valve before opening the filter.", "year": 2019},
-    {"_id": "minutes", "title": "Minutes", "text": "The budget was moved to the next meeting.", "year": 2023},
+    {
+        "_id": "lease",
+        "title": "Lease",
+        "text": "The tenant may end the lease with three months' notice.",
+        "year": 2021,
+    },
+    {
+        "_id": "manual",
+        "title": "Pump manual",
+        "text": "Close the valve before opening the filter.",
+        "year": 2019,
+    },
+    {
+        "_id": "minutes",
+        "title": "Minutes",
+        "text": "The budget was moved to the next meeting.",
+        "year": 2023,
+    },
 ]
 QUESTION = "how long is the notice period of the lease?"
 TEMPLATE = """Answer from these passages only.
@@ -40,7 +56,9 @@ def main() -> None:
             "Answer from these passages only.\n\n{passages}\n\nQuestion: {question}"
         )
         passages = retriever | RunnableLambda(
-            lambda found: "\n".join(f"[{each.metadata['title']}] {each.page_content}" for each in found)
+            lambda found: "\n".join(
+                f"[{each.metadata['title']}] {each.page_content}" for each in found
+            )
         )
         inputs = {"passages": passages, "question": RunnablePassthrough()}
         model = FakeListChatModel(responses=["Three months, says the lease."])

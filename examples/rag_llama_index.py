@@ -1,4 +1,5 @@
-"""Retrieval-augmented generation with LlamaIndex, without a network: `pip install 'aveyb-retrieval[llama-index]'`.
+"""Retrieval-augmented generation with LlamaIndex, without a network: `pip install
+'aveyb-retrieval[llama-index]'`.
 
     python examples/rag_llama_index.py
 
@@ -17,9 +18,24 @@ from aveyb_retrieval import build_index
 from aveyb_retrieval.integrations.llama_index import AveyBRetriever
 
 DOCUMENTS = [
-    {"_id": "lease", "title": "Lease", "text": "The tenant may end the lease with three months' notice.", "year": 2021},
-    {"_id": "manual", "title": "Pump manual", "text": "Close the valve before opening the filter.", "year": 2019},
-    {"_id": "minutes", "title": "Minutes", "text": "The budget was moved to the next meeting.", "year": 2023},
+    {
+        "_id": "lease",
+        "title": "Lease",
+        "text": "The tenant may end the lease with three months' notice.",
+        "year": 2021,
+    },
+    {
+        "_id": "manual",
+        "title": "Pump manual",
+        "text": "Close the valve before opening the filter.",
+        "year": 2019,
+    },
+    {
+        "_id": "minutes",
+        "title": "Minutes",
+        "text": "The budget was moved to the next meeting.",
+        "year": 2023,
+    },
 ]
 QUESTION = "how long is the notice period of the lease?"
 
@@ -34,7 +50,10 @@ def main() -> None:
         print(response)
         for source in response.source_nodes:
             node = source.node
-            print(f"{source.score:.3f}  {node.ref_doc_id}  {node.start_char_idx}-{node.end_char_idx}  {node.text}")
+            print(
+                f"{source.score:.3f}  {node.ref_doc_id}  {node.start_char_idx}-{node.end_char_idx} "
+                f" {node.text}"
+            )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """An agent of Pydantic AI that searches an index: `pip install 'pydantic-ai-slim[openai]'`.
 
-    python examples/rag_pydantic_ai.py my-index "when is the rent due?" --url http://localhost:8080/v1 --model local
+    python examples/rag_pydantic_ai.py my-index "when is the rent due?" --url
+    http://localhost:8080/v1 --model local
 
-Any server that speaks OpenAI's protocol and calls tools will do; a key is taken from OPENAI_API_KEY.
+Any server that speaks OpenAI's protocol and calls tools will do; a key is taken from
+OPENAI_API_KEY.
 """
 
 from __future__ import annotations
@@ -23,11 +25,17 @@ INSTRUCTIONS = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("index", help="an index directory")
     parser.add_argument("question")
-    parser.add_argument("--url", required=True, help="where the language model's server is, up to /v1")
-    parser.add_argument("--model", required=True, help="the name that the server knows the model by")
+    parser.add_argument(
+        "--url", required=True, help="where the language model's server is, up to /v1"
+    )
+    parser.add_argument(
+        "--model", required=True, help="the name that the server knows the model by"
+    )
     args = parser.parse_args()
 
     retriever = Retriever.load(args.index)

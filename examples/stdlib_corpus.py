@@ -1,9 +1,11 @@
-"""Write a corpus of long documents from the docstrings of the running Python's standard library, without a network.
+"""Write a corpus of long documents from the docstrings of the running Python's standard library,
+without a network.
 
     python examples/stdlib_corpus.py corpus.jsonl
 
-One document per module: the docstrings of the module, its classes and its functions, each under its name. The same
-Python writes the same file. Modules are read with `ast`, never imported, so nothing in them runs.
+One document per module: the docstrings of the module, its classes and its functions, each under its
+name. The same Python writes the same file. Modules are read with `ast`, never imported, so nothing
+in them runs.
 """
 
 from __future__ import annotations
@@ -20,7 +22,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LIBRARY = Path(sysconfig.get_path("stdlib"))
-LEFT_OUT = {"test", "tests", "idle_test", "idlelib", "lib2to3", "turtledemo", "site-packages", "dist-packages"}
+LEFT_OUT = {
+    "test",
+    "tests",
+    "idle_test",
+    "idlelib",
+    "lib2to3",
+    "turtledemo",
+    "site-packages",
+    "dist-packages",
+}
 AT_LEAST = 200  # characters; shorter documents say nothing to search for
 
 
@@ -45,14 +56,20 @@ def sections(tree: ast.Module) -> Iterator[tuple[str, str]]:
             docstring = ast.get_docstring(node)
             if docstring:
                 yield name, docstring
-            children = [n for n in node.body if isinstance(n, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))]
+            children = [
+                n
+                for n in node.body
+                if isinstance(n, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+            ]
             pending[:0] = [(f"{name}.{child.name}".lstrip("."), child) for child in children]
 
 
 def document(name: str, path: Path) -> dict[str, object] | None:
     """A module as a document, or None where it has too little to say."""
     found = list(sections(ast.parse(path.read_bytes())))
-    text = "\n\n".join(f"{name}.{part}\n{docstring}" if part else docstring for part, docstring in found)
+    text = "\n\n".join(
+        f"{name}.{part}\n{docstring}" if part else docstring for part, docstring in found
+    )
     if len(text) < AT_LEAST:
         return None
     return {
@@ -72,7 +89,9 @@ def main() -> None:
     out: Path = parser.parse_args().out
     documents = [d for d in (document(name, path) for name, path in modules()) if d]
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text("".join(json.dumps(d, ensure_ascii=False) + "\n" for d in documents), encoding="utf-8")
+    out.write_text(
+        "".join(json.dumps(d, ensure_ascii=False) + "\n" for d in documents), encoding="utf-8"
+    )
     characters = sum(len(str(d["text"])) for d in documents)
     print(f"{out}: {len(documents)} documents, {characters:,} characters")
 

@@ -1,4 +1,6 @@
-"""Fixtures shared by the whole suite, and what happens to a test that needs a package which is not installed."""
+"""Fixtures shared by the whole suite, and what happens to a test that needs a package which is not
+installed.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +18,35 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.types import EmbedderLike
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test needs a hub; without a network, one is waited for for a minute
-# No test cuts the power, and tests/faults watches flushes in processes of its own: here a flush, a few milliseconds on
-# most disks and tens of thousands of them, only asks whether the descriptor is open.
+os.environ.setdefault(
+    "HF_HUB_OFFLINE", "1"
+)  # no test needs a hub; without a network, one is waited for for a minute
+# No test cuts the power, and tests/faults watches flushes in processes of its own: here a flush, a
+# few milliseconds on most disks and tens of thousands of them, only asks whether the descriptor is
+# open.
 os.fsync = os.fstat
 gc.disable()  # until all is collected: a search for garbage among what is imported finds none
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 # What `make test-light` leaves out.
 HEAVY = ("torch", "transformers", "sentence_transformers", "huggingface_hub", "onnx", "datasets")
 
-# Begun first, so that no process works on a long file alone at the end: `make test` gives out files in this order.
+# Begun first, so that no process works on a long file alone at the end: `make test` gives out files
+# in this order.
 LONGEST = (
-    "server/test_page.py", "faults/test_system.py", "training", "faults/test_sizes.py", "indexes/test_versions.py",
-    "indexes/nearest/test_nearest.py", "indexes/test_object_store.py", "indexes/test_update.py",
-    "indexes/test_extremes.py", "attacks/test_server.py", "test_docs.py", "integrations", "fuzz",
-)  # fmt: skip
+    "server/test_page.py",
+    "faults/test_system.py",
+    "training",
+    "faults/test_sizes.py",
+    "indexes/test_versions.py",
+    "indexes/nearest/test_nearest.py",
+    "indexes/test_object_store.py",
+    "indexes/test_update.py",
+    "indexes/test_extremes.py",
+    "attacks/test_server.py",
+    "test_docs.py",
+    "integrations",
+    "fuzz",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -38,13 +54,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     def place(item: pytest.Item) -> int:
         file = item.nodeid.removeprefix("tests/")
-        return next((number for number, name in enumerate(LONGEST) if file.startswith(name)), len(LONGEST))
+        return next(
+            (number for number, name in enumerate(LONGEST) if file.startswith(name)), len(LONGEST)
+        )
 
     items.sort(key=place)
 
 
 def pytest_collection_finish() -> None:
-    """Leave what was imported and collected, half a million objects, out of every later search for garbage."""
+    """Leave what was imported and collected, half a million objects, out of every later search for
+    garbage.
+    """
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -52,13 +72,17 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def embedded() -> EmbedderLike:
-    """The embedded model, loaded once for all tests that name none: as long as somebody uses it, it is shared."""
+    """The embedded model, loaded once for all tests that name none: as long as somebody uses it, it
+    is shared.
+    """
     return load_model(None)
 
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of reference data beside the checkout; tests that need it are skipped where it is absent."""
+    """The folder of reference data beside the checkout; tests that need it are skipped where it is
+    absent.
+    """
     if not SHARED.is_dir():
         pytest.skip(f"reference data not found at {SHARED}")
     return SHARED
@@ -67,7 +91,11 @@ def shared() -> Path:
 def missing(error: BaseException | None) -> str | None:
     """The heavy package whose absence an exception comes from."""
     while error is not None:
-        name = error.name.partition(".")[0] if isinstance(error, ModuleNotFoundError) and error.name else None
+        name = (
+            error.name.partition(".")[0]
+            if isinstance(error, ModuleNotFoundError) and error.name
+            else None
+        )
         if name in HEAVY:
             return name
         error = error.__cause__
@@ -75,11 +103,16 @@ def missing(error: BaseException | None) -> str | None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, pytest.CollectReport]:
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, Any, pytest.CollectReport]:
     report: pytest.CollectReport = yield
     call = getattr(report, "call", None)
     if report.failed and call is not None and (name := missing(call.excinfo.value)):
-        report.outcome, report.longrepr = "skipped", (str(collector.path), 0, f"Skipped: {name} is not installed")
+        report.outcome, report.longrepr = (
+            "skipped",
+            (str(collector.path), 0, f"Skipped: {name} is not installed"),
+        )
     return report
 
 
@@ -96,7 +129,9 @@ def pytest_runtest_call() -> Generator[None, Any, Any]:
 
 
 def _skipped() -> Generator[None, Any, Any]:
-    """Skip a test, or what it needs, in the place of an error because of a package that is not here."""
+    """Skip a test, or what it needs, in the place of an error because of a package that is not
+    here.
+    """
     try:
         return (yield)
     except Exception as error:

@@ -1,4 +1,6 @@
-"""Imports run one way, from the command line down to the kernels, and files do not import each other in a circle."""
+"""Imports run one way, from the command line down to the kernels, and files do not import each
+other in a circle.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,45 @@ MODULES = {
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
     for path in PACKAGE.rglob("*.py")
 }
-# A folder may import the folders below it in these lists, and what stands at the top of the package.
-FLOORS = ["kernels", "encoder", "documents", "indexes", "engines", "training", "eval", "server", "integrations", "cli"]
+# A folder may import the folders below it in these lists, and what stands at the top of the
+# package.
+FLOORS = [
+    "kernels",
+    "encoder",
+    "documents",
+    "indexes",
+    "engines",
+    "training",
+    "eval",
+    "server",
+    "integrations",
+    "cli",
+]
 BESIDE = {("eval", "training"), ("training", "eval")}
 # The same of the rooms of two folders, and of the files beside them.
 ROOMS = {
     "encoder": [
-        "folders", "config", "text", "network", "onnx", "embedders",
+        "folders",
+        "config",
+        "text",
+        "network",
+        "onnx",
+        "embedders",
     ],
     "indexes": [
-        "types", "encoding", "store", "model", "vectors", "nearest", "engine", "changes", "cluster", "search", "index",
+        "types",
+        "encoding",
+        "store",
+        "model",
+        "vectors",
+        "nearest",
+        "engine",
+        "changes",
+        "cluster",
+        "search",
+        "index",
     ],
-}  # fmt: skip
+}
 APART = {("search", "changes")}
 
 
@@ -48,7 +77,9 @@ def imports(path: Path) -> set[str]:
             visit(child)
 
     visit(ast.parse(path.read_text(encoding="utf-8")))
-    return {name for name in found if name in MODULES and name not in ("aveyb_retrieval", *packages())}
+    return {
+        name for name in found if name in MODULES and name not in ("aveyb_retrieval", *packages())
+    }
 
 
 def packages() -> set[str]:
@@ -73,7 +104,9 @@ def test_a_file_imports_only_what_is_below_it(module: str) -> None:
         return  # the door: the package's own names, errors, registration
     for imported in graph()[module]:
         below = folder(imported)
-        assert below in ("", floor) or FLOORS.index(below) < FLOORS.index(floor), f"{module} imports {imported}"
+        assert below in ("", floor) or FLOORS.index(below) < FLOORS.index(floor), (
+            f"{module} imports {imported}"
+        )
         assert (floor, below) not in BESIDE, f"{module} imports {imported}"
 
 
@@ -84,28 +117,52 @@ def room(module: str) -> str:
 
 @pytest.mark.parametrize("name", ROOMS)
 def test_inside_a_folder_imports_run_one_way_too(name: str) -> None:
-    mine, rooms = [module for module in graph() if folder(module) == name and module not in packages()], ROOMS[name]
+    mine, rooms = (
+        [module for module in graph() if folder(module) == name and module not in packages()],
+        ROOMS[name],
+    )
     assert {room(module) for module in mine} == set(rooms)
     for module in mine:
         for imported in graph()[module]:
             if folder(imported) != name or room(imported) == room(module):
                 continue
-            assert rooms.index(room(imported)) < rooms.index(room(module)), f"{module} imports {imported}"
+            assert rooms.index(room(imported)) < rooms.index(room(module)), (
+                f"{module} imports {imported}"
+            )
             assert (room(module), room(imported)) not in APART, f"{module} imports {imported}"
 
 
 POSIX = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "termios"}
-POSIX_CALLS = {"os.fork", "os.getuid", "os.killpg", "os.mkfifo", "os.setsid", "select.poll", "signal.SIGKILL"}
+POSIX_CALLS = {
+    "os.fork",
+    "os.getuid",
+    "os.killpg",
+    "os.mkfifo",
+    "os.setsid",
+    "select.poll",
+    "signal.SIGKILL",
+}
 
 
 def test_only_one_file_asks_for_what_windows_does_not_have() -> None:
-    """`make lint` checks types as Windows has them, too; what no system is told apart by is found here."""
+    """`make lint` checks types as Windows has them, too; what no system is told apart by is found
+    here.
+    """
     last = {call.partition(".")[2] for call in POSIX_CALLS}
     for name, path in MODULES.items():
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-        imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-        attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in last]
+        imported = {
+            alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import)
+            for alias in node.names
+        }
+        imported |= {
+            node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
+        }
+        attributes = [
+            node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in last
+        ]
         called = {ast.unparse(node) for node in attributes}
         assert not called & POSIX_CALLS, name
         assert not imported & POSIX or name == "aveyb_retrieval.system", name

@@ -1,4 +1,6 @@
-"""The documentation is true: Python examples run, commands and options exist, the command reference is current."""
+"""The documentation is true: Python examples run, commands and options exist, the command reference
+is current.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,12 @@ COMMANDS: dict[str, click.Command] = {
     "aveyb-eval": eval_cli.main,
     "aveyb-train": train.main,
 }
-NEEDS = {"langchain": "langchain_core", "llama-index": "llama_index.core", "haystack": "haystack", "mcp": "mcp"}
+NEEDS = {
+    "langchain": "langchain_core",
+    "llama-index": "llama_index.core",
+    "haystack": "haystack",
+    "mcp": "mcp",
+}
 CORPUS = [
     {
         "_id": "a",
@@ -45,7 +52,12 @@ CORPUS = [
         "text": "Either party may end the contract with three months' notice.",
         "year": 2021,
     },
-    {"_id": "b", "title": "Manual", "text": "Close the valve before you open the filter housing.", "year": 2019},
+    {
+        "_id": "b",
+        "title": "Manual",
+        "text": "Close the valve before you open the filter housing.",
+        "year": 2019,
+    },
 ]
 
 
@@ -61,17 +73,25 @@ def name(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=name)
-def test_python_examples_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_examples_run_in_order(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if page.parent.name == "integrations":
-        pytest.importorskip(NEEDS[page.stem], reason=f"{NEEDS[page.stem]} is not installed: make test-integrations")
-        monkeypatch.delenv("TIKTOKEN_CACHE_DIR", raising=False)  # LlamaIndex brings the vocabulary that it counts with
+        pytest.importorskip(
+            NEEDS[page.stem], reason=f"{NEEDS[page.stem]} is not installed: make test-integrations"
+        )
+        monkeypatch.delenv(
+            "TIKTOKEN_CACHE_DIR", raising=False
+        )  # LlamaIndex brings the vocabulary that it counts with
     (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in CORPUS))
     (tmp_path / "path" / "to").mkdir(parents=True)
     (tmp_path / "path" / "to" / "model").symlink_to(DEFAULT_MODEL)
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "example"}
     for line, code in blocks(page, "python"):
-        exec(compile("\n" * (line - 1) + code, str(page), "exec"), names)  # so that a traceback names the page's line
+        exec(
+            compile("\n" * (line - 1) + code, str(page), "exec"), names
+        )  # so that a traceback names the page's line
 
 
 def test_the_javascript_example_gives_the_vectors_of_the_embedder(tmp_path: Path) -> None:
@@ -88,7 +108,9 @@ def test_the_javascript_example_gives_the_vectors_of_the_embedder(tmp_path: Path
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     np.testing.assert_allclose(
-        json.loads(done.stdout), Embedder.load(precision="float32").encode_queries(questions), atol=1e-3
+        json.loads(done.stdout),
+        Embedder.load(precision="float32").encode_queries(questions),
+        atol=1e-3,
     )
 
 
@@ -136,7 +158,9 @@ def test_commands_of_the_pages_and_their_options_exist() -> None:
             pytest.fail(f"{where}: {program} {command.name}: {error.format_message()}")
 
 
-@pytest.mark.parametrize("module", [eval_cli, index, mcp_cli, serve_cli, train], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "module", [eval_cli, index, mcp_cli, serve_cli, train], ids=lambda m: m.__name__
+)
 def test_every_program_also_runs_as_a_module(module: ModuleType) -> None:
     source = Path(str(module.__file__)).read_text(encoding="utf-8")
     assert source.endswith('\n\nif __name__ == "__main__":\n    main()\n')  # torchrun needs it
@@ -159,11 +183,15 @@ def test_every_command_and_option_has_help(command: click.Command) -> None:
 
 @pytest.mark.parametrize("script", ["make_cli.py", "make_walks.py"])
 def test_what_is_generated_is_current(script: str) -> None:
-    done = subprocess.run([sys.executable, f"docs/{script}", "--check"], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, f"docs/{script}", "--check"], cwd=ROOT, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    targets = re.findall(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    targets = re.findall(
+        r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")
+    )
     assert [target for target in targets if not (page.parent / target).exists()] == []

@@ -21,13 +21,23 @@ def test_pages_hold_the_measured_figures(page):
 
 
 def test_every_block_has_a_page():
-    used = {name for page in readme.pages() for name in re.findall(r"<!-- figures: ([a-z-]+) -->", page.read_text())}
+    used = {
+        name
+        for page in readme.pages()
+        for name in re.findall(r"<!-- figures: ([a-z-]+) -->", page.read_text())
+    }
     assert used == set(readme.BLOCKS)
 
 
 def test_generated_paragraphs_are_no_wider_than_the_pages():
-    lines = "\n".join(match[0] for page in readme.pages() for match in readme._BLOCK.finditer(page.read_text("utf-8")))
-    assert [line for line in re.findall(r"^\w.*", lines, re.MULTILINE) if len(line) > readme.WIDTH] == []
+    lines = "\n".join(
+        match[0]
+        for page in readme.pages()
+        for match in readme._BLOCK.finditer(page.read_text("utf-8"))
+    )
+    assert [
+        line for line in re.findall(r"^\w.*", lines, re.MULTILINE) if len(line) > readme.WIDTH
+    ] == []
 
 
 def test_a_stale_figure_is_found():

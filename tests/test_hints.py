@@ -1,4 +1,6 @@
-"""What is not installed is named with a command that installs it, from where this package itself came."""
+"""What is not installed is named with a command that installs it, from where this package itself
+came.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,12 @@ HINT = "from aveyb_retrieval.system import install_command\nprint(install_comman
 def run(code: str, *arguments: str, source: Path = ROOT) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=120, cwd=source, env={"PYTHONPATH": str(source)}
+        command,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=source,
+        env={"PYTHONPATH": str(source)},
     )
 
 
@@ -30,7 +37,10 @@ def test_from_a_clone_its_folder_is_named() -> None:
     ("origin", "expected"),
     [
         (None, "'aveyb-retrieval[files]'"),
-        ({"url": "file:///home/me/clone", "dir_info": {}}, "'aveyb-retrieval[files] @ file:///home/me/clone'"),
+        (
+            {"url": "file:///home/me/clone", "dir_info": {}},
+            "'aveyb-retrieval[files] @ file:///home/me/clone'",
+        ),
         (
             {"url": "https://example.org/it.git", "vcs_info": {"vcs": "git", "commit_id": "0f"}},
             "'aveyb-retrieval[files] @ git+https://example.org/it.git@0f'",
@@ -43,7 +53,9 @@ def test_installed_it_is_named_by_where_it_came_from(
     (tmp_path / "aveyb_retrieval").symlink_to(ROOT / "aveyb_retrieval")
     about = tmp_path / "aveyb_retrieval-0.1.0.dist-info"
     about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: aveyb-retrieval\nVersion: 0.1.0\n")
+    (about / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: aveyb-retrieval\nVersion: 0.1.0\n"
+    )
     if origin:
         (about / "direct_url.json").write_text(json.dumps(origin))
     done = run(HINT, source=tmp_path)
@@ -55,9 +67,9 @@ def test_an_adapter_without_its_extra_names_it(extra: str) -> None:
     package = {"langchain": "langchain_core"}.get(extra, extra.replace("-", "_"))
     module = extra.replace("-", "_")
     done = run(
-        "import sys\nsys.modules[sys.argv[1]] = None\nfrom aveyb_retrieval import OptionalDependencyError\n"
-        f"try:\n    import aveyb_retrieval.integrations.{module}\nexcept OptionalDependencyError as error:\n"
-        "    print(error)",
+        "import sys\nsys.modules[sys.argv[1]] = None\nfrom aveyb_retrieval import"
+        f" OptionalDependencyError\ntry:\n    import aveyb_retrieval.integrations.{module}\nexcept"
+        " OptionalDependencyError as error:\n    print(error)",
         package,
     )
     shown = package.replace("_", "-")
@@ -66,11 +78,13 @@ def test_an_adapter_without_its_extra_names_it(extra: str) -> None:
     ), done.stderr
 
 
-@pytest.mark.parametrize(("command", "package", "extra"), [("mcp", "mcp", "mcp"), ("serve", "uvicorn", "server")])
+@pytest.mark.parametrize(
+    ("command", "package", "extra"), [("mcp", "mcp", "mcp"), ("serve", "uvicorn", "server")]
+)
 def test_a_command_without_its_extra_names_it(command: str, package: str, extra: str) -> None:
     done = run(
-        f"import sys\nsys.modules[sys.argv.pop()] = None\nfrom aveyb_retrieval.cli.{command} import main\n"
-        "main(sys.argv[1:])",
+        f"import sys\nsys.modules[sys.argv.pop()] = None\nfrom aveyb_retrieval.cli.{command} import"
+        " main\nmain(sys.argv[1:])",
         "no-index",
         package,
     )

@@ -1,4 +1,6 @@
-"""What is built of this project: an editable install that type checkers find, and a source distribution."""
+"""What is built of this project: an editable install that type checkers find, and a source
+distribution.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,24 @@ from pathlib import Path
 
 import pytest
 
-setuptools = pytest.importorskip("setuptools", minversion="77", reason="setuptools 77 builds the package")
+setuptools = pytest.importorskip(
+    "setuptools", minversion="77", reason="setuptools 77 builds the package"
+)
 ROOT = Path(__file__).parents[1]
-FILES = ["pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "NOTICE", "aveyb_retrieval/__init__.py"]
-FILES += ["aveyb_retrieval/py.typed", "aveyb_retrieval/cli/__init__.py", "tests/__init__.py", "tests/test_packaging.py"]
+FILES = [
+    "pyproject.toml",
+    "MANIFEST.in",
+    "README.md",
+    "LICENSE",
+    "NOTICE",
+    "aveyb_retrieval/__init__.py",
+]
+FILES += [
+    "aveyb_retrieval/py.typed",
+    "aveyb_retrieval/cli/__init__.py",
+    "tests/__init__.py",
+    "tests/test_packaging.py",
+]
 
 
 def build(tmp_path: Path, what: str) -> Path:
@@ -23,7 +39,9 @@ def build(tmp_path: Path, what: str) -> Path:
         (tmp_path / "project" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / "project" / name)
     code = f"from setuptools.build_meta import build_{what}; print(build_{what}({str(tmp_path)!r}))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path / "project", capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path / "project", capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return tmp_path / done.stdout.splitlines()[-1]
 
@@ -31,7 +49,9 @@ def build(tmp_path: Path, what: str) -> Path:
 def test_an_editable_install_is_a_path_that_type_checkers_follow(tmp_path: Path) -> None:
     with zipfile.ZipFile(build(tmp_path, "editable")) as wheel:
         (path,) = [name for name in wheel.namelist() if name.endswith((".pth", ".py"))]
-        assert Path(wheel.read(path).decode().strip()).resolve() == tmp_path / "project"  # no line of code
+        assert (
+            Path(wheel.read(path).decode().strip()).resolve() == tmp_path / "project"
+        )  # no line of code
 
 
 def test_the_source_distribution_holds_no_tests(tmp_path: Path) -> None:

@@ -21,4 +21,6 @@ def test_a_promise_is_held_by_a_test_that_is_there(row: list[str]) -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", tests)
     assert named or (tests == "-" and re.search(r"\bnot (yet|tried)\b", now, re.IGNORECASE))
     for file, name in named:
-        assert re.search(rf"^ *(async )?def {name}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), name
+        assert re.search(
+            rf"^ *(async )?def {name}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE
+        ), name

@@ -70,9 +70,17 @@ PUBLIC = [
 ]
 SIGNATURES = Path(__file__).parent / "data" / "public_api.txt"
 HEAVY = (
-    "torch", "transformers", "sentence_transformers", "faiss", "numpy", "datasets", "tiktoken", "ray", "lance",
+    "torch",
+    "transformers",
+    "sentence_transformers",
+    "faiss",
+    "numpy",
+    "datasets",
+    "tiktoken",
+    "ray",
+    "lance",
     "pyarrow",
-)  # fmt: skip
+)
 
 
 def test_exactly_these_names_are_public() -> None:
@@ -84,27 +92,43 @@ def test_exactly_these_names_are_public() -> None:
 
 
 def signatures() -> str:
-    """What users call, with every parameter: functions, and the public methods of the classes they hold."""
+    """What users call, with every parameter: functions, and the public methods of the classes they
+    hold.
+    """
     lines = []
     for name in sorted(PUBLIC):
         value = getattr(aveyb_retrieval, name)
         if inspect.isfunction(value):
             lines.append(f"{name}{inspect.signature(value)}")
-        elif inspect.isclass(value) and not issubclass(value, Exception) and not name.startswith("Avey"):
+        elif (
+            inspect.isclass(value)
+            and not issubclass(value, Exception)
+            and not name.startswith("Avey")
+        ):
             lines.append(f"{name}{inspect.signature(value)}")
-            methods = inspect.getmembers(value, lambda m: inspect.isfunction(m) or inspect.ismethod(m))
-            lines += [f"{name}.{m}{inspect.signature(f)}" for m, f in methods if not m.startswith("_")]
+            methods = inspect.getmembers(
+                value, lambda m: inspect.isfunction(m) or inspect.ismethod(m)
+            )
+            lines += [
+                f"{name}.{m}{inspect.signature(f)}" for m, f in methods if not m.startswith("_")
+            ]
     text = re.sub(r"ForwardRef\(('[^']+')\)", r"\1", "\n".join(lines))
     return re.sub(r"<function (\w+) at 0x[0-9a-f]+>", r"\1", text) + "\n"
 
 
 def test_signatures_are_those_that_were_agreed() -> None:
-    """A change of the public API changes this file too: python -c "import tests.test_public_api as t; t.write()"."""
+    """A change of the public API changes this file too: python -c "import tests.test_public_api as
+    t; t.write()".
+    """
     assert signatures() == SIGNATURES.read_text(encoding="utf-8")
 
 
 def test_what_public_functions_return_is_public() -> None:
-    returned = {name for type_ in re.findall(r" -> (.+)", signatures()) for name in re.findall(r"[A-Z]\w+", type_)}
+    returned = {
+        name
+        for type_ in re.findall(r" -> (.+)", signatures())
+        for name in re.findall(r"[A-Z]\w+", type_)
+    }
     assert returned - set(PUBLIC) == {"Any", "Iterator", "None", "Scalar", "Self"}
 
 
@@ -116,10 +140,18 @@ EXAMPLES = {
 
 
 def test_the_main_names_have_an_example() -> None:
-    main = {"Embedder", "Index", "Retriever", "hits_to_prompt", "plan_sync", "sync_index", "verify_index"}
-    assert set(EXAMPLES) >= main | {name for name in PUBLIC if name.endswith(("_documents", "_metadata"))} - {
-        "unpublish_documents"
+    main = {
+        "Embedder",
+        "Index",
+        "Retriever",
+        "hits_to_prompt",
+        "plan_sync",
+        "sync_index",
+        "verify_index",
     }
+    assert set(EXAMPLES) >= main | {
+        name for name in PUBLIC if name.endswith(("_documents", "_metadata"))
+    } - {"unpublish_documents"}
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +159,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What examples find where they run: an index and a folder of files."""
     root = tmp_path_factory.mktemp("examples")
     corpus = [
-        {"_id": "lease", "title": "Lease", "text": "A tenant must give three months' notice.", "year": 2026},
-        {"_id": "pump", "title": "Pump", "text": "The pump is closed while the filter is cleaned.", "year": 2019},
+        {
+            "_id": "lease",
+            "title": "Lease",
+            "text": "A tenant must give three months' notice.",
+            "year": 2026,
+        },
+        {
+            "_id": "pump",
+            "title": "Pump",
+            "text": "The pump is closed while the filter is cleaned.",
+            "year": 2019,
+        },
     ]
     aveyb_retrieval.build_index(corpus, root / "handbook")
     (root / "letters").mkdir()
@@ -154,11 +196,14 @@ def write() -> None:
 
 def test_importing_the_package_imports_nothing_heavy_and_takes_under_a_fifth_of_a_second() -> None:
     code = (
-        "import sys, time; start = time.process_time(); import aveyb_retrieval; took = time.process_time() - start\n"
-        f"print(took, *[name for name in {HEAVY} if name in sys.modules])"
+        "import sys, time; start = time.process_time(); import aveyb_retrieval; took ="
+        f" time.process_time() - start\nprint(took, *[name for name in {HEAVY} if name in"
+        " sys.modules])"
     )
     runs = [
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.split()
         for _ in range(3)
     ]
     assert all(len(run) == 1 for run in runs), runs
@@ -167,11 +212,10 @@ def test_importing_the_package_imports_nothing_heavy_and_takes_under_a_fifth_of_
 
 def test_commands_show_their_help_without_importing_torch() -> None:
     code = (
-        "import importlib, sys; from click.testing import CliRunner\n"
-        "for command in sys.argv[1:]:\n"
-        "    main = importlib.import_module(f'aveyb_retrieval.cli.{command}').main\n"
-        "    result = CliRunner().invoke(main, ['--help']); assert result.exit_code == 0, result.output\n"
-        "    assert 'torch' not in sys.modules and 'faiss' not in sys.modules, command"
+        "import importlib, sys; from click.testing import CliRunner\nfor command in sys.argv[1:]:\n"
+        "    main = importlib.import_module(f'aveyb_retrieval.cli.{command}').main\n    result ="
+        " CliRunner().invoke(main, ['--help']); assert result.exit_code == 0, result.output\n   "
+        " assert 'torch' not in sys.modules and 'faiss' not in sys.modules, command"
     )
     command = [sys.executable, "-c", code, "index", "serve", "eval", "train"]
     done = subprocess.run(command, capture_output=True, text=True)

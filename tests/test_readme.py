@@ -13,7 +13,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 BLOCKS = re.findall(
-    r"^```(\w+)\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    r"^```(\w+)\n(.*?)^```$",
+    (ROOT / "README.md").read_text(encoding="utf-8"),
+    re.MULTILINE | re.DOTALL,
 )
 # lines that are not run, by how they begin, and why
 SKIPPED = {
@@ -29,19 +31,28 @@ PROGRAMS = "".join(
 
 
 def run(command: list[str], folder: Path) -> None:
-    done = subprocess.run(command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, f"{command[-1]}\n{done.stdout}{done.stderr}"
 
 
 def environment(folder: Path) -> dict[str, str]:
-    return {"PATH": "/usr/bin:/bin", "HOME": str(folder), "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    return {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(folder),
+        "PYTHONPATH": str(ROOT),
+        "HF_HUB_OFFLINE": "1",
+    }
 
 
 def serve(line: str, folder: Path) -> None:
     """Start a server as the line says, on a free port; ask it, and stop it."""
     _, *arguments = shlex.split(line, comments=True)
     command = [sys.executable, "-m", "aveyb_retrieval.cli.serve", *arguments, "--port", "0"]
-    server = subprocess.Popen(command, cwd=folder, env=environment(folder), stderr=subprocess.PIPE, text=True)
+    server = subprocess.Popen(
+        command, cwd=folder, env=environment(folder), stderr=subprocess.PIPE, text=True
+    )
     assert server.stderr is not None
     try:
         url = next((said.strip() for said in server.stderr if said.startswith("http://")), None)
@@ -58,7 +69,11 @@ def lines() -> list[tuple[str, str]]:
     """What is run: lines of shell, and blocks of Python, each with its language."""
     found: list[tuple[str, str]] = []
     for language, code in BLOCKS:
-        found += [(language, line) for line in code.splitlines() if line] if language == "sh" else [(language, code)]
+        found += (
+            [(language, line) for line in code.splitlines() if line]
+            if language == "sh"
+            else [(language, code)]
+        )
     return found
 
 
@@ -81,4 +96,6 @@ def test_the_blocks_run_in_order_in_an_empty_folder(tmp_path: Path) -> None:
 def test_all_blocks_are_run_and_nothing_is_skipped_that_is_not_there() -> None:
     assert {language for language, _ in BLOCKS} <= {"sh", "python"}
     for start in SKIPPED:
-        assert any(code.startswith(start) for _, code in lines()), f"README has no line {start!r} any more"
+        assert any(code.startswith(start) for _, code in lines()), (
+            f"README has no line {start!r} any more"
+        )

@@ -1,4 +1,6 @@
-"""A tiny BERT with a WordPiece vocabulary: what a distilled model takes its vocabulary and embedding from."""
+"""A tiny BERT with a WordPiece vocabulary: what a distilled model takes its vocabulary and
+embedding from.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def save_vocabulary(folder: Path, texts: Iterable[str], rows: int = 120) -> None
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(vocab_size=rows, special_tokens=list(SPECIAL_TOKENS), show_progress=False)
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=rows, special_tokens=list(SPECIAL_TOKENS), show_progress=False
+    )
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
@@ -37,8 +41,13 @@ def save_teacher(folder: Path, texts: Iterable[str], *, width: int = 32, seed: i
     torch.manual_seed(seed)
     rows = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab_size()
     config = BertConfig(
-        vocab_size=rows, hidden_size=width, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48,
-        max_position_embeddings=264, initializer_range=0.3,
-    )  # fmt: skip
+        vocab_size=rows,
+        hidden_size=width,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=48,
+        max_position_embeddings=264,
+        initializer_range=0.3,
+    )
     BertModel(config).save_pretrained(folder)
     return folder

@@ -1,1 +1,3 @@
-"""The command lines: `aveyb-index`, `aveyb-eval`, `aveyb-train`; click commands without logic of their own."""
+"""The command lines: `aveyb-index`, `aveyb-eval`, `aveyb-train`; click commands without logic of
+their own.
+"""

@@ -1,4 +1,6 @@
-"""`aveyb-index alerts`: saved questions, and the options by which changes tell what is new for them."""
+"""`aveyb-index alerts`: saved questions, and the options by which changes tell what is new for
+them.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,32 @@ if TYPE_CHECKING:
 ALERTS = gather(
     "receivers",
     dict,
-    click.option("--alerts", "file", type=PATH, metavar="FILE",
-                 help="Append what is new for saved questions, as JSON lines."),
-    click.option("--alert-command", "command", metavar="COMMAND", help="Run this with these lines on its input."),
+    click.option(
+        "--alerts",
+        "file",
+        type=PATH,
+        metavar="FILE",
+        help="Append what is new for saved questions, as JSON lines.",
+    ),
+    click.option(
+        "--alert-command",
+        "command",
+        metavar="COMMAND",
+        help="Run this with these lines on its input.",
+    ),
     click.option("--alert-webhook", "webhook", metavar="URL", help="Send them there by POST."),
-)  # fmt: skip
+)
 
 
 def tell_alerts(directory: str | Path, receivers: dict[str, Any]) -> None:
-    """Ask the saved questions after a change, and print what is new; a failure is a line, and stops nothing."""
+    """Ask the saved questions after a change, and print what is new; a failure is a line, and stops
+    nothing.
+    """
     from aveyb_retrieval.indexes.search.alerts import run_alerts
 
-    if isinstance(directory, str) and not any(receivers.values()):  # an address, where no questions are saved
+    if isinstance(directory, str) and not any(
+        receivers.values()
+    ):  # an address, where no questions are saved
         return
     try:
         new, failed = run_alerts(directory, **receivers)

@@ -1,9 +1,9 @@
 """What all commands share: options, how errors are told, and how many processors a command may use.
 
-OpenMP's threads spin while they wait for each other, and by default there are as many as the machine has processors.
-On a busy machine, or in a container that may use two processors of sixty-four, they take turns at spinning: an index
-took four to five times as long to build. The variables below are read when torch and FAISS are loaded, so they are set
-before.
+OpenMP's threads spin while they wait for each other, and by default there are as many as the
+machine has processors. On a busy machine, or in a container that may use two processors of
+sixty-four, they take turns at spinning: an index took four to five times as long to build. The
+variables below are read when torch and FAISS are loaded, so they are set before.
 """
 
 from __future__ import annotations
@@ -31,8 +31,12 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.types import Progress
 
 
-def respect_processors(environment: MutableMapping[str, str] = os.environ, root: Path = Path("/")) -> None:
-    """Let threads wait without spinning, and no more of them than the container's quota; what the user chose stays."""
+def respect_processors(
+    environment: MutableMapping[str, str] = os.environ, root: Path = Path("/")
+) -> None:
+    """Let threads wait without spinning, and no more of them than the container's quota; what the
+    user chose stays.
+    """
     if "torch" in sys.modules:  # which has read its settings
         return
     environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -43,7 +47,9 @@ def respect_processors(environment: MutableMapping[str, str] = os.environ, root:
 
 
 def processor_quota(root: Path = Path("/")) -> float | None:
-    """How many processors Linux's control groups of this process allow, in version 1 or 2, up to the topmost one."""
+    """How many processors Linux's control groups of this process allow, in version 1 or 2, up to
+    the topmost one.
+    """
     quotas = [_quota(folder) for folder in _groups(root)]
     return min((quota for quota in quotas if quota is not None), default=None)
 
@@ -69,7 +75,9 @@ def _quota(folder: Path) -> float | None:
         if (folder / "cpu.max").is_file():
             quota, period = (folder / "cpu.max").read_text().split()
         else:
-            quota, period = ((folder / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+            quota, period = (
+                (folder / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period")
+            )
         return None if quota in ("max", "-1") else int(quota) / int(period)
     except (OSError, ValueError):  # no limit is set in this group
         return None
@@ -84,18 +92,26 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 def together(*decorators: Decorator) -> Decorator:
     """Combine several options into one decorator, in the order given."""
-    return lambda function: functools.reduce(lambda made, option: option(made), reversed(decorators), function)
+    return lambda function: functools.reduce(
+        lambda made, option: option(made), reversed(decorators), function
+    )
 
 
 def choose(flag: str, values: str, meaning: str, **more: Any) -> Decorator:
-    """Make an option that takes one of some values, listed with blanks between; the first one by default."""
+    """Make an option that takes one of some values, listed with blanks between; the first one by
+    default.
+    """
     known = values.split()
-    return click.option(flag, type=click.Choice(known), help=meaning, **{"default": known[0], **more})
+    return click.option(
+        flag, type=click.Choice(known), help=meaning, **{"default": known[0], **more}
+    )
 
 
 def number(flag: str, meaning: str, *, least: int = 1, **more: Any) -> Decorator:
     """Make an option that takes a whole number of at least `least`."""
-    return click.option(flag, type=click.IntRange(min=least), help=meaning, **{"metavar": "N", **more})
+    return click.option(
+        flag, type=click.IntRange(min=least), help=meaning, **{"metavar": "N", **more}
+    )
 
 
 def path(flag: str, meaning: str, *names: str, **more: Any) -> Decorator:
@@ -118,21 +134,32 @@ PRECISION = choose(
     "auto int8 float32 bfloat16 float16",
     "Precision of the model's arithmetic: int8 on CPUs (auto, where the model has that form).",
 )
-MODE = choose("--mode", "dense lexical hybrid", "Search by vectors, by words (BM25), or by both.", default="hybrid")
+MODE = choose(
+    "--mode",
+    "dense lexical hybrid",
+    "Search by vectors, by words (BM25), or by both.",
+    default="hybrid",
+)
 QUIET = click.option("--quiet", is_flag=True, help="Show no progress.")
 LARGEST_NUMBER = 2**53  # beyond it, floats leave whole numbers out, and nothing here counts as far
 
 
 def check_numbers(command: click.Command) -> None:
-    """Let a command refuse numbers that no option of any command can mean: NaN, infinity, and beyond 2^53.
+    """Let a command refuse numbers that no option of any command can mean: NaN, infinity, and
+    beyond 2^53.
 
-    They pass click's types and ranges, and would end in some library's error long after the data have been read.
+    They pass click's types and ranges, and would end in some library's error long after the data
+    have been read.
     """
 
-    def check(then: Callable[..., Any] | None, context: click.Context, option: click.Parameter, value: Any) -> Any:
+    def check(
+        then: Callable[..., Any] | None, context: click.Context, option: click.Parameter, value: Any
+    ) -> Any:
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, (int, float)) and not abs(number) <= LARGEST_NUMBER:
-                raise click.BadParameter(f"{number} is not a number from -2^53 to 2^53.", context, option)
+                raise click.BadParameter(
+                    f"{number} is not a number from -2^53 to 2^53.", context, option
+                )
         return value if then is None else then(context, option, value)
 
     for option in command.params:
@@ -141,7 +168,9 @@ def check_numbers(command: click.Command) -> None:
 
 
 class Command(click.Command):
-    """A command that prints the package's own errors, and what the system says of a file, and exits with code 2."""
+    """A command that prints the package's own errors, and what the system says of a file, and exits
+    with code 2.
+    """
 
     resumable: Collection[str] = ()
 
@@ -156,17 +185,25 @@ class Command(click.Command):
             with extra_for(_typed(context)):
                 return super().invoke(context)
         except AveyBError as error:
-            click.echo(f"{_typed(context)}: {printable(_in_options(context, str(error)))}", err=True)
+            click.echo(
+                f"{_typed(context)}: {printable(_in_options(context, str(error)))}", err=True
+            )
             context.exit(2)
         except OSError as error:
             if error.filename is None:  # of a pipe that was closed, say, which click knows
                 raise
-            click.echo(f"{_typed(context)}: {printable(str(error.filename))}: {error.strerror}", err=True)
+            click.echo(
+                f"{_typed(context)}: {printable(str(error.filename))}: {error.strerror}", err=True
+            )
             context.exit(2)
         except KeyboardInterrupt:
             if context.invoked_subcommand not in self.resumable:
                 raise
-            click.echo(f"{_typed(context)}: interrupted; the same command continues where this one stopped", err=True)
+            click.echo(
+                f"{_typed(context)}: interrupted; the same command continues where this one"
+                " stopped",
+                err=True,
+            )
             context.exit(130)
 
 
@@ -175,7 +212,9 @@ def _typed(context: click.Context) -> str:
 
 
 def _in_options(context: click.Context, message: str) -> str:
-    """Return a message about a function's argument as one about the option typed: `--min-score 2` for min_score=2."""
+    """Return a message about a function's argument as one about the option typed: `--min-score 2`
+    for min_score=2.
+    """
     command: click.Command | None = context.command
     if isinstance(command, click.Group):
         command = command.get_command(context, context.invoked_subcommand or "")
@@ -186,7 +225,9 @@ def _in_options(context: click.Context, message: str) -> str:
 
 
 class Commands(Command, click.Group):
-    """A group of such commands; `resumable` names those that continue what an interrupted run of them has done."""
+    """A group of such commands; `resumable` names those that continue what an interrupted run of
+    them has done.
+    """
 
     def __init__(self, *arguments: Any, resumable: Collection[str] = (), **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -199,7 +240,9 @@ class Commands(Command, click.Group):
 
 
 def parse_json(context: click.Context, option: click.Parameter, text: str | None) -> Any:
-    """Read the JSON of an option, as click's callback, or raise ConfigError; None where it is not given."""
+    """Read the JSON of an option, as click's callback, or raise ConfigError; None where it is not
+    given.
+    """
     if text is None:
         return None
     try:
@@ -210,8 +253,12 @@ def parse_json(context: click.Context, option: click.Parameter, text: str | None
 
 
 def filter_option(meaning: str) -> Decorator:
-    """Make the option `--filter`, also called `--where`, with this help; the command gets its condition as `where`."""
-    return click.option("--filter", "--where", "where", metavar="JSON", callback=parse_json, help=meaning)
+    """Make the option `--filter`, also called `--where`, with this help; the command gets its
+    condition as `where`.
+    """
+    return click.option(
+        "--filter", "--where", "where", metavar="JSON", callback=parse_json, help=meaning
+    )
 
 
 def _progress_lines() -> Progress:
@@ -231,7 +278,8 @@ def _progress_lines() -> Progress:
 
 @contextmanager
 def progress_bar(shown: bool) -> Iterator[Progress]:
-    """Show the progress of a change on stderr, one line per stage with rates; gives the function to call.
+    """Show the progress of a change on stderr, one line per stage with rates; gives the function to
+    call.
 
     Where stderr is no terminal, a line is written every `LINE_SECONDS`, for whoever reads the log.
     """
@@ -245,7 +293,12 @@ def progress_bar(shown: bool) -> Iterator[Progress]:
 
     text = progress.TextColumn
     columns = (text("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn())
-    times = (text("{task.fields[rates]}"), progress.TimeElapsedColumn(), text("left"), progress.TimeRemainingColumn())
+    times = (
+        text("{task.fields[rates]}"),
+        progress.TimeElapsedColumn(),
+        text("left"),
+        progress.TimeRemainingColumn(),
+    )
     with progress.Progress(*columns, *times, console=console.Console(stderr=True)) as bar:
         began: dict[str, tuple[Any, int]] = {}  # a continued change does not begin at 0
 
@@ -256,7 +309,9 @@ def progress_bar(shown: bool) -> Iterator[Progress]:
             seconds = bar.tasks[task].elapsed or 0.0
             rates = ""
             if seconds > 0.1:
-                rates = f"{(done - first) / seconds:,.0f}/s" + (f"  {tokens / seconds:,.0f} tokens/s" if tokens else "")
+                rates = f"{(done - first) / seconds:,.0f}/s" + (
+                    f"  {tokens / seconds:,.0f} tokens/s" if tokens else ""
+                )
             bar.update(task, completed=done, total=total, rates=rates)
 
         yield show
@@ -265,7 +320,9 @@ def progress_bar(shown: bool) -> Iterator[Progress]:
 class _Index(click.ParamType):  # a path would not keep an address as it is
     name = "path"
 
-    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> str | Path:
+    def convert(
+        self, value: Any, param: click.Parameter | None, context: click.Context | None
+    ) -> str | Path:
         return value if "://" in str(value) else Path(value)
 
 
@@ -278,7 +335,9 @@ def _to_environment(context: click.Context, option: click.Parameter, value: Any)
 
 
 def cache_options(command: Any, number: int = 3) -> Any:
-    """Add the (first) options of the cache in which indexes of object stores are kept; `store/place.py` reads them."""
+    """Add the (first) options of the cache in which indexes of object stores are kept;
+    `store/place.py` reads them.
+    """
     for name, metavar, default, meaning in reversed(_CACHE[:number]):
         command = click.option(
             name,
@@ -294,7 +353,12 @@ def cache_options(command: Any, number: int = 3) -> Any:
 
 
 _CACHE = (
-    ("--cache", "DIR", "~/.cache/aveyb-retrieval/indexes", "Where copies of indexes in object stores are kept."),
+    (
+        "--cache",
+        "DIR",
+        "~/.cache/aveyb-retrieval/indexes",
+        "Where copies of indexes in object stores are kept.",
+    ),
     ("--cache-limit", "BYTES", "10 GB", "Size of all these copies together."),
     ("--cache-whole", "BYTES", "256 MB", "Larger indexes are read in parts."),
 )
@@ -318,10 +382,14 @@ def _parse_types(given: tuple[str, ...]) -> dict[str, str]:
 
 
 ON_ERROR = together(
-    choose("--on-error", "auto stop skip", "A malformed line or unreadable file: stop, or skip it and list it; auto "
-           "skips files of folders and stops at all else."),
+    choose(
+        "--on-error",
+        "auto stop skip",
+        "A malformed line or unreadable file: stop, or skip it and list it; auto "
+        "skips files of folders and stops at all else.",
+    ),
     click.option("--strict", "on_error", flag_value="stop", help="The same as --on-error stop."),
-)  # fmt: skip
+)
 FILES = together(
     click.option("--follow-links", is_flag=True, help="Also read links that are found in folders."),
     number("--file-seconds", "Processor time that reading one file may take.", default=120),
@@ -329,23 +397,40 @@ FILES = together(
                  help="Metadata by the paths of files below a folder, such as '{team}/{year}/*'."),
 )  # fmt: skip
 MAX_LINE = number(
-    "--max-line", "Longest line, or text of a file, that is read as a document.", default=64 << 20, metavar="BYTES"
+    "--max-line",
+    "Longest line, or text of a file, that is read as a document.",
+    default=64 << 20,
+    metavar="BYTES",
 )
 ENCODING = click.option(
-    "--encoding", help="Encoding of texts that are not UTF-8 and do not name their own, such as cp1252."
+    "--encoding",
+    help="Encoding of texts that are not UTF-8 and do not name their own, such as cp1252.",
 )
 VERBOSE = click.option("--verbose", is_flag=True, help="Name every file that was left out.")
 FIELDS = together(
     MAX_LINE,
     ENCODING,
-    click.option("--types", metavar="COLUMN=TYPE", multiple=True, callback=lambda _, __, given: _parse_types(given),
-                 help="Type of a CSV column: int, float, bool or string.  [default: by its values] Repeatable."),
-    click.option("--id-field", help="Field that holds the id.  [default: _id, else id, else made of the content]"),
+    click.option(
+        "--types",
+        metavar="COLUMN=TYPE",
+        multiple=True,
+        callback=lambda _, __, given: _parse_types(given),
+        help=(
+            "Type of a CSV column: int, float, bool or string.  [default: by its values]"
+            " Repeatable."
+        ),
+    ),
+    click.option(
+        "--id-field",
+        help="Field that holds the id.  [default: _id, else id, else made of the content]",
+    ),
     click.option("--title-field", default="title", help="Field that holds the title."),
     click.option("--text-field", default="text", help="Field that holds the text."),
-)  # fmt: skip
+)
 READING = together(ON_ERROR, FILES, FIELDS)
-RESTART = click.option("--restart", is_flag=True, help="Discard an interrupted change and start again.")
+RESTART = click.option(
+    "--restart", is_flag=True, help="Discard an interrupted change and start again."
+)
 WAIT = click.option(
     "--wait",
     type=click.FloatRange(min=0),
@@ -360,33 +445,60 @@ WRITING = together(
     RESTART,
     QUIET,
 )
-VECTORS = click.option("--vectors", help="Vectors made elsewhere: .npy, .parquet, an index, or a folder of shards.")
+VECTORS = click.option(
+    "--vectors", help="Vectors made elsewhere: .npy, .parquet, an index, or a folder of shards."
+)
 # No defaults: what is not given is as in the model, or the indexes, that an index is made of.
 CUTTING = together(
     number("--max-tokens", "Truncate documents to N tokens.  [default: no limit]"),
     number("--passage-tokens", "Largest passage, in tokens.  [default: 256]"),
     number("--passage-overlap", "Tokens shared with the passage before.  [default: 0]", least=0),
-    click.option("--late/--one-by-one", default=None,
-                 help="Encode passages within their document, or alone.  [default: the model's way]"),
-)  # fmt: skip
+    click.option(
+        "--late/--one-by-one",
+        default=None,
+        help="Encode passages within their document, or alone.  [default: the model's way]",
+    ),
+)
 MAKING = together(
     granularity("Vectors to make and to search.  [default: both]"),
-    click.option("--index", default="auto",
-                 help="auto (by size), none (exact), or a FAISS type: HNSW32, IVF256,Flat;nprobe=64."),
-    choose("--storage-dtype", "float32 float16", "Type of the vectors on disk.  [default: float32]", default=None),
-    click.option("--language", help="Language of the words: its stemmer and stop words, or none.  [default: english]"),
-    click.option("--keep-accents", is_flag=True, default=None, help="Words with other accents are other words."),
+    click.option(
+        "--index",
+        default="auto",
+        help="auto (by size), none (exact), or a FAISS type: HNSW32, IVF256,Flat;nprobe=64.",
+    ),
+    choose(
+        "--storage-dtype",
+        "float32 float16",
+        "Type of the vectors on disk.  [default: float32]",
+        default=None,
+    ),
+    click.option(
+        "--language",
+        help="Language of the words: its stemmer and stop words, or none.  [default: english]",
+    ),
+    click.option(
+        "--keep-accents",
+        is_flag=True,
+        default=None,
+        help="Words with other accents are other words.",
+    ),
     click.option("--synonyms", metavar="FILE", help="File of synonyms and protected words."),
     CUTTING,
-    choose("--token-vectors", "int8 1bit",
-           "Also keep a vector of every token, for --rerank maxsim: 128 or 16 bytes each.", default=None),
-)  # fmt: skip
+    choose(
+        "--token-vectors",
+        "int8 1bit",
+        "Also keep a vector of every token, for --rerank maxsim: 128 or 16 bytes each.",
+        default=None,
+    ),
+)
 _INTO = (click.argument("directory", type=INDEX), click.argument("corpus", nargs=-1))
 INSERTING = together(*_INTO, VECTORS, READING, WRITING, WAIT)
 
 
 def gather(parameter: str, make: Callable[..., Any], *options: Decorator) -> Decorator:
-    """Pass several options, in the order in which help shows them, to a command as one argument, which `make` makes."""
+    """Pass several options, in the order in which help shows them, to a command as one argument,
+    which `make` makes.
+    """
 
     def declared() -> None: ...
 
@@ -411,14 +523,18 @@ def gather(parameter: str, make: Callable[..., Any], *options: Decorator) -> Dec
 def settings_options(
     parameter: str, defaults: Any, *more: Decorator, make: Callable[..., Any] | None = None
 ) -> Decorator:
-    """Derive an option from each described field of a settings object; the command gets the settings as `parameter`.
+    """Derive an option from each described field of a settings object; the command gets the
+    settings as `parameter`.
 
-    The fields are declared by `training.settings.setting`. `make` makes the argument, also by `more` options; None:
-    `defaults` with the given values in their place.
+    The fields are declared by `training.settings.setting`. `make` makes the argument, also by
+    `more` options; None: `defaults` with the given values in their place.
     """
     from aveyb_retrieval.training.settings import described
 
-    options = [_option(name, getattr(defaults, name), about) for name, about in described(type(defaults)).items()]
+    options = [
+        _option(name, getattr(defaults, name), about)
+        for name, about in described(type(defaults)).items()
+    ]
     return gather(parameter, make or functools.partial(replace, defaults), *options, *more)
 
 
@@ -430,7 +546,9 @@ def _option(name: str, default: Any, about: Mapping[str, Any]) -> Decorator:
     if (limits := about["limits"]) is not None:
         most = None if limits.most == math.inf else kind(limits.most)
         ranged: Any = click.IntRange if kind is int else click.FloatRange
-        kind = ranged(kind(limits.least), most, min_open=limits.least_open, max_open=limits.most_open)
+        kind = ranged(
+            kind(limits.least), most, min_open=limits.least_open, max_open=limits.most_open
+        )
     more: dict[str, Any] = {"show_default": default is not None}
     if isinstance(default, tuple):
         more |= {"multiple": True} if about["kind"] else {"nargs": len(default)}

@@ -1,4 +1,7 @@
-"""`aveyb-eval`: measure retrieval. All logic lives in `aveyb_retrieval.eval`; this file parses and prints."""
+"""`aveyb-eval`: measure retrieval.
+
+All logic lives in `aveyb_retrieval.eval`; this file parses and prints.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,17 @@ if TYPE_CHECKING:
     from aveyb_retrieval.eval.metrics import Scores
     from aveyb_retrieval.eval.tasks import Task
 
-METRICS = common.repeatable("--metric", "metrics", "ndcg@K, recall@K, mrr@K, success@K, map.", default=DEFAULT_METRICS)
+METRICS = common.repeatable(
+    "--metric", "metrics", "ndcg@K, recall@K, mrr@K, success@K, map.", default=DEFAULT_METRICS
+)
 DRAW = common.gather(
     "draw",
     dict,
     click.option("--split", help="Judged split; default: test, or the only one, or dev."),
     common.number("--max-queries", "Draw N judged queries."),
-    click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of every random draw."),
+    click.option(
+        "--seed", type=click.IntRange(min=0), default=0, help="Seed of every random draw."
+    ),
 )
 
 
@@ -46,12 +53,16 @@ def main() -> None:
 @common.repeatable(
     "--model",
     "models",
-    "default, bm25 (options about vectors do not concern it), an index directory, an Avey-B folder, or any "
-    "sentence-transformers model.",
+    "default, bm25 (options about vectors do not concern it), an index directory, an Avey-B folder,"
+    " or any sentence-transformers model.",
     default=("default",),
 )
 @DRAW
-@common.choose("--protocol", "standard paper", "Quote scores of standard; paper repeats the paper's own evaluation.")
+@common.choose(
+    "--protocol",
+    "standard paper",
+    "Quote scores of standard; paper repeats the paper's own evaluation.",
+)
 @common.choose(
     "--mode",
     "hybrid dense lexical",
@@ -62,8 +73,10 @@ def main() -> None:
 @common.number("--chunk-words", "Encode fixed chunks of N words one by one, without an index.")
 @click.option(
     "--index-type",
-    help="Build an index of this type (auto, flat, hnsw or a FAISS factory string) and search it; "
-    "none scores every vector instead. Default: auto.",
+    help=(
+        "Build an index of this type (auto, flat, hnsw or a FAISS factory string) and search it; "
+        "none scores every vector instead. Default: auto."
+    ),
 )
 @common.gather(
     "load",
@@ -72,22 +85,37 @@ def main() -> None:
     click.option(
         "--precision",
         default="auto",
-        help="Compute in float32, bfloat16 or float16; Avey-B models also in int8 on a CPU, which auto takes "
-        "where the model has that form, as searches do.",
+        help=(
+            "Compute in float32, bfloat16 or float16; Avey-B models also in int8 on a CPU, which"
+            " auto takes where the model has that form, as searches do."
+        ),
     ),
-    click.option("--device", default="cpu", help="Torch device of the model and of an index's search."),
+    click.option(
+        "--device", default="cpu", help="Torch device of the model and of an index's search."
+    ),
 )
 @common.gather(
     "settings",
     dict,
-    click.option("--depth", type=click.IntRange(1, 1 << 24), default=100, help="Documents per query in the run."),
+    click.option(
+        "--depth",
+        type=click.IntRange(1, 1 << 24),
+        default=100,
+        help="Documents per query in the run.",
+    ),
     METRICS,
-    click.option("--ignore-identical-ids", is_flag=True, help="Drop hits whose id is the query's (ArguAna, Quora)."),
+    click.option(
+        "--ignore-identical-ids",
+        is_flag=True,
+        help="Drop hits whose id is the query's (ArguAna, Quora).",
+    ),
 )
 @common.path("--run", "Write the TREC run; a folder when there are several.", "run_path")
 @common.path("--report", "Write all results as JSON.")
 @common.path("--cache", "Folder for vectors and results; default: ~/.cache/aveyb-retrieval/eval.")
-@click.option("--only-missing", is_flag=True, help="Use cached vectors and results; compute what is missing.")
+@click.option(
+    "--only-missing", is_flag=True, help="Use cached vectors and results; compute what is missing."
+)
 @common.QUIET
 def run(
     data: tuple[str, ...],
@@ -110,7 +138,13 @@ def run(
     from aveyb_retrieval.eval.build import ModelOptions, make_systems
     from aveyb_retrieval.eval.encoders import LoadOptions
     from aveyb_retrieval.eval.metrics import load_trec_eval
-    from aveyb_retrieval.eval.runner import ResultCache, Settings, print_results, run_system, write_json
+    from aveyb_retrieval.eval.runner import (
+        ResultCache,
+        Settings,
+        print_results,
+        run_system,
+        write_json,
+    )
 
     load_trec_eval()  # not found missing only after hours of encoding
     console = Console()
@@ -121,8 +155,12 @@ def run(
         for name in data:
             task = _open_task(name, protocol, **draw)
             if run_path:
-                check_run_ids(run_path, (*task.queries, *task.corpus.ids))  # not after hours of encoding
-            for system in make_systems(models, task, options, folder, reuse=only_missing, progress=progress):
+                check_run_ids(
+                    run_path, (*task.queries, *task.corpus.ids)
+                )  # not after hours of encoding
+            for system in make_systems(
+                models, task, options, folder, reuse=only_missing, progress=progress
+            ):
                 result, found = run_system(
                     system, task, conditions, cache=ResultCache(folder), only_missing=only_missing
                 )
@@ -132,7 +170,11 @@ def run(
     if run_path:
         for number, (result, found) in enumerate(zip(results, runs, strict=True)):
             tag = _slug(result.system.name)
-            own = f"{_slug(result.dataset)}.{result.split}.{number}.{tag}.trec" if len(results) > 1 else ""
+            own = (
+                f"{_slug(result.dataset)}.{result.split}.{number}.{tag}.trec"
+                if len(results) > 1
+                else ""
+            )
             path = run_path / own
             path.parent.mkdir(parents=True, exist_ok=True)
             write_run(path, found, tag=tag)
@@ -157,7 +199,11 @@ def score(run_file: Path, qrels: Path, metrics: tuple[str, ...], as_json: bool) 
     scores = evaluate(judged.judgements, read_run(run_file), metrics)
     remarks = [*judged.notices, *notices(scores)]
     if as_json:
-        report = {"queries": len(judged.judgements), "mean": scores.mean, "per_query": scores.per_query}
+        report = {
+            "queries": len(judged.judgements),
+            "mean": scores.mean,
+            "per_query": scores.per_query,
+        }
         click.echo(json.dumps(report | _lacking(scores) | {"notices": remarks}, indent=1))
         return
     for metric, value in scores.mean.items():
@@ -187,7 +233,9 @@ def score(run_file: Path, qrels: Path, metrics: tuple[str, ...], as_json: bool) 
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the samples.")
 @common.number("--show", "List the N queries that differ most, each way.", least=0, default=5)
 @common.path(
-    "--queries", "queries.jsonl with the texts to list.  [default: the one of the qrels' BEIR folder]", "query_file"
+    "--queries",
+    "queries.jsonl with the texts to list.  [default: the one of the qrels' BEIR folder]",
+    "query_file",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, per-query differences included.")
 def compare(
@@ -214,12 +262,22 @@ def compare(
     if query_file is None and qrels.parent.name == "qrels" and beside.is_file():
         query_file = beside
     texts = read_queries([query_file]) if query_file else {}
-    scores = {path: evaluate(judged.judgements, read_run(path), [metric]) for path in (run_a, run_b)}
-    remarks = [*judged.notices, *(f"{path}: {notice}" for path, own in scores.items() for notice in notices(own))]
-    comparison = compare_scores(*(scores[path].per_query[metric] for path in (run_a, run_b)), **options)
+    scores = {
+        path: evaluate(judged.judgements, read_run(path), [metric]) for path in (run_a, run_b)
+    }
+    remarks = [
+        *judged.notices,
+        *(f"{path}: {notice}" for path, own in scores.items() for notice in notices(own)),
+    ]
+    comparison = compare_scores(
+        *(scores[path].per_query[metric] for path in (run_a, run_b)), **options
+    )
     if as_json:
         report = {"metric": metric, **asdict(comparison), "significant": comparison.significant}
-        sides = {name: {"run": str(path), **_lacking(scores[path])} for name, path in (("a", run_a), ("b", run_b))}
+        sides = {
+            name: {"run": str(path), **_lacking(scores[path])}
+            for name, path in (("a", run_a), ("b", run_b))
+        }
         click.echo(json.dumps(report | sides | {"notices": remarks}, indent=1))
         return
     console = Console()
@@ -227,7 +285,10 @@ def compare(
         console.print(f"note: {notice}", highlight=False, markup=False, soft_wrap=True)
     print_comparison(comparison, metric, str(run_a), str(run_b), console)
     ordered = sorted(comparison.per_query.items(), key=lambda item: item[1])
-    for title, items, sign in (("A is better on", ordered[::-1], 1), ("B is better on", ordered, -1)):
+    for title, items, sign in (
+        ("A is better on", ordered[::-1], 1),
+        ("B is better on", ordered, -1),
+    ):
         if chosen := [(query, value) for query, value in items[:show] if sign * value > 0]:
             click.echo(title)
             for query, value in chosen:
@@ -243,7 +304,9 @@ def _lacking(scores: Scores) -> dict[str, Any]:
 @click.option("--model", default="default", help="default, or an Avey-B folder.")
 @common.repeatable("--peer", "peers", "A sentence-transformers model on fixed chunks.")
 @common.number("--chunk-words", "Words in a chunk of the peers.", default=180)
-@common.choose("--scope", "document corpus", "Search the document that answers, or the whole corpus.")
+@common.choose(
+    "--scope", "document corpus", "Search the document that answers, or the whole corpus."
+)
 @DRAW
 @common.path("--cache", "Folder for vectors; default: a temporary one.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, per-query values included.")
@@ -258,7 +321,9 @@ def passages(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Score passages against true character spans: late chunking beside the same spans encoded one by one."""
+    """Score passages against true character spans: late chunking beside the same spans encoded one
+    by one.
+    """
     from rich.console import Console
 
     from aveyb_retrieval.eval.build import passage_table

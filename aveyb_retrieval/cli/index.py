@@ -1,4 +1,7 @@
-"""`aveyb-index`: build, search and maintain an index. All logic lives in `aveyb_retrieval.indexes`."""
+"""`aveyb-index`: build, search and maintain an index.
+
+All logic lives in `aveyb_retrieval.indexes`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,11 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.search.hits import Hit
     from aveyb_retrieval.indexes.search.reading import Document
 
-_OUT: Any = {"required": True, "type": common.INDEX, "help": "Directory of the index, or its address in a store."}
+_OUT: Any = {
+    "required": True,
+    "type": common.INDEX,
+    "help": "Directory of the index, or its address in a store.",
+}
 _NAMED = 20  # lines or files that a summary names
 WIDTH = 300  # characters that are shown of a passage, or of a document without passages
 RESUMABLE = ("build", "copy", "add", "upsert", "delete", "sync", "compact", "publish", "encode")
@@ -35,7 +42,9 @@ def main() -> None:
     """Build an index directory from documents and search it."""
 
 
-def _share(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, int] | None:
+def _share(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> tuple[int, int] | None:
     if text is None:
         return None
     match = re.fullmatch(r"(\d{1,5})/(\d{1,5})", text)
@@ -47,20 +56,39 @@ def _share(context: click.Context, parameter: click.Parameter, text: str | None)
 @main.command()
 @click.argument("corpus", nargs=-1)
 @click.option("-o", "--out", **_OUT)
-@click.option("--from", "from_index", metavar="INDEX", help="Encode the documents of an index anew, parsing nothing.")
+@click.option(
+    "--from",
+    "from_index",
+    metavar="INDEX",
+    help="Encode the documents of an index anew, parsing nothing.",
+)
 @common.VECTORS
 @common.MAKING
-@click.option("--allow-empty", is_flag=True, help="Make an index also where CORPUS holds no documents.")
+@click.option(
+    "--allow-empty", is_flag=True, help="Make an index also where CORPUS holds no documents."
+)
 @click.option("--overwrite", is_flag=True, help="Replace an existing index.")
-@click.option("--share", metavar="I/N", callback=_share, help="Take only share I of N of CORPUS: a shard.")
+@click.option(
+    "--share", metavar="I/N", callback=_share, help="Take only share I of N of CORPUS: a shard."
+)
 @click.option(
     "--ray",
     "address",
     metavar="ADDRESS",
-    help="Build by tasks of Ray: local (this machine), auto (the cluster that runs here), or HOST:PORT of a head.",
+    help=(
+        "Build by tasks of Ray: local (this machine), auto (the cluster that runs here), or"
+        " HOST:PORT of a head."
+    ),
 )
-@click.option("--of", type=int, metavar="N", help="With --ray: how many shards, several for each task at once.")
-@click.option("--cpus", type=float, metavar="N", help="With --ray: processors of a task.  [default: 1]")
+@click.option(
+    "--of",
+    type=int,
+    metavar="N",
+    help="With --ray: how many shards, several for each task at once.",
+)
+@click.option(
+    "--cpus", type=float, metavar="N", help="With --ray: processors of a task.  [default: 1]"
+)
 @click.option("--gpus", type=float, metavar="N", help="With --ray: GPUs of a task.  [default: 0]")
 @common.READING
 @common.VERBOSE
@@ -69,23 +97,30 @@ def _share(context: click.Context, parameter: click.Parameter, text: str | None)
 def build(out: str | Path, address: str | None, **arguments: Any) -> None:
     """Build an index from CORPUS.
 
-    CORPUS is folders of files (PDF, DOCX, HTML, EPUB, Markdown, text), single files of these, files of many documents
-    (.jsonl .json .csv .tsv .parquet; those of text also with .gz or .zst), globs, hf:OWNER/NAME for a data set of the
-    Hugging Face hub, or - for JSON on standard input. If it is interrupted, run the same command again to continue.
+    CORPUS is folders of files (PDF, DOCX, HTML, EPUB, Markdown, text), single files of these, files
+    of many documents (.jsonl .json .csv .tsv .parquet; those of text also with .gz or .zst), globs,
+    hf:OWNER/NAME for a data set of the Hugging Face hub, or - for JSON on standard input. If it is
+    interrupted, run the same command again to continue.
     """
     from aveyb_retrieval.indexes.changes.update import build_index
     from aveyb_retrieval.indexes.cluster import build_on_ray
 
-    task = {name: value for name in ("of", "cpus", "gpus") if (value := arguments.pop(name)) is not None}
+    task = {
+        name: value for name in ("of", "cpus", "gpus") if (value := arguments.pop(name)) is not None
+    }
     if address is None:
         if task:
-            raise click.UsageError(f"--{next(iter(task))} is for tasks of Ray: give --ray ADDRESS too")
+            raise click.UsageError(
+                f"--{next(iter(task))} is for tasks of Ray: give --ray ADDRESS too"
+            )
         _insert(build_index, out, **arguments)
         return
     if arguments.pop("share") is not None:
         raise click.UsageError("give --share I/N or --ray, whose tasks build all shards, not both")
     if "of" not in task:
-        raise click.UsageError("with --ray give --of N, the number of shards: several for each task at once")
+        raise click.UsageError(
+            "with --ray give --of N, the number of shards: several for each task at once"
+        )
     _insert(partial(build_on_ray, address=address, **task), out, **arguments)
 
 
@@ -118,7 +153,10 @@ def add(directory: str | Path, receivers: dict[str, Any], **arguments: Any) -> N
 @common.VERBOSE
 @ALERTS
 def upsert(directory: str | Path, receivers: dict[str, Any], **arguments: Any) -> None:
-    """Add the documents of CORPUS and replace those whose ids exist. Only changed text is encoded."""
+    """Add the documents of CORPUS and replace those whose ids exist.
+
+    Only changed text is encoded.
+    """
     from aveyb_retrieval.indexes.changes.update import upsert_documents
 
     _insert(upsert_documents, directory, receivers=receivers, **arguments)
@@ -137,7 +175,9 @@ def _insert(
     if not corpus and arguments["vectors"] is None and arguments.get("from_index") is None:
         raise click.UsageError("give a CORPUS, or --vectors")
     with common.progress_bar(not quiet) as progress:
-        report = change([Path(c) for c in corpus] or None, directory, progress=progress, **arguments)
+        report = change(
+            [Path(c) for c in corpus] or None, directory, progress=progress, **arguments
+        )
     print_report(report, verbose=verbose)
     if receivers is not None:
         tell_alerts(directory, receivers)
@@ -147,7 +187,9 @@ def _insert(
 @main.command()
 @click.argument("directory", type=common.INDEX)
 @click.argument("ids", nargs=-1)
-@click.option("--from", "ids_file", type=click.File("r", encoding="utf-8"), help="File with one id per line.")
+@click.option(
+    "--from", "ids_file", type=click.File("r", encoding="utf-8"), help="File with one id per line."
+)
 @common.filter_option("Delete the documents that match this condition on the metadata.")
 @click.option("--missing-ok", is_flag=True, help="Ignore ids that are not in the index.")
 @common.RESTART
@@ -159,7 +201,9 @@ def delete(directory: str | Path, ids: tuple[str, ...], ids_file: Any, **argumen
     try:
         listed = [line.rstrip("\r\n") for line in ids_file] if ids_file else []
     except UnicodeDecodeError as error:
-        raise InputError(f"--from {ids_file.name}: not UTF-8 text ({error.reason}); save it as UTF-8") from None
+        raise InputError(
+            f"--from {ids_file.name}: not UTF-8 text ({error.reason}); save it as UTF-8"
+        ) from None
     wanted = [*ids, *(line for line in listed if line)]
     print_report(delete_documents(directory, wanted, **arguments))
 
@@ -176,11 +220,26 @@ def delete(directory: str | Path, ids: tuple[str, ...], ids_file: Any, **argumen
     metavar="SECONDS",
     help="With --watch: seconds between two looks at the folder.",
 )
-@common.repeatable("--only", "only", "Look only at this folder or file below FOLDER, such as wiki/.", metavar="PART")
-@common.number("--allow-delete", "Let up to N documents go.  [default: a tenth of those looked at, or 5]", least=0)
-@click.option("--moved", is_flag=True, help="FOLDER stands in the place of the one that the index was made from.")
+@common.repeatable(
+    "--only",
+    "only",
+    "Look only at this folder or file below FOLDER, such as wiki/.",
+    metavar="PART",
+)
+@common.number(
+    "--allow-delete",
+    "Let up to N documents go.  [default: a tenth of those looked at, or 5]",
+    least=0,
+)
+@click.option(
+    "--moved",
+    is_flag=True,
+    help="FOLDER stands in the place of the one that the index was made from.",
+)
 @common.choose(
-    "--fail-on", "new any none", "Exit with code 1 where a file is left out: when it is told first, always, or never."
+    "--fail-on",
+    "new any none",
+    "Exit with code 1 where a file is left out: when it is told first, always, or never.",
 )
 @common.ON_ERROR
 @common.FILES
@@ -204,8 +263,9 @@ def sync(
 ) -> None:
     """Bring an index into step with the files of FOLDER: new, changed, renamed and deleted ones.
 
-    Files are compared by what they hold. All changes become visible at once. Where there is no index, it is built; for
-    other options than these, build it by `build` first. What is left out is told once.
+    Files are compared by what they hold. All changes become visible at once. Where there is no
+    index, it is built; for other options than these, build it by `build` first. What is left out is
+    told once.
     """
     from aveyb_retrieval.indexes.changes.sync import check_plan, plan_sync, sync_index, watch_folder
 
@@ -214,7 +274,9 @@ def sync(
         click.echo(f"{_in_words(plan.counts())} (a dry run: nothing was changed)")
         named = (("new", plan.new), ("changed", plan.changed), ("deleted", plan.deleted))
         lines = [f"{word}: {name}" for word, names in named for name in names]
-        for line in [*lines, *(f"renamed: {old} -> {new}" for old, new in plan.renamed)] if verbose else ():
+        for line in (
+            [*lines, *(f"renamed: {old} -> {new}" for old, new in plan.renamed)] if verbose else ()
+        ):
             click.echo(printable(line))
         check_plan(plan, directory, arguments["allow_delete"])
         return
@@ -246,13 +308,21 @@ def print_report(report: Report, *, verbose: bool = False) -> None:
     """Print what a change did, and on stderr what it left out."""
     continued = " (continued an interrupted change)" if report.resumed else ""
     more = "" if verbose else " (--verbose names them)"
-    done = _in_words({name: getattr(report, name) for name in ("added", "replaced", "renamed", "deleted", "unchanged")})
+    done = _in_words(
+        {
+            name: getattr(report, name)
+            for name in ("added", "replaced", "renamed", "deleted", "unchanged")
+        }
+    )
     click.echo(
-        f"{report.path}: {done}{'; ' if done else ''}{plural(report.documents, 'document')}, "
-        f"{plural(report.passages, 'passage')}, {plural(report.tokens, 'token')} in {report.seconds:,.1f} s{continued}"
+        f"{report.path}: {done}{'; ' if done else ''}{plural(report.documents, 'document')},"
+        f" {plural(report.passages, 'passage')}, {plural(report.tokens, 'token')} in"
+        f" {report.seconds:,.1f} s{continued}"
     )
     if report.cut_documents:
-        lost = f"{plural(report.cut_documents, 'document')} lost {plural(report.cut_tokens, 'token')}"
+        lost = (
+            f"{plural(report.cut_documents, 'document')} lost {plural(report.cut_tokens, 'token')}"
+        )
         click.echo(f"cut by --max-tokens: {lost}", err=True)
     if report.rejected:
         rejected = plural(report.rejected, "line or file", "lines or files")
@@ -279,7 +349,9 @@ def print_report(report: Report, *, verbose: bool = False) -> None:
 
 
 def exit_if_incomplete(report: Report) -> None:
-    """End the command with exit code 1 where something was left out that a search could have found."""
+    """End the command with exit code 1 where something was left out that a search could
+    have found.
+    """
     missing = any(notice.left_out and not notice.harmless for notice in report.notices)
     if report.rejected or missing:
         click.get_current_context().exit(1)
@@ -322,7 +394,11 @@ def list_documents(directory: str | Path, where: Any, only_ids: bool, **page: An
 @main.command()
 @DIRECTORY
 @FILTER
-@click.option("--by", metavar="FIELD", help="Print how many have each value of this field, the most frequent first.")
+@click.option(
+    "--by",
+    metavar="FIELD",
+    help="Print how many have each value of this field, the most frequent first.",
+)
 def count(directory: str | Path, where: Any, by: str | None) -> None:
     """Print how many documents the index in DIRECTORY has."""
     with common.opened(directory) as retriever:
@@ -330,7 +406,9 @@ def count(directory: str | Path, where: Any, by: str | None) -> None:
             click.echo(str(retriever.count(where)))
             return
         for value, number in retriever.values(by, where):
-            click.echo(f"{number:>9,}  {printable(value) if isinstance(value, str) else json.dumps(value)}")
+            click.echo(
+                f"{number:>9,}  {printable(value) if isinstance(value, str) else json.dumps(value)}"
+            )
 
 
 @main.command()
@@ -345,11 +423,13 @@ def count(directory: str | Path, where: Any, by: str | None) -> None:
 @common.RESTART
 @common.WAIT
 @common.QUIET
-def update_metadata(directory: str | Path, changes: Any, ids: tuple[str, ...], quiet: bool, **arguments: Any) -> None:
+def update_metadata(
+    directory: str | Path, changes: Any, ids: tuple[str, ...], quiet: bool, **arguments: Any
+) -> None:
     """Change metadata of documents in DIRECTORY, chosen by IDS or by a filter. Nothing is encoded.
 
-    What is set stays when files change, are renamed or are indexed again; --clear undoes it. Ids, titles and texts are
-    no metadata: `aveyb-index upsert` changes them.
+    What is set stays when files change, are renamed or are indexed again; --clear undoes it. Ids,
+    titles and texts are no metadata: `aveyb-index upsert` changes them.
     """
     from aveyb_retrieval.indexes.changes.update import update_metadata as update
 
@@ -369,15 +449,25 @@ def _print_documents(documents: Iterable[Document]) -> None:
 @main.command()
 @click.argument("source")
 @click.option(
-    "--to", required=True, metavar="URL", help="Collection, such as postgresql://USER@HOST:PORT/DATABASE/NAME."
+    "--to",
+    required=True,
+    metavar="URL",
+    help="Collection, such as postgresql://USER@HOST:PORT/DATABASE/NAME.",
 )
-@click.option("--update", is_flag=True, help="Upsert the documents into what is there, instead of replacing it.")
-@click.option("--restart", is_flag=True, help="Discard what an interrupted run has written, and start again.")
+@click.option(
+    "--update",
+    is_flag=True,
+    help="Upsert the documents into what is there, instead of replacing it.",
+)
+@click.option(
+    "--restart", is_flag=True, help="Discard what an interrupted run has written, and start again."
+)
 @common.QUIET
 def publish(source: str, to: str, quiet: bool, **arguments: Any) -> None:
     """Put the documents of SOURCE, an index or shards, with their vectors into a database server.
 
-    Readers see them all at once when they are complete. If it is interrupted, run the same command again to continue.
+    Readers see them all at once when they are complete. If it is interrupted, run the same command
+    again to continue.
     """
     from aveyb_retrieval.engines.publish import publish_index
 
@@ -407,34 +497,72 @@ def unpublish(ids: tuple[str, ...], to: str, **options: Any) -> None:
 @click.argument("query")
 @click.option("-k", default=10, help="Number of documents or passages to return.")
 @click.option("--offset", default=0, help="Leave out the best N: the next page.", metavar="N")
-@common.choose("--unit", "document passage", "Find documents, or the best passages of all documents.")
+@common.choose(
+    "--unit", "document passage", "Find documents, or the best passages of all documents."
+)
 @common.MODE
 @common.granularity("Vectors that rank the documents.")
 @common.filter_option('Condition on metadata, _id or title, such as {"year": {"$gte": 2020}}.')
 @common.repeatable("--id", "ids", "Search only the document of this id.", metavar="ID")
-@common.repeatable("--with", "others", "Search this index, too, in one ranking.", type=common.INDEX, metavar="OTHER")
+@common.repeatable(
+    "--with",
+    "others",
+    "Search this index, too, in one ranking.",
+    type=common.INDEX,
+    metavar="OTHER",
+)
 @common.choose("--fusion", "weighted rrf", "How a hybrid search combines the two rankings.")
-@click.option("--weight", type=float, help="Weight of the vectors in weighted fusion, 0 to 1.  [default: 0.5]")
+@click.option(
+    "--weight", type=float, help="Weight of the vectors in weighted fusion, 0 to 1.  [default: 0.5]"
+)
 @click.option(
     "--rerank",
     metavar="MODEL",
-    help="Rerank the best candidates: maxsim (late interaction), token-vectors (the same, with stored vectors or not "
-    "at all), or a cross-encoder's folder or name.",
+    help=(
+        "Rerank the best candidates: maxsim (late interaction), token-vectors (the same, with"
+        " stored vectors or not at all), or a cross-encoder's folder or name."
+    ),
 )
-@click.option("--min-score", type=float, help="Leave out hits below this confidence (hybrid) or score.")
-@click.option("--per-document", type=int, help="With passages: at most N of one document.", metavar="N")
-@click.option("--diversity", type=float, help="With passages: put back what resembles better ones, 0 to 1.")
-@click.option("--fold/--no-fold", default=True, help="Name copies of better hits beside these, or show them, too.")
+@click.option(
+    "--min-score", type=float, help="Leave out hits below this confidence (hybrid) or score."
+)
+@click.option(
+    "--per-document", type=int, help="With passages: at most N of one document.", metavar="N"
+)
+@click.option(
+    "--diversity", type=float, help="With passages: put back what resembles better ones, 0 to 1."
+)
+@click.option(
+    "--fold/--no-fold",
+    default=True,
+    help="Name copies of better hits beside these, or show them, too.",
+)
 @click.option("--passages", default=1, help="Passages to show per document.")
-@click.option("--context", type=int, help="Also show N passages before and after the best one.", metavar="N")
-@click.option("--boost", metavar="JSON", callback=common.parse_json, help='Weights of fields, such as {"stars": 0.1}.')
-@click.option("--operators", is_flag=True, help='Signs are conditions: "a phrase", +must, -mustnot, begin*, typo~.')
+@click.option(
+    "--context", type=int, help="Also show N passages before and after the best one.", metavar="N"
+)
+@click.option(
+    "--boost",
+    metavar="JSON",
+    callback=common.parse_json,
+    help='Weights of fields, such as {"stars": 0.1}.',
+)
+@click.option(
+    "--operators",
+    is_flag=True,
+    help='Signs are conditions: "a phrase", +must, -mustnot, begin*, typo~.',
+)
 @click.option("--synonyms", metavar="FILE", help="File of more synonyms.")
 @click.option("--exact", is_flag=True, help="Score every vector instead of using the FAISS index.")
 @click.option("--model", help="Folder of the index's model, if it has moved.")
 @click.option("--device", default="cpu", help="Device of the model and of the search.")
 @common.PRECISION
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per hit, without the document's text.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object per hit, without the document's text.",
+)
 @click.option("--fields", help="With --json: only these fields, as id,score,passage,text.")
 def search(
     directory: str | Path,
@@ -446,7 +574,9 @@ def search(
     fields: str | None,
     **arguments: Any,
 ) -> None:
-    """Search the index in DIRECTORY for QUERY, or the collection at an address (postgresql://...)."""
+    """Search the index in DIRECTORY for QUERY, or the collection at an address
+    (postgresql://...).
+    """
     if fields is not None and not as_json:
         raise click.UsageError("--fields: only with --json")
     how = {name: arguments.pop(name) for name in ("model", "device", "precision")}
@@ -459,20 +589,35 @@ def search(
             else:
                 _print_hit(number, hit)
         for word, meant in () if as_json else hits.suggestions.items():
-            click.echo(f"no document has {word!r}; did you mean {' or '.join(map(repr, meant))}?", err=True)
+            click.echo(
+                f"no document has {word!r}; did you mean {' or '.join(map(repr, meant))}?", err=True
+            )
     if not hits and not as_json:
-        click.echo(f"nothing found{'; nothing has ' + ' or '.join(hits.unmet) if hits.unmet else ''}", err=True)
+        click.echo(
+            f"nothing found{'; nothing has ' + ' or '.join(hits.unmet) if hits.unmet else ''}",
+            err=True,
+        )
 
 
 @main.command()
 @click.argument("directory", type=common.INDEX)
 @click.option(
-    "--compare", "other", type=common.INDEX, metavar="OTHER", help="Say what differs in another index instead."
+    "--compare",
+    "other",
+    type=common.INDEX,
+    metavar="OTHER",
+    help="Say what differs in another index instead.",
 )
-@click.option("--questions", type=common.PATH, metavar="FILE",
-              help="With --compare: ask the questions in FILE, one a line.  [default: names of documents]")  # fmt: skip
+@click.option(
+    "--questions",
+    type=common.PATH,
+    metavar="FILE",
+    help="With --compare: ask the questions in FILE, one a line.  [default: names of documents]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def info(directory: str | Path, other: str | Path | None, questions: Path | None, as_json: bool) -> None:
+def info(
+    directory: str | Path, other: str | Path | None, questions: Path | None, as_json: bool
+) -> None:
     """Describe the index in DIRECTORY: model, counts and files."""
     from aveyb_retrieval.indexes.store.place import describe
 
@@ -480,11 +625,19 @@ def info(directory: str | Path, other: str | Path | None, questions: Path | None
         from aveyb_retrieval.cli.compare import compare, told
         from aveyb_retrieval.eval.base import text_lines
 
-        asked = None if questions is None else [line.strip() for _, line in text_lines(questions, "file of questions")]
+        asked = (
+            None
+            if questions is None
+            else [line.strip() for _, line in text_lines(questions, "file of questions")]
+        )
         if asked == []:
             raise InputError(f"--questions {questions}: holds no question; write one a line")
         found = compare(directory, other, asked)
-        for line in [json.dumps(found, ensure_ascii=False, indent=2)] if as_json else told(found, directory, other):
+        for line in (
+            [json.dumps(found, ensure_ascii=False, indent=2)]
+            if as_json
+            else told(found, directory, other)
+        ):
             click.echo(line if as_json else printable(line))
         return
     if questions is not None:
@@ -505,14 +658,15 @@ def info(directory: str | Path, other: str | Path | None, questions: Path | None
 def copy(source: str | Path, target: str | Path, **arguments: Any) -> None:
     """Copy the index SOURCE to TARGET: folders, or addresses such as s3://BUCKET/PATH.
 
-    Only what is missing there is copied. If it is interrupted, run the same command again to continue.
+    Only what is missing there is copied. If it is interrupted, run the same command again to
+    continue.
     """
     from aveyb_retrieval.indexes.changes.copy import copy_index
 
     report = copy_index(source, target, **arguments)
     click.echo(
-        f"{report.path}: version {report.version}, {plural(report.files, 'file')} of {report.bytes:,} bytes, "
-        f"{report.copied:,} of them copied in {report.seconds:,.1f} s"
+        f"{report.path}: version {report.version}, {plural(report.files, 'file')} of"
+        f" {report.bytes:,} bytes, {report.copied:,} of them copied in {report.seconds:,.1f} s"
     )
 
 
@@ -522,7 +676,9 @@ def copy(source: str | Path, target: str | Path, **arguments: Any) -> None:
 @common.WAIT
 @common.QUIET
 def compact(directory: str | Path, quiet: bool, **arguments: Any) -> None:
-    """Merge the pieces that changes of DIRECTORY have left, and give back the room of deleted documents."""
+    """Merge the pieces that changes of DIRECTORY have left, and give back the room of deleted
+    documents.
+    """
     from aveyb_retrieval.indexes.changes.change import compact_index
 
     with common.progress_bar(not quiet) as progress:
@@ -532,10 +688,16 @@ def compact(directory: str | Path, quiet: bool, **arguments: Any) -> None:
 @main.command()
 @click.argument("directory", type=common.INDEX)
 @click.option("--repair", is_flag=True, help="Rebuild what can be rebuilt from the stored vectors.")
-@click.option("--deep", is_flag=True, help="Also compare texts, passages and words, and search for stored vectors.")
+@click.option(
+    "--deep",
+    is_flag=True,
+    help="Also compare texts, passages and words, and search for stored vectors.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def verify(context: click.Context, directory: str | Path, repair: bool, deep: bool, as_json: bool) -> None:
+def verify(
+    context: click.Context, directory: str | Path, repair: bool, deep: bool, as_json: bool
+) -> None:
     """Check every hash and count of the index in DIRECTORY. Exit code 1 if damage remains."""
     from aveyb_retrieval.indexes.changes.verify import verify_apart
 
@@ -545,41 +707,60 @@ def verify(context: click.Context, directory: str | Path, repair: bool, deep: bo
     else:
         for problem in verdict.problems:
             click.echo(problem)
-        click.echo("sound" if not verdict.problems else "repaired" if verdict.repaired else "damaged")
+        click.echo(
+            "sound" if not verdict.problems else "repaired" if verdict.repaired else "damaged"
+        )
     if verdict.problems and not verdict.repaired:
         context.exit(1)
 
 
 def _print_hit(number: int, hit: Hit) -> None:
     confidence = "" if hit.confidence is None else f"  confidence {hit.confidence:.2f}"
-    name, where = click.style(printable(hit.title or hit.id), bold=True), f"{hit.index}: " if hit.index else ""
+    name, where = (
+        click.style(printable(hit.title or hit.id), bold=True),
+        f"{hit.index}: " if hit.index else "",
+    )
     click.echo(f"{number:>3}. {name}  [{printable(where + hit.id)}]  {hit.score:.4f}{confidence}")
     for passage in hit.passages:
         page = f", {printable(passage.place)}" if passage.place else ""
         if passage.pages is not None and passage.pages[0] < passage.pages[1]:
             page += f" ({passage.page_unit}s {passage.pages[0]}-{passage.pages[1]})"
         shown = _marked(hit, passage.span)
-        heading = f" {printable(passage.heading)}:" if passage.heading and passage.heading not in shown else ""
+        heading = (
+            f" {printable(passage.heading)}:"
+            if passage.heading and passage.heading not in shown
+            else ""
+        )
         click.echo(f"     {passage.span[0]}-{passage.span[1]}{page}:{heading} {shown}")
     if not hit.passages:
         click.echo(f"     {_marked(hit, (0, len(hit.text)))}")
     if hit.context_span is not None:
-        click.echo(f"     around it, {hit.context_span[0]}-{hit.context_span[1]}: {_marked(hit, hit.context_span)}")
+        click.echo(
+            f"     around it, {hit.context_span[0]}-{hit.context_span[1]}:"
+            f" {_marked(hit, hit.context_span)}"
+        )
     if hit.duplicates:
         click.echo(f"     the same in {printable(', '.join(hit.duplicates))}")
 
 
 def _marked(hit: Hit, span: tuple[int, int]) -> str:
-    """Some characters of a hit's text on one line, the query's words in bold; of many, from its best sentence."""
+    """Some characters of a hit's text on one line, the query's words in bold; of many, from its
+    best sentence.
+    """
     (first, last), start = span, span[0]
     marks = [mark for mark in hit.highlights if first <= mark[0] and mark[1] <= last]
-    places = [place[0] for place in (hit.best_sentence, *marks) if place and first <= place[0] < last]
+    places = [
+        place[0] for place in (hit.best_sentence, *marks) if place and first <= place[0] < last
+    ]
     if last - first > WIDTH and places:
         start = min(places[0], last - WIDTH)
     stop = min(start + WIDTH, last)
     parts, end = ["… "] if start > first else [], start
     for begin, over in (mark for mark in marks if start <= mark[0] and mark[1] <= stop):
-        parts += [_one_line(hit.text[end:begin]), click.style(_one_line(hit.text[begin:over]), bold=True)]
+        parts += [
+            _one_line(hit.text[end:begin]),
+            click.style(_one_line(hit.text[begin:over]), bold=True),
+        ]
         end = over
     return "".join([*parts, _one_line(hit.text[end:stop]), " …" if stop < last else ""]).strip()
 
@@ -590,7 +771,9 @@ def _chosen(hit: Hit, fields: str | None) -> dict[str, Any]:
     known = hit.to_dict(text=True) | {"place": hit.place}
     names = [name.strip() for name in fields.split(",") if name.strip()]
     if unknown := [name for name in names if name not in known]:
-        raise ConfigError(f"--fields {fields!r}: {no_option('a hit', unknown[0], list(known), kind='field')}")
+        raise ConfigError(
+            f"--fields {fields!r}: {no_option('a hit', unknown[0], list(known), kind='field')}"
+        )
     return {name: known[name] for name in names}
 
 

@@ -1,4 +1,7 @@
-"""`aveyb-mcp`: an index as tools of an agent. All logic lives in `aveyb_retrieval.integrations.mcp`."""
+"""`aveyb-mcp`: an index as tools of an agent.
+
+All logic lives in `aveyb_retrieval.integrations.mcp`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ from aveyb_retrieval.files import write_atomic
 from aveyb_retrieval.server.http import LOOPBACK
 
 PORT = 8765
-_DESKTOP = {"darwin": "~/Library/Application Support", "win32": "%APPDATA%"}.get(sys.platform, "~/.config")
+_DESKTOP = {"darwin": "~/Library/Application Support", "win32": "%APPDATA%"}.get(
+    sys.platform, "~/.config"
+)
 CLIENTS = {  # the file of its settings, and where servers stand in it
     "claude": (f"{_DESKTOP}/Claude/claude_desktop_config.json", "mcpServers"),
     "cursor": ("~/.cursor/mcp.json", "mcpServers"),
@@ -40,27 +45,45 @@ def main() -> None:
 
 @main.command(cls=Command)
 @click.argument("directory", type=INDEX)
-@click.option("--http", is_flag=True, help="Serve streamable HTTP at /mcp, instead of standard input and output.")
+@click.option(
+    "--http",
+    is_flag=True,
+    help="Serve streamable HTTP at /mcp, instead of standard input and output.",
+)
 @click.option("--host", default="127.0.0.1", help="With --http: address to listen on.")
-@click.option("--port", type=click.IntRange(1, 65535), help=f"With --http: port.  [default: {PORT}]")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), help=f"With --http: port.  [default: {PORT}]"
+)
 @click.option("--keys", "key_file", type=PATH, help="With --http: JSON file of keys.")
 @click.option("--no-key", is_flag=True, help="With --http: let other machines ask without a key.")
 @NAME
-@click.option("--page", help="Address of aveyb-serve's page of the index (?index=NAME behind it) for citations.")
+@click.option(
+    "--page",
+    help="Address of aveyb-serve's page of the index (?index=NAME behind it) for citations.",
+)
 @MODE
 @click.option("--model", help="Folder or name of the model.  [default: where it was at the build]")
 def serve(
-    directory: str | Path, http: bool, host: str, port: int | None, key_file: Path | None, no_key: bool, **options: Any
+    directory: str | Path,
+    http: bool,
+    host: str,
+    port: int | None,
+    key_file: Path | None,
+    no_key: bool,
+    **options: Any,
 ) -> None:
     """Give an agent tools over the index in DIRECTORY; `serve` may be left out.
 
-    They only read, and follow new versions of the index. Agents start this command themselves, and talk to it over
-    standard input and output; with --http it is started once, for several. --keys is the file of `aveyb-serve`.
+    They only read, and follow new versions of the index. Agents start this command themselves, and
+    talk to it over standard input and output; with --http it is started once, for several. --keys
+    is the file of `aveyb-serve`.
     """
     if not http and (port is not None or host != "127.0.0.1" or no_key or key_file):
         raise click.UsageError("--host, --port, --keys and --no-key: only with --http")
     if http and host not in LOOPBACK and not (no_key or key_file):
-        raise ConfigError(f"--host {host}: other machines can reach it; give --keys, or --no-key to allow that")
+        raise ConfigError(
+            f"--host {host}: other machines can reach it; give --keys, or --no-key to allow that"
+        )
     from aveyb_retrieval.integrations.mcp import make_server, serve_http
     from aveyb_retrieval.server.keys import KeyFile
 
@@ -79,22 +102,31 @@ def serve(
 @NAME
 @click.option("--yes", is_flag=True, help="Write without asking.")
 def install(client: str, directory: Path, name: str | None, yes: bool) -> None:
-    """Add the index in DIRECTORY to the settings of CLIENT; they are shown first, and nothing there is replaced."""
+    """Add the index in DIRECTORY to the settings of CLIENT; they are shown first, and nothing there
+    is replaced.
+    """
     from aveyb_retrieval.indexes.store.place import read_manifest
 
     read_manifest(directory)  # says what is no index
     place, servers = CLIENTS[client]
     path, called = Path(os.path.expandvars(place)).expanduser(), name or directory.resolve().name
-    ours = {"command": sys.executable, "args": ["-m", "aveyb_retrieval.cli.mcp", str(directory.resolve())]}
+    ours = {
+        "command": sys.executable,
+        "args": ["-m", "aveyb_retrieval.cli.mcp", str(directory.resolve())],
+    }
     added = json.dumps({servers: {called: ours}}, indent=2, ensure_ascii=False)
     try:
         settings = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         if is_new := called not in settings.setdefault(servers, {}):
             settings[servers][called] = ours
     except (ValueError, AttributeError, TypeError) as error:
-        raise ConfigError(f"{path}: cannot be read as settings ({error}); add this by hand: {added}") from None
+        raise ConfigError(
+            f"{path}: cannot be read as settings ({error}); add this by hand: {added}"
+        ) from None
     if not is_new:
-        raise ConfigError(f"{path}: has a server {called!r} already; give --name, or take that one out")
+        raise ConfigError(
+            f"{path}: has a server {called!r} already; give --name, or take that one out"
+        )
     click.echo(f"{path}:\n{added}")
     if yes or click.confirm("Add this?"):
         path.parent.mkdir(parents=True, exist_ok=True)

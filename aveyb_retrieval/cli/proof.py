@@ -1,4 +1,6 @@
-"""`aveyb-index check`, `grep` and `outline`: what an answer quotes, and what documents say, without a search."""
+"""`aveyb-index check`, `grep` and `outline`: what an answer quotes, and what documents say, without
+a search.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,19 @@ _AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object
 @click.command()
 @click.argument("directory", type=INDEX)
 @click.argument("answer", type=click.File("rb"), required=False)
-@click.option("--citation", type=PATH, metavar="FILE",
-              help="Check a citation that was kept instead: against an index, or the original alone.")  # fmt: skip
+@click.option(
+    "--citation",
+    type=PATH,
+    metavar="FILE",
+    help="Check a citation that was kept instead: against an index, or the original alone.",
+)
 @_ONLY
 @_AS_JSON
-def check(directory: str | Path, answer: Any, citation: Path | None, where: Any, as_json: bool) -> None:
-    """Look for every quotation of ANSWER, a file of text or Markdown or -, in the index in DIRECTORY.
+def check(
+    directory: str | Path, answer: Any, citation: Path | None, where: Any, as_json: bool
+) -> None:
+    """Look for every quotation of ANSWER, a file of text or Markdown or -, in the index in
+    DIRECTORY.
 
     Exit code 1 where one is altered or absent.
     """
@@ -39,7 +48,9 @@ def check(directory: str | Path, answer: Any, citation: Path | None, where: Any,
         raise click.UsageError("give an ANSWER, or --citation FILE without --filter")
     if citation is not None:
         checked = check_citation(read_citation(citation), directory)
-        click.echo(json.dumps(asdict(checked), ensure_ascii=False) if as_json else printable(str(checked)))
+        click.echo(
+            json.dumps(asdict(checked), ensure_ascii=False) if as_json else printable(str(checked))
+        )
         raise SystemExit(0 if checked.holds else 1)
 
     data = answer.read(MAX_ANSWER + 1)
@@ -48,7 +59,9 @@ def check(directory: str | Path, answer: Any, citation: Path | None, where: Any,
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{answer.name}: byte {error.start:,} is not UTF-8; save it as UTF-8") from error
+        raise InputError(
+            f"{answer.name}: byte {error.start:,} is not UTF-8; save it as UTF-8"
+        ) from error
     with opened(directory) as retriever:
         found = retriever.check_quotes(text, filter=where)
     for each in found:
@@ -60,12 +73,19 @@ def check(directory: str | Path, answer: Any, citation: Path | None, where: Any,
 
 
 def _told(check: QuoteCheck) -> str:
-    place = "" if check.id is None or check.span is None else f"  {check.id} {check.span[0]}-{check.span[1]}"
+    place = (
+        ""
+        if check.id is None or check.span is None
+        else f"  {check.id} {check.span[0]}-{check.span[1]}"
+    )
     page = f", {printable(check.place)}" if check.place else ""
     lines = [f"{check.verdict:9} {printable(check.quote)}", f"         {place}{page}"]
     if check.verdict == "altered":
         lines.append(f"           stored: {printable(check.stored or '')}")
-        lines += [f"           {ours or '(nothing)'} -> {theirs or '(nothing)'}" for ours, theirs in check.differences]
+        lines += [
+            f"           {ours or '(nothing)'} -> {theirs or '(nothing)'}"
+            for ours, theirs in check.differences
+        ]
     return "\n".join(lines if place else lines[:1])
 
 
@@ -74,15 +94,26 @@ def _told(check: QuoteCheck) -> str:
 @click.argument("pattern")
 @_ONLY
 @click.option("-i", "--ignore-case", is_flag=True, help="Match capitals and small letters alike.")
-@click.option("--limit", type=int, default=100, show_default=True, help="Most matches.", metavar="N")
+@click.option(
+    "--limit", type=int, default=100, show_default=True, help="Most matches.", metavar="N"
+)
 @_AS_JSON
-def grep(directory: str | Path, pattern: str, where: Any, ignore_case: bool, limit: int, as_json: bool) -> None:
-    """Print where the regular expression PATTERN matches in the stored texts. Exit code 1 where it does not."""
+def grep(
+    directory: str | Path, pattern: str, where: Any, ignore_case: bool, limit: int, as_json: bool
+) -> None:
+    """Print where the regular expression PATTERN matches in the stored texts.
+
+    Exit code 1 where it does not.
+    """
     with opened(directory) as retriever:
         found = retriever.grep(pattern, filter=where, limit=limit, ignore_case=ignore_case)
     for each in found:
         place = f"{each.id} {each.span[0]}-{each.span[1]}"
-        click.echo(json.dumps(asdict(each), ensure_ascii=False) if as_json else f"{place}  {printable(each.line)}")
+        click.echo(
+            json.dumps(asdict(each), ensure_ascii=False)
+            if as_json
+            else f"{place}  {printable(each.line)}"
+        )
     if not found:
         raise SystemExit(1)
 
@@ -94,16 +125,21 @@ def grep(directory: str | Path, pattern: str, where: Any, ignore_case: bool, lim
 def outline(directory: str | Path, document: str | None, offset: int) -> None:
     """Print the headings of a document, given by its id, with their characters.
 
-    Without one, or with a folder such as laws/, list documents, of more than 200 the folders with their numbers.
+    Without one, or with a folder such as laws/, list documents, of more than 200 the folders with
+    their numbers.
     """
     from aveyb_retrieval.indexes.search.reading import sections
 
     with opened(directory) as retriever:
-        named = [] if document is None else retriever.get([document], missing_ok=document.endswith("/"))
+        named = (
+            [] if document is None else retriever.get([document], missing_ok=document.endswith("/"))
+        )
         if named:
             for section in sections(named[0]):
                 page = f"  {printable(section.place)}" if section.place else ""
-                click.echo(f"{section.span[0]}-{section.span[1]}  {printable(section.heading)}{page}")
+                click.echo(
+                    f"{section.span[0]}-{section.span[1]}  {printable(section.heading)}{page}"
+                )
             return
         found = retriever.contents(document or "", offset=offset)
     for path, count in found.folders:
@@ -111,4 +147,7 @@ def outline(directory: str | Path, document: str | None, offset: int) -> None:
     for each in found.documents:
         click.echo(printable(f"{each.id}  {each.name}"))
     if found.left:
-        click.echo(f"{found.left:,} more: --offset {offset + len(found.folders) + len(found.documents)}", err=True)
+        click.echo(
+            f"{found.left:,} more: --offset {offset + len(found.folders) + len(found.documents)}",
+            err=True,
+        )

@@ -37,21 +37,42 @@ LIMITS = common.gather(
 @click.argument("indexes", nargs=-1, required=True)
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, help="Port; 0 for a free one.")
-@common.path("--api-key-file", "File of keys, one on each line; requests need one as Authorization: Bearer KEY.")
-@common.path("--write-key-file", "File of keys that may also change documents.")
-@common.path("--keys", "JSON file of keys with rights and filters, read again when it changes.", "key_file")
-@click.option("--access-log", metavar="FILE", help="Add a line for each request: who asked for what; - prints it.")
-@click.option(
-    "--log-questions", is_flag=True, help="With --access-log: questions as they are, instead of their hashes."
+@common.path(
+    "--api-key-file",
+    "File of keys, one on each line; requests need one as Authorization: Bearer KEY.",
 )
-@click.option("--originals", is_flag=True, help="Also give out the files that documents were read from, if unchanged.")
+@common.path("--write-key-file", "File of keys that may also change documents.")
+@common.path(
+    "--keys", "JSON file of keys with rights and filters, read again when it changes.", "key_file"
+)
+@click.option(
+    "--access-log",
+    metavar="FILE",
+    help="Add a line for each request: who asked for what; - prints it.",
+)
+@click.option(
+    "--log-questions",
+    is_flag=True,
+    help="With --access-log: questions as they are, instead of their hashes.",
+)
+@click.option(
+    "--originals",
+    is_flag=True,
+    help="Also give out the files that documents were read from, if unchanged.",
+)
 @click.option("--no-key", is_flag=True, help="Listen to other machines without a key.")
 @common.repeatable("--allow-host", "hosts", "Name that the server is reached by.", metavar="NAME")
 @common.repeatable(
-    "--cors-origin", "cors_origins", "Origin whose pages may ask, as https://app.example.org.", metavar="ORIGIN"
+    "--cors-origin",
+    "cors_origins",
+    "Origin whose pages may ask, as https://app.example.org.",
+    metavar="ORIGIN",
 )
 @common.repeatable(
-    "--trust-proxy", "proxies", "Address of a proxy that says in X-Forwarded-For who asks.", metavar="ADDRESS"
+    "--trust-proxy",
+    "proxies",
+    "Address of a proxy that says in X-Forwarded-For who asks.",
+    metavar="ADDRESS",
 )
 @click.option("--model", help="Folder or name of the model.  [default: where it was at the build]")
 @click.option("--device", default="cpu", help="Device of the model and of the search.")
@@ -77,9 +98,9 @@ def main(
 ) -> None:
     """Serve INDEXES over HTTP: a page for people, JSON for programs.
 
-    INDEXES are folders, or addresses such as s3://BUCKET/PATH; NAME=DIR names one otherwise than its folder. A new
-    version of an index is served within a second or two. SIGTERM and Ctrl-C end the server when the running requests
-    are answered.
+    INDEXES are folders, or addresses such as s3://BUCKET/PATH; NAME=DIR names one otherwise than
+    its folder. A new version of an index is served within a second or two. SIGTERM and Ctrl-C end
+    the server when the running requests are answered.
     """
     with extra_for("aveyb-serve", "server"):
         import prometheus_client  # noqa: F401
@@ -98,20 +119,29 @@ def main(
     local, closed = host in LOOPBACK, keys.current().reading > 0
     if not (local or closed or no_key):
         raise ConfigError(
-            f"--host {host}: other machines can reach it; give --api-key-file, or --no-key to allow that, or --keys"
+            f"--host {host}: other machines can reach it; give --api-key-file, or --no-key to allow"
+            " that, or --keys"
         )
     names = {*LOOPBACK, *(name.lower() for name in hosts)} if local or hosts else None
     if names is None and not closed:
         click.echo(
-            f"--host {host} --no-key: a page that somebody in this network visits can ask this server too, by a name "
-            "of its own; name what users type with --allow-host",
+            f"--host {host} --no-key: a page that somebody in this network visits can ask this"
+            " server too, by a name of its own; name what users type with --allow-host",
             err=True,
         )
     origins = Origins(names, cors_origins)
     listener = listen(host, port)
     counters = Metrics()
     opened = Indexes.open(named_paths(indexes), observe=counters.batches.observe, **model)
-    app = create_app(opened, limits=limits, keys=keys, log=log, origins=origins, counters=counters, originals=originals)
+    app = create_app(
+        opened,
+        limits=limits,
+        keys=keys,
+        log=log,
+        origins=origins,
+        counters=counters,
+        originals=originals,
+    )
     for entry, retriever in product(keys.current().entries, opened.retrievers.values()):
         if entry.filter and not retriever.count(entry.filter):
             why = "; ".join(["no document satisfies its filter", *retriever.advice(entry.filter)])
@@ -119,8 +149,13 @@ def main(
 
     def started() -> None:
         for name, retriever in opened.retrievers.items():
-            click.echo(f"{name}: {plural(len(retriever), 'document')}, version {retriever.version}", err=True)
-        click.echo(f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/", err=True)
+            click.echo(
+                f"{name}: {plural(len(retriever), 'document')}, version {retriever.version}",
+                err=True,
+            )
+        click.echo(
+            f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/", err=True
+        )
 
     serve(app, listener, limits=limits, proxies=proxies, started=started)
 

@@ -55,10 +55,16 @@ class PairSource:
     positive: str | None
 
     def open(self, **columns: str | None) -> tuple[Dataset, dict[str, Any]]:
-        """Read the pairs, also further sides by their fields; return them and what a run folder records of them."""
+        """Read the pairs, also further sides by their fields; return them and what a run folder
+        records of them.
+        """
         from aveyb_retrieval.training.contrastive import read_pairs
 
-        named: Mapping[str, str | None] = {"anchor": self.anchor, "positive": self.positive, **columns}
+        named: Mapping[str, str | None] = {
+            "anchor": self.anchor,
+            "positive": self.positive,
+            **columns,
+        }
         given = {side: field for side, field in named.items() if field is not None}
         pairs = read_pairs(self.files, columns=given, rows=self.rows)
         return pairs, fingerprints(self.files) | {"rows": self.rows, "columns": given or None}
@@ -79,24 +85,39 @@ class Run:
         return {"resume": self.resume, "device": None if self.device == "auto" else self.device}
 
     def report(self, figures: Mapping[str, float] | None = None) -> None:
-        """Print where the model is; after Ctrl-C, how to continue (exit code 130, as shells use for an interrupt)."""
+        """Print where the model is; after Ctrl-C, how to continue (exit code 130, as shells use for
+        an interrupt).
+        """
         from aveyb_retrieval.training.run_folder import MODEL
 
         if os.environ.get("RANK", "0") != "0":  # under torchrun the first process speaks for all
             return
         for name, value in (figures or {}).items():
-            click.echo(f"{name}: {value:.0f}" if name.endswith("_cut") else f"held out {name}: {value:.4f}")
+            click.echo(
+                f"{name}: {value:.0f}" if name.endswith("_cut") else f"held out {name}: {value:.4f}"
+            )
         if not (self.out / MODEL).is_dir():
-            click.echo(f"interrupted: the run in {self.out} is saved, add --resume to continue it", err=True)
+            click.echo(
+                f"interrupted: the run in {self.out} is saved, add --resume to continue it",
+                err=True,
+            )
             raise SystemExit(130)
         click.echo(f"model in {self.out / MODEL}")
 
 
-THREADS = click.option("--threads", type=click.IntRange(1, 4096), help="CPU threads.  [default: torch's choice]")
+THREADS = click.option(
+    "--threads", type=click.IntRange(1, 4096), help="CPU threads.  [default: torch's choice]"
+)
 RUN = common.gather(
     "run",
     Run,
-    click.option("-o", "--out", required=True, type=common.PATH, help="Run folder: model, metrics, checkpoints."),
+    click.option(
+        "-o",
+        "--out",
+        required=True,
+        type=common.PATH,
+        help="Run folder: model, metrics, checkpoints.",
+    ),
     click.option("--resume", is_flag=True, help="Continue the run in the run folder."),
     common.choose("--device", "auto cpu", "auto: a GPU if there is one."),
     THREADS,
@@ -107,11 +128,16 @@ PAIRS = common.gather(
     click.argument("files", nargs=-1, required=True, type=FILE),
     common.number("--rows", "Read at most N rows.  [default: all]"),
     click.option("--anchor", help="Field of the query.  [default: anchor, query or question]"),
-    click.option("--positive", help="Field of its answer.  [default: positive, document, passage, answer or pos]"),
+    click.option(
+        "--positive",
+        help="Field of its answer.  [default: positive, document, passage, answer or pos]",
+    ),
 )
 
 
-def read_fields(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
+def read_fields(
+    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+) -> dict[str, Any]:
     """Read FIELD=VALUE: values are JSON, or else words."""
     fields: dict[str, Any] = {}
     for each in given:
@@ -137,7 +163,9 @@ TEXTS = common.together(
     common.number("--documents", "Read at most N documents.  [default: all]"),
     TEXT_FIELD,
     click.option("--vocabulary", required=True, help="Folder of a vocabulary, or p50k_base."),
-    click.option("--model", help="Model folder to continue from.  [default: a new model of --preset]"),
+    click.option(
+        "--model", help="Model folder to continue from.  [default: a new model of --preset]"
+    ),
 )
 
 
@@ -152,7 +180,11 @@ def set_threads(threads: int | None) -> None:
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=FILE)
 @click.option(
-    "-o", "--out", required=True, type=common.PATH, help="Folder to write vocab.tiktoken and tokenizer.json to."
+    "-o",
+    "--out",
+    required=True,
+    type=common.PATH,
+    help="Folder to write vocab.tiktoken and tokenizer.json to.",
 )
 @click.option(
     "--vocab-size",
@@ -164,16 +196,21 @@ def set_threads(threads: int | None) -> None:
 @common.choose(
     "--capitals",
     "bytes marks",
-    "marks: write a capital as a mark and the lower-case letter, so that both spellings share tokens.",
+    "marks: write a capital as a mark and the lower-case letter, so that both spellings share"
+    " tokens.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing vocabulary.")
-def tokenizer(files: tuple[Path, ...], out: Path, vocab_size: int, field: str, capitals: str, overwrite: bool) -> None:
+def tokenizer(
+    files: tuple[Path, ...], out: Path, vocab_size: int, field: str, capitals: str, overwrite: bool
+) -> None:
     """Learn a byte-level BPE vocabulary from FILES (.jsonl, .jsonl.gz, .jsonl.zst, .txt)."""
     from aveyb_retrieval.encoder.text.tokenizer import VOCAB_FILE
     from aveyb_retrieval.training.texts import read_texts, train_vocabulary
 
     if (out / VOCAB_FILE).exists() and not overwrite:
-        raise ConfigError(f"{out / VOCAB_FILE} exists: add --overwrite to replace it, or choose another folder")
+        raise ConfigError(
+            f"{out / VOCAB_FILE} exists: add --overwrite to replace it, or choose another folder"
+        )
     texts = read_texts(files, field=field)
     vocabulary = train_vocabulary(texts, vocab_size, capitals=capitals, name=out.name or "aveyb")
     vocabulary.save(out)
@@ -199,7 +236,8 @@ def mlm(
 ) -> dict[str, float]:
     """Masked-language modeling on FILES, with the paper's recipe as defaults.
 
-    That is 180 billion tokens, 512K of them a step, at a learning rate of 5e-4 (2.5e-4 for paper-large).
+    That is 180 billion tokens, 512K of them a step, at a learning rate of 5e-4 (2.5e-4 for
+    paper-large).
     """
     from aveyb_retrieval.training.pretraining import open_vocabulary, pretrain, starting_model
     from aveyb_retrieval.training.texts import read_texts
@@ -209,7 +247,10 @@ def mlm(
         settings = replace(settings, learning_rate=MLM_RATES[preset])
     options = run.prepare()
     words = open_vocabulary(vocabulary)
-    texts, data = islice(read_texts(files, field=field), documents), fingerprints(files) | {"documents": documents}
+    texts, data = (
+        islice(read_texts(files, field=field), documents),
+        fingerprints(files) | {"documents": documents},
+    )
     made = starting_model(model, preset, words, seed=settings.seed, fields=fields)
     figures = pretrain(made, words, texts, run.out, data=data, settings=settings, **options)
     run.report(figures)
@@ -223,16 +264,28 @@ def mining_rules(no_margin: bool, relative_margin: float | None, **rules: Any) -
 
 @click.command()
 @PAIRS
-@click.option("-o", "--out", required=True, type=FILE, help="File of triplets to write (.jsonl), for `contrastive`.")
+@click.option(
+    "-o",
+    "--out",
+    required=True,
+    type=FILE,
+    help="File of triplets to write (.jsonl), for `contrastive`.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace an existing file.")
 @click.option("--model", help="Model folder or name.  [default: the embedded one]")
 @common.repeatable("--corpus", "corpus", "Additional texts that may become negatives.", type=FILE)
 @TEXT_FIELD
-@common.choose("--mode", "dense lexical hybrid", "Propose negatives by vectors, by words (BM25), or by both.")
+@common.choose(
+    "--mode", "dense lexical hybrid", "Propose negatives by vectors, by words (BM25), or by both."
+)
 @common.settings_options(
     "rules",
     MiningRules(),
-    click.option("--no-margin", is_flag=True, help="Ignore --relative-margin, for a model that is not trained yet."),
+    click.option(
+        "--no-margin",
+        is_flag=True,
+        help="Ignore --relative-margin, for a model that is not trained yet.",
+    ),
     make=mining_rules,
 )
 @click.option("--device", default="cpu", help="Device of the model.")
@@ -249,17 +302,21 @@ def mine(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Find hard negatives for pairs from FILES (JSON lines): texts that search ranks near the query.
+    """Find hard negatives for pairs from FILES (JSON lines): texts that search ranks near the
+    query.
 
-    The positives of all pairs and the texts of --corpus are indexed, and every query searches them. Its own positives
-    are skipped, and so are texts that score nearly as high. A query with fewer negatives than asked for keeps those it
-    has; a query without any gets no row. The number of both is printed at the end.
+    The positives of all pairs and the texts of --corpus are indexed, and every query searches them.
+    Its own positives are skipped, and so are texts that score nearly as high. A query with fewer
+    negatives than asked for keeps those it has; a query without any gets no row. The number of both
+    is printed at the end.
     """
     from aveyb_retrieval.training.contrastive import mine_negatives
     from aveyb_retrieval.training.texts import read_texts
 
     if out.suffix != ".jsonl":
-        raise ConfigError(f"{out}: triplets are written as JSON lines; give a name that ends in .jsonl")
+        raise ConfigError(
+            f"{out}: triplets are written as JSON lines; give a name that ends in .jsonl"
+        )
     if out.exists() and not overwrite:
         raise ConfigError(f"{out} exists: add --overwrite to replace it, or choose another name")
     set_threads(threads)
@@ -269,7 +326,10 @@ def mine(
     with common.progress_bar(not quiet) as progress:
         mined = mine_negatives(pairs, rules, corpus=texts, progress=progress, **options)
     mined.save(out)
-    click.echo(f"{len(mined.triplets):,} triplets in {out}, from {mined.anchors:,} queries and {mined.texts:,} texts")
+    click.echo(
+        f"{len(mined.triplets):,} triplets in {out}, from {mined.anchors:,} queries and"
+        f" {mined.texts:,} texts"
+    )
     for what, queries in (
         (f"queries with fewer than {rules.negatives} negatives", mined.short),
         ("queries without a negative, left out", mined.left_out),
@@ -280,8 +340,13 @@ def mine(
 
 @click.command()
 @PAIRS
-@click.option("--negative", help="Field of a hard negative.  [default: negative or neg, where the first row has one]")
-@click.option("--model", required=True, help="Model folder, sentence-transformers or plain encoder.")
+@click.option(
+    "--negative",
+    help="Field of a hard negative.  [default: negative or neg, where the first row has one]",
+)
+@click.option(
+    "--model", required=True, help="Model folder, sentence-transformers or plain encoder."
+)
 @click.option("--query-prompt", help="Prefix of queries.  [default: the model's own]")
 @click.option("--document-prompt", help="Prefix of documents.  [default: the model's own]")
 @common.settings_options("settings", ContrastiveSettings())
@@ -295,7 +360,9 @@ def contrastive(
     settings: ContrastiveSettings,
     run: Run,
 ) -> None:
-    """Fine-tune on pairs or triplets from FILES (JSON lines: query, positive, optionally negative)."""
+    """Fine-tune on pairs or triplets from FILES (JSON lines: query, positive,
+    optionally negative).
+    """
     from aveyb_retrieval.training.contrastive import train_contrastive
     from aveyb_retrieval.training.sentence_trainer import sentence_model
 
@@ -305,22 +372,35 @@ def contrastive(
     given = {name: text for name, text in prompts.items() if text is not None}
     student, vocabulary = sentence_model(model, run.out / "start", given)
     train_contrastive(
-        student, pairs, run.out, tokenizer=vocabulary, data=data | {"model": model}, settings=settings, **options
+        student,
+        pairs,
+        run.out,
+        tokenizer=vocabulary,
+        data=data | {"model": model},
+        settings=settings,
+        **options,
     )
     run.report()
 
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=FILE)
-@click.option("--model", required=True, help="Student: model folder, sentence-transformers or plain encoder.")
-@common.repeatable("--teacher", "teachers", "sentence-transformers model to learn from.", required=True)
+@click.option(
+    "--model", required=True, help="Student: model folder, sentence-transformers or plain encoder."
+)
+@common.repeatable(
+    "--teacher", "teachers", "sentence-transformers model to learn from.", required=True
+)
 @click.option(
     "--teacher-prompts",
     "prompts",
     nargs=2,
     multiple=True,
     metavar="QUERY DOCUMENT",
-    help="What a teacher reads before queries and documents; once for each --teacher, in order.  [default: its own]",
+    help=(
+        "What a teacher reads before queries and documents; once for each --teacher, in order. "
+        " [default: its own]"
+    ),
 )
 @common.repeatable("--queries", "queries", "File of questions to learn.", type=FILE)
 @TEXT_FIELD
@@ -336,10 +416,11 @@ def distill(
     settings: DistillSettings,
     run: Run,
 ) -> None:
-    """Distill the vectors and scores of one or more teachers into a student; they are cached in OUT.
+    """Distill the vectors and scores of one or more teachers into a student; they are cached in
+    OUT.
 
-    FILES hold the texts. Several teachers are joined: each one's vectors lose their mean, stand side by side and are
-    turned to the student's width.
+    FILES hold the texts. Several teachers are joined: each one's vectors lose their mean, stand
+    side by side and are turned to the student's width.
     """
     from aveyb_retrieval.training.distill import train_distill
     from aveyb_retrieval.training.sentence_trainer import sentence_model
@@ -347,12 +428,17 @@ def distill(
     from aveyb_retrieval.training.texts import read_texts
 
     if prompts and len(prompts) != len(teachers):
-        raise click.UsageError(f"--teacher-prompts is given {len(prompts)} times for {len(teachers)} --teacher")
+        raise click.UsageError(
+            f"--teacher-prompts is given {len(prompts)} times for {len(teachers)} --teacher"
+        )
     options = run.prepare()
     student, vocabulary = sentence_model(model, run.out / "start", {})
     several = [Teacher(teacher, given) for teacher, given in zip_longest(teachers, prompts)]
     alone = len(teachers) == 1 and not prompts
-    data = fingerprints(files) | {"model": model, "teacher": teachers[0] if alone else list(map(asdict, several))}
+    data = fingerprints(files) | {
+        "model": model,
+        "teacher": teachers[0] if alone else list(map(asdict, several)),
+    }
     train_distill(
         student,
         list(read_texts(files, field=field)),
@@ -387,7 +473,10 @@ def export(model: Path, precision: str) -> None:
 
 LABELED = common.together(
     click.argument("files", nargs=-1, required=True, type=FILE),
-    click.option("--model", help="Model folder, an encoder or a head to go on with.  [default: the embedded encoder]"),
+    click.option(
+        "--model",
+        help="Model folder, an encoder or a head to go on with.  [default: the embedded encoder]",
+    ),
     common.repeatable("--validation", "validation", "Rows to validate with.", type=FILE),
 )
 
@@ -399,8 +488,8 @@ LABELED = common.together(
 def classify(**arguments: Any) -> dict[str, float]:
     """Train labels of texts or pairs from FILES (JSON lines: text, optionally text_pair, label).
 
-    With --loss bce or mse there is one label, a number: a cross-encoder, which `rerank=` and sentence-transformers'
-    CrossEncoder open.
+    With --loss bce or mse there is one label, a number: a cross-encoder, which `rerank=` and
+    sentence-transformers' CrossEncoder open.
     """
     from aveyb_retrieval.training.tasks import classification
 
@@ -412,7 +501,9 @@ def classify(**arguments: Any) -> dict[str, float]:
 @common.settings_options("settings", TaskSettings())
 @RUN
 def tag(**arguments: Any) -> dict[str, float]:
-    """Train tags of words (entities, parts of speech) from FILES (JSON lines: words and tags, two lists)."""
+    """Train tags of words (entities, parts of speech) from FILES (JSON lines: words and tags, two
+    lists).
+    """
     from aveyb_retrieval.training.tasks import tagging
 
     return _train_head(tagging, **arguments)
@@ -433,7 +524,9 @@ def _train_head(
     options = run.prepare()
     torch.manual_seed(settings.seed)  # the head's start
     task = prepare(files, validation, model, settings)
-    data = fingerprints(files) | {f"validation {name}": value for name, value in fingerprints(validation).items()}
+    data = fingerprints(files) | {
+        f"validation {name}": value for name, value in fingerprints(validation).items()
+    }
     figures = train_task(task, run.out, data=data | {"model": model}, settings=settings, **options)
     run.report(figures)
     return figures

@@ -1,9 +1,10 @@
 """Corpora as one stream of documents, in a fixed order and constant memory.
 
-Read are files of JSON lines, JSON, CSV and TSV (each also `.gz` or `.zst`), Parquet, files that hold one document each
-and folders of them (or a BEIR folder), globs, `-` for JSON on standard input, `hf:owner/name[:split]` of the Hugging
-Face hub, and any iterable of mappings or texts. A line that is no document comes out as `Rejected`, a file that is left
-out as `Notice`; a table or a file of JSON lines that cannot be read at all raises `InputError`.
+Read are files of JSON lines, JSON, CSV and TSV (each also `.gz` or `.zst`), Parquet, files that
+hold one document each and folders of them (or a BEIR folder), globs, `-` for JSON on standard
+input, `hf:owner/name[:split]` of the Hugging Face hub, and any iterable of mappings or texts. A
+line that is no document comes out as `Rejected`, a file that is left out as `Notice`; a table or a
+file of JSON lines that cannot be read at all raises `InputError`.
 """
 
 from __future__ import annotations
@@ -59,15 +60,20 @@ from aveyb_retrieval.errors import InputError, extra_for
 OpenBlocks = Callable[[], Iterator[bytes]]  # of a table from its start, as UTF-8
 
 
-def read_table(open_blocks: OpenBlocks, source: str, reading: Reading, *, tabs: bool) -> Iterator[Item]:
+def read_table(
+    open_blocks: OpenBlocks, source: str, reading: Reading, *, tabs: bool
+) -> Iterator[Item]:
     """Read a CSV or TSV file twice: for the types of its columns, then for its documents.
 
-    The separator is the one by which the header has a column of that name for the text: a tab in a TSV file, else a
-    comma, a semicolon, a tab or a bar. Raises InputError: the header lacks a column, or the file is not a table.
+    The separator is the one by which the header has a column of that name for the text: a tab in a
+    TSV file, else a comma, a semicolon, a tab or a bar. Raises InputError: the header lacks a
+    column, or the file is not a table.
     """
     separator = "\t" if tabs else _separator(open_blocks, reading)
     header, types = _columns(open_blocks, source, separator, reading)
-    for location, row in itertools.islice(_rows(open_blocks(), source, separator, reading.max_line), 1, None):
+    for location, row in itertools.islice(
+        _rows(open_blocks(), source, separator, reading.max_line), 1, None
+    ):
         if row and len(row) != len(header):
             reason = f"{len(row)} fields where the header names {len(header)}"
             yield Rejected(location, reason, shown(separator.join(row)))
@@ -75,7 +81,9 @@ def read_table(open_blocks: OpenBlocks, source: str, reading: Reading, *, tabs: 
             yield _document(dict(zip(header, row, strict=True)), types, location, reading.names)
 
 
-def _document(row: dict[str, Any], types: Mapping[str, str], location: SourceLocation, names: FieldNames) -> Item:
+def _document(
+    row: dict[str, Any], types: Mapping[str, str], location: SourceLocation, names: FieldNames
+) -> Item:
     typed = dict(row)
     for column, kind in types.items():
         try:
@@ -90,29 +98,40 @@ def _separator(open_blocks: OpenBlocks, reading: Reading) -> str:
     line = "" if isinstance(first, LongLine) else first.decode("utf-8", "replace").rstrip("\r\n")
     headers = split_header(line)
     # else the message shows the columns as they would be
-    return next((one for one in headers if reading.names.text in headers[one]), max(headers, key=line.count))
+    return next(
+        (one for one in headers if reading.names.text in headers[one]), max(headers, key=line.count)
+    )
 
 
 def _columns(
     open_blocks: OpenBlocks, source: str, separator: str, reading: Reading
 ) -> tuple[list[str], dict[str, str]]:
-    """The names of all columns, and the types, given or of their values, of those that are metadata and no strings.
+    """The names of all columns, and the types, given or of their values, of those that are metadata
+    and no strings.
 
     A column without a name is called by its place: "column 3".
     """
     rows = _rows(open_blocks(), source, separator, reading.max_line)
     location, first = next(rows, (SourceLocation(source, 1), []))
-    header = [name if name.strip() else f"column {place}" for place, name in enumerate(first, start=1)]
+    header = [
+        name if name.strip() else f"column {place}" for place, name in enumerate(first, start=1)
+    ]
     names = reading.names
     check_columns(header, str(location))
-    needed = [names.text, names.id or names.text, names.title if names.title != FieldNames().title else names.text]
+    needed = [
+        names.text,
+        names.id or names.text,
+        names.title if names.title != FieldNames().title else names.text,
+    ]
     if missing := [name for name in needed if name not in header]:
         raise InputError(
             f"{location}: the header names {header}; a column {missing[0]!r} is needed "
             "(--text-field, --id-field and --title-field choose others)"
         )
     if unknown := [name for name in reading.types if name not in header]:
-        raise InputError(f"{location}: the header names {header}; --types names a column {unknown[0]!r}")
+        raise InputError(
+            f"{location}: the header names {header}; --types names a column {unknown[0]!r}"
+        )
     id_field = names.id or ("_id" if "_id" in header else "id")
     but = (id_field, names.title, names.text, *reading.types)
     given = {column: kind for column, kind in reading.types.items() if kind != "string"}
@@ -124,7 +143,9 @@ def _rows(
 ) -> Iterator[tuple[SourceLocation, list[str]]]:
     held = 0  # bytes of the row so far
 
-    def lines() -> Iterator[str]:  # a quoted field may span lines, so one bad line spoils the row: the file is refused
+    def lines() -> Iterator[
+        str
+    ]:  # a quoted field may span lines, so one bad line spoils the row: the file is refused
         nonlocal held
         for number, line in enumerate(split_lines(blocks, longest), start=1):
             held += line.length if isinstance(line, LongLine) else len(line)
@@ -134,8 +155,8 @@ def _rows(
                 yield line.decode()
             except UnicodeDecodeError as error:
                 raise InputError(
-                    f"{source}, line {number}: invalid UTF-8 at byte {error.start}; name its encoding by --encoding, "
-                    "or save it as UTF-8"
+                    f"{source}, line {number}: invalid UTF-8 at byte {error.start}; name its"
+                    " encoding by --encoding, or save it as UTF-8"
                 ) from error
 
     for number, row in csv_rows(lines(), f"{source}, ", separator):
@@ -149,8 +170,11 @@ STDIN = "-"
 HUB = "hf:"
 
 
-def read_corpus(corpus: Source | Sequence[str | Path], reading: Reading | None = None) -> Iterator[Item]:
-    """Read documents from one source or several, one after the other. `reading` of None is as `Reading` by default.
+def read_corpus(
+    corpus: Source | Sequence[str | Path], reading: Reading | None = None
+) -> Iterator[Item]:
+    """Read documents from one source or several, one after the other. `reading` of None is as
+    `Reading` by default.
 
     Raises:
         InputError: a source is missing, unreadable, or of a format that is not known.
@@ -167,45 +191,61 @@ def read_corpus(corpus: Source | Sequence[str | Path], reading: Reading | None =
         titles |= isinstance(item, Record) and bool(item.title)
         yield item
     if not titles and reading.names.title != FieldNames().title:
-        yield Notice("corpus", f"no document has a title in the field {reading.names.title!r}", left_out=False)
+        yield Notice(
+            "corpus",
+            f"no document has a title in the field {reading.names.title!r}",
+            left_out=False,
+        )
 
 
 def source_names(corpus: Source | Sequence[str | Path]) -> list[str] | None:
-    """Return the names of the sources of a corpus, None of documents. Raises InputError: it is neither."""
+    """Return the names of the sources of a corpus, None of documents.
+
+    Raises InputError: it is neither.
+    """
     _check_iterable(corpus)
     if isinstance(corpus, (str, Path)):
         return [str(corpus)]
     if isinstance(corpus, Sequence) and corpus and all(isinstance(c, (str, Path)) for c in corpus):
         # texts have blanks, each of them, and none names a file, a folder or a format
-        are_texts = all(isinstance(c, str) and len(c.split()) > 1 and not _could_be_path(c) for c in corpus)
+        are_texts = all(
+            isinstance(c, str) and len(c.split()) > 1 and not _could_be_path(c) for c in corpus
+        )
         return None if are_texts else [str(c) for c in corpus]
     return None
 
 
 def _check_iterable(corpus: object) -> None:
-    """Raise InputError where iterating would give something else than documents: keys, columns, bytes."""
+    """Raise InputError where iterating would give something else than documents: keys, columns,
+    bytes.
+    """
     kind = type(corpus).__name__
     if isinstance(corpus, Mapping):
         fields = ", ".join(repr(name) for name in itertools.islice(corpus, 5))
         raise InputError(
-            f"the corpus is one {kind} with the fields {shown(fields)}: give a list, [{{'_id': ..., 'text': ...}}], "
-            "also for a single document; of a mapping of ids to texts, make one of [{'_id': id, 'text': text} for ...]"
+            f"the corpus is one {kind} with the fields {shown(fields)}: give a list, [{{'_id': ...,"
+            " 'text': ...}], also for a single document; of a mapping of ids to texts, make one"
+            " of [{'_id': id, 'text': text} for ...]"
         )
     if isinstance(corpus, (bytes, bytearray, memoryview)):
         raise InputError(f"the corpus is of type {kind}: give a path, or a list of documents")
     if hasattr(corpus, "columns"):
         raise InputError(
-            f"the corpus is a table of type {kind}: give its rows as a list of mappings, as table.to_dict('records') "
-            "of pandas or table.to_dicts() of polars does"
+            f"the corpus is a table of type {kind}: give its rows as a list of mappings, as"
+            " table.to_dict('records') of pandas or table.to_dicts() of polars does"
         )
     if not isinstance(corpus, (Path, Iterable)):
-        raise InputError(f"the corpus is of type {kind}: give a path, or a list of documents with a 'text' each")
+        raise InputError(
+            f"the corpus is of type {kind}: give a path, or a list of documents with a 'text' each"
+        )
 
 
 def _could_be_path(text: str) -> bool:
     if "\n" in text or len(text) > 4096:
         return False
-    files = (suffix for suffix, name in SUFFIXES.items() if name not in LANGUAGES)  # a sentence may end in "node.js"
+    files = (
+        suffix for suffix, name in SUFFIXES.items() if name not in LANGUAGES
+    )  # a sentence may end in "node.js"
     try:
         return text.lower().endswith((*files, *MANY_DOCUMENTS, *COMPRESSED)) or Path(text).exists()
     except (OSError, ValueError):
@@ -216,7 +256,9 @@ def _read_safely(source: str, reading: Reading) -> Iterator[Item]:
     try:
         yield from _read_source(source, reading)
     except OSError as error:
-        raise InputError(f"{path_text(source)}: cannot be read ({error.strerror or error})") from error
+        raise InputError(
+            f"{path_text(source)}: cannot be read ({error.strerror or error})"
+        ) from error
 
 
 def _read_source(source: str, reading: Reading) -> Iterator[Item]:
@@ -233,15 +275,15 @@ def _read_source(source: str, reading: Reading) -> Iterator[Item]:
     elif source.startswith(HUB):
         yield from _read_dataset(source.removeprefix(HUB), reading.names)
     elif any(c in source for c in "*?["):
-        matches = sorted(glob.glob(source, recursive=True))  # noqa: PTH207  # patterns may be absolute
+        matches = sorted(glob.glob(source, recursive=True))  # patterns may be absolute  # noqa: PTH207
         if not matches:
             raise InputError(f"{path_text(source)}: no file matches this pattern")
         for match in matches:
             yield from _read_source(match, reading)
     else:
         raise InputError(
-            f"{path_text(source)}: no such file or folder (a text is given as {{'text': ...}}, a data set of the "
-            f"Hugging Face hub as {HUB}owner/name)"
+            f"{path_text(source)}: no such file or folder (a text is given as {{'text': ...}}, a"
+            f" data set of the Hugging Face hub as {HUB}owner/name)"
         )
 
 
@@ -249,14 +291,24 @@ def _read_file(path: Path, reading: Reading) -> Iterator[Item]:
     kind = kind_of(path)
     if kind is not None:
         yield from read_files(
-            [SourceFile(path, path_text(path.as_posix()), path_text(path.parent.resolve()), kind, named=True)], reading
+            [
+                SourceFile(
+                    path,
+                    path_text(path.as_posix()),
+                    path_text(path.parent.resolve()),
+                    kind,
+                    named=True,
+                )
+            ],
+            reading,
         )
         return
     suffix, compression = split_suffix(path)
     if suffix not in MANY_DOCUMENTS or (suffix == ".parquet" and compression):
         raise InputError(
-            f"{path_text(path)}: the format {''.join(path.suffixes) or '(no suffix)'!r} is not known; known are "
-            f"{', '.join([*MANY_DOCUMENTS, *SUFFIXES])}, and those of text also with .gz or .zst"
+            f"{path_text(path)}: the format {''.join(path.suffixes) or '(no suffix)'!r} is not"
+            f" known; known are {', '.join([*MANY_DOCUMENTS, *SUFFIXES])}, and those of text also"
+            " with .gz or .zst"
         )
     if suffix == ".parquet":
         with FileReader(None, reading.max_line, reading.file_seconds) as reader:
@@ -266,7 +318,10 @@ def _read_file(path: Path, reading: Reading) -> Iterator[Item]:
                 raise InputError(f"{path_text(path)}: {reason}") from None
     elif suffix in (".csv", ".tsv"):
         yield from read_table(
-            lambda: _blocks(path, compression, reading.encoding), path_text(path), reading, tabs=suffix == ".tsv"
+            lambda: _blocks(path, compression, reading.encoding),
+            path_text(path),
+            reading,
+            tabs=suffix == ".tsv",
         )
     else:
         read = read_json if suffix == ".json" else read_json_lines
@@ -289,7 +344,9 @@ def _read_dataset(source: str, names: FieldNames) -> Iterator[Item]:
     try:
         rows = datasets.load_dataset(name, split=split or "train", streaming=True)
     except (OSError, ValueError) as error:  # datasets' own errors derive from these two
-        raise InputError(f"{HUB}{source}: cannot be loaded from the Hugging Face hub ({error})") from error
+        raise InputError(
+            f"{HUB}{source}: cannot be loaded from the Hugging Face hub ({error})"
+        ) from error
     for number, row in enumerate(rows, start=1):
         yield read_row(row, SourceLocation(f"{HUB}{source}", number, "row"), names)
 
@@ -303,11 +360,15 @@ def _read_rows(rows: Iterable[Any], names: FieldNames) -> Iterator[Item]:
             yield read_row({names.text: row} if isinstance(row, str) else row, location, names)
         else:
             kind = type(row).__name__
-            yield Rejected(location, f"a mapping or a text is needed, this is of type {kind}", shown(row))
+            yield Rejected(
+                location, f"a mapping or a text is needed, this is of type {kind}", shown(row)
+            )
 
 
 def count_items(corpus: Source | Sequence[str | Path]) -> int | None:
-    """Count documents, of tables about; None where that would need parsing, or fails: the reading says why."""
+    """Count documents, of tables about; None where that would need parsing, or fails: the reading
+    says why.
+    """
     sources = source_names(corpus)
     if sources is None:
         return len(corpus) if isinstance(corpus, Sized) else None

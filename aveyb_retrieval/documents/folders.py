@@ -1,6 +1,8 @@
-"""Folders and files that hold one document each: what is read, what is left out and why, and what a folder says.
+"""Folders and files that hold one document each: what is read, what is left out and why, and what a
+folder says.
 
-A folder gives its files metadata by their paths (`path_fields`), and by a file `metadata.csv` or `metadata.jsonl`.
+A folder gives its files metadata by their paths (`path_fields`), and by a file `metadata.csv` or
+`metadata.jsonl`.
 """
 
 from __future__ import annotations
@@ -17,9 +19,22 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aveyb_retrieval.documents.readers.base import Unreadable, decode
-from aveyb_retrieval.documents.readers.formats import SUFFIXES, TABLES, FileKind, FileReader, kind_of, read_bytes
+from aveyb_retrieval.documents.readers.formats import (
+    SUFFIXES,
+    TABLES,
+    FileKind,
+    FileReader,
+    kind_of,
+    read_bytes,
+)
 from aveyb_retrieval.documents.readers.tables import csv_rows
-from aveyb_retrieval.documents.reading import COMPRESSED, check_columns, column_types, convert, split_suffix
+from aveyb_retrieval.documents.reading import (
+    COMPRESSED,
+    check_columns,
+    column_types,
+    convert,
+    split_suffix,
+)
 from aveyb_retrieval.documents.records import (
     LONGEST_REASON,
     BadRecord,
@@ -51,24 +66,42 @@ _FIELD = re.compile(r"\{([^{}]*)\}")
 
 
 def path_pattern(shape: str) -> re.Pattern[str]:
-    """Compile a pattern of paths below a folder, such as "{team}/{year}/*", whose names become fields.
+    """Compile a pattern of paths below a folder, such as "{team}/{year}/*", whose names become
+    fields.
 
-    A name takes a part of a path without "/", "*" likewise, "**" any part; a last "*" takes all that is below. Raises
-    ConfigError: it names no field, one twice, or one that each file has by itself.
+    A name takes a part of a path without "/", "*" likewise, "**" any part; a last "*" takes all
+    that is below. Raises ConfigError: it names no field, one twice, or one that each file has by
+    itself.
     """
     names = _FIELD.findall(shape)
-    wrong = next((name for name in names if not name.isidentifier() or name in _OWN or names.count(name) > 1), None)
+    wrong = next(
+        (
+            name
+            for name in names
+            if not name.isidentifier() or name in _OWN or names.count(name) > 1
+        ),
+        None,
+    )
     if wrong is not None or not names:
-        reason = f"{{{wrong}}} is no name of a field, is there twice, or is one of {', '.join(_OWN)}"
+        reason = (
+            f"{{{wrong}}} is no name of a field, is there twice, or is one of {', '.join(_OWN)}"
+        )
         reason = reason if names else "names no field"
         raise ConfigError(f"path_fields={shape!r}: {reason}; write it as in '{{team}}/{{year}}/*'")
     end = "**" if shape.endswith("*") and not shape.endswith("**") else ""
     parts = re.split(r"(\{[^{}]*\}|\*\*|\*)", f"{shape[:-1]}{end}" if end else shape)
     written = {"*": "[^/]*", "**": ".*"}
     return re.compile(
-        "".join(f"(?P<{part[1:-1]}>[^/]+)" if part.startswith("{") else written.get(part, re.escape(part))
-                for part in parts), re.DOTALL
-    )  # fmt: skip
+        "".join(
+            (
+                f"(?P<{part[1:-1]}>[^/]+)"
+                if part.startswith("{")
+                else written.get(part, re.escape(part))
+            )
+            for part in parts
+        ),
+        re.DOTALL,
+    )
 
 
 class _Line(NamedTuple):
@@ -79,7 +112,9 @@ class _Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Labels:
-    """What a folder says of its files: `lines` of its `file`, of which later ones win, and the `pattern` of paths."""
+    """What a folder says of its files: `lines` of its `file`, of which later ones win, and the
+    `pattern` of paths.
+    """
 
     file: Path | None = None
     lines: tuple[_Line, ...] = ()
@@ -87,7 +122,9 @@ class Labels:
     _used: set[int] = field(default_factory=set)
 
     @classmethod
-    def of_folder(cls, folder: Path, path_fields: str | None, *, follow_links: bool = False) -> Labels:
+    def of_folder(
+        cls, folder: Path, path_fields: str | None, *, follow_links: bool = False
+    ) -> Labels:
         """Read what a folder says. Raises InputError: its file of metadata cannot be read."""
         pattern = None if path_fields is None else path_pattern(path_fields)
         for name in SIDE_FILES:
@@ -110,11 +147,17 @@ class Labels:
 
     def unused(self) -> list[str]:
         """Return which lines are about no file that `of` was asked for."""
-        return [f"line {line.number}: no file is {line.path!r}" for line in self.lines if line.number not in self._used]
+        return [
+            f"line {line.number}: no file is {line.path!r}"
+            for line in self.lines
+            if line.number not in self._used
+        ]
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Return whether a path is what a pattern means: "a/" all below, "*.pdf" in any folder, "a/*.md", "**/x"."""
+    """Return whether a path is what a pattern means: "a/" all below, "*.pdf" in any folder,
+    "a/*.md", "**/x".
+    """
     if not any(sign in pattern for sign in "*?[") and not pattern.endswith("/"):
         return name == pattern
     wanted = pattern.removesuffix("/").split("/") + (["**"] if pattern.endswith("/") else [])
@@ -133,7 +176,9 @@ def matches(name: str, pattern: str) -> bool:
 
 
 def _lines_of(path: Path, follow_links: bool) -> tuple[_Line, ...] | None:
-    """The lines of a file of metadata; None where it has no field for paths, and is a file like others."""
+    """The lines of a file of metadata; None where it has no field for paths, and is a file like
+    others.
+    """
     try:
         text = decode(read_bytes(path, follow_links=follow_links)).lstrip("\ufeff")
         rows = _rows_of_csv(text, path) if path.suffix == ".csv" else _rows_of_json(text, path)
@@ -146,9 +191,14 @@ def _lines_of(path: Path, follow_links: bool) -> tuple[_Line, ...] | None:
         name = row.pop(_PATH, None)
         where = f"{path_text(path)}, line {number}"
         if not isinstance(name, str) or not name:
-            raise InputError(f"{where}: {_PATH} is {json.dumps(name)}; the path of a file below the folder is needed")
+            raise InputError(
+                f"{where}: {_PATH} is {json.dumps(name)}; the path of a file below the folder is"
+                " needed"
+            )
         if taken := [own for own in _OWN if own in row]:
-            raise InputError(f"{where}: {taken[0]!r} is what each file has by itself; give it another name")
+            raise InputError(
+                f"{where}: {taken[0]!r} is what each file has by itself; give it another name"
+            )
         lines.append(_Line(number, name.removeprefix("./"), check_metadata(row, where)))
     return tuple(lines)
 
@@ -168,29 +218,82 @@ def _rows_of_json(text: str, path: Path) -> list[tuple[int, dict[str, Any]]] | N
 
 def _rows_of_csv(text: str, path: Path) -> list[tuple[int, dict[str, Any]]] | None:
     where = path_text(path)
-    rows = [(number, row) for number, row in csv_rows(io.StringIO(text, newline=""), f"{where}, ") if row]
+    rows = [
+        (number, row)
+        for number, row in csv_rows(io.StringIO(text, newline=""), f"{where}, ")
+        if row
+    ]
     header = rows[0][1] if rows else []
     if _PATH not in header:
         return None
     check_columns(header, f"{where}, line 1")
     for number, row in rows[1:]:
         if len(row) != len(header):
-            raise InputError(f"{where}, line {number}: {len(row)} fields where the header names {len(header)}")
+            raise InputError(
+                f"{where}, line {number}: {len(row)} fields where the header names {len(header)}"
+            )
     types = column_types(header, (row for _, row in rows[1:]), (_PATH,))
     fields = ((number, zip(header, row, strict=True)) for number, row in rows[1:])
     return [
-        (number, {name: convert(value, types.get(name, "string")) for name, value in row if value.strip()})
+        (
+            number,
+            {
+                name: convert(value, types.get(name, "string"))
+                for name, value in row
+                if value.strip()
+            },
+        )
         for number, row in fields
     ]
 
 
 MANY_DOCUMENTS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
-# Left out of folders without a word of something missing: no text is in them, or it is not for readers.
+# Left out of folders without a word of something missing: no text is in them, or it is not for
+# readers.
 WITHOUT_TEXT = {
-    ".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp", ".heic", ".svg", ".ico", ".psd", ".mp3", ".m4a",
-    ".wav", ".flac", ".ogg", ".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".ttf", ".otf", ".woff", ".woff2", ".eot",
-    ".pyc", ".o", ".a", ".so", ".dll", ".exe", ".class", ".jar", ".whl", ".lock", ".map", ".css", ".tmp", ".bak",
-}  # fmt: skip
+    ".png",
+    ".jpg",
+    ".jpeg",
+    ".gif",
+    ".bmp",
+    ".tif",
+    ".tiff",
+    ".webp",
+    ".heic",
+    ".svg",
+    ".ico",
+    ".psd",
+    ".mp3",
+    ".m4a",
+    ".wav",
+    ".flac",
+    ".ogg",
+    ".mp4",
+    ".m4v",
+    ".mov",
+    ".avi",
+    ".mkv",
+    ".webm",
+    ".ttf",
+    ".otf",
+    ".woff",
+    ".woff2",
+    ".eot",
+    ".pyc",
+    ".o",
+    ".a",
+    ".so",
+    ".dll",
+    ".exe",
+    ".class",
+    ".jar",
+    ".whl",
+    ".lock",
+    ".map",
+    ".css",
+    ".tmp",
+    ".bak",
+}
 _NAMED = 5  # suffixes that a summary names
 
 
@@ -198,8 +301,9 @@ _NAMED = 5  # suffixes that a summary names
 class SourceFile:
     """A file that holds one document.
 
-    `id` is its path below `folder`, with "/"; `metadata` what the folder says of it. `named`: it was not found in a
-    folder, but asked for by its name: a link is followed, and it must be readable.
+    `id` is its path below `folder`, with "/"; `metadata` what the folder says of it. `named`: it
+    was not found in a folder, but asked for by its name: a link is followed, and it must be
+    readable.
     """
 
     path: Path
@@ -210,26 +314,33 @@ class SourceFile:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def digest(self, sha256: str) -> str:
-        """Return what tells whether its document has changed: the hash of its bytes, and of what its folder says."""
+        """Return what tells whether its document has changed: the hash of its bytes, and of what
+        its folder says.
+        """
         if not self.metadata:
             return sha256
         return hashlib.sha256(f"{sha256} {metadata_json(self.metadata)}".encode()).hexdigest()
 
 
 class Listing(NamedTuple):
-    """What a folder holds, each by name: files that are read, what is left out, and folders that cannot be listed."""
+    """What a folder holds, each by name: files that are read, what is left out, and folders that
+    cannot be listed.
+    """
 
     files: list[SourceFile]
     notices: list[Notice]
     unreadable: list[Rejected]
 
 
-def list_folder(folder: Path, *, follow_links: bool = False, path_fields: str | None = None) -> Listing:
+def list_folder(
+    folder: Path, *, follow_links: bool = False, path_fields: str | None = None
+) -> Listing:
     """List the files below a folder that hold one document each, and what is left out.
 
-    Hidden files and folders are left out, and links, unless they are followed: a folder that somebody else has made may
-    hold a link to a file that is nobody's business. Depth is bounded only by the longest path of the system. Raises
-    InputError: the folder itself, or its file of metadata, cannot be read.
+    Hidden files and folders are left out, and links, unless they are followed: a folder that
+    somebody else has made may hold a link to a file that is nobody's business. Depth is bounded
+    only by the longest path of the system. Raises InputError: the folder itself, or its file of
+    metadata, cannot be read.
     """
     labels = Labels.of_folder(folder, path_fields, follow_links=follow_links)
     files: list[SourceFile] = []
@@ -246,7 +357,9 @@ def list_folder(folder: Path, *, follow_links: bool = False, path_fields: str | 
             reason = f"cannot be read ({error.strerror})"
             if parent == folder:
                 raise InputError(f"{path_text(folder)}: {reason}") from error
-            unreadable.append(Rejected(SourceLocation(path_text(parent), 0), reason, "", found=True))
+            unreadable.append(
+                Rejected(SourceLocation(path_text(parent), 0), reason, "", found=True)
+            )
             continue
         for entry in entries:
             path = parent / entry.name
@@ -255,19 +368,38 @@ def list_folder(folder: Path, *, follow_links: bool = False, path_fields: str | 
             except OSError:  # a link in a circle
                 is_folder = False
             kind = None if is_folder else kind_of(path, found=True)
-            if notice := _left_out(path, kind, is_link=entry.is_symlink() and not follow_links, is_folder=is_folder):
+            if notice := _left_out(
+                path, kind, is_link=entry.is_symlink() and not follow_links, is_folder=is_folder
+            ):
                 notices.append(notice)
             elif path == labels.file:
-                notices.append(Notice(path_text(path), "metadata of the other files", left_out=False, harmless=True))
+                notices.append(
+                    Notice(
+                        path_text(path),
+                        "metadata of the other files",
+                        left_out=False,
+                        harmless=True,
+                    )
+                )
             elif kind is not None:
                 name = path_text(before + entry.name)
                 files.append(SourceFile(path, name, whole, kind, metadata=labels.of(name)))
             elif (identity := _identity(path)) in seen:
-                notices.append(Notice(path_text(path), "a folder that is read already, by another name", harmless=True))
+                notices.append(
+                    Notice(
+                        path_text(path),
+                        "a folder that is read already, by another name",
+                        harmless=True,
+                    )
+                )
             else:
                 seen.add(identity)
                 waiting.append((path, f"{before}{entry.name}/"))
-    notices += [Notice(path_text(labels.file), reason, left_out=False) for reason in labels.unused() if labels.file]
+    notices += [
+        Notice(path_text(labels.file), reason, left_out=False)
+        for reason in labels.unused()
+        if labels.file
+    ]
     return Listing(
         sorted(files, key=lambda file: file.id.split("/")),
         sorted(notices, key=lambda notice: notice.path),
@@ -276,7 +408,9 @@ def list_folder(folder: Path, *, follow_links: bool = False, path_fields: str | 
 
 
 def beir_corpus(folder: Path, *, follow_links: bool) -> Path | None:
-    """The corpus of a folder in BEIR's form, which is read instead of its files; None where there is none."""
+    """The corpus of a folder in BEIR's form, which is read instead of its files; None where there
+    is none.
+    """
     corpus = folder / "corpus.jsonl"
     return corpus if corpus.is_file() and (follow_links or not corpus.is_symlink()) else None
 
@@ -289,7 +423,9 @@ def _identity(folder: Path) -> tuple[int, int] | None:
     return about.st_dev, about.st_ino
 
 
-def _left_out(path: Path, kind: FileKind | None, *, is_link: bool, is_folder: bool) -> Notice | None:
+def _left_out(
+    path: Path, kind: FileKind | None, *, is_link: bool, is_folder: bool
+) -> Notice | None:
     """Why a file or folder inside of a folder is not read; None where it is."""
     shown = path_text(path)
     if path.name.startswith("."):
@@ -321,18 +457,25 @@ def summary(notices: list[Notice]) -> str:
 
 def read_folder(folder: Path, reading: Reading) -> Iterator[Item]:
     """Read every file below a folder that holds one document. Raises InputError: there is none."""
-    files, notices, unreadable = list_folder(folder, follow_links=reading.follow_links, path_fields=reading.path_fields)
+    files, notices, unreadable = list_folder(
+        folder, follow_links=reading.follow_links, path_fields=reading.path_fields
+    )
     if not files:
         found = f": {summary(notices)}" if notices else ""
         known = ", ".join([*SUFFIXES, *TABLES])
-        raise InputError(f"{path_text(folder)}: holds no file that is read{found}; {known} are, and a corpus.jsonl")
+        raise InputError(
+            f"{path_text(folder)}: holds no file that is read{found}; {known} are, and a"
+            " corpus.jsonl"
+        )
     yield from notices
     yield from unreadable
     yield from read_files(files, reading)
 
 
 def read_files(files: list[SourceFile], reading: Reading) -> Iterator[Item]:
-    """Read files that hold one document each: for each a document, a reason why there is none, or a notice."""
+    """Read files that hold one document each: for each a document, a reason why there is none, or a
+    notice.
+    """
     with FileReader(reading.encoding, reading.max_line, reading.file_seconds) as reader:
         for file in files:
             yield from _read(file, reader, follow_links=reading.follow_links or file.named)
@@ -350,7 +493,12 @@ def _read(file: SourceFile, reader: FileReader, *, follow_links: bool = False) -
     except OptionalDependencyError as error:
         if file.named:
             raise
-        yield Rejected(location, f"{error.package} is needed and is not installed: {error.command}", "", found=True)
+        yield Rejected(
+            location,
+            f"{error.package} is needed and is not installed: {error.command}",
+            "",
+            found=True,
+        )
         return
     warning = shortened(found.warning, LONGEST_REASON)
     if not found.text.strip():  # a warning: of an archive of which nothing could be read
@@ -372,7 +520,11 @@ def _read(file: SourceFile, reader: FileReader, *, follow_links: bool = False) -
     }
     item = read_row(row, location, FieldNames())
     origin = FileOrigin(file.digest(digest), file.folder, found.pages)
-    yield replace(item, origin=origin) if isinstance(item, Record) else replace(item, found=not file.named)
+    yield (
+        replace(item, origin=origin)
+        if isinstance(item, Record)
+        else replace(item, found=not file.named)
+    )
 
 
 def _modified(path: Path, follow_links: bool) -> str:

@@ -1,4 +1,6 @@
-"""How a corpus is read: options, bytes of any encoding and compression, types of columns, JSON in constant memory."""
+"""How a corpus is read: options, bytes of any encoding and compression, types of columns, JSON in
+constant memory.
+"""
 
 from __future__ import annotations
 
@@ -55,11 +57,12 @@ class Reading:
         names: Of the id, title and text fields.
         max_line: Bytes that a line, a row of a table or the text of a file may have.
         encoding: Of texts that are not UTF-8 and do not name their own; None: there are none.
-        types: Of columns of CSV and TSV files, by their names: "int", "float", "bool" or "string". The others are
-            inferred from all rows of a file.
+        types: Of columns of CSV and TSV files, by their names: "int", "float", "bool" or "string".
+            The others are inferred from all rows of a file.
         follow_links: Whether links that are found in a folder are followed.
         file_seconds: Seconds of processor time that reading one file may take.
-        path_fields: How the paths of files below a folder become fields, such as "{team}/{year}/*"; None: not at all.
+        path_fields: How the paths of files below a folder become fields, such as "{team}/{year}/*";
+            None: not at all.
 
     Raises:
         ConfigError: a field is out of range, or not known.
@@ -75,19 +78,41 @@ class Reading:
 
     def __post_init__(self) -> None:
         length = self.max_line
-        if isinstance(length, bool) or not isinstance(length, int) or not 1 <= length <= LARGEST_LINE:
-            raise ConfigError(f"max_line={length!r}: must be a whole number of bytes from 1 to {LARGEST_LINE:,}")
-        if self.encoding is not None and (not isinstance(self.encoding, str) or not python_encoding(self.encoding)):
-            raise ConfigError(f"encoding={self.encoding!r}: not an encoding of text that is known, such as cp1252")
-        if isinstance(self.file_seconds, bool) or not isinstance(self.file_seconds, int) or self.file_seconds < 1:
-            raise ConfigError(f"file_seconds={self.file_seconds!r}: must be a whole number of at least 1")
+        if (
+            isinstance(length, bool)
+            or not isinstance(length, int)
+            or not 1 <= length <= LARGEST_LINE
+        ):
+            raise ConfigError(
+                f"max_line={length!r}: must be a whole number of bytes from 1 to {LARGEST_LINE:,}"
+            )
+        if self.encoding is not None and (
+            not isinstance(self.encoding, str) or not python_encoding(self.encoding)
+        ):
+            raise ConfigError(
+                f"encoding={self.encoding!r}: not an encoding of text that is known, such as cp1252"
+            )
+        if (
+            isinstance(self.file_seconds, bool)
+            or not isinstance(self.file_seconds, int)
+            or self.file_seconds < 1
+        ):
+            raise ConfigError(
+                f"file_seconds={self.file_seconds!r}: must be a whole number of at least 1"
+            )
         for column, kind in self.types.items():
             if kind not in TYPES:
                 raise ConfigError(f"types: {column}={kind!r}: must be one of {', '.join(TYPES)}")
 
     def of_folder(self) -> dict[str, Any]:
-        """Return what decides which files of a folder are documents, and with which fields: a later sync repeats it."""
-        return {name: value for name in ("follow_links", "path_fields") if (value := getattr(self, name))}
+        """Return what decides which files of a folder are documents, and with which fields: a later
+        sync repeats it.
+        """
+        return {
+            name: value
+            for name in ("follow_links", "path_fields")
+            if (value := getattr(self, name))
+        }
 
     def describe(self) -> dict[str, Any]:
         """Return what an interrupted change is compared with; what is not set is left out."""
@@ -102,7 +127,10 @@ class Reading:
 
 
 def convert(value: str, kind: str) -> Any:
-    """Convert a value of a column, a blank one to None unless it is of strings. Raises ValueError: not of this type."""
+    """Convert a value of a column, a blank one to None unless it is of strings.
+
+    Raises ValueError: not of this type.
+    """
     if kind == "string":
         return value
     stripped = value.strip()
@@ -121,18 +149,24 @@ def check_columns(header: Sequence[str], where: str) -> None:
     if len(set(header)) < len(header):
         ((name, count),) = Counter(header).most_common(1)
         raise InputError(
-            f"{where}: the header names {name!r} {count} times, and only one of its values could be kept; rename a "
-            "column"
+            f"{where}: the header names {name!r} {count} times, and only one of its values could be"
+            " kept; rename a column"
         )
 
 
-def column_types(header: Sequence[str], rows: Iterable[Sequence[str]], but: Collection[str]) -> dict[str, str]:
-    """Return the narrowest types that fit all values of columns and lose nothing of them: "int", "float", "bool".
+def column_types(
+    header: Sequence[str], rows: Iterable[Sequence[str]], but: Collection[str]
+) -> dict[str, str]:
+    """Return the narrowest types that fit all values of columns and lose nothing of them: "int",
+    "float", "bool".
 
-    Columns of strings are left out, those named in `but`, and rows of another length. A number is one of a column only
-    as Python writes it: of "1.10" a zero would be lost, "1E5" may be a code. A column without values holds strings.
+    Columns of strings are left out, those named in `but`, and rows of another length. A number is
+    one of a column only as Python writes it: of "1.10" a zero would be lost, "1E5" may be a code. A
+    column without values holds strings.
     """
-    fitting = {place: ["int", "float", "bool"] for place, name in enumerate(header) if name not in but}
+    fitting = {
+        place: ["int", "float", "bool"] for place, name in enumerate(header) if name not in but
+    }
     filled: set[int] = set()
     for row in rows:
         if len(row) == len(header):
@@ -140,7 +174,9 @@ def column_types(header: Sequence[str], rows: Iterable[Sequence[str]], but: Coll
                 if row[place].strip():
                     filled.add(place)
                     fitting[place] = [kind for kind in kinds if _fits(row[place], kind)]
-    return {header[place]: kinds[0] for place, kinds in fitting.items() if kinds and place in filled}
+    return {
+        header[place]: kinds[0] for place, kinds in fitting.items() if kinds and place in filled
+    }
 
 
 def _fits(value: str, kind: str) -> bool:
@@ -152,14 +188,17 @@ def _fits(value: str, kind: str) -> bool:
 
 
 def transcode(blocks: Iterable[bytes], encoding: str | None, source: str) -> Iterator[bytes]:
-    """Yield blocks of bytes as UTF-8, from an encoding or, where None, from UTF-16 or UTF-32 as their first bytes say.
+    """Yield blocks of bytes as UTF-8, from an encoding or, where None, from UTF-16 or UTF-32 as
+    their first bytes say.
 
-    UTF-8 is passed on as it is: its lines are decoded one by one, so that a bad one can be skipped. Raises InputError:
-    a byte does not fit into the encoding; the message names it.
+    UTF-8 is passed on as it is: its lines are decoded one by one, so that a bad one can be skipped.
+    Raises InputError: a byte does not fit into the encoding; the message names it.
     """
     blocks = iter(blocks)
     first = next(blocks, b"")
-    wide = marked(first)[1][: len("utf-16")] or without_mark(first)  # of the codecs, those that leave out the mark
+    wide = marked(first)[1][: len("utf-16")] or without_mark(
+        first
+    )  # of the codecs, those that leave out the mark
     name = wide or (python_encoding(encoding) if encoding else None) or "utf-8"
     if codecs.lookup(name).name == "utf-8":
         yield first
@@ -169,14 +208,20 @@ def transcode(blocks: Iterable[bytes], encoding: str | None, source: str) -> Ite
         yield text.encode("utf-8", "surrogatepass")
 
 
-def decoded(blocks: Iterable[bytes], codec: str, label: str, source: str, done: int = 0) -> Iterator[str]:
-    """Yield the text of blocks behind `done` bytes; raises InputError as `transcode`, with the encoding's `label`."""
+def decoded(
+    blocks: Iterable[bytes], codec: str, label: str, source: str, done: int = 0
+) -> Iterator[str]:
+    """Yield the text of blocks behind `done` bytes; raises InputError as `transcode`, with the
+    encoding's `label`.
+    """
     decoder = codecs.getincrementaldecoder(codec)()
     for block in itertools.chain(blocks, (b"",)):
         try:
             yield decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
-            position = done + len(block) - len(error.object) + error.start  # `object` begins with what was left over
+            position = (
+                done + len(block) - len(error.object) + error.start
+            )  # `object` begins with what was left over
             raise InputError(f"{source}: {wrong_byte(error, label, position)}") from None
         done += len(block)
 
@@ -201,8 +246,8 @@ _LEAST = 1 << 16  # characters that are read at once
 def read_objects(path: str | Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the line number and the object of each line of a JSON Lines file that is not blank.
 
-    A name that ends in `.gz` or `.zst` is decompressed. Raises InputError: the file is missing or damaged, not UTF-8,
-    or a line is too long or not a JSON object.
+    A name that ends in `.gz` or `.zst` is decompressed. Raises InputError: the file is missing or
+    damaged, not UTF-8, or a line is too long or not a JSON object.
     """
     path = Path(path)
     try:
@@ -211,7 +256,9 @@ def read_objects(path: str | Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
             for number, line in enumerate(lines, start=1):
                 where = f"{path}, line {number}"
                 if isinstance(line, LongLine):
-                    raise InputError(f"{where}: {line.length:,} bytes; a line has at most {LARGEST_LINE:,}")
+                    raise InputError(
+                        f"{where}: {line.length:,} bytes; a line has at most {LARGEST_LINE:,}"
+                    )
                 if line.strip():
                     yield number, _object(line)
     except BadRecord as error:
@@ -221,7 +268,9 @@ def read_objects(path: str | Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def split_suffix(path: PurePath) -> tuple[str, str]:
-    """The last suffix before that of a compression, and this, in lower case; "" where there is none."""
+    """The last suffix before that of a compression, and this, in lower case; "" where there is
+    none.
+    """
     suffixes = [suffix.lower() for suffix in path.suffixes]
     compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSED else ""
     return (suffixes[-1] if suffixes else ""), compression
@@ -234,7 +283,10 @@ def read_blocks(handle: BinaryIO, size: int = _BLOCK) -> Iterator[bytes]:
 
 
 def decompress(handle: BinaryIO, path: PurePath, compression: str) -> Iterator[bytes]:
-    """Yield the contents of a file, in blocks; `compression` is "", ".gz" or ".zst". Raises InputError: damaged."""
+    """Yield the contents of a file, in blocks; `compression` is "", ".gz" or ".zst".
+
+    Raises InputError: damaged.
+    """
     if not compression:
         yield from read_blocks(handle)
         return
@@ -260,9 +312,11 @@ class LongLine:
 
 
 def split_lines(blocks: Iterable[bytes], longest: int) -> Iterator[bytes | LongLine]:
-    """Split blocks at newlines, which stay with their lines; a byte order mark at the start is removed.
+    """Split blocks at newlines, which stay with their lines; a byte order mark at the start is
+    removed.
 
-    A line of more than `longest` bytes is counted and not kept: memory holds at most `longest` bytes and a block.
+    A line of more than `longest` bytes is counted and not kept: memory holds at most `longest`
+    bytes and a block.
     """
     rest: list[bytes] = []  # pieces of a line longer than a block: joined once, not once per block
     length = 0
@@ -297,8 +351,13 @@ def _object(line: bytes) -> Mapping[str, Any]:
         raise BadRecord(f"invalid UTF-8 at byte {error.start}; save the file as UTF-8") from error
 
 
-def read_json_lines(blocks: Iterable[bytes], source: str, reading: Reading, *, first_line: int = 1) -> Iterator[Item]:
-    """Read one object from each line; a line that is none is rejected. `first_line` is the number of the first one."""
+def read_json_lines(
+    blocks: Iterable[bytes], source: str, reading: Reading, *, first_line: int = 1
+) -> Iterator[Item]:
+    """Read one object from each line; a line that is none is rejected.
+
+    `first_line` is the number of the first one.
+    """
     for number, line in enumerate(split_lines(blocks, reading.max_line), start=first_line):
         location = SourceLocation(source, number)
         if isinstance(line, LongLine):
@@ -308,25 +367,33 @@ def read_json_lines(blocks: Iterable[bytes], source: str, reading: Reading, *, f
             try:
                 yield make_record(_object(line), location, reading.names)
             except BadRecord as error:
-                yield Rejected(location, str(error), shown(line.decode("utf-8", "backslashreplace")))
+                yield Rejected(
+                    location, str(error), shown(line.decode("utf-8", "backslashreplace"))
+                )
 
 
 def read_json(blocks: Iterable[bytes], source: str, reading: Reading) -> Iterator[Item]:
-    """Read a JSON file: an array, or objects over several lines, or one object a line, by how it begins.
+    """Read a JSON file: an array, or objects over several lines, or one object a line, by how it
+    begins.
 
-    Raises InputError: an array or an object over several lines is not JSON; what follows the error cannot be read.
+    Raises InputError: an array or an object over several lines is not JSON; what follows the error
+    cannot be read.
     """
     blocks = iter(blocks)
     blank = 0
     line = 1
     first = next(blocks, b"")
-    while first and not first.strip():  # blocks of white space are counted, not kept: there may be gigabytes of them
+    while (
+        first and not first.strip()
+    ):  # blocks of white space are counted, not kept: there may be gigabytes of them
         blank += len(first)
         line += first.count(b"\n")
         first = next(blocks, b"")
     rest = itertools.chain([first], blocks)
     begin, newline, _ = first.removeprefix(codecs.BOM_UTF8).lstrip().partition(b"\n")
-    goes_on = newline and begin.rstrip().endswith((b"{", b",", b"["))  # an object's first line is not its last
+    goes_on = newline and begin.rstrip().endswith(
+        (b"{", b",", b"[")
+    )  # an object's first line is not its last
     if begin.startswith(b"[") or (begin.startswith(b"{") and goes_on):
         yield from _read_elements(_Buffer(rest, source, line=line, before=blank), reading)
     else:
@@ -347,7 +414,11 @@ def _read_elements(text: _Buffer, reading: Reading) -> Iterator[Item]:
         elif isinstance(element, dict):
             yield read_row(element, location, reading.names)
         else:
-            yield Rejected(location, f"a JSON object is needed, this is element {number:,}: not one", shown(element))
+            yield Rejected(
+                location,
+                f"a JSON object is needed, this is element {number:,}: not one",
+                shown(element),
+            )
     if in_array and not character:
         raise text.error("the file ends inside of its array; it is cut short")
     text.position += in_array
@@ -356,9 +427,13 @@ def _read_elements(text: _Buffer, reading: Reading) -> Iterator[Item]:
 
 
 class _Buffer:
-    """A text that is read as needed, from `line` on, behind `before` bytes; what is before `position` is done with."""
+    """A text that is read as needed, from `line` on, behind `before` bytes; what is before
+    `position` is done with.
+    """
 
-    def __init__(self, blocks: Iterator[bytes], source: str, *, line: int = 1, before: int = 0) -> None:
+    def __init__(
+        self, blocks: Iterator[bytes], source: str, *, line: int = 1, before: int = 0
+    ) -> None:
         self.source = source
         self.characters = ""
         self.position = 0
@@ -371,7 +446,9 @@ class _Buffer:
         return InputError(f"{self.source}, line {self.line}: {reason}")
 
     def element(self, longest: int) -> tuple[Any, int]:
-        """Parse the element at the position, reading on until it is whole, and move behind it; also give its length."""
+        """Parse the element at the position, reading on until it is whole, and move behind it; also
+        give its length.
+        """
         while True:
             start = self.position
             try:

@@ -1,4 +1,6 @@
-"""A document as it enters the index, its pages and edits, and the checks that every input format shares."""
+"""A document as it enters the index, its pages and edits, and the checks that every input format
+shares.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ LONGEST_LABEL = 200  # characters; a label is "iv" or "A-12"
 
 
 class Page(NamedTuple):
-    """One page: its number, counted from 1, what the document itself calls it ("iv"), and what it is."""
+    """One page: its number, counted from 1, what the document itself calls it ("iv"), and what it
+    is.
+    """
 
     number: int
     label: str
@@ -49,9 +53,11 @@ class Pages:
     """The pages of one document, of which not every list of numbers is one (ValueError).
 
     Attributes:
-        starts: The character at which each page begins, ascending from 0; an empty page begins with the next one.
+        starts: The character at which each page begins, ascending from 0; an empty page begins with
+            the next one.
         labels: What the document calls each page; empty where it has no labels of its own.
-        unit: One of `UNITS`: "file" is one of an archive or mail, and the labels of "time" say when something is said.
+        unit: One of `UNITS`: "file" is one of an archive or mail, and the labels of "time" say when
+            something is said.
     """
 
     starts: tuple[int, ...]
@@ -81,7 +87,9 @@ class Pages:
         return self.at(start), self.at(max(start, stop - 1))
 
     def to_dict(self) -> dict[str, object]:
-        """Return what `from_json` reads, as JSON can hold it; a unit is named where it is not "page"."""
+        """Return what `from_json` reads, as JSON can hold it; a unit is named where it is not
+        "page".
+        """
         named = {} if self.unit == "page" else {"unit": self.unit}
         return {"starts": list(self.starts), "labels": list(self.labels), **named}
 
@@ -102,9 +110,11 @@ class Pages:
 
 @dataclass(frozen=True)
 class Edits:
-    """Changes of a document's metadata that outlive its text: `merged` of them is what a search sees.
+    """Changes of a document's metadata that outlive its text: `merged` of them is what a search
+    sees.
 
-    `read` is the metadata that came with the document; `fields` were set, those called `removed` taken away.
+    `read` is the metadata that came with the document; `fields` were set, those called `removed`
+    taken away.
     """
 
     read: dict[str, Any]
@@ -117,18 +127,23 @@ class Edits:
     @property
     def merged(self) -> dict[str, Any]:
         """The metadata as they are searched and shown."""
-        return {**{name: value for name, value in self.read.items() if name not in self.removed}, **self.fields}
+        return {
+            **{name: value for name, value in self.read.items() if name not in self.removed},
+            **self.fields,
+        }
 
     def changed(self, fields: Mapping[str, Any], removed: Collection[str]) -> Edits:
         """Return these edits with more of them."""
         kept = {name: value for name, value in self.fields.items() if name not in removed}
-        return Edits(self.read, {**kept, **fields}, tuple(sorted({*self.removed, *removed} - {*fields})))
+        return Edits(
+            self.read, {**kept, **fields}, tuple(sorted({*self.removed, *removed} - {*fields}))
+        )
 
     def over(self, read: dict[str, Any], *, of_file: bool) -> Edits:
         """Return these edits over metadata that came later.
 
-        What a file says again was not meant against an edit, so the edit stays. A document of a program names its
-        fields on purpose: these count from now on, and the other edits stay.
+        What a file says again was not meant against an edit, so the edit stays. A document of a
+        program names its fields on purpose: these count from now on, and the other edits stay.
         """
         named = set() if of_file else {*read}
         fields = {name: value for name, value in self.fields.items() if name not in named}
@@ -152,23 +167,31 @@ class Edits:
 
 
 MAX_LINE = 64 << 20  # bytes of a line, and of a document that is not read from a line
-LARGEST_LINE = 256 << 20  # a byte may become four, and a column of texts in memory ends at 2^31 bytes
+LARGEST_LINE = (
+    256 << 20
+)  # a byte may become four, and a column of texts in memory ends at 2^31 bytes
 SHOWN = 4096  # characters of an unusable line that the list of rejected lines repeats
-MAX_INTEGER_BITS = 12_000  # of a whole number; Python itself refuses to write more than 4,300 digits
+MAX_INTEGER_BITS = (
+    12_000  # of a whole number; Python itself refuses to write more than 4,300 digits
+)
 LONGEST_REASON = 300  # characters; what a hostile file is called or says of itself may stand in it
-MAX_DEPTH = 100  # of nested metadata; recursive readers of JSON, Python's among them, give up at about 1,000
+# of nested metadata; recursive readers of JSON, Python's among them, give up at about 1,000
+MAX_DEPTH = 100
 _NAMED = 20  # fields that a message names
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 OnError = Literal["auto", "stop", "skip"]
-"""What to do with an item that is no document: "skip" leaves it out and lists it in `rejected.jsonl`, "auto" does so
-with files that were found in a folder and stops at all else."""
+"""What to do with an item that is no document: "skip" leaves it out and lists it in
+`rejected.jsonl`, "auto" does so with files that were found in a folder and stops at all else.
+"""
 ON_ERROR = ("auto", "stop", "skip")
 
 
 @dataclass(frozen=True)
 class SourceLocation:
-    """Where a document was read: a file (or what stands for one) and a line or row, counted from 1; 0: all of it."""
+    """Where a document was read: a file (or what stands for one) and a line or row, counted from 1;
+    0: all of it.
+    """
 
     source: str
     line: int
@@ -179,7 +202,9 @@ class SourceLocation:
 
 
 def path_text(path: Path | str) -> str:
-    r"""Return a path as text that UTF-8 can hold: a byte of a name that is not UTF-8 becomes "\xff"."""
+    r"""Return a path as text that UTF-8 can hold: a byte of a name that is not UTF-8 becomes
+    "\xff".
+    """
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
@@ -194,7 +219,10 @@ def metadata_json(metadata: Mapping[str, Any]) -> str:
 
 
 def check_metadata(metadata: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return metadata as the store keeps them (see `to_plain`). Raises InputError: JSON cannot hold them."""
+    """Return metadata as the store keeps them (see `to_plain`).
+
+    Raises InputError: JSON cannot hold them.
+    """
     try:
         plain: dict[str, Any] = _plain(metadata)
         _encodable("metadata", metadata_json(plain))
@@ -205,10 +233,11 @@ def check_metadata(metadata: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class FileOrigin:
-    """The file that a document was read from: how it is told whether it has changed, and where its pages begin.
+    """The file that a document was read from: how it is told whether it has changed, and where its
+    pages begin.
 
-    `sha256` is of its bytes and of what its folder says of it, in hexadecimal digits; `folder` an absolute path;
-    `pages` None where the file has none.
+    `sha256` is of its bytes and of what its folder says of it, in hexadecimal digits; `folder` an
+    absolute path; `pages` None where the file has none.
     """
 
     sha256: str
@@ -226,11 +255,13 @@ class FileOrigin:
 
 @dataclass(frozen=True)
 class Record:
-    """One document: unique id, title (may be empty), text (may be empty), and everything else as metadata.
+    """One document: unique id, title (may be empty), text (may be empty), and everything else as
+    metadata.
 
-    `origin` is the file that holds this document and nothing else, None for a line of a file or an object of Python.
-    `id_is_made` says that the input had no id, and `id` is made of the content. `encoded` is what a model made of it
-    before, and `edits` what people set in its metadata, where it comes out of a shard or an index.
+    `origin` is the file that holds this document and nothing else, None for a line of a file or an
+    object of Python. `id_is_made` says that the input had no id, and `id` is made of the content.
+    `encoded` is what a model made of it before, and `edits` what people set in its metadata, where
+    it comes out of a shard or an index.
     """
 
     id: str
@@ -273,7 +304,9 @@ class Record:
 
 @dataclass(frozen=True)
 class Rejected:
-    """A line of the input that is not a document, with the reason; `found` says that it is a file found in a folder."""
+    """A line of the input that is not a document, with the reason; `found` says that it is a file
+    found in a folder.
+    """
 
     location: SourceLocation
     reason: str
@@ -288,15 +321,23 @@ class Rejected:
         """Return the error that stops a change where such items are not skipped."""
         kind = "lines" if self.location.line else "files"
         return InputError(
-            f"{self.location}: {self.reason}. Correct it, or leave such {kind} out with --on-error skip "
-            "(on_error='skip')"
+            f"{self.location}: {self.reason}. Correct it, or leave such {kind} out with --on-error"
+            " skip (on_error='skip')"
         )
 
 
 def chain_digest(digest: str, item: Record | Rejected) -> str:
-    """Return the hash of an input up to and with an item, from the hash up to it ("" before the first)."""
+    """Return the hash of an input up to and with an item, from the hash up to it ("" before the
+    first).
+    """
     if isinstance(item, Record):
-        parts = [item.id, item.title, item.text, item.metadata_json, *([str(item.origin)] if item.origin else [])]
+        parts = [
+            item.id,
+            item.title,
+            item.text,
+            item.metadata_json,
+            *([str(item.origin)] if item.origin else []),
+        ]
     else:
         parts = [item.reason, item.raw]
     content = "".join([digest, *(f"{len(part)}," for part in parts), *parts])
@@ -305,9 +346,11 @@ def chain_digest(digest: str, item: Record | Rejected) -> str:
 
 @dataclass(frozen=True)
 class Notice:
-    """Something to report that stops nothing: why a file was left out, or which part of one holds no text.
+    """Something to report that stops nothing: why a file was left out, or which part of one holds
+    no text.
 
-    `harmless` says that nothing is missing for it that a search could have found: a picture, a hidden file.
+    `harmless` says that nothing is missing for it that a search could have found: a picture, a
+    hidden file.
     """
 
     path: str
@@ -318,7 +361,10 @@ class Notice:
 
 @dataclass(frozen=True)
 class FieldNames:
-    """Which fields of the input are the id, the title and the text. An id of None means `_id`, else `id`."""
+    """Which fields of the input are the id, the title and the text.
+
+    An id of None means `_id`, else `id`.
+    """
 
     id: str | None = None
     title: str = "title"
@@ -344,8 +390,8 @@ class BadRecord(ValueError):
 def make_record(row: Mapping[str, Any], location: SourceLocation, names: FieldNames) -> Record:
     """Turn one parsed object into a `Record`.
 
-    A field `metadata` that is itself an object (as in BEIR files) is merged with the other fields, which win. Raises
-    BadRecord: a field is missing, of the wrong type, or not valid Unicode.
+    A field `metadata` that is itself an object (as in BEIR files) is merged with the other fields,
+    which win. Raises BadRecord: a field is missing, of the wrong type, or not valid Unicode.
     """
     id_field = names.id or ("_id" if "_id" in row else "id")
     title, text = _string(row, names.title, optional=True), _string(row, names.text)
@@ -357,13 +403,20 @@ def make_record(row: Mapping[str, Any], location: SourceLocation, names: FieldNa
         rest["metadata"] = nested
     given = names.id is not None or id_field in row
     record = Record(_id(row, id_field) if given else "", title, text, _plain(rest), location)
-    stored = (("id", record.id), ("title", title), ("text", text), ("metadata", record.metadata_json))
+    stored = (
+        ("id", record.id),
+        ("title", title),
+        ("text", text),
+        ("metadata", record.metadata_json),
+    )
     for name, value in stored:
         _encodable(name, value)
     return record if given else replace(record, id=content_id(record), id_is_made=True)
 
 
-def read_row(row: Mapping[str, Any], location: SourceLocation, names: FieldNames) -> Record | Rejected:
+def read_row(
+    row: Mapping[str, Any], location: SourceLocation, names: FieldNames
+) -> Record | Rejected:
     """Make a document of an object, or say why it is none."""
     try:
         return make_record(row, location, names)
@@ -372,19 +425,27 @@ def read_row(row: Mapping[str, Any], location: SourceLocation, names: FieldNames
 
 
 def content_id(record: Record) -> str:
-    """Make an id of all that a document holds: 32 hexadecimal digits, the same for the same document anywhere."""
+    """Make an id of all that a document holds: 32 hexadecimal digits, the same for the same
+    document anywhere.
+    """
     parts = (record.title, record.text, record.metadata_json)
-    return hashlib.sha256("".join(f"{len(part)}:{part}" for part in parts).encode()).hexdigest()[:32]
+    return hashlib.sha256("".join(f"{len(part)}:{part}" for part in parts).encode()).hexdigest()[
+        :32
+    ]
 
 
 def _id(row: Mapping[str, Any], field: str) -> str:
     value = row.get(field)
     if value is None:
-        raise BadRecord(f"no id: the field {field!r} is {_missing(row, field)} (--id-field, id_field)")
+        raise BadRecord(
+            f"no id: the field {field!r} is {_missing(row, field)} (--id-field, id_field)"
+        )
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         raise BadRecord(f"the id in field {field!r} is {_kind(value)}, not a string or an integer")
     if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
-        raise BadRecord(f"the id in field {field!r} is a whole number of more than {MAX_INTEGER_BITS:,} bits")
+        raise BadRecord(
+            f"the id in field {field!r} is a whole number of more than {MAX_INTEGER_BITS:,} bits"
+        )
     if value == "":
         raise BadRecord(f"the id in field {field!r} is empty")
     return str(value)
@@ -395,7 +456,9 @@ def _string(row: Mapping[str, Any], field: str, *, optional: bool = False) -> st
     if value is None:
         if optional:
             return ""
-        raise BadRecord(f"no text: the field {field!r} is {_missing(row, field)} (--text-field, text_field)")
+        raise BadRecord(
+            f"no text: the field {field!r} is {_missing(row, field)} (--text-field, text_field)"
+        )
     if not isinstance(value, str):
         raise BadRecord(f"the field {field!r} is {_kind(value)}, not a string")
     return value
@@ -405,13 +468,25 @@ def _missing(row: Mapping[str, Any], field: str) -> str:
     """How a field is missing from an object, and which fields are there."""
     if field in row:
         return "null"
-    others = ", ".join(repr(name) for name in itertools.islice(row, _NAMED)) + (", ..." if len(row) > _NAMED else "")
+    others = ", ".join(repr(name) for name in itertools.islice(row, _NAMED)) + (
+        ", ..." if len(row) > _NAMED else ""
+    )
     return f"missing; the fields are {shown(others)}" if row else "missing; the object is empty"
 
 
 def _kind(value: object) -> str:
-    names = {NoneType: "null", bool: "a boolean", int: "an integer", float: "a number", list: "a list"}
-    return "an object" if isinstance(value, Mapping) else names.get(type(value), f"of type {type(value).__name__}")
+    names = {
+        NoneType: "null",
+        bool: "a boolean",
+        int: "an integer",
+        float: "a number",
+        list: "a list",
+    }
+    return (
+        "an object"
+        if isinstance(value, Mapping)
+        else names.get(type(value), f"of type {type(value).__name__}")
+    )
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
@@ -419,7 +494,9 @@ def _plain(value: Any, depth: int = 0) -> Any:
     if depth > MAX_DEPTH:
         raise BadRecord(f"the metadata is nested more than {MAX_DEPTH} levels deep")
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
-        raise BadRecord("the metadata holds a whole number of more than 64 bits; write it as a string")
+        raise BadRecord(
+            "the metadata holds a whole number of more than 64 bits; write it as a string"
+        )
     if isinstance(value, float) and not math.isfinite(value):
         raise BadRecord(f"the metadata holds {value}, which JSON has no number for")
     if value is None or isinstance(value, (str, int, float)):
@@ -431,14 +508,17 @@ def _plain(value: Any, depth: int = 0) -> Any:
     try:
         return _plain(to_plain(value), depth + 1)
     except TypeError:
-        raise BadRecord(f"the metadata holds a value of type {type(value).__name__}, which is not JSON") from None
+        raise BadRecord(
+            f"the metadata holds a value of type {type(value).__name__}, which is not JSON"
+        ) from None
 
 
 def to_plain(value: Any) -> Any:
-    """Return what is stored of a value, and looked for in its place: what JSON can hold, as it is or nearly so.
+    """Return what is stored of a value, and looked for in its place: what JSON can hold, as it is
+    or nearly so.
 
-    Dates and times become texts in the form of ISO 8601, decimals the nearest float64, numbers of numpy Python's.
-    Raises TypeError: there is nothing like it in JSON.
+    Dates and times become texts in the form of ISO 8601, decimals the nearest float64, numbers of
+    numpy Python's. Raises TypeError: there is nothing like it in JSON.
     """
     if isinstance(value, np.datetime64) and isinstance(value.item(), int):
         value = value.astype("datetime64[us]")  # a finer one is a number to Python
@@ -455,17 +535,24 @@ def to_plain(value: Any) -> Any:
 
 def _encodable(field: str, value: str) -> None:
     if len(value) > LARGEST_LINE:
-        raise BadRecord(f"the {field} has {len(value):,} characters; at most {LARGEST_LINE:,} can be stored")
+        raise BadRecord(
+            f"the {field} has {len(value):,} characters; at most {LARGEST_LINE:,} can be stored"
+        )
     if value.isascii():  # known without looking at the characters
         return
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise BadRecord(f"the {field} holds half of a surrogate pair at character {error.start}, not text") from error
+        raise BadRecord(
+            f"the {field} holds half of a surrogate pair at character {error.start}, not text"
+        ) from error
 
 
 def parse_json(text: str) -> Mapping[str, Any]:
-    """Parse one JSON object, strictly (no NaN, no infinity). Raises BadRecord: it is not JSON, or not an object."""
+    """Parse one JSON object, strictly (no NaN, no infinity).
+
+    Raises BadRecord: it is not JSON, or not an object.
+    """
     try:
         value = json.loads(text, parse_constant=refuse_constant, object_pairs_hook=unique_fields)
     except RecursionError:
@@ -480,7 +567,10 @@ def parse_json(text: str) -> Mapping[str, Any]:
 
 
 def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object of its fields. Raises BadRecord: two have one name; Python's parser would keep the last one."""
+    """Make an object of its fields.
+
+    Raises BadRecord: two have one name; Python's parser would keep the last one.
+    """
     found = dict(pairs)
     if len(found) < len(pairs):
         ((name, count),) = Counter(name for name, _ in pairs).most_common(1)

@@ -1,8 +1,9 @@
-"""AveyBConfig: the sizes of an Avey-B model, and each choice that the paper and its released code make differently.
+"""AveyBConfig: the sizes of an Avey-B model, and each choice that the paper and its released code
+make differently.
 
-The defaults and `paper_*` follow the text of the paper, `released_*` the authors' code and checkpoints, `mini` is a
-small shape for CPUs. One choice is the same everywhere and therefore not a field: the ranker's scores, choice
-and weights are float32.
+The defaults and `paper_*` follow the text of the paper, `released_*` the authors' code and
+checkpoints, `mini` is a small shape for CPUs. One choice is the same everywhere and therefore not a
+field: the ranker's scores, choice and weights are float32.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from aveyb_retrieval.errors import AveyBError, ConfigError, ModelError, first_li
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# what transformers and sentence-transformers raise about damaged folders, for want of errors of their own
+# what transformers and sentence-transformers raise about damaged folders, for want of errors of
+# their own
 LOADING_ERRORS = (
     OSError,
     ValueError,
@@ -47,7 +49,8 @@ _CHOICES = {
     "static_init": ("xavier", "local"),
 }
 _LAYERS = ("static", "dynamic")
-# least and largest values: far beyond any model, but a damaged file must not ask for endless memory or time
+# least and largest values: far beyond any model, but a damaged file must not ask for endless memory
+# or time
 _SIZES = {
     "vocab_size": (1, 1 << 24),
     "hidden_size": (1, 1 << 16),
@@ -78,44 +81,40 @@ RELEASED: dict[str, Any] = {
 class AveyBConfig(transformers.PreTrainedConfig):
     """Configuration of an Avey-B encoder.
 
-    Sizes:
-        vocab_size: rows of the embedding.
-        hidden_size: d, the width of a token.
-        num_hidden_layers: layers of the neural processor.
-        split_size: S, tokens in a full split.
-        num_retrieved: k, earlier splits folded into each split (0: none).
-        expansion_factor: the enricher's output is `expansion_factor * d` wide.
-        tail_share: which share of it, the tail, goes through the contextualizer, 0.5: half of the tail is mixed, half
+    Sizes: vocab_size: rows of the embedding. hidden_size: d, the width of a token.
+        num_hidden_layers: layers of the neural processor. split_size: S, tokens in a full split.
+        num_retrieved: k, earlier splits folded into each split (0: none). expansion_factor: the
+        enricher's output is `expansion_factor * d` wide. tail_share: which share of it, the tail,
+        goes through the contextualizer, 0.5: half of the tail is mixed, half
             gates; the rest bypasses the contextualizer.
         layer_pattern: "static" or "dynamic" for each layer; None alternates, static first.
 
-    Choices:
-        enricher_activation: "relu2" in the paper | "gelu" in the released code; so below.
-        mix_activation: sigma after mixing, "relu" | "none".
-        mix_bias: a learned bias per token position after mixing, True | False (optional in the paper).
-        enriched_order: columns of the enriched vector, "bypass_gate_mixed" | "mixed_gate_bypass".
-        fuser_order: columns of the fuser's input, "bypass_context" | "context_bypass".
-        similarity_norm: of the rows of a dynamic layer, "sum", S / (sum S + eps) | "l1", S / max(sum abs S, 1e-12).
-        learned_residual: the residual is scaled by a learned scalar per layer, False | True.
-        final_norm: an RMSNorm after the last layer, True (as in Avey, appendix H) | False.
-        weight_norm: a retrieved split is weighted by score / highest | score / lowest among the chosen.
-        retrieved_order: "sequence" | "score" (highest first); missing splits are zeros on the left in both.
-        tail: "masked", only valid tokens exist | "zero_slots", a short last split is filled up with zero embeddings
+    Choices: enricher_activation: "relu2" in the paper | "gelu" in the released code; so below.
+        mix_activation: sigma after mixing, "relu" | "none". mix_bias: a learned bias per token
+        position after mixing, True | False (optional in the paper). enriched_order: columns of the
+        enriched vector, "bypass_gate_mixed" | "mixed_gate_bypass". fuser_order: columns of the
+        fuser's input, "bypass_context" | "context_bypass". similarity_norm: of the rows of a
+        dynamic layer, "sum", S / (sum S + eps) | "l1", S / max(sum abs S, 1e-12). learned_residual:
+        the residual is scaled by a learned scalar per layer, False | True. final_norm: an RMSNorm
+        after the last layer, True (as in Avey, appendix H) | False. weight_norm: a retrieved split
+        is weighted by score / highest | score / lowest among the chosen. retrieved_order:
+        "sequence" | "score" (highest first); missing splits are zeros on the left in both. tail:
+        "masked", only valid tokens exist | "zero_slots", a short last split is filled up with zero
+        embeddings
             that take part in every layer.
 
-    Numerics:
-        norm_eps: RMSNorm's epsilon.
-        similarity_eps: epsilon of "sum" and of the ranker's norms.
-        max_split_weight: bound on a retrieved split's weight. Scores divided by the lowest one grow without bound as
+    Numerics: norm_eps: RMSNorm's epsilon. similarity_eps: epsilon of "sum" and of the ranker's
+        norms. max_split_weight: bound on a retrieved split's weight. Scores divided by the lowest
+        one grow without bound as
             that one nears zero; the score ratios of trained models stay far below this bound.
 
-    Initialization:
-        weight_init: embeddings and linear maps start "normal" | "xavier" normal (the paper gives none); the compressor
+    Initialization: weight_init: embeddings and linear maps start "normal" | "xavier" normal (the
+        paper gives none); the compressor
             starts Xavier normal in any case.
-        initializer_range: the standard deviation of "normal".
-        static_init: the static matrices start "xavier" normal, as in the released code, or "local": near tokens weigh
-            more than distant ones, which masked-language modelling otherwise has to learn for every position of a split
-            (`local_matrix`).
+        initializer_range: the standard deviation of "normal". static_init: the static matrices
+        start "xavier" normal, as in the released code, or "local": near tokens weigh
+            more than distant ones, which masked-language modelling otherwise has to learn for every
+            position of a split (`local_matrix`).
 
     Raises:
         ConfigError: a value is out of range or not one of its choices.
@@ -155,11 +154,20 @@ class AveyBConfig(transformers.PreTrainedConfig):
         """Fill in `layer_pattern` and check every field."""
         self._check_types()
         if self.layer_pattern is None:
-            self.layer_pattern = ["dynamic" if i % 2 else "static" for i in range(self.num_hidden_layers)]
+            self.layer_pattern = [
+                "dynamic" if i % 2 else "static" for i in range(self.num_hidden_layers)
+            ]
         compressor = "linear" if self.num_retrieved else "none"
-        for name, own in {"compressor": compressor, "ranker_direction": "past", "funnel_after": None}.items():
+        for name, own in {
+            "compressor": compressor,
+            "ranker_direction": "past",
+            "funnel_after": None,
+        }.items():
             if kwargs.get(name) not in (None, own):
-                raise ConfigError(f"AveyBConfig.{name} is {kwargs[name]!r}; models of this package have {own!r} alone")
+                raise ConfigError(
+                    f"AveyBConfig.{name} is {kwargs[name]!r}; models of this package have {own!r}"
+                    " alone"
+                )
         super().__post_init__(**kwargs)
         self._check()
 
@@ -167,38 +175,59 @@ class AveyBConfig(transformers.PreTrainedConfig):
         for name, (least, most) in _SIZES.items():
             value = getattr(self, name)
             if type(value) is not int or not least <= value <= most:
-                shown = value if not isinstance(value, int) or value.bit_length() < 64 else "of too many digits"
-                raise ConfigError(f"AveyBConfig.{name} is {shown!r}; it must be at least {least}, at most {most}")
+                shown = (
+                    value
+                    if not isinstance(value, int) or value.bit_length() < 64
+                    else "of too many digits"
+                )
+                raise ConfigError(
+                    f"AveyBConfig.{name} is {shown!r}; it must be at least {least}, at most {most}"
+                )
         for name in _SWITCHES:
             if type(getattr(self, name)) is not bool:
-                raise ConfigError(f"AveyBConfig.{name} is {getattr(self, name)!r}; it must be True or False")
+                raise ConfigError(
+                    f"AveyBConfig.{name} is {getattr(self, name)!r}; it must be True or False"
+                )
         for name in _NUMBERS:
             value = getattr(self, name)
             if type(value) not in (int, float) or not 0 <= value < float("inf"):
-                raise ConfigError(f"AveyBConfig.{name} is {value!r}; it must be a number of 0 or more")
+                raise ConfigError(
+                    f"AveyBConfig.{name} is {value!r}; it must be a number of 0 or more"
+                )
         if self.layer_pattern is not None and not isinstance(self.layer_pattern, list):
-            raise ConfigError(f"AveyBConfig.layer_pattern is {self.layer_pattern!r}; it must be a list")
+            raise ConfigError(
+                f"AveyBConfig.layer_pattern is {self.layer_pattern!r}; it must be a list"
+            )
 
     def _check(self) -> None:
-        tail = round(self.tail_share * self.expansion_factor * self.hidden_size, 6)  # 0.7 x 40 is not quite 28
+        tail = round(
+            self.tail_share * self.expansion_factor * self.hidden_size, 6
+        )  # 0.7 x 40 is not quite 28
         if not 0 < self.tail_share < 1 or tail % 2:
             raise ConfigError(
-                f"AveyBConfig.tail_share is {self.tail_share}: of expansion_factor {self.expansion_factor} x "
-                f"hidden_size {self.hidden_size} that is a tail of {tail:g}; it must be even, above 0 and less than all"
+                f"AveyBConfig.tail_share is {self.tail_share}: of expansion_factor"
+                f" {self.expansion_factor} x hidden_size {self.hidden_size} that is a tail of"
+                f" {tail:g}; it must be even, above 0 and less than all"
             )
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in list(choices):
-                raise ConfigError(f"AveyBConfig.{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}")
+                raise ConfigError(
+                    f"AveyBConfig.{name} is {getattr(self, name)!r}; choose one of"
+                    f" {', '.join(choices)}"
+                )
         pattern = self.layer_pattern or []
         if len(pattern) != self.num_hidden_layers or any(layer not in _LAYERS for layer in pattern):
             raise ConfigError(
-                f"AveyBConfig.layer_pattern has {len(pattern)} entries {sorted(set(map(str, pattern)))} for "
-                f"num_hidden_layers {self.num_hidden_layers}; give one of {', '.join(_LAYERS)} for each layer"
+                f"AveyBConfig.layer_pattern has {len(pattern)} entries"
+                f" {sorted(set(map(str, pattern)))} for num_hidden_layers {self.num_hidden_layers};"
+                f" give one of {', '.join(_LAYERS)} for each layer"
             )
 
     @property
     def mixed_size(self) -> int:
-        """m, the width of the part that is mixed; the gate is as wide, the bypassed head takes the rest."""
+        """m, the width of the part that is mixed; the gate is as wide, the bypassed head takes the
+        rest.
+        """
         return round(self.tail_share * self.expansion_factor * self.hidden_size) // 2
 
     @property
@@ -208,15 +237,21 @@ class AveyBConfig(transformers.PreTrainedConfig):
 
     @classmethod
     def read_released(cls, settings: Mapping[str, Any], where: str) -> AveyBConfig:
-        """Return the configuration that a `config.json` in the authors' format means; `where` names the file."""
+        """Return the configuration that a `config.json` in the authors' format means; `where` names
+        the file.
+        """
         names = inspect.signature(cls.from_released).parameters
         if missing := [name for name in names if name not in settings]:
-            raise ModelError(f"{where}: a released Avey-B configuration must have {', '.join(names)}; lacks {missing}")
+            raise ModelError(
+                f"{where}: a released Avey-B configuration must have {', '.join(names)}; lacks"
+                f" {missing}"
+            )
         return cls.from_released(**{name: settings[name] for name in names})
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Build from the fields of a `config.json`, ours or the authors'; `kwargs` are those of transformers.
+        """Build from the fields of a `config.json`, ours or the authors'; `kwargs` are those of
+        transformers.
 
         Raises:
             ConfigError: a value is out of range, not one of its choices, or of another type.
@@ -229,40 +264,63 @@ class AveyBConfig(transformers.PreTrainedConfig):
         except AveyBError:
             raise
         except LOADING_ERRORS as error:  # of transformers, about the fields that it adds
-            raise ConfigError(f"config.json: {type(error).__name__} ({first_line(error)})") from error
+            raise ConfigError(
+                f"config.json: {type(error).__name__} ({first_line(error)})"
+            ) from error
 
     @classmethod
     def paper_base(cls, **overrides: Any) -> AveyBConfig:
         """Return the paper's base model: 164 M parameters, p50k_base vocabulary."""
-        return cls(**{"vocab_size": 50304, "hidden_size": 768, "num_hidden_layers": 30, **overrides})
+        return cls(
+            **{"vocab_size": 50304, "hidden_size": 768, "num_hidden_layers": 30, **overrides}
+        )
 
     @classmethod
     def paper_large(cls, **overrides: Any) -> AveyBConfig:
         """Return the paper's large model: 391 M parameters.
 
-        The paper gives neither depth nor width; the number of parameters leaves 46 layers of width 1,024.
+        The paper gives neither depth nor width; the number of parameters leaves 46 layers of width
+        1,024.
         """
-        return cls(**{"vocab_size": 50304, "hidden_size": 1024, "num_hidden_layers": 46, **overrides})
+        return cls(
+            **{"vocab_size": 50304, "hidden_size": 1024, "num_hidden_layers": 46, **overrides}
+        )
 
     @classmethod
     def released_base(cls, **overrides: Any) -> AveyBConfig:
         """Return the configuration of the authors' released base checkpoints."""
-        return cls(**{**RELEASED, "vocab_size": 50368, "hidden_size": 768, "num_hidden_layers": 30, **overrides})
+        return cls(
+            **{
+                **RELEASED,
+                "vocab_size": 50368,
+                "hidden_size": 768,
+                "num_hidden_layers": 30,
+                **overrides,
+            }
+        )
 
     @classmethod
     def mini(cls, **overrides: Any) -> AveyBConfig:
-        """Return a small shape for CPUs: with a vocabulary of 23,552 rows, float16 weights stay under 16 MiB.
+        """Return a small shape for CPUs: with a vocabulary of 23,552 rows, float16 weights stay
+        under 16 MiB.
 
         Without a final norm, the length of a token's vector is its weight in the mean over a text.
         """
-        sizes = {"vocab_size": 16384, "hidden_size": 256, "num_hidden_layers": 4, "initializer_range": 0.05}
+        sizes = {
+            "vocab_size": 16384,
+            "hidden_size": 256,
+            "num_hidden_layers": 4,
+            "initializer_range": 0.05,
+        }
         return cls(**{**sizes, "final_norm": False, "static_init": "local", **overrides})
 
     @classmethod
     def from_released(
         cls, *, vocab_size: int, d_embed: int, n_layers: int, chunk_size: int, k: int, eps: float
     ) -> AveyBConfig:
-        """Return the configuration that the fields of a released checkpoint's `config.json` mean."""
+        """Return the configuration that the fields of a released checkpoint's
+        `config.json` mean.
+        """
         return cls(
             **RELEASED,
             vocab_size=vocab_size,

@@ -14,16 +14,25 @@ from aveyb_retrieval.files import hash_file
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-DEFAULT_MODEL = Path(__file__).parent.parent / "models" / "aveyb-base-en-v2"  # embedded; its name loads it, too
+DEFAULT_MODEL = (
+    Path(__file__).parent.parent / "models" / "aveyb-base-en-v2"
+)  # embedded; its name loads it, too
 MODEL_FILES = ("config.json", "model.safetensors")
-TABLE, TABLE_SCALE = "embed.weight", "embed.scale"  # tensors of a checkpoint: embeddings, scales of int8 rows
-_HUB_FILES = [f"*.{kind}" for kind in ("json", "safetensors", "tiktoken", "txt", "model", "jinja", "onnx")]  # no code
+TABLE, TABLE_SCALE = (
+    "embed.weight",
+    "embed.scale",
+)  # tensors of a checkpoint: embeddings, scales of int8 rows
+_HUB_FILES = [
+    f"*.{kind}" for kind in ("json", "safetensors", "tiktoken", "txt", "model", "jinja", "onnx")
+]  # no code
 
 
 def model_folder(model: str | Path | None, *, fetch: bool = True) -> Path:
-    """Return the local folder of a model: the embedded one, a folder, or a snapshot from the Hugging Face hub.
+    """Return the local folder of a model: the embedded one, a folder, or a snapshot from the
+    Hugging Face hub.
 
-    None names the embedded one. `fetch`: the hub may be asked; else a snapshot must be on this machine already.
+    None names the embedded one. `fetch`: the hub may be asked; else a snapshot must be on this
+    machine already.
     """
     folder = DEFAULT_MODEL if model is None else Path(model)
     if str(model) == DEFAULT_MODEL.name and not folder.is_dir():
@@ -31,26 +40,40 @@ def model_folder(model: str | Path | None, *, fetch: bool = True) -> Path:
     if folder.is_dir():
         return folder
     if folder == DEFAULT_MODEL:
-        raise ModelError(f"{folder}: the embedded model is missing; reinstall the package, or name a model")
+        raise ModelError(
+            f"{folder}: the embedded model is missing; reinstall the package, or name a model"
+        )
     if folder.is_absolute() or str(model).count("/") != 1:
-        raise ModelError(f"{model}: no such model folder, and not a hub name of the form owner/name")
+        raise ModelError(
+            f"{model}: no such model folder, and not a hub name of the form owner/name"
+        )
     with extra_for("models of the Hugging Face hub"):
         from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+        from huggingface_hub.errors import (
+            HfHubHTTPError,
+            HFValidationError,
+            LocalEntryNotFoundError,
+        )
 
     try:
-        return Path(snapshot_download(str(model), allow_patterns=_HUB_FILES, local_files_only=not fetch))
+        return Path(
+            snapshot_download(str(model), allow_patterns=_HUB_FILES, local_files_only=not fetch)
+        )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         if not fetch:
             raise ModelError(
-                f"{model}: not on this machine, and nothing is fetched because an index names it; give it as the model "
-                f"(--model {model}) if you trust it"
+                f"{model}: not on this machine, and nothing is fetched because an index names it;"
+                f" give it as the model (--model {model}) if you trust it"
             ) from None
-        raise ModelError(f"{model}: no such folder, and not available from the hub: {error}") from error
+        raise ModelError(
+            f"{model}: no such folder, and not available from the hub: {error}"
+        ) from error
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file, parsed once as long as it does not change; empty where there is no file."""
+    """Return the JSON object in a file, parsed once as long as it does not change; empty where
+    there is no file.
+    """
     return dict(_object(path, _state(path))) if path.is_file() else {}
 
 
@@ -59,9 +82,14 @@ def _object(path: Path, _state: tuple[int, ...]) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path} is not JSON ({error}); copy or download the model again") from error
+        raise ModelError(
+            f"{path} is not JSON ({error}); copy or download the model again"
+        ) from error
     if not isinstance(content, dict):
-        raise ModelError(f"{path} is not JSON of an object but of a {type(content).__name__}; copy the model again")
+        raise ModelError(
+            f"{path} is not JSON of an object but of a {type(content).__name__}; copy the model"
+            " again"
+        )
     return content
 
 
@@ -71,7 +99,9 @@ def is_released(settings: Mapping[str, Any]) -> bool:
 
 
 def fingerprint(folder: Path, names: Iterable[str], settings: Mapping[str, str]) -> str:
-    """SHA-256 (hex) over those of the named files that are there, in this order, and over the settings."""
+    """SHA-256 (hex) over those of the named files that are there, in this order, and over the
+    settings.
+    """
     digest = hashlib.sha256()
     for name in names:
         path = folder / name

@@ -1,7 +1,7 @@
 """A collection of a server, over one connection: its versions, and what is written to them.
 
-A publication makes a new version beside the one that readers see, and one switch shows it. The version before stays
-until the next switch, for readers that are open.
+A publication makes a new version beside the one that readers see, and one switch shows it. The
+version before stays until the next switch, for readers that are open.
 """
 
 from __future__ import annotations
@@ -20,10 +20,22 @@ import numpy as np
 
 from aveyb_retrieval.documents.records import FileOrigin, Pages
 from aveyb_retrieval.engines.rows import ascii_word, describe, kept_words
-from aveyb_retrieval.errors import AveyBError, ConfigError, EngineError, IndexFormatError, InputError
+from aveyb_retrieval.errors import (
+    AveyBError,
+    ConfigError,
+    EngineError,
+    IndexFormatError,
+    InputError,
+)
 from aveyb_retrieval.indexes.encoding import KEPT, Encoding
 from aveyb_retrieval.indexes.engine import SAMPLE, EngineInfo
-from aveyb_retrieval.indexes.store.tables import PARTS, ShownPassage, StoredDocument, StoredPassages, held_words
+from aveyb_retrieval.indexes.store.tables import (
+    PARTS,
+    ShownPassage,
+    StoredDocument,
+    StoredPassages,
+    held_words,
+)
 from aveyb_retrieval.indexes.store.words import Language, rules_of
 from aveyb_retrieval.indexes.types import PASSAGE_BITS, expand_passages, rank_of
 
@@ -47,7 +59,9 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 
 @dataclass(frozen=True)
 class Version:
-    """One version of a collection, what its names begin with, how it was made, and values that searches share."""
+    """One version of a collection, what its names begin with, how it was made, and values that
+    searches share.
+    """
 
     number: int
     label: str
@@ -56,7 +70,9 @@ class Version:
 
 
 class CollectionReader:
-    """One collection, at the version that readers saw when it was opened; changes to it are seen."""
+    """One collection, at the version that readers saw when it was opened; changes to it
+    are seen.
+    """
 
     def __init__(self, collection: Collection) -> None:
         self._name = collection.name
@@ -96,7 +112,9 @@ class CollectionReader:
 
 
 class CollectionView(ABC):
-    """What one search reads, as `EngineView` says, of rows as `DocumentRow` and `PassageRow` are written."""
+    """What one search reads, as `EngineView` says, of rows as `DocumentRow` and `PassageRow` are
+    written.
+    """
 
     tokens, vocabulary = None, None
     lasting = False  # a database goes on
@@ -104,7 +122,11 @@ class CollectionView(ABC):
     remedy = "publish it again with `aveyb-index publish`"
 
     def __init__(self, collection: Any, version: Version) -> None:
-        self.collection, self.version, self.encoding = collection, version, version.settings.encoding
+        self.collection, self.version, self.encoding = (
+            collection,
+            version,
+            version.settings.encoding,
+        )
         self.language: Language = rules_of(self.encoding)
 
     @cached_property
@@ -118,8 +140,12 @@ class CollectionView(ABC):
         found = dict(self.read_vectors(kind, numbers.tolist()))
         missing = next((number for number in numbers.tolist() if number not in found), None)
         if missing is not None:
-            raise IndexFormatError(f"{self.collection.name}: no vector of {kind} number {missing}; {self.remedy}")
-        return np.array([found[number] for number in numbers.tolist()], np.float32).reshape(-1, self.encoding.dim)
+            raise IndexFormatError(
+                f"{self.collection.name}: no vector of {kind} number {missing}; {self.remedy}"
+            )
+        return np.array([found[number] for number in numbers.tolist()], np.float32).reshape(
+            -1, self.encoding.dim
+        )
 
     @property
     def mean_vector(self) -> FloatArray:
@@ -133,17 +159,24 @@ class CollectionView(ABC):
     def narrow(self, selection: Any, kind: Kind, conditions: Sequence[Sought]) -> Any:
         """Refuse to, where an engine does not say how."""
         raise ConfigError(
-            f"{self.collection.name}: {conditions[0].condition.written!r}: conditions on words of {kind}s are not "
-            "looked up here; search an index directory, or without operators"
+            f"{self.collection.name}: {conditions[0].condition.written!r}: conditions on words of"
+            f" {kind}s are not looked up here; search an index directory, or without operators"
         )
 
     def find(self, ids: Sequence[str]) -> dict[str, int]:
         wanted = set(ids)
-        found = self.read("document", ("id", "number"), [rank_of(name) for name in wanted], by="rank")
+        found = self.read(
+            "document", ("id", "number"), [rank_of(name) for name in wanted], by="rank"
+        )
         return {name: number for name, number in found if name in wanted}
 
-    def documents(self, docs: Sequence[int], parts: Sequence[Part] = PARTS) -> dict[int, StoredDocument]:
-        """Documents by number; those that are not there are left out. Without any of the parts, all are empty."""
+    def documents(
+        self, docs: Sequence[int], parts: Sequence[Part] = PARTS
+    ) -> dict[int, StoredDocument]:
+        """Documents by number; those that are not there are left out.
+
+        Without any of the parts, all are empty.
+        """
         columns = ("number", "id", "stored") if parts else ("number", "id")
         return {row[0]: _document(*row) for row in self.read("document", columns, docs)}
 
@@ -153,12 +186,19 @@ class CollectionView(ABC):
         if not rows:
             return StoredPassages.none(len(words))
         stored, starts, stops, *texts = zip(*rows, strict=True)
-        held = [held_words([text.encode() for text in each], list(map(ascii_word, words))) for each in texts]
-        return StoredPassages.of(*map(np.array, (stored, starts, stops)), *held or [np.empty((len(rows), 0), np.bool_)])
+        held = [
+            held_words([text.encode() for text in each], list(map(ascii_word, words)))
+            for each in texts
+        ]
+        return StoredPassages.of(
+            *map(np.array, (stored, starts, stops)), *held or [np.empty((len(rows), 0), np.bool_)]
+        )
 
     def shown_passages(self, numbers: Sequence[int]) -> dict[int, ShownPassage]:
         documents = self.documents(sorted({number >> PASSAGE_BITS for number in numbers}))
-        rows = self.read("passage", ("number", "start", "stop", "heading"), [*numbers, *(n + 1 for n in numbers)])
+        rows = self.read(
+            "passage", ("number", "start", "stop", "heading"), [*numbers, *(n + 1 for n in numbers)]
+        )
         found = {number: (start, stop, heading) for number, start, stop, heading in rows}
         shown = {}
         for number in numbers:
@@ -173,7 +213,9 @@ class CollectionView(ABC):
         counts = dict(self.read("document", ("number", "passages"), docs.tolist()))
         return np.array([counts.get(doc, 0) for doc in docs.tolist()], np.int64)
 
-    def best_passages(self, docs: IntArray, query: FloatArray, words: Sequence[str], each: int) -> IntArray:
+    def best_passages(
+        self, docs: IntArray, query: FloatArray, words: Sequence[str], each: int
+    ) -> IntArray:
         """All passages of some documents."""
         return self.passage_numbers(docs.tolist())
 
@@ -197,14 +239,17 @@ class CollectionView(ABC):
 
     def _mean(self) -> FloatArray:
         docs, kind = sorted(self.sample(SAMPLE)), self.encoding.kinds[0]
-        vectors = self.vectors(kind, np.array(docs, np.int64) if kind == "document" else self.passage_numbers(docs))
+        vectors = self.vectors(
+            kind, np.array(docs, np.int64) if kind == "document" else self.passage_numbers(docs)
+        )
         return vectors.mean(axis=0) if len(vectors) else np.zeros(self.encoding.dim, np.float32)
 
     def _mean_length(self) -> float:
         spans = self.passages(self.passage_numbers(self.sample(SAMPLE))).spans
         return float((spans[:, 1] - spans[:, 0]).mean()) if len(spans) else 0.0
 
-    # --- what an engine does, beside `select`, `matching`, `nearest`, `by_words` and `holding` of `EngineView` -------
+    # --- what an engine does, beside `select`, `matching`, `nearest`, `by_words` and `holding` of
+    # `EngineView` -------
 
     @abstractmethod
     def read(
@@ -225,7 +270,9 @@ class CollectionView(ABC):
         """Count the vectors of a kind that can be found."""
 
 
-def _document(number: int, name: str, stored: Iterable[str] = '["", "", "{}", null]') -> StoredDocument:
+def _document(
+    number: int, name: str, stored: Iterable[str] = '["", "", "{}", null]'
+) -> StoredDocument:
     title, text, metadata, pages = json.loads("".join(stored))
     # of the file that it was read from, no more than the pages is kept
     origin = None if pages is None else FileOrigin("", "", Pages.from_json(json.loads(pages)))
@@ -234,7 +281,9 @@ def _document(number: int, name: str, stored: Iterable[str] = '["", "", "{}", nu
 
 @dataclass(frozen=True)
 class CollectionSettings:
-    """What decides a collection: how vectors and words were made, and what identifies the documents as published."""
+    """What decides a collection: how vectors and words were made, and what identifies the documents
+    as published.
+    """
 
     encoding: Encoding
     publication: str
@@ -245,29 +294,38 @@ class CollectionSettings:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], where: str) -> CollectionSettings:
-        """Read the settings of the collection `where`; IndexFormatError where another version wrote or damage is."""
+        """Read the settings of the collection `where`; IndexFormatError where another version wrote
+        or damage is.
+        """
         if values.get("format") != FORMAT:
             raise IndexFormatError(
-                f"{where}: collection format {values.get('format')!r}, this version reads {FORMAT}; publish it again"
+                f"{where}: collection format {values.get('format')!r}, this version reads {FORMAT};"
+                " publish it again"
             )
         try:
             return msgspec.convert(dict(values), cls, strict=True)
         except msgspec.ValidationError as error:
-            raise IndexFormatError(f"{where}: damaged settings ({error}); publish it again") from error
+            raise IndexFormatError(
+                f"{where}: damaged settings ({error}); publish it again"
+            ) from error
 
     def check_same(self, other: CollectionSettings, where: str) -> None:
-        """Raise ConfigError where documents with the settings `other` cannot be put into `where`, which has these."""
+        """Raise ConfigError where documents with the settings `other` cannot be put into `where`,
+        which has these.
+        """
         # token vectors are not published, and how numbers are stored is the engine's own business
         for name, (ours, theirs) in self.encoding.differences(other.encoding, but=KEPT).items():
             raise ConfigError(
-                f"{where}: {name} of the collection is {ours!r}, of the documents {theirs!r}; publish them as a whole, "
-                "without --update"
+                f"{where}: {name} of the collection is {ours!r}, of the documents {theirs!r};"
+                " publish them as a whole, without --update"
             )
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a collection of a server is: `scheme://user:password@host:port/folder/.../collection?parameters`."""
+    """Where a collection of a server is:
+    `scheme://user:password@host:port/folder/.../collection?parameters`.
+    """
 
     url: SplitResult
     folders: tuple[str, ...]
@@ -276,21 +334,25 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read a URL, or raise ConfigError where its last part cannot be the name of a collection."""
+        """Read a URL, or raise ConfigError where its last part cannot be the name of a
+        collection.
+        """
         url = urlsplit(text)
         login, at, host = url.netloc.rpartition("@")
         name = f"{url.scheme}://{login.partition(':')[0]}{at}{host}{url.path}"
         *folders, collection = (unquote(part) for part in url.path.strip("/").split("/"))
         if not _NAME.fullmatch(collection):
             raise ConfigError(
-                f"{name}: {collection!r} cannot be the name of a collection; it begins with a letter and has up to 31 "
-                "of a-z, 0-9 and _"
+                f"{name}: {collection!r} cannot be the name of a collection; it begins with a"
+                " letter and has up to 31 of a-z, 0-9 and _"
             )
         return cls(url, tuple(folders), collection, name)
 
 
 class DocumentRow(NamedTuple):
-    """A document as it is stored: what `CollectionView` reads of it, `rows.describe` of its metadata, its words."""
+    """A document as it is stored: what `CollectionView` reads of it, `rows.describe` of its
+    metadata, its words.
+    """
 
     number: int
     rank: int
@@ -317,8 +379,9 @@ class PassageRow(NamedTuple):
 class Collection(ABC):
     """A collection, for one thread at a time.
 
-    Publishing goes `begin`, `add` ..., `finish`, `switch`: readers see nothing of it before `switch`. `upsert` and
-    `delete` change the version that readers see. All that a version is made of has names that begin with its `label`.
+    Publishing goes `begin`, `add` ..., `finish`, `switch`: readers see nothing of it before
+    `switch`. `upsert` and `delete` change the version that readers see. All that a version is made
+    of has names that begin with its `label`.
     """
 
     viewed_by: ClassVar[type[CollectionView]]
@@ -341,10 +404,15 @@ class Collection(ABC):
         return f"{self.prefix}_{number}"
 
     def visible(self) -> Version:
-        """Return what readers see; IndexFormatError where nothing was published under this name, or only in part."""
+        """Return what readers see; IndexFormatError where nothing was published under this name, or
+        only in part.
+        """
         shown = self.shown()
         if shown is None:
-            part = "the collection is published only in part; run the same `aveyb-index publish` again to continue"
+            part = (
+                "the collection is published only in part; run the same `aveyb-index publish` again"
+                " to continue"
+            )
             raise IndexFormatError(f"{self.name}: {part if self.versions() else NOT_THERE}")
         return self.opened(shown[0], CollectionSettings.from_json(shown[1], self.name))
 
@@ -367,11 +435,17 @@ class Collection(ABC):
             yield self
 
     def begin(self, settings: CollectionSettings, *, restart: bool) -> int:
-        """Begin to publish, or go on where the same documents were begun; returns how many of them are there."""
+        """Begin to publish, or go on where the same documents were begun; returns how many of them
+        are there.
+        """
         with self.translated():
             there, shown = self.versions(), self.shown()
             begun = [number for number in there if shown is None or number > shown[0]]
-            same = [] if restart else [number for number in begun if there[number] == settings.to_json()]
+            same = (
+                []
+                if restart
+                else [number for number in begun if there[number] == settings.to_json()]
+            )
             for number in set(begun) - set(same[:1]):
                 self.drop(number)
             number = same[0] if same else max([0, *there]) + 1
@@ -381,46 +455,73 @@ class Collection(ABC):
             return self.view().count("document")
 
     def switch(self) -> None:
-        """Let readers see what was published, at once, and remove what is before what they saw until now."""
+        """Let readers see what was published, at once, and remove what is before what they saw
+        until now.
+        """
         with self.translated():
             number, (before, _) = self.version.number, self.shown() or (0, None)
             if before > number:
-                raise EngineError(f"{self.name}: another process has published meanwhile; publish again")
+                raise EngineError(
+                    f"{self.name}: another process has published meanwhile; publish again"
+                )
             self.show(number)
             for old in [old for old in self.versions() if old < number and old != before]:
                 self.drop(old)
 
     def upsert(self, rows: Rows) -> None:
-        """Add documents, or replace those of the same ids; they are safe when this returns. Raises as `add`."""
-        last = {record.id: (record, row) for record, row in rows}  # of two with one id the last one counts
+        """Add documents, or replace those of the same ids; they are safe when this returns.
+
+        Raises as `add`.
+        """
+        last = {
+            record.id: (record, row) for record, row in rows
+        }  # of two with one id the last one counts
         with self.change():
             self.replace(self.view().find(list(last)), list(last.values()))
 
     def delete(self, ids: Iterable[str], *, missing_ok: bool = True) -> int:
-        """Remove documents by id; returns how many there were, or raises InputError (see `missing_ok`)."""
+        """Remove documents by id; returns how many there were, or raises InputError (see
+        `missing_ok`).
+        """
         wanted = sorted(set(ids))
         with self.change():
             there = self.view().find(wanted)
             missing = [] if missing_ok else [name for name in wanted if name not in there]
             if missing:
-                raise InputError(f"{self.name}: no document has the id {missing[0]!r}; nothing was changed")
+                raise InputError(
+                    f"{self.name}: no document has the id {missing[0]!r}; nothing was changed"
+                )
             self.remove(list(there.values()))
         return len(there)
 
-    def rows_of(self, number: int, record: Record, row: EncodedRow) -> tuple[DocumentRow, list[PassageRow]]:
+    def rows_of(
+        self, number: int, record: Record, row: EncodedRow
+    ) -> tuple[DocumentRow, list[PassageRow]]:
         """What is stored of a document under a number, and of its passages."""
         rules, text = rules_of(self.version.settings.encoding), record.text
         parts = zip(row.spans.tolist(), row.headings, row.passages, strict=True)
         passages = [
-            PassageRow(passage, start, stop, heading, kept_words(rules, heading, text[start:stop]), vector)
-            for passage, ((start, stop), heading, vector) in enumerate(parts, number << PASSAGE_BITS)
+            PassageRow(
+                passage, start, stop, heading, kept_words(rules, heading, text[start:stop]), vector
+            )
+            for passage, ((start, stop), heading, vector) in enumerate(
+                parts, number << PASSAGE_BITS
+            )
         ]
-        stored = json.dumps([record.title, text, record.metadata_json, record.pages_json], ensure_ascii=False)
+        stored = json.dumps(
+            [record.title, text, record.metadata_json, record.pages_json], ensure_ascii=False
+        )
         (facts, bounds), words = describe(record.metadata), kept_words(rules, record.title, text)
         rank, name = rank_of(record.id), record.id
-        return DocumentRow(number, rank, name, stored, len(passages), facts, bounds, words, row.vector), passages
+        return (
+            DocumentRow(
+                number, rank, name, stored, len(passages), facts, bounds, words, row.vector
+            ),
+            passages,
+        )
 
-    # --- what an engine does -----------------------------------------------------------------------------------------
+    # --- what an engine does
+    # -----------------------------------------------------------------------------------------
 
     def translated(self) -> AbstractContextManager[None]:
         """Turn errors of the server within into ours."""
@@ -436,10 +537,14 @@ class Collection(ABC):
 
     def gone(self) -> IndexFormatError:
         """What is raised where the version that is open is not there any more."""
-        return IndexFormatError(f"{self.name}: the version that is open has been replaced and removed; reopen it")
+        return IndexFormatError(
+            f"{self.name}: the version that is open has been replaced and removed; reopen it"
+        )
 
     def replace(self, there: dict[str, int], rows: Rows) -> None:
-        """Write documents, of which some replace those of the same ids that are `there`, by number."""
+        """Write documents, of which some replace those of the same ids that are
+        `there`, by number.
+        """
         self.remove(list(there.values()))
         self.add(rows)
 
@@ -465,7 +570,9 @@ class Collection(ABC):
 
     @abstractmethod
     def add(self, rows: Rows) -> None:
-        """Add new documents to what is written to, safe when this returns; InputError where it cannot hold one."""
+        """Add new documents to what is written to, safe when this returns; InputError where it
+        cannot hold one.
+        """
 
     @abstractmethod
     def remove(self, docs: list[int]) -> None:

@@ -1,7 +1,7 @@
 """PostgreSQL with pgvector: a collection that is published to and searched.
 
-A version is a schema of its own, `aveyb_NAME_N`, and a row of the table `aveyb.versions`, which says whether readers
-see it; one update of that table is the switch.
+A version is a schema of its own, `aveyb_NAME_N`, and a row of the table `aveyb.versions`, which
+says whether readers see it; one update of that table is the switch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
 EXACT_ROWS = 20_000  # so many vectors are scored in some ten milliseconds
-EXACT_SHARE = 0.02  # below this share of allowed vectors a graph loses recall or takes longer than scoring them all
+# below this share of allowed vectors a graph loses recall or takes longer than scoring them all
+EXACT_SHARE = 0.02
 EF_SEARCH = 200  # candidates that a search of the graph keeps; at most 1,000
 MOST_EF = 1000
 FILTERS = FactFilters(
@@ -50,7 +51,9 @@ FILTERS = FactFilters(
 
 
 class Selected(NamedTuple):
-    """What a filter lets through: SQL and its parameters, and documents, ascending, with their passages `[n, 2]`."""
+    """What a filter lets through: SQL and its parameters, and documents, ascending, with their
+    passages `[n, 2]`.
+    """
 
     sql: str
     parameters: list[str]
@@ -65,7 +68,11 @@ class PostgresView(CollectionView):
 
         super().__init__(collection, version)
         self._db, self._schema = collection.db, version.label
-        rows = self._db.cursor(row_factory=namedtuple_row).execute(f"SELECT * FROM {self._schema}.counts").fetchall()
+        rows = (
+            self._db.cursor(row_factory=namedtuple_row)
+            .execute(f"SELECT * FROM {self._schema}.counts")
+            .fetchall()
+        )
         self._counts, self.state = {row.kind: row for row in rows}, rows[0].changes
 
     def select(self, where: Filter | None) -> Selected | None:
@@ -74,11 +81,17 @@ class PostgresView(CollectionView):
         sql, given = FILTERS.compile(where)
         return self._selected(sql, list(map(str, given)))
 
-    def narrow(self, selection: Selected | None, kind: Kind, conditions: Sequence[Sought]) -> Selected:
+    def narrow(
+        self, selection: Selected | None, kind: Kind, conditions: Sequence[Sought]
+    ) -> Selected:
         """The documents of a selection, or of all, in whose stored words phrases stand, or not."""
         if kind == "passage":
             return super().narrow(selection, kind, conditions)
-        sql, parameters = ("true", []) if selection is None else (f"({selection.sql})", list(selection.parameters))
+        sql, parameters = (
+            ("true", [])
+            if selection is None
+            else (f"({selection.sql})", list(selection.parameters))
+        )
         for sought in conditions:
             sql += f" AND {'' if sought.condition.must else 'NOT '}position(%s IN words) > 0"
             parameters.append(f" {' '.join(map(ascii_word, sought.phrases[0]))} ")
@@ -91,54 +104,89 @@ class PostgresView(CollectionView):
             parameters,
             binary=True,
         )
-        return Selected(sql, parameters, np.frombuffer(found or b"", dtype=">i8").astype(np.int64).reshape(-1, 2))
+        return Selected(
+            sql,
+            parameters,
+            np.frombuffer(found or b"", dtype=">i8").astype(np.int64).reshape(-1, 2),
+        )
 
     def count(self, kind: Kind, selection: Selected | None = None) -> int:
         if selection is None:
             return self._counts[kind].n
-        return len(selection.documents) if kind == "document" else int(selection.documents[:, 1].sum())
+        return (
+            len(selection.documents) if kind == "document" else int(selection.documents[:, 1].sum())
+        )
 
     def matching(self, selection: Selected) -> IntArray:
         return selection.documents[:, 0]
 
     def nearest(
-        self, kind: Kind, queries: FloatArray, k: int, selection: Selected | None = None, *, exact: bool = False
+        self,
+        kind: Kind,
+        queries: FloatArray,
+        k: int,
+        selection: Selected | None = None,
+        *,
+        exact: bool = False,
     ) -> tuple[FloatArray, IntArray]:
-        """Score few vectors, and those that a filter leaves few of, one by one; otherwise search the graph."""
+        """Score few vectors, and those that a filter leaves few of, one by one; otherwise search
+        the graph.
+        """
         count = self.count(kind, selection)
         k = min(k, count)
-        scores, numbers = np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
+        scores, numbers = (
+            np.empty((len(queries), k), np.float32),
+            np.empty((len(queries), k), np.int64),
+        )
         few = count <= EXACT_ROWS or count <= EXACT_SHARE * self.count(kind)
         for row, query in enumerate(queries if k else ()):
             sql, given = self._scored(kind, query, selection)
             found = [] if exact or few else self._by_graph(sql, given, k)
             if len(found) < k:  # ordered by what the graph is not of
-                found = self._db.execute(f"{sql} ORDER BY score DESC, number LIMIT %s", (*given, k)).fetchall()
+                found = self._db.execute(
+                    f"{sql} ORDER BY score DESC, number LIMIT %s", (*given, k)
+                ).fetchall()
             if len(found) < k:
                 raise IndexFormatError(
-                    f"{self.info.name}: {len(found)} {kind} vectors where {k} are counted; {self.info.remedy}"
+                    f"{self.info.name}: {len(found)} {kind} vectors where {k} are counted;"
+                    f" {self.info.remedy}"
                 )
             numbers[row], scores[row] = zip(*found, strict=True)
         return scores, numbers
 
     def _by_graph(self, sql: str, given: list[str], k: int) -> list[tuple[int, float]]:
-        """Search the HNSW graph, which goes on until `k` of the vectors that a filter lets through are found."""
-        effort = {"ef_search": min(MOST_EF, max(EF_SEARCH, k)), "max_scan_tuples": max(20_000, 40 * k)}
+        """Search the HNSW graph, which goes on until `k` of the vectors that a filter lets through
+        are found.
+        """
+        effort = {
+            "ef_search": min(MOST_EF, max(EF_SEARCH, k)),
+            "max_scan_tuples": max(20_000, 40 * k),
+        }
         limits = "".join(f"SET LOCAL hnsw.{name} = {value};" for name, value in effort.items())
         ways = ("seqscan", "sort", "hashjoin", "mergejoin")  # of the planner, beside the graph
         off = "".join(f"SET LOCAL enable_{way} = off;" for way in ways)
         self._db.execute(f"{limits} SET LOCAL hnsw.iterative_scan = strict_order; {off}")
-        rows = self._db.execute(f"{sql} ORDER BY vector <#> %s::vector LIMIT %s", (*given, given[0], k)).fetchall()
+        rows = self._db.execute(
+            f"{sql} ORDER BY vector <#> %s::vector LIMIT %s", (*given, given[0], k)
+        ).fetchall()
         self._db.execute(off.replace("off", "on"))
         return sorted(rows, key=lambda row: (-row[1], row[0]))
 
-    def _scored(self, kind: Kind, query: FloatArray, selection: Selected | None) -> tuple[str, list[str]]:
+    def _scored(
+        self, kind: Kind, query: FloatArray, selection: Selected | None
+    ) -> tuple[str, list[str]]:
         """SQL of the numbers and scores of vectors, and its parameters, the query first."""
-        sql = f"SELECT v.number, -(vector <#> %s::vector) AS score FROM {self._schema}.{kind}_vectors AS v"
+        sql = (
+            f"SELECT v.number, -(vector <#> %s::vector) AS score FROM {self._schema}.{kind}_vectors"
+            " AS v"
+        )
         if selection is None:
             return sql, [vector_text(query)]
         number = "v.number" if kind == "document" else f"v.number >> {PASSAGE_BITS}"
-        documents = f"SELECT FROM {self._schema}.documents AS d WHERE d.number = {number} AND ({selection.sql})"
+        documents = (
+            f"SELECT FROM {self._schema}.documents AS d WHERE d.number = {number} AND"
+            f" ({selection.sql})"
+        )
         return f"{sql} WHERE EXISTS ({documents})", [vector_text(query), *selection.parameters]
 
     def read(
@@ -148,13 +196,18 @@ class PostgresView(CollectionView):
         return self._db.execute(sql, (list(values),)).fetchall()
 
     def read_vectors(self, kind: Kind, numbers: list[int]) -> Iterable[tuple[int, FloatArray]]:
-        sql = f"SELECT number, vector_send(vector) FROM {self._schema}.{kind}_vectors WHERE number = ANY(%s)"
+        sql = (
+            f"SELECT number, vector_send(vector) FROM {self._schema}.{kind}_vectors WHERE number ="
+            " ANY(%s)"
+        )
         # pgvector sends the dimension and two unused bytes, then float32, all big-endian
         for number, sent in self._db.execute(sql, (numbers,), binary=True):
             yield number, np.frombuffer(sent, dtype=">f4", offset=4)
 
     def sample(self, most: int) -> list[int]:
-        rows = self._db.execute(f"SELECT number FROM {self._schema}.documents ORDER BY rank LIMIT %s", (most,))
+        rows = self._db.execute(
+            f"SELECT number FROM {self._schema}.documents ORDER BY rank LIMIT %s", (most,)
+        )
         return [number for (number,) in rows]
 
     @property
@@ -168,21 +221,28 @@ class PostgresView(CollectionView):
         keys, counted = list(map(word_key, words)), self._counts[kind]
         blocks: dict[bytes, bytes] = {}
         for key, held in self._db.execute(
-            f"SELECT key, held FROM {self._schema}.{kind}_lists WHERE key = ANY(%s)", (keys,), binary=True
+            f"SELECT key, held FROM {self._schema}.{kind}_lists WHERE key = ANY(%s)",
+            (keys,),
+            binary=True,
         ):
             blocks[key] = blocks.get(key, b"") + held
         lists = [np.frombuffer(held, POSTING) for held in blocks.values()]
         numbers, scores = bm25(lists, counted.worded, counted.words / max(counted.worded, 1))
         if selection is not None:
             chosen = selection.documents
-            allowed = np.isin(numbers, chosen[:, 0] if kind == "document" else expand_passages(chosen))
+            allowed = np.isin(
+                numbers, chosen[:, 0] if kind == "document" else expand_passages(chosen)
+            )
             numbers, scores = numbers[allowed], scores[allowed]
         best = np.lexsort((numbers, -scores))[:k]
         return list(zip(numbers[best].tolist(), scores[best].tolist(), strict=True))
 
     def holding(self, words: Sequence[str]) -> list[int]:
         keys = list(map(word_key, words))
-        sql = f"SELECT key, sum(n)::bigint FROM {self._schema}.passage_lists WHERE key = ANY(%s) GROUP BY key"
+        sql = (
+            f"SELECT key, sum(n)::bigint FROM {self._schema}.passage_lists WHERE key = ANY(%s)"
+            " GROUP BY key"
+        )
         counts = dict(self._db.execute(sql, (keys,)).fetchall())
         return [counts.get(key, 0) for key in keys]
 
@@ -196,10 +256,15 @@ WAIT = 10  # seconds for a server to accept a connection, where the URL says not
 MOST_DIMENSIONS = 2000  # that pgvector's HNSW index takes
 BLOCK = 1 << 16  # rows of a word's list that are kept together, 1 MB
 LOCK_WAIT = 5  # seconds that the removal of an old version waits for its readers
-OLDEST = (0, 8)  # pgvector with iterative scans: without them a filter leaves fewer hits than there are
+OLDEST = (
+    0,
+    8,
+)  # pgvector with iterative scans: without them a filter leaves fewer hits than there are
 COLUMNS = {  # those of `DocumentRow` and `PassageRow` but for the vector
-    "document": "number bigint PRIMARY KEY, rank bigint, id text, stored text, passages bigint, facts bigint[], "
-    "bounds jsonb, words text",
+    "document": (
+        "number bigint PRIMARY KEY, rank bigint, id text, stored text, passages bigint, facts"
+        " bigint[], bounds jsonb, words text"
+    ),
     "passage": "number bigint PRIMARY KEY, start integer, stop integer, heading text, words text",
 }
 _BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -207,7 +272,7 @@ _REGISTRY = """
 CREATE SCHEMA IF NOT EXISTS aveyb;
 CREATE TABLE IF NOT EXISTS aveyb.versions(
     name text, version bigint, settings jsonb NOT NULL, shown boolean DEFAULT false, PRIMARY KEY (name, version));
-"""
+"""  # noqa: E501
 _SCHEMA = """
 CREATE SCHEMA {schema};
 CREATE SEQUENCE {schema}.numbers;
@@ -235,7 +300,7 @@ CREATE INDEX IF NOT EXISTS {kind}_graph ON {schema}.{kind}_vectors USING hnsw (v
 CREATE INDEX IF NOT EXISTS documents_facts ON {schema}.documents USING gin (facts);
 CREATE INDEX IF NOT EXISTS documents_rank ON {schema}.documents (rank);
 ANALYZE {schema}.{kind}_vectors, {schema}.{kind}s
-"""
+"""  # noqa: E501
 
 logger = logging.getLogger(__name__)
 
@@ -254,24 +319,34 @@ class PostgresCollection(Collection):
     def _connect(self) -> Any:
         """Open a connection that commits every statement unless a transaction is begun."""
         if len(self.address.folders) != 1:
-            raise ConfigError(f"{self.name}: write it as postgresql://USER@HOST:PORT/DATABASE/COLLECTION")
+            raise ConfigError(
+                f"{self.name}: write it as postgresql://USER@HOST:PORT/DATABASE/COLLECTION"
+            )
         with extra_for("postgresql:// addresses", "pgvector"):
             import psycopg
         from psycopg.conninfo import conninfo_to_dict
         from psycopg.types.json import JsonbDumper
 
         url = self.address.url
-        server = urlunsplit((url.scheme, url.netloc, url.path.strip("/").partition("/")[0], url.query, ""))
+        server = urlunsplit(
+            (url.scheme, url.netloc, url.path.strip("/").partition("/")[0], url.query, "")
+        )
         try:
-            given: Any = {"connect_timeout": WAIT, "application_name": "aveyb-retrieval", **conninfo_to_dict(server)}
+            given: Any = {
+                "connect_timeout": WAIT,
+                "application_name": "aveyb-retrieval",
+                **conninfo_to_dict(server),
+            }
             # plans depend on the query's vector and filter, so that none is kept
             connection = psycopg.connect(**given, autocommit=True, prepare_threshold=None)
         except psycopg.ProgrammingError as error:
-            raise ConfigError(f"{self.name}: not an address of a server ({first_line(error)})") from error
+            raise ConfigError(
+                f"{self.name}: not an address of a server ({first_line(error)})"
+            ) from error
         except psycopg.OperationalError as error:
             raise EngineError(
-                f"{self.name}: no connection ({first_line(error)}); check that the server runs there, and the user, "
-                "password and database"
+                f"{self.name}: no connection ({first_line(error)}); check that the server runs"
+                " there, and the user, password and database"
             ) from error
         connection.adapters.register_dumper(dict, JsonbDumper)
         return connection
@@ -315,7 +390,9 @@ class PostgresCollection(Collection):
             self.close()
 
     def _begun(self) -> Any:
-        """A connection in a transaction: one that was free, or where the server has cut those, a new one."""
+        """A connection in a transaction: one that was free, or where the server has cut those, a
+        new one.
+        """
         import psycopg
 
         while self._free:
@@ -334,7 +411,9 @@ class PostgresCollection(Collection):
         return {number: settings for number, settings, _ in self._registered()}
 
     def shown(self) -> tuple[int, Mapping[str, Any]] | None:
-        return next(((number, settings) for number, settings, shown in self._registered() if shown), None)
+        return next(
+            ((number, settings) for number, settings, shown in self._registered() if shown), None
+        )
 
     def _registered(self) -> list[tuple[int, Mapping[str, Any], bool]]:
         if self.db.execute("SELECT to_regclass('aveyb.versions')").fetchone() == (None,):
@@ -346,7 +425,8 @@ class PostgresCollection(Collection):
         dim, schema = settings.encoding.dim, self.label(number)
         if dim > MOST_DIMENSIONS:
             raise ConfigError(
-                f"{self.name}: vectors of dimension {dim}; pgvector's HNSW index takes {MOST_DIMENSIONS:,}"
+                f"{self.name}: vectors of dimension {dim}; pgvector's HNSW index takes"
+                f" {MOST_DIMENSIONS:,}"
             )
         with self.db.transaction():
             self.db.execute(_SCHEMA.format(schema=schema))
@@ -360,17 +440,24 @@ class PostgresCollection(Collection):
         self.db.execute(sql, (number, self.address.collection))
 
     def drop(self, number: int) -> None:
-        """Remove a version; one that a reader holds at the moment is left to the next publication."""
+        """Remove a version; one that a reader holds at the moment is left to the next
+        publication.
+        """
         import psycopg
 
         schema = self.label(number)
         try:
             with self.db.transaction():
-                self.db.execute(f"SET LOCAL lock_timeout = '{LOCK_WAIT}s'; DROP SCHEMA IF EXISTS {schema} CASCADE")
+                self.db.execute(
+                    f"SET LOCAL lock_timeout = '{LOCK_WAIT}s'; DROP SCHEMA IF EXISTS {schema}"
+                    " CASCADE"
+                )
                 row = (self.address.collection, number)
                 self.db.execute("DELETE FROM aveyb.versions WHERE name = %s AND version = %s", row)
         except psycopg.errors.LockNotAvailable:
-            logger.warning("%s: %s is being read; the next publication removes it", self.name, schema)
+            logger.warning(
+                "%s: %s is being read; the next publication removes it", self.name, schema
+            )
 
     def begin(self, settings: CollectionSettings, *, restart: bool) -> int:
         """Make sure of pgvector and our registry, and that nobody else publishes, and begin."""
@@ -381,50 +468,81 @@ class PostgresCollection(Collection):
                 self.db.execute("CREATE EXTENSION IF NOT EXISTS vector")
             except psycopg.Error as error:
                 raise ConfigError(
-                    f"{self.name}: the database has no pgvector ({first_line(error)}); install it on the server and "
-                    "have an administrator run CREATE EXTENSION vector"
+                    f"{self.name}: the database has no pgvector ({first_line(error)}); install it"
+                    " on the server and have an administrator run CREATE EXTENSION vector"
                 ) from error
-            (found,) = self.db.execute("SELECT extversion FROM pg_extension WHERE extname = 'vector'").fetchone()
+            (found,) = self.db.execute(
+                "SELECT extversion FROM pg_extension WHERE extname = 'vector'"
+            ).fetchone()
             if tuple(int(part) for part in found.split(".")[:2]) < OLDEST:
-                raise ConfigError(f"{self.name}: pgvector {found}; {'.'.join(map(str, OLDEST))} or newer is needed")
+                raise ConfigError(
+                    f"{self.name}: pgvector {found}; {'.'.join(map(str, OLDEST))} or newer is"
+                    " needed"
+                )
             try:
                 self.db.execute(_REGISTRY)
             except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable):
                 self.db.execute(_REGISTRY)  # another process made it just now
             lock = f"aveyb {self.address.collection}"
-            (free,) = self.db.execute("SELECT pg_try_advisory_lock(hashtext(%s))", (lock,)).fetchone()
+            (free,) = self.db.execute(
+                "SELECT pg_try_advisory_lock(hashtext(%s))", (lock,)
+            ).fetchone()
         if not free:
-            raise IndexLockedError(f"{self.name}: another process is publishing under this name; wait for its end")
+            raise IndexLockedError(
+                f"{self.name}: another process is publishing under this name; wait for its end"
+            )
         return super().begin(settings, restart=restart)
 
     def add(self, rows: Rows) -> None:
         for record, _ in rows:
             plain = record.metadata_json.replace("\\u0000", "\0")
-            for name, value in {"id": record.id, "title": record.title, "text": record.text, "metadata": plain}.items():
+            for name, value in {
+                "id": record.id,
+                "title": record.title,
+                "text": record.text,
+                "metadata": plain,
+            }.items():
                 if "\0" in value:
                     raise InputError(
-                        f"{record.location}: the {name} of document {record.id!r} holds a NUL character, which "
-                        f"PostgreSQL cannot store; remove it before publishing to {self.name}"
+                        f"{record.location}: the {name} of document {record.id!r} holds a NUL"
+                        " character, which PostgreSQL cannot store; remove it before publishing to"
+                        f" {self.name}"
                     )
         with self.change():
             numbers = self.db.execute(
-                "SELECT nextval(%s::regclass) FROM generate_series(1, %s)", (f"{self.version.label}.numbers", len(rows))
+                "SELECT nextval(%s::regclass) FROM generate_series(1, %s)",
+                (f"{self.version.label}.numbers", len(rows)),
             ).fetchall()
-            made = [self.rows_of(number, *row) for (number,), row in zip(numbers, rows, strict=True)]
-            documents, passages = [document for document, _ in made], [part for _, parts in made for part in parts]
+            made = [
+                self.rows_of(number, *row) for (number,), row in zip(numbers, rows, strict=True)
+            ]
+            documents, passages = (
+                [document for document, _ in made],
+                [part for _, parts in made for part in parts],
+            )
             self._insert("document", documents, [(row.number, row.words, 0) for row in documents])
-            self._insert("passage", passages, [(row.number, row.words, row.stop - row.start) for row in passages])
+            self._insert(
+                "passage",
+                passages,
+                [(row.number, row.words, row.stop - row.start) for row in passages],
+            )
 
     def finish(self) -> None:
-        """Join the lists of words and build every index; what an interrupted run has done is kept or done again."""
+        """Join the lists of words and build every index; what an interrupted run has done is kept
+        or done again.
+        """
         with self.translated():
             for kind in COLUMNS:
-                for statement in _FINISH.format(schema=self.version.label, kind=kind, block=BLOCK).split(";"):
+                for statement in _FINISH.format(
+                    schema=self.version.label, kind=kind, block=BLOCK
+                ).split(";"):
                     self.db.execute(statement)
 
     @contextmanager
     def change(self) -> Iterator[None]:
-        """One transaction: writers wait for each other here, and readers see all of it or nothing."""
+        """One transaction: writers wait for each other here, and readers see all of it
+        or nothing.
+        """
         version = self.version
         with self.translated(), self.db.transaction():
             self.db.execute(f"UPDATE {version.label}.counts SET changes = changes + 1")
@@ -432,31 +550,49 @@ class PostgresCollection(Collection):
 
     def remove(self, docs: list[int]) -> None:
         passages = self.view().passage_numbers(docs).tolist()
-        for kind, numbers, characters in (("document", docs, "0"), ("passage", passages, "stop - start")):
+        for kind, numbers, characters in (
+            ("document", docs, "0"),
+            ("passage", passages, "stop - start"),
+        ):
             table = f"{self.version.label}.{kind}"
             self.db.execute(f"DELETE FROM {table}_vectors WHERE number = ANY(%s)", (numbers,))
-            sql = f"DELETE FROM {table}s WHERE number = ANY(%s) RETURNING number, words, {characters}"
+            sql = (
+                f"DELETE FROM {table}s WHERE number = ANY(%s) RETURNING number, words, {characters}"
+            )
             self._count(kind, self.db.execute(sql, (numbers,)).fetchall(), -1)
 
-    def _insert(self, kind: str, rows: Sequence[Any], counted: Sequence[tuple[int, str, int]]) -> None:
+    def _insert(
+        self, kind: str, rows: Sequence[Any], counted: Sequence[tuple[int, str, int]]
+    ) -> None:
         self._copy(f"{kind}s", (row[:-1] for row in rows))
         self._copy(f"{kind}_vectors", ((row.number, vector_text(row.vector)) for row in rows))
         self._count(kind, counted, 1)
 
     def _count(self, kind: str, rows: Sequence[tuple[int, str, int]], sign: int) -> None:
-        """Add rows (number, words, characters) to the statistics and lists of words, or remove them (`sign` -1)."""
+        """Add rows (number, words, characters) to the statistics and lists of words, or remove them
+        (`sign` -1).
+        """
         lengths = [words.count(" ", 1) for _, words, _ in rows]
-        added = (len(rows), sum(length > 0 for length in lengths), sum(lengths), sum(row[2] for row in rows))
+        added = (
+            len(rows),
+            sum(length > 0 for length in lengths),
+            sum(lengths),
+            sum(row[2] for row in rows),
+        )
         self.db.execute(
-            f"UPDATE {self.version.label}.counts SET n = n + %s, worded = worded + %s, words = words + %s, "
-            "characters = characters + %s WHERE kind = %s",
+            f"UPDATE {self.version.label}.counts SET n = n + %s, worded = worded + %s, words ="
+            " words + %s, characters = characters + %s WHERE kind = %s",
             (*(sign * number for number in added), kind),
         )
         lists = pack_postings((row[:2] for row in rows), sign)
-        packed = ((word_key(word), sign * len(held), held.tobytes()) for word, held in lists.items())
+        packed = (
+            (word_key(word), sign * len(held), held.tobytes()) for word, held in lists.items()
+        )
         self._copy(f"{kind}_lists", packed, ["bytea", "int4", "bytea"])
 
-    def _copy(self, table: str, rows: Iterable[tuple[Any, ...]], binary: Sequence[str] = ()) -> None:
+    def _copy(
+        self, table: str, rows: Iterable[tuple[Any, ...]], binary: Sequence[str] = ()
+    ) -> None:
         form = "(FORMAT BINARY)" if binary else ""
         with self.db.cursor().copy(f"COPY {self.version.label}.{table} FROM STDIN {form}") as copy:
             if binary:

@@ -1,4 +1,6 @@
-"""`publish_index`: the documents of an index, or of shards, with their vectors, into a database server."""
+"""`publish_index`: the documents of an index, or of shards, with their vectors, into a database
+server.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ Row = tuple[Record, EncodedRow]
 
 @dataclass(frozen=True)
 class PublishReport:
-    """What was published: `name` is the address without a password; `written` are the documents of this call alone."""
+    """What was published: `name` is the address without a password; `written` are the documents of
+    this call alone.
+    """
 
     name: str
     documents: int
@@ -40,12 +44,19 @@ class PublishReport:
 
 
 def publish_index(
-    source: str | Path, to: str, *, update: bool = False, restart: bool = False, progress: Progress = silent
+    source: str | Path,
+    to: str,
+    *,
+    update: bool = False,
+    restart: bool = False,
+    progress: Progress = silent,
 ) -> PublishReport:
-    """Put the documents of an index directory, or of shards, into a collection, which `Retriever.load` opens.
+    """Put the documents of an index directory, or of shards, into a collection, which
+    `Retriever.load` opens.
 
-    Without `update` they take the place of all documents that are there: readers see the old ones until everything is
-    written, and then, by one switch, the new ones. An interrupted call continues when it is made again.
+    Without `update` they take the place of all documents that are there: readers see the old ones
+    until everything is written, and then, by one switch, the new ones. An interrupted call
+    continues when it is made again.
 
     Args:
         source: An index directory, or a folder of shards.
@@ -56,7 +67,8 @@ def publish_index(
 
     Raises:
         EngineError: the server cannot be reached, or fails.
-        ConfigError: an address is not one, or the documents do not fit what is there (with `update`).
+        ConfigError: an address is not one, or the documents do not fit what is there (with
+            `update`).
         IndexLockedError: another process is publishing under the same name.
         InputError: the shards are not complete, or a document holds what the engine cannot.
     """
@@ -80,7 +92,9 @@ def publish_index(
             writer.finish()
             progress("indexing", 1, 1, 0)
             writer.switch()
-        return PublishReport(writer.name, len(documents), documents.passages, written, time.monotonic() - started)
+        return PublishReport(
+            writer.name, len(documents), documents.passages, written, time.monotonic() - started
+        )
 
 
 def _batches(documents: StoredShards, done: int) -> Iterator[list[Row]]:
@@ -100,9 +114,11 @@ def _batches(documents: StoredShards, done: int) -> Iterator[list[Row]]:
 def unpublish_documents(
     to: str, ids: Sequence[str] = (), *, where: Filter | None = None, missing_ok: bool = False
 ) -> int:
-    """Remove the documents with these ids, and those that satisfy a filter, from a collection; returns how many.
+    """Remove the documents with these ids, and those that satisfy a filter, from a collection;
+    returns how many.
 
-    InputError where an id is not there (unless `missing_ok`); nothing was removed. Raises as `publish_index`, too.
+    InputError where an id is not there (unless `missing_ok`); nothing was removed. Raises as
+    `publish_index`, too.
     """
     _check_address(to)
     if not check_ids(ids) and where is None:
@@ -119,4 +135,6 @@ def unpublish_documents(
 
 def _check_address(to: str) -> None:
     if not is_address(to):
-        raise ConfigError(f"{to!r}: not the address of an engine, such as postgresql://USER@HOST/DATABASE/NAME")
+        raise ConfigError(
+            f"{to!r}: not the address of an engine, such as postgresql://USER@HOST/DATABASE/NAME"
+        )

@@ -1,14 +1,16 @@
-"""What rows of a database keep of metadata and of words, so that its filters and lists find what our own files find.
+"""What rows of a database keep of metadata and of words, so that its filters and lists find what
+our own files find.
 
-Few databases have conditions on any element of a list, and comparisons with a missing field that are false. So a row
-keeps its metadata in a form that needs neither: `facts`, an array of hashes such as that of "the field `year` is 2004",
-and `bounds`, a JSON object of the least and greatest number and string of each field, a list's included. Some element
-is less than a value where the least one is.
+Few databases have conditions on any element of a list, and comparisons with a missing field that
+are false. So a row keeps its metadata in a form that needs neither: `facts`, an array of hashes
+such as that of "the field `year` is 2004", and `bounds`, a JSON object of the least and greatest
+number and string of each field, a list's included. Some element is less than a value where the
+least one is.
 
-For BM25 in engines that rank by themselves there are lists of which rows hold a word. `Language.stored` gives the words
-of a text, so counting them is all there is to do. Scores are those of an index directory, as
-`aveyb_retrieval.indexes.store.vocabulary` says. A list is only ever added to: what is removed is added again with a
-negative count, which takes it out of every sum.
+For BM25 in engines that rank by themselves there are lists of which rows hold a word.
+`Language.stored` gives the words of a text, so counting them is all there is to do. Scores are
+those of an index directory, as `aveyb_retrieval.indexes.store.vocabulary` says. A list is only ever
+added to: what is removed is added again with a negative count, which takes it out of every sum.
 
 Words of rows are of ASCII, others in hexadecimal: every analyzer of a server leaves them whole.
 """
@@ -55,9 +57,16 @@ def describe(metadata: Mapping[str, Any]) -> tuple[list[int], dict[str, Any]]:
         kinds = {"list": isinstance(value, list), "text": isinstance(value, str)}
         kinds["empty"] = not isinstance(value, bool) and value in _EMPTY
         named = ["exists", *(name for name, holds in kinds.items() if holds)]
-        facts.update(dict.fromkeys([*(_fact(path, name) for name in named), *(_equal(path, item) for item in scalars)]))
+        facts.update(
+            dict.fromkeys(
+                [*(_fact(path, name) for name in named), *(_equal(path, item) for item in scalars)]
+            )
+        )
         numbers = [_number(item) for item in scalars if is_number(item)]
-        for kind, held in (("n", numbers), ("s", [item for item in scalars if isinstance(item, str)])):
+        for kind, held in (
+            ("n", numbers),
+            ("s", [item for item in scalars if isinstance(item, str)]),
+        ):
             if held:
                 bounds |= {_bound(path, kind, "<"): min(held), _bound(path, kind, ">"): max(held)}
     return list(facts), bounds
@@ -81,7 +90,11 @@ class FactFilters(FilterCompiler):
         kind, value = ("s", value) if isinstance(value, str) else ("n", _number(value))
         key = _bound(field_keys(field), kind, operator[0])
         if isinstance(value, float) and math.isinf(value):
-            return Condition(self.there.format(key), ()) if (value < 0) == (operator[0] == ">") else NOTHING
+            return (
+                Condition(self.there.format(key), ())
+                if (value < 0) == (operator[0] == ">")
+                else NOTHING
+            )
         test = self.text if kind == "s" else self.number
         return Condition(test.format(key=key, operator=operator), (value,))
 
@@ -98,7 +111,9 @@ class FactFilters(FilterCompiler):
         return self._holds(_fact(field_keys(field), "exists"))
 
     def is_empty(self, field: str) -> Condition:
-        return join(" OR ", [negate(self.exists(field)), self._holds(_fact(field_keys(field), "empty"))])
+        return join(
+            " OR ", [negate(self.exists(field)), self._holds(_fact(field_keys(field), "empty"))]
+        )
 
     def _holds(self, *facts: int) -> Condition:
         return Condition(self.holds.format(", ".join(map(str, facts))), ())
@@ -146,7 +161,9 @@ def ascii_word(word: str) -> str:
 
 
 def kept_words(rules: Language, heading: str, text: str) -> str:
-    """The words of a text with what stands over it, as `Language.stored` gives them, each as rows have it."""
+    """The words of a text with what stands over it, as `Language.stored` gives them, each as rows
+    have it.
+    """
     return " ".join(map(ascii_word, rules.stored(f"{heading}\n{text}").split(" ")))
 
 
@@ -156,7 +173,9 @@ def word_key(word: str) -> bytes:
 
 
 def pack_postings(rows: Iterable[tuple[int, str]], sign: int) -> dict[str, np.ndarray]:
-    """The list of each word of some rows, (number, words as `kept_words` gives them); `sign` -1 removes them."""
+    """The list of each word of some rows, (number, words as `kept_words` gives them); `sign` -1
+    removes them.
+    """
     lists: dict[str, list[tuple[int, int, int]]] = {}
     for number, stored in rows:
         words = stored.split()

@@ -1,13 +1,15 @@
-"""What every part of the evaluation shares: few types, how an id is read, and run files as trec_eval reads them.
+"""What every part of the evaluation shares: few types, how an id is read, and run files as
+trec_eval reads them.
 
-An id is compared as it is written, blanks and capitals included, in corpora, queries, judgements and runs alike. Lines
-of tables end at a newline and nowhere else. Their columns are separated by tabs, or by ASCII blanks, as the first line
-is; between tabs a field may be quoted as `csv` quotes it, and only there an id may hold blanks.
+An id is compared as it is written, blanks and capitals included, in corpora, queries, judgements
+and runs alike. Lines of tables end at a newline and nowhere else. Their columns are separated by
+tabs, or by ASCII blanks, as the first line is; between tabs a field may be quoted as `csv` quotes
+it, and only there an id may hold blanks.
 
-TREC run files: `qid Q0 docid rank score tag`, one line per returned document. As in trec_eval, the rank column is
-ignored: documents are ordered by score, equal scores by id descending. Scores are written with all their digits, so
-that a run read back ranks exactly as it did. Runs are separated by spaces, and by tabs where an id holds blanks, which
-trec_eval cannot read.
+TREC run files: `qid Q0 docid rank score tag`, one line per returned document. As in trec_eval, the
+rank column is ignored: documents are ordered by score, equal scores by id descending. Scores are
+written with all their digits, so that a run read back ranks exactly as it did. Runs are separated
+by spaces, and by tabs where an id holds blanks, which trec_eval cannot read.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ class SystemInfo:
         model: Name of the model or library; prompts: what it reads before queries and documents.
         fingerprint: sha256 (hex) of the exact weights, index or parameters.
         max_tokens: Length limit; None where texts of any length are read whole.
-        precision: What the model computes in; storage_dtype: how an index keeps its vectors; None without one.
+        precision: What the model computes in; storage_dtype: how an index keeps its vectors; None
+            without one.
         settings: What is special to the kind of system, for example `k1` and `b` of BM25.
     """
 
@@ -70,7 +73,10 @@ class SystemInfo:
 
 
 class System(Protocol):
-    """Anything that ranks documents for queries. `info` must be known before the (expensive) first search."""
+    """Anything that ranks documents for queries.
+
+    `info` must be known before the (expensive) first search.
+    """
 
     @property
     def info(self) -> SystemInfo:
@@ -100,25 +106,32 @@ def reading(path: Path, what: str) -> Iterator[None]:
 def rank(scores: Mapping[str, float]) -> list[str]:
     """Return document ids in trec_eval's order: by score descending, equal scores by id descending.
 
-    trec_eval compares ids as byte strings; Python's order of code points is the order of their UTF-8 bytes.
+    trec_eval compares ids as byte strings; Python's order of code points is the order of their
+    UTF-8 bytes.
     """
     return sorted(scores, key=lambda doc: (scores[doc], doc), reverse=True)
 
 
 def fingerprint_of(value: Any) -> str:
     """Return the sha256 (hex) of a JSON-serializable value; the order of keys does not matter."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(value, sort_keys=True, ensure_ascii=False).encode()
+    ).hexdigest()
 
 
 def info_fingerprint(info: SystemInfo) -> str:
-    """Return the sha256 (hex) over all fields but the labels `name` and `model`, which change no score."""
+    """Return the sha256 (hex) over all fields but the labels `name` and `model`, which change no
+    score.
+    """
     fields = asdict(info)
     del fields["name"], fields["model"]
     return fingerprint_of(fields)
 
 
 def check_id(value: object, where: str, field: str) -> str:
-    """Return an id as it is written; a whole number is one, too, and anything else, or blank, an InputError."""
+    """Return an id as it is written; a whole number is one, too, and anything else, or blank, an
+    InputError.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str) or not value.strip():
@@ -132,13 +145,16 @@ def check_unicode(text: str, where: str, field: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         raise InputError(
-            f"{where}: {field!r} holds half of a surrogate pair at character {error.start}, which is no text: {text!a}"
+            f"{where}: {field!r} holds half of a surrogate pair at character {error.start}, which"
+            f" is no text: {text!a}"
         ) from None
     return text
 
 
 def parse_number(text: str) -> float | None:
-    """Return the number that an ASCII text writes, `nan` and `inf` included; None where it writes none."""
+    """Return the number that an ASCII text writes, `nan` and `inf` included; None where it writes
+    none.
+    """
     try:
         return float(text) if text.isascii() and "_" not in text else None
     except ValueError:
@@ -146,7 +162,8 @@ def parse_number(text: str) -> float | None:
 
 
 def text_lines(path: Path, what: str) -> Iterator[tuple[int, str]]:
-    """Yield number and text of the lines of a UTF-8 file that are not blank; `what` it should be, for messages.
+    """Yield number and text of the lines of a UTF-8 file that are not blank; `what` it should be,
+    for messages.
 
     A line ends at a newline, or a carriage return and a newline, and at no other character.
     """
@@ -158,7 +175,9 @@ def text_lines(path: Path, what: str) -> Iterator[tuple[int, str]]:
 
 
 def table_rows(path: Path, what: str, widths: tuple[int, ...]) -> Iterator[tuple[int, list[str]]]:
-    """Yield line number and fields of a table, whose first line decides the separator and which of `widths` it has."""
+    """Yield line number and fields of a table, whose first line decides the separator and which of
+    `widths` it has.
+    """
     is_tabbed: bool | None = None
     for number, line in text_lines(path, what):
         is_tabbed = len(_tabbed(line)) in widths if is_tabbed is None else is_tabbed
@@ -166,8 +185,8 @@ def table_rows(path: Path, what: str, widths: tuple[int, ...]) -> Iterator[tuple
         if len(fields) not in widths:
             expected = " or ".join(map(str, widths))
             raise InputError(
-                f"{path}, line {number}: {len(fields)} columns, expected {expected} in a {what}; ids that hold spaces "
-                "need a tab-separated file"
+                f"{path}, line {number}: {len(fields)} columns, expected {expected} in a {what};"
+                " ids that hold spaces need a tab-separated file"
             )
         widths = (len(fields),)
         yield number, fields
@@ -175,7 +194,9 @@ def table_rows(path: Path, what: str, widths: tuple[int, ...]) -> Iterator[tuple
 
 def _tabbed(line: str) -> list[str]:
     fields = line.split("\t")
-    return [field[1:-1].replace('""', '"') if _QUOTED.fullmatch(field) else field for field in fields]
+    return [
+        field[1:-1].replace('""', '"') if _QUOTED.fullmatch(field) else field for field in fields
+    ]
 
 
 def read_run(path: str | Path) -> Run:
@@ -199,9 +220,11 @@ def read_run(path: str | Path) -> Run:
 
 
 def write_run(path: str | Path, run: Run, tag: str = "aveyb") -> None:
-    """Write a run so that `read_run` and trec_eval order it identically; `path` is replaced in one step.
+    """Write a run so that `read_run` and trec_eval order it identically; `path` is replaced in one
+    step.
 
-    Where an id holds blanks, columns are separated by tabs; an id with a tab or a line end is an error.
+    Where an id holds blanks, columns are separated by tabs; an id with a tab or a line end is an
+    error.
     """
     path = Path(path)
     check_run(run)
@@ -210,26 +233,33 @@ def write_run(path: str | Path, run: Run, tag: str = "aveyb") -> None:
     blanks = any(_BLANK.search(name) for name in ids)
     separator = "\t" if blanks else " "
     written = {
-        name: '"' + name.replace('"', '""') + '"' if blanks and _QUOTED.fullmatch(name) else name for name in ids
+        name: '"' + name.replace('"', '""') + '"' if blanks and _QUOTED.fullmatch(name) else name
+        for name in ids
     }
     lines = [
-        separator.join((written[query], "Q0", written[doc], str(position), repr(float(documents[doc])), tag)) + "\n"
+        separator.join(
+            (written[query], "Q0", written[doc], str(position), repr(float(documents[doc])), tag)
+        )
+        + "\n"
         for query, documents in run.items()
         for position, doc in enumerate(rank(documents), start=1)
     ]
     text = "".join(lines)
-    # readers take a mark of UTF-8 at the beginning off: an id that begins with that character needs one before it
+    # readers take a mark of UTF-8 at the beginning off: an id that begins with that character needs
+    # one before it
     write_atomic(path, text.encode("utf-8-sig" if text.startswith("\ufeff") else "utf-8"))
 
 
 def check_run_ids(path: Path, ids: Iterable[str]) -> None:
-    """Raise InputError where a run file cannot carry an id: it is empty, or holds a tab or a line end."""
+    """Raise InputError where a run file cannot carry an id: it is empty, or holds a tab or a line
+    end.
+    """
     for name in ids:
         check_unicode(name, str(path), "id")
         if not name.strip() or re.search(r"[\t\r\n]", name):
             raise InputError(
-                f"{path}: {name!r} cannot be written to a TREC run: ids must be non-empty and without tabs and line "
-                "ends"
+                f"{path}: {name!r} cannot be written to a TREC run: ids must be non-empty and"
+                " without tabs and line ends"
             )
 
 

@@ -1,9 +1,11 @@
-"""From the names that a user gives (models, an index, a mode) to the systems that are measured on a task.
+"""From the names that a user gives (models, an index, a mode) to the systems that are measured on a
+task.
 
-A model of ours, and with `index_type` any other, is measured as users search: an index of the corpus is built and
-searched by `Retriever`, with words and vectors unless `mode` says otherwise. Everything else (peers, fixed chunks, the
-paper's protocol, and `index_type="none"`) is measured by its vectors: the index is built without approximation, and
-every vector is scored. An option that a system cannot honor is refused.
+A model of ours, and with `index_type` any other, is measured as users search: an index of the
+corpus is built and searched by `Retriever`, with words and vectors unless `mode` says otherwise.
+Everything else (peers, fixed chunks, the paper's protocol, and `index_type="none"`) is measured by
+its vectors: the index is built without approximation, and every vector is scored. An option that a
+system cannot honor is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +27,13 @@ from aveyb_retrieval.eval.encoders import (
     load_embedder,
     load_measured,
 )
-from aveyb_retrieval.eval.systems import BM25System, IndexPassages, IndexSystem, PassageScores, evaluate_passages
+from aveyb_retrieval.eval.systems import (
+    BM25System,
+    IndexPassages,
+    IndexSystem,
+    PassageScores,
+    evaluate_passages,
+)
 from aveyb_retrieval.eval.tasks import PAPER, Task
 from aveyb_retrieval.indexes.types import silent
 
@@ -68,13 +76,18 @@ def make_systems(
     reuse: bool = False,
     progress: Progress = silent,
 ) -> Iterator[System]:
-    """Yield one system per named model, made when it is its turn, so that one model is in memory at a time.
+    """Yield one system per named model, made when it is its turn, so that one model is in memory at
+    a time.
 
     `bm25` has no vectors, so the options about them do not concern it.
     """
     mode, named = options.mode or DEFAULT_MODE, options.index_type or "auto"
     kind = INDEX_TYPES.get(named.lower(), named)
-    searched: dict[str, Any] = {"mode": mode, "granularity": options.granularity, "options": options.load}
+    searched: dict[str, Any] = {
+        "mode": mode,
+        "granularity": options.granularity,
+        "options": options.load,
+    }
     made: dict[str, Any] = {"reuse": reuse, "progress": progress}
     for model in models:
         if model == "bm25":
@@ -82,12 +95,17 @@ def make_systems(
         elif is_index(model):
             if task.protocol is PAPER:
                 raise ConfigError(
-                    f"{model}: an index holds the whole corpus and its own prompts; name its model instead"
+                    f"{model}: an index holds the whole corpus and its own prompts; name its model"
+                    " instead"
                 )
-            for what, value in (("index type", options.index_type), ("chunk words", options.chunk_words)):
+            for what, value in (
+                ("index type", options.index_type),
+                ("chunk words", options.chunk_words),
+            ):
                 if value is not None:
                     raise ConfigError(
-                        f"{model}: {what} {value!r} has no effect on an index that is built already; leave it out"
+                        f"{model}: {what} {value!r} has no effect on an index that is built"
+                        " already; leave it out"
                     )
             yield IndexSystem(model, documents=len(task.corpus), **searched)
         elif _wants_index(model, task, options):
@@ -97,11 +115,20 @@ def make_systems(
             yield IndexSystem(path, model=embedder, name=name, **searched)
         elif options.mode == "lexical":
             raise ConfigError(
-                f"mode 'lexical' leaves nothing of {model!r} to measure without an index; name bm25 instead"
+                f"mode 'lexical' leaves nothing of {model!r} to measure without an index; name bm25"
+                " instead"
             )
         else:
-            measured = load_measured(model, task.protocol, options.load, chunk_words=options.chunk_words)
-            yield exact_system(measured, task.corpus, folder, **searched | {"mode": options.mode or "dense"}, **made)
+            measured = load_measured(
+                model, task.protocol, options.load, chunk_words=options.chunk_words
+            )
+            yield exact_system(
+                measured,
+                task.corpus,
+                folder,
+                **searched | {"mode": options.mode or "dense"},
+                **made,
+            )
 
 
 def exact_system(
@@ -116,21 +143,42 @@ def exact_system(
     reuse: bool = True,
     progress: Progress = silent,
 ) -> IndexSystem:
-    """Measure a model by its vectors, every one scored: an index of the corpus without approximation."""
+    """Measure a model by its vectors, every one scored: an index of the corpus without
+    approximation.
+    """
     if granularity is not None and model.granularity not in ("both", granularity):
         raise ConfigError(
-            f"granularity {granularity!r}: {model.model_name} with chunks {model.chunks!r} makes only vectors of "
-            f"{model.granularity}s; leave it out"
+            f"granularity {granularity!r}: {model.model_name} with chunks {model.chunks!r} makes"
+            f" only vectors of {model.granularity}s; leave it out"
         )
-    path = indexed(model, corpus, folder / "vectors", granularity=model.granularity, reuse=reuse, progress=progress)
-    label = model.model_name if model.chunks in ("passages", "none") else f"{model.model_name}, {model.chunks}"
+    path = indexed(
+        model,
+        corpus,
+        folder / "vectors",
+        granularity=model.granularity,
+        reuse=reuse,
+        progress=progress,
+    )
+    label = (
+        model.model_name
+        if model.chunks in ("passages", "none")
+        else f"{model.model_name}, {model.chunks}"
+    )
     if granularity not in (None, model.granularity):
         label += f", {granularity}"
     options = replace(options or LoadOptions(), max_tokens=None)
     system = IndexSystem(
-        path, mode=mode, granularity=granularity, options=options, model=model, name=name or label, exact=True
+        path,
+        mode=mode,
+        granularity=granularity,
+        options=options,
+        model=model,
+        name=name or label,
+        exact=True,
     )
-    system.info = replace(system.info, kind=mode, settings={**system.info.settings, "chunks": model.chunks})
+    system.info = replace(
+        system.info, kind=mode, settings={**system.info.settings, "chunks": model.chunks}
+    )
     return system
 
 
@@ -144,28 +192,45 @@ def indexed(
     reuse: bool = True,
     progress: Progress = silent,
 ) -> Path:
-    """Return an index of a corpus below `folder`, found with `reuse` where it was made before; else it is built.
+    """Return an index of a corpus below `folder`, found with `reuse` where it was made before; else
+    it is built.
 
-    Each document has its id as the metadata field `document` as well, for searches within some of them.
+    Each document has its id as the metadata field `document` as well, for searches within some of
+    them.
     """
     from aveyb_retrieval.indexes.changes.update import build_index
 
     read = [str(getattr(model, name, None)) for name in ("passage_size", "max_tokens", "precision")]
-    path = folder / fingerprint_of([model.fingerprint, corpus.fingerprint, kind, granularity, *read])[:32]
+    path = (
+        folder
+        / fingerprint_of([model.fingerprint, corpus.fingerprint, kind, granularity, *read])[:32]
+    )
     if not (reuse and is_index(str(path))):
 
         def shown(stage: str, done: int, total: int | None, tokens: int) -> None:
             progress(f"{model.model_name}: {stage}", done, total or len(corpus), tokens)
 
-        options: dict[str, Any] = {"index": kind, "granularity": granularity, "overwrite": True, "restart": True}
+        options: dict[str, Any] = {
+            "index": kind,
+            "granularity": granularity,
+            "overwrite": True,
+            "restart": True,
+        }
         build_index(indexed_rows(corpus), path, model=model, progress=shown, **options)
     return path
 
 
 def indexed_rows(corpus: Corpus) -> Iterator[dict[str, str]]:
-    """Yield the documents of a corpus for `build_index`, each with its id as the metadata field `document`."""
+    """Yield the documents of a corpus for `build_index`, each with its id as the metadata field
+    `document`.
+    """
     for document in corpus:
-        yield {"_id": document.id, "title": document.title, "text": document.text, "document": document.id}
+        yield {
+            "_id": document.id,
+            "title": document.title,
+            "text": document.text,
+            "document": document.id,
+        }
 
 
 def is_index(path: str) -> bool:
@@ -183,7 +248,9 @@ def _wants_index(model: str, task: Task, options: ModelOptions) -> bool:
     else:
         return is_ours(model) or options.index_type is not None
     if options.index_type is not None:
-        raise ConfigError(f"index type {options.index_type!r}: {reason}; leave it out to score every vector")
+        raise ConfigError(
+            f"index type {options.index_type!r}: {reason}; leave it out to score every vector"
+        )
     return False
 
 
@@ -197,13 +264,17 @@ def passage_table(
     folder: Path | None = None,
     progress: Progress = silent,
 ) -> list[PassageScores]:
-    """Score late chunking, the same spans encoded one by one, and each peer on chunks of `chunk_words`."""
+    """Score late chunking, the same spans encoded one by one, and each peer on chunks of
+    `chunk_words`.
+    """
     with TemporaryDirectory(prefix="aveyb-eval-") as temporary:
         where = folder or Path(temporary)
         found = late_against_fixed(load_embedder(model), task, where, progress=progress)
         for peer in peers:
             measured = load_measured(peer, task.protocol, chunk_words=chunk_words)
-            path = indexed(measured, task.corpus, where / "vectors", granularity="passage", progress=progress)
+            path = indexed(
+                measured, task.corpus, where / "vectors", granularity="passage", progress=progress
+            )
             name = f"{measured.model_name}, {measured.chunks}"
             found.append(IndexPassages(path, mode="dense", model=measured, name=name, exact=True))
         return [evaluate_passages(system, task, scope=scope) for system in found]
@@ -215,8 +286,12 @@ def late_against_fixed(
     """Return passages that have seen their document, and the same spans encoded one by one."""
     late = AsMeasured(embedder, task.protocol)
     path = indexed(late, task.corpus, folder / "vectors", progress=progress)
-    fixed = ChunkedModel(late, chunks_of(path), f"passages of {late.passage_size or late.model_name}")
-    other = indexed(fixed, task.corpus, folder / "vectors", granularity="passage", progress=progress)
+    fixed = ChunkedModel(
+        late, chunks_of(path), f"passages of {late.passage_size or late.model_name}"
+    )
+    other = indexed(
+        fixed, task.corpus, folder / "vectors", granularity="passage", progress=progress
+    )
     return [
         IndexPassages(at, mode="dense", model=model, name=f"{late.model_name}, {what}", exact=True)
         for at, model, what in ((path, late, "late chunking"), (other, fixed, "chunks one by one"))
@@ -224,7 +299,9 @@ def late_against_fixed(
 
 
 def chunks_of(path: Path) -> Chunker:
-    """Return a chunker that repeats the passages of an index, to read exactly those in another way."""
+    """Return a chunker that repeats the passages of an index, to read exactly those in
+    another way.
+    """
     from aveyb_retrieval.indexes.vectors import StoredShards
 
     spans = {

@@ -1,7 +1,8 @@
-"""Models as an evaluation reads documents with them: as an index does, or as peers are usually measured.
+"""Models as an evaluation reads documents with them: as an index does, or as peers are usually
+measured.
 
-All are loaded by `aveyb_retrieval.encoder.embedders.loading`, like the model of an index, and an index takes each of
-them, so that peers are measured by the same code in the same run.
+All are loaded by `aveyb_retrieval.encoder.embedders.loading`, like the model of an index, and an
+index takes each of them, so that peers are measured by the same code in the same run.
 """
 
 from __future__ import annotations
@@ -41,35 +42,46 @@ class MeasuredModel(EmbedderLike, Protocol):
 
 
 def word_chunks(words: int, overlap: int = 0) -> Chunker:
-    """Cut texts into chunks of `words` words between white space, `overlap` of them shared; the last may be shorter."""
+    """Cut texts into chunks of `words` words between white space, `overlap` of them shared; the
+    last may be shorter.
+    """
     if words < 1:
         raise ConfigError(f"a chunk needs at least 1 word, not {words}")
     if not 0 <= overlap < words:
-        raise ConfigError(f"an overlap of {overlap} words: must be at least 0 and below the chunk's {words}")
+        raise ConfigError(
+            f"an overlap of {overlap} words: must be at least 0 and below the chunk's {words}"
+        )
 
     def chunk(text: str) -> list[tuple[int, int]]:
         tokens = list(re.finditer(r"\S+", text))
-        last = max(len(tokens) - overlap, min(len(tokens), 1))  # a chunk of nothing but overlap adds nothing
+        last = max(
+            len(tokens) - overlap, min(len(tokens), 1)
+        )  # a chunk of nothing but overlap adds nothing
         return [
-            (tokens[i].start(), tokens[min(i + words, len(tokens)) - 1].end()) for i in range(0, last, words - overlap)
+            (tokens[i].start(), tokens[min(i + words, len(tokens)) - 1].end())
+            for i in range(0, last, words - overlap)
         ]
 
     return chunk
 
 
 class AsMeasured:
-    """A model that reads documents as a protocol shows them; an index takes it in the model's place.
+    """A model that reads documents as a protocol shows them; an index takes it in the model's
+    place.
 
     Attributes:
         granularity: what it makes vectors of: "document", "passage" or "both".
-        chunks: how documents are cut, for reports: "passages" (as an index of the model does), "none", "60 words".
+        chunks: how documents are cut, for reports: "passages" (as an index of the model does),
+            "none", "60 words".
     """
 
     granularity = "both"
     chunks = "passages"
 
     def __init__(self, model: MeasuredModel, protocol: EvalProtocol = STANDARD) -> None:
-        """Measure a loaded model; by a protocol with prefixes it reads those, and titles once, as its authors do."""
+        """Measure a loaded model; by a protocol with prefixes it reads those, and titles once, as
+        its authors do.
+        """
         if protocol.query_prefix is not None and protocol.document_prefix is not None:
             model = copy.copy(model)  # the caller's keeps its own prompts
             model.prompts = {"query": protocol.query_prefix, "document": protocol.document_prefix}
@@ -77,8 +89,12 @@ class AsMeasured:
             model = cast("Any", model).with_passage_size(replace(size, titled=False))
         self._model = model
         self._separator = "\n" if protocol is STANDARD else protocol.title_separator
-        folder = Path(model.model_name)  # in reports by its last two parts: the last is often `model`
-        self.model_name = "/".join(folder.resolve().parts[-2:]) if folder.is_dir() else model.model_name
+        folder = Path(
+            model.model_name
+        )  # in reports by its last two parts: the last is often `model`
+        self.model_name = (
+            "/".join(folder.resolve().parts[-2:]) if folder.is_dir() else model.model_name
+        )
         self.dim, self.precision = model.dim, model.precision
         self.prompts: dict[str, str] = dict(model.prompts)
         self.max_tokens: int | None = getattr(model, "max_tokens", None)
@@ -88,15 +104,21 @@ class AsMeasured:
     def fingerprint(self) -> str:
         """SHA-256 of the model's own and of how it reads documents."""
         size = str(self.passage_size)
-        return fingerprint_of([self._model.fingerprint, self.prompts, self._separator, self.chunks, size])
+        return fingerprint_of(
+            [self._model.fingerprint, self.prompts, self._separator, self.chunks, size]
+        )
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
         """Encode queries into unit rows `[n, d]` float32."""
         return np.asarray(self._model.encode_queries(queries), dtype=np.float32)
 
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[Encoded]:
-        """Yield the vectors of each (prefix, text), in order; a prefix is a title and a line end."""
-        return self._model.encode_documents((self._titled(prefix), text) for prefix, text in documents)
+        """Yield the vectors of each (prefix, text), in order; a prefix is a title and a
+        line end.
+        """
+        return self._model.encode_documents(
+            (self._titled(prefix), text) for prefix, text in documents
+        )
 
     def token_vectors(self, texts: Sequence[str], *, prompt: str) -> list[np.ndarray]:
         """Encode texts into one `[T, d]` float32 array of unit rows each."""
@@ -107,10 +129,11 @@ class AsMeasured:
 
 
 class PeerModel(AsMeasured):
-    """A sentence-transformers model as peers are usually measured: whole texts, cut at its limit without a word.
+    """A sentence-transformers model as peers are usually measured: whole texts, cut at its limit
+    without a word.
 
-    Under `standard` the model's own query and document prompts are used; under a protocol with prefixes those are put
-    in front of the text instead, as plain text.
+    Under `standard` the model's own query and document prompts are used; under a protocol with
+    prefixes those are put in front of the text instead, as plain text.
     """
 
     granularity = "document"
@@ -136,12 +159,16 @@ class PeerModel(AsMeasured):
             counts = self._count([self.prompts["document"] + text for text in texts])
             limit = self.max_tokens or max(counts)
             for vector, tokens in zip(self._encode(texts, "document"), counts, strict=True):
-                yield EncodedRow(vector, *nothing, n_tokens=min(tokens, limit), n_cut=max(0, tokens - limit))
+                yield EncodedRow(
+                    vector, *nothing, n_tokens=min(tokens, limit), n_cut=max(0, tokens - limit)
+                )
 
     def _encode(self, texts: list[str], kind: str) -> np.ndarray:
         options = {"batch_size": 32, "normalize_embeddings": True, "show_progress_bar": False}
         if not self._own_prompts:
-            vectors = self._peer.encode([self.prompts[kind] + text for text in texts], prompt="", **options)
+            vectors = self._peer.encode(
+                [self.prompts[kind] + text for text in texts], prompt="", **options
+            )
         elif kind == "query":
             vectors = self._peer.encode_query(texts, **options)
         else:
@@ -162,15 +189,23 @@ class ChunkedModel(AsMeasured):
     granularity = "passage"
 
     def __init__(
-        self, model: AsMeasured, chunker: Chunker, chunks: str = "fixed", protocol: EvalProtocol = STANDARD
+        self,
+        model: AsMeasured,
+        chunker: Chunker,
+        chunks: str = "fixed",
+        protocol: EvalProtocol = STANDARD,
     ) -> None:
-        """Measure a model on what `chunker` cuts; `chunks` names the chunking in reports and fingerprints."""
+        """Measure a model on what `chunker` cuts; `chunks` names the chunking in reports and
+        fingerprints.
+        """
         super().__init__(model)
         self._separator, self._chunker, self.chunks = protocol.title_separator, chunker, chunks
         self.max_tokens, self.passage_size = model.max_tokens, None
 
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[Encoded]:
-        """Yield the chunks of each (prefix, text) as its passages, in order; the document's own vector is 0."""
+        """Yield the chunks of each (prefix, text) as its passages, in order; the document's own
+        vector is 0.
+        """
         pairs = iter(documents)
         while batch := list(itertools.islice(pairs, _TEXTS_PER_CALL)):
             cuts = [self._chunker(text) for _, text in batch]
@@ -181,7 +216,9 @@ class ChunkedModel(AsMeasured):
             )
             for cut in cuts:
                 own = list(itertools.islice(encoded, len(cut)))
-                vectors = np.array([item.vector for item in own], dtype=np.float32).reshape(-1, self.dim)
+                vectors = np.array([item.vector for item in own], dtype=np.float32).reshape(
+                    -1, self.dim
+                )
                 yield EncodedRow(
                     np.zeros(self.dim, np.float32),
                     vectors,
@@ -193,7 +230,9 @@ class ChunkedModel(AsMeasured):
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """How a model is loaded: as `Embedder.load` does it; a peer has its own limit of tokens where none is given."""
+    """How a model is loaded: as `Embedder.load` does it; a peer has its own limit of tokens where
+    none is given.
+    """
 
     device: str = "cpu"
     precision: str = "auto"
@@ -201,16 +240,26 @@ class LoadOptions:
 
 
 def load_embedder(model: str, options: LoadOptions | None = None) -> Embedder | SentenceEmbedder:
-    """Load a model as an index does, `default`, `minilm`, a folder or a hub name; errors are `load_encoder`'s."""
+    """Load a model as an index does, `default`, `minilm`, a folder or a hub name; errors are
+    `load_encoder`'s.
+    """
     from aveyb_retrieval.encoder.embedders import loading
 
-    return loading.load_encoder(None if model == "default" else model, **asdict(options or LoadOptions()))
+    return loading.load_encoder(
+        None if model == "default" else model, **asdict(options or LoadOptions())
+    )
 
 
 def load_measured(
-    model: str, protocol: EvalProtocol = STANDARD, options: LoadOptions | None = None, *, chunk_words: int | None = None
+    model: str,
+    protocol: EvalProtocol = STANDARD,
+    options: LoadOptions | None = None,
+    *,
+    chunk_words: int | None = None,
 ) -> AsMeasured:
-    """Load a model to be measured as an index uses it; a peer's chunks, and by the paper's protocol, as a peer."""
+    """Load a model to be measured as an index uses it; a peer's chunks, and by the paper's
+    protocol, as a peer.
+    """
     if not is_ours(model) and (chunk_words or protocol.query_prefix is not None):
         loaded: AsMeasured = load_peer(model, protocol, options)
     else:
@@ -220,14 +269,21 @@ def load_measured(
     return ChunkedModel(loaded, word_chunks(chunk_words), f"{chunk_words} words", protocol)
 
 
-def load_peer(model: str, protocol: EvalProtocol = STANDARD, options: LoadOptions | None = None) -> PeerModel:
-    """Load a sentence-transformers model to be measured as peers usually are: texts cut at its limit."""
+def load_peer(
+    model: str, protocol: EvalProtocol = STANDARD, options: LoadOptions | None = None
+) -> PeerModel:
+    """Load a sentence-transformers model to be measured as peers usually are: texts cut at its
+    limit.
+    """
     from aveyb_retrieval.encoder.embedders.sentence_embedder import SentenceEmbedder
 
     options = options or LoadOptions()
     loaded = load_embedder(model, replace(options, max_tokens=None))
     if not isinstance(loaded, SentenceEmbedder):
-        raise ModelError(f"{model}: an Avey-B model has no limit at which texts are cut; measure it as an index does")
+        raise ModelError(
+            f"{model}: an Avey-B model has no limit at which texts are cut; measure it as an index"
+            " does"
+        )
     if options.max_tokens is not None:
         loaded.model.max_seq_length = options.max_tokens
     return PeerModel(loaded, protocol)

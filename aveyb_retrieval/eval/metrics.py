@@ -1,21 +1,24 @@
-"""Retrieval metrics with trec_eval's definitions, computed by trec_eval's C code (pytrec_eval-terrier).
+"""Retrieval metrics with trec_eval's definitions, computed by trec_eval's C code
+(pytrec_eval-terrier).
 
-For a query with judgements g (grades below 1 count as not relevant) and returned documents d_1, d_2, ... ordered by
-score descending, equal scores by id descending:
+For a query with judgements g (grades below 1 count as not relevant) and returned documents d_1,
+d_2, ... ordered by score descending, equal scores by id descending:
 
     DCG@k  = sum_{i<=k} max(g(d_i), 0) / log2(i + 1)                  (linear gain)
     nDCG@k = DCG@k / (DCG@k of all judged documents, best first)      (0 when nothing is relevant)
 
-Two things differ from what trec_eval prints by default, both towards honesty. Every judged query counts: one that is
-missing from the run scores 0, as with `trec_eval -c`. And scores are compared as the doubles they are: pytrec_eval
-rounds them to float32 first, which turns close scores into ties, so the order is made here and the C code receives
-ranks. It receives numbers for ids, too: C ends a text at its first NUL.
+Two things differ from what trec_eval prints by default, both towards honesty. Every judged query
+counts: one that is missing from the run scores 0, as with `trec_eval -c`. And scores are compared
+as the doubles they are: pytrec_eval rounds them to float32 first, which turns close scores into
+ties, so the order is made here and the C code receives ranks. It receives numbers for ids, too: C
+ends a text at its first NUL.
 
-Whether system A is better than system B, or only luckier with the queries, says a paired randomisation test (Fisher;
-Smucker, Allan and Carterette, CIKM 2007): under the null hypothesis the two systems are exchangeable on every query, so
-flipping the sign of any per-query difference is as likely as not. The p-value is the share of random sign patterns
-whose mean difference is at least as large as the observed one. The interval is that test turned round: the differences
-d that it would not reject if every query's were shifted by d. So the interval and the p-value always agree: 0 lies
+Whether system A is better than system B, or only luckier with the queries, says a paired
+randomisation test (Fisher; Smucker, Allan and Carterette, CIKM 2007): under the null hypothesis the
+two systems are exchangeable on every query, so flipping the sign of any per-query difference is as
+likely as not. The p-value is the share of random sign patterns whose mean difference is at least as
+large as the observed one. The interval is that test turned round: the differences d that it would
+not reject if every query's were shifted by d. So the interval and the p-value always agree: 0 lies
 outside of it exactly where p is below 1 minus the confidence.
 """
 
@@ -29,7 +32,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, InputError, extra_for, plural
-from aveyb_retrieval.eval.base import DEFAULT_METRICS, LARGEST_GRADE, Judgements, Run, check_run, rank
+from aveyb_retrieval.eval.base import (
+    DEFAULT_METRICS,
+    LARGEST_GRADE,
+    Judgements,
+    Run,
+    check_run,
+    rank,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,11 +67,16 @@ class Scores:
     @property
     def mean(self) -> dict[str, float]:
         """The mean of each metric."""
-        return {metric: float(np.mean(list(values.values()))) for metric, values in self.per_query.items()}
+        return {
+            metric: float(np.mean(list(values.values())))
+            for metric, values in self.per_query.items()
+        }
 
 
 def evaluate(judgements: Judgements, run: Run, metrics: Sequence[str] = DEFAULT_METRICS) -> Scores:
-    """Score a run: `ndcg@k`, `recall@k`, `success@k`, `mrr@k`, `map` (over the run's full depth)."""
+    """Score a run: `ndcg@k`, `recall@k`, `success@k`, `mrr@k`, `map` (over the run's
+    full depth).
+    """
     pytrec_eval = load_trec_eval()
     if not judgements:
         raise InputError("there are no judgements to score the run against")
@@ -69,11 +84,17 @@ def evaluate(judgements: Judgements, run: Run, metrics: Sequence[str] = DEFAULT_
     check_run(run)
     for query, documents in judgements.items():
         if (largest := max(documents.values(), default=0)) > LARGEST_GRADE:
-            raise InputError(f"query {query!r} has the grade {largest}; a grade is at most {LARGEST_GRADE:,}")
+            raise InputError(
+                f"query {query!r} has the grade {largest}; a grade is at most {LARGEST_GRADE:,}"
+            )
     order = {query: rank(run[query]) for query in judgements if query in run}
     missing = tuple(query for query in judgements if not run.get(query))
 
-    named = {m: f"{_TREC_NAMES[name]}.{k}" if k else name for m, (name, k) in parsed.items() if name != "mrr"}
+    named = {
+        m: f"{_TREC_NAMES[name]}.{k}" if k else name
+        for m, (name, k) in parsed.items()
+        if name != "mrr"
+    }
     results = _trec_eval(pytrec_eval, judgements, order, set(named.values())) if named else {}
     per_query: dict[str, dict[str, float]] = {}
     for metric, (name, k) in parsed.items():
@@ -82,12 +103,16 @@ def evaluate(judgements: Judgements, run: Run, metrics: Sequence[str] = DEFAULT_
             values, key = _trec_eval(pytrec_eval, judgements, cut, {"recip_rank"}), "recip_rank"
         else:
             values, key = results, named[metric].replace(".", "_")
-        per_query[metric] = {query: values[query][key] if query in values else 0.0 for query in judgements}
+        per_query[metric] = {
+            query: values[query][key] if query in values else 0.0 for query in judgements
+        }
     return Scores(per_query, missing, unjudged=sum(query not in judgements for query in run))
 
 
 def load_trec_eval() -> ModuleType:
-    """Return pytrec_eval, which only evaluations need; OptionalDependencyError: it is not installed."""
+    """Return pytrec_eval, which only evaluations need; OptionalDependencyError: it is not
+    installed.
+    """
     with extra_for("computing metrics", "eval"):
         import pytrec_eval
     return pytrec_eval
@@ -97,7 +122,9 @@ def parse_metric(metric: str) -> tuple[str, int | None]:
     """Split `ndcg@10` into ("ndcg", 10); `map` has no cut-off. What is unknown is a ConfigError."""
     match = re.fullmatch(r"(ndcg|recall|success|mrr)@([1-9][0-9]*)", metric.lower())
     if match and (len(match[2]) > 8 or int(match[2]) > DEEPEST):
-        raise ConfigError(f"metric {metric!r}: K is at most {DEEPEST:,}, the depth of the deepest run")
+        raise ConfigError(
+            f"metric {metric!r}: K is at most {DEEPEST:,}, the depth of the deepest run"
+        )
     if match:
         return match[1], int(match[2])
     if metric.lower() == "map":
@@ -106,21 +133,32 @@ def parse_metric(metric: str) -> tuple[str, int | None]:
 
 
 def notices(scores: Scores) -> list[str]:
-    """Return what a reader of the means must know about queries that the run or the judgements lack."""
+    """Return what a reader of the means must know about queries that the run or the judgements
+    lack.
+    """
     found = []
     if scores.missing:
-        found.append(f"{plural(len(scores.missing), 'judged query', 'judged queries')} without a hit: scored 0")
+        found.append(
+            f"{plural(len(scores.missing), 'judged query', 'judged queries')} without a hit:"
+            " scored 0"
+        )
     if scores.unjudged:
-        found.append(f"{plural(scores.unjudged, 'query', 'queries')} of the run without judgements: left out")
+        found.append(
+            f"{plural(scores.unjudged, 'query', 'queries')} of the run without judgements: left out"
+        )
     return found
 
 
 def _trec_eval(
     module: Any, judgements: Judgements, order: dict[str, list[str]], measures: set[str]
 ) -> dict[str, dict[str, float]]:
-    """Run the C code on ranked lists; strictly falling integer scores stand for the ranks (exact in float32)."""
+    """Run the C code on ranked lists; strictly falling integer scores stand for the ranks (exact in
+    float32).
+    """
     if any(len(documents) > DEEPEST for documents in order.values()):
-        raise InputError(f"a run deeper than {DEEPEST:,} documents per query cannot be scored: cut it first")
+        raise InputError(
+            f"a run deeper than {DEEPEST:,} documents per query cannot be scored: cut it first"
+        )
     queries = [query for query in judgements if query in order]
     grades, ranks = {}, {}
     for number, query in enumerate(queries):
@@ -130,16 +168,19 @@ def _trec_eval(
         grades[str(number)] = {names[doc]: grade for doc, grade in judgements[query].items()}
         ranks[str(number)] = {names[doc]: float(-i) for i, doc in enumerate(order[query])}
     found = module.RelevanceEvaluator(grades, measures).evaluate(ranks)
-    return {query: found[str(number)] for number, query in enumerate(queries) if str(number) in found}
+    return {
+        query: found[str(number)] for number, query in enumerate(queries) if str(number) in found
+    }
 
 
 def retrieved_ndcg(judgements: Judgements, run: Run, k: int = 10) -> dict[str, float]:
-    """Return nDCG over the k retrieved documents only, as the paper's evaluation code does. Not a metric to quote.
+    """Return nDCG over the k retrieved documents only, as the paper's evaluation code does. Not a
+    metric to quote.
 
-    A document with a grade of at least 1 gains 1. The ideal order is made from the retrieved documents, so relevant
-    documents that were missed cost nothing: one relevant document at rank 1 gives 1.0 however many were not found.
-    Equal scores share the average of their discounts (scikit-learn's `ndcg_score`). Queries without a relevant
-    document are left out, as there.
+    A document with a grade of at least 1 gains 1. The ideal order is made from the retrieved
+    documents, so relevant documents that were missed cost nothing: one relevant document at rank 1
+    gives 1.0 however many were not found. Equal scores share the average of their discounts
+    (scikit-learn's `ndcg_score`). Queries without a relevant document are left out, as there.
     """
     values = {}
     for query, documents in judgements.items():
@@ -151,7 +192,9 @@ def retrieved_ndcg(judgements: Judgements, run: Run, k: int = 10) -> dict[str, f
         gains = np.array([doc in relevant for doc in top], dtype=float)
         discounts = 1.0 / np.log2(np.arange(2, len(top) + 2))
         ideal = float(np.sort(gains)[::-1] @ discounts)
-        _, group, sizes = np.unique([scores[doc] for doc in top], return_inverse=True, return_counts=True)
+        _, group, sizes = np.unique(
+            [scores[doc] for doc in top], return_inverse=True, return_counts=True
+        )
         shared = np.bincount(group, weights=discounts, minlength=len(sizes)) / np.maximum(sizes, 1)
         values[query] = float(gains @ shared[group]) / ideal if ideal > 0 else 0.0
     return values
@@ -183,14 +226,19 @@ class Comparison:
 
 
 def compare(
-    a: Mapping[str, float], b: Mapping[str, float], *, resamples: int = 10_000, confidence: float = 0.95, seed: int = 0
+    a: Mapping[str, float],
+    b: Mapping[str, float],
+    *,
+    resamples: int = 10_000,
+    confidence: float = 0.95,
+    seed: int = 0,
 ) -> Comparison:
     """Compare per-query values of two systems (query id -> metric, from 0 to 1), two-sided."""
     if a.keys() != b.keys():
         odd = sorted(a.keys() ^ b.keys())
         raise InputError(
-            f"the systems were scored on different queries: {plural(len(odd), 'query', 'queries')} of one only, e.g. "
-            f"{odd[0]!r}"
+            f"the systems were scored on different queries: {plural(len(odd), 'query', 'queries')}"
+            f" of one only, e.g. {odd[0]!r}"
         )
     if not a:
         raise InputError("there are no queries to compare the systems on")
@@ -198,7 +246,9 @@ def compare(
     first, second = (np.array([values[q] for q in queries], dtype=float) for values in (a, b))
     difference = first - second
     difference[np.abs(difference) < 1e-12] = 0.0  # rounding of equal sums is not a win
-    p_value, low, high = randomization_test(difference, np.random.default_rng(seed), resamples, confidence)
+    p_value, low, high = randomization_test(
+        difference, np.random.default_rng(seed), resamples, confidence
+    )
     return Comparison(
         queries=len(queries),
         mean_a=float(first.mean()),
@@ -220,13 +270,15 @@ def compare(
 def randomization_test(
     difference: np.ndarray, rng: np.random.Generator, resamples: int, confidence: float
 ) -> tuple[float, float, float]:
-    """Return the two-sided p-value of per-query differences `[n]`, and the interval of means that are not rejected.
+    """Return the two-sided p-value of per-query differences `[n]`, and the interval of means that
+    are not rejected.
 
-    With x the differences, m their mean and e a distance from it, a sign pattern s is as extreme as what was observed
-    where `|s.(x - m) - e s.1| >= n |e|`. For e > 0 that is so up to `max(a / (n + b), -a / (n - b))` with
-    `a = s.(x - m)`, `b = s.1`; for e < 0 with -a. The share of patterns that reach |e| falls with |e|, so the ends of
-    the interval are order statistics of these bounds. The observed pattern counts as one of the samples, so p is never
-    0; the ends lie within -1 and 1, as differences do.
+    With x the differences, m their mean and e a distance from it, a sign pattern s is as extreme as
+    what was observed where `|s.(x - m) - e s.1| >= n |e|`. For e > 0 that is so up to `max(a / (n +
+    b), -a / (n - b))` with `a = s.(x - m)`, `b = s.1`; for e < 0 with -a. The share of patterns
+    that reach |e| falls with |e|, so the ends of the interval are order statistics of these bounds.
+    The observed pattern counts as one of the samples, so p is never 0; the ends lie within -1 and
+    1, as differences do.
     """
     n, mean = len(difference), float(difference.mean())
     bounds: list[np.ndarray] = []  # [2, patterns], of means above and below
@@ -237,11 +289,17 @@ def randomization_test(
         a, b = signs @ (difference - mean), signs.sum(axis=1, dtype=np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
             sides = np.array([[a / (n + b), -a / (n - b)], [-a / (n + b), a / (n - b)]]).max(axis=1)
-        bounds.append(np.where(np.abs(b) == n, np.inf, sides))  # all signs alike: never less extreme
+        bounds.append(
+            np.where(np.abs(b) == n, np.inf, sides)
+        )  # all signs alike: never less extreme
     above, below = (np.sort(side)[::-1] for side in np.concatenate(bounds, axis=1))
     reached = below if mean > 0 else above  # 0 lies on this side of the mean
     tolerance = 1e-12 * max(1.0, float(np.abs(difference).sum()))
     p_value = (int((reached >= abs(mean) - tolerance).sum()) + 1) / (resamples + 1)
-    needed = math.ceil((1.0 - confidence) * (resamples + 1) - 1 - 1e-9)  # patterns that keep p at 1 - confidence
-    high, low = (float(side[needed - 1]) + tolerance if needed > 0 else math.inf for side in (above, below))
+    needed = math.ceil(
+        (1.0 - confidence) * (resamples + 1) - 1 - 1e-9
+    )  # patterns that keep p at 1 - confidence
+    high, low = (
+        float(side[needed - 1]) + tolerance if needed > 0 else math.inf for side in (above, below)
+    )
     return p_value, max(-1.0, mean - low), min(1.0, mean + high)

@@ -1,6 +1,7 @@
 """Run systems on tasks; a result carries everything it depends on, and is cached by exactly that.
 
-Reports of results are a table for the terminal, and JSON for machines; every number stands beside what it depends on.
+Reports of results are a table for the terminal, and JSON for machines; every number stands beside
+what it depends on.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from rich.table import Table
 from rich.text import Text
 
 from aveyb_retrieval.errors import InputError, plural
-from aveyb_retrieval.eval.base import DEFAULT_METRICS, SystemInfo, fingerprint_of, info_fingerprint, rank
+from aveyb_retrieval.eval.base import (
+    DEFAULT_METRICS,
+    SystemInfo,
+    fingerprint_of,
+    info_fingerprint,
+    rank,
+)
 from aveyb_retrieval.eval.metrics import evaluate, notices, parse_metric, retrieved_ndcg
 from aveyb_retrieval.eval.tasks import PAPER
 from aveyb_retrieval.files import write_atomic
@@ -40,8 +47,9 @@ RESULT_FORMAT = 3  # part of every cache key: raise it when the meaning of a sto
 class Result:
     """One system on one task.
 
-    `mean` and `per_query` are keyed by metric, then (per_query) by query id; `main_metric` is the one to show first.
-    `seconds` is the wall time of the search, encoding the corpus included unless its vectors were cached.
+    `mean` and `per_query` are keyed by metric, then (per_query) by query id; `main_metric` is the
+    one to show first. `seconds` is the wall time of the search, encoding the corpus included unless
+    its vectors were cached.
     """
 
     system: SystemInfo
@@ -87,10 +95,12 @@ class Result:
 
 @dataclass(frozen=True)
 class Settings:
-    """Run depth, metrics, and whether hits with the query's own id are dropped: the same for every system.
+    """Run depth, metrics, and whether hits with the query's own id are dropped: the same for every
+    system.
 
-    `ignore_identical_ids` exists for sets whose queries are documents of the corpus (ArguAna, Quora). It is off unless
-    asked for: where numeric ids happen to coincide it would remove real hits.
+    `ignore_identical_ids` exists for sets whose queries are documents of the corpus (ArguAna,
+    Quora). It is off unless asked for: where numeric ids happen to coincide it would remove real
+    hits.
     """
 
     depth: int = 100
@@ -106,7 +116,8 @@ class Settings:
 class ResultCache:
     """Results with their runs in one folder, named by a fingerprint of everything they depend on.
 
-    Runs are kept as JSON: a TREC file cannot carry ids with spaces, which matters only where one is asked for.
+    Runs are kept as JSON: a TREC file cannot carry ids with spaces, which matters only where one is
+    asked for.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -123,12 +134,16 @@ class ResultCache:
 
     def save(self, key: str, result: Result, run: Run) -> None:
         """Keep a result and its run."""
-        write_text(self._folder / f"{key}.json", json.dumps({"result": result.to_json(), "run": run}))
+        write_text(
+            self._folder / f"{key}.json", json.dumps({"result": result.to_json(), "run": run})
+        )
 
 
 def result_key(info: SystemInfo, task: Task, settings: Settings) -> str:
     """Return the cache key: model, data, protocol and settings, by fingerprint."""
-    return fingerprint_of([RESULT_FORMAT, info_fingerprint(info), task.fingerprint, asdict(settings)])[:32]
+    return fingerprint_of(
+        [RESULT_FORMAT, info_fingerprint(info), task.fingerprint, asdict(settings)]
+    )[:32]
 
 
 def run_system(
@@ -139,40 +154,53 @@ def run_system(
     cache: ResultCache | None = None,
     only_missing: bool = False,
 ) -> tuple[Result, Run]:
-    """Search, score and (with a cache) store; with `only_missing` a stored result is returned without any work."""
+    """Search, score and (with a cache) store; with `only_missing` a stored result is returned
+    without any work.
+    """
     settings = settings or Settings()
     key = result_key(system.info, task, settings)
     if cache is not None and only_missing and (known := cache.load(key)) is not None:
         stored, run = known
         return replace(stored, system=replace(stored.system, name=system.info.name)), run
     start = time.perf_counter()
-    extra = int(settings.ignore_identical_ids)  # one more hit, so that dropping the query itself leaves `depth`
+    extra = int(
+        settings.ignore_identical_ids
+    )  # one more hit, so that dropping the query itself leaves `depth`
     run = system.search(task.queries, settings.depth + extra)
     seconds = time.perf_counter() - start
     remarks = [*task.notices, *system.notices]
     name = system.info.name
     if not any(run.values()):
-        raise InputError(f"{name} returned nothing for any of the {len(task.queries)} queries of {task.dataset}")
+        raise InputError(
+            f"{name} returned nothing for any of the {len(task.queries)} queries of {task.dataset}"
+        )
     for query, documents in run.items():
         if strange := [doc for doc in documents if doc not in task.corpus]:
             raise InputError(
-                f"{name} returned the document {strange[0]!r} for query {query!r}, which is not in the corpus of "
-                f"{task.dataset}: was the index built from another corpus?"
+                f"{name} returned the document {strange[0]!r} for query {query!r}, which is not in"
+                f" the corpus of {task.dataset}: was the index built from another corpus?"
             )
     if settings.ignore_identical_ids:
         dropped = sum(query in documents for query, documents in run.items())
         run = {
-            query: {doc: documents[doc] for doc in [d for d in rank(documents) if d != query][: settings.depth]}
+            query: {
+                doc: documents[doc]
+                for doc in [d for d in rank(documents) if d != query][: settings.depth]
+            }
             for query, documents in run.items()
         }
-        remarks.append(f"dropped {plural(dropped, 'hit')} with the query's own id (ignore_identical_ids)")
+        remarks.append(
+            f"dropped {plural(dropped, 'hit')} with the query's own id (ignore_identical_ids)"
+        )
     scores = evaluate(task.judgements, run, settings.metrics)
     if task.protocol is PAPER:
         own = {PAPER.main_metric: retrieved_ndcg(task.judgements, run)}
         scores = replace(scores, per_query=own | scores.per_query)
     mean = scores.mean
     main = task.protocol.main_metric if task.protocol.main_metric in mean else next(iter(mean))
-    deeper = [metric for metric in settings.metrics if (parse_metric(metric)[1] or 0) > settings.depth]
+    deeper = [
+        metric for metric in settings.metrics if (parse_metric(metric)[1] or 0) > settings.depth
+    ]
     if deeper:
         remarks.append(f"{', '.join(deeper)} computed on a run of depth {settings.depth} only")
     result = Result(
@@ -206,7 +234,10 @@ def setting_text(result: Result) -> str:
     if info.kind != "lexical":
         parts.append(f"max tokens {'unlimited' if info.max_tokens is None else info.max_tokens}")
     if any(info.prompts.values()):
-        parts.append("prompts " + ", ".join(f"{key}={value!r}" for key, value in sorted(info.prompts.items())))
+        parts.append(
+            "prompts "
+            + ", ".join(f"{key}={value!r}" for key, value in sorted(info.prompts.items()))
+        )
     elif info.kind != "lexical":
         parts.append("no prompts")
     if info.precision is not None:
@@ -214,13 +245,16 @@ def setting_text(result: Result) -> str:
     if info.storage_dtype is not None:
         parts.append(f"stored as {info.storage_dtype}")
     parts.extend(
-        f"{key}={value!r}" if isinstance(value, str) else f"{key}={value}" for key, value in info.settings.items()
+        f"{key}={value!r}" if isinstance(value, str) else f"{key}={value}"
+        for key, value in info.settings.items()
     )
     return "; ".join(parts)
 
 
 def print_results(results: Sequence[Result], console: Console) -> None:
-    """Print one table per data set, split and protocol, with its conditions and the systems' settings."""
+    """Print one table per data set, split and protocol, with its conditions and the systems'
+    settings.
+    """
     groups: dict[tuple[str, str, str], list[Result]] = {}
     for result in results:
         groups.setdefault((result.dataset, result.split, result.protocol), []).append(result)
@@ -229,8 +263,8 @@ def print_results(results: Sequence[Result], console: Console) -> None:
         whole = first.corpus_size == first.full_corpus_size
         reduced = "" if whole else f" (of {first.full_corpus_size:,}: REDUCED CORPUS)"
         caption = (
-            f"{plural(first.corpus_size, 'document')}{reduced}, {plural(first.queries, 'query', 'queries')}, "
-            f"depth {first.depth}, {first.source}"
+            f"{plural(first.corpus_size, 'document')}{reduced},"
+            f" {plural(first.queries, 'query', 'queries')}, depth {first.depth}, {first.source}"
         )
         table = _table(f"{dataset} {split} · protocol {protocol}", caption)
         table.add_column("system", overflow="fold")
@@ -240,7 +274,10 @@ def print_results(results: Sequence[Result], console: Console) -> None:
         best = {metric: max(member.mean[metric] for member in members) for metric in first.mean}
         for member in members:
             values = [
-                Text(f"{value:.4f}", style="bold" if len(members) > 1 and value == best[metric] else "")
+                Text(
+                    f"{value:.4f}",
+                    style="bold" if len(members) > 1 and value == best[metric] else "",
+                )
                 for metric, value in member.mean.items()
             ]
             table.add_row(Text(member.system.name), *values, Text(member.system.fingerprint[:12]))
@@ -253,7 +290,9 @@ def print_results(results: Sequence[Result], console: Console) -> None:
 
 
 def _table(title: str, caption: str) -> Table:
-    return Table(title=Text(title), caption=Text(caption), title_justify="left", caption_justify="left")
+    return Table(
+        title=Text(title), caption=Text(caption), title_justify="left", caption_justify="left"
+    )
 
 
 def _print_whole(table: Table, console: Console) -> None:
@@ -264,29 +303,43 @@ def _print_whole(table: Table, console: Console) -> None:
     console.width = before
 
 
-def print_comparison(comparison: Comparison, metric: str, name_a: str, name_b: str, console: Console) -> None:
+def print_comparison(
+    comparison: Comparison, metric: str, name_a: str, name_b: str, console: Console
+) -> None:
     """Print means, difference with its interval, p-value, wins, ties and losses."""
     percent = f"{100 * comparison.confidence:g} %"
     table = Table(
-        title=f"{metric} over {plural(comparison.queries, 'query', 'queries')}", title_justify="left", show_header=False
+        title=f"{metric} over {plural(comparison.queries, 'query', 'queries')}",
+        title_justify="left",
+        show_header=False,
     )
     table.add_row(f"A  {marked(name_a)}", f"{comparison.mean_a:.4f}")
     table.add_row(f"B  {marked(name_b)}", f"{comparison.mean_b:.4f}")
     table.add_row("A - B", f"{comparison.difference:+.4f}")
     table.add_row("p (paired randomization, two-sided)", f"{comparison.p_value:.4g}")
-    table.add_row(f"{percent} interval (of that test)", f"{comparison.low:+.4f} to {comparison.high:+.4f}")
-    table.add_row("A wins / ties / B wins", f"{comparison.wins} / {comparison.ties} / {comparison.losses}")
+    table.add_row(
+        f"{percent} interval (of that test)", f"{comparison.low:+.4f} to {comparison.high:+.4f}"
+    )
+    table.add_row(
+        "A wins / ties / B wins", f"{comparison.wins} / {comparison.ties} / {comparison.losses}"
+    )
     _print_whole(table, console)
     verdict = "differ" if comparison.significant else "show no significant difference"
     console.print(
-        f"The systems {verdict} at the {percent} level ({comparison.resamples:,} resamples, seed {comparison.seed})."
+        f"The systems {verdict} at the {percent} level ({comparison.resamples:,} resamples, seed"
+        f" {comparison.seed})."
     )
 
 
 def print_passages(scores: Sequence[PassageScores], task: Task, console: Console) -> None:
-    """Print precision, recall and IoU of characters at each k: one row per measure, one column per system."""
+    """Print precision, recall and IoU of characters at each k: one row per measure, one column per
+    system.
+    """
     title = f"{task.dataset} {task.split} · passages against true spans · scope {scores[0].scope}"
-    counts = f"{plural(len(task.corpus), 'document')}, {plural(scores[0].queries, 'query', 'queries')} with spans"
+    counts = (
+        f"{plural(len(task.corpus), 'document')}, {plural(scores[0].queries, 'query', 'queries')}"
+        " with spans"
+    )
     table = _table(title, f"{counts}; characters, mean over queries")
     table.add_column("", no_wrap=True)
     for item in scores:
@@ -298,12 +351,20 @@ def print_passages(scores: Sequence[PassageScores], task: Task, console: Console
 
 
 def write_json(path: Path, results: Sequence[Result], extra: dict[str, Any] | None = None) -> None:
-    """Write all results, per-query values included, in one JSON file; `path` is replaced in one step."""
-    document = {"format": RESULT_FORMAT, **(extra or {}), "results": [result.to_json() for result in results]}
+    """Write all results, per-query values included, in one JSON file; `path` is replaced in one
+    step.
+    """
+    document = {
+        "format": RESULT_FORMAT,
+        **(extra or {}),
+        "results": [result.to_json() for result in results],
+    }
     write_text(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file in one step, so that a reader never sees half of it; make its folder if needed."""
+    """Write a text file in one step, so that a reader never sees half of it; make its folder if
+    needed.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, text.encode())

@@ -1,16 +1,18 @@
-"""Systems under test: BM25, and an index directory, end to end or with every vector scored; its passages, too.
+"""Systems under test: BM25, and an index directory, end to end or with every vector scored; its
+passages, too.
 
-Constructing a system is cheap enough to ask for its `info`; the work (tokenizing, encoding) happens at the first
-search, so that a result which is already known costs nothing.
+Constructing a system is cheap enough to ask for its `info`; the work (tokenizing, encoding) happens
+at the first search, so that a result which is already known costs nothing.
 
-Passages are scored against true spans. For a query with true ranges T (of one document) and the k passages that a
-system returned, P their union:
+Passages are scored against true spans. For a query with true ranges T (of one document) and the k
+passages that a system returned, P their union:
 
     precision@k = |P n T| / |P|      recall@k = |P n T| / |T|      IoU@k = |P n T| / |P u T|
 
-all in characters, macro-averaged over queries. Overlapping passages count once. In scope `document` the system searches
-inside the document that holds the answer; in scope `corpus` everywhere, and characters of other documents count as
-retrieved and wrong. hit@k is the share of queries with any overlap.
+all in characters, macro-averaged over queries. Overlapping passages count once. In scope `document`
+the system searches inside the document that holds the answer; in scope `corpus` everywhere, and
+characters of other documents count as retrieved and wrong. hit@k is the share of queries with any
+overlap.
 """
 
 from __future__ import annotations
@@ -45,9 +47,13 @@ CUTOFFS = (1, 3, 5, 10)
 
 
 class BM25System:
-    """BM25 (Lucene's variant) over English stems without stop words, by bm25s; titles are joined to the text."""
+    """BM25 (Lucene's variant) over English stems without stop words, by bm25s; titles are joined to
+    the text.
+    """
 
-    def __init__(self, corpus: Corpus, protocol: EvalProtocol = STANDARD, *, k1: float = 0.9, b: float = 0.4) -> None:
+    def __init__(
+        self, corpus: Corpus, protocol: EvalProtocol = STANDARD, *, k1: float = 0.9, b: float = 0.4
+    ) -> None:
         """Measure BM25 on a corpus; the index is made at the first search."""
         self._corpus, self._protocol = corpus, protocol
         self._index: Any = None
@@ -55,7 +61,11 @@ class BM25System:
         settings = {"k1": k1, "b": b, "stemmer": "english", "stopwords": "en"}
         settings["title_separator"] = protocol.title_separator
         self.info = SystemInfo(
-            name="BM25", kind="lexical", model="bm25s", fingerprint=fingerprint_of(settings), settings=settings
+            name="BM25",
+            kind="lexical",
+            model="bm25s",
+            fingerprint=fingerprint_of(settings),
+            settings=settings,
         )
 
     def search(self, queries: Mapping[str, str], k: int) -> Run:
@@ -65,10 +75,15 @@ class BM25System:
             texts = [joined_text(document, self._protocol) for document in self._corpus]
             tokens = bm25s.tokenize(texts, stopwords="en", stemmer=stemmer, show_progress=False)
             if not tokens.vocab:
-                raise InputError(f"{self._corpus.source}: BM25 finds no word in the corpus that is not a stop word")
+                raise InputError(
+                    f"{self._corpus.source}: BM25 finds no word in the corpus that is not a stop"
+                    " word"
+                )
             self._index = bm25s.BM25(k1=self.info.settings["k1"], b=self.info.settings["b"])
             self._index.index(tokens, show_progress=False)
-        tokens = bm25s.tokenize(list(queries.values()), stopwords="en", stemmer=stemmer, show_progress=False)
+        tokens = bm25s.tokenize(
+            list(queries.values()), stopwords="en", stemmer=stemmer, show_progress=False
+        )
         k = min(k, len(self._corpus))
         positions, scores = self._index.retrieve(tokens, k=k, show_progress=False)
         ids = self._corpus.ids
@@ -79,7 +94,9 @@ class BM25System:
 
 
 def bm25_modules() -> tuple[Any, Any]:
-    """Return the module bm25s and an English stemmer; OptionalDependencyError: one of them is not installed."""
+    """Return the module bm25s and an English stemmer; OptionalDependencyError: one of them is not
+    installed.
+    """
     with extra_for("the BM25 baseline", "bm25"):
         import bm25s
         import Stemmer
@@ -95,7 +112,9 @@ def index_info(
     options: LoadOptions,
     name: str = "",
 ) -> SystemInfo:
-    """Describe an index directory that is searched in a mode; a hybrid one depends on the weights of passages, too."""
+    """Describe an index directory that is searched in a mode; a hybrid one depends on the weights
+    of passages, too.
+    """
     from aveyb_retrieval.files import hash_file
     from aveyb_retrieval.indexes.search.scoring import WEIGHTS
     from aveyb_retrieval.indexes.store.manifest import IndexDirectory
@@ -105,8 +124,8 @@ def index_info(
     limit = model.get("max_tokens")
     if options.max_tokens not in (None, limit):
         raise ConfigError(
-            f"{path}: built with max_tokens {limit}, and {options.max_tokens} is asked for; leave it out, or build "
-            "another index"
+            f"{path}: built with max_tokens {limit}, and {options.max_tokens} is asked for; leave"
+            " it out, or build another index"
         )
     return SystemInfo(
         name=name or f"index {path.name}",
@@ -120,8 +139,13 @@ def index_info(
         settings={
             "mode": mode,
             "granularity": granularity or facts["granularity"],
-            "factory": {kind: [tier["factory"] for tier in tiers] for kind, tiers in facts["indexes"].items()},
-            "params": {kind: [tier["params"] for tier in tiers] for kind, tiers in facts["indexes"].items()},
+            "factory": {
+                kind: [tier["factory"] for tier in tiers]
+                for kind, tiers in facts["indexes"].items()
+            },
+            "params": {
+                kind: [tier["params"] for tier in tiers] for kind, tiers in facts["indexes"].items()
+            },
             **({"relevance": WEIGHTS} if mode == "hybrid" else {}),
             **({"rerank": rerank} if rerank is not None else {}),
         },
@@ -147,7 +171,8 @@ class _SearchedIndex:
 
         Args:
             options: Where and in which precision queries are encoded and searched.
-            model: The model that made the index, loaded as `options` say; None loads the one that the index names.
+            model: The model that made the index, loaded as `options` say; None loads the one that
+                the index names.
             name: What reports call it; default: the directory's name.
         """
         self._path, self._model, self._options = Path(path), model, options or LoadOptions()
@@ -159,15 +184,23 @@ class _SearchedIndex:
     def _retriever(self) -> Retriever:
         from aveyb_retrieval.indexes.search.retriever import Retriever
 
-        precision = self._options.precision if self._model is None else "auto"  # a loaded model keeps its own
-        return Retriever.load(self._path, model=self._model, device=self._options.device, precision=precision)
+        precision = (
+            self._options.precision if self._model is None else "auto"
+        )  # a loaded model keeps its own
+        return Retriever.load(
+            self._path, model=self._model, device=self._options.device, precision=precision
+        )
 
 
 class IndexSystem(_SearchedIndex):
-    """An index directory, searched end to end through `Retriever`: its approximation and its search mode included."""
+    """An index directory, searched end to end through `Retriever`: its approximation and its search
+    mode included.
+    """
 
     def __init__(self, path: str | Path, *, documents: int | None = None, **search: Any) -> None:
-        """Describe an index, as `_SearchedIndex`; a notice says where it does not hold as many `documents`."""
+        """Describe an index, as `_SearchedIndex`; a notice says where it does not hold as many
+        `documents`.
+        """
         from aveyb_retrieval.indexes.search.options import WEIGHT
         from aveyb_retrieval.indexes.search.scoring import MAXSIM_WEIGHT
 
@@ -191,11 +224,19 @@ class IndexSystem(_SearchedIndex):
         """Also note what is known of an index only once it is open."""
         opened = super()._retriever
         if self._search["mode"] != "lexical":
-            precision = getattr(opened.model, "precision", None)  # a stand-in of the caller's may not say
+            precision = getattr(
+                opened.model, "precision", None
+            )  # a stand-in of the caller's may not say
             self.info = replace(self.info, precision=precision)
         if cut := (facts := describe(self._path))["cut_documents"]:
-            where = "the model's limit" if self.info.max_tokens is None else f"{self.info.max_tokens} tokens"
-            self.notices.append(f"{self.info.name}: {cut:,} of {plural(facts['documents'], 'text')} cut at {where}")
+            where = (
+                "the model's limit"
+                if self.info.max_tokens is None
+                else f"{self.info.max_tokens} tokens"
+            )
+            self.notices.append(
+                f"{self.info.name}: {cut:,} of {plural(facts['documents'], 'text')} cut at {where}"
+            )
         if self._documents not in (None, len(opened)):
             held = plural(len(opened), "document")
             self.notices.append(f"{self.info.name} holds {held}, the corpus {self._documents:,}")
@@ -212,12 +253,16 @@ class PassageSystem(Protocol):
     def search(
         self, queries: Mapping[str, str], k: int, within: Mapping[str, Sequence[str]] | None = None
     ) -> dict[str, list[Passage]]:
-        """Return at most `k` passages per query, best first; `within` maps query ids to the documents to search."""
+        """Return at most `k` passages per query, best first; `within` maps query ids to the
+        documents to search.
+        """
 
 
 @dataclass(frozen=True)
 class PassageScores:
-    """Means over queries, keyed `precision@k`, `recall@k`, `iou@k`, `hit@k`; per_query holds them by query id."""
+    """Means over queries, keyed `precision@k`, `recall@k`, `iou@k`, `hit@k`; per_query holds them
+    by query id.
+    """
 
     name: str
     scope: str
@@ -242,8 +287,12 @@ def _characters(ranges: Sequence[Range]) -> int:
     return sum(end - start for start, end in merge(ranges))
 
 
-def score_passages(truth: Mapping[str, Sequence[Range]], retrieved: Sequence[Passage]) -> dict[str, float]:
-    """Return precision, recall, IoU and hit of one query's passages; `truth` maps document ids to true ranges."""
+def score_passages(
+    truth: Mapping[str, Sequence[Range]], retrieved: Sequence[Passage]
+) -> dict[str, float]:
+    """Return precision, recall, IoU and hit of one query's passages; `truth` maps document ids to
+    true ranges.
+    """
     by_document: dict[str, list[Range]] = {doc: [] for doc in truth}
     for doc, start, end in retrieved:
         by_document.setdefault(doc, []).append((start, end))
@@ -266,7 +315,10 @@ def evaluate_passages(
         raise ConfigError(f"unknown scope {scope!r}: use one of {', '.join(SCOPES)}")
     queries = {query: text for query, text in task.queries.items() if task.spans.get(query)}
     if not queries:
-        raise InputError(f"{task.source}: no spans.jsonl for the {len(task.queries)} queries of split {task.split!r}")
+        raise InputError(
+            f"{task.source}: no spans.jsonl for the {len(task.queries)} queries of split"
+            f" {task.split!r}"
+        )
     within = {query: list(task.spans[query]) for query in queries} if scope == "document" else None
     found = system.search(queries, max(ks), within)
     per_query: dict[str, dict[str, float]] = {}
@@ -288,8 +340,8 @@ def evaluate_passages(
 class IndexPassages(_SearchedIndex):
     """Passages of an index, searched end to end through `Retriever`.
 
-    Near copies are kept, because the marked answers of a question may repeat. A search within documents filters on
-    the metadata field `document`: build the index of `build.indexed_rows`.
+    Near copies are kept, because the marked answers of a question may repeat. A search within
+    documents filters on the metadata field `document`: build the index of `build.indexed_rows`.
     """
 
     def search(
@@ -298,7 +350,11 @@ class IndexPassages(_SearchedIndex):
         """Return at most `k` passages per query, best first; see `PassageSystem`."""
         found = {}
         for query, text in queries.items():
-            only: dict[str, Any] = {"filter": {"document": {"$in": list(within[query])}}} if within else {}
-            hits = self._retriever.search(text, k=k, unit="passage", fold=False, **self._search, **only)
+            only: dict[str, Any] = (
+                {"filter": {"document": {"$in": list(within[query])}}} if within else {}
+            )
+            hits = self._retriever.search(
+                text, k=k, unit="passage", fold=False, **self._search, **only
+            )
             found[query] = [(hit.id, *hit.span) for hit in hits]
         return found

@@ -1,7 +1,8 @@
-"""`build_on_ray`: tasks on a Ray cluster build the shards of a corpus, and this process builds one index of them.
+"""`build_on_ray`: tasks on a Ray cluster build the shards of a corpus, and this process builds one
+index of them.
 
-A shard is a resumable build, so placing tasks and repeating those whose process or node died is left to Ray: a task
-that runs again continues its shard.
+A shard is a resumable build, so placing tasks and repeating those whose process or node died is
+left to Ray: a task that runs again continues its shard.
 """
 
 from __future__ import annotations
@@ -40,7 +41,13 @@ LOCAL = "local"
 ATTEMPTS = 3  # of a task whose process or node died
 _OBJECTS = 128 << 20  # bytes of Ray's object store: tasks return paths, never vectors
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-_LAST = ("index", "overwrite", "restart", "allow_empty", "progress")  # options of the index, not of shards
+_LAST = (
+    "index",
+    "overwrite",
+    "restart",
+    "allow_empty",
+    "progress",
+)  # options of the index, not of shards
 
 
 def build_on_ray(
@@ -55,15 +62,16 @@ def build_on_ray(
 ) -> Report:
     """Build an index by tasks of a Ray cluster. Killed at any moment, the same call continues it.
 
-    The shards are built in the folder OUT.shards, which every node must see under the same path, as it must the corpus;
-    it is removed when the index is complete.
+    The shards are built in the folder OUT.shards, which every node must see under the same path, as
+    it must the corpus; it is removed when the index is complete.
 
     Args:
         corpus: Paths, or a list of documents: every task reads all of it.
         out: The index directory.
         of: How many shards: several for each place that a task can have keep all of them busy.
-        address: "local" starts a cluster of this machine alone, "auto" finds the one that runs here, HOST:PORT is the
-            address of a head. A process that is connected to a cluster already uses that.
+        address: "local" starts a cluster of this machine alone, "auto" finds the one that runs
+            here, HOST:PORT is the address of a head. A process that is connected to a cluster
+            already uses that.
         cpus: Processors of each task, which is also its number of threads (at least one).
         gpus: GPUs of each task; with a `device` of "cuda".
         **options: See `BuildOptions`, `ReadOptions` and `EncodeOptions`.
@@ -77,12 +85,18 @@ def build_on_ray(
     given: dict[str, Any] = dict(check_options(options, BuildOptions, "build_on_ray"))
     check_share((1, of))
     if not 0 < cpus < float("inf") or not 0 <= gpus < float("inf"):
-        raise ConfigError(f"cpus={cpus!r}, gpus={gpus!r}: a task needs more than 0 processors, and 0 or more GPUs")
+        raise ConfigError(
+            f"cpus={cpus!r}, gpus={gpus!r}: a task needs more than 0 processors, and 0 or more GPUs"
+        )
     if gpus and str(given.get("device", "cpu")).startswith("cpu"):
-        raise ConfigError(f"gpus={gpus:g} and device 'cpu': the model would leave them idle; give device='cuda'")
+        raise ConfigError(
+            f"gpus={gpus:g} and device 'cpu': the model would leave them idle; give device='cuda'"
+        )
     place = Path(f"{Path(out).absolute()}.shards")
     if open_directory(out).current() is not None and not given.get("overwrite"):
-        raise ConfigError(f"{out}: an index is already there; replace it with --overwrite (overwrite=True)")
+        raise ConfigError(
+            f"{out}: an index is already there; replace it with --overwrite (overwrite=True)"
+        )
     read = _for_all_nodes(corpus)
     shared = {name: value for name, value in given.items() if name not in _LAST}
     if given.get("restart"):
@@ -98,9 +112,15 @@ def build_on_ray(
         threads = dict.fromkeys(_THREADS, str(max(1, int(cpus))))
         environment = {"env_vars": {"OMP_WAIT_POLICY": "PASSIVE", **threads}}
         task = ray.remote(
-            num_cpus=cpus, num_gpus=gpus, max_retries=ATTEMPTS, retry_exceptions=again, runtime_env=environment
+            num_cpus=cpus,
+            num_gpus=gpus,
+            max_retries=ATTEMPTS,
+            retry_exceptions=again,
+            runtime_env=environment,
         )(build_shard)
-        waiting = {task.remote(read, str(place), (number, of), shared) for number in range(1, of + 1)}
+        waiting = {
+            task.remote(read, str(place), (number, of), shared) for number in range(1, of + 1)
+        }
         while waiting:
             progress("building shards", of - len(waiting), of, 0)
             (done, *_), _ = ray.wait(list(waiting))
@@ -109,14 +129,19 @@ def build_on_ray(
     finally:
         if not connected:
             ray.shutdown()
-    last: Any = {name: value for name, value in given.items() if name in _LAST and name != "restart"}
+    last: Any = {
+        name: value for name, value in given.items() if name in _LAST and name != "restart"
+    }
     report = build_index(None, out, vectors=place, **last)
     files.remove_tree(place)
     return report
 
 
 def build_shard(
-    corpus: Source | Sequence[str | Path], place: str, share: tuple[int, int], options: dict[str, Any]
+    corpus: Source | Sequence[str | Path],
+    place: str,
+    share: tuple[int, int],
+    options: dict[str, Any],
 ) -> str:
     """Build one shard, or find it complete; returns its folder. This is what a task runs."""
     folder = Path(place) / f"{share[0]:04}-of-{share[1]:04}"
@@ -127,7 +152,9 @@ def build_shard(
         except IndexLockedError:
             raise
         except AveyBError as error:
-            raise type(error)(f"node {socket.gethostname()}, shard {share[0]}/{share[1]}: {error}") from error
+            raise type(error)(
+                f"node {socket.gethostname()}, shard {share[0]}/{share[1]}: {error}"
+            ) from error
     return str(folder)
 
 
@@ -138,10 +165,13 @@ def _for_all_nodes(corpus: Source | Sequence[str | Path]) -> Any:
         if isinstance(corpus, (list, tuple)):
             return corpus
         raise ConfigError(
-            f"corpus of type {type(corpus).__name__} on Ray: every task reads the corpus itself; give paths or a list"
+            f"corpus of type {type(corpus).__name__} on Ray: every task reads the corpus itself;"
+            " give paths or a list"
         )
     if STDIN in names:
-        raise ConfigError("corpus '-' on Ray: tasks cannot read this command's standard input; give a file")
+        raise ConfigError(
+            "corpus '-' on Ray: tasks cannot read this command's standard input; give a file"
+        )
     return [str(Path(name).absolute()) if Path(name).exists() else str(name) for name in names]
 
 
@@ -149,11 +179,13 @@ def _connect(ray: Any, address: str) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else Ray reports to its makers
     started: dict[str, Any] = {"include_dashboard": False, "object_store_memory": _OBJECTS}
     try:
-        ray.init(address=address, logging_level=logging.WARNING, **(started if address == LOCAL else {}))
+        ray.init(
+            address=address, logging_level=logging.WARNING, **(started if address == LOCAL else {})
+        )
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise EngineError(
-            f"ray: no cluster at {address!r} ({first_line(error)}); give the address that `ray start --head` printed, "
-            f"or {LOCAL}"
+            f"ray: no cluster at {address!r} ({first_line(error)}); give the address that `ray"
+            f" start --head` printed, or {LOCAL}"
         ) from error
 
 
@@ -166,6 +198,11 @@ def _check_answer(ray: Any, done: Any) -> None:
             raise error.cause from error
         raise EngineError(f"ray: a task failed: {first_line(error)}") from error
     except ray.exceptions.RayError as error:
-        raise EngineError(f"ray: a shard could not be built in {ATTEMPTS + 1} attempts: {first_line(error)}") from error
+        raise EngineError(
+            f"ray: a shard could not be built in {ATTEMPTS + 1} attempts: {first_line(error)}"
+        ) from error
     if open_directory(folder).current() is None:
-        raise InputError(f"{folder}: was built on another node, but is not here; give a folder that all nodes share")
+        raise InputError(
+            f"{folder}: was built on another node, but is not here; give a folder that all nodes"
+            " share"
+        )

@@ -1,7 +1,8 @@
-"""`Encoding`: everything that says how the vectors and words of a collection were made, in one place.
+"""`Encoding`: everything that says how the vectors and words of a collection were made, in one
+place.
 
-An index, an interrupted change and a published collection all keep one; whether two of them go together is
-asked of `differences` and nowhere else.
+An index, an interrupted change and a published collection all keep one; whether two of them go
+together is asked of `differences` and nowhere else.
 """
 
 from __future__ import annotations
@@ -32,20 +33,30 @@ GRANULARITIES: dict[str, tuple[Kind, ...]] = {
 STORAGE_DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2")}
 ENGLISH = "english"
 WORD_RULES = ("language", "keep_accents", "synonyms")
-KEPT = ("storage_dtype", "token_vectors", "token_dim")  # how, and how much: what is searched does not depend on it
+KEPT = (
+    "storage_dtype",
+    "token_vectors",
+    "token_dim",
+)  # how, and how much: what is searched does not depend on it
 
 
 @dataclass(frozen=True)
 class Encoding:
     """How vectors and words were made."""
 
-    model: dict[str, Any] | None  # `model_description`; None: ready-made vectors of a model nobody named
-    model_source: str | None  # name or absolute folder to load it by, never compared; None: embedded, or given loaded
+    model: (
+        dict[str, Any] | None
+    )  # `model_description`; None: ready-made vectors of a model nobody named
+    model_source: (
+        str | None
+    )  # name or absolute folder to load it by, never compared; None: embedded, or given loaded
     dim: int  # d, the width of the vectors
     granularity: Literal["document", "passage", "both"]  # the vectors that are kept
     storage_dtype: Literal["float32", "float16"] = "float32"  # how their numbers are kept
     max_tokens: int | None = None  # documents are cut after so many; None: never
-    passage_tokens: int | None = None  # this to `titled`: the model's `PassageSize`; None: it cuts in its own way
+    passage_tokens: int | None = (
+        None  # this to `titled`: the model's `PassageSize`; None: it cuts in its own way
+    )
     passage_overlap: int = 0
     late: bool | None = None
     titled: bool = False
@@ -54,7 +65,9 @@ class Encoding:
     language: str = ENGLISH  # the rules by which words are found
     keep_accents: bool = False  # whether words with other accents are other words
     synonyms: str = ""  # synonyms and protected words, as `indexes.store.words` reads them
-    model_beside: str | None = None  # the model's folder from the index's own: both may be moved; None: no folder
+    model_beside: str | None = (
+        None  # the model's folder from the index's own: both may be moved; None: no folder
+    )
 
     @classmethod
     def of_model(
@@ -68,7 +81,9 @@ class Encoding:
         token_vectors: str | None = None,
         **words: Any,
     ) -> Encoding:
-        """Describe what a loaded model makes; `source` is what it was loaded by, `words` how words are found."""
+        """Describe what a loaded model makes; `source` is what it was loaded by, `words` how words
+        are found.
+        """
         size = getattr(embedder, "passage_size", None)
         return cls(
             model=model_description(embedder),
@@ -76,7 +91,9 @@ class Encoding:
             dim=embedder.dim,
             granularity=granularity,  # type: ignore[arg-type]  # checked by whoever takes it from a user
             storage_dtype=storage_dtype,  # type: ignore[arg-type]
-            max_tokens=max_tokens if max_tokens is not None else getattr(embedder, "max_tokens", None),
+            max_tokens=(
+                max_tokens if max_tokens is not None else getattr(embedder, "max_tokens", None)
+            ),
             passage_tokens=size.tokens if size else None,
             passage_overlap=size.overlap if size else 0,
             late=size.late if size else None,
@@ -102,8 +119,14 @@ class Encoding:
         return dataclasses.replace(self, model_beside=Path(way).as_posix())
 
     def model_places(self, root: str | Path | None = None) -> tuple[str, ...]:
-        """Where the model may be, best first, for an index at `root`; empty: the embedded one, or given loaded."""
-        beside = () if root is None or self.model_beside is None else (os.path.abspath(Path(root, self.model_beside)),)  # noqa: PTH100
+        """Where the model may be, best first, for an index at `root`; empty: the embedded one, or
+        given loaded.
+        """
+        beside = (
+            ()
+            if root is None or self.model_beside is None
+            else (os.path.abspath(Path(root, self.model_beside)),)  # noqa: PTH100
+        )
         source = () if self.model_source is None else (self.model_source,)
         return tuple(dict.fromkeys((*source, *beside)))
 
@@ -132,38 +155,51 @@ class Encoding:
         return "passage" if "passage" in self.kinds else "document"
 
     def comparable(self) -> dict[str, Any]:
-        """All that must be equal for vectors and words to go together, by name, as messages show it."""
+        """All that must be equal for vectors and words to go together, by name, as messages show
+        it.
+        """
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         del values["model_source"], values["model_beside"]
         if self.model is not None:
             values["model"] = f"{self.model['name']} ({self.model['fingerprint'][:16]})"
         return values
 
-    def differences(self, other: Encoding, *, but: Iterable[str] = ()) -> dict[str, tuple[Any, Any]]:
-        """Return what another one says otherwise, by name: (ours, theirs). Models are compared by fingerprints."""
+    def differences(
+        self, other: Encoding, *, but: Iterable[str] = ()
+    ) -> dict[str, tuple[Any, Any]]:
+        """Return what another one says otherwise, by name: (ours, theirs).
+
+        Models are compared by fingerprints.
+        """
         ours, theirs = self.comparable(), other.comparable()
         if self.fingerprint == other.fingerprint:
             theirs["model"] = ours["model"]
         return {
-            name: (value, theirs[name]) for name, value in ours.items() if name not in but and theirs[name] != value
+            name: (value, theirs[name])
+            for name, value in ours.items()
+            if name not in but and theirs[name] != value
         }
 
     def check_takes(self, other: Encoding, here: object, there: object) -> None:
-        """Check that documents encoded as `other` can be put among these; how numbers are stored may differ."""
+        """Check that documents encoded as `other` can be put among these; how numbers are stored
+        may differ.
+        """
         if not set(self.kinds) <= set(other.kinds):
             raise ConfigError(
-                f"{there}: granularity {other.granularity!r}, of {here} {self.granularity!r}; choose one that both "
-                "have, or encode them again"
+                f"{there}: granularity {other.granularity!r}, of {here} {self.granularity!r};"
+                " choose one that both have, or encode them again"
             )
         but = {"granularity", "storage_dtype", *WORD_RULES, "token_vectors", "token_dim"}
         if self.granularity == "document":
             but |= {"passage_tokens", "passage_overlap", "late", "titled"}
         for name, (ours, theirs) in self.differences(other, but=but).items():
-            raise ConfigError(f"{there}: {name} is {theirs!r}, of {here} {ours!r}; encode them with what is there")
+            raise ConfigError(
+                f"{there}: {name} is {theirs!r}, of {here} {ours!r}; encode them with what is there"
+            )
         if self.token_vectors is not None and self.token_vectors != other.token_vectors:
             raise ConfigError(
-                f"{there}: without the token vectors ({self.token_vectors}) that {here} keeps of every document; "
-                "encode them with its model"
+                f"{there}: without the token vectors ({self.token_vectors}) that {here} keeps of"
+                " every document; encode them with its model"
             )
 
     @property

@@ -1,12 +1,15 @@
-"""What a search needs of the place where vectors and words live, as protocols; from an address to such a place.
+"""What a search needs of the place where vectors and words live, as protocols; from an address to
+such a place.
 
-Our own files (FAISS and Lance: `aveyb_retrieval.indexes.search.retriever`) are one engine; a database server
-(`aveyb_retrieval.engines`) is another. Fusion, passages, thresholds and reranking are ours and work on any engine: it
-names documents by numbers, those of `aveyb_retrieval.indexes.types`, finds the nearest vectors and the best matches by
-words, and gives back what is stored under a number.
+Our own files (FAISS and Lance: `aveyb_retrieval.indexes.search.retriever`) are one engine; a
+database server (`aveyb_retrieval.engines`) is another. Fusion, passages, thresholds and reranking
+are ours and work on any engine: it names documents by numbers, those of
+`aveyb_retrieval.indexes.types`, finds the nearest vectors and the best matches by words, and gives
+back what is stored under a number.
 
-Engines of other packages join by an entry point of the group `aveyb_retrieval.engines`: its name is the scheme of their
-addresses, its object (a subclass of `Collection`, or a module) has `open_engine` and `open_writer` of an address.
+Engines of other packages join by an entry point of the group `aveyb_retrieval.engines`: its name is
+the scheme of their addresses, its object (a subclass of `Collection`, or a module) has
+`open_engine` and `open_writer` of an address.
 """
 
 from __future__ import annotations
@@ -31,13 +34,20 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.encoding import Encoding
     from aveyb_retrieval.indexes.search.operators import Sought
     from aveyb_retrieval.indexes.store.filters import Filter
-    from aveyb_retrieval.indexes.store.tables import Part, ShownPassage, StoredDocument, StoredPassages, StoredTokens
+    from aveyb_retrieval.indexes.store.tables import (
+        Part,
+        ShownPassage,
+        StoredDocument,
+        StoredPassages,
+        StoredTokens,
+    )
     from aveyb_retrieval.indexes.store.vocabulary import Vocabulary
     from aveyb_retrieval.indexes.store.words import Language
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
 
-SAMPLE = 1024  # documents whose mean vector stands for that of all: those whose ids have the least hashes
+# documents whose mean vector stands for that of all: those whose ids have the least hashes
+SAMPLE = 1024
 Selection = Any  # what `EngineView.select` made of a filter; only the view that made it reads it
 
 
@@ -51,8 +61,12 @@ class EngineInfo:
     granularity: str  # the vectors that were made: "document", "passage" or "both"
     documents: int
     passages: int
-    model: dict[str, Any] | None  # the description of the model that made the vectors; None where nobody named it
-    model_places: tuple[str, ...]  # best first; empty where it is the embedded one, or was given loaded
+    model: (
+        dict[str, Any] | None
+    )  # the description of the model that made the vectors; None where nobody named it
+    model_places: tuple[
+        str, ...
+    ]  # best first; empty where it is the embedded one, or was given loaded
     remedy: str  # what to do where stored data contradict each other, for messages
     build: str = ""  # identifies an index directory, whatever its version; "" of other engines
 
@@ -63,7 +77,9 @@ class EngineInfo:
 
 
 class EngineView(Protocol):
-    """One state of an engine: all that one search reads belongs together, whatever is written meanwhile."""
+    """One state of an engine: all that one search reads belongs together, whatever is written
+    meanwhile.
+    """
 
     @property
     def info(self) -> EngineInfo:
@@ -83,22 +99,33 @@ class EngineView(Protocol):
 
     @property
     def mean_vector(self) -> FloatArray:
-        """The mean `[d]` of (a sample of) the vectors: its product with a query is what a document scores at random."""
+        """The mean `[d]` of (a sample of) the vectors: its product with a query is what a document
+        scores at random.
+        """
 
     @property
     def mean_passage_length(self) -> float:
         """The mean length of all passages, in characters."""
 
     def select(self, where: Filter | None) -> Selection | None:
-        """Find the documents that satisfy a filter, or raise ConfigError; None where there is no filter."""
+        """Find the documents that satisfy a filter, or raise ConfigError; None where there is no
+        filter.
+        """
 
     def count(self, kind: Kind, selection: Selection | None = None) -> int:
         """Count the vectors of a kind that can be found."""
 
     def nearest(
-        self, kind: Kind, queries: FloatArray, k: int, selection: Selection | None = None, *, exact: bool = False
+        self,
+        kind: Kind,
+        queries: FloatArray,
+        k: int,
+        selection: Selection | None = None,
+        *,
+        exact: bool = False,
     ) -> tuple[FloatArray, IntArray]:
-        """Find the vectors nearest to unit vectors `[n, d]`: cosines and numbers `[n, k]`, best first.
+        """Find the vectors nearest to unit vectors `[n, d]`: cosines and numbers `[n, k]`, best
+        first.
 
         As many as `k` if so many exist, otherwise all (`[n, count]`). `exact` scores every vector.
         """
@@ -109,7 +136,8 @@ class EngineView(Protocol):
     def by_words(
         self, kind: Kind, words: Sequence[str], k: int, selection: Selection | None = None
     ) -> list[tuple[int, float]]:
-        """The `k` best documents (title and text) or passages by BM25, best first; fewer where fewer hold a word.
+        """The `k` best documents (title and text) or passages by BM25, best first; fewer where
+        fewer hold a word.
 
         Words, here and below, are as `language` gives those of a query.
         """
@@ -119,10 +147,16 @@ class EngineView(Protocol):
 
     @property
     def vocabulary(self) -> Vocabulary | None:
-        """The words of all documents, as `language.forms` gives them; None where the engine keeps no list of them."""
+        """The words of all documents, as `language.forms` gives them; None where the engine keeps
+        no list of them.
+        """
 
-    def narrow(self, selection: Selection | None, kind: Kind, conditions: Sequence[Sought]) -> Selection:
-        """The part of a selection (None: all) that fulfills conditions; ConfigError: the engine cannot look for one."""
+    def narrow(
+        self, selection: Selection | None, kind: Kind, conditions: Sequence[Sought]
+    ) -> Selection:
+        """The part of a selection (None: all) that fulfills conditions; ConfigError: the engine
+        cannot look for one.
+        """
 
     def find(self, ids: Sequence[str]) -> dict[str, int]:
         """Numbers of documents by their ids; those that are not there are left out."""
@@ -130,11 +164,18 @@ class EngineView(Protocol):
     def matching(self, selection: Selection) -> IntArray:
         """Numbers of the documents of a selection, ascending."""
 
-    def documents(self, docs: Sequence[int], parts: Sequence[Part] = PARTS) -> Mapping[int, StoredDocument]:
-        """Documents by number; those that are not there are left out. Parts not asked for may be empty."""
+    def documents(
+        self, docs: Sequence[int], parts: Sequence[Part] = PARTS
+    ) -> Mapping[int, StoredDocument]:
+        """Documents by number; those that are not there are left out.
+
+        Parts not asked for may be empty.
+        """
 
     def passages(self, numbers: IntArray, words: Sequence[str] = ()) -> StoredPassages:
-        """Passages `[n]` by number, with which of some words they hold; those that are not there are left out."""
+        """Passages `[n]` by number, with which of some words they hold; those that are not there
+        are left out.
+        """
 
     def shown_passages(self, numbers: Sequence[int]) -> Mapping[int, ShownPassage]:
         """What is shown of passages, by number; those that are not there are left out."""
@@ -142,8 +183,11 @@ class EngineView(Protocol):
     def passage_counts(self, docs: IntArray) -> IntArray:
         """How many passages documents `[n]` have, `[n]`; 0 for those that are not there."""
 
-    def best_passages(self, docs: IntArray, query: FloatArray, words: Sequence[str], each: int) -> IntArray:
-        """Numbers of passages among which are the `each` best of every one of some documents: the nearest to a vector.
+    def best_passages(
+        self, docs: IntArray, query: FloatArray, words: Sequence[str], each: int
+    ) -> IntArray:
+        """Numbers of passages among which are the `each` best of every one of some documents: the
+        nearest to a vector.
 
         Where `query` is empty, the best by words. An engine may give all passages of the documents.
         """
@@ -160,7 +204,9 @@ def passage_numbers(view: EngineView, docs: IntArray) -> IntArray:
 
 
 class VectorEngine(Protocol):
-    """A place where documents, their vectors and their words live, opened for searching by many threads."""
+    """A place where documents, their vectors and their words live, opened for searching by many
+    threads.
+    """
 
     def view(self) -> AbstractContextManager[EngineView]:
         """Return what gives the state to search when it is entered, once."""
@@ -191,7 +237,9 @@ def is_address(path: object) -> bool:
 
 
 def open_engine(address: str) -> VectorEngine:
-    """Open a collection for searching; EngineError where its server fails, IndexFormatError where nothing is there."""
+    """Open a collection for searching; EngineError where its server fails, IndexFormatError where
+    nothing is there.
+    """
     return _module(address).open_engine(address)
 
 
@@ -203,7 +251,9 @@ def open_writer(address: str) -> Collection:
 def _module(address: str) -> Any:
     scheme = address.partition("://")[0]
     if scheme not in _kinds():
-        raise ConfigError(f"{scheme}://: an engine of this kind is not known; known are {', '.join(_kinds())}")
+        raise ConfigError(
+            f"{scheme}://: an engine of this kind is not known; known are {', '.join(_kinds())}"
+        )
     found = _kinds()[scheme]
     return found.load() if isinstance(found, EntryPoint) else found
 
@@ -211,5 +261,8 @@ def _module(address: str) -> Any:
 @cache
 def _kinds() -> dict[str, Any]:
     """The engines by scheme: entry points, loaded when they are needed, and what was added."""
-    ours = {scheme: EntryPoint(scheme, f"aveyb_retrieval.engines.{where}", GROUP) for scheme, where in _OURS.items()}
+    ours = {
+        scheme: EntryPoint(scheme, f"aveyb_retrieval.engines.{where}", GROUP)
+        for scheme, where in _OURS.items()
+    }
     return {point.name: point for point in entry_points(group=GROUP)} | ours

@@ -1,4 +1,6 @@
-"""`Index`: an index directory that a program both searches and changes, always at its newest version."""
+"""`Index`: an index directory that a program both searches and changes, always at its newest
+version.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,12 @@ _OPENING = ("model", "device", "precision")
 
 
 class Index(Retriever):
-    """An index directory, open for searches and changes. Safe to use from many threads; one process writes at a time.
+    """An index directory, open for searches and changes. Safe to use from many threads; one process
+    writes at a time.
 
-    Every search sees what was written before it, by whichever process, as does a `Retriever` after `reopen`. A change
-    is on the disk when its call returns. The model is loaded when it is first needed, once for all indexes of a
-    process. Copies made by pickle open the same place again.
+    Every search sees what was written before it, by whichever process, as does a `Retriever` after
+    `reopen`. A change is on the disk when its call returns. The model is loaded when it is first
+    needed, once for all indexes of a process. Copies made by pickle open the same place again.
 
     >>> with Index.open("notes", create=True) as index:
     ...     report = index.upsert([{"_id": "1", "text": "The lease ends in May.", "year": 2026}])
@@ -46,22 +49,31 @@ class Index(Retriever):
     def __init__(self, *opened: Any) -> None:
         super().__init__(*opened)
         if not isinstance(self._engine, LocalEngine):
-            raise ConfigError(f"{self.path}: an Index is of one index directory; Retriever.load opens what this is")
+            raise ConfigError(
+                f"{self.path}: an Index is of one index directory; Retriever.load opens what"
+                " this is"
+            )
         self._wait: float = 0
         self._engine.follow = self._check_model
         self._writing = threading.RLock()
 
     @classmethod
     def open(
-        cls, path: str | Path, *, create: bool = False, mapped: bool = True, **options: Unpack[BuildOptions]
+        cls,
+        path: str | Path,
+        *,
+        create: bool = False,
+        mapped: bool = True,
+        **options: Unpack[BuildOptions],
     ) -> Self:
         """Open an index directory, or with `create` make an empty one where there is none.
 
         Args:
             path, mapped: As in `Retriever.load`; `path` is a directory.
             create: Make an index that has no documents yet where there is none.
-            **options: `model`, `device` and `precision`, as in `Retriever.load`; `wait`, the seconds that each change
-                waits for another writer to end. The other options of `build_index` serve only to make the index.
+            **options: `model`, `device` and `precision`, as in `Retriever.load`; `wait`, the
+                seconds that each change waits for another writer to end. The other options of
+                `build_index` serve only to make the index.
 
         Raises:
             IndexFormatError: there is no index, it is damaged, or it was made by another model.
@@ -78,7 +90,9 @@ class Index(Retriever):
 
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> Self:  # type: ignore[override]  # of one directory alone
-        """Open an index directory; options are those of `Retriever.load`, errors those of `open`."""
+        """Open an index directory; options are those of `Retriever.load`, errors those
+        of `open`.
+        """
         open_directory(path)  # refuses what is none
         return super().load(path, **options)
 
@@ -93,10 +107,14 @@ class Index(Retriever):
         """Copy the place and the options, not what is open."""
         return partial(type(self).open, **vars(self._opening), wait=self._wait), ()
 
-    # --- changes -----------------------------------------------------------------------------------------------------
+    # --- changes
+    # ----------------------------------------------------------------------------------------------
 
-    def add(self, documents: Source, *, wait: float | None = None, **options: Unpack[ReadOptions]) -> Report:
-        """Add documents with new ids: a corpus, or mappings with `text`, perhaps `_id` and `title`, the rest metadata.
+    def add(
+        self, documents: Source, *, wait: float | None = None, **options: Unpack[ReadOptions]
+    ) -> Report:
+        """Add documents with new ids: a corpus, or mappings with `text`, perhaps `_id` and `title`,
+        the rest metadata.
 
         Args:
             documents: The corpus.
@@ -104,19 +122,26 @@ class Index(Retriever):
             **options: See `ReadOptions`.
 
         Raises:
-            InputError: an id is in the index already, or something is no document; nothing was changed.
+            InputError: an id is in the index already, or something is no document; nothing was
+                changed.
             IndexLockedError: another process is writing.
         """
         return self._change(wait, lambda batch: batch.add(documents, **options))
 
-    def upsert(self, documents: Source, *, wait: float | None = None, **options: Unpack[ReadOptions]) -> Report:
-        """Add documents and replace those whose ids are there already; of the same id twice, the last counts.
+    def upsert(
+        self, documents: Source, *, wait: float | None = None, **options: Unpack[ReadOptions]
+    ) -> Report:
+        """Add documents and replace those whose ids are there already; of the same id twice, the
+        last counts.
 
-        What has not changed is not encoded again. Arguments and errors are those of `add`, but that ids may be there.
+        What has not changed is not encoded again. Arguments and errors are those of `add`, but that
+        ids may be there.
         """
         return self._change(wait, lambda batch: batch.upsert(documents, **options))
 
-    async def aupsert(self, documents: Source, *, wait: float | None = None, **options: Unpack[ReadOptions]) -> Report:
+    async def aupsert(
+        self, documents: Source, *, wait: float | None = None, **options: Unpack[ReadOptions]
+    ) -> Report:
         """Run `upsert` in a thread, for asynchronous programs."""
         return await asyncio.to_thread(lambda: self.upsert(documents, wait=wait, **options))
 
@@ -135,7 +160,9 @@ class Index(Retriever):
             ConfigError: neither ids nor a filter are given.
             IndexLockedError: another process is writing.
         """
-        return self._change(wait, lambda batch: batch.delete(ids, where=where, missing_ok=missing_ok))
+        return self._change(
+            wait, lambda batch: batch.delete(ids, where=where, missing_ok=missing_ok)
+        )
 
     def update_metadata(
         self,
@@ -148,18 +175,26 @@ class Index(Retriever):
         missing_ok: bool = False,
         wait: float | None = None,
     ) -> Report:
-        """Set metadata fields of the documents with these ids, and of those that satisfy a filter. Nothing is encoded.
+        """Set metadata fields of the documents with these ids, and of those that satisfy a filter.
+        Nothing is encoded.
 
         Arguments and errors are those of the package's `update_metadata`.
         """
-        given: dict[str, Any] = {"where": where, "remove": remove, "clear": clear, "missing_ok": missing_ok}
+        given: dict[str, Any] = {
+            "where": where,
+            "remove": remove,
+            "clear": clear,
+            "missing_ok": missing_ok,
+        }
         return self._change(wait, lambda batch: batch.update_metadata(changes, ids, **given))
 
     @contextmanager
     def batch(self, *, wait: float | None = None) -> Iterator[Batch]:
-        """Group changes into one commit: `with index.batch() as batch: batch.upsert(...); batch.delete(...)`.
+        """Group changes into one commit: `with index.batch() as batch: batch.upsert(...);
+        batch.delete(...)`.
 
-        They are made when the block ends, and all of them or none: an exception in the block drops them.
+        They are made when the block ends, and all of them or none: an exception in the block drops
+        them.
         """
         with self._writing:
             waiting = self._batch(wait)
@@ -184,7 +219,13 @@ class Index(Retriever):
 
     def _batch(self, wait: float | None) -> Batch:
         device = self._opening.device
-        return Batch(self.path, lambda: self.model, before=self._tables, device=device, wait=self._waiting(wait))
+        return Batch(
+            self.path,
+            lambda: self.model,
+            before=self._tables,
+            device=device,
+            wait=self._waiting(wait),
+        )
 
     def _waiting(self, wait: float | None) -> float:
         check_wait(chosen := self._wait if wait is None else wait)
@@ -192,6 +233,8 @@ class Index(Retriever):
 
     @property
     def _tables(self) -> Any:
-        """The datasets as they are open; None of a stored index, of which changes have a copy of their own."""
+        """The datasets as they are open; None of a stored index, of which changes have a copy of
+        their own.
+        """
         assert isinstance(self._engine, LocalEngine)  # `__init__` sees to that
         return None if isinstance(self._engine, StoredEngine) else self._engine.snapshot.tables

@@ -1,4 +1,6 @@
-"""The model of an index: how it is asked for, opened, and compared with the one that made the vectors."""
+"""The model of an index: how it is asked for, opened, and compared with the one that made the
+vectors.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +47,12 @@ def load_model(
     max_tokens: int | None = None,
     recorded: str | None = None,
 ) -> EmbedderLike:
-    """Return a model ready to encode: a loaded one as it is, any other from its folder or name, and shared.
+    """Return a model ready to encode: a loaded one as it is, any other from its folder or name, and
+    shared.
 
-    ConfigError: an option is given that a loaded model has settled. ModelError: there is no usable model, or one of
-    which an index has `recorded` the fingerprint would have to be fetched. IndexFormatError: it is another one.
+    ConfigError: an option is given that a loaded model has settled. ModelError: there is no usable
+    model, or one of which an index has `recorded` the fingerprint would have to be fetched.
+    IndexFormatError: it is another one.
     """
     if model is None or isinstance(model, (str, Path)):
         from aveyb_retrieval.encoder.embedders.loading import load_encoder
@@ -58,7 +62,11 @@ def load_model(
             loaded = _loaded.get(key)
             if loaded is None:
                 loaded = load_encoder(
-                    model, device=device, precision=precision, max_tokens=max_tokens, recorded=recorded
+                    model,
+                    device=device,
+                    precision=precision,
+                    max_tokens=max_tokens,
+                    recorded=recorded,
                 )
                 _loaded[key] = loaded
         return loaded
@@ -71,28 +79,36 @@ def _place(model: str | Path | None) -> tuple[object, ...]:
     if model is None or not Path(model).is_dir():
         return (None if model is None else str(model),)
     found = sorted(Path(model).rglob("*"))
-    return (str(Path(model).resolve()), *((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in found))
+    return (
+        str(Path(model).resolve()),
+        *((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in found),
+    )
 
 
 def _cutting(model: EmbedderLike, size: PassageSize | None) -> EmbedderLike:
-    """The same model, cutting passages of this size, or raises ConfigError; None: in its own way."""
+    """The same model, cutting passages of this size, or raises ConfigError; None: in
+    its own way.
+    """
     if isinstance(model, PassageCutter):
         return model if model.passage_size == size else model.with_passage_size(size)
     if size is not None:
         raise ConfigError(
-            f"passage_tokens={size.tokens}: the model {model.model_name} cuts passages in its own way only"
+            f"passage_tokens={size.tokens}: the model {model.model_name} cuts passages in its own"
+            " way only"
         )
     return model
 
 
 def _keeping_tokens(model: EmbedderLike, codec: TokenCodec | None) -> EmbedderLike:
-    """The same model, which also gives the token vectors of documents, or raises ConfigError; None: without them."""
+    """The same model, which also gives the token vectors of documents, or raises ConfigError; None:
+    without them.
+    """
     if codec is None:
         return model
     if not isinstance(model, TokenEncoder):
         raise ConfigError(
-            f"token_vectors={codec.storage!r}: the model {model.model_name} gives no token vectors of documents; "
-            "leave it out"
+            f"token_vectors={codec.storage!r}: the model {model.model_name} gives no token vectors"
+            " of documents; leave it out"
         )
     return model.with_token_codec(codec)
 
@@ -105,11 +121,14 @@ def as_encoded(model: EmbedderLike, encoding: Encoding) -> EmbedderLike:
     return _keeping_tokens(_cutting(model, encoding.passage_size), encoding.token_codec)
 
 
-def load_recorded(places: Sequence[str], description: Mapping[str, Any], **options: Any) -> EmbedderLike:
+def load_recorded(
+    places: Sequence[str], description: Mapping[str, Any], **options: Any
+) -> EmbedderLike:
     """Load the model of an index by what the index says, which somebody else may have written.
 
-    It is at one of `places`, best first; without any, it was the embedded one, or given loaded. `description` is its
-    `model_description`. ModelError where it is not on this machine, IndexFormatError where another one is there.
+    It is at one of `places`, best first; without any, it was the embedded one, or given loaded.
+    `description` is its `model_description`. ModelError where it is not on this machine,
+    IndexFormatError where another one is there.
     """
     if not places:
         return load_model(None, **options)
@@ -123,28 +142,38 @@ def load_recorded(places: Sequence[str], description: Mapping[str, Any], **optio
         raise tried[0]
     kind = next((type(error) for error in tried if isinstance(error, IndexFormatError)), ModelError)
     raise kind(
-        f"the model of the index is in neither place: {'; '.join(map(str, tried))}. Say where it is (model=, --model)"
+        f"the model of the index is in neither place: {'; '.join(map(str, tried))}. Say where it is"
+        " (model=, --model)"
     )
 
 
-def check_loaded(model: EmbedderLike, *, device: str, precision: str, max_tokens: int | None) -> None:
+def check_loaded(
+    model: EmbedderLike, *, device: str, precision: str, max_tokens: int | None
+) -> None:
     """Raise ConfigError where an option is given that a loaded model has settled already."""
     if not (hasattr(model, "encode_documents") and hasattr(model, "encode_queries")):
         raise ConfigError(
-            f"model is of type {type(model).__name__}; give a folder, a name, or a loaded Embedder (or an object with "
-            "its methods)"
+            f"model is of type {type(model).__name__}; give a folder, a name, or a loaded Embedder"
+            " (or an object with its methods)"
         )
-    given = (("device", device, "cpu"), ("precision", precision, "auto"), ("max_tokens", max_tokens, None))
+    given = (
+        ("device", device, "cpu"),
+        ("precision", precision, "auto"),
+        ("max_tokens", max_tokens, None),
+    )
     for name, value, default in given:
         if value != default:
             raise ConfigError(
-                f"{name}={value!r} beside the loaded model {model.model_name}: give it to Embedder.load instead"
+                f"{name}={value!r} beside the loaded model {model.model_name}: give it to"
+                " Embedder.load instead"
             )
 
 
 Given = TypeVar("Given", bound="Mapping[str, Any]")
 Vectors = str | Path | npt.NDArray[np.floating] | list[str | Path]
-"""Ready-made vectors: a `.npy` or Parquet file, an array, an index, a folder of indexes, or several indexes."""
+"""Ready-made vectors: a `.npy` or Parquet file, an array, an index, a folder of indexes, or several
+indexes.
+"""
 
 
 class ReadOptions(TypedDict, total=False):
@@ -154,12 +183,16 @@ class ReadOptions(TypedDict, total=False):
         id_field: Field that holds the id; None is `_id`, else `id`, else an id is made.
         title_field: Field that holds the title. Default "title".
         text_field: Field that holds the text. Default "text".
-        on_error: What to do with an item that is no document: "stop"; "skip" lists it in `Report.rejected_file` and
-            goes on; "auto" (default) does so with files that were found in folders, and stops at all else.
-        max_line: A line of the corpus, or the text of a file, has at most this many bytes; a longer one is no document.
+        on_error: What to do with an item that is no document: "stop"; "skip" lists it in
+            `Report.rejected_file` and goes on; "auto" (default) does so with files that were found
+            in folders, and stops at all else.
+        max_line: A line of the corpus, or the text of a file, has at most this many bytes; a longer
+            one is no document.
         encoding: Of texts that are not UTF-8 and do not name their own, such as "cp1252".
-        types: Types of columns of CSV and TSV files: "int", "float", "bool" or "string"; the others are inferred.
-        follow_links: Also read links that are found in folders; without it they are left out, with a notice.
+        types: Types of columns of CSV and TSV files: "int", "float", "bool" or "string"; the others
+            are inferred.
+        follow_links: Also read links that are found in folders; without it they are left out, with
+            a notice.
         file_seconds: Seconds of processor time that reading one file may take.
         path_fields: How paths of files below a folder become metadata, such as "{team}/{year}/*".
     """
@@ -180,7 +213,8 @@ class WriteOptions(TypedDict, total=False):
     """How an index is written.
 
     Attributes:
-        wait: Seconds to wait for another writer of the index to end. Default 0: an `IndexLockedError` at once.
+        wait: Seconds to wait for another writer of the index to end. Default 0: an
+            `IndexLockedError` at once.
         restart: Throw away the work of an interrupted change.
         progress: Called as the work goes on.
     """
@@ -204,23 +238,27 @@ class EncodeOptions(ModelOptions, total=False):
     Attributes:
         model: Model folder or name, or a loaded `Embedder`; None is the embedded default.
         device: Where the model runs. Default "cpu".
-        precision: What it computes in: "auto" (default: "int8" by ONNX Runtime on a CPU where the model has that form,
-            else "float32"), "float32", "bfloat16" or "float16"; see `Embedder.load`. Documents and queries
-            may differ in it.
+        precision: What it computes in: "auto" (default: "int8" by ONNX Runtime on a CPU where the
+            model has that form, else "float32"), "float32", "bfloat16" or "float16"; see
+            `Embedder.load`. Documents and queries may differ in it.
         granularity: "document", "passage" or "both" (default): which vectors are searched.
-        storage_dtype: How vectors are kept on disk: "float32" (default), or "float16" for half the size and an error
-            below 1e-3.
-        max_tokens: Cut documents after this many tokens (counted in the report). None reads them whole.
-        passage_tokens: Passages are runs of whole sentences of at most this many tokens, 16 to 8,192. None is what the
-            model was loaded with, 256 by default.
-        passage_overlap: Passages begin with the last sentences of the one before, up to this many tokens, 0 to half of
-            `passage_tokens`. None is what the model was loaded with, 0 by default.
-        late: Encode passages within their document (True) or one by one (False). None is what the model was loaded
-            with: within it for Avey-B models, which know no other way, one by one for sentence-transformers models.
+        storage_dtype: How vectors are kept on disk: "float32" (default), or "float16" for half the
+            size and an error below 1e-3.
+        max_tokens: Cut documents after this many tokens (counted in the report). None reads them
+            whole.
+        passage_tokens: Passages are runs of whole sentences of at most this many tokens, 16 to
+            8,192. None is what the model was loaded with, 256 by default.
+        passage_overlap: Passages begin with the last sentences of the one before, up to this many
+            tokens, 0 to half of `passage_tokens`. None is what the model was loaded with, 0 by
+            default.
+        late: Encode passages within their document (True) or one by one (False). None is what the
+            model was loaded with: within it for Avey-B models, which know no other way, one by one
+            for sentence-transformers models.
         language: How words are found: "english" (default), another language of
-            `aveyb_retrieval.indexes.store.words.LANGUAGES`, or "none" (words as they are written). Scripts without
-            spaces are found in all of them.
-        keep_accents: Whether words with other accents are other words. Default False: `cafe` finds `café`, too.
+            `aveyb_retrieval.indexes.store.words.LANGUAGES`, or "none" (words as they are written).
+            Scripts without spaces are found in all of them.
+        keep_accents: Whether words with other accents are other words. Default False: `cafe` finds
+            `café`, too.
         synonyms: The path of a small file of synonyms and protected words, or its lines: see
             `aveyb_retrieval.indexes.store.words`.
     """
@@ -240,19 +278,23 @@ class BuildOptions(ReadOptions, EncodeOptions, WriteOptions, total=False):
     """Options of `build_index`: those of reading, encoding and writing, and these.
 
     Attributes:
-        vectors: Ready-made vectors, one row per document: `.npy`, Parquet with a column `vector`, or an array; or an
-            index, a folder of indexes (the shards of a corpus), or a list of these, which hold the documents, too:
-            `corpus` is None then.
-        from_index: An index, or a folder of shards, whose documents are encoded anew, with their metadata and files:
-            nothing is parsed again, and words are found as there unless asked otherwise. `corpus` is None then.
-        share: Take only this share of the corpus, as (1, 4) for the first of four: a shard, for `vectors`.
-        index: "auto" (by size; default), "none" (every search is exact), or a FAISS factory string such as "HNSW32" or
-            "IVF4096,Flat;nprobe=64", with settings of its searches (`nprobe`, `efSearch`, `rescore`).
-        token_vectors: Also keep a vector of every token, as "int8" (128 bytes) or "1bit" (16), so that
-            `rerank="maxsim"` encodes nothing again; None does not.
-        allow_empty: Make the index also where the corpus holds no documents (`[]`), to add some later.
-        overwrite: Replace an index that is already there; its readers keep what they have open. What people set in the
-            metadata of documents whose ids come again stays.
+        vectors: Ready-made vectors, one row per document: `.npy`, Parquet with a column `vector`,
+            or an array; or an index, a folder of indexes (the shards of a corpus), or a list of
+            these, which hold the documents, too: `corpus` is None then.
+        from_index: An index, or a folder of shards, whose documents are encoded anew, with their
+            metadata and files: nothing is parsed again, and words are found as there unless asked
+            otherwise. `corpus` is None then.
+        share: Take only this share of the corpus, as (1, 4) for the first of four: a shard, for
+            `vectors`.
+        index: "auto" (by size; default), "none" (every search is exact), or a FAISS factory string
+            such as "HNSW32" or "IVF4096,Flat;nprobe=64", with settings of its searches (`nprobe`,
+            `efSearch`, `rescore`).
+        token_vectors: Also keep a vector of every token, as "int8" (128 bytes) or "1bit" (16), so
+            that `rerank="maxsim"` encodes nothing again; None does not.
+        allow_empty: Make the index also where the corpus holds no documents (`[]`), to add some
+            later.
+        overwrite: Replace an index that is already there; its readers keep what they have open.
+            What people set in the metadata of documents whose ids come again stays.
     """
 
     vectors: Vectors | None
@@ -265,7 +307,9 @@ class BuildOptions(ReadOptions, EncodeOptions, WriteOptions, total=False):
 
 
 class InsertOptions(ReadOptions, ModelOptions, WriteOptions, total=False):
-    """Options of `add_documents` and `upsert_documents`: those of reading and writing, and these of `build_index`."""
+    """Options of `add_documents` and `upsert_documents`: those of reading and writing, and these of
+    `build_index`.
+    """
 
     vectors: Vectors | None
 
@@ -274,8 +318,10 @@ class SyncOptions(ReadOptions, ModelOptions, WriteOptions, total=False):
     """Options of `sync_index`: those of reading and writing, the model, and these.
 
     Attributes:
-        only: Folders or files below the folder, such as "wiki/": nothing else of the index is looked at or changed.
-        allow_delete: So many documents may go. None (default): a tenth of those that are looked at, or 5.
+        only: Folders or files below the folder, such as "wiki/": nothing else of the index is
+            looked at or changed.
+        allow_delete: So many documents may go. None (default): a tenth of those that are looked at,
+            or 5.
         moved: The folder is another one than the index was made from, in its place.
     """
 
@@ -293,14 +339,20 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 
 
 def check_options(options: Given, known: type, function: str) -> Given:
-    """Check names of options, and values of those that have only some; return those that are given, not None."""
+    """Check names of options, and values of those that have only some; return those that are given,
+    not None.
+    """
     names = sorted(known.__annotations__)
-    given = {name: value for name, value in options.items() if value is not None or name not in names}
+    given = {
+        name: value for name, value in options.items() if value is not None or name not in names
+    }
     for name, value in given.items():
         if name not in names:
             raise ConfigError(no_option(function, name, names))
         if name in _CHOICES and value not in _CHOICES[name]:
-            raise ConfigError(f"{name}={value!r}: must be one of {', '.join(map(str, _CHOICES[name]))}")
+            raise ConfigError(
+                f"{name}={value!r}: must be one of {', '.join(map(str, _CHOICES[name]))}"
+            )
     check_wait(given.get("wait", 0))
     return cast("Given", given)
 
@@ -312,7 +364,9 @@ def check_wait(seconds: float) -> None:
 
 
 def word_rules(options: Mapping[str, Any]) -> dict[str, Any]:
-    """How the options say that words are found; reads a file of synonyms, or raises ConfigError or InputError."""
+    """How the options say that words are found; reads a file of synonyms, or raises ConfigError or
+    InputError.
+    """
     given = {name: options[name] for name in WORD_RULES if name in options}
     if "language" in given:
         given["language"] = language(given["language"]).name
@@ -325,29 +379,44 @@ def word_rules(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def reading_of(options: Mapping[str, Any]) -> Reading:
     """How the options of reading say that a corpus is read."""
-    names = {name: options[f"{name}_field"] for name in ("id", "title", "text") if f"{name}_field" in options}
+    names = {
+        name: options[f"{name}_field"]
+        for name in ("id", "title", "text")
+        if f"{name}_field" in options
+    }
     given = {name: options[name] for name in Reading.__annotations__ if name in options}
     return Reading(FieldNames(**names), **{**given, "types": dict(options.get("types") or {})})
 
 
 def writing_of(options: Mapping[str, Any]) -> WriteOptions:
     """The options of writing among others."""
-    return cast("WriteOptions", {name: options[name] for name in WriteOptions.__annotations__ if name in options})
+    return cast(
+        "WriteOptions",
+        {name: options[name] for name in WriteOptions.__annotations__ if name in options},
+    )
 
 
 def load_as_asked(options: Mapping[str, Any]) -> tuple[EmbedderLike, Encoding]:
     """Load the model that the options of encoding ask for, and say what it makes."""
     model = options.get("model")
-    loading = {name: options[name] for name in ("device", "precision", "max_tokens") if name in options}
+    loading = {
+        name: options[name] for name in ("device", "precision", "max_tokens") if name in options
+    }
     embedder = load_model(model, **loading)
-    asked = {name: options.get(f"passage_{name}") for name in ("tokens", "overlap")} | {"late": options.get("late")}
+    asked = {name: options.get(f"passage_{name}") for name in ("tokens", "overlap")} | {
+        "late": options.get("late")
+    }
     asked = {name: value for name, value in asked.items() if value is not None}
     if asked:
-        embedder = _cutting(embedder, replace(getattr(embedder, "passage_size", None) or DEFAULT_SIZE, **asked))
-    given = isinstance(model, (str, Path))  # what it is loaded by again, from wherever that is asked
+        embedder = _cutting(
+            embedder, replace(getattr(embedder, "passage_size", None) or DEFAULT_SIZE, **asked)
+        )
+    given = isinstance(
+        model, (str, Path)
+    )  # what it is loaded by again, from wherever that is asked
     source: str | None = str(model if given else getattr(model, "model_name", ""))
     if source and Path(source).is_dir():  # a loaded one by its folder, if it was in one
-        source = os.path.abspath(source)  # noqa: PTH100  # `absolute` keeps ".."
+        source = os.path.abspath(source)  # `absolute` keeps ".."  # noqa: PTH100
     elif not given:
         source = None
     encoding = Encoding.of_model(

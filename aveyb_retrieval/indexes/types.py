@@ -1,8 +1,10 @@
-"""What all rooms of an index share: arrays, numbers of documents, and what is needed from a model, as a protocol.
+"""What all rooms of an index share: arrays, numbers of documents, and what is needed from a model,
+as a protocol.
 
-The number of a document is given once and never again, a passage's holds its document's: passage `i` of document `doc`
-has the number `doc << 20 | i`. No number depends on a position, and a passage names its document without a look-up.
-What must not depend on the order in which documents came goes by the hashes of their ids.
+The number of a document is given once and never again, a passage's holds its document's: passage
+`i` of document `doc` has the number `doc << 20 | i`. No number depends on a position, and a passage
+names its document without a look-up. What must not depend on the order in which documents came goes
+by the hashes of their ids.
 """
 
 from __future__ import annotations
@@ -60,8 +62,8 @@ class Encoded(Protocol):
 class EncodedRow:
     """An encoded document as an index keeps it, or as its vector was given.
 
-    Arrays are as in `Encoded`; norms are float32 `[n]`, None where the model gave none. Of each passage there is a
-    heading. `tokens` are the codes of its tokens, where they are kept.
+    Arrays are as in `Encoded`; norms are float32 `[n]`, None where the model gave none. Of each
+    passage there is a heading. `tokens` are the codes of its tokens, where they are kept.
     """
 
     vector: FloatArray
@@ -78,8 +80,8 @@ def unusable(encoded: Encoded, dim: int) -> str | None:
     """Say what is wrong with a model's answer where vectors have `dim` numbers; None: nothing."""
     if encoded.vector.shape != (dim,) or encoded.passages.shape != (len(encoded.spans), dim):
         return (
-            f"vectors of shapes {encoded.vector.shape} and {encoded.passages.shape} for dimension {dim} and "
-            f"{len(encoded.spans)} passages"
+            f"vectors of shapes {encoded.vector.shape} and {encoded.passages.shape} for dimension"
+            f" {dim} and {len(encoded.spans)} passages"
         )
     if not (np.isfinite(encoded.vector).all() and np.isfinite(encoded.passages).all()):
         return "its vectors hold NaN or infinity; the model or the vectors given are broken"
@@ -88,7 +90,9 @@ def unusable(encoded: Encoded, dim: int) -> str | None:
 
 @runtime_checkable
 class EmbedderLike(Protocol):
-    """What turns text into vectors, as our `Embedder` does; an index opens only with the model that made it."""
+    """What turns text into vectors, as our `Embedder` does; an index opens only with the model that
+    made it.
+    """
 
     @property
     def dim(self) -> int:
@@ -114,7 +118,10 @@ class EmbedderLike(Protocol):
 
 @runtime_checkable
 class PassageCutter(Protocol):
-    """A model that cuts passages of any size. One without these members cuts them in its own way."""
+    """A model that cuts passages of any size.
+
+    One without these members cuts them in its own way.
+    """
 
     @property
     def passage_size(self) -> PassageSize | None:
@@ -129,19 +136,29 @@ class TokenEncoder(Protocol):
     """A model that can give the tokens of documents, too, for late interaction."""
 
     def with_token_codec(self, codec: TokenCodec | None) -> EmbedderLike:
-        """The same model, whose encoded documents have `tokens`: a `TokenCodes` of the passages it had to encode."""
+        """The same model, whose encoded documents have `tokens`: a `TokenCodes` of the passages it
+        had to encode.
+        """
 
 
 @runtime_checkable
 class WordVectors(Protocol):
-    """A model that knows what its tokens mean without context: the best sentences of hits are chosen by them."""
+    """A model that knows what its tokens mean without context: the best sentences of hits are
+    chosen by them.
+    """
 
-    def word_vectors(self, texts: Sequence[str]) -> tuple[FloatArray, list[tuple[IntArray, IntArray]]]:
-        """Unit rows `[n, D]` of tokens; of each text which rows those in it have `[T]`, and where they begin `[T]`."""
+    def word_vectors(
+        self, texts: Sequence[str]
+    ) -> tuple[FloatArray, list[tuple[IntArray, IntArray]]]:
+        """Unit rows `[n, D]` of tokens; of each text which rows those in it have `[T]`, and where
+        they begin `[T]`.
+        """
 
 
 class Progress(Protocol):
-    """Called as work goes on: what is being done, how much of it is done, of how much (None: not known), and tokens."""
+    """Called as work goes on: what is being done, how much of it is done, of how much (None: not
+    known), and tokens.
+    """
 
     def __call__(self, stage: str, done: int, total: int | None, tokens: int) -> None:
         """Show how far a stage is."""
@@ -151,24 +168,30 @@ def silent(stage: str, done: int, total: int | None, tokens: int) -> None:
     """Show no progress."""
 
 
-def check_fingerprint(model: dict[str, Any] | None, dim: int, embedder: EmbedderLike, where: object) -> None:
-    """Check that a model is the one an index at `where` was made by (or, where nobody named it, could be)."""
+def check_fingerprint(
+    model: dict[str, Any] | None, dim: int, embedder: EmbedderLike, where: object
+) -> None:
+    """Check that a model is the one an index at `where` was made by (or, where nobody named it,
+    could be).
+    """
     if model is None:
         if embedder.dim != dim:
             raise IndexFormatError(
-                f"{where}: vectors of dimension {dim}, but the model {embedder.model_name} makes {embedder.dim}; "
-                "give the model that made them"
+                f"{where}: vectors of dimension {dim}, but the model {embedder.model_name} makes"
+                f" {embedder.dim}; give the model that made them"
             )
     elif model["fingerprint"] != embedder.fingerprint:
         raise IndexFormatError(
-            f"{where}: made by the model {model['name']} (fingerprint {model['fingerprint'][:16]}), but this is "
-            f"{embedder.model_name} (fingerprint {embedder.fingerprint[:16]}); use the same model, or build the index "
-            "again with this one"
+            f"{where}: made by the model {model['name']} (fingerprint {model['fingerprint'][:16]}),"
+            f" but this is {embedder.model_name} (fingerprint {embedder.fingerprint[:16]}); use the"
+            " same model, or build the index again with this one"
         )
 
 
 def model_description(embedder: EmbedderLike) -> dict[str, Any]:
-    """Describe a model for the manifest: what it is called, what it is, and what it puts in front of a text."""
+    """Describe a model for the manifest: what it is called, what it is, and what it puts in front
+    of a text.
+    """
     return {
         "name": embedder.model_name,
         "fingerprint": embedder.fingerprint,
@@ -180,9 +203,11 @@ def model_description(embedder: EmbedderLike) -> dict[str, Any]:
 
 
 def unit_rows(rows: npt.NDArray[np.floating]) -> FloatArray:
-    """Rows `[n, d]` scaled to unit length, float32; zeros stay zeros, and a row with NaN or infinity becomes all NaN.
+    """Rows `[n, d]` scaled to unit length, float32; zeros stay zeros, and a row with NaN or
+    infinity becomes all NaN.
 
-    Divided by their largest component first: squares of very large or very small numbers do not fit into a float.
+    Divided by their largest component first: squares of very large or very small numbers do not fit
+    into a float.
     """
     rows = np.asarray(rows, dtype=np.float32)
     largest = np.abs(rows).max(axis=1, keepdims=True)
@@ -197,8 +222,9 @@ _MANY_ROWS, _FEW_PRODUCTS = 8, 1 << 16  # from where on BLAS is worth its thread
 def products(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Inner products `[n, m]` of rows `[n, d]` with others `[m, d]`.
 
-    Those of a search are summed pair by pair: BLAS would wake its threads for them, and these go on waiting
-    actively for tens of milliseconds, which is longer than a search, on processors that others need.
+    Those of a search are summed pair by pair: BLAS would wake its threads for them, and these go on
+    waiting actively for tens of milliseconds, which is longer than a search, on processors that
+    others need.
     """
     if len(rows) >= _MANY_ROWS and len(rows) * len(others) > _FEW_PRODUCTS:
         return rows @ others.T
@@ -211,7 +237,9 @@ def width_of_places(size: int) -> int:
 
 
 def widened(rows: np.ndarray) -> FloatArray:
-    """Finite float16 or float32 rows `[n, d]` as float32; float16 by its bits: NumPy takes each number by itself."""
+    """Finite float16 or float32 rows `[n, d]` as float32; float16 by its bits: NumPy takes each
+    number by itself.
+    """
     if rows.dtype != np.float16:
         return np.asarray(rows, dtype=np.float32)
     bits = rows.view(np.int16).astype(np.int32)
@@ -221,9 +249,13 @@ def widened(rows: np.ndarray) -> FloatArray:
 
 
 def find_in(ascending: IntArray, numbers: IntArray) -> tuple[IntArray, BoolArray]:
-    """Where numbers, in any shape, are among ascending ones `[n]`, and whether they are: both in that shape."""
+    """Where numbers, in any shape, are among ascending ones `[n]`, and whether they are: both in
+    that shape.
+    """
     places = np.minimum(np.searchsorted(ascending, numbers), max(len(ascending) - 1, 0))
-    return places, ascending[places] == numbers if len(ascending) else np.zeros(np.shape(numbers), np.bool_)
+    return places, (
+        ascending[places] == numbers if len(ascending) else np.zeros(np.shape(numbers), np.bool_)
+    )
 
 
 def ascending(numbers: IntArray) -> IntArray:
@@ -240,21 +272,31 @@ def ranges(starts: IntArray, counts: IntArray) -> IntArray:
     return np.repeat(starts - ends + counts, counts) + np.arange(counts.sum(), dtype=np.int64)
 
 
-FIRST_BYTES = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)  # of `eights`, by how many are meant
+FIRST_BYTES = np.array(
+    [(1 << 8 * size) - 1 for size in range(9)], np.uint64
+)  # of `eights`, by how many are meant
 
 
 def eights(data: bytes) -> np.ndarray:
-    """The eight bytes from each place of some bytes on, as numbers `[n]`; behind the end are zeros."""
+    """The eight bytes from each place of some bytes on, as numbers `[n]`; behind the
+    end are zeros.
+    """
     return np.ndarray(len(data), "<u8", data + bytes(7), strides=(1,))
 
 
 def inner_products(vectors: FloatArray, query: FloatArray) -> FloatArray:
-    """Products of vectors `[n, d]` with a query `[d]`, `[n]`: the same for equal vectors, wherever they stand."""
-    return products(query.astype(np.float64)[None], vectors.astype(np.float64))[0].astype(np.float32)
+    """Products of vectors `[n, d]` with a query `[d]`, `[n]`: the same for equal vectors, wherever
+    they stand.
+    """
+    return products(query.astype(np.float64)[None], vectors.astype(np.float64))[0].astype(
+        np.float32
+    )
 
 
 def token_width(model: EmbedderLike) -> int:
-    """Return the width of a model's token vectors, 0 where it has none: as of its other vectors, unless it says so."""
+    """Return the width of a model's token vectors, 0 where it has none: as of its other vectors,
+    unless it says so.
+    """
     return int(getattr(model, "token_dim", model.dim))
 
 
@@ -272,11 +314,15 @@ def check_ids(ids: Iterable[str]) -> list[str]:
     listed = list(ids)
     for document_id in listed:
         if not isinstance(document_id, str):
-            raise InputError(f"the id {document_id!r} is of type {type(document_id).__name__}; ids are strings")
+            raise InputError(
+                f"the id {document_id!r} is of type {type(document_id).__name__}; ids are strings"
+            )
         try:
             document_id.encode()
         except UnicodeEncodeError:
-            raise InputError(f"the id {document_id!r} is not valid Unicode; no document has such an id") from None
+            raise InputError(
+                f"the id {document_id!r} is not valid Unicode; no document has such an id"
+            ) from None
     return listed
 
 
@@ -286,7 +332,9 @@ def id_digest(document_id: str) -> bytes:
 
 
 def rank_of(document_id: str) -> int:
-    """The first 63 bits of the hash of an id: the documents of least rank are a sample that depends on no order."""
+    """The first 63 bits of the hash of an id: the documents of least rank are a sample that depends
+    on no order.
+    """
     return int.from_bytes(id_digest(document_id)[:8], "big") >> 1
 
 
@@ -295,8 +343,9 @@ def expand_passages(table: IntArray) -> IntArray:
     docs, lengths = table[:, 0], table[:, 1]
     if len(lengths) and not 0 <= lengths.min() <= lengths.max() < MAX_PASSAGES:
         raise IndexFormatError(
-            f"documents with {lengths.min()} to {lengths.max()} passages, where 0 to {MAX_PASSAGES - 1} are possible: "
-            "the index is damaged; restore it from a copy or build it again"
+            f"documents with {lengths.min()} to {lengths.max()} passages, where 0 to"
+            f" {MAX_PASSAGES - 1} are possible: the index is damaged; restore it from a copy or"
+            " build it again"
         )
     return ranges(docs << PASSAGE_BITS, lengths)
 

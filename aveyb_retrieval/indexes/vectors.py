@@ -1,7 +1,9 @@
-"""Vectors that were made elsewhere: rows of an array or a file, or indexes, which hold their documents, too.
+"""Vectors that were made elsewhere: rows of an array or a file, or indexes, which hold their
+documents, too.
 
-A shard is an index that a build made of one share of a corpus. A document belongs to the share that the hash of its id
-names, so shards may be made by any processes, in any order, twice or again: each has one content only.
+A shard is an index that a build made of one share of a corpus. A document belongs to the share that
+the hash of its id names, so shards may be made by any processes, in any order, twice or again: each
+has one content only.
 """
 
 from __future__ import annotations
@@ -20,7 +22,13 @@ from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.store.manifest import is_stored
 from aveyb_retrieval.indexes.store.place import hold_visible, open_directory, read_manifest
 from aveyb_retrieval.indexes.store.tables import StoredTokens, Tables
-from aveyb_retrieval.indexes.types import EncodedRow, FloatArray, expand_passages, id_digest, unit_rows
+from aveyb_retrieval.indexes.types import (
+    EncodedRow,
+    FloatArray,
+    expand_passages,
+    id_digest,
+    unit_rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,21 +41,31 @@ _NO_SPANS = np.empty((0, 2), dtype=np.int64)
 
 
 class PrecomputedVectors:
-    """A matrix of vectors `[n, d]`, read row by row and scaled to unit length; `ids` where the file has them."""
+    """A matrix of vectors `[n, d]`, read row by row and scaled to unit length; `ids` where the file
+    has them.
+    """
 
-    def __init__(self, rows: npt.NDArray[np.floating], name: str, ids: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, rows: npt.NDArray[np.floating], name: str, ids: Sequence[str] | None = None
+    ) -> None:
         if rows.ndim != 2 or rows.shape[1] == 0 or not np.issubdtype(rows.dtype, np.floating):
             raise InputError(
-                f"{name}: an array of shape {rows.shape} and type {rows.dtype}; [documents, d] floats are needed"
+                f"{name}: an array of shape {rows.shape} and type {rows.dtype}; [documents, d]"
+                " floats are needed"
             )
         self.rows, self.name, self.ids = rows, name, ids
         self.dim = int(rows.shape[1])
         self._step = max(1, _BLOCK_BYTES // (4 * self.dim))
-        self._block: tuple[int, FloatArray] = (0, np.empty((0, self.dim), dtype=np.float32))  # first row, unit rows
+        self._block: tuple[int, FloatArray] = (
+            0,
+            np.empty((0, self.dim), dtype=np.float32),
+        )  # first row, unit rows
 
     @classmethod
     def open(cls, source: str | Path | npt.NDArray[np.floating]) -> PrecomputedVectors:
-        """Open a `.npy` file (memory-mapped), a Parquet file with a `vector` column, or take an array."""
+        """Open a `.npy` file (memory-mapped), a Parquet file with a `vector` column, or take an
+        array.
+        """
         if isinstance(source, np.ndarray):
             return cls(source, "vectors")
         path = Path(source)
@@ -56,7 +74,13 @@ class PrecomputedVectors:
                 return cls(np.load(path, mmap_mode="r", allow_pickle=False), str(path))
             if path.suffix == ".parquet":
                 return cls(*_read_parquet(path))
-        except (OSError, ValueError, EOFError, SyntaxError, TokenError) as error:  # the last two: of a header of .npy
+        except (
+            OSError,
+            ValueError,
+            EOFError,
+            SyntaxError,
+            TokenError,
+        ) as error:  # the last two: of a header of .npy
             if isinstance(error, InputError):
                 raise
             raise InputError(f"{path}: not readable as vectors ({error})") from error
@@ -66,22 +90,29 @@ class PrecomputedVectors:
         return len(self.rows)
 
     def describe(self) -> str:
-        """The name with a hash of all rows: an interrupted change must not continue with other vectors."""
+        """The name with a hash of all rows: an interrupted change must not continue with other
+        vectors.
+        """
         digest = hashlib.sha256(str((self.rows.shape, self.rows.dtype.str)).encode())
         for start in range(0, len(self), self._step):
             digest.update(np.ascontiguousarray(self.rows[start : start + self._step]).data)
         return f"{self.name} (sha256 {digest.hexdigest()[:16]})"
 
     def documents(self) -> Iterator[dict[str, Any]]:
-        """A corpus for vectors that come without one: ids (row numbers where there are none) and empty texts."""
+        """A corpus for vectors that come without one: ids (row numbers where there are none) and
+        empty texts.
+        """
         for row in range(len(self)):
             yield {"_id": self.ids[row] if self.ids is not None else str(row), "text": ""}
 
     def document(self, position: int, document_id: str) -> EncodedRow:
-        """The vector of the document at `position` of the corpus, counted from 0, and no passages."""
+        """The vector of the document at `position` of the corpus, counted from 0, and
+        no passages.
+        """
         if position >= len(self):
             raise InputError(
-                f"{self.name}: {len(self)} vectors, but the corpus has more documents; one row each is needed"
+                f"{self.name}: {len(self)} vectors, but the corpus has more documents; one row each"
+                " is needed"
             )
         if self.ids is not None and self.ids[position] != document_id:
             raise InputError(
@@ -91,12 +122,16 @@ class PrecomputedVectors:
         unit = self._unit(position)
         if np.isnan(unit[0]):
             raise InputError(
-                f"{self.name}, row {position + 1} (document {document_id!r}): the vector holds NaN or infinity"
+                f"{self.name}, row {position + 1} (document {document_id!r}): the vector holds NaN"
+                " or infinity"
             )
         return EncodedRow(unit, unit[None, :][:0], _NO_SPANS)
 
     def _unit(self, position: int) -> FloatArray:
-        """One row at unit length (all NaN if it is not finite). Made in blocks, as rows are asked for in order."""
+        """One row at unit length (all NaN if it is not finite).
+
+        Made in blocks, as rows are asked for in order.
+        """
         start, block = self._block
         if not start <= position < start + len(block):
             start = position
@@ -114,10 +149,14 @@ def _read_parquet(path: Path) -> tuple[npt.NDArray[np.floating], str, list[str] 
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:  # the last: of a column's name
         raise InputError(f"{path}: not readable as Parquet ({error})") from error
     if "vector" not in table.column_names:
-        raise InputError(f"{path}: has the columns {table.column_names}; one called 'vector' is needed")
+        raise InputError(
+            f"{path}: has the columns {table.column_names}; one called 'vector' is needed"
+        )
     try:
         column = table.column("vector").combine_chunks()
-        rows = np.stack([np.asarray(v, dtype=np.float32) for v in column.to_numpy(zero_copy_only=False)])
+        rows = np.stack(
+            [np.asarray(v, dtype=np.float32) for v in column.to_numpy(zero_copy_only=False)]
+        )
     except (TypeError, ValueError, pyarrow.ArrowException) as error:
         raise InputError(
             f"{path}: the column 'vector' does not hold lists of numbers of one length ({error})"
@@ -131,7 +170,9 @@ _DOCUMENTS = 256  # read at a time
 
 
 def shard_of(document_id: str, of: int) -> int:
-    """Return the shard, from 1, that a document belongs to: the first eight bytes of SHA-256 of its id, modulo `of`."""
+    """Return the shard, from 1, that a document belongs to: the first eight bytes of SHA-256 of its
+    id, modulo `of`.
+    """
     return int.from_bytes(id_digest(document_id)[:8], "big") % of + 1
 
 
@@ -142,20 +183,28 @@ def check_share(share: tuple[int, int]) -> tuple[int, int]:
         if not all(isinstance(each, int) and not isinstance(each, bool) for each in share):
             raise TypeError
     except (TypeError, ValueError):
-        raise ConfigError(f"share={share!r}: must be two whole numbers, as (1, 4) for the first of four") from None
+        raise ConfigError(
+            f"share={share!r}: must be two whole numbers, as (1, 4) for the first of four"
+        ) from None
     if not 1 <= number <= of <= MOST_SHARDS:
-        raise ConfigError(f"share {number}/{of}: shares are counted from 1/N to N/N, at most {MOST_SHARDS:,}")
+        raise ConfigError(
+            f"share {number}/{of}: shares are counted from 1/N to N/N, at most {MOST_SHARDS:,}"
+        )
     return number, of
 
 
 class StoredShards:
-    """All documents of an index, or of several that belong together and have one encoding, index by index."""
+    """All documents of an index, or of several that belong together and have one encoding, index by
+    index.
+    """
 
     def __init__(self, paths: str | Path | Sequence[str | Path]) -> None:
         """Open an index, a folder of indexes, or several indexes."""
         given = [paths] if isinstance(paths, (str, Path)) else list(paths)
         self.name = ", ".join(map(str, given))
-        self._roots = [root for path in given for root in _indexes_in(path if is_stored(path) else Path(path))]
+        self._roots = [
+            root for path in given for root in _indexes_in(path if is_stored(path) else Path(path))
+        ]
         self._manifests = [read_manifest(root) for root in self._roots]
         self._check_complete()
         for root, manifest in zip(self._roots[1:], self._manifests[1:], strict=True):
@@ -169,7 +218,9 @@ class StoredShards:
         return sum(manifest.counts.documents for manifest in self._manifests)
 
     def describe(self) -> str:
-        """The name with a hash of all versions: an interrupted change must not continue with other vectors."""
+        """The name with a hash of all versions: an interrupted change must not continue with other
+        vectors.
+        """
         names = "\n".join(manifest.name for manifest in self._manifests)
         return f"{self.name} (sha256 {hashlib.sha256(names.encode()).hexdigest()[:16]})"
 
@@ -180,13 +231,19 @@ class StoredShards:
             manifest, held = hold_visible(index_dir)
             with held:
                 if manifest.name != opened.name:
-                    raise InputError(f"{root}: was changed while it was read; give the command again")
+                    raise InputError(
+                        f"{root}: was changed while it was read; give the command again"
+                    )
                 tables = Tables.open(index_dir.root, manifest.tables)
-                yield from stored_documents(root, tables, manifest, tables.numbers("document")[start:])
+                yield from stored_documents(
+                    root, tables, manifest, tables.numbers("document")[start:]
+                )
             start = max(0, start - manifest.counts.documents)
 
     def texts(self) -> Iterator[Record]:
-        """The same documents to be encoded anew: texts, metadata with what people set in it, and files."""
+        """The same documents to be encoded anew: texts, metadata with what people set in it, and
+        files.
+        """
         return (replace(record, encoded=None) for record in self.documents())
 
     def _check_complete(self) -> None:
@@ -196,33 +253,38 @@ class StoredShards:
         found = dict(zip(shares, self._roots, strict=True))
         if None in found:
             raise InputError(
-                f"{found[None]}: no shard, or changed since it was one, beside shards; keep the shards of one corpus "
-                "in a folder of their own"
+                f"{found[None]}: no shard, or changed since it was one, beside shards; keep the"
+                " shards of one corpus in a folder of their own"
             )
         sizes = sorted({share[1] for share in shares if share is not None})
         if len(sizes) > 1:
             raise InputError(
-                f"{self.name}: shards of {sizes[0]} and shards of {sizes[1]}; keep one division of the corpus in a "
-                "folder"
+                f"{self.name}: shards of {sizes[0]} and shards of {sizes[1]}; keep one division of"
+                " the corpus in a folder"
             )
         missing = [number for number in range(1, sizes[0] + 1) if (number, sizes[0]) not in found]
         if missing:
             some = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
             raise InputError(
-                f"{self.name}: {len(missing)} of {sizes[0]} shards are missing or not complete: {some}; build them "
-                f"with --share {missing[0]}/{sizes[0]}"
+                f"{self.name}: {len(missing)} of {sizes[0]} shards are missing or not complete:"
+                f" {some}; build them with --share {missing[0]}/{sizes[0]}"
             )
 
     def _check_same(self, root: str | Path, manifest: Manifest) -> None:
         first, ours, theirs = self._roots[0], self._manifests[0].encoding, manifest.encoding
         if ours.digest != theirs.digest:
-            but = ("model",) if ours.fingerprint == theirs.fingerprint else ()  # the same one by another name
+            but = (
+                ("model",) if ours.fingerprint == theirs.fingerprint else ()
+            )  # the same one by another name
             name, (one, another) = next(iter(ours.differences(theirs, but=but).items()))
             raise InputError(
-                f"{first} and {root} were encoded differently: {name} is {one!r} and {another!r}; build one again"
+                f"{first} and {root} were encoded differently: {name} is {one!r} and {another!r};"
+                " build one again"
             )
         if manifest.share is not None and manifest.corpus != self._manifests[0].corpus:
-            raise InputError(f"{first} and {root} are of different corpora; build all shards of one corpus")
+            raise InputError(
+                f"{first} and {root} are of different corpora; build all shards of one corpus"
+            )
 
 
 def _indexes_in(path: str | Path) -> list[str | Path]:
@@ -230,17 +292,29 @@ def _indexes_in(path: str | Path) -> list[str | Path]:
     if open_directory(path).current() is not None:
         return [path]
     inside = sorted(path.iterdir()) if isinstance(path, Path) and path.is_dir() else []
-    found: list[str | Path] = [each for each in inside if each.is_dir() and open_directory(each).current() is not None]
+    found: list[str | Path] = [
+        each for each in inside if each.is_dir() and open_directory(each).current() is not None
+    ]
     if not found:
-        raise InputError(f"{path}: no index here, and no folder of indexes; make them with `aveyb-index build`")
+        raise InputError(
+            f"{path}: no index here, and no folder of indexes; make them with `aveyb-index build`"
+        )
     return found
 
 
-def stored_documents(root: str | Path, tables: Tables, manifest: Manifest, numbers: IntArray) -> Iterator[Record]:
-    """Yield documents of a version by their numbers `[n]`, with their vectors, and the codes of their tokens."""
+def stored_documents(
+    root: str | Path, tables: Tables, manifest: Manifest, numbers: IntArray
+) -> Iterator[Record]:
+    """Yield documents of a version by their numbers `[n]`, with their vectors, and the codes of
+    their tokens.
+    """
     encoding = manifest.encoding
     empty = np.zeros((0, encoding.dim), dtype=np.float32)
-    tokens = StoredTokens(tables, encoding.tokens_of, codec) if (codec := encoding.token_codec) is not None else None
+    tokens = (
+        StoredTokens(tables, encoding.tokens_of, codec)
+        if (codec := encoding.token_codec) is not None
+        else None
+    )
     for first in range(0, len(numbers), _DOCUMENTS):
         docs = numbers[first : first + _DOCUMENTS]
         found, (stored, counts) = tables.read_documents(docs.tolist()), tables.counted(docs)
@@ -250,13 +324,17 @@ def stored_documents(root: str | Path, tables: Tables, manifest: Manifest, numbe
             vectors = tables.vectors("document", docs)
         passage_numbers = expand_passages(np.stack([stored, counts["passages"]], axis=1))
         about = tables.passages.take(passage_numbers, ["start", "stop", "heading", "norm"])
-        passages = tables.vectors("passage", passage_numbers) if "passage" in encoding.kinds else empty
+        passages = (
+            tables.vectors("passage", passage_numbers) if "passage" in encoding.kinds else empty
+        )
         spans = np.stack([about["start"].to_numpy(), about["stop"].to_numpy()], axis=1)
         headings, norms = about["heading"].to_pylist(), about["norm"].to_numpy().astype(np.float32)
         ends = np.cumsum(counts["passages"]).tolist()
         for row, doc in enumerate(docs.tolist()):
             mine, document = slice(ends[row] - int(counts["passages"][row]), ends[row]), found[doc]
-            owners = passage_numbers[mine] if encoding.tokens_of == "passage" else docs[row : row + 1]
+            owners = (
+                passage_numbers[mine] if encoding.tokens_of == "passage" else docs[row : row + 1]
+            )
             encoded = EncodedRow(
                 vector=vectors[row],
                 passages=passages[mine],
@@ -269,7 +347,13 @@ def stored_documents(root: str | Path, tables: Tables, manifest: Manifest, numbe
             )
             about_it = (document.id, document.title, document.text, document.metadata)
             location = SourceLocation(str(root), doc, "document")
-            yield Record(*about_it, location, origin=document.origin, encoded=encoded, edits=edits.get(document.id))
+            yield Record(
+                *about_it,
+                location,
+                origin=document.origin,
+                encoded=encoded,
+                edits=edits.get(document.id),
+            )
 
 
 def encoded_of(record: Record) -> EncodedRow:

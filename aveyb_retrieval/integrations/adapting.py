@@ -1,4 +1,6 @@
-"""What the adapters share: documents and hits in the same words, and another library's embeddings as a model."""
+"""What the adapters share: documents and hits in the same words, and another library's embeddings
+as a model.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +25,20 @@ if TYPE_CHECKING:
 def row(document_id: str, text: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Make a document for the index; the metadata field `title` is its title, too.
 
-    Raises InputError where `title` or `_id` of the metadata is not what a filter would find: the document's own.
+    Raises InputError where `title` or `_id` of the metadata is not what a filter would find: the
+    document's own.
     """
     title = metadata.get("title")
     if not (title is None or isinstance(title, str)):
         raise InputError(
-            f"document {document_id!r}: the metadata field 'title' is of type {type(title).__name__}, and a document's "
-            "title is a text; write it as one, or under another name"
+            f"document {document_id!r}: the metadata field 'title' is of type"
+            f" {type(title).__name__}, and a document's title is a text; write it as one, or under"
+            " another name"
         )
     if metadata.get("_id", document_id) != document_id:
         raise InputError(
-            f"document {document_id!r}: the metadata field '_id' is {metadata['_id']!r}, and the id of the document is "
-            "another; write it under another name"
+            f"document {document_id!r}: the metadata field '_id' is {metadata['_id']!r}, and the id"
+            " of the document is another; write it under another name"
         )
     return {"_id": document_id, "title": title or "", "text": text, "metadata": dict(metadata)}
 
@@ -46,8 +50,14 @@ def passage(hit: Hit) -> tuple[str, int, int]:
 
 
 def place(hit: Hit) -> dict[str, Any]:
-    """Return the title of a hit's document, headings and copies; of a file with pages also these, as `Hit` has them."""
-    found: dict[str, Any] = {"title": hit.title, "heading": hit.heading, "headings": list(hit.headings)}
+    """Return the title of a hit's document, headings and copies; of a file with pages also these,
+    as `Hit` has them.
+    """
+    found: dict[str, Any] = {
+        "title": hit.title,
+        "heading": hit.heading,
+        "headings": list(hit.headings),
+    }
     found["duplicates"] = list(hit.duplicates)
     if hit.page is not None:
         found |= {"page": hit.page, "page_label": hit.page_label, "page_unit": hit.page_unit}
@@ -69,10 +79,11 @@ BATCH = 64  # texts that the other library is given at once
 
 
 class VectorsOnly:
-    """What `build_index(model=...)` needs, from two functions; for an index with `granularity="document"`.
+    """What `build_index(model=...)` needs, from two functions; for an index with
+    `granularity="document"`.
 
-    The library does not say which weights made its vectors, so the index is bound to the dimension and a name: that of
-    the library's object `source`, its class and its `model` or `model_name`.
+    The library does not say which weights made its vectors, so the index is bound to the dimension
+    and a name: that of the library's object `source`, its class and its `model` or `model_name`.
     """
 
     def __init__(
@@ -85,15 +96,21 @@ class VectorsOnly:
         self.dim = len(embed_query("how many dimensions?"))
         kind = type(source)
         own: Any = getattr(source, "model", None) or getattr(source, "model_name", None)
-        self.model_name = f"{kind.__module__}.{kind.__qualname__}" + (f" {own}" if isinstance(own, str) else "")
+        self.model_name = f"{kind.__module__}.{kind.__qualname__}" + (
+            f" {own}" if isinstance(own, str) else ""
+        )
         self.fingerprint = hashlib.sha256(f"{self.model_name} {self.dim}".encode()).hexdigest()
 
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedRow]:
-        """Encode (prefix, text) pairs, one unit vector `[d]` without passages for each, in order."""
+        """Encode (prefix, text) pairs, one unit vector `[d]` without passages for each,
+        in order.
+        """
         texts = (prefix + text for prefix, text in documents)
         while batch := list(itertools.islice(texts, BATCH)):
             for vector in self._embed_documents(batch):
-                yield EncodedRow(_unit(vector), np.empty((0, self.dim), np.float32), np.empty((0, 2), np.int64))
+                yield EncodedRow(
+                    _unit(vector), np.empty((0, self.dim), np.float32), np.empty((0, 2), np.int64)
+                )
 
     def encode_queries(self, queries: Sequence[str]) -> FloatArray:
         """Encode queries into unit rows `[n, d]`."""
@@ -102,7 +119,9 @@ class VectorsOnly:
 
     def token_vectors(self, texts: Sequence[str], *, prompt: str) -> list[FloatArray]:
         """Raise ConfigError: there are no vectors of tokens."""
-        raise ConfigError(f"{self.model_name} has no vectors of tokens; search without rerank='maxsim'")
+        raise ConfigError(
+            f"{self.model_name} has no vectors of tokens; search without rerank='maxsim'"
+        )
 
 
 def _unit(vector: Sequence[float]) -> FloatArray:

@@ -1,4 +1,6 @@
-"""Haystack: a document store that is an index, and a retriever component over it (extra `haystack`)."""
+"""Haystack: a document store that is an index, and a retriever component over it (extra
+`haystack`).
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,12 @@ _NOTHING: dict[str, Any] = {"$not": {}}
 
 
 class AveyBDocumentStore:
-    """An index directory; made empty where there is none, by these options of `build_index`; `model=` also opens it.
+    """An index directory; made empty where there is none, by these options of `build_index`;
+    `model=` also opens it.
 
-    Documents are encoded by the index's own model, whole and of any length: a pipeline needs no embedder and no
-    splitter. Embeddings that documents bring are kept and given back, but not searched.
+    Documents are encoded by the index's own model, whole and of any length: a pipeline needs no
+    embedder and no splitter. Embeddings that documents bring are kept and given back, but not
+    searched.
     """
 
     def __init__(self, path: str, **options: Any) -> None:
@@ -44,17 +48,23 @@ class AveyBDocumentStore:
     def from_dict(cls, data: dict[str, Any]) -> AveyBDocumentStore:
         return default_from_dict(cls, data)
 
-    def search(self, query: str, top_k: int, filters: dict[str, Any] | None = None, **options: Any) -> list[Document]:
-        """Find documents, or passages with `unit="passage"`; options are those of `Retriever.search`.
+    def search(
+        self, query: str, top_k: int, filters: dict[str, Any] | None = None, **options: Any
+    ) -> list[Document]:
+        """Find documents, or passages with `unit="passage"`; options are those of
+        `Retriever.search`.
 
-        Documents that say the same are all given, unless `fold=True` asks for one of them; of passages that do, the
-        meta of the best one names the others' documents as `duplicates`.
+        Documents that say the same are all given, unless `fold=True` asks for one of them; of
+        passages that do, the meta of the best one names the others' documents as `duplicates`.
         """
         if top_k == 0:
             return []
         options = {"fold": options.get("unit") == "passage", **options}
         hits = self._index.search(query, top_k, filter=translate(filters), **options)
-        return [_passage(hit) if options.get("unit") == "passage" else _document(hit, score=hit.score) for hit in hits]
+        return [
+            _passage(hit) if options.get("unit") == "passage" else _document(hit, score=hit.score)
+            for hit in hits
+        ]
 
     def _metas(self, filters: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
         return map(_metadata, self._index.documents(translate(filters)))
@@ -68,21 +78,33 @@ class AveyBDocumentStore:
     def filter_documents(self, filters: dict[str, Any] | None = None) -> list[Document]:
         return [_document(each) for each in self._index.documents(translate(filters))]
 
-    def write_documents(self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE) -> int:
-        """Write documents and return how many; the default policy is to refuse ids that are there already (FAIL).
+    def write_documents(
+        self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE
+    ) -> int:
+        """Write documents and return how many; the default policy is to refuse ids that are there
+        already (FAIL).
 
-        Raises ValueError where this is no list of documents, DuplicateDocumentError where an id is there already,
-        InputError where the meta field `title` is no text, or `_id` is not the document's id.
+        Raises ValueError where this is no list of documents, DuplicateDocumentError where an id is
+        there already, InputError where the meta field `title` is no text, or `_id` is not the
+        document's id.
         """
-        if not isinstance(documents, list) or not all(isinstance(each, Document) for each in documents):
+        if not isinstance(documents, list) or not all(
+            isinstance(each, Document) for each in documents
+        ):
             raise ValueError("write_documents needs a list of Documents")
-        known = {each.id for each in self._index.get([each.id for each in documents], missing_ok=True)}
+        known = {
+            each.id for each in self._index.get([each.id for each in documents], missing_ok=True)
+        }
         chosen: dict[str, Document] = {}
         for each in documents:
-            if policy == DuplicatePolicy.OVERWRITE or (each.id not in known and each.id not in chosen):
+            if policy == DuplicatePolicy.OVERWRITE or (
+                each.id not in known and each.id not in chosen
+            ):
                 chosen[each.id] = each
             elif policy != DuplicatePolicy.SKIP:
-                raise DuplicateDocumentError(f"{self.path}: the id {each.id!r} is there already; nothing was written")
+                raise DuplicateDocumentError(
+                    f"{self.path}: the id {each.id!r} is there already; nothing was written"
+                )
         self._index.upsert([_row(each) for each in chosen.values()])
         return len(chosen)
 
@@ -97,7 +119,9 @@ class AveyBDocumentStore:
         return self._index.delete(where=translate(filters) or {}).deleted
 
     def update_by_filter(self, filters: dict[str, Any], meta: dict[str, Any]) -> int:
-        """Set meta fields of the documents that satisfy a filter, without encoding; return how many these are."""
+        """Set meta fields of the documents that satisfy a filter, without encoding; return how many
+        these are.
+        """
         return self._index.update_metadata(meta, where=translate(filters) or {}).replaced
 
     def get_metadata_fields_info(self) -> dict[str, dict[str, str]]:
@@ -113,9 +137,14 @@ class AveyBDocumentStore:
         values = self._values(metadata_field)
         return {"min": min(values, default=None), "max": max(values, default=None)}
 
-    def count_unique_metadata_by_filter(self, filters: dict[str, Any], metadata_fields: list[str]) -> dict[str, int]:
+    def count_unique_metadata_by_filter(
+        self, filters: dict[str, Any], metadata_fields: list[str]
+    ) -> dict[str, int]:
         """Count the different values of fields in the documents that satisfy a filter."""
-        return {name.removeprefix("meta."): len(_unique(self._values(name, filters))) for name in metadata_fields}
+        return {
+            name.removeprefix("meta."): len(_unique(self._values(name, filters)))
+            for name in metadata_fields
+        }
 
     def get_metadata_field_unique_values(
         self,
@@ -125,9 +154,15 @@ class AveyBDocumentStore:
         size: int | None = 10,
         filters: dict[str, Any] | None = None,
     ) -> tuple[list[Any], int]:
-        """Return a page of a field's different values, ordered by their texts, and how many there are."""
+        """Return a page of a field's different values, ordered by their texts, and how many there
+        are.
+        """
         found = _unique(self._values(metadata_field, filters))
-        wanted = [value for value in found if search_term is None or search_term.lower() in str(value).lower()]
+        wanted = [
+            value
+            for value in found
+            if search_term is None or search_term.lower() in str(value).lower()
+        ]
         return wanted[from_ : None if size is None else from_ + size], len(wanted)
 
     def _values(self, field: str, filters: dict[str, Any] | None = None) -> list[Any]:
@@ -151,11 +186,17 @@ class AveyBDocumentStore:
 def _row(document: Document) -> dict[str, Any]:
     fields = document.to_dict(flatten=False)
     rest = {
-        name: fields[name] for name in fields.keys() - {"id", "content", "meta", "score"} if fields[name] is not None
+        name: fields[name]
+        for name in fields.keys() - {"id", "content", "meta", "score"}
+        if fields[name] is not None
     }
     if document.content is None:
         rest["content"] = None
-    return row(document.id, document.content or "", {**document.meta, _REST: rest} if rest else document.meta)
+    return row(
+        document.id,
+        document.content or "",
+        {**document.meta, _REST: rest} if rest else document.meta,
+    )
 
 
 def _document(found: Hit | Stored, score: float | None = None) -> Document:
@@ -175,11 +216,13 @@ def _passage(hit: Hit) -> Document:
 
 @component
 class AveyBRetriever:
-    """Finds the best documents, or with `search_options={"unit": "passage"}` the best passages, by words and vectors.
+    """Finds the best documents, or with `search_options={"unit": "passage"}` the best passages, by
+    words and vectors.
 
-    A passage is a `Document` with the passage as content and `source_id`, `title`, `heading`, `span` and, of a PDF,
-    `page` and `page_label` in its meta. `filter_policy` says how `filters` of a run and of the component go together;
-    `search_options` are those of `Retriever.search`. ConfigError where `document_store` is no such store.
+    A passage is a `Document` with the passage as content and `source_id`, `title`, `heading`,
+    `span` and, of a PDF, `page` and `page_label` in its meta. `filter_policy` says how `filters` of
+    a run and of the component go together; `search_options` are those of `Retriever.search`.
+    ConfigError where `document_store` is no such store.
     """
 
     def __init__(
@@ -191,9 +234,16 @@ class AveyBRetriever:
         search_options: dict[str, Any] | None = None,
     ) -> None:
         if not isinstance(document_store, AveyBDocumentStore):
-            raise ConfigError(f"document_store={document_store!r}: give an AveyBDocumentStore, which opens an index")
+            raise ConfigError(
+                f"document_store={document_store!r}: give an AveyBDocumentStore, which opens an"
+                " index"
+            )
         self.document_store, self.filters, self.top_k = document_store, filters, top_k
-        self.filter_policy = FilterPolicy.from_str(filter_policy) if isinstance(filter_policy, str) else filter_policy
+        self.filter_policy = (
+            FilterPolicy.from_str(filter_policy)
+            if isinstance(filter_policy, str)
+            else filter_policy
+        )
         self.search_options = search_options or {}
 
     def to_dict(self) -> dict[str, Any]:
@@ -213,10 +263,14 @@ class AveyBRetriever:
         return default_from_dict(cls, {**data, "init_parameters": parameters})
 
     @component.output_types(documents=list[Document])
-    def run(self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None) -> dict[str, Any]:
+    def run(
+        self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None
+    ) -> dict[str, Any]:
         """Search; `filters` and `top_k` override or join those of the component."""
         where = apply_filter_policy(self.filter_policy, self.filters, filters)
-        found = self.document_store.search(query, self.top_k if top_k is None else top_k, where, **self.search_options)
+        found = self.document_store.search(
+            query, self.top_k if top_k is None else top_k, where, **self.search_options
+        )
         return {"documents": found}
 
     run_async = component.output_types(documents=list[Document])(in_thread(run))
@@ -241,7 +295,9 @@ def _comparison(filters: Mapping[str, Any]) -> dict[str, Any]:
     operator, value = _part(filters, "operator"), _part(filters, "value")
     name = filters["field"]
     if name in ("id", "content", "score", "embedding", "blob"):
-        raise FilterError(f"the field {name!r} cannot be filtered on; metadata can, as 'meta.{name}'")
+        raise FilterError(
+            f"the field {name!r} cannot be filtered on; metadata can, as 'meta.{name}'"
+        )
     field = name.removeprefix("meta.")
     if operator in _ORDER:
         return _ordered(field, operator, value)
@@ -253,7 +309,9 @@ def _comparison(filters: Mapping[str, Any]) -> dict[str, Any]:
             raise FilterError(f"{operator!r} on {name!r} needs a list, not {value!r}")
         found = {"$or": [_equal(field, each) for each in value]} if value else _NOTHING
         return found if operator == "in" else {"$not": found}
-    raise FilterError(f"the operator {operator!r} is not known; known are ==, !=, {', '.join(_ORDER)}, in, not in")
+    raise FilterError(
+        f"the operator {operator!r} is not known; known are ==, !=, {', '.join(_ORDER)}, in, not in"
+    )
 
 
 def _equal(field: str, value: Any) -> dict[str, Any]:
@@ -262,7 +320,10 @@ def _equal(field: str, value: Any) -> dict[str, Any]:
     if value is None:  # also where the field is missing
         return {"$or": [{field: {"$exists": False}}, {field: None}]}
     if isinstance(value, (list, dict)):
-        raise FilterError(f"{field!r} cannot be compared with {value!r}; a list meets a condition if an element does")
+        raise FilterError(
+            f"{field!r} cannot be compared with {value!r}; a list meets a condition if an element"
+            " does"
+        )
     return {field: value.isoformat() if isinstance(value, datetime) else value}
 
 
@@ -276,7 +337,8 @@ def _ordered(field: str, operator: str, value: Any) -> dict[str, Any]:
             datetime.fromisoformat(value)
         except ValueError as error:
             raise FilterError(
-                f"{operator} on {field!r}: {value!r} is not an ISO date; other strings have no order"
+                f"{operator} on {field!r}: {value!r} is not an ISO date; other strings have no"
+                " order"
             ) from error
     elif isinstance(value, bool) or not isinstance(value, (int, float)):
         raise FilterError(f"{operator} on {field!r} needs a number or an ISO date, not {value!r}")

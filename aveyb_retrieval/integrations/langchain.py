@@ -1,4 +1,6 @@
-"""LangChain: a retriever over an index, a vector store that is an index, and our embeddings (extra `langchain`)."""
+"""LangChain: a retriever over an index, a vector store that is an index, and our embeddings (extra
+`langchain`).
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
+    from langchain_core.callbacks import (
+        AsyncCallbackManagerForRetrieverRun,
+        CallbackManagerForRetrieverRun,
+    )
 
     from aveyb_retrieval import Document as Stored
     from aveyb_retrieval import Hit
 
 
 class AveyBEmbeddings(Embeddings):
-    """Our model as LangChain embeddings. Texts of any length are read whole; vectors have unit length.
+    """Our model as LangChain embeddings. Texts of any length are read whole; vectors have unit
+    length.
 
-    The model is a folder or name, opened by these options of `Embedder.load`, or a loaded one; None: the embedded one.
+    The model is a folder or name, opened by these options of `Embedder.load`, or a loaded one;
+    None: the embedded one.
     """
 
     def __init__(self, model: str | Path | Embedder | None = None, **options: Any) -> None:
@@ -42,7 +49,10 @@ class AveyBEmbeddings(Embeddings):
         return self._again, ()
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        return [encoded.vector.tolist() for encoded in self.embedder.encode_documents(("", text) for text in texts)]
+        return [
+            encoded.vector.tolist()
+            for encoded in self.embedder.encode_documents(("", text) for text in texts)
+        ]
 
     def embed_query(self, text: str) -> list[float]:
         return self.embedder.encode_queries([text])[0].tolist()
@@ -51,12 +61,14 @@ class AveyBEmbeddings(Embeddings):
 class AveyBRetriever(BaseRetriever):
     """Finds the best passages of an index, always in its newest version.
 
-    Each hit is a `Document` whose content is the passage; its metadata are the document's, with `title`, `heading`,
-    `headings`, `span` (characters of the passage in the document), `duplicates` (the documents that have the same
-    passage), `score`, of a PDF `page` and `page_label`, and in a hybrid search `confidence`.
+    Each hit is a `Document` whose content is the passage; its metadata are the document's, with
+    `title`, `heading`, `headings`, `span` (characters of the passage in the document), `duplicates`
+    (the documents that have the same passage), `score`, of a PDF `page` and `page_label`, and in a
+    hybrid search `confidence`.
 
-    `path` and `model` are as in `Retriever.load`; `k` is how many passages, which `invoke(query, k=...)` overrides;
-    `search_options` are those of `Retriever.search`, such as `{"filter": ..., "unit": "document"}`.
+    `path` and `model` are as in `Retriever.load`; `k` is how many passages, which `invoke(query,
+    k=...)` overrides; `search_options` are those of `Retriever.search`, such as `{"filter": ...,
+    "unit": "document"}`.
     """
 
     path: str
@@ -68,7 +80,9 @@ class AveyBRetriever(BaseRetriever):
     def __init__(self, path: str | Path, k: int = 4, **fields: Any) -> None:
         """Open the index at a path; ConfigError where there is no such field."""
         if unknown := fields.keys() - type(self).model_fields.keys():
-            raise ConfigError(no_option(type(self).__name__, min(unknown), [*type(self).model_fields]))
+            raise ConfigError(
+                no_option(type(self).__name__, min(unknown), [*type(self).model_fields])
+            )
         super().__init__(path=str(path), k=k, **fields)
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> AveyBRetriever:
@@ -79,40 +93,62 @@ class AveyBRetriever(BaseRetriever):
         self._index = Index.open(self.path, model=self.model)
 
     def __setstate__(self, state: dict[Any, Any]) -> None:
-        """Open the index with the model that was given; a copy of an index alone takes the one that it records."""
+        """Open the index with the model that was given; a copy of an index alone takes the one that
+        it records.
+        """
         super().__setstate__(state)
         self.model_post_init(None)
 
     def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None, **options: Any
+        self,
+        query: str,
+        *,
+        run_manager: CallbackManagerForRetrieverRun,
+        k: int | None = None,
+        **options: Any,
     ) -> list[Document]:
         return [_passage(hit) for hit in self._index.search(query, **self._options(k, options))]
 
     async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None, **options: Any
+        self,
+        query: str,
+        *,
+        run_manager: AsyncCallbackManagerForRetrieverRun,
+        k: int | None = None,
+        **options: Any,
     ) -> list[Document]:
-        return [_passage(hit) for hit in await self._index.asearch(query, **self._options(k, options))]
+        return [
+            _passage(hit) for hit in await self._index.asearch(query, **self._options(k, options))
+        ]
 
     def _options(self, k: int | None, given: dict[str, Any]) -> Any:
-        return {"unit": "passage", "k": self.k, **self.search_options, **given, **({"k": k} if k else {})}
+        return {
+            "unit": "passage",
+            "k": self.k,
+            **self.search_options,
+            **given,
+            **({"k": k} if k else {}),
+        }
 
 
 def _passage(hit: Hit) -> Document:
     more = {**place(hit), "span": hit.span, "score": hit.score}
     if hit.confidence is not None:
         more["confidence"] = hit.confidence
-    return Document(id=hit.id, page_content=hit.passage or hit.text, metadata={**hit.metadata, **more})
+    return Document(
+        id=hit.id, page_content=hit.passage or hit.text, metadata={**hit.metadata, **more}
+    )
 
 
 class AveyBVectorStore(VectorStore):
     """An index directory as a vector store; made empty where there is none.
 
-    Texts are encoded as whole documents, of any length: they need not be cut into chunks. With `embedding`, another
-    model makes the vectors, one for each text, and there are no passages.
+    Texts are encoded as whole documents, of any length: they need not be cut into chunks. With
+    `embedding`, another model makes the vectors, one for each text, and there are no passages.
 
-    `search_options` of `Retriever.search` are for every search; `{"mode": "hybrid"}` also finds by words. By default
-    vectors alone rank, scores are cosines, and texts that say the same are all given. Other options are those of
-    `build_index`, where the index is made.
+    `search_options` of `Retriever.search` are for every search; `{"mode": "hybrid"}` also finds by
+    words. By default vectors alone rank, scores are cosines, and texts that say the same are all
+    given. Other options are those of `build_index`, where the index is made.
     """
 
     def __init__(
@@ -132,10 +168,14 @@ class AveyBVectorStore(VectorStore):
         self._search_options: Any = {"mode": "dense", "fold": False, **(search_options or {})}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Open the index with the embedding that was given; a copy of an index alone takes the one that it records."""
+        """Open the index with the embedding that was given; a copy of an index alone takes the one
+        that it records.
+        """
         self.__dict__.update(state)
         if self._embedding is not None:
-            self._index = Index.open(**{**vars(self._index._opening), "model": _model(self._embedding)})
+            self._index = Index.open(
+                **{**vars(self._index._opening), "model": _model(self._embedding)}
+            )
 
     @property
     def embeddings(self) -> Embeddings | None:
@@ -149,15 +189,22 @@ class AveyBVectorStore(VectorStore):
         ids: Sequence[str | None] | None = None,
         **kwargs: Any,
     ) -> list[str]:
-        """Add texts, replacing those whose ids are there; return the ids. All of one call become one new version."""
+        """Add texts, replacing those whose ids are there; return the ids.
+
+        All of one call become one new version.
+        """
         if isinstance(texts, str):
             raise InputError(f"add_texts: texts={texts[:40]!r} is one string; give a list, [text]")
         found = list(texts)
         names = [given or str(uuid.uuid4()) for given in ids or [None] * len(found)]
-        self._index.upsert([row(*each) for each in zip(names, found, metadatas or [{}] * len(found), strict=True)])
+        self._index.upsert(
+            [row(*each) for each in zip(names, found, metadatas or [{}] * len(found), strict=True)]
+        )
         return names
 
-    def delete(self, ids: list[str] | None = None, *, filter: dict[str, Any] | None = None, **kwargs: Any) -> bool:
+    def delete(
+        self, ids: list[str] | None = None, *, filter: dict[str, Any] | None = None, **kwargs: Any
+    ) -> bool:
         """Delete by ids or by a filter; ids that are not there are ignored."""
         if ids or filter is not None:
             self._index.delete(ids or [], where=filter, missing_ok=True)
@@ -166,8 +213,12 @@ class AveyBVectorStore(VectorStore):
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
         return [_document(each) for each in self._index.get(ids, missing_ok=True)]
 
-    def similarity_search_with_score(self, query: str, k: int = 4, **options: Any) -> list[tuple[Document, float]]:
-        """Return the best documents with their scores, higher is better; options are those of `Retriever.search`."""
+    def similarity_search_with_score(
+        self, query: str, k: int = 4, **options: Any
+    ) -> list[tuple[Document, float]]:
+        """Return the best documents with their scores, higher is better; options are those of
+        `Retriever.search`.
+        """
         return [(_document(hit), hit.score) for hit in self._search(query, k, **options)]
 
     def similarity_search(self, query: str, k: int = 4, **options: Any) -> list[Document]:
@@ -176,17 +227,32 @@ class AveyBVectorStore(VectorStore):
     def max_marginal_relevance_search(
         self, query: str, k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **options: Any
     ) -> list[Document]:
-        """Return documents whose best passages, of `fetch_k`, resemble each other little: by 1 - `lambda_mult`."""
-        asked = {"unit": "passage", "per_document": 1, "candidates": max(k, fetch_k), "diversity": 1 - lambda_mult}
+        """Return documents whose best passages, of `fetch_k`, resemble each other little: by 1 -
+        `lambda_mult`.
+        """
+        asked = {
+            "unit": "passage",
+            "per_document": 1,
+            "candidates": max(k, fetch_k),
+            "diversity": 1 - lambda_mult,
+        }
         return self.similarity_search(query, k, **asked, **options)
 
     def _similarity_search_with_relevance_scores(
         self, query: str, k: int = 4, **options: Any
     ) -> list[tuple[Document, float]]:
-        """Return the best documents with their confidence; without one their cosine, else their score, 0 to 1."""
+        """Return the best documents with their confidence; without one their cosine, else their
+        score, 0 to 1.
+        """
         hits = self._search(query, k, **options)
-        found = [hit.scores.get("dense", hit.score) if hit.confidence is None else hit.confidence for hit in hits]
-        return [(_document(hit), min(max(score, 0.0), 1.0)) for hit, score in zip(hits, found, strict=True)]
+        found = [
+            hit.scores.get("dense", hit.score) if hit.confidence is None else hit.confidence
+            for hit in hits
+        ]
+        return [
+            (_document(hit), min(max(score, 0.0), 1.0))
+            for hit, score in zip(hits, found, strict=True)
+        ]
 
     def _search(self, query: str, k: int, **options: Any) -> list[Hit]:
         return self._index.search(query, k, **{**self._search_options, **options})

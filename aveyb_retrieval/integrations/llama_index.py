@@ -1,4 +1,6 @@
-"""LlamaIndex: a retriever over an index, a vector store that is an index, and our embedding (extra `llama-index`)."""
+"""LlamaIndex: a retriever over an index, a vector store that is an index, and our embedding (extra
+`llama-index`).
+"""
 
 from __future__ import annotations
 
@@ -37,16 +39,21 @@ _NODE_ID = "_node_id"  # a field of its own, so that a filter can name nodes
 
 
 class AveyBEmbedding(BaseEmbedding):
-    """Encodes queries and documents with the model's own prompts, which the stock `HuggingFaceEmbedding` drops.
+    """Encodes queries and documents with the model's own prompts, which the stock
+    `HuggingFaceEmbedding` drops.
 
-    Texts of any length are read whole; vectors have unit length. The model is a folder or name, opened by these options
-    of `Embedder.load`, or a loaded one; None is the embedded one.
+    Texts of any length are read whole; vectors have unit length. The model is a folder or name,
+    opened by these options of `Embedder.load`, or a loaded one; None is the embedded one.
     """
 
     _embedder: Embedder = PrivateAttr()
 
     def __init__(
-        self, model: str | Path | Embedder | None = None, *, embed_batch_size: int = 64, **options: Any
+        self,
+        model: str | Path | Embedder | None = None,
+        *,
+        embed_batch_size: int = 64,
+        **options: Any,
     ) -> None:
         embedder = model if isinstance(model, Embedder) else Embedder.load(model, **options)
         super().__init__(model_name=embedder.model_name, embed_batch_size=embed_batch_size)
@@ -63,7 +70,10 @@ class AveyBEmbedding(BaseEmbedding):
         return self._get_text_embeddings([text])[0]
 
     def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
-        return [encoded.vector.tolist() for encoded in self._embedder.encode_documents(("", text) for text in texts)]
+        return [
+            encoded.vector.tolist()
+            for encoded in self._embedder.encode_documents(("", text) for text in texts)
+        ]
 
     _aget_query_embedding = in_thread(_get_query_embedding)
     _aget_text_embedding = in_thread(_get_text_embedding)
@@ -73,13 +83,14 @@ class AveyBEmbedding(BaseEmbedding):
 class AveyBRetriever(BaseRetriever):
     """Finds the best passages of an index, always in its newest version.
 
-    Each hit is a `TextNode` of the passage: `start_char_idx` and `end_char_idx` are its characters in the document, the
-    source relationship names the document, the metadata are the document's with its `title`, `heading`, `headings`,
-    `duplicates` (the documents that have the same passage) and, of a PDF, `page` and `page_label`. Into a prompt go
-    title, heading and page.
+    Each hit is a `TextNode` of the passage: `start_char_idx` and `end_char_idx` are its characters
+    in the document, the source relationship names the document, the metadata are the document's
+    with its `title`, `heading`, `headings`, `duplicates` (the documents that have the same passage)
+    and, of a PDF, `page` and `page_label`. Into a prompt go title, heading and page.
 
-    `path` and `model` are as in `Retriever.load`, `search_options` those of `Retriever.search`, such as
-    `{"per_document": 2}` or `{"unit": "document"}`, other options those of LlamaIndex's `BaseRetriever`.
+    `path` and `model` are as in `Retriever.load`, `search_options` those of `Retriever.search`,
+    such as `{"per_document": 2}` or `{"unit": "document"}`, other options those of LlamaIndex's
+    `BaseRetriever`.
     """
 
     def __init__(
@@ -95,10 +106,16 @@ class AveyBRetriever(BaseRetriever):
         super().__init__(**options)
         self.similarity_top_k = similarity_top_k
         self._index = Index.open(path, model=model)
-        self._options: Any = {"unit": "passage", "filter": translate(filters), **(search_options or {})}
+        self._options: Any = {
+            "unit": "passage",
+            "filter": translate(filters),
+            **(search_options or {}),
+        }
 
     def _retrieve(self, query_bundle: schema.QueryBundle) -> list[schema.NodeWithScore]:
-        hits = self._index.search(query_bundle.query_str, **{"k": self.similarity_top_k, **self._options})
+        hits = self._index.search(
+            query_bundle.query_str, **{"k": self.similarity_top_k, **self._options}
+        )
         return [_passage(hit) for hit in hits]
 
     _aretrieve = in_thread(_retrieve)
@@ -114,7 +131,9 @@ def _passage(hit: Hit) -> schema.NodeWithScore:
         id_=f"{hit.id}#{start}-{stop}",
         text=text,
         metadata=metadata,
-        excluded_llm_metadata_keys=[name for name in metadata if name not in _CITED or not metadata[name]],
+        excluded_llm_metadata_keys=[
+            name for name in metadata if name not in _CITED or not metadata[name]
+        ],
         start_char_idx=start,
         end_char_idx=stop,
         relationships={schema.NodeRelationship.SOURCE: schema.RelatedNodeInfo(node_id=hit.id)},
@@ -123,10 +142,12 @@ def _passage(hit: Hit) -> schema.NodeWithScore:
 
 
 class AveyBVectorStore(stores.BasePydanticVectorStore):
-    """An index directory as a vector store; made empty where there is none, by these options of `build_index`.
+    """An index directory as a vector store; made empty where there is none, by these options of
+    `build_index`.
 
-    Nodes and queries are encoded by the index's own model, from their text: vectors that LlamaIndex made for them are
-    not used, so `embed_model=MockEmbedding(embed_dim=1)` saves the work of making any. A node may be a whole document.
+    Nodes and queries are encoded by the index's own model, from their text: vectors that LlamaIndex
+    made for them are not used, so `embed_model=MockEmbedding(embed_dim=1)` saves the work of making
+    any. A node may be a whole document.
     """
 
     stores_text: bool = True
@@ -148,7 +169,10 @@ class AveyBVectorStore(stores.BasePydanticVectorStore):
         return self._index
 
     def add(self, nodes: Sequence[schema.BaseNode], **kwargs: Any) -> list[str]:
-        """Add nodes, replacing those whose ids are there; return the ids. All of one call become one new version."""
+        """Add nodes, replacing those whose ids are there; return the ids.
+
+        All of one call become one new version.
+        """
         self._index.upsert([_row(node) for node in nodes])
         return [node.node_id for node in nodes]
 
@@ -158,12 +182,17 @@ class AveyBVectorStore(stores.BasePydanticVectorStore):
     def get_nodes(
         self, node_ids: list[str] | None = None, filters: stores.MetadataFilters | None = None
     ) -> list[schema.BaseNode]:
-        """Return nodes by id, by filter, or (with neither) all; ids that are not there are left out."""
+        """Return nodes by id, by filter, or (with neither) all; ids that are not there are left
+        out.
+        """
         found = self._index.documents(_filter(node_ids, None, filters))
         return [metadata_dict_to_node(each.metadata, text=each.text) for each in found]
 
     def delete_nodes(
-        self, node_ids: list[str] | None = None, filters: stores.MetadataFilters | None = None, **delete_kwargs: Any
+        self,
+        node_ids: list[str] | None = None,
+        filters: stores.MetadataFilters | None = None,
+        **delete_kwargs: Any,
     ) -> None:
         """Delete nodes by id, by filter, or by both together; with neither, none."""
         where = _filter(node_ids, None, filters)
@@ -174,7 +203,8 @@ class AveyBVectorStore(stores.BasePydanticVectorStore):
         self._index.delete(where={})
 
     def query(self, query: stores.VectorStoreQuery, **kwargs: Any) -> stores.VectorStoreQueryResult:
-        """Search by vectors (`default`), words (`text_search`, `sparse`) or both (`hybrid`; `alpha` weighs vectors).
+        """Search by vectors (`default`), words (`text_search`, `sparse`) or both (`hybrid`; `alpha`
+        weighs vectors).
 
         Raises ConfigError where the query has no text, or its mode has no equal.
         """
@@ -182,13 +212,20 @@ class AveyBVectorStore(stores.BasePydanticVectorStore):
             raise ConfigError("the query has a vector only; this store needs its text")
         if query.mode not in _MODES:
             raise ConfigError(
-                f"the query mode {query.mode.value!r} has no equal; use {', '.join(m.value for m in _MODES)}"
+                f"the query mode {query.mode.value!r} has no equal; use"
+                f" {', '.join(m.value for m in _MODES)}"
             )
         options: Any = {"mode": _MODES[query.mode], "fold": False, **kwargs}
         if query.alpha is not None and options["mode"] == "hybrid":
             options["weight"] = query.alpha
-        where = _filter(query.node_ids or None, query.doc_ids or None, query.filters)  # an index gives [] for all
-        count = query.hybrid_top_k if options["mode"] == "hybrid" and query.hybrid_top_k else query.similarity_top_k
+        where = _filter(
+            query.node_ids or None, query.doc_ids or None, query.filters
+        )  # an index gives [] for all
+        count = (
+            query.hybrid_top_k
+            if options["mode"] == "hybrid" and query.hybrid_top_k
+            else query.similarity_top_k
+        )
         hits = self._index.search(query.query_str, count, filter=where, **options)
         return stores.VectorStoreQueryResult(
             nodes=[metadata_dict_to_node(hit.metadata, text=hit.text) for hit in hits],
@@ -221,7 +258,8 @@ def translate(filters: stores.MetadataFilters | None) -> dict[str, Any] | None:
     if filters is None or not filters.filters:
         return None
     parts = [
-        translate(each) if isinstance(each, stores.MetadataFilters) else _condition(each) for each in filters.filters
+        translate(each) if isinstance(each, stores.MetadataFilters) else _condition(each)
+        for each in filters.filters
     ]
     found = [part for part in parts if part is not None]
     if filters.condition in (None, stores.FilterCondition.AND):
@@ -236,5 +274,8 @@ def _condition(condition: stores.MetadataFilter) -> dict[str, Any]:
     if condition.operator == stores.FilterOperator.IS_EMPTY:
         return {field: {"$is_empty": True}}
     if condition.operator not in _OPERATORS:
-        raise ConfigError(f"filter: the operator {condition.operator.value!r} on {condition.key!r} has no equal here")
+        raise ConfigError(
+            f"filter: the operator {condition.operator.value!r} on {condition.key!r} has no equal"
+            " here"
+        )
     return {field: {_OPERATORS[condition.operator]: condition.value}}

@@ -1,8 +1,9 @@
 """Choose the implementation of an operation, by one rule for all of them.
 
-`backend="auto"` takes the Triton kernel for tensors on a CUDA device of compute capability 8.0 or newer when Triton is
-installed and the kernel covers the shapes and dtype, and plain torch otherwise. `"triton"` and `"torch"` force a
-choice; `BackendError` says why where that cannot run. Nothing here imports Triton.
+`backend="auto"` takes the Triton kernel for tensors on a CUDA device of compute capability 8.0 or
+newer when Triton is installed and the kernel covers the shapes and dtype, and plain torch
+otherwise. `"triton"` and `"torch"` force a choice; `BackendError` says why where that cannot run.
+Nothing here imports Triton.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ _TRITON_INSTALLED = importlib.util.find_spec("triton") is not None
 # Triton reads the same variable when a kernel is defined; then kernels run, slowly, on CPU tensors.
 _INTERPRETING = os.environ.get("TRITON_INTERPRET", "0") == "1"
 _MIN_CAPABILITY = (8, 0)
-_FROM_PAGE_LOCKED = ("cuda",)  # kinds of devices that copies from page-locked memory go to while the host goes on
+_FROM_PAGE_LOCKED = (
+    "cuda",
+)  # kinds of devices that copies from page-locked memory go to while the host goes on
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 _forced: str | None = None
@@ -35,7 +38,9 @@ _forced: str | None = None
 
 @contextmanager
 def force_backend(backend: Backend) -> Iterator[None]:
-    """Make every operation called with `backend="auto"` within the block behave as if called with this backend."""
+    """Make every operation called with `backend="auto"` within the block behave as if called with
+    this backend.
+    """
     global _forced
     previous, _forced = _forced, _known(backend)
     try:
@@ -49,10 +54,13 @@ def forced_backend() -> str | None:
     return _forced
 
 
-def use_triton(backend: str, tensor: torch.Tensor, *, operation: str, limit: str | None = None) -> bool:
+def use_triton(
+    backend: str, tensor: torch.Tensor, *, operation: str, limit: str | None = None
+) -> bool:
     """Return whether an operation runs as a Triton kernel (otherwise as plain torch).
 
-    The device and dtype of its main input, `tensor`, count; `limit`: why the kernel cannot take this call (a shape).
+    The device and dtype of its main input, `tensor`, count; `limit`: why the kernel cannot take
+    this call (a shape).
     """
     wanted = _known(backend)
     if wanted == "auto" and _forced is not None:
@@ -61,12 +69,16 @@ def use_triton(backend: str, tensor: torch.Tensor, *, operation: str, limit: str
         return False
     reason = _why_not(tensor) or limit
     if reason and wanted == "triton":
-        raise BackendError(f'backend="triton" for {operation}: {reason}; use backend="auto" or "torch"')
+        raise BackendError(
+            f'backend="triton" for {operation}: {reason}; use backend="auto" or "torch"'
+        )
     return reason is None and (wanted == "triton" or tensor.is_cuda)
 
 
 def fuses_passes(x: torch.Tensor) -> bool:
-    """Return whether inference on `x` `[n, T, D]` uses kernels that take over the passes around products and mixing."""
+    """Return whether inference on `x` `[n, T, D]` uses kernels that take over the passes around
+    products and mixing.
+    """
     return (
         x.is_cuda
         and not torch.is_grad_enabled()
@@ -77,15 +89,18 @@ def fuses_passes(x: torch.Tensor) -> bool:
 
 
 def inner_contiguous(x: torch.Tensor) -> torch.Tensor:
-    """Return `x` if its last axis is contiguous, which is all that a kernel needs; otherwise a contiguous copy."""
+    """Return `x` if its last axis is contiguous, which is all that a kernel needs; otherwise a
+    contiguous copy.
+    """
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def to_device(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.Tensor]:
     """Return int64 arrays of any shapes as contiguous tensors on a device, as kernels need them.
 
-    On a CUDA device they go there in one copy from page-locked memory, which the host does not wait for; a copy from
-    other memory makes it wait until the device has done everything before. A CPU may share the memory of `arrays`.
+    On a CUDA device they go there in one copy from page-locked memory, which the host does not wait
+    for; a copy from other memory makes it wait until the device has done everything before. A CPU
+    may share the memory of `arrays`.
     """
     if device.type not in _FROM_PAGE_LOCKED or not arrays:
         return [torch.from_numpy(np.ascontiguousarray(array)).to(device) for array in arrays]
@@ -116,7 +131,10 @@ def _why_not(tensor: torch.Tensor) -> str | None:
         return f"the tensor is on {tensor.device}, kernels run on CUDA devices"
     capability = _capability(tensor.device)
     if capability < _MIN_CAPABILITY:
-        return f"the device has compute capability {capability[0]}.{capability[1]}, kernels need 8.0 or newer"
+        return (
+            f"the device has compute capability {capability[0]}.{capability[1]}, kernels need 8.0"
+            " or newer"
+        )
     return None
 
 
@@ -124,5 +142,6 @@ def _capability(device: torch.device) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device)
 
 
-# All that torch.compiler.assume_constant_result does; calling it would load the compiler in every search.
+# All that torch.compiler.assume_constant_result does; calling it would load the compiler in every
+# search.
 _capability._dynamo_marked_constant = True  # type: ignore[attr-defined]

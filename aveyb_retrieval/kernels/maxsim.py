@@ -1,10 +1,11 @@
 """Split-to-split MaxSim: how relevant each earlier split of a document is to the current one.
 
-`score(i, j) = sum over tokens t of split i of max over tokens s of split j of cos(t, s)`, for `j < i` of one document.
-All sums, scores and cosines are float32.
+`score(i, j) = sum over tokens t of split i of max over tokens s of split j of cos(t, s)`, for `j <
+i` of one document. All sums, scores and cosines are float32.
 
-Late interaction scores one query's tokens against those of many documents (ColBERT, Khattab and Zaharia 2020):
-`score(n) = sum over query tokens i of max over tokens t of document n of <q_i, d_t>`.
+Late interaction scores one query's tokens against those of many documents (ColBERT, Khattab and
+Zaharia 2020): `score(n) = sum over query tokens i of max over tokens t of document n of <q_i,
+d_t>`.
 """
 
 from __future__ import annotations
@@ -22,14 +23,19 @@ from aveyb_retrieval.kernels.positionwise import row_mask
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# On a GPU the token-id shortcut costs about 30 launches, which a document of more splits repays alone (an estimate).
+# On a GPU the token-id shortcut costs about 30 launches, which a document of more splits repays
+# alone (an estimate).
 SHORTCUT_SPLITS = 64
 BLOCK = 128  # columns of a long document whose scores exist at once
-_PASS_ELEMENTS = 1 << 28  # best cosines of the documents that share a pass of the shortcut on a GPU: 1 GiB of float32
+_PASS_ELEMENTS = (
+    1 << 28
+)  # best cosines of the documents that share a pass of the shortcut on a GPU: 1 GiB of float32
 
 
 def unit_rows(x: torch.Tensor, eps: float) -> torch.Tensor:
-    """`x / (|x| + eps)` in float32 along the last axis: the ranker's form of the cosine (a zero row stays zero)."""
+    """`x / (|x| + eps)` in float32 along the last axis: the ranker's form of the cosine (a zero row
+    stays zero).
+    """
     x = x.float()
     return x / (torch.linalg.vector_norm(x, dim=-1, keepdim=True) + eps)
 
@@ -43,20 +49,25 @@ def split_scores(
     *,
     backend: Backend = "auto",
 ) -> torch.Tensor:
-    """Score every split of a batch against the earlier splits of its own document, without gradient.
+    """Score every split of a batch against the earlier splits of its own document, without
+    gradient.
 
-    Plain torch uses the token-id shortcut, document by document. On a GPU one launch scores all short documents, and
-    the long ones take the shortcut together. Both give each document the scores it would get alone.
+    Plain torch uses the token-id shortcut, document by document. On a GPU one launch scores all
+    short documents, and the long ones take the shortcut together. Both give each document the
+    scores it would get alone.
 
     Args:
-        ids: int64 `[n, S]`, token ids of the splits, documents one after another; entries beyond `lengths` are ignored.
+        ids: int64 `[n, S]`, token ids of the splits, documents one after another; entries beyond
+            `lengths` are ignored.
         lengths: int `[n]`, valid tokens of each split; all but a document's last are S.
-        starts: the first split of each document, and n at the end; on the host, so that no device is waited for.
+        starts: the first split of each document, and n at the end; on the host, so that no device
+            is waited for.
         table: `[V, D]` token embeddings.
         eps: added to each norm.
 
     Returns:
-        float32 `[n, W]`, W the splits of the longest document: column j is the document's split j; -inf where that is
+        float32 `[n, W]`, W the splits of the longest document: column j is the document's split j;
+        -inf where that is
         not an earlier split of the document.
     """
     documents = [slice(start, stop) for start, stop in pairwise(starts)]
@@ -67,25 +78,38 @@ def split_scores(
             if short := [d for d in documents if d.stop - d.start <= SHORTCUT_SPLITS]:
                 starts, own_ids, own_lengths, chosen = _splits_of(ids, lengths, short)
                 (first,) = to_device([np.repeat(starts[:-1], np.diff(starts))], ids.device)
-                scores.index_copy_(0, chosen, scores_of_short(own_ids, own_lengths, first, table, eps, width))
+                scores.index_copy_(
+                    0, chosen, scores_of_short(own_ids, own_lengths, first, table, eps, width)
+                )
             long = [d for d in documents if d.stop - d.start > SHORTCUT_SPLITS]
             for together in _passes(long, ids.shape[1], len(table), width):
                 starts, own_ids, own_lengths, chosen = _splits_of(ids, lengths, together)
-                scores.index_copy_(0, chosen, _scores_of_long(own_ids, own_lengths, starts, table, eps, width))
+                scores.index_copy_(
+                    0, chosen, _scores_of_long(own_ids, own_lengths, starts, table, eps, width)
+                )
         else:
             for document in documents:
                 size = document.stop - document.start
                 if size > 1:
-                    scores[document, :size] = maxsim_by_token(ids[document], lengths[document], table, eps)
+                    scores[document, :size] = maxsim_by_token(
+                        ids[document], lengths[document], table, eps
+                    )
     return scores
 
 
 def scores_of_short(
-    ids: torch.Tensor, lengths: torch.Tensor, first: torch.Tensor, table: torch.Tensor, eps: float, width: int
+    ids: torch.Tensor,
+    lengths: torch.Tensor,
+    first: torch.Tensor,
+    table: torch.Tensor,
+    eps: float,
+    width: int,
 ) -> torch.Tensor:
-    """Return `split_scores` of documents that one launch scores, by the kernel; nothing comes from the host.
+    """Return `split_scores` of documents that one launch scores, by the kernel; nothing comes from
+    the host.
 
-    First is int64 `[n]`, the first split of each split's document; width W, the splits of the longest one or more.
+    First is int64 `[n]`, the first split of each split's document; width W, the splits of the
+    longest one or more.
     """
     from aveyb_retrieval.kernels.triton import maxsim as kernels
 
@@ -94,9 +118,16 @@ def scores_of_short(
 
 
 def _scores_of_long(
-    ids: torch.Tensor, lengths: torch.Tensor, starts: Sequence[int], table: torch.Tensor, eps: float, width: int
+    ids: torch.Tensor,
+    lengths: torch.Tensor,
+    starts: Sequence[int],
+    table: torch.Tensor,
+    eps: float,
+    width: int,
 ) -> torch.Tensor:
-    """Return `split_scores` of some documents by the token-id shortcut, all in one pass, `[n, width]`."""
+    """Return `split_scores` of some documents by the token-id shortcut, all in one pass, `[n,
+    width]`.
+    """
     from aveyb_retrieval.kernels.triton import maxsim as kernels
 
     vocabulary = batch_vocabulary(ids, lengths, starts, len(table))
@@ -106,19 +137,32 @@ def _scores_of_long(
 def _splits_of(
     ids: torch.Tensor, lengths: torch.Tensor, documents: Sequence[slice]
 ) -> tuple[list[int], torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return `_starts`, ids and lengths of some documents' splits, and which splits those are, int64."""
-    rows, starts = np.concatenate([np.arange(d.start, d.stop) for d in documents]), _starts(documents)
+    """Return `_starts`, ids and lengths of some documents' splits, and which splits those are,
+    int64.
+    """
+    rows, starts = (
+        np.concatenate([np.arange(d.start, d.stop) for d in documents]),
+        _starts(documents),
+    )
     (chosen,) = to_device([rows], ids.device)
-    return (starts, ids, lengths, chosen) if len(rows) == len(ids) else (starts, ids[chosen], lengths[chosen], chosen)
+    return (
+        (starts, ids, lengths, chosen)
+        if len(rows) == len(ids)
+        else (starts, ids[chosen], lengths[chosen], chosen)
+    )
 
 
 def _starts(documents: Sequence[slice]) -> list[int]:
-    """Return the first split of each document, counted among the splits of these documents, and their number."""
+    """Return the first split of each document, counted among the splits of these documents, and
+    their number.
+    """
     return [0, *accumulate(d.stop - d.start for d in documents)]
 
 
 def _passes(documents: Sequence[slice], size: int, rows: int, width: int) -> Iterator[list[slice]]:
-    """Yield documents in groups whose best cosines stay below `_PASS_ELEMENTS`; one that has more is alone."""
+    """Yield documents in groups whose best cosines stay below `_PASS_ELEMENTS`; one that has more
+    is alone.
+    """
     group: list[slice] = []
     for document in documents:
         if group and most_ids(_starts([*group, document]), size, rows) * width > _PASS_ELEMENTS:
@@ -134,23 +178,27 @@ def inverse_norms(x: torch.Tensor, eps: float) -> torch.Tensor:
     return 1 / (torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32) + eps)
 
 
-def maxsim_by_token(ids: torch.Tensor, lengths: torch.Tensor, table: torch.Tensor, eps: float) -> torch.Tensor:
-    """Score one document's splits by token ids alone, in plain torch: a cosine depends only on them, and they repeat.
+def maxsim_by_token(
+    ids: torch.Tensor, lengths: torch.Tensor, table: torch.Tensor, eps: float
+) -> torch.Tensor:
+    """Score one document's splits by token ids alone, in plain torch: a cosine depends only on
+    them, and they repeat.
 
-    With `m[u, j] = max over distinct ids v of split j of cos(E_u, E_v)`, the score is
-    `score(i, j) = sum over distinct ids u of count_i(u) * m[u, j]`.
-    Work grows with (distinct ids of the document) x (distinct ids of its splits) instead of tokens squared. Ids are
-    sorted by their last occurrence, so that those which a later split could still ask of split j are a prefix.
+    With `m[u, j] = max over distinct ids v of split j of cos(E_u, E_v)`, the score is `score(i, j)
+    = sum over distinct ids u of count_i(u) * m[u, j]`. Work grows with (distinct ids of the
+    document) x (distinct ids of its splits) instead of tokens squared. Ids are sorted by their last
+    occurrence, so that those which a later split could still ask of split j are a prefix.
 
-    Arguments are those of `split_scores`, for one document; returns float32 `[n, n]`, -inf where the column is not an
-    earlier split.
+    Arguments are those of `split_scores`, for one document; returns float32 `[n, n]`, -inf where
+    the column is not an earlier split.
     """
     vocabulary = vocabulary_of(ids, lengths)
     return scores_by(vocabulary, unit_rows(table[vocabulary.ids], eps), 0, len(ids))
 
 
 def scores_by(vocabulary: Vocabulary, unit: torch.Tensor, first: int, stop: int) -> torch.Tensor:
-    """Return columns first to stop of `maxsim_by_token`, rows from first on: float32 `[n - first, stop - first]`.
+    """Return columns first to stop of `maxsim_by_token`, rows from first on: float32 `[n - first,
+    stop - first]`.
 
     Unit are the unit rows of the vocabulary's ids, float32 `[U, D]`.
     """
@@ -166,21 +214,32 @@ def scores_by(vocabulary: Vocabulary, unit: torch.Tensor, first: int, stop: int)
             held = unit[vocabulary.entries[starts[j] : starts[j + 1]]]
             best[:u, j] = torch.matmul(unit[:u], held.T).amax(1)
     splits = torch.repeat_interleave(rows - first, vocabulary.starts[first:].diff())
-    place, values = torch.stack([splits, vocabulary.entries[starts[0] :]]), vocabulary.counts[starts[0] :]
+    place, values = (
+        torch.stack([splits, vocabulary.entries[starts[0] :]]),
+        vocabulary.counts[starts[0] :],
+    )
     counts = torch.sparse_coo_tensor(place, values, (n - first, present), check_invariants=False)
     return torch.sparse.mm(counts, best).masked_fill(columns >= rows[:, None], float("-inf"))
 
 
 def best_of_long(
-    ids: torch.Tensor, lengths: torch.Tensor, table: torch.Tensor, eps: float, k: int, block: int = BLOCK
+    ids: torch.Tensor,
+    lengths: torch.Tensor,
+    table: torch.Tensor,
+    eps: float,
+    k: int,
+    block: int = BLOCK,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Score a document's splits as `maxsim_by_token` does, and keep each split's k best earlier ones.
+    """Score a document's splits as `maxsim_by_token` does, and keep each split's k best earlier
+    ones.
 
-    All scores at once are a square: 6 GB for a document of ten million tokens. Here they are made for a block of
-    columns at a time, in memory linear in the document's length, and each row keeps its k best of the blocks so far.
+    All scores at once are a square: 6 GB for a document of ten million tokens. Here they are made
+    for a block of columns at a time, in memory linear in the document's length, and each row keeps
+    its k best of the blocks so far.
 
     Returns:
-        float32 `[n, k]` scores, best first, equal ones by the lower split, -inf where there are fewer than k earlier
+        float32 `[n, k]` scores, best first, equal ones by the lower split, -inf where there are
+        fewer than k earlier
         splits; int64 `[n, k]` their splits, counted in the document.
     """
     n, device = len(ids), ids.device
@@ -192,8 +251,12 @@ def best_of_long(
         stop = min(first + block, n - 1)
         found = scores_by(vocabulary, unit, first, stop)[1:]
         # Stable, and what is kept comes first: equal scores stay with the lower split.
-        merged, order = torch.sort(torch.cat([scores[first + 1 :], found], 1), dim=1, descending=True, stable=True)
-        numbers = torch.cat([chosen[first + 1 :], torch.arange(first, stop, device=device).expand_as(found)], 1)
+        merged, order = torch.sort(
+            torch.cat([scores[first + 1 :], found], 1), dim=1, descending=True, stable=True
+        )
+        numbers = torch.cat(
+            [chosen[first + 1 :], torch.arange(first, stop, device=device).expand_as(found)], 1
+        )
         scores[first + 1 :], chosen[first + 1 :] = merged[:, :k], numbers.gather(1, order[:, :k])
     return scores, chosen
 
@@ -201,9 +264,11 @@ def best_of_long(
 def maxsim_selected(
     unit: torch.Tensor, lengths: torch.Tensor, current: torch.Tensor, earlier: torch.Tensor
 ) -> torch.Tensor:
-    """Score chosen pairs of splits, float32 `[p]`, differentiably: the only scores that a gradient flows through.
+    """Score chosen pairs of splits, float32 `[p]`, differentiably: the only scores that a gradient
+    flows through.
 
-    Unit rows are float32 `[n, S, D]`; current and earlier int64 `[p]`, the splits of each pair; an earlier one is full.
+    Unit rows are float32 `[n, S, D]`; current and earlier int64 `[p]`, the splits of each pair; an
+    earlier one is full.
     """
     best = torch.matmul(unit[current], unit[earlier].transpose(1, 2)).amax(-1)
     return best.masked_fill(~row_mask(lengths[current], unit.shape[1])[..., 0], 0).sum(-1)
@@ -211,13 +276,13 @@ def maxsim_selected(
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The distinct ids of one document, latest last occurrence first, and the number of times each split holds each.
+    """The distinct ids of one document, latest last occurrence first, and the number of times each
+    split holds each.
 
-    ids: int64 `[U]`, the distinct ids.
-    last_seen: int64 `[U]`, the last split that holds each id; descending.
-    entries: int64 `[E]`, positions in `ids`; split i holds `entries[starts[i] : starts[i + 1]]`, each once.
-    counts: float32 `[E]`, how often the split holds that id.
-    starts: int64 `[n + 1]`.
+    ids: int64 `[U]`, the distinct ids. last_seen: int64 `[U]`, the last split that holds each id;
+    descending. entries: int64 `[E]`, positions in `ids`; split i holds `entries[starts[i] :
+    starts[i + 1]]`, each once. counts: float32 `[E]`, how often the split holds that id. starts:
+    int64 `[n + 1]`.
     """
 
     ids: torch.Tensor
@@ -238,21 +303,24 @@ def vocabulary_of(ids: torch.Tensor, lengths: torch.Tensor) -> Vocabulary:
     last_seen = torch.zeros(len(distinct), dtype=torch.int64, device=ids.device)
     last_seen.scatter_reduce_(0, entry_id, entry_split, "amax")
     last_seen, order = torch.sort(last_seen, stable=True, descending=True)
-    position = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=ids.device))
+    position = torch.empty_like(order).scatter_(
+        0, order, torch.arange(len(order), device=ids.device)
+    )
     starts = torch.searchsorted(entry_split, torch.arange(n + 1, device=ids.device))
     return Vocabulary(distinct[order], last_seen, position[entry_id], counts.float(), starts)
 
 
 @dataclass(frozen=True)
 class BatchVocabulary(Vocabulary):
-    """The distinct ids of several documents, one document after another, each sorted as in `Vocabulary`.
+    """The distinct ids of several documents, one document after another, each sorted as in
+    `Vocabulary`.
 
-    Splits and positions in `ids` are counted over all documents. Tensors have sizes that do not depend on the ids: what
-    there is comes first, after it `last_seen` is -1, ids are those of some row of the table, and entries lie beyond
-    `starts[n]`.
+    Splits and positions in `ids` are counted over all documents. Tensors have sizes that do not
+    depend on the ids: what there is comes first, after it `last_seen` is -1, ids are those of some
+    row of the table, and entries lie beyond `starts[n]`.
 
-    first: int64 `[n]`, the first split of each split's document.
-    asked_from and asked_to: int64 `[n]`; the ids that a later split can ask of split i are those between.
+    first: int64 `[n]`, the first split of each split's document. asked_from and asked_to: int64
+    `[n]`; the ids that a later split can ask of split i are those between.
     """
 
     first: torch.Tensor
@@ -260,8 +328,11 @@ class BatchVocabulary(Vocabulary):
     asked_to: torch.Tensor
 
 
-def batch_vocabulary(ids: torch.Tensor, lengths: torch.Tensor, starts: Sequence[int], rows: int) -> BatchVocabulary:
-    """Collect the vocabularies of a batch, ids, lengths and starts as for `split_scores`, without waiting for a device.
+def batch_vocabulary(
+    ids: torch.Tensor, lengths: torch.Tensor, starts: Sequence[int], rows: int
+) -> BatchVocabulary:
+    """Collect the vocabularies of a batch, ids, lengths and starts as for `split_scores`, without
+    waiting for a device.
 
     Of a table of V = rows embeddings: U = `most_ids(starts, S, V)`, E = n S.
     """
@@ -269,12 +340,16 @@ def batch_vocabulary(ids: torch.Tensor, lengths: torch.Tensor, starts: Sequence[
     bound = most_ids(starts, width, rows)
     splits_of = np.diff(starts)
     first_of, last_of = np.asarray(starts[:-1]), np.asarray(starts[1:]) - 1
-    # A split counted from its document's end, and back: ascending, that sorts by documents, latest splits first.
+    # A split counted from its document's end, and back: ascending, that sorts by documents, latest
+    # splits first.
     mirror_of = np.append(np.repeat(first_of + last_of, splits_of) - np.arange(n), n)
     document_of = np.repeat(np.arange(len(splits_of)), splits_of)
-    mirror, document, first = to_device([mirror_of, document_of, np.repeat(first_of, splits_of)], device)
+    mirror, document, first = to_device(
+        [mirror_of, document_of, np.repeat(first_of, splits_of)], device
+    )
     valid = row_mask(lengths, width)[..., 0]
-    # Padding belongs to one document more, so that it sorts last; as an entry, to a split n, which is not there.
+    # Padding belongs to one document more, so that it sorts last; as an entry, to a split n, which
+    # is not there.
     keys = (document[:, None] * rows + ids).masked_fill(~valid, len(splits_of) * rows)
     ordered, order = torch.sort(keys.flatten())
     rank = _ranks(ordered)
@@ -302,7 +377,9 @@ def batch_vocabulary(ids: torch.Tensor, lengths: torch.Tensor, starts: Sequence[
 
 
 def most_ids(starts: Sequence[int], width: int, rows: int) -> int:
-    """Return the most distinct ids that documents of splits of S = width can have of V = rows, and one for padding."""
+    """Return the most distinct ids that documents of splits of S = width can have of V = rows, and
+    one for padding.
+    """
     return sum(min((stop - start) * width, rows) for start, stop in pairwise(starts)) + 1
 
 
@@ -316,15 +393,16 @@ def late_interaction(
 ) -> torch.Tensor:
     """Score every document against one query; unit rows make the products cosines.
 
-    Products are summed in float32 whatever the dtype. A gradient flows where one is recorded, by plain torch; a token
-    that several document tokens match equally well shares its gradient among them. A search on a CPU runs
-    `late_interaction_numpy`, which needs no torch.
+    Products are summed in float32 whatever the dtype. A gradient flows where one is recorded, by
+    plain torch; a token that several document tokens match equally well shares its gradient among
+    them. A search on a CPU runs `late_interaction_numpy`, which needs no torch.
 
     Args:
         query: `[q, D]`, its tokens.
-        documents: `[R, D]`, the tokens of all documents one after another, on the device of `query`; rows whose last
-            axis is contiguous are read in place.
-        starts: int64 `[n + 1]`, on the CPU: document i owns the rows `starts[i]` to `starts[i + 1]`; from 0 to R.
+        documents: `[R, D]`, the tokens of all documents one after another, on the device of
+            `query`; rows whose last axis is contiguous are read in place.
+        starts: int64 `[n + 1]`, on the CPU: document i owns the rows `starts[i]` to `starts[i +
+            1]`; from 0 to R.
 
     Returns:
         float32 `[n]`; 0 for a document or a query without tokens.
@@ -335,7 +413,9 @@ def late_interaction(
         from aveyb_retrieval.kernels.triton import maxsim as kernels
 
         query = inner_contiguous(query.to(documents.dtype))
-        return kernels.late_interaction(query, inner_contiguous(documents), starts[:-1], starts.diff())
+        return kernels.late_interaction(
+            query, inner_contiguous(documents), starts[:-1], starts.diff()
+        )
     lengths = starts.diff().to(documents.device)
     owner = torch.repeat_interleave(torch.arange(len(lengths), device=documents.device), lengths)
     wide = torch.promote_types(documents.dtype, torch.float32)

@@ -41,7 +41,11 @@ class DynamicMixing(Mixing, Similarity):
 
 
 def gated(
-    out: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None, bias: torch.Tensor | None, activation: str
+    out: torch.Tensor,
+    gate: torch.Tensor,
+    lengths: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    activation: str,
 ) -> torch.Tensor:
     """`gate * sigma(out + b)` of `[n, T, D]`; rows at or beyond `lengths` are zero."""
     if bias is not None:
@@ -49,7 +53,9 @@ def gated(
     return zero_padding(gate * (torch.relu(out) if activation == "relu" else out), lengths)
 
 
-def for_kernel(how: Mixing | DynamicMixing) -> tuple[torch.Tensor | None, torch.Tensor | None, bool]:
+def for_kernel(
+    how: Mixing | DynamicMixing,
+) -> tuple[torch.Tensor | None, torch.Tensor | None, bool]:
     """Return lengths, bias, and whether sigma is ReLU, as kernels take them."""
     return how.get("lengths"), how.get("bias"), how.get("activation") == "relu"
 
@@ -65,8 +71,8 @@ def static_mix_reference(
 ) -> torch.Tensor:
     """`gate * sigma(V @ mixed + b)` for every split of a group.
 
-    `mixed` and `gate` are `[n, T, D]`, the two halves of the tail; `weight` is `[T, T]`, the upper left corner of V for
-    splits of up to T tokens; the options are those of `Mixing`.
+    `mixed` and `gate` are `[n, T, D]`, the two halves of the tail; `weight` is `[T, T]`, the upper
+    left corner of V for splits of up to T tokens; the options are those of `Mixing`.
 
     Returns:
         `[n, T, D]` in the dtype of `mixed`; rows at or beyond `lengths` are zero.
@@ -75,18 +81,25 @@ def static_mix_reference(
 
 
 def static_mix(
-    mixed: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, *, backend: Backend = "auto", **how: Unpack[Mixing]
+    mixed: torch.Tensor,
+    gate: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    backend: Backend = "auto",
+    **how: Unpack[Mixing],
 ) -> torch.Tensor:
     """`static_mix_reference` by the implementation that `backend` means (see `dispatch.py`).
 
-    The kernel reads `mixed`, `gate` and `weight` through their strides; only the last axis must be contiguous. It
-    multiplies in the dtype of `mixed`, whatever the weight is kept in.
+    The kernel reads `mixed`, `gate` and `weight` through their strides; only the last axis must be
+    contiguous. It multiplies in the dtype of `mixed`, whatever the weight is kept in.
     """
     if use_triton(backend, mixed, operation="static_mix"):
         from aveyb_retrieval.kernels.triton.static_mix import static_mix_op
 
         weight = inner_contiguous(weight.to(mixed.dtype))
-        return static_mix_op(inner_contiguous(mixed), inner_contiguous(gate), weight, *for_kernel(how))
+        return static_mix_op(
+            inner_contiguous(mixed), inner_contiguous(gate), weight, *for_kernel(how)
+        )
     return static_mix_reference(mixed, gate, weight, **how)
 
 
@@ -99,7 +112,8 @@ def static_mix_over_gate(
     backend: Backend = "auto",
     **how: Unpack[Mixing],
 ) -> torch.Tensor:
-    """`static_mix` with a gate that lacks `gate_activation`, "gelu" or "relu2", written over that gate; for inference.
+    """`static_mix` with a gate that lacks `gate_activation`, "gelu" or "relu2", written over that
+    gate; for inference.
 
     The last axis of mixed and gate is contiguous.
     """
@@ -123,11 +137,13 @@ def dynamic_mix_reference(
     bias: torch.Tensor | None = None,
     activation: str = "none",
 ) -> torch.Tensor:
-    """`gate * sigma(rownorm(N(mixed) N(mixed)^T) @ mixed + b)` for every split of a group; see `static_mix_reference`.
+    """`gate * sigma(rownorm(N(mixed) N(mixed)^T) @ mixed + b)` for every split of a group; see
+    `static_mix_reference`.
 
-    The division by the row's sum is applied after the product, which is the same and touches `D` values a row, not `T`.
-    Norms and row sums are taken in float32 at least, whatever the dtype. Normalization is "sum", row / (sum + eps)
-    (eq. 6), or "l1", row / max(sum of absolutes, 1e-12) (released code).
+    The division by the row's sum is applied after the product, which is the same and touches `D`
+    values a row, not `T`. Norms and row sums are taken in float32 at least, whatever the dtype.
+    Normalization is "sum", row / (sum + eps) (eq. 6), or "l1", row / max(sum of absolutes, 1e-12)
+    (released code).
     """
     mixed = zero_padding(mixed, lengths)
     wide = torch.promote_types(mixed.dtype, torch.float32)
@@ -143,20 +159,26 @@ def dynamic_mix_reference(
 
 
 def dynamic_mix(
-    mixed: torch.Tensor, gate: torch.Tensor, *, backend: Backend = "auto", **how: Unpack[DynamicMixing]
+    mixed: torch.Tensor,
+    gate: torch.Tensor,
+    *,
+    backend: Backend = "auto",
+    **how: Unpack[DynamicMixing],
 ) -> torch.Tensor:
     """`dynamic_mix_reference` by the implementation that `backend` means (see `dispatch.py`).
 
-    The kernel reads `mixed` and `gate` through their strides (only the last axis must be contiguous), so both may be
-    views of the enricher's output. Unlike the reference, it passes no gradient through the direction of a zero vector,
-    and it takes splits of at most 256 tokens.
+    The kernel reads `mixed` and `gate` through their strides (only the last axis must be
+    contiguous), so both may be views of the enricher's output. Unlike the reference, it passes no
+    gradient through the direction of a zero vector, and it takes splits of at most 256 tokens.
     """
     if use_triton(backend, mixed, operation="dynamic_mix", limit=_limit(mixed)):
         from aveyb_retrieval.kernels.triton.dynamic_mix import dynamic_mix_op
 
         lengths, bias, relu = for_kernel(how)
         l1 = how["normalization"] == "l1"
-        return dynamic_mix_op(inner_contiguous(mixed), inner_contiguous(gate), lengths, bias, how["eps"], l1, relu)[0]
+        return dynamic_mix_op(
+            inner_contiguous(mixed), inner_contiguous(gate), lengths, bias, how["eps"], l1, relu
+        )[0]
     return dynamic_mix_reference(mixed, gate, **how)
 
 
@@ -169,17 +191,21 @@ def dynamic_mix_over_gate(
     backend: Backend = "auto",
     **how: Unpack[DynamicMixing],
 ) -> torch.Tensor:
-    """`dynamic_mix` with a gate that lacks `gate_activation`, "gelu" or "relu2", written over that gate; for inference.
+    """`dynamic_mix` with a gate that lacks `gate_activation`, "gelu" or "relu2", written over that
+    gate; for inference.
 
-    The last axis of mixed and gate is contiguous. inverse_norms: float32 `[n, T]`, `1 / |z|` of the rows of `mixed`, 0
-    where there is no direction; the kernel does not make them again, plain torch does.
+    The last axis of mixed and gate is contiguous. inverse_norms: float32 `[n, T]`, `1 / |z|` of the
+    rows of `mixed`, 0 where there is no direction; the kernel does not make them again, plain torch
+    does.
     """
     if use_triton(backend, mixed, operation="dynamic_mix", limit=_limit(mixed)):
         from aveyb_retrieval.kernels.triton.dynamic_mix import dynamic_mix_over_gate_op
 
         lengths, bias, relu = for_kernel(how)
         l1 = how["normalization"] == "l1"
-        dynamic_mix_over_gate_op(mixed, gate, inverse_norms, lengths, bias, how["eps"], l1, relu, gate_activation)
+        dynamic_mix_over_gate_op(
+            mixed, gate, inverse_norms, lengths, bias, how["eps"], l1, relu, gate_activation
+        )
         return gate
     own = enricher_activation(gate, gate_activation)
     return gate.copy_(dynamic_mix_reference(mixed, own, **how))
@@ -187,4 +213,8 @@ def dynamic_mix_over_gate(
 
 def _limit(mixed: torch.Tensor) -> str | None:
     width = mixed.shape[1]
-    return f"a program holds a row of at most {_MAX_TOKENS} tokens, not {width}" if width > _MAX_TOKENS else None
+    return (
+        f"a program holds a row of at most {_MAX_TOKENS} tokens, not {width}"
+        if width > _MAX_TOKENS
+        else None
+    )

@@ -1,4 +1,6 @@
-"""A layer's steps that treat every token by itself: enricher, fuser, activations, norms, and which rows are tokens."""
+"""A layer's steps that treat every token by itself: enricher, fuser, activations, norms, and which
+rows are tokens.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,11 @@ _MIN_NORM = 1e-12
 
 
 def enricher_activation(x: torch.Tensor, name: str) -> torch.Tensor:
-    """Apply "gelu" (exact, by erf) or "relu2" (ReLU squared; similarities of its outputs are never negative).
+    """Apply "gelu" (exact, by erf) or "relu2" (ReLU squared; similarities of its outputs are never
+    negative).
 
-    May overwrite `x` where no gradient is recorded: a fresh buffer of this size costs more than the arithmetic.
+    May overwrite `x` where no gradient is recorded: a fresh buffer of this size costs more than the
+    arithmetic.
     """
     if name == "gelu":
         return F.gelu(x)
@@ -21,12 +25,17 @@ def enricher_activation(x: torch.Tensor, name: str) -> torch.Tensor:
 
 
 def activate(x: torch.Tensor, name: str, *, backend: Backend = "auto") -> torch.Tensor:
-    """`enricher_activation` of `[..., M]` by the implementation that `backend` means (see `dispatch.py`).
+    """`enricher_activation` of `[..., M]` by the implementation that `backend` means (see
+    `dispatch.py`).
 
-    "relu2" has a kernel, one pass over memory instead of two (backward one instead of three). "gelu" is one pass in
-    torch, and torch.compile fuses both: they stay torch's.
+    "relu2" has a kernel, one pass over memory instead of two (backward one instead of three).
+    "gelu" is one pass in torch, and torch.compile fuses both: they stay torch's.
     """
-    if name == "relu2" and not torch.compiler.is_compiling() and use_triton(backend, x, operation="relu2"):
+    if (
+        name == "relu2"
+        and not torch.compiler.is_compiling()
+        and use_triton(backend, x, operation="relu2")
+    ):
         from aveyb_retrieval.kernels.triton.positionwise import relu2_op
 
         return relu2_op(x.contiguous())
@@ -38,14 +47,16 @@ def activate_around(
 ) -> torch.Tensor:
     """Apply the enricher's activation in place to all columns but start to stop; for inference.
 
-    The columns left out are those whose next reader applies the activation itself: a pass over them is saved.
+    The columns left out are those whose next reader applies the activation itself: a pass over them
+    is saved.
 
     Args:
         x: `[..., M]`, contiguous; written to.
         name: "gelu" or "relu2".
         start: the first column that is left out, and stop: the one after the last.
-        norms: whose norms to return, those of the columns before ("head") or after ("tail") the ones left out: float32
-            (of float64: float64) `[...]`, `1 / |z|`; 0 where |z| is not above 1e-12.
+        norms: whose norms to return, those of the columns before ("head") or after ("tail") the
+            ones left out: float32 (of float64: float64) `[...]`, `1 / |z|`; 0 where |z| is not
+            above 1e-12.
     """
     if use_triton(backend, x, operation="activate_around"):
         from aveyb_retrieval.kernels.triton.positionwise import activate_around_op
@@ -53,18 +64,27 @@ def activate_around(
         return activate_around_op(x, name, start, stop, norms)
     for part in (x[..., :start], x[..., stop:]):
         part.copy_(enricher_activation(part, name))
-    part, wide = x[..., :start] if norms == "head" else x[..., stop:], torch.promote_types(x.dtype, torch.float32)
+    part, wide = (
+        x[..., :start] if norms == "head" else x[..., stop:],
+        torch.promote_types(x.dtype, torch.float32),
+    )
     norm = torch.linalg.vector_norm(part, dim=-1, dtype=wide)
     return torch.where(norm > _MIN_NORM, 1 / norm, 0.0)
 
 
 def add_norm_reference(
-    branch: torch.Tensor, residual: torch.Tensor, alpha: torch.Tensor | None, weight: torch.Tensor, *, eps: float
+    branch: torch.Tensor,
+    residual: torch.Tensor,
+    alpha: torch.Tensor | None,
+    weight: torch.Tensor,
+    *,
+    eps: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`x = branch + alpha * residual`, and `x / sqrt(mean(x^2) + eps) * weight`.
 
-    `branch`, the fuser's product, and `residual`, the layer's input, are `[n, T, D]`; `alpha` is a scalar tensor, or
-    None for a plain residual; `weight` `[D]` is of the next layer's norm. Returns both x, first the layer's output.
+    `branch`, the fuser's product, and `residual`, the layer's input, are `[n, T, D]`; `alpha` is a
+    scalar tensor, or None for a plain residual; `weight` `[D]` is of the next layer's norm. Returns
+    both x, first the layer's output.
     """
     x = branch + (residual if alpha is None else alpha * residual)
     return x, F.rms_norm(x, (x.shape[-1],), weight, eps)
@@ -93,13 +113,23 @@ def add_norm(
 
 
 def enrich(
-    x: torch.Tensor, norm_weight: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *, eps: float, activation: str
+    x: torch.Tensor,
+    norm_weight: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    *,
+    eps: float,
+    activation: str,
 ) -> torch.Tensor:
-    """Enricher: `act(RMSNorm(x) @ weight^T + bias)` (Avey-B eq. 1), act "gelu" or "relu2": `[n, T, D]` -> `[n, T, M]`.
+    """Enricher: `act(RMSNorm(x) @ weight^T + bias)` (Avey-B eq. 1), act "gelu" or "relu2": `[n, T,
+    D]` -> `[n, T, M]`.
 
-    Norm_weight is `[D]`, weight `[M, D]`, bias `[M]`; eps is added to the mean square before the root.
+    Norm_weight is `[D]`, weight `[M, D]`, bias `[M]`; eps is added to the mean square before the
+    root.
     """
-    return activate(F.linear(F.rms_norm(x, (x.shape[-1],), norm_weight, eps), weight, bias), activation)
+    return activate(
+        F.linear(F.rms_norm(x, (x.shape[-1],), norm_weight, eps), weight, bias), activation
+    )
 
 
 def fuse(
@@ -111,12 +141,14 @@ def fuse(
     residual: torch.Tensor,
     alpha: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Fuser: `context @ Wc^T + bypass @ Wb^T + bias + alpha * residual` (Avey eq. 3), without concatenating.
+    """Fuser: `context @ Wc^T + bypass @ Wb^T + bias + alpha * residual` (Avey eq. 3), without
+    concatenating.
 
     Args:
         context: `[n, T, Dc]`, the contextualizer's output.
         bypass: `[n, T, Db]`, the head of the enriched vector.
-        context_weight: `[D, Dc]` and bypass_weight `[D, Db]`: the two column blocks of the fuser's matrix.
+        context_weight: `[D, Dc]` and bypass_weight `[D, Db]`: the two column blocks of the fuser's
+            matrix.
         bias: `[D]`.
         residual: `[n, T, D]`, the layer's input.
         alpha: scalar tensor, or None for a plain residual.
@@ -129,16 +161,20 @@ def fuse(
 
 
 def project_joined(joined: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """`fuse` without the residual, where context and bypass stand side by side: one product, and no copy.
+    """`fuse` without the residual, where context and bypass stand side by side: one product, and no
+    copy.
 
-    Of `[n, T, Dc + Db]`, whose rows may be strided, the fuser's matrix `[D, Dc + Db]` and its bias: `[n, T, D]`.
+    Of `[n, T, Dc + Db]`, whose rows may be strided, the fuser's matrix `[D, Dc + Db]` and its bias:
+    `[n, T, D]`.
     """
     # addmm on two axes, whose rows may be strided: linear on three would copy them.
     return torch.addmm(bias, joined.flatten(0, 1), weight.T).view(*joined.shape[:-1], len(bias))
 
 
 def row_mask(lengths: torch.Tensor, width: int) -> torch.Tensor:
-    """Make a mask `[n, width, 1]`, True where a row is one of the split's first `lengths[i]` tokens (int `[n]`)."""
+    """Make a mask `[n, width, 1]`, True where a row is one of the split's first `lengths[i]` tokens
+    (int `[n]`).
+    """
     return (torch.arange(width, device=lengths.device) < lengths[:, None])[..., None]
 
 
@@ -152,5 +188,6 @@ def zero_padding(x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
 
 def across(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """`weight @ x` over the tokens of each split: `[R, T]`, `[n, T, D]` -> `[n, R, D]`."""
-    # For a matrix that needs a gradient torch copies x and the result transposed, even where none is recorded.
+    # For a matrix that needs a gradient torch copies x and the result transposed, even where none
+    # is recorded.
     return torch.matmul(weight if torch.is_grad_enabled() else weight.detach(), x)

@@ -1,4 +1,6 @@
-"""The application: routes, what surrounds them, its connections, and what begins and ends with it."""
+"""The application: routes, what surrounds them, its connections, and what begins and
+ends with it.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def _route(path: str, name: str, media_type: str) -> Route:
 
 
 _RIGHTS = {
-    operation.path.split("/")[1]: operation.right for operation in openapi.OPERATIONS if operation.method not in CHANGES
+    operation.path.split("/")[1]: operation.right
+    for operation in openapi.OPERATIONS
+    if operation.method not in CHANGES
 }
 
 
@@ -81,12 +85,15 @@ def create_app(
 ) -> Starlette:
     """Make the ASGI application. It closes the indexes when it ends.
 
-    Without keys it is open to everybody who reaches it; without origins it answers to any name, and browsers may ask
-    from its own page only. `originals` gives out the files that documents were read from.
+    Without keys it is open to everybody who reaches it; without origins it answers to any name, and
+    browsers may ask from its own page only. `originals` gives out the files that documents were
+    read from.
     """
     limits, counters, keys = limits or Limits(), counters or Metrics(), keys or Keys()
     counters.watch(indexes)
-    threads = limits.threads if limits.processes == 1 else max(limits.threads, 2 * limits.processes + 2)
+    threads = (
+        limits.threads if limits.processes == 1 else max(limits.threads, 2 * limits.processes + 2)
+    )
     server = Context(
         indexes=indexes,
         limits=limits,
@@ -99,9 +106,14 @@ def create_app(
         openapi=to_json(openapi.document(limits, has_keys=keys.current().reading > 0)),
     )
     origins = origins or Origins()
-    gate = Middleware(Gate, limits=limits, keys=keys, origins=origins, metrics=counters, log=log, right=_right)
+    gate = Middleware(
+        Gate, limits=limits, keys=keys, origins=origins, metrics=counters, log=log, right=_right
+    )
     app = Starlette(
-        routes=[*(_route(path, name, kind) for path, (name, kind) in _FILES.items()), *openapi.routes()],
+        routes=[
+            *(_route(path, name, kind) for path, (name, kind) in _FILES.items()),
+            *openapi.routes(),
+        ],
         middleware=[gate],
         exception_handlers={AveyBError: refuse, HTTPException: refuse},
         lifespan=_lifespan,
@@ -118,7 +130,13 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
     finally:
         following.cancel()
-        for part in (server.searching, server.encoding, server.writing, server.processes, server.indexes):
+        for part in (
+            server.searching,
+            server.encoding,
+            server.writing,
+            server.processes,
+            server.indexes,
+        ):
             await asyncio.to_thread(part.close)
 
 
@@ -138,26 +156,39 @@ _GRACE = 5.0  # seconds beyond the time that a request may take
 def listen(host: str, port: int) -> socket.socket:
     """Open the socket that the server listens on (port 0: a free one), or raise ConfigError."""
     try:
-        listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        listener = socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+        )
     except OSError as error:
-        raise ConfigError(f"{host}:{port}: cannot listen there ({error.strerror or error})") from None
-    # Connections inherit it. Without it, the body of an answer waits 40 ms until the client has confirmed the head:
-    # asyncio itself sets it only for sockets whose protocol number is spelled out, which create_server does not do.
+        raise ConfigError(
+            f"{host}:{port}: cannot listen there ({error.strerror or error})"
+        ) from None
+    # Connections inherit it. Without it, the body of an answer waits 40 ms until the client has
+    # confirmed the head: asyncio itself sets it only for sockets whose protocol number is spelled
+    # out, which create_server does not do.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 
 class Connection(H11Protocol):
-    """uvicorn's protocol with limits: of connections, of the time of a head, of the time that nothing is read.
+    """uvicorn's protocol with limits: of connections, of the time of a head, of the time that
+    nothing is read.
 
-    All share `open`, how many there are by address (of IPv6 the network of one household). Those of one address beyond
-    its limit are not read, and closed when the time for a head is over: to close them at once would have them come
-    again at once. Those of `proxies`, which bring many clients, are all read. Where there are too many in all, the
-    address with the most loses the one that has waited longest for a request.
+    All share `open`, how many there are by address (of IPv6 the network of one household). Those of
+    one address beyond its limit are not read, and closed when the time for a head is over: to close
+    them at once would have them come again at once. Those of `proxies`, which bring many clients,
+    are all read. Where there are too many in all, the address with the most loses the one that has
+    waited longest for a request.
     """
 
     def __init__(
-        self, *arguments: Any, limits: Limits, proxies: Collection[str], most: int, open: Counter[str], **options: Any
+        self,
+        *arguments: Any,
+        limits: Limits,
+        proxies: Collection[str],
+        most: int,
+        open: Counter[str],
+        **options: Any,
     ) -> None:
         super().__init__(*arguments, **options)
         self._limits, self._proxies, self._most, self._open = limits, proxies, most, open
@@ -179,7 +210,10 @@ class Connection(H11Protocol):
             every: set[Any] = self.connections if crowd != self._address else set()
             idle = [each for each in every if each._address == crowd and not each.is_answering]
             min(idle, key=lambda each: each._since, default=self).transport.abort()
-        if self._open[self._address] > self._limits.max_connections_each and self._address not in self._proxies:
+        if (
+            self._open[self._address] > self._limits.max_connections_each
+            and self._address not in self._proxies
+        ):
             transport.pause_reading()
         self._watch()
 
@@ -208,10 +242,14 @@ class Connection(H11Protocol):
         self._watch()
 
     def _watch(self) -> None:
-        """Give the client its time for what is waited for, from when that began; bytes that drip do not renew it."""
+        """Give the client its time for what is waited for, from when that began; bytes that drip do
+        not renew it.
+        """
         limits, waits_for, loop = self._limits, "", asyncio.get_running_loop()
         if not self.transport.is_closing():
-            waits_for = "a reader" if self.flow.write_paused else "" if self.is_answering else "a head"
+            waits_for = (
+                "a reader" if self.flow.write_paused else "" if self.is_answering else "a head"
+            )
         if waits_for == self._waits_for:
             return
         self._waits_for, self._since = waits_for, loop.time()
@@ -222,11 +260,18 @@ class Connection(H11Protocol):
 
 
 def serve(
-    app: Starlette, listener: socket.socket, *, limits: Limits, proxies: Sequence[str] = (), started: Callable[[], None]
+    app: Starlette,
+    listener: socket.socket,
+    *,
+    limits: Limits,
+    proxies: Sequence[str] = (),
+    started: Callable[[], None],
 ) -> None:
-    """Answer requests until SIGTERM or SIGINT; then take no new ones, and end when the running ones are answered.
+    """Answer requests until SIGTERM or SIGINT; then take no new ones, and end when the running ones
+    are answered.
 
-    `proxies` are addresses whose header X-Forwarded-For says who asks; `started` is called when requests are answered.
+    `proxies` are addresses whose header X-Forwarded-For says who asks; `started` is called when
+    requests are answered.
     """
     most = min(limits.max_connections, max(1, allow_files(_DESCRIPTORS) - _OWN_DESCRIPTORS))
     connection: Any = partial(Connection, limits=limits, proxies=proxies, most=most, open=Counter())
@@ -243,7 +288,9 @@ def serve(
         timeout_graceful_shutdown=int(limits.timeout + _GRACE),
     )
     # uvicorn raises the signal again when it has ended; the process is to end with 0
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {
+        number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)
+    }
     try:
         _Server(config, started).run(sockets=[listener])
     finally:

@@ -1,8 +1,10 @@
-"""What every request passes: its origin and key are checked, it is counted, and its answer gets safe headers.
+"""What every request passes: its origin and key are checked, it is counted, and its answer gets
+safe headers.
 
-A browser sends requests in the name of any page that somebody visits, also to a server that only this machine reaches.
-It says where the page comes from: in Origin (every request that is not a plain GET), in Sec-Fetch-Site (all requests to
-HTTPS and to this machine). Programs send neither, and are not held up. Content-Type: see `requests.read_body`.
+A browser sends requests in the name of any page that somebody visits, also to a server that only
+this machine reaches. It says where the page comes from: in Origin (every request that is not a
+plain GET), in Sec-Fetch-Site (all requests to HTTPS and to this machine). Programs send neither,
+and are not held up. Content-Type: see `requests.read_body`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,14 @@ from logging.handlers import WatchedFileHandler
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.datastructures import Headers, MutableHeaders
@@ -50,7 +59,10 @@ class Metrics:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.requests = Counter(
-            "aveyb_requests", "Requests that were answered.", ("route", "status"), registry=self.registry
+            "aveyb_requests",
+            "Requests that were answered.",
+            ("route", "status"),
+            registry=self.registry,
         )
         self.seconds = Histogram(
             "aveyb_request_seconds",
@@ -59,9 +71,14 @@ class Metrics:
             buckets=_SECONDS,
             registry=self.registry,
         )
-        self.running = Gauge("aveyb_running_requests", "Requests without an answer yet.", registry=self.registry)
+        self.running = Gauge(
+            "aveyb_running_requests", "Requests without an answer yet.", registry=self.registry
+        )
         self.batches = Histogram(
-            "aveyb_query_batch_size", "Queries that were encoded together.", buckets=_SIZES, registry=self.registry
+            "aveyb_query_batch_size",
+            "Queries that were encoded together.",
+            buckets=_SIZES,
+            registry=self.registry,
         )
 
     def watch(self, indexes: Indexes) -> None:
@@ -71,9 +88,13 @@ class Metrics:
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the sizes of the indexes, and which of them cannot follow their newest version."""
-        documents = GaugeMetricFamily("aveyb_index_documents", "Documents of an index.", labels=("index", "version"))
+        documents = GaugeMetricFamily(
+            "aveyb_index_documents", "Documents of an index.", labels=("index", "version")
+        )
         failing = GaugeMetricFamily(
-            "aveyb_index_follow_failing", "1 while the newest version of an index cannot be opened.", labels=("index",)
+            "aveyb_index_follow_failing",
+            "1 while the newest version of an index cannot be opened.",
+            labels=("index",),
         )
         for name, retriever in self._indexes.retrievers.items():
             documents.add_metric((name, retriever.version), len(retriever))
@@ -84,7 +105,9 @@ class Metrics:
 
 async def metrics(request: Request) -> Response:
     """Answer a scrape."""
-    return Response(generate_latest(context(request).metrics.registry), media_type=CONTENT_TYPE_LATEST)
+    return Response(
+        generate_latest(context(request).metrics.registry), media_type=CONTENT_TYPE_LATEST
+    )
 
 
 _OURS = ("same-origin", "none")  # none: typed, or a bookmark
@@ -92,10 +115,11 @@ _PREFLIGHT_SECONDS = 600
 
 
 class Origins:
-    """Who may ask from a browser: besides this server's own pages those of `others`, as `https://app.example.org`.
+    """Who may ask from a browser: besides this server's own pages those of `others`, as
+    `https://app.example.org`.
 
-    `hosts` are names that the header Host may have, which keeps out pages that reach this server by a name of their own
-    (DNS rebinding); None for any.
+    `hosts` are names that the header Host may have, which keeps out pages that reach this server by
+    a name of their own (DNS rebinding); None for any.
     """
 
     def __init__(self, hosts: Collection[str] | None = None, others: Collection[str] = ()) -> None:
@@ -103,23 +127,31 @@ class Origins:
         self._others = {_checked(origin) for origin in others}
 
     def refusal(self, headers: Headers, method: str, *, is_page: bool) -> tuple[int, str] | None:
-        """Say why a request is refused, as status and message, or None; to a file of the page other sites may link."""
+        """Say why a request is refused, as status and message, or None; to a file of the page other
+        sites may link.
+        """
         host, origin = headers.get("host", ""), headers.get("origin")
         # without a port, and without the brackets of an IPv6 address
-        name = (host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]).lower()
+        name = (
+            host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+        ).lower()
         if self._hosts is not None and name not in self._hosts:
             return 421, f"this server is not called {name!r}; name it with --allow-host"
         if origin in self._others:
             return None
         site = headers.get("sec-fetch-site")
-        if site in _OURS or (site is None and (origin is None or origin.partition("://")[2] == host)):
+        if site in _OURS or (
+            site is None and (origin is None or origin.partition("://")[2] == host)
+        ):
             return None
         if is_page and method == "GET" and headers.get("sec-fetch-mode") == "navigate":
             return None
         return 403, f"a page of {origin or 'another site'} asks; allow it with --cors-origin"
 
     def answer_headers(self, headers: Headers) -> Mapping[str, str]:
-        """Return headers that let a page of another origin read the answer; of a preflight: send the request."""
+        """Return headers that let a page of another origin read the answer; of a preflight: send
+        the request.
+        """
         if not self._others:
             return {}
         if (origin := headers.get("origin")) not in self._others:
@@ -140,7 +172,9 @@ class Origins:
     def is_preflight(self, headers: Headers, method: str) -> bool:
         """Whether a browser asks if a page of an allowed origin may send a request."""
         return (
-            method == "OPTIONS" and "access-control-request-method" in headers and headers.get("origin") in self._others
+            method == "OPTIONS"
+            and "access-control-request-method" in headers
+            and headers.get("origin") in self._others
         )
 
 
@@ -152,7 +186,10 @@ def _checked(origin: str) -> str:
     except ValueError:
         is_origin = False
     if not is_origin or origin.lower() != f"{parts.scheme}://{parts.netloc}".lower():
-        raise ConfigError(f"--cors-origin {origin}: not an origin; write it as https://app.example.org, without a path")
+        raise ConfigError(
+            f"--cors-origin {origin}: not an origin; write it as https://app.example.org, without a"
+            " path"
+        )
     return origin.lower()
 
 
@@ -174,7 +211,9 @@ CHANGES = ("PUT", "PATCH", "DELETE")  # methods that need a key that may write
 
 
 class Gate:
-    """ASGI middleware: gives each request a ticket; `right` says what a key must be allowed to read a path."""
+    """ASGI middleware: gives each request a ticket; `right` says what a key must be allowed to read
+    a path.
+    """
 
     def __init__(
         self,
@@ -191,7 +230,9 @@ class Gate:
         self._origins, self._metrics, self._right, self._pool = origins, metrics, right, Pool()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it; a bug of ours is logged, and the client does not see its traceback."""
+        """Pass a request on, or refuse it; a bug of ours is logged, and the client does not see its
+        traceback.
+        """
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -205,7 +246,9 @@ class Gate:
                 status, began_to_answer = message["status"], True
                 headers = MutableHeaders(scope=message)
                 headers.update({**_HEADERS, **self._origins.answer_headers(request_headers)})
-                headers.setdefault("Cache-Control", "no-store")  # it may hold what only the owner of a key may see
+                headers.setdefault(
+                    "Cache-Control", "no-store"
+                )  # it may hold what only the owner of a key may see
                 await send(message)
             else:
                 await _send_in_parts(message, send)
@@ -215,7 +258,9 @@ class Gate:
         key = None if number is None else keys.entries[number]
         address = scope["client"][0] if scope.get("client") else ""
         client = network(address) if key is None else key.name  # on whose fair share it counts
-        ticket = scope.setdefault("state", {})["ticket"] = Ticket(client, self._pool, self._limits, receive)
+        ticket = scope.setdefault("state", {})["ticket"] = Ticket(
+            client, self._pool, self._limits, receive
+        )
         ticket.only = None if key is None else key.filter
         self._metrics.running.inc()
         try:
@@ -227,21 +272,29 @@ class Gate:
             if began_to_answer:
                 raise
             _log.exception("%s %s", scope["method"], shortened(scope["path"]))
-            answer = error_response(scope["path"], 500, "internal error; the server's log says more")
+            answer = error_response(
+                scope["path"], 500, "internal error; the server's log says more"
+            )
             await answer(scope, receive, send_safely)
         finally:
             ticket.release()
             self._metrics.running.dec()
-            route = getattr(scope.get("endpoint"), "__name__", "none")  # paths are endless, and so no labels
+            route = getattr(
+                scope.get("endpoint"), "__name__", "none"
+            )  # paths are endless, and so no labels
             self._metrics.requests.labels(route, str(status)).inc()
             seconds = time.perf_counter() - began
             self._metrics.seconds.labels(route).observe(seconds)
             if self._log is not None:
                 self._log.note(scope, client, status, seconds, ticket.asked)
 
-    def _refusal(self, scope: Scope, headers: Headers, keys: Keys, key: Key | None) -> Response | None:
+    def _refusal(
+        self, scope: Scope, headers: Headers, keys: Keys, key: Key | None
+    ) -> Response | None:
         path, method = scope["path"], scope["method"]
-        if "transfer-encoding" in headers and "content-length" in headers:  # a proxy may read another end of the body
+        if (
+            "transfer-encoding" in headers and "content-length" in headers
+        ):  # a proxy may read another end of the body
             message = "Content-Length beside Transfer-Encoding; send one of them"
             return error_response(path, 400, message, headers={"Connection": "close"})
         needed = "write" if method in CHANGES else self._right(path)
@@ -253,27 +306,41 @@ class Gate:
             return Response(status_code=204)  # browsers send no key with it
         if right == "write" and not keys.writing:
             how = "--write-key-file, or the right to write in --keys"
-            return error_response(path, 403, f"this server takes no changes, as none of its keys may: {how}")
+            return error_response(
+                path, 403, f"this server takes no changes, as none of its keys may: {how}"
+            )
         if key is None and (right == "write" or (keys.reading and not is_open)):
             what = "wrong key" if "authorization" in headers else "no key"
-            return error_response(path, 401, f"{what}; send the header Authorization: Bearer KEY", "invalid_api_key")
+            return error_response(
+                path, 401, f"{what}; send the header Authorization: Bearer KEY", "invalid_api_key"
+            )
         if key is not None and not is_open and right not in key.rights:
             return error_response(path, 403, f"this key has no right to {right}")
         return None
 
 
 class AccessLog:
-    """Who asked for what: a line of JSON a request, to a file or standard output ("-"); `questions` or their hashes."""
+    """Who asked for what: a line of JSON a request, to a file or standard output ("-"); `questions`
+    or their hashes.
+    """
 
     def __init__(self, path: str, *, questions: bool = False) -> None:
         try:
             # a file that was moved away is made again
-            self._to = StreamHandler(sys.stdout) if path == "-" else WatchedFileHandler(path, encoding="utf-8")
+            self._to = (
+                StreamHandler(sys.stdout)
+                if path == "-"
+                else WatchedFileHandler(path, encoding="utf-8")
+            )
         except OSError as error:
-            raise ConfigError(f"--access-log {path}: cannot be written ({error.strerror})") from None
+            raise ConfigError(
+                f"--access-log {path}: cannot be written ({error.strerror})"
+            ) from None
         self._questions = questions
 
-    def note(self, scope: Scope, client: str, status: int, seconds: float, asked: Sequence[str]) -> None:
+    def note(
+        self, scope: Scope, client: str, status: int, seconds: float, asked: Sequence[str]
+    ) -> None:
         """Write a line; questions are hashed by SHA-256, of which the first 16 digits are kept."""
         hashed = (sha256(each.encode("utf-8", "replace")).hexdigest()[:16] for each in asked)
         line = {

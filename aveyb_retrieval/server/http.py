@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, cast
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, InputError, shortened, without_flags
+from aveyb_retrieval.errors import (
+    AveyBError,
+    ConfigError,
+    IndexFormatError,
+    InputError,
+    shortened,
+    without_flags,
+)
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -25,7 +32,9 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")  # names and addresses of this mach
 
 
 def network(address: str) -> str:
-    """Return what stands for one client: an IPv4 address, or the first 64 bits of an IPv6 address."""
+    """Return what stands for one client: an IPv4 address, or the first 64 bits of an
+    IPv6 address.
+    """
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -50,8 +59,8 @@ def json_answer(content: bytes) -> Response:
 class Context:
     """The parts of a running server.
 
-    Texts are encoded by one thread, since the model uses all processors by itself: long requests wait there, and
-    searches do not wait for them. Indexes are changed one after the other.
+    Texts are encoded by one thread, since the model uses all processors by itself: long requests
+    wait there, and searches do not wait for them. Indexes are changed one after the other.
     """
 
     indexes: Indexes
@@ -79,11 +88,15 @@ def _limit(default: float, unit: str, meaning: str, *, least: int = 1) -> Any:
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a server; `aveyb-serve` has an option for each, and `meaning` in its metadata says what it is."""
+    """The limits of a server; `aveyb-serve` has an option for each, and `meaning` in its metadata
+    says what it is.
+    """
 
     max_body: int = _limit(8 << 20, "BYTES", "Largest body of a request.")
     max_answer: int = _limit(32 << 20, "BYTES", "Largest answer.")
-    max_held: int = _limit(128 << 20, "BYTES", "Bodies that arrive and answers that leave, together.")
+    max_held: int = _limit(
+        128 << 20, "BYTES", "Bodies that arrive and answers that leave, together."
+    )
     max_batch: int = _limit(1024, "N", "Queries, inputs, texts or documents of one request.")
     max_query: int = _limit(8192, "N", "Characters of a query.")
     max_text: int = _limit(1 << 20, "N", "Characters of a text to embed.")
@@ -99,8 +112,12 @@ class Limits:
     max_connections: int = _limit(4000, "N", "Open connections.")
     max_connections_each: int = _limit(500, "N", "Open connections of one address that are read.")
     max_rate: int = _limit(16 << 20, "BYTES", "Bytes a second that are read of one client.")
-    head_timeout: float = _limit(10.0, "SECONDS", "Time in which the head of a request arrives.", least=0)
-    write_timeout: float = _limit(30.0, "SECONDS", "Time in which a client reads 256 KiB of an answer.", least=0)
+    head_timeout: float = _limit(
+        10.0, "SECONDS", "Time in which the head of a request arrives.", least=0
+    )
+    write_timeout: float = _limit(
+        30.0, "SECONDS", "Time in which a client reads 256 KiB of an answer.", least=0
+    )
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -120,13 +137,20 @@ class Limits:
 OPENAI = "/v1/"  # paths that answer in OpenAI's shape
 
 _log = logging.getLogger("aveyb_retrieval.server")
-STATUSES = {  # of errors: what kind an answer names, and what `/openapi.json` says of it, "" where nothing
+# of errors: what kind an answer names, and what `/openapi.json` says of it, "" where nothing
+STATUSES = {
     400: ("Validation", "The request is not HTTP, or a path is not valid"),
     401: ("Unauthorized", "No key, or a wrong one"),
     403: ("Forbidden", "A page of another origin asks, or the key has no right to this"),
     404: ("NotFound", "No such index, document or model"),
     405: ("MethodNotAllowed", ""),
-    409: ("Conflict", "Another process is writing to the index, or a cursor is of another search or version of it"),
+    409: (
+        "Conflict",
+        (
+            "Another process is writing to the index, or a cursor is of another search or version"
+            " of it"
+        ),
+    ),
     413: ("Validation", "More than a limit allows"),
     415: ("Validation", "The body does not say that it is JSON"),
     421: ("Misdirected", "The server has another name"),
@@ -156,33 +180,60 @@ def refuse(request: Request, error: Exception) -> Response:
         return error_response(request.url.path, error.status, str(error), error.code)
     if isinstance(error, HTTPException):
         allowed = (error.headers or {}).get("Allow")
-        message = f"{request.method} {request.url.path}: {error.detail}" + (f"; allowed: {allowed}" if allowed else "")
-        return error_response(request.url.path, error.status_code, message, headers=dict(error.headers or {}))
+        message = f"{request.method} {request.url.path}: {error.detail}" + (
+            f"; allowed: {allowed}" if allowed else ""
+        )
+        return error_response(
+            request.url.path, error.status_code, message, headers=dict(error.headers or {})
+        )
     if isinstance(error, (ConfigError, InputError)):
         return error_response(request.url.path, 422, str(error))
-    _log.error("%s %s: %s", request.method, shortened(request.url.path), shortened(str(error), 2000))
+    _log.error(
+        "%s %s: %s", request.method, shortened(request.url.path), shortened(str(error), 2000)
+    )
     # what went wrong inside may name folders of this machine
     if isinstance(error, IndexFormatError):
-        message = "the index is not in its place, or damaged; it is opened again once it can be; the log says why"
+        message = (
+            "the index is not in its place, or damaged; it is opened again once it can be; the log"
+            " says why"
+        )
         return error_response(request.url.path, 503, message)
-    return error_response(request.url.path, 500, "the index cannot be read or written; the server's log says why")
+    return error_response(
+        request.url.path, 500, "the index cannot be read or written; the server's log says why"
+    )
 
 
 def error_response(
-    path: str, status: int, message: str, code: str | None = None, headers: dict[str, str] | None = None
+    path: str,
+    status: int,
+    message: str,
+    code: str | None = None,
+    headers: dict[str, str] | None = None,
 ) -> Response:
-    """Write an error as `{"error": {"message", "type", "param", "code"}}` under `/v1/`, else `{"error", ...}`."""
+    """Write an error as `{"error": {"message", "type", "param", "code"}}` under `/v1/`, else
+    `{"error", ...}`.
+    """
     message, headers = shortened(without_flags(message)), dict(headers or {})
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if status in (429, 503):
         headers["Retry-After"] = "1"
     if path.startswith(OPENAI):
-        kind = "server_error" if status >= 500 else "rate_limit_error" if status == 429 else "invalid_request_error"
-        content: dict[str, object] = {"error": {"message": message, "type": kind, "param": None, "code": code}}
+        kind = (
+            "server_error"
+            if status >= 500
+            else "rate_limit_error"
+            if status == 429
+            else "invalid_request_error"
+        )
+        content: dict[str, object] = {
+            "error": {"message": message, "type": kind, "param": None, "code": code}
+        }
     else:
         content = {"error": message, "error_type": STATUSES.get(status, STATUSES[500])[0]}
-    written = json.dumps(content)  # in ASCII: a message may repeat what a client sent, which need not be Unicode
+    written = json.dumps(
+        content
+    )  # in ASCII: a message may repeat what a client sent, which need not be Unicode
     return Response(written, status, headers, "application/json")
 
 
@@ -195,7 +246,9 @@ class _ShortLines(logging.Formatter):
 
 
 def log_shortly() -> None:
-    """Write this package's warnings to standard error: lines that repeat little of what a request sent."""
+    """Write this package's warnings to standard error: lines that repeat little of what a request
+    sent.
+    """
     handler = logging.StreamHandler()
     handler.setFormatter(_ShortLines())
     logging.getLogger("aveyb_retrieval").addHandler(handler)

@@ -1,4 +1,6 @@
-"""Several indexes by name, each following its newest version, and their one model, which encodes queries in batches."""
+"""Several indexes by name, each following its newest version, and their one model, which encodes
+queries in batches.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ MAX_CHARACTERS = 16_384  # of them together, unless a single request has more
 
 @dataclass(order=True)
 class _Request:
-    """Queries of one call; what is short goes first, since whoever asks many or long ones waits anyhow."""
+    """Queries of one call; what is short goes first, since whoever asks many or long ones waits
+    anyhow.
+    """
 
     characters: int
     number: int
@@ -49,15 +53,18 @@ class _Request:
 
 
 class BatchedModel:
-    """A model whose `encode_queries` may be called from many threads and encodes their queries in batches.
+    """A model whose `encode_queries` may be called from many threads and encodes their queries in
+    batches.
 
-    One thread at a time encodes, for all who wait. It takes what waits, up to `MAX_BATCH` queries, and never waits for
-    more: a lone query is encoded at once, and batches grow only as fast as queries arrive. Vectors do not depend on the
-    batch. Queries whose request nobody waits for any more are not encoded. `observe` is called with the number of
-    queries of each batch.
+    One thread at a time encodes, for all who wait. It takes what waits, up to `MAX_BATCH` queries,
+    and never waits for more: a lone query is encoded at once, and batches grow only as fast as
+    queries arrive. Vectors do not depend on the batch. Queries whose request nobody waits for any
+    more are not encoded. `observe` is called with the number of queries of each batch.
     """
 
-    def __init__(self, model: Embedder | SentenceEmbedder, observe: Callable[[int], None] = lambda size: None) -> None:
+    def __init__(
+        self, model: Embedder | SentenceEmbedder, observe: Callable[[int], None] = lambda size: None
+    ) -> None:
         self.model = model
         self.dim, self.model_name, self.fingerprint = model.dim, model.model_name, model.fingerprint
         self.token_dim = token_width(model)
@@ -85,7 +92,9 @@ class BatchedModel:
         check_current()
         if self._closed:
             raise AveyBError(f"{self.model_name}: closed; it encodes no more queries")
-        request = _Request(sum(map(len, queries)), next(self._numbers), list(queries), CURRENT.get())
+        request = _Request(
+            sum(map(len, queries)), next(self._numbers), list(queries), CURRENT.get()
+        )
         self._waiting.put(request)
         with self._encoding:
             while not request.vectors.done():  # so it waits still
@@ -115,7 +124,9 @@ class BatchedModel:
         if not requests:
             return
         try:
-            vectors = self.model.encode_queries([query for request in requests for query in request.queries])
+            vectors = self.model.encode_queries(
+                [query for request in requests for query in request.queries]
+            )
         except Exception as error:  # whoever asked gets it, whatever it is
             if len(requests) == 1:
                 requests[0].vectors.set_exception(error)
@@ -139,9 +150,10 @@ _log = logging.getLogger("aveyb_retrieval.server")
 class Indexes:
     """Open indexes by name, and the model of all of them (None where none of them has one).
 
-    `failures` says why an index could not follow its newest version. `load` loads the model of an index, and opens an
-    index by it: where all indexes are made by another model from now on, the server moves to it; None: it does not.
-    `again` opens the same in another process; None where their model was given loaded.
+    `failures` says why an index could not follow its newest version. `load` loads the model of an
+    index, and opens an index by it: where all indexes are made by another model from now on, the
+    server moves to it; None: it does not. `again` opens the same in another process; None where
+    their model was given loaded.
     """
 
     def __init__(
@@ -166,16 +178,20 @@ class Indexes:
         precision: str = "auto",
         observe: Callable[[int], None] = lambda size: None,
     ) -> Indexes:
-        """Open indexes (folders or addresses, by name) and load their model, as `Retriever.load` does.
+        """Open indexes (folders or addresses, by name) and load their model, as `Retriever.load`
+        does.
 
-        Raises IndexFormatError also where one was made by another model than the one given or the first one's: a server
-        has one model. `observe` is called with the size of each batch of queries.
+        Raises IndexFormatError also where one was made by another model than the one given or the
+        first one's: a server has one model. `observe` is called with the size of each batch of
+        queries.
         """
         made = {name: read_manifest(path).encoding for name, path in paths.items()}
         recorded = [name for name in paths if made[name].model is not None]
 
         def load(of: Encoding, path: str | Path) -> BatchedModel:
-            found = load_recorded(of.model_places(path), of.model or {}, device=device, precision=precision)
+            found = load_recorded(
+                of.model_places(path), of.model or {}, device=device, precision=precision
+            )
             return _batched(found, observe)
 
         batched = None
@@ -189,7 +205,12 @@ class Indexes:
             retrievers[name] = opened(path, model=own)
         again = partial(cls.open, paths, model=model, device=device, precision=precision)
         is_loaded = not (model is None or isinstance(model, (str, Path)))
-        return cls(retrievers, batched, (load, opened) if model is None else None, None if is_loaded else again)
+        return cls(
+            retrievers,
+            batched,
+            (load, opened) if model is None else None,
+            None if is_loaded else again,
+        )
 
     @property
     def versions(self) -> dict[str, str]:
@@ -197,7 +218,9 @@ class Indexes:
         return {name: each.version for name, each in self.retrievers.items()}
 
     def named(self, name: str | None, only: Filter | None = None) -> tuple[str, Retriever]:
-        """Return an index with its name, as a key with a filter sees it; the only one where no name is given."""
+        """Return an index with its name, as a key with a filter sees it; the only one where no name
+        is given.
+        """
         known = ", ".join(map(repr, self.retrievers))
         if name is None:
             if len(self.retrievers) > 1:
@@ -210,7 +233,11 @@ class Indexes:
     def needed_model(self) -> BatchedModel:
         """Return the model, or raise Refusal (404)."""
         if self.model is None:
-            raise Refusal(404, "no model is served: the indexes were made from vectors; start the server with --model")
+            raise Refusal(
+                404,
+                "no model is served: the indexes were made from vectors; start the server with"
+                " --model",
+            )
         return self.model
 
     def writer(self, name: str) -> Index:
@@ -227,7 +254,9 @@ class Indexes:
             self.retrievers[name].reopen()
 
     def follow(self) -> None:
-        """Move every index to its newest version; one that cannot be opened stays as it is and says why."""
+        """Move every index to its newest version; one that cannot be opened stays as it is and says
+        why.
+        """
         for name in self.retrievers:
             retriever = self.retrievers[name]
             try:
@@ -242,20 +271,28 @@ class Indexes:
                     _log.error("%s stays at version %s: %s", name, retriever.version, error)
 
     def _move(self) -> bool:
-        """Move to another model, if the newest versions of all indexes were made by one; return whether they were.
+        """Move to another model, if the newest versions of all indexes were made by one; return
+        whether they were.
 
-        Requests that are running end on what they began with, which is let go when nobody has it any more.
+        Requests that are running end on what they began with, which is let go when nobody has it
+        any more.
         """
         if self._load is None or self.model is None:
             return False
         paths = {name: each.path for name, each in self.retrievers.items()}
-        made = {name: found for name, path in paths.items() if (found := read_manifest(path).encoding).model}
+        made = {
+            name: found
+            for name, path in paths.items()
+            if (found := read_manifest(path).encoding).model
+        }
         if {each.fingerprint for each in made.values()} & {self.model.fingerprint} or not made:
             return False
         load, opened = self._load
         first = next(iter(made))
         model = load(made[first], paths[first])
-        moved = {name: opened(paths[name], model=model) for name in made}  # refuses where they are of several
+        moved = {
+            name: opened(paths[name], model=model) for name in made
+        }  # refuses where they are of several
         with self._moving:
             self.model = model
             self.retrievers.update(moved)
@@ -278,7 +315,9 @@ def _batched(loaded: EmbedderLike, observe: Callable[[int], None]) -> BatchedMod
 
 
 def named_paths(given: Sequence[str]) -> dict[str, str | Path]:
-    """Read `DIR` or `NAME=DIR` into folders (or addresses) by name, by default that of the folder."""
+    """Read `DIR` or `NAME=DIR` into folders (or addresses) by name, by default that of
+    the folder.
+    """
     paths: dict[str, str | Path] = {}
     for text in given:
         name, equals, folder = text.partition("=")
@@ -287,6 +326,8 @@ def named_paths(given: Sequence[str]) -> dict[str, str | Path]:
         if not name or "/" in name:
             raise ConfigError(f"{text!r}: an index needs a name without slashes; write NAME=DIR")
         if name in paths:
-            raise ConfigError(f"{text!r}: {str(paths[name])!r} is called {name!r} too; write NAME=DIR to name it")
+            raise ConfigError(
+                f"{text!r}: {str(paths[name])!r} is called {name!r} too; write NAME=DIR to name it"
+            )
         paths[name] = folder if is_stored(folder) else Path(folder)
     return paths

@@ -35,7 +35,8 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         name: What the owner is called, in logs and messages.
         key: What is sent; several while a new one takes the place of an old one.
         filter: Only documents that satisfy it are there; None: all.
-        rights: What the key is for: "search", "read" (whole documents), "write", "admin" (counters).
+        rights: What the key is for: "search", "read" (whole documents), "write", "admin"
+            (counters).
         expires: An ISO date or time, from which on the key is none; without an offset in UTC.
     """
 
@@ -52,12 +53,19 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Keys:
-    """The keys that open a server; none open it to everybody. Those of `writing` also write, `named` are of a file."""
+    """The keys that open a server; none open it to everybody.
 
-    def __init__(self, keys: Sequence[str] = (), writing: Sequence[str] = (), named: Iterable[Key] = ()) -> None:
+    Those of `writing` also write, `named` are of a file.
+    """
+
+    def __init__(
+        self, keys: Sequence[str] = (), writing: Sequence[str] = (), named: Iterable[Key] = ()
+    ) -> None:
         reader: frozenset[Right] = frozenset({"search", "read", "admin"})
         plain = [Key(f"key {i}", key, rights=reader) for i, key in enumerate(keys)]
-        writers = [Key(f"writing key {i}", key, rights=reader | {"write"}) for i, key in enumerate(writing)]
+        writers = [
+            Key(f"writing key {i}", key, rights=reader | {"write"}) for i, key in enumerate(writing)
+        ]
         self.entries = [*writers, *plain, *named]
         self._digests = [
             (_digest(text.encode()), number)
@@ -72,7 +80,9 @@ class Keys:
         return self
 
     def which(self, authorization: str) -> int | None:
-        """Return which entry a header `Authorization: Bearer KEY` has; takes equally long for any wrong one."""
+        """Return which entry a header `Authorization: Bearer KEY` has; takes equally long for any
+        wrong one.
+        """
         scheme, _, key = authorization.partition(" ")
         given = _digest(key.strip().encode("latin-1"))
         fitting = [number for digest, number in self._digests if hmac.compare_digest(given, digest)]
@@ -82,7 +92,8 @@ class Keys:
 
 
 class KeyFile:
-    """The keys of a file, read again when it changes, beside others; one that is wrong by then changes nothing.
+    """The keys of a file, read again when it changes, beside others; one that is wrong by then
+    changes nothing.
 
     The file is `{"keys": [{"name", "key", "filter", "rights", "expires"}, ...]}`.
     """
@@ -122,7 +133,9 @@ def read_key_file(path: Path) -> list[Key]:
     except (OSError, msgspec.MsgspecError, RecursionError) as error:
         raise ConfigError(f"{path}: cannot be read as a file of keys ({error})") from None
     if not found:
-        raise ConfigError(f'{path}: holds no key; write {{"keys": [{{"name": "...", "key": "..."}}]}}')
+        raise ConfigError(
+            f'{path}: holds no key; write {{"keys": [{{"name": "...", "key": "..."}}]}}'
+        )
     names, texts = set[str](), set[str]()
     for number, entry in enumerate(found, start=1):
         where = f"{path}: key {number}, {entry.name!r}"
@@ -130,12 +143,16 @@ def read_key_file(path: Path) -> list[Key]:
         if not entry.name or entry.name in names:
             raise ConfigError(f"{where}: each needs a name of its own")
         if not own or any(len(text) < SHORTEST or not _is_key(text) for text in own):
-            raise ConfigError(f"{where}: keys must be at least {SHORTEST} characters of printable ASCII without blanks")
+            raise ConfigError(
+                f"{where}: keys must be at least {SHORTEST} characters of printable ASCII without"
+                " blanks"
+            )
         if texts & set(own):
             raise ConfigError(f"{where}: an entry before has the same key")
         if entry.filter is not None and entry.rights & {"write", "admin"}:
             raise ConfigError(
-                f"{where}: a filter goes with the rights search and read only; others touch all documents"
+                f"{where}: a filter goes with the rights search and read only; others touch all"
+                " documents"
             )
         try:
             compile_filter(entry.filter or {})
@@ -148,7 +165,9 @@ def read_key_file(path: Path) -> list[Key]:
 
 
 def read_keys(path: Path) -> list[str]:
-    """Read keys from a file, one on each line; empty lines and those that begin with # do not count."""
+    """Read keys from a file, one on each line; empty lines and those that begin with # do not
+    count.
+    """
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:

@@ -1,7 +1,7 @@
 """Routes of the model: embeddings as OpenAI's clients ask for them, reranking as Cohere's do.
 
-OpenAI's server makes no difference between queries and documents; here the name of the model does: `NAME` encodes
-documents, `NAME:query` queries.
+OpenAI's server makes no difference between queries and documents; here the name of the model does:
+`NAME` encodes documents, `NAME:query` queries.
 """
 
 from __future__ import annotations
@@ -41,8 +41,11 @@ _RERANKED = 32  # texts whose token vectors are in memory at once
 Write = Callable[["FloatArray"], bytes]
 
 
-async def encode(server: Context, texts: Sequence[str], prompt: str, ticket: Ticket, write: Write) -> tuple[bytes, int]:
-    """Encode texts as queries or as documents; return what is written of them, with commas between, and tokens read.
+async def encode(
+    server: Context, texts: Sequence[str], prompt: str, ticket: Ticket, write: Write
+) -> tuple[bytes, int]:
+    """Encode texts as queries or as documents; return what is written of them, with commas between,
+    and tokens read.
 
     `write` gets the float32 unit rows `[n, d]` of all texts, part after part.
     """
@@ -50,9 +53,13 @@ async def encode(server: Context, texts: Sequence[str], prompt: str, ticket: Tic
 
     def work(part: list[str]) -> tuple[bytes, int]:
         if prompt == QUERY:
-            return write(model.encode_queries(part)), sum(model.model.count_tokens(part, prompt=QUERY))
+            return write(model.encode_queries(part)), sum(
+                model.model.count_tokens(part, prompt=QUERY)
+            )
         encoded = list(model.encode_documents(("", text) for text in part))
-        return write(np.stack([each.vector for each in encoded])), sum(each.n_tokens for each in encoded)
+        return write(np.stack([each.vector for each in encoded])), sum(
+            each.n_tokens for each in encoded
+        )
 
     if prompt == QUERY:
         for number, text in enumerate(texts, start=1):
@@ -67,7 +74,9 @@ async def encode(server: Context, texts: Sequence[str], prompt: str, ticket: Tic
 
 
 def parts(texts: Sequence[str], most: int, characters: int = PART) -> Iterator[list[str]]:
-    """Cut a list of texts into lists of at most `most` texts and, but for a single longer one, so many characters."""
+    """Cut a list of texts into lists of at most `most` texts and, but for a single longer one, so
+    many characters.
+    """
     part: list[str] = []
     size = 0
     for text in texts:
@@ -105,8 +114,8 @@ async def embeddings(request: Request) -> Response:
         first = first[0]
     if isinstance(first, int):
         raise InputError(
-            "input: ids of tokens cannot be used, since they are those of another tokenizer; send texts (in LangChain "
-            "OpenAIEmbeddings(check_embedding_ctx_length=False))"
+            "input: ids of tokens cannot be used, since they are those of another tokenizer; send"
+            " texts (in LangChain OpenAIEmbeddings(check_embedding_ctx_length=False))"
         )
     asked = requests.take_fields(given, embeddings_fields(server.limits))
     names = _model_names(model.model_name)
@@ -115,14 +124,22 @@ async def embeddings(request: Request) -> Response:
         raise _no_model(name, names)
     dimensions = asked.get("dimensions")
     if dimensions is not None and (isinstance(dimensions, bool) or dimensions != model.dim):
-        raise ConfigError(f"dimensions={dimensions!r}: this model's vectors have {model.dim} and cannot be shortened")
+        raise ConfigError(
+            f"dimensions={dimensions!r}: this model's vectors have {model.dim} and cannot be"
+            " shortened"
+        )
     numbers = count()
 
     def write(vectors: FloatArray) -> bytes:
         rows: list[Any] = vectors.tolist()
         if asked["encoding_format"] == "base64":
-            rows = [base64.b64encode(row.tobytes()).decode("ascii") for row in np.asarray(vectors, dtype="<f4")]
-        return to_json([{"object": "embedding", "index": next(numbers), "embedding": row} for row in rows])[1:-1]
+            rows = [
+                base64.b64encode(row.tobytes()).decode("ascii")
+                for row in np.asarray(vectors, dtype="<f4")
+            ]
+        return to_json(
+            [{"object": "embedding", "index": next(numbers), "embedding": row} for row in rows]
+        )[1:-1]
 
     written, n_tokens = await encode(server, asked["input"], names[name], ticket, write)
     usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
@@ -161,7 +178,11 @@ def _no_model(name: str, names: dict[str, str]) -> Refusal:
 
 
 _MANY = 1 << 40
-_GRANTED = ("max_tokens_per_doc", "max_chunks_per_doc", "priority")  # texts are read whole, and in turn
+_GRANTED = (
+    "max_tokens_per_doc",
+    "max_chunks_per_doc",
+    "priority",
+)  # texts are read whole, and in turn
 
 
 @cache
@@ -178,7 +199,9 @@ def cohere_rerank_fields(limits: Limits) -> requests.Fields:
 
     return {
         "query": requests.text(limits.max_query),
-        "documents": requests.Field({**documents.schema, "items": {"anyOf": [one, as_object]}}, take),
+        "documents": requests.Field(
+            {**documents.schema, "items": {"anyOf": [one, as_object]}}, take
+        ),
         "model": requests.word(),
         "top_n": requests.whole(1, _MANY, None, or_null=True),
         "return_documents": requests.flag(default=False),
@@ -192,11 +215,15 @@ async def cohere_rerank(request: Request) -> Response:
     model = server.indexes.needed_model()
     asked = requests.take_fields(given, cohere_rerank_fields(server.limits))
     query, found, scores = asked["query"], asked["documents"], list[float]()
-    in_parts = server.encoding.each(lambda part: maxsim(model, "cpu", query, part), parts(found, _RERANKED), ticket)
+    in_parts = server.encoding.each(
+        lambda part: maxsim(model, "cpu", query, part), parts(found, _RERANKED), ticket
+    )
     async for some in in_parts:
         scores += some
     best = np.argsort(-np.asarray(scores), kind="stable").tolist()[: asked["top_n"]]
     results: list[dict[str, Any]] = [{"index": i, "relevance_score": scores[i]} for i in best]
     if asked["return_documents"]:
         results = [{**each, "document": {"text": found[each["index"]]}} for each in results]
-    return json_answer(to_json({"id": str(uuid.uuid4()), "model": Path(model.model_name).name, "results": results}))
+    return json_answer(
+        to_json({"id": str(uuid.uuid4()), "model": Path(model.model_name).name, "results": results})
+    )

@@ -44,7 +44,11 @@ _TEXT: Schema = {"type": "string"}
 _OBJECT: Schema = {"type": "object"}
 _JSON = ("filter", "ids", "facets", "indexes", "boost")  # fields that are JSON in a URL
 _FIELDS: Schema = {"_id": {"type": ["string", "integer"]}, "title": _TEXT, "text": _TEXT}
-_DOCUMENT: Schema = {**_OBJECT, "properties": _FIELDS, "required": ["text"]}  # what else it has are metadata
+_DOCUMENT: Schema = {
+    **_OBJECT,
+    "properties": _FIELDS,
+    "required": ["text"],
+}  # what else it has are metadata
 
 
 def _reference(name: str) -> Schema:
@@ -55,8 +59,8 @@ def _reference(name: str) -> Schema:
 class Operation:
     """One thing that can be asked; the docstring of its endpoint begins with what that does.
 
-    A part of the path in braces may hold slashes. Fields are in the URL of GET, in the body of POST and PATCH. A key
-    must have the `right`; None: it needs no key.
+    A part of the path in braces may hold slashes. Fields are in the URL of GET, in the body of POST
+    and PATCH. A key must have the `right`; None: it needs no key.
     """
 
     method: str
@@ -69,16 +73,32 @@ class Operation:
 
     def describe(self, limits: Limits) -> Schema:
         """Describe it to clients of a server with certain limits."""
-        error = {"application/json": {"schema": {"anyOf": [_reference("Error"), _reference("OpenAIError")]}}}
-        no_head = {"text/plain": {"schema": _TEXT}}  # what is no HTTP, or too long a URL, does not get here
+        error = {
+            "application/json": {
+                "schema": {"anyOf": [_reference("Error"), _reference("OpenAIError")]}
+            }
+        }
+        no_head = {
+            "text/plain": {"schema": _TEXT}
+        }  # what is no HTTP, or too long a URL, does not get here
         described: Schema = {
             "summary": (self.endpoint.__doc__ or "").partition("\n")[0],
-            "responses": {"200": {"description": "The answer", "content": {self.kind: {"schema": self.answer}}}}
-            | {
-                str(status): {"description": reason, "content": error | (no_head if status == 400 else {})}
-                for status, (_, reason) in STATUSES.items()
-                if reason
-            },
+            "responses": (
+                {
+                    "200": {
+                        "description": "The answer",
+                        "content": {self.kind: {"schema": self.answer}},
+                    }
+                }
+                | {
+                    str(status): {
+                        "description": reason,
+                        "content": error | (no_head if status == 400 else {}),
+                    }
+                    for status, (_, reason) in STATUSES.items()
+                    if reason
+                }
+            ),
         }
         if self.right is None or self.method in CHANGES:
             described["security"] = [] if self.right is None else [{"key": []}]
@@ -98,13 +118,19 @@ class Operation:
         _, brace, name = self.path.rstrip("}").partition("{")
         found: list[Schema] = []
         if brace:
-            found.append({"name": name, "in": "path", "required": True, "schema": {**_TEXT, "minLength": 1}})
+            found.append(
+                {"name": name, "in": "path", "required": True, "schema": {**_TEXT, "minLength": 1}}
+            )
         fields = search.index_field if self.method in CHANGES else self.fields
         for name, field in fields(limits).items() if fields else ():
             shown = {"schema": field.schema}
             how: Schema = {"content": {"application/json": shown}} if name in _JSON else shown
-            found.append({"name": name, "in": "query", "required": field.default is requests.NEEDED, **how})
-        return [{**each, "description": requests.meaning(each["name"], self.path)} for each in found]
+            found.append(
+                {"name": name, "in": "query", "required": field.default is requests.NEEDED, **how}
+            )
+        return [
+            {**each, "description": requests.meaning(each["name"], self.path)} for each in found
+        ]
 
 
 _FOUND: Schema = {"oneOf": [_reference("Found"), _reference("FoundForEach")]}
@@ -114,20 +140,64 @@ OPERATIONS = (
     Operation("GET", "/search", search.search, _FOUND, search.search_parameters),
     Operation("POST", "/search", search.search, _FOUND, search.search_fields),
     Operation("POST", "/check", search.check, _reference("Checked"), search.check_fields),
-    Operation("POST", "/grep", search.grep, _reference("Matches"), search.grep_fields, right="read"),
-    Operation("GET", "/outline", search.outline, _reference("Outline"), search.outline_parameters, right="read"),
-    Operation("GET", "/outline/{id}", search.headings, _reference("Headings"), search.index_field, right="read"),
     Operation(
-        "GET", "/documents/{id}", search.document, _reference("Document"), search.document_parameters, right="read"
+        "POST", "/grep", search.grep, _reference("Matches"), search.grep_fields, right="read"
     ),
-    Operation("GET", "/originals/{id}", search.original, _TEXT, search.index_field, "application/octet-stream", "read"),
-    Operation("GET", "/boxes/{id}", search.boxes, _reference("Boxes"), search.boxes_parameters, right="read"),
-    Operation("GET", "/pages/{id}", search.page, _TEXT, search.page_parameters, "image/png", "read"),
+    Operation(
+        "GET",
+        "/outline",
+        search.outline,
+        _reference("Outline"),
+        search.outline_parameters,
+        right="read",
+    ),
+    Operation(
+        "GET",
+        "/outline/{id}",
+        search.headings,
+        _reference("Headings"),
+        search.index_field,
+        right="read",
+    ),
+    Operation(
+        "GET",
+        "/documents/{id}",
+        search.document,
+        _reference("Document"),
+        search.document_parameters,
+        right="read",
+    ),
+    Operation(
+        "GET",
+        "/originals/{id}",
+        search.original,
+        _TEXT,
+        search.index_field,
+        "application/octet-stream",
+        "read",
+    ),
+    Operation(
+        "GET",
+        "/boxes/{id}",
+        search.boxes,
+        _reference("Boxes"),
+        search.boxes_parameters,
+        right="read",
+    ),
+    Operation(
+        "GET", "/pages/{id}", search.page, _TEXT, search.page_parameters, "image/png", "read"
+    ),
     Operation("PUT", "/documents", search.put_documents, _CHANGED),
     Operation("PATCH", "/documents/{id}", search.change_metadata, _CHANGED, search.metadata_fields),
     Operation("DELETE", "/documents/{id}", search.delete_document, _CHANGED),
     Operation("GET", "/indexes", search.indexes, _reference("Indexes")),
-    Operation("POST", "/v1/embeddings", models.embeddings, _reference("Embeddings"), models.embeddings_fields),
+    Operation(
+        "POST",
+        "/v1/embeddings",
+        models.embeddings,
+        _reference("Embeddings"),
+        models.embeddings_fields,
+    ),
     Operation("GET", "/v1/models", models.models, _reference("Models")),
     Operation("GET", "/v1/models/{name}", models.model, _reference("Model")),
     Operation("POST", "/v1/rerank", models.cohere_rerank, _RERANKED, models.cohere_rerank_fields),
@@ -156,7 +226,10 @@ def document(limits: Limits, *, has_keys: bool = False) -> Schema:
         "openapi": "3.1.0",
         "info": {"title": "aveyb-serve", "version": package_version()},
         "paths": paths,
-        "components": {"schemas": _schemas(), "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+        "components": {
+            "schemas": _schemas(),
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
     }
     if has_keys:
         described["security"] = [{"key": []}]
@@ -166,7 +239,9 @@ def document(limits: Limits, *, has_keys: bool = False) -> Schema:
 @cache
 def _schemas() -> dict[str, Schema]:
     """Describe the answers; what Python has, too, by the docstrings of its classes."""
-    found: dict[str, Schema] = json.loads(Path(__file__).with_name("answers.json").read_text(encoding="utf-8"))
+    found: dict[str, Schema] = json.loads(
+        Path(__file__).with_name("answers.json").read_text(encoding="utf-8")
+    )
     for described in (Hit, Passage, QuoteCheck, Match):
         for name, told in requests.attributes(described).items():
             found[described.__name__]["properties"].get(name, {}).setdefault("description", told)

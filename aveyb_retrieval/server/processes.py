@@ -1,4 +1,6 @@
-"""Processes that search: one process alone uses little more than one processor, as Python runs one thread at a time."""
+"""Processes that search: one process alone uses little more than one processor, as Python runs one
+thread at a time.
+"""
 
 from __future__ import annotations
 
@@ -26,17 +28,21 @@ if TYPE_CHECKING:
     from aveyb_retrieval.server.work import Ticket
 
 FOLLOW_SECONDS = 1.0  # how often new versions are looked for
-_GRACE = 5.0  # seconds beyond the time of a request until the process that still works for it is ended
+_GRACE = (
+    5.0  # seconds beyond the time of a request until the process that still works for it is ended
+)
 _END_SECONDS = 2.0  # in which a process that is not needed any more ends by itself
 
 _log = logging.getLogger("aveyb_retrieval.server")
 
 
 class Processes:
-    """So many processes, each with the indexes open as the server has them, and one call at a time; of 1, this one.
+    """So many processes, each with the indexes open as the server has them, and one call at a time;
+    of 1, this one.
 
-    One that ends is replaced, also one that works on after the time of its request. All end with the server, however
-    that ends. ConfigError where the model of the indexes was given loaded, Refusal (503) where one ends at its start.
+    One that ends is replaced, also one that works on after the time of its request. All end with
+    the server, however that ends. ConfigError where the model of the indexes was given loaded,
+    Refusal (503) where one ends at its start.
     """
 
     def __init__(self, count: int, indexes: Indexes) -> None:
@@ -45,17 +51,22 @@ class Processes:
         if self._count == 0:
             return
         if indexes.again is None:
-            raise ConfigError(f"processes={count}: each loads the model; give its folder or name, not a loaded one")
+            raise ConfigError(
+                f"processes={count}: each loads the model; give its folder or name, not a"
+                " loaded one"
+            )
         self._begin = partial(_Worker, indexes.again, count)
         for worker in [self._begin() for _ in range(self._count)]:
-            worker.ask(None, indexes.versions, type(indexes).follow)  # which returns when they are open
+            worker.ask(
+                None, indexes.versions, type(indexes).follow
+            )  # which returns when they are open
             self._free.put(worker)
 
     def call(self, function: Callable[..., Any], ticket: Ticket, *given: Any) -> Any:
         """Call a function of a module with the indexes, the ticket and what is given.
 
-        What it raises is raised here, where it is no error of the package as RuntimeError; Refusal (503) where the
-        process ends.
+        What it raises is raised here, where it is no error of the package as RuntimeError; Refusal
+        (503) where the process ends.
         """
         if not self._count:
             return function(self._indexes, ticket, *given)
@@ -65,7 +76,9 @@ class Processes:
             raise ticket.expire() from None
         try:
             ticket.check()
-            return worker.ask(ticket.left + _GRACE, self._indexes.versions, function, ticket, *given)
+            return worker.ask(
+                ticket.left + _GRACE, self._indexes.versions, function, ticket, *given
+            )
         finally:
             if not worker.end.still_active():
                 with suppress(OSError):  # the next call tries again
@@ -113,13 +126,18 @@ def _end(process: BaseProcess, connection: Connection) -> int | None:
 
 def _work(connection: Connection, again: Callable[[], Indexes], share: int) -> None:
     """Answer calls until the connection ends, and follow new versions of the indexes in between."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # which may be sent to all: the server ends this one by itself
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # which may be sent to all: the server ends this one by itself
         signal.signal(number, signal.SIG_IGN)
     own = os.environ.get("OMP_NUM_THREADS", "")
     threads = max(1, (int(own) if own.isdigit() else os.cpu_count() or 1) // share)
     os.environ["OMP_NUM_THREADS"] = str(threads)
     if threads == 1:
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads look for work without pause
+        os.environ.setdefault(
+            "TOKENIZERS_PARALLELISM", "false"
+        )  # its threads look for work without pause
     log_shortly()
     _log.disabled = True  # what it would say of versions, the server says too
     opened = cache(again)
@@ -133,7 +151,10 @@ def _work(connection: Connection, again: Callable[[], Indexes], share: int) -> N
 
 
 def _answer(
-    opened: Callable[[], Indexes], versions: dict[str, str], function: Callable[..., Any], *given: Any
+    opened: Callable[[], Indexes],
+    versions: dict[str, str],
+    function: Callable[..., Any],
+    *given: Any,
 ) -> tuple[Any, Exception | None]:
     CURRENT.set(next(iter(given), None))  # the ticket
     try:

@@ -1,7 +1,8 @@
 """Fields of requests: what they are, what they mean, and how a body is read into them.
 
-What a route declares is what it reads, and what `/openapi.json` tells of it. What they mean stands in `meanings.json`
-by the path of a request ("" is for all that have no meaning of their own), or in the docstrings of Python's classes.
+What a route declares is what it reads, and what `/openapi.json` tells of it. What they mean stands
+in `meanings.json` by the path of a request ("" is for all that have no meaning of their own), or in
+the docstrings of Python's classes.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ ABSENT: Any = object()  # in place of a default: what is not given is not there
 
 @dataclass(frozen=True)
 class Field:
-    """A field: what it takes, what returns the value given under its name or raises, what stands for it otherwise."""
+    """A field: what it takes, what returns the value given under its name or raises, what stands
+    for it otherwise.
+    """
 
     schema: Schema
     take: Take
@@ -50,7 +53,9 @@ Fields = Mapping[str, Field]
 def take_fields(given: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
     """Return the values of fields by name, or raise what tells why one cannot be taken."""
     if unknown := given.keys() - fields.keys():
-        raise ConfigError(f"{min(unknown)!r} is not a field of this request; known are {', '.join(fields)}")
+        raise ConfigError(
+            f"{min(unknown)!r} is not a field of this request; known are {', '.join(fields)}"
+        )
     taken = {}
     for name, field in fields.items():
         if name in given:
@@ -74,7 +79,9 @@ def schema_of(fields: Fields) -> Schema:
 
 def text(most: int) -> Field:
     """A text that is not empty, of at most so many characters."""
-    return Field({"type": "string", "pattern": r"\S", "maxLength": most}, partial(_taken_text, most=most))
+    return Field(
+        {"type": "string", "pattern": r"\S", "maxLength": most}, partial(_taken_text, most=most)
+    )
 
 
 def texts(max_batch: int, most: int) -> Field:
@@ -86,10 +93,18 @@ def texts(max_batch: int, most: int) -> Field:
         if not value:
             raise InputError(f"{name}: an empty list; at least one text is needed")
         if len(value) > max_batch:
-            raise Refusal(413, f"{name}: {plural(len(value), 'text')}; at most {max_batch:,} are allowed at once")
-        return [_taken_text(f"{name} {i} of {len(value)}", each, most) for i, each in enumerate(value, start=1)]
+            raise Refusal(
+                413,
+                f"{name}: {plural(len(value), 'text')}; at most {max_batch:,} are allowed at once",
+            )
+        return [
+            _taken_text(f"{name} {i} of {len(value)}", each, most)
+            for i, each in enumerate(value, start=1)
+        ]
 
-    return Field({"type": "array", "items": text(most).schema, "minItems": 1, "maxItems": max_batch}, take)
+    return Field(
+        {"type": "array", "items": text(most).schema, "minItems": 1, "maxItems": max_batch}, take
+    )
 
 
 def text_or_texts(max_batch: int, most: int) -> Field:
@@ -133,7 +148,9 @@ def whole(least: int, most: int, default: Any, *, or_null: bool = False) -> Fiel
         return value
 
     return Field(
-        {"type": ["integer", "null"] if or_null else "integer", "minimum": least, "maximum": most}, take, default
+        {"type": ["integer", "null"] if or_null else "integer", "minimum": least, "maximum": most},
+        take,
+        default,
     )
 
 
@@ -159,7 +176,9 @@ def check_length(where: str, value: str, most: int) -> None:
         raise Refusal(413, f"{where}: {len(value):,} characters; at most {most:,} are allowed")
 
 
-def _taken_text(where: str, value: object, most: int | None = None, *, may_be_empty: bool = False) -> str:
+def _taken_text(
+    where: str, value: object, most: int | None = None, *, may_be_empty: bool = False
+) -> str:
     if not isinstance(value, str):
         raise InputError(f"{where}: a {kind_of(value)}; a text is needed")
     if not (value.strip() or may_be_empty):
@@ -175,7 +194,14 @@ def _taken_text(where: str, value: object, most: int | None = None, *, may_be_em
 
 def kind_of(value: object) -> str:
     """What JSON calls the type of a value, in messages."""
-    kinds = {NoneType: "null", bool: "truth value", int: "number", float: "number", str: "string", list: "list"}
+    kinds = {
+        NoneType: "null",
+        bool: "truth value",
+        int: "number",
+        float: "number",
+        str: "string",
+        list: "list",
+    }
     return (kinds | {dict: "object"})[type(value)]
 
 
@@ -184,7 +210,9 @@ _TEXTS = ("query", "index")  # parameters of a URL that are never JSON
 
 
 async def read_json(request: Request) -> tuple[Context, Ticket, dict[str, Any]]:
-    """Read a body that is a JSON object, or raise; also return the server that was asked, and the request's ticket."""
+    """Read a body that is a JSON object, or raise; also return the server that was asked, and the
+    request's ticket.
+    """
     data = await read_body(request, JSON)
     try:
         content = json.loads(data, parse_constant=_no_such_number)
@@ -200,16 +228,22 @@ async def read_body(request: Request, *kinds: str) -> bytes:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in kinds:  # a page of another site can send other kinds without asking first
         wanted = " or ".join(kinds)
-        raise Refusal(415, f"Content-Type {kind or 'is missing'}: send the header Content-Type: {wanted}")
+        raise Refusal(
+            415, f"Content-Type {kind or 'is missing'}: send the header Content-Type: {wanted}"
+        )
     ticket = request.state.ticket
     try:
-        return await asyncio.wait_for(_read(request, context(request).limits.max_body, ticket), ticket.left)
+        return await asyncio.wait_for(
+            _read(request, context(request).limits.max_body, ticket), ticket.left
+        )
     except TimeoutError:
         raise ticket.expire() from None
 
 
 async def _read(request: Request, most: int, ticket: Ticket) -> bytes:
-    too_large = Refusal(413, f"the body is larger than the {most:,} bytes that are allowed; send less at once")
+    too_large = Refusal(
+        413, f"the body is larger than the {most:,} bytes that are allowed; send less at once"
+    )
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length[:20]) > most:
         raise too_large
@@ -225,7 +259,9 @@ async def _read(request: Request, most: int, ticket: Ticket) -> bytes:
 
 
 def read_parameters(request: Request) -> dict[str, Any]:
-    """Read the parameters of a URL: queries and names as they are, others as JSON where they are JSON."""
+    """Read the parameters of a URL: queries and names as they are, others as JSON where they are
+    JSON.
+    """
     found: dict[str, Any] = {}
     for name, value in request.query_params.multi_items():
         if name in found:
@@ -242,18 +278,26 @@ def _no_such_number(name: str) -> NoReturn:
 
 
 _IN_JSON = {"None": "null", "True": "true", "False": "false"}
-_TOLD: dict[str, dict[str, str]] = json.loads(Path(__file__).with_name("meanings.json").read_text(encoding="utf-8"))
+_TOLD: dict[str, dict[str, str]] = json.loads(
+    Path(__file__).with_name("meanings.json").read_text(encoding="utf-8")
+)
 
 
 def attributes(described: type) -> dict[str, str]:
     """Return what the docstring of a class says of its attributes, by name."""
     _, _, listed = cleandoc(described.__doc__ or "").partition("Attributes:\n")
     found = re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", listed, re.MULTILINE)
-    in_json = {name: re.sub("None|True|False", lambda word: _IN_JSON[word[0]], meaning) for name, meaning in found}
+    in_json = {
+        name: re.sub("None|True|False", lambda word: _IN_JSON[word[0]], meaning)
+        for name, meaning in found
+    }
     return {name: " ".join(meaning.split()).removesuffix(".") for name, meaning in in_json.items()}
 
 
-MEANINGS = _TOLD | {"/search": attributes(SearchOptions) | _TOLD["/search"], "/v2/rerank": _TOLD["/v1/rerank"]}
+MEANINGS = _TOLD | {
+    "/search": attributes(SearchOptions) | _TOLD["/search"],
+    "/v2/rerank": _TOLD["/v1/rerank"],
+}
 
 
 def meaning(name: str, of: str) -> str:

@@ -19,7 +19,14 @@ from aveyb_retrieval.documents.readers.formats import FileReader
 from aveyb_retrieval.documents.readers.originals import read_original
 from aveyb_retrieval.documents.records import MAX_PAGES, Rejected
 from aveyb_retrieval.errors import ConfigError, IndexLockedError, InputError
-from aveyb_retrieval.indexes.search.options import Fusion, Granularity, Mode, SearchOptions, Unit, unknown_option
+from aveyb_retrieval.indexes.search.options import (
+    Fusion,
+    Granularity,
+    Mode,
+    SearchOptions,
+    Unit,
+    unknown_option,
+)
 from aveyb_retrieval.indexes.search.reading import LONGEST_PATTERN, MOST_MATCHES, excerpt, sections
 from aveyb_retrieval.indexes.search.rerank import MAXSIM
 from aveyb_retrieval.indexes.search.retriever import Retriever
@@ -61,7 +68,9 @@ _CURSOR = "([0-9]{1,9})-([0-9a-f]{16})"
 
 @cache
 def search_fields(limits: Limits) -> requests.Fields:
-    """The fields of `/search`: options go to the search, which checks them, but for what a server must not allow."""
+    """The fields of `/search`: options go to the search, which checks them, but for what a server
+    must not allow.
+    """
     share = {"type": "number", "minimum": 0, "maximum": 1}
     return {
         "query": requests.text_or_texts(limits.max_batch, limits.max_query),
@@ -69,10 +78,14 @@ def search_fields(limits: Limits) -> requests.Fields:
         "indexes": replace(requests.texts(MOST, LONGEST_FIELD), default=None),
         "k": requests.whole(1, limits.max_k, min(K, limits.max_k)),
         "offset": requests.whole(0, limits.max_k, 0),
-        "cursor": replace(requests.word(), schema={"type": ["string", "null"], "pattern": f"^{_CURSOR}$"}),
+        "cursor": replace(
+            requests.word(), schema={"type": ["string", "null"], "pattern": f"^{_CURSOR}$"}
+        ),
         "text": requests.flag(default=False),
         "filter": requests.Field({"type": ["object", "null"]}, _filter, requests.ABSENT),
-        "ids": requests.passed_on({"type": ["array", "null"], "items": {"type": "string"}, "maxItems": 10_000}),
+        "ids": requests.passed_on(
+            {"type": ["array", "null"], "items": {"type": "string"}, "maxItems": 10_000}
+        ),
         "facets": replace(requests.texts(FACETS, LONGEST_FIELD), default=()),
         "facets_of": requests.choice("all", "found"),
         "mode": requests.passed_on({"enum": list(get_args(Mode))}),
@@ -109,7 +122,9 @@ def _filter(name: str, value: Any) -> Any:
 
 def _rerank(name: str, value: Any) -> Any:
     if value not in (None, MAXSIM):
-        raise ConfigError(f"{name}={value!r}: must be {MAXSIM!r}; a server loads no models that requests name")
+        raise ConfigError(
+            f"{name}={value!r}: must be {MAXSIM!r}; a server loads no models that requests name"
+        )
     return value
 
 
@@ -142,9 +157,15 @@ async def search(request: Request) -> Response:
     if of_search is not None:  # the last page is shorter
         k = min(k, max(1, limits.max_k - offset))
     if offset + k > limits.max_k:
-        raise ConfigError(f"offset={offset} and k={k}: together they must be at most {limits.max_k}")
+        raise ConfigError(
+            f"offset={offset} and k={k}: together they must be at most {limits.max_k}"
+        )
     if len(queries) * (offset + k) > limits.max_hits:
-        raise Refusal(413, f"{len(queries)} queries, {offset + k} hits each: at most {limits.max_hits:,} hits at once")
+        raise Refusal(
+            413,
+            f"{len(queries)} queries, {offset + k} hits each: at most {limits.max_hits:,} hits at"
+            " once",
+        )
     options = cast("SearchOptions", {**asked, "offset": offset})
     # one more than is shown says whether there are more
     wanted = min(k + 1, limits.max_k - offset)
@@ -153,7 +174,9 @@ async def search(request: Request) -> Response:
     work = partial(server.processes.call, _search_part, ticket, page)
     results: list[bytes] = []
     at_once = 1 if with_text else _queries_at_once(offset + wanted, options)
-    async for found in server.searching.each(work, parts(queries, at_once, PART_OF_QUERIES), ticket):
+    async for found in server.searching.each(
+        work, parts(queries, at_once, PART_OF_QUERIES), ticket
+    ):
         ticket.answer(sum(map(len, found)))
         results += found
     among, ids = options.get("filter"), options.get("ids")
@@ -161,12 +184,16 @@ async def search(request: Request) -> Response:
     def count() -> bytes:
         within = _found_by_words(index, queries, options) if follow else ids
         counted = {field: index.values(field, among, ids=within) for field in facets}
-        return to_json({f: [{"value": v, "count": n} for v, n in found] for f, found in counted.items()})
+        return to_json(
+            {f: [{"value": v, "count": n} for v, n in found] for f, found in counted.items()}
+        )
 
     counted = await server.searching.run(count, ticket) if facets else b"{}"
     ticket.answer(len(counted))
     head = b'{"index":' + to_json(name) + b',"facets":' + counted + b","
-    return json_answer(head + results[0][1:] if single else head + b'"results":[' + b",".join(results) + b"]}")
+    return json_answer(
+        head + results[0][1:] if single else head + b'"results":[' + b",".join(results) + b"]}"
+    )
 
 
 @dataclass(frozen=True)
@@ -194,10 +221,13 @@ def _search_part(indexes: Indexes, ticket: Ticket, page: _Page, part: list[str])
         if page.of_search not in (None, searched):
             raise Refusal(
                 409,
-                f"cursor='{offset}-{page.of_search}': of another search, or the index has changed since (it is at "
-                f"version {version}); ask for the first page again",
+                f"cursor='{offset}-{page.of_search}': of another search, or the index has changed"
+                f" since (it is at version {version}); ask for the first page again",
             )
-        told = {"note": note, "next": f"{offset + page.k}-{searched}" if len(result) > page.k else None}
+        told = {
+            "note": note,
+            "next": f"{offset + page.k}-{searched}" if len(result) > page.k else None,
+        }
         results.append(_result(query, result, page.k, told, page.with_text, ticket))
     return results
 
@@ -213,8 +243,14 @@ def _searched(
 
 
 def _found_by_words(index: Retriever, queries: list[str], options: SearchOptions) -> list[str]:
-    """The ids of the best documents that hold words of the queries, at most `MOST_FOUND` for each."""
-    conditions: Any = {name: options[name] for name in ("filter", "ids", "operators", "synonyms") if name in options}
+    """The ids of the best documents that hold words of the queries, at most
+    `MOST_FOUND` for each.
+    """
+    conditions: Any = {
+        name: options[name]
+        for name in ("filter", "ids", "operators", "synonyms")
+        if name in options
+    }
     found = index.rank(queries, MOST_FOUND, mode="lexical", **conditions)
     return list({document_id for ranked in found for document_id, _ in ranked})
 
@@ -231,17 +267,25 @@ def _beginning(cursor: str | None, offset: int, *, single: bool) -> tuple[int, s
         return offset, None
     found = re.fullmatch(_CURSOR, cursor, re.ASCII)
     if found is None or offset or not single:
-        raise ConfigError(f"cursor={cursor[:80]!r}: give the `next` of an answer to one query, and no offset")
+        raise ConfigError(
+            f"cursor={cursor[:80]!r}: give the `next` of an answer to one query, and no offset"
+        )
     return int(found[1]), found[2]
 
 
 def _searched_for(options: Mapping[str, Any], query: str, index: Any, version: str) -> str:
-    """What tells a search from others: the query, the options but for the offset, and the version of the index."""
-    told = json.dumps([{**options, "offset": 0}, query, index, version], sort_keys=True, default=str)
+    """What tells a search from others: the query, the options but for the offset, and the version
+    of the index.
+    """
+    told = json.dumps(
+        [{**options, "offset": 0}, query, index, version], sort_keys=True, default=str
+    )
     return hashlib.sha256(told.encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
-def _result(query: str, result: Result, k: int, told: Mapping[str, Any], with_text: bool, ticket: Ticket) -> bytes:
+def _result(
+    query: str, result: Result, k: int, told: Mapping[str, Any], with_text: bool, ticket: Ticket
+) -> bytes:
     written: list[bytes] = []
     size = 0
     for hit in result[:k]:
@@ -266,7 +310,10 @@ async def document(request: Request) -> Response:
     def work() -> bytes:
         found = _found(name, index, request.path_params["id"])
         length = len(found.text)
-        first, last = min(start, length), min(start + LONGEST_PART if stop is None else stop, length)
+        first, last = (
+            min(start, length),
+            min(start + LONGEST_PART if stop is None else stop, length),
+        )
         if heading := asked["heading"]:
             first, last = excerpt(found, heading=heading, max_tokens=_LONGEST).span
         last = max(first, last)
@@ -276,7 +323,9 @@ async def document(request: Request) -> Response:
         ticket.check_answer(len(shown))  # before it is written
         own = {"index": name, "id": found.id, "title": found.title, "metadata": found.metadata}
         original = server.originals and found.origin is not None
-        return to_json({**own, "text": shown, "span": [first, last], "length": length, "original": original})
+        return to_json(
+            {**own, "text": shown, "span": [first, last], "length": length, "original": original}
+        )
 
     return await _answered(server, work, ticket)
 
@@ -310,7 +359,11 @@ async def _answered(server: Context, work: Callable[[], bytes], ticket: Ticket) 
 def check_fields(limits: Limits) -> requests.Fields:
     """The fields of `/check`."""
     known = search_fields(limits)
-    return {"answer": requests.text(limits.max_text), "index": known["index"], "filter": known["filter"]}
+    return {
+        "answer": requests.text(limits.max_text),
+        "index": known["index"],
+        "filter": known["filter"],
+    }
 
 
 async def check(request: Request) -> Response:
@@ -328,7 +381,11 @@ async def check(request: Request) -> Response:
 def grep_fields(limits: Limits) -> requests.Fields:
     """The fields of `/grep`."""
     known, limit = search_fields(limits), requests.whole(1, MOST_MATCHES, 100)
-    how = {"pattern": requests.text(LONGEST_PATTERN), "ignore_case": requests.flag(default=False), "limit": limit}
+    how = {
+        "pattern": requests.text(LONGEST_PATTERN),
+        "ignore_case": requests.flag(default=False),
+        "limit": limit,
+    }
     return {**how, "index": known["index"], "filter": known["filter"]}
 
 
@@ -339,18 +396,26 @@ async def grep(request: Request) -> Response:
     ticket.asked = [pattern]
 
     def work() -> bytes:
-        return to_json({"index": name, "matches": [vars(each) for each in index.grep(pattern, **asked)]})
+        return to_json(
+            {"index": name, "matches": [vars(each) for each in index.grep(pattern, **asked)]}
+        )
 
     return await _answered(server, work, ticket)
 
 
 def outline_parameters(limits: Limits) -> requests.Fields:
     """The fields of `/outline`."""
-    return {**index_field(limits), "under": requests.word(), "offset": requests.whole(0, _LONGEST, 0)}
+    return {
+        **index_field(limits),
+        "under": requests.word(),
+        "offset": requests.whole(0, _LONGEST, 0),
+    }
 
 
 async def outline(request: Request) -> Response:
-    """List the documents with what they are called, oldest first; where they are many, folders and their numbers."""
+    """List the documents with what they are called, oldest first; where they are many, folders and
+    their numbers.
+    """
     server, ticket, asked, name, index = await _ask(request, outline_parameters)
     under, offset = asked["under"] or "", asked["offset"]
 
@@ -370,7 +435,13 @@ async def headings(request: Request) -> Response:
 
     def work() -> bytes:
         found = _found(name, index, request.path_params["id"])
-        return to_json({"index": name, "id": found.id, "sections": [each._asdict() for each in sections(found)]})
+        return to_json(
+            {
+                "index": name,
+                "id": found.id,
+                "sections": [each._asdict() for each in sections(found)],
+            }
+        )
 
     return await _answered(server, work, ticket)
 
@@ -383,15 +454,21 @@ async def original(request: Request) -> Response:
     def work() -> bytes:
         found = find(index, document_id) if server.originals else None
         try:
-            return read_original(document_id, found.origin if found else None, server.limits.max_answer)
+            return read_original(
+                document_id, found.origin if found else None, server.limits.max_answer
+            )
         except InputError:  # which names folders of this machine
             why = "it has changed, is too large, or --originals is not given"
-            raise Refusal(404, f"index {name!r}: no file of {document_id!r} is given out: {why}") from None
+            raise Refusal(
+                404, f"index {name!r}: no file of {document_id!r} is given out: {why}"
+            ) from None
 
     data = await server.searching.run(work, ticket)
     ticket.answer(len(data))
     # to be kept, not shown: a page among them would be one of this server's
-    return Response(data, media_type="application/octet-stream", headers={"Content-Disposition": "attachment"})
+    return Response(
+        data, media_type="application/octet-stream", headers={"Content-Disposition": "attachment"}
+    )
 
 
 def boxes_parameters(limits: Limits) -> requests.Fields:
@@ -410,7 +487,9 @@ def page_parameters(limits: Limits) -> requests.Fields:
 async def boxes(request: Request) -> Response:
     """Give the rectangles of characters on the pages of the PDF that a document was read from."""
     name, looked = await _look(request, boxes_parameters)
-    return json_answer(to_json({"index": name, "id": request.path_params["id"], "boxes": looked["boxes"]}))
+    return json_answer(
+        to_json({"index": name, "id": request.path_params["id"], "boxes": looked["boxes"]})
+    )
 
 
 async def page(request: Request) -> Response:
@@ -419,12 +498,17 @@ async def page(request: Request) -> Response:
     return Response(base64.b64decode(looked["picture"]), media_type="image/png")
 
 
-async def _look(request: Request, fields: Callable[[Limits], requests.Fields]) -> tuple[str, dict[str, Any]]:
+async def _look(
+    request: Request, fields: Callable[[Limits], requests.Fields]
+) -> tuple[str, dict[str, Any]]:
     """Look into an original in another process, which a file that is made for it may end."""
     server, ticket, asked, name, index = await _ask(request, fields)
     document_id, start, stop = request.path_params["id"], asked["start"], asked["stop"]
     if stop - start > LONGEST_MARKED:
-        raise ConfigError(f"start={start} and stop={stop}: at most {LONGEST_MARKED:,} characters can be marked at once")
+        raise ConfigError(
+            f"start={start} and stop={stop}: at most {LONGEST_MARKED:,} characters can be marked at"
+            " once"
+        )
 
     def work() -> dict[str, Any]:
         found = find(index, document_id) if server.originals else None
@@ -432,14 +516,27 @@ async def _look(request: Request, fields: Callable[[Limits], requests.Fields]) -
             if found is None or (origin := found.origin) is None or origin.pages is None:
                 raise Unreadable("no document of a PDF")
             told = [origin.sha256, origin.folder, origin.pages.to_dict()]
-            most, span = server.limits.max_answer, [min(place, len(found.text)) for place in (start, stop)]
+            most, span = (
+                server.limits.max_answer,
+                [min(place, len(found.text)) for place in (start, stop)],
+            )
             with FileReader(None, 0, LOOK_SECONDS) as reader:
                 looked = reader.look(
-                    name=found.id, text=found.text, span=span, origin=told, page=asked.get("page"), most=most
+                    name=found.id,
+                    text=found.text,
+                    span=span,
+                    origin=told,
+                    page=asked.get("page"),
+                    most=most,
                 )
         except Unreadable:  # which names folders of this machine
-            why = "it is no PDF, has changed or no such page, is too large, or --originals is not given"
-            raise Refusal(404, f"index {name!r}: no page of {document_id!r} is given out: {why}") from None
+            why = (
+                "it is no PDF, has changed or no such page, is too large, or --originals is not"
+                " given"
+            )
+            raise Refusal(
+                404, f"index {name!r}: no page of {document_id!r} is given out: {why}"
+            ) from None
         ticket.check_answer(len(looked.get("picture", "")))
         return looked
 
@@ -479,12 +576,17 @@ def metadata_fields(limits: Limits) -> requests.Fields:
 
 def _metadata(name: str, value: Any) -> Any:
     if not isinstance(value, dict):
-        raise InputError(f"{name}: a {requests.kind_of(value)}; an object of fields with their new values is needed")
+        raise InputError(
+            f"{name}: a {requests.kind_of(value)}; an object of fields with their new values is"
+            " needed"
+        )
     return value
 
 
 async def put_documents(request: Request) -> Response:
-    """Add documents, and replace those whose ids are there: one object, a list of them, or JSON lines."""
+    """Add documents, and replace those whose ids are there: one object, a list of them, or JSON
+    lines.
+    """
     data, most = await read_body(request, JSON, JSON_LINES), context(request).limits.max_batch
 
     def change(index: Index) -> Report:
@@ -501,7 +603,9 @@ def _documents(data: bytes, most: int) -> list[Any]:
         if isinstance(item, Rejected):
             raise InputError(f"{item.location}: {item.reason}; nothing was changed")
         if len(found) == most:
-            raise Refusal(413, f"more than {most:,} documents, which are allowed at once; send them in parts")
+            raise Refusal(
+                413, f"more than {most:,} documents, which are allowed at once; send them in parts"
+            )
         found.append(item)
     if not found:
         raise InputError("the body holds no document; send an object with a text, and an _id")
@@ -510,15 +614,24 @@ def _documents(data: bytes, most: int) -> list[Any]:
 
 async def delete_document(request: Request) -> Response:
     """Remove a document."""
-    return await _change(request, lambda index: index.delete([request.path_params["id"]], missing_ok=True))
+    return await _change(
+        request, lambda index: index.delete([request.path_params["id"]], missing_ok=True)
+    )
 
 
 async def change_metadata(request: Request) -> Response:
-    """Set and remove metadata fields of a document, for good; the others stay, and nothing is encoded."""
+    """Set and remove metadata fields of a document, for good; the others stay, and nothing is
+    encoded.
+    """
     server, _, given = await read_json(request)
-    asked, ids = requests.take_fields(given, metadata_fields(server.limits)), [request.path_params["id"]]
+    asked, ids = (
+        requests.take_fields(given, metadata_fields(server.limits)),
+        [request.path_params["id"]],
+    )
     changes: dict[str, Any] = asked.pop("metadata")
-    return await _change(request, lambda index: index.update_metadata(changes, ids, **asked, missing_ok=True))
+    return await _change(
+        request, lambda index: index.update_metadata(changes, ids, **asked, missing_ok=True)
+    )
 
 
 async def _change(request: Request, change: Callable[[Index], Report]) -> Response:
@@ -530,7 +643,9 @@ async def _change(request: Request, change: Callable[[Index], Report]) -> Respon
         try:
             report = change(server.indexes.writer(name))
         except IndexLockedError:
-            raise Refusal(409, f"index {name!r}: another process is writing to it; try again later") from None
+            raise Refusal(
+                409, f"index {name!r}: another process is writing to it; try again later"
+            ) from None
         except (ConfigError, InputError) as error:
             raise Refusal(422, str(error).replace(str(index.path), name)) from None
         server.indexes.reopen(name)

@@ -1,4 +1,6 @@
-"""Work of requests beside the event loop: who asked and until when, and bounded threads with a fair queue."""
+"""Work of requests beside the event loop: who asked and until when, and bounded threads with a fair
+queue.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.server.http import Limits
 
-CURRENT: ContextVar[Ticket | None] = ContextVar("ticket", default=None)  # of the request that a thread works for
+CURRENT: ContextVar[Ticket | None] = ContextVar(
+    "ticket", default=None
+)  # of the request that a thread works for
 
 
 _BURST = 1 << 19  # bytes of a client that are read without waiting
@@ -38,9 +42,11 @@ class Pool:
 
 
 class Ticket:
-    """One request of a client (a key or an address). Bytes are counted in the event loop's thread only.
+    """One request of a client (a key or an address). Bytes are counted in the event loop's thread
+    only.
 
-    `only` is the filter of the key (None: all documents may be seen), `asked` are the questions, for the log.
+    `only` is the filter of the key (None: all documents may be seen), `asked` are the questions,
+    for the log.
     """
 
     def __init__(self, client: str, pool: Pool, limits: Limits, receive: Receive) -> None:
@@ -54,7 +60,9 @@ class Ticket:
         self._over: Refusal | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Let it pass to a process that searches, which looks at its end, its filter and the size of its answer."""
+        """Let it pass to a process that searches, which looks at its end, its filter and the size
+        of its answer.
+        """
         return {**vars(self), "asked": (), "_pool": None, "_receive": None}
 
     @property
@@ -66,12 +74,17 @@ class Ticket:
     def over(self) -> Refusal | None:
         """Why nobody waits for the answer any more; None while somebody does."""
         if self._over is None and self.left == 0:
-            told = f"took longer than the {self.seconds:g} s that a request may take; ask for less at once"
+            told = (
+                f"took longer than the {self.seconds:g} s that a request may take; ask for less at"
+                " once"
+            )
             self._over = Refusal(503, told)
         return self._over
 
     def check(self) -> None:
-        """Raise Refusal once nobody waits any more; long work calls this between its parts, from any thread."""
+        """Raise Refusal once nobody waits any more; long work calls this between its parts, from
+        any thread.
+        """
         if (over := self.over) is not None:
             raise over
 
@@ -83,15 +96,23 @@ class Ticket:
         return over
 
     async def until_client_leaves(self) -> None:
-        """Wait until the connection is closed from outside, and end it. To be called when the body has been read."""
+        """Wait until the connection is closed from outside, and end it.
+
+        To be called when the body has been read.
+        """
         while (await self._receive())["type"] != "http.disconnect":
             pass
         self._over = Refusal(499, "the client has left")
 
     def hold(self, count: int) -> None:
-        """Count bytes of a body, or of an answer, until `release`; raise Refusal (429) where all hold too many."""
+        """Count bytes of a body, or of an answer, until `release`; raise Refusal (429) where all
+        hold too many.
+        """
         if self._pool.used + count > self._limits.max_held:
-            told = f"overloaded: bodies and answers under way hold {self._pool.used:,} bytes; try again later"
+            told = (
+                f"overloaded: bodies and answers under way hold {self._pool.used:,} bytes; try"
+                " again later"
+            )
             raise Refusal(429, told)
         self._pool.used += count
         self._held += count
@@ -107,9 +128,15 @@ class Ticket:
             await asyncio.sleep(until - now)
 
     def check_answer(self, count: int) -> None:
-        """Raise Refusal (413) where the answer would be too large with so many bytes more; from any thread."""
+        """Raise Refusal (413) where the answer would be too large with so many bytes more; from any
+        thread.
+        """
         if self._answered + count > (most := self._limits.max_answer):
-            raise Refusal(413, f"the answer is larger than the {most:,} bytes that are allowed; ask for less at once")
+            raise Refusal(
+                413,
+                f"the answer is larger than the {most:,} bytes that are allowed; ask for less at"
+                " once",
+            )
 
     def answer(self, count: int) -> None:
         """Count bytes of the answer; raises as `check_answer` and `hold`."""
@@ -140,11 +167,13 @@ class _Turn:
 
 
 class Work:
-    """A pool of threads with a bounded queue, where clients take turns however much each of them asks for.
+    """A pool of threads with a bounded queue, where clients take turns however much each of them
+    asks for.
 
-    One client has at most half of the threads. Where too many wait, the client that waits for most loses the last of
-    its places. Long requests come in parts, each with a turn of its own (`each`); parts after the first have a quarter
-    of the threads. A thread cannot be stopped: work that outlives its ticket keeps its thread until it looks at it.
+    One client has at most half of the threads. Where too many wait, the client that waits for most
+    loses the last of its places. Long requests come in parts, each with a turn of its own (`each`);
+    parts after the first have a quarter of the threads. A thread cannot be stopped: work that
+    outlives its ticket keeps its thread until it looks at it.
     """
 
     def __init__(self, name: str, threads: int, max_waiting: int) -> None:
@@ -155,7 +184,9 @@ class Work:
         self._waiting: dict[str, deque[_Turn]] = {}  # by client, in the order of their turns
 
     async def run(self, function: Callable[[], T], ticket: Ticket, *, part: int = 0) -> T:
-        """Run a function in a thread and return its result; `part` counts the parts of a request from 0."""
+        """Run a function in a thread and return its result; `part` counts the parts of a request
+        from 0.
+        """
         ticket.check()
         leaving = asyncio.ensure_future(ticket.until_client_leaves())
         try:
@@ -164,8 +195,12 @@ class Work:
         finally:
             leaving.cancel()
 
-    async def each(self, function: Callable[[P], T], parts: Iterable[P], ticket: Ticket) -> AsyncIterator[T]:
-        """Yield what a function returns for each part of a long request, each with a turn of its own."""
+    async def each(
+        self, function: Callable[[P], T], parts: Iterable[P], ticket: Ticket
+    ) -> AsyncIterator[T]:
+        """Yield what a function returns for each part of a long request, each with a turn of its
+        own.
+        """
         for number, part in enumerate(parts):
             yield await self.run(partial(function, part), ticket, part=number)
 
@@ -178,15 +213,21 @@ class Work:
         turn = _Turn(asyncio.get_running_loop().create_future(), part)
         self._waiting.setdefault(ticket.client, deque()).append(turn)
         self._start_waiting()
-        if sum(map(len, self._waiting.values())) > self._max_waiting:  # the client that waits for most loses its last
+        if (
+            sum(map(len, self._waiting.values())) > self._max_waiting
+        ):  # the client that waits for most loses its last
             client = max(self._waiting, key=lambda each: len(self._waiting[each]))
             away = self._waiting[client][-1]
             self._forget(client, away)
             waiting = sum(map(len, self._waiting.values()))
-            away.came.set_exception(Refusal(429, f"overloaded: {waiting} requests are waiting; try again later"))
+            away.came.set_exception(
+                Refusal(429, f"overloaded: {waiting} requests are waiting; try again later")
+            )
         came = turn.came
         try:
-            await asyncio.wait((came, leaving), timeout=ticket.left, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                (came, leaving), timeout=ticket.left, return_when=asyncio.FIRST_COMPLETED
+            )
         except asyncio.CancelledError:
             if came.done() and came.exception() is None:
                 self._release(ticket.client, part)
@@ -199,9 +240,14 @@ class Work:
         elif leaving.done():
             ticket.check()
         else:
-            raise Refusal(429, f"overloaded: its turn did not come within {ticket.seconds:g} s; try again later")
+            raise Refusal(
+                429,
+                f"overloaded: its turn did not come within {ticket.seconds:g} s; try again later",
+            )
 
-    async def _work(self, function: Callable[[], T], ticket: Ticket, leaving: asyncio.Future[None], part: int) -> T:
+    async def _work(
+        self, function: Callable[[], T], ticket: Ticket, leaving: asyncio.Future[None], part: int
+    ) -> T:
         loop = asyncio.get_running_loop()
 
         def work() -> T:
@@ -215,10 +261,14 @@ class Work:
                     loop.call_soon_threadsafe(self._release, ticket.client, part)
 
         done = asyncio.wrap_future(self._pool.submit(work))
-        await asyncio.wait((done, leaving), timeout=ticket.left, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(
+            (done, leaving), timeout=ticket.left, return_when=asyncio.FIRST_COMPLETED
+        )
         if done.done():
             return done.result()
-        done.add_done_callback(lambda late: late.cancelled() or late.exception())  # nobody else looks at it
+        done.add_done_callback(
+            lambda late: late.cancelled() or late.exception()
+        )  # nobody else looks at it
         if leaving.done():
             ticket.check()
         raise ticket.expire()

@@ -1,13 +1,15 @@
 """Contrastive fine-tuning on pairs and triplets, and the search for hard negatives.
 
-Hard negatives are texts that a search puts near an anchor though they do not answer it. The rules bear the names they
-have in sentence-transformers' `mine_hard_negatives`. The margins are those of NV-Retriever (Moreira et al., 2024): a
-text that the model finds nearly as good as the known positive is more often an answer that nobody marked than a
-negative. `mode` only proposes texts; whether one is kept is decided by cosines in every mode, because a BM25 score says
-nothing about a positive that shares no word with its anchor.
+Hard negatives are texts that a search puts near an anchor though they do not answer it. The rules
+bear the names they have in sentence-transformers' `mine_hard_negatives`. The margins are those of
+NV-Retriever (Moreira et al., 2024): a text that the model finds nearly as good as the known
+positive is more often an answer that nobody marked than a negative. `mode` only proposes texts;
+whether one is kept is decided by cosines in every mode, because a BM25 score says nothing about a
+positive that shares no word with its anchor.
 
-Texts of the corpus are cut into passages, as an index cuts them: a negative is no longer than what a search would find.
-A passage that is a positive of its question, a part of one or around one, case and white space aside, is no negative.
+Texts of the corpus are cut into passages, as an index cuts them: a negative is no longer than what
+a search would find. A passage that is a positive of its question, a part of one or around one, case
+and white space aside, is no negative.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss, MatryoshkaLoss
+from sentence_transformers.sentence_transformer.losses import (
+    CachedMultipleNegativesRankingLoss,
+    MatryoshkaLoss,
+)
 from sentence_transformers.util import all_gather, all_gather_with_grad
 from sentence_transformers.util.distributed import get_rank
 from torch import nn
@@ -60,19 +65,28 @@ _ANCHORS = 256  # per search
 
 
 def read_pairs(
-    paths: Iterable[str | Path], *, columns: Mapping[str, str] | None = None, rows: int | None = None
+    paths: Iterable[str | Path],
+    *,
+    columns: Mapping[str, str] | None = None,
+    rows: int | None = None,
 ) -> Dataset:
-    """Read pairs or triplets from JSON Lines files; columns: `anchor`, `positive` and, where there is one, `negative`.
+    """Read pairs or triplets from JSON Lines files; columns: `anchor`, `positive` and, where there
+    is one, `negative`.
 
-    A line names its sides as MS MARCO's sets do (`query`, `positive`, `negative`) or by one of the names in `SIDES`;
-    the first line of the first file decides. `columns` maps sides that are called otherwise to their fields.
+    A line names its sides as MS MARCO's sets do (`query`, `positive`, `negative`) or by one of the
+    names in `SIDES`; the first line of the first file decides. `columns` maps sides that are called
+    otherwise to their fields.
     """
     from datasets import Dataset
 
     paths, fields = list(paths), dict[str, str]()
     pairs: list[dict[str, str]] = []
     places: list[str] = []
-    records = ((f"{path}, line {number}", record) for path in paths for number, record in read_records(path))
+    records = (
+        (f"{path}, line {number}", record)
+        for path in paths
+        for number, record in read_records(path)
+    )
     for where, record in islice(records, rows):
         fields = fields or _fields(record, columns or {}, where)
         pairs.append({side: text_in(record, field, where) for side, field in fields.items()})
@@ -86,40 +100,62 @@ def read_pairs(
         for pair, where in zip(pairs, places, strict=True):
             if text_key(pair["negative"]) in positives[text_key(pair["anchor"])]:
                 raise InputError(
-                    f"{where}: the negative {pair['negative']!r:.80} is a positive of the question "
-                    f"{pair['anchor']!r:.80}, in this row or another; leave the row out, or give another negative"
+                    f"{where}: the negative {pair['negative']!r:.80} is a positive of the question"
+                    f" {pair['anchor']!r:.80}, in this row or another; leave the row out, or give"
+                    " another negative"
                 )
     return Dataset.from_list(pairs)
 
 
 def ranking_loss(
-    model: SentenceTransformer, *, micro_batch: int, scale: float = 20.0, dimensions: Sequence[int] = ()
+    model: SentenceTransformer,
+    *,
+    micro_batch: int,
+    scale: float = 20.0,
+    dimensions: Sequence[int] = (),
 ) -> nn.Module:
-    """Build InfoNCE over the batch of all processes, with gradients cached in pieces (GradCache: Gao et al., 2021).
+    """Build InfoNCE over the batch of all processes, with gradients cached in pieces (GradCache:
+    Gao et al., 2021).
 
-    Its labels are those of `duplicate_labels`: of the batch's texts, a row's negatives are then those that are no
-    positive of its question. Without labels all others are. A piece has `micro_batch` rows, cosines are multiplied by
-    `scale`, and over Matryoshka `dimensions` (Kusupati et al., 2022) the loss is the mean of vectors cut to each.
+    Its labels are those of `duplicate_labels`: of the batch's texts, a row's negatives are then
+    those that are no positive of its question. Without labels all others are. A piece has
+    `micro_batch` rows, cosines are multiplied by `scale`, and over Matryoshka `dimensions`
+    (Kusupati et al., 2022) the loss is the mean of vectors cut to each.
     """
-    several = int(os.environ.get("WORLD_SIZE", "1")) > 1  # as torchrun started them, also before they are connected
-    loss: nn.Module = MaskedRankingLoss(model, scale=scale, mini_batch_size=micro_batch, gather_across_devices=several)
+    several = (
+        int(os.environ.get("WORLD_SIZE", "1")) > 1
+    )  # as torchrun started them, also before they are connected
+    loss: nn.Module = MaskedRankingLoss(
+        model, scale=scale, mini_batch_size=micro_batch, gather_across_devices=several
+    )
     if dimensions:
         width = model.get_embedding_dimension()
         if width is None or max(dimensions) > width or min(dimensions) < 1:
-            raise ConfigError(f"Matryoshka dimensions {list(dimensions)} must lie between 1 and the model's {width}")
+            raise ConfigError(
+                f"Matryoshka dimensions {list(dimensions)} must lie between 1 and the model's"
+                f" {width}"
+            )
         loss = MatryoshkaLoss(model, loss, matryoshka_dims=sorted(set(dimensions), reverse=True))
     return loss
 
 
 class MaskedRankingLoss(CachedMultipleNegativesRankingLoss):
-    """InfoNCE without the false negatives that labels show (int64 `[B, columns]`, equal for equal texts)."""
+    """InfoNCE without the false negatives that labels show (int64 `[B, columns]`, equal for equal
+    texts).
+    """
 
     def calculate_loss(
-        self, reps: list[list[torch.Tensor]], labels: torch.Tensor | None = None, *, with_backward: bool = False
+        self,
+        reps: list[list[torch.Tensor]],
+        labels: torch.Tensor | None = None,
+        *,
+        with_backward: bool = False,
     ) -> torch.Tensor:
-        """Return the mean loss of this process's rows, a float32 scalar; with `with_backward` gradients are made, too.
+        """Return the mean loss of this process's rows, a float32 scalar; with `with_backward`
+        gradients are made, too.
 
-        `reps` are for each column the pieces of its unit vectors, float `[rows, D]`; `labels` as `duplicate_labels`.
+        `reps` are for each column the pieces of its unit vectors, float `[rows, D]`; `labels` as
+        `duplicate_labels`.
         """
         if labels is None:
             return super().calculate_loss(reps, labels, with_backward=with_backward)
@@ -127,7 +163,10 @@ class MaskedRankingLoss(CachedMultipleNegativesRankingLoss):
         count, first = len(anchors), 0
         if self.gather_across_devices:
             first = get_rank() * count
-            documents, labels = [all_gather_with_grad(rows) for rows in documents], all_gather(labels)
+            documents, labels = (
+                [all_gather_with_grad(rows) for rows in documents],
+                all_gather(labels),
+            )
         candidates = torch.cat(documents)
         total = anchors.new_zeros(())
         for begin in range(0, count, self.mini_batch_size):
@@ -144,10 +183,12 @@ class MaskedRankingLoss(CachedMultipleNegativesRankingLoss):
 
 
 def false_negatives(labels: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Return where a candidate is a positive of a row's question, but not the row's own: bool `[R, B (columns - 1)]`.
+    """Return where a candidate is a positive of a row's question, but not the row's own: bool `[R,
+    B (columns - 1)]`.
 
-    Of `rows`, int64 `[R]`; `labels` are int64 `[B, columns]`, of the anchor, the positive and any negatives of each row
-    of the batch, equal for equal texts. Candidates are the positives of all rows, then their negatives.
+    Of `rows`, int64 `[R]`; `labels` are int64 `[B, columns]`, of the anchor, the positive and any
+    negatives of each row of the batch, equal for equal texts. Candidates are the positives of all
+    rows, then their negatives.
     """
     candidates = labels[:, 1:].T.reshape(-1)
     same_question = labels[rows, :1] == labels[:, 0]  # [R, B]
@@ -158,10 +199,15 @@ def false_negatives(labels: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 
 
 def duplicate_labels(pairs: Dataset) -> list[list[int]]:
-    """Return a number for each text of each row, equal where texts are, case and white space aside."""
+    """Return a number for each text of each row, equal where texts are, case and white
+    space aside.
+    """
     numbers: dict[str, int] = {}
     columns = [pairs[side] for side in pairs.column_names]
-    return [[numbers.setdefault(text_key(text), len(numbers)) for text in row] for row in zip(*columns, strict=True)]
+    return [
+        [numbers.setdefault(text_key(text), len(numbers)) for text in row]
+        for row in zip(*columns, strict=True)
+    ]
 
 
 def train_contrastive(
@@ -175,10 +221,15 @@ def train_contrastive(
     resume: bool = False,
     device: str | None = None,
 ) -> Path:
-    """Fine-tune on rows of `read_pairs`, with the model's own prompts; see `train_sentence_model`."""
+    """Fine-tune on rows of `read_pairs`, with the model's own prompts; see
+    `train_sentence_model`.
+    """
     settings = settings or ContrastiveSettings()
     settings.check()
-    prompts = {"anchor": model.prompts.get("query") or "", "positive": model.prompts.get("document") or ""}
+    prompts = {
+        "anchor": model.prompts.get("query") or "",
+        "positive": model.prompts.get("document") or "",
+    }
     if "negative" in pairs.column_names:
         prompts["negative"] = prompts["positive"]
     if settings.duplicates == "mask":
@@ -186,7 +237,12 @@ def train_contrastive(
     return train_sentence_model(
         model,
         {"pairs": pairs},
-        ranking_loss(model, micro_batch=settings.micro_batch, scale=settings.scale, dimensions=settings.matryoshka),
+        ranking_loss(
+            model,
+            micro_batch=settings.micro_batch,
+            scale=settings.scale,
+            dimensions=settings.matryoshka,
+        ),
         folder,
         title="Contrastive fine-tuning",
         data=data,
@@ -214,10 +270,9 @@ def _fields(record: Mapping[str, Any], columns: Mapping[str, str], where: str) -
 class Mined:
     """The triplets found, and what was missing.
 
-    triplets: columns `anchor`, `positive`, `negative`; a row for each negative of each distinct pair.
-    texts and anchors: how many distinct ones there were.
-    short: anchors with some negatives, but fewer than asked for.
-    left_out: anchors without a negative, and so without a row.
+    triplets: columns `anchor`, `positive`, `negative`; a row for each negative of each distinct
+    pair. texts and anchors: how many distinct ones there were. short: anchors with some negatives,
+    but fewer than asked for. left_out: anchors without a negative, and so without a row.
     """
 
     triplets: Dataset
@@ -230,7 +285,10 @@ class Mined:
         """Write the triplets as JSON Lines, whole or not at all."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in self.triplets).encode())
+        write_atomic(
+            path,
+            "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in self.triplets).encode(),
+        )
 
 
 def mine_negatives(
@@ -245,13 +303,14 @@ def mine_negatives(
 ) -> Mined:
     """Search an index of all positives with every anchor, and keep what the rules allow.
 
-    The index is made in a temporary folder; the texts' vectors `[n, d]` float32 are held in memory as well.
+    The index is made in a temporary folder; the texts' vectors `[n, d]` float32 are held in memory
+    as well.
 
     Args:
-        pairs: rows with `anchor` and `positive`; all positives of the same anchor are its own. A column `negative` is
-            ignored, so that triplets can be mined again with a better model.
-        corpus: more texts whose passages may be negatives; blank and repeated ones are left out, and so is a text equal
-            to the anchor, from which nothing can be learned.
+        pairs: rows with `anchor` and `positive`; all positives of the same anchor are its own. A
+            column `negative` is ignored, so that triplets can be mined again with a better model.
+        corpus: more texts whose passages may be negatives; blank and repeated ones are left out,
+            and so is a text equal to the anchor, from which nothing can be learned.
         mode: what proposes texts, as in a search.
     """
     rules = rules or MiningRules()
@@ -271,20 +330,39 @@ def mine_negatives(
     anchors, found = list(own), dict[str, list[str]]()
     with TemporaryDirectory(prefix="aveyb-mine-") as folder:
         documents = ({"_id": str(i), "text": text} for i, text in enumerate(texts))
-        build_index(documents, folder, vectors=vectors, granularity="document", model=embedder, progress=progress)
+        build_index(
+            documents,
+            folder,
+            vectors=vectors,
+            granularity="document",
+            model=embedder,
+            progress=progress,
+        )
         with Retriever.load(folder, model=embedder, device=device) as retriever:
             for start in range(0, len(anchors), _ANCHORS):
                 some = anchors[start : start + _ANCHORS]
-                depth = rules.range_max + max(len(answers[text_key(anchor)]) for anchor in some) + 1  # 1: itself
+                depth = (
+                    rules.range_max + max(len(answers[text_key(anchor)]) for anchor in some) + 1
+                )  # 1: itself
                 rankings = retriever.rank(some, depth, mode=mode)
-                for anchor, query, ranking in zip(some, embedder.encode_queries(some), rankings, strict=True):
+                for anchor, query, ranking in zip(
+                    some, embedder.encode_queries(some), rankings, strict=True
+                ):
                     asked = text_key(anchor)
                     ids = (int(text) for text, _ in ranking)
-                    ranked = [i for i in ids if keys[i] != asked and not _is_answer(keys[i], answers[asked])]
+                    ranked = [
+                        i
+                        for i in ids
+                        if keys[i] != asked and not _is_answer(keys[i], answers[asked])
+                    ]
                     considered = ranked[rules.range_min : rules.range_max]
-                    limit = rules.limit(float((vectors[[number[text] for text in own[anchor]]] @ query).min()))
+                    limit = rules.limit(
+                        float((vectors[[number[text] for text in own[anchor]]] @ query).min())
+                    )
                     near = zip(considered, (vectors[considered] @ query).tolist(), strict=True)
-                    found[anchor] = [texts[i] for i, cosine in near if cosine <= limit][: rules.negatives]
+                    found[anchor] = [texts[i] for i, cosine in near if cosine <= limit][
+                        : rules.negatives
+                    ]
                 progress("anchors", len(found), len(anchors), 0)
     return _mined(own, found, len(texts), rules)
 
@@ -296,8 +374,12 @@ def _passages(text: str, embedder: EmbedderLike) -> list[str]:
 
 
 def _is_answer(text: str, answers: set[str]) -> bool:
-    """Whether a text is one of the answers, some words of one, or the words around one; all by `text_key`."""
-    return text in answers or any(f" {text} " in f" {own} " or f" {own} " in f" {text} " for own in answers)
+    """Whether a text is one of the answers, some words of one, or the words around one; all by
+    `text_key`.
+    """
+    return text in answers or any(
+        f" {text} " in f" {own} " or f" {own} " in f" {text} " for own in answers
+    )
 
 
 def _encode(embedder: EmbedderLike, texts: list[str], progress: Progress) -> FloatArray:
@@ -309,7 +391,9 @@ def _encode(embedder: EmbedderLike, texts: list[str], progress: Progress) -> Flo
     return vectors
 
 
-def _mined(own: dict[str, list[str]], found: dict[str, list[str]], texts: int, rules: MiningRules) -> Mined:
+def _mined(
+    own: dict[str, list[str]], found: dict[str, list[str]], texts: int, rules: MiningRules
+) -> Mined:
     from datasets import Dataset
 
     rows = [
@@ -320,8 +404,9 @@ def _mined(own: dict[str, list[str]], found: dict[str, list[str]], texts: int, r
     ]
     if not rows:
         raise InputError(
-            f"none of {len(own)} anchors has a negative among {texts} texts, ranks {rules.range_min} to "
-            f"{rules.range_max}: give more texts (a corpus), a higher range_max, or smaller margins"
+            f"none of {len(own)} anchors has a negative among {texts} texts, ranks"
+            f" {rules.range_min} to {rules.range_max}: give more texts (a corpus), a higher"
+            " range_max, or smaller margins"
         )
     short = [anchor for anchor, negatives in found.items() if 0 < len(negatives) < rules.negatives]
     left_out = [anchor for anchor, negatives in found.items() if not negatives]

@@ -1,4 +1,5 @@
-"""The folder that a training run leaves: settings, data fingerprints, metrics, curves, a model card, checkpoints.
+"""The folder that a training run leaves: settings, data fingerprints, metrics, curves, a model
+card, checkpoints.
 
 run.json        settings, fingerprints of the data, versions
 metrics.jsonl   one line per log step: step, loss, learning rate, tokens or rows per second, seconds
@@ -35,12 +36,24 @@ if TYPE_CHECKING:
     from torch import nn
 
 BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} steps{postfix} [{elapsed}<{remaining}]"
-SETTINGS, METRICS, CURVES, CHECKPOINTS, MODEL = "run.json", "metrics.jsonl", "loss.png", "checkpoints", "model"
-_MAY_CHANGE = {"save_every", "log_every", "keep", "micro_batch"}  # may differ on resume: the result is the same
+SETTINGS, METRICS, CURVES, CHECKPOINTS, MODEL = (
+    "run.json",
+    "metrics.jsonl",
+    "loss.png",
+    "checkpoints",
+    "model",
+)
+_MAY_CHANGE = {
+    "save_every",
+    "log_every",
+    "keep",
+    "micro_batch",
+}  # may differ on resume: the result is the same
 
 
 class StepDisplay:
-    """Steps, loss, speed in `unit` and the time left: a bar on a terminal, else lines; by default on stderr.
+    """Steps, loss, speed in `unit` and the time left: a bar on a terminal, else lines; by default
+    on stderr.
 
     The `first` steps of `total`, done by the run that is resumed, do not count for the time left.
     """
@@ -49,7 +62,14 @@ class StepDisplay:
         self.total, self.first, self.unit, self.out = total, first, unit, out or sys.stderr
         self.started = time.perf_counter()
         # None: not where it is no terminal
-        self.bar = tqdm(total=total, initial=first, bar_format=BAR, dynamic_ncols=True, file=self.out, disable=None)
+        self.bar = tqdm(
+            total=total,
+            initial=first,
+            bar_format=BAR,
+            dynamic_ncols=True,
+            file=self.out,
+            disable=None,
+        )
 
     def advance(self, step: int) -> None:
         """Show that `step` steps are done."""
@@ -61,8 +81,14 @@ class StepDisplay:
         if not self.bar.disable:
             self.bar.set_postfix_str(figures)
         else:
-            left = (time.perf_counter() - self.started) / max(1, step - self.first) * (self.total - step)
-            self.out.write(f"step {step}/{self.total}, {figures}, {tqdm.format_interval(left)} left\n")
+            left = (
+                (time.perf_counter() - self.started)
+                / max(1, step - self.first)
+                * (self.total - step)
+            )
+            self.out.write(
+                f"step {step}/{self.total}, {figures}, {tqdm.format_interval(left)} left\n"
+            )
             self.out.flush()
 
     def close(self) -> None:
@@ -71,38 +97,55 @@ class StepDisplay:
 
 
 class RunFolder:
-    """A new run folder, or an old one to continue in from its newest checkpoint, with the same settings and data.
+    """A new run folder, or an old one to continue in from its newest checkpoint, with the same
+    settings and data.
 
-    `settings` are everything that decides the result, as JSON values, `data` the fingerprint of each input; only the
-    `main` of several processes (rank 0) writes to the folder.
+    `settings` are everything that decides the result, as JSON values, `data` the fingerprint of
+    each input; only the `main` of several processes (rank 0) writes to the folder.
     """
 
     def __init__(
-        self, path: str | Path, settings: dict[str, Any], data: dict[str, Any], *, resume: bool, main: bool = True
+        self,
+        path: str | Path,
+        settings: dict[str, Any],
+        data: dict[str, Any],
+        *,
+        resume: bool,
+        main: bool = True,
     ) -> None:
         self.path, self.main = Path(path), main
         self.checkpoints, self.model = self.path / CHECKPOINTS, self.path / MODEL
         versions = {"python": platform.python_version(), "torch": torch.__version__}
-        record = {"settings": settings, "data": data, "versions": versions | {"transformers": transformers.__version__}}
+        record = {
+            "settings": settings,
+            "data": data,
+            "versions": versions | {"transformers": transformers.__version__},
+        }
         file = self.path / SETTINGS
         self.checkpoint = last_checkpoint(self.checkpoints) if resume else None
         if resume:
             self._check(file, record)
             if self.checkpoint is None:
                 raise InputError(
-                    f"{self.checkpoints} holds no checkpoint to resume from: start the run again without --resume"
+                    f"{self.checkpoints} holds no checkpoint to resume from: start the run again"
+                    " without --resume"
                 )
         elif main:
-            # Without either, a run ended before its first checkpoint: nothing can be continued, and nothing is lost.
+            # Without either, a run ended before its first checkpoint: nothing can be continued, and
+            # nothing is lost.
             if self.model.exists() or last_checkpoint(self.checkpoints) is not None:
                 raise ConfigError(
-                    f"{self.path} already holds a run: add --resume to continue it, or choose another folder"
+                    f"{self.path} already holds a run: add --resume to continue it, or choose"
+                    " another folder"
                 )
             self.path.mkdir(parents=True, exist_ok=True)
             write_atomic(file, (json.dumps(record, indent=2, sort_keys=True) + "\n").encode())
 
     def drop_metrics_after(self, step: int) -> None:
-        """Drop the metrics that a resumed run will measure again; the file exists afterwards. Main process only."""
+        """Drop the metrics that a resumed run will measure again; the file exists afterwards.
+
+        Main process only.
+        """
         path = self.path / METRICS
         kept = [m for m in read_metrics(path) if m["step"] <= step] if path.exists() else []
         write_atomic(path, "".join(json.dumps(m) + "\n" for m in kept).encode())
@@ -118,11 +161,13 @@ class RunFolder:
         draw_curves(metrics, self.path / CURVES, title)
         record = json.loads((self.path / SETTINGS).read_text(encoding="utf-8"))
         rows = "\n".join(f"| {name} | {value:.4f} |" for name, value in figures.items())
-        data = "\n".join(f"- {name}: `{json.dumps(value)}`" for name, value in record["data"].items())
+        data = "\n".join(
+            f"- {name}: `{json.dumps(value)}`" for name, value in record["data"].items()
+        )
         settings = json.dumps(record["settings"], indent=2, sort_keys=True)
         card = (
-            f"# {title}\n\n| figure | value |\n|---|---|\n{rows}\n\n![loss]({CURVES})\n\n## Data\n\n{data}\n\n"
-            f"## Settings\n\n```json\n{settings}\n```\n"
+            f"# {title}\n\n| figure | value |\n|---|---|\n{rows}\n\n![loss]({CURVES})\n\n##"
+            f" Data\n\n{data}\n\n## Settings\n\n```json\n{settings}\n```\n"
         )
         write_atomic(self.path / "README.md", card.encode())
 
@@ -136,13 +181,15 @@ class RunFolder:
             if fields:
                 field = min(fields)
                 raise error(
-                    f"{file}: the run was started with {part} {field} = {was.get(field)!r}, now it is "
-                    f"{new.get(field)!r}; resume with the same, or start another run"
+                    f"{file}: the run was started with {part} {field} = {was.get(field)!r}, now it"
+                    f" is {new.get(field)!r}; resume with the same, or start another run"
                 )
 
 
 class RunCallback(TrainerCallback):
-    """Writes metrics.jsonl, shows the steps and their speed in units, saves on Ctrl-C; `release` it at the end."""
+    """Writes metrics.jsonl, shows the steps and their speed in units, saves on Ctrl-C; `release` it
+    at the end.
+    """
 
     def __init__(self, run: RunFolder, units_per_step: float, unit: str) -> None:
         self.run, self.units_per_step, self.unit = run, units_per_step, unit
@@ -151,8 +198,12 @@ class RunCallback(TrainerCallback):
         self._previous_handler: Any = None
         self._display: StepDisplay | None = None
 
-    def on_train_begin(self, args: object, state: TrainerState, control: object, **kwargs: Any) -> None:
-        """Start the clock and take over Ctrl-C; in a resumed run, drop the metrics after its checkpoint."""
+    def on_train_begin(
+        self, args: object, state: TrainerState, control: object, **kwargs: Any
+    ) -> None:
+        """Start the clock and take over Ctrl-C; in a resumed run, drop the metrics after its
+        checkpoint.
+        """
         self._started, self._first_step = time.perf_counter(), state.global_step
         try:
             self._previous_handler = signal.signal(signal.SIGINT, self._interrupt)
@@ -163,22 +214,33 @@ class RunCallback(TrainerCallback):
             self._display = StepDisplay(state.max_steps, state.global_step, self.unit)
 
     def on_log(
-        self, args: object, state: TrainerState, control: object, logs: dict[str, Any] | None = None, **kwargs: Any
+        self,
+        args: object,
+        state: TrainerState,
+        control: object,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
     ) -> None:
         """Append one line to metrics.jsonl."""
         if not state.is_world_process_zero or not logs:
             return
         seconds = time.perf_counter() - self._started
         line: dict[str, Any] = {"step": state.global_step, "seconds": round(seconds, 2)}
-        numbers = {name: float(value) for name, value in logs.items() if isinstance(value, (int, float))}
+        numbers = {
+            name: float(value) for name, value in logs.items() if isinstance(value, (int, float))
+        }
         line |= {name: value for name, value in numbers.items() if math.isfinite(value)}
         if done := state.global_step - self._first_step:
             line[f"{self.unit}_per_second"] = round(done * self.units_per_step / seconds, 1)
         self.run.log(line)
         if self._display is not None and "loss" in line:
-            self._display.report(state.global_step, line["loss"], line.get(f"{self.unit}_per_second", 0.0))
+            self._display.report(
+                state.global_step, line["loss"], line.get(f"{self.unit}_per_second", 0.0)
+            )
 
-    def on_step_end(self, args: object, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
+    def on_step_end(
+        self, args: object, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
         """Show one step more; after Ctrl-C: save, then stop."""
         if self._display is not None:
             self._display.advance(state.global_step)
@@ -201,13 +263,21 @@ class RunCallback(TrainerCallback):
 
 
 def last_checkpoint(checkpoints: Path) -> str | None:
-    """Return the newest checkpoint in a run's folder of them that a killed run did not leave half written, or None."""
-    whole = [state.parent for state in checkpoints.glob("checkpoint-*/trainer_state.json")]  # the trainer's last file
-    return str(max(whole, key=lambda folder: int(folder.name.rpartition("-")[2]))) if whole else None
+    """Return the newest checkpoint in a run's folder of them that a killed run did not leave half
+    written, or None.
+    """
+    whole = [
+        state.parent for state in checkpoints.glob("checkpoint-*/trainer_state.json")
+    ]  # the trainer's last file
+    return (
+        str(max(whole, key=lambda folder: int(folder.name.rpartition("-")[2]))) if whole else None
+    )
 
 
 def check_shapes(checkpoint: str | Path, model: nn.Module) -> None:
-    """Check that the weights of a trainer's checkpoint have the names and shapes of those of `model`."""
+    """Check that the weights of a trainer's checkpoint have the names and shapes of those of
+    `model`.
+    """
     named: dict[int, list[str]] = {}  # of weights that are tied, only one is saved
     shapes: dict[str, list[int]] = {}
     for name, tensor in model.state_dict().items():
@@ -216,21 +286,26 @@ def check_shapes(checkpoint: str | Path, model: nn.Module) -> None:
     saved: dict[str, list[int]] = {}
     for path in sorted(Path(checkpoint).rglob("model.safetensors")):
         with safe_open(path, framework="pt") as file:
-            saved |= {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118  (not a dict)
+            saved |= {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
     for names in named.values():
         # A part of a model is saved without the part's own name before those of its weights.
-        found = next((name for name in saved if any(f".{own}".endswith(f".{name}") for own in names)), None)
+        found = next(
+            (name for name in saved if any(f".{own}".endswith(f".{name}") for own in names)), None
+        )
         shape = None if found is None else saved.pop(found)
         if shape != shapes[names[0]]:
-            raise _foreign(checkpoint, f"{names[0]} has the shape {shape}, in the model to train {shapes[names[0]]}")
+            raise _foreign(
+                checkpoint,
+                f"{names[0]} has the shape {shape}, in the model to train {shapes[names[0]]}",
+            )
     if saved:
         raise _foreign(checkpoint, f"{min(saved)} is no weight of the model to train")
 
 
 def _foreign(checkpoint: str | Path, reason: str) -> ModelError:
     return ModelError(
-        f"{checkpoint}: {reason}: the checkpoint belongs to another model; resume with the one that the run started "
-        "with, or start another run"
+        f"{checkpoint}: {reason}: the checkpoint belongs to another model; resume with the one that"
+        " the run started with, or start another run"
     )
 
 
@@ -252,7 +327,9 @@ def draw_curves(metrics: list[dict[str, Any]], path: Path, title: str) -> None:
     for name, label in (("loss", "training"), ("eval_loss", "held out")):
         points = [(m["step"], m[name]) for m in metrics if name in m and math.isfinite(m[name])]
         if points:
-            axes.plot(*zip(*points, strict=True), label=label, marker="." if len(points) < 50 else None)
+            axes.plot(
+                *zip(*points, strict=True), label=label, marker="." if len(points) < 50 else None
+            )
     axes.set(xlabel="step", ylabel="loss", title=title)
     axes.grid(alpha=0.3)
     if axes.lines:

@@ -1,4 +1,6 @@
-"""A sentence encoder and its run on sentence-transformers' trainer, for contrastive learning and distillation."""
+"""A sentence encoder and its run on sentence-transformers' trainer, for contrastive learning and
+distillation.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ if TYPE_CHECKING:
 def sentence_model(
     model: str | Path | None, work: Path, prompts: dict[str, str]
 ) -> tuple[SentenceTransformer, Tokenizer]:
-    """Open an Avey-B encoder as a float32 sentence-transformers model, written to `work`; return its tokenizer as well.
+    """Open an Avey-B encoder as a float32 sentence-transformers model, written to `work`; return
+    its tokenizer as well.
 
     A plain encoder gets mean pooling; `prompts` replace the model's own.
     """
@@ -55,7 +58,9 @@ def sentence_model(
     check_modules(folder)
     encoder = AveyBModel.from_pretrained(folder, dtype=torch.float32)
     tokenizer = load_tokenizer(folder, encoder.config.vocab_size)
-    made = sentence_transformer(encoder, tokenizer, work, prompts={**read_prompts(folder), **prompts})
+    made = sentence_transformer(
+        encoder, tokenizer, work, prompts={**read_prompts(folder), **prompts}
+    )
     if (limit := read_limit(folder)) is not None:
         made.max_seq_length = limit
     return made, tokenizer
@@ -83,12 +88,16 @@ def train_sentence_model(
     Every row of a batch is a negative of the others, whichever process it is on.
 
     Args:
-        sets: name -> rows; a batch comes from one set. Columns are read in order, `label` is the label.
-        loss: takes the features of a row's columns and the labels; what it learns besides the model is saved, too.
-        folder: the run folder (see `run_folder.py`); `title` stands on its card, `recorded` among its settings.
+        sets: name -> rows; a batch comes from one set. Columns are read in order, `label` is the
+            label.
+        loss: takes the features of a row's columns and the labels; what it learns besides the model
+            is saved, too.
+        folder: the run folder (see `run_folder.py`); `title` stands on its card, `recorded` among
+            its settings.
         tokenizer: saved with the model, which by itself saves only transformers' form of it.
         prompts: column -> text put before it.
-        max_tokens: texts are cut at so many tokens while training; the saved model keeps its own limit. None: at that.
+        max_tokens: texts are cut at so many tokens while training; the saved model keeps its own
+            limit. None: at that.
         rows_at_once: of a column, whose activations are held; None: the batch's.
 
     Returns:
@@ -102,17 +111,23 @@ def train_sentence_model(
         model.max_seq_length = min(limit or max_tokens, max_tokens)
     if cut := count_cut(model, sets, prompts or {}):
         _LOG.warning(
-            "%s longer than %d tokens: cut while training", plural(cut, "text is", "texts are"), model.max_seq_length
+            "%s longer than %d tokens: cut while training",
+            plural(cut, "text is", "texts are"),
+            model.max_seq_length,
         )
     arguments = SentenceTransformerTrainingArguments(
         **shared_arguments(settings, folder, device),
         per_device_train_batch_size=settings.batch_size,
-        # Every process takes its part of one batch, so that any number of them sees the same batches.
+        # Every process takes its part of one batch, so that any number of them sees the same
+        # batches.
         accelerator_config={"split_batches": True},
         prompts=prompts,
     )
     if settings.batch_size % arguments.world_size:
-        raise ConfigError(f"batch_size {settings.batch_size} must be a multiple of {arguments.world_size} processes")
+        raise ConfigError(
+            f"batch_size {settings.batch_size} must be a multiple of {arguments.world_size}"
+            " processes"
+        )
     with arguments.main_process_first(local=False, desc="opening the run folder"):
         main = arguments.process_index == 0
         run = RunFolder(folder, asdict(settings) | (recorded or {}), data, resume=resume, main=main)
@@ -143,7 +158,9 @@ def train_sentence_model(
 
 
 class LossParameters(TrainerCallback):
-    """Keeps what the loss learns beside the model (a distillation head): the trainer's checkpoints lack it."""
+    """Keeps what the loss learns beside the model (a distillation head): the trainer's checkpoints
+    lack it.
+    """
 
     file = "loss.safetensors"
 
@@ -151,20 +168,27 @@ class LossParameters(TrainerCallback):
         of_model = {id(parameter) for parameter in model.parameters()}
         self.parameters = {name: p for name, p in loss.named_parameters() if id(p) not in of_model}
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Write them into the checkpoint just made."""
         if state.is_world_process_zero:
             folder = Path(args.output_dir or "") / f"checkpoint-{state.global_step}"
-            save_file({name: p.detach().contiguous() for name, p in self.parameters.items()}, folder / self.file)
+            save_file(
+                {name: p.detach().contiguous() for name, p in self.parameters.items()},
+                folder / self.file,
+            )
 
     def load(self, checkpoint: Path) -> None:
         """Restore them; InputError: the checkpoint was made by another loss."""
         path = checkpoint / self.file
         saved = load_file(path) if path.is_file() else {}
-        if {n: p.shape for n, p in saved.items()} != {n: p.shape for n, p in self.parameters.items()}:
+        if {n: p.shape for n, p in saved.items()} != {
+            n: p.shape for n, p in self.parameters.items()
+        }:
             raise InputError(
-                f"{path} holds {sorted(saved)}, the loss learns {sorted(self.parameters)}, or their shapes differ: the "
-                "checkpoint belongs to another run"
+                f"{path} holds {sorted(saved)}, the loss learns {sorted(self.parameters)}, or their"
+                " shapes differ: the checkpoint belongs to another run"
             )
         with torch.no_grad():
             for name, value in saved.items():
@@ -172,7 +196,9 @@ class LossParameters(TrainerCallback):
 
 
 def count_cut(model: SentenceTransformer, sets: dict[str, Dataset], prompts: dict[str, str]) -> int:
-    """Count the texts of all columns that are longer than the model's limit of tokens, prompt included."""
+    """Count the texts of all columns that are longer than the model's limit of tokens, prompt
+    included.
+    """
     limit = model.max_seq_length
     if limit is None or limit >= NO_LIMIT:
         return 0
@@ -180,19 +206,29 @@ def count_cut(model: SentenceTransformer, sets: dict[str, Dataset], prompts: dic
     for rows in sets.values():
         for column in _text_columns(rows):
             whole = (prompts.get(column, "") + text for text in rows[column])
-            long += [text for text in whole if len(text.encode()) > limit]  # a token has a byte at least
+            long += [
+                text for text in whole if len(text.encode()) > limit
+            ]  # a token has a byte at least
     parts = (long[i : i + 256] for i in range(0, len(long), 256))
-    found = (model.tokenizer(part, truncation=False, padding=False, verbose=False) for part in parts)
+    found = (
+        model.tokenizer(part, truncation=False, padding=False, verbose=False) for part in parts
+    )
     return sum(len(ids) > limit for some in found for ids in some["input_ids"])
 
 
-def _check_memory(model: SentenceTransformer, sets: dict[str, Dataset], rows: int, device: torch.device) -> None:
+def _check_memory(
+    model: SentenceTransformer, sets: dict[str, Dataset], rows: int, device: torch.device
+) -> None:
     """Check that the longest texts fit, of a column `rows` at once; see `check_memory`."""
     texts = (text for some in sets.values() for name in _text_columns(some) for text in some[name])
     longest = heapq.nlargest(rows, texts, key=len)
     tokens = int(model.preprocess(longest)["attention_mask"].sum())
     sample = model.preprocess([" ".join(longest[:8])[:2000]])
-    sample = {name: value.to(model.device) for name, value in sample.items() if isinstance(value, torch.Tensor)}
+    sample = {
+        name: value.to(model.device)
+        for name, value in sample.items()
+        if isinstance(value, torch.Tensor)
+    }
     what = f"{rows} texts are read at once, and the longest have {tokens:,} tokens"
     remedy = "max_tokens or micro_batch (in distillation batch_size)"
     read = int(sample["attention_mask"].sum())

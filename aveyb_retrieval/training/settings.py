@@ -23,7 +23,9 @@ SEEDS = 2**32 - 1  # numpy's
 
 @dataclass(frozen=True)
 class Limits:
-    """The numbers that a field may have: from `least` to `most`, without them where they are open."""
+    """The numbers that a field may have: from `least` to `most`, without them where
+    they are open.
+    """
 
     least: float
     most: float
@@ -54,21 +56,27 @@ def setting(
     most: float | None = None,
     below: float | None = None,
 ) -> Any:
-    """Declare a field that users may set: its default, a line of help, its choices (empty: any) or range.
+    """Declare a field that users may set: its default, a line of help, its choices (empty: any) or
+    range.
 
-    Numbers are at least `least` or above `above`, at most `most` or below `below`; `kind` is the type of a value (of an
-    item, for a tuple) where the default does not show it.
+    Numbers are at least `least` or above `above`, at most `most` or below `below`; `kind` is the
+    type of a value (of an item, for a tuple) where the default does not show it.
     """
     limits = None
     if (low := least if above is None else above) is not None:
         high = most if below is None else below
         high = (LARGEST if int in (kind, type(default)) else math.inf) if high is None else high
         limits = Limits(low, high, above is not None, below is not None)
-    return field(default=default, metadata={"help": text, "choices": tuple(choices), "kind": kind, "limits": limits})
+    return field(
+        default=default,
+        metadata={"help": text, "choices": tuple(choices), "kind": kind, "limits": limits},
+    )
 
 
 def described(settings: type) -> dict[str, Mapping[str, Any]]:
-    """Map each field that users may set to its metadata; a subclass that changes only a default keeps the text."""
+    """Map each field that users may set to its metadata; a subclass that changes only a default
+    keeps the text.
+    """
     found: dict[str, Mapping[str, Any]] = {}
     for base in settings.__mro__:
         if is_dataclass(base):
@@ -87,7 +95,9 @@ class Checked:
         for name, about in described(type(self)).items():
             value = getattr(self, name)
             if about["choices"] and value not in about["choices"]:
-                raise ConfigError(f"{name} is {value!r}; choose one of {', '.join(about['choices'])}")
+                raise ConfigError(
+                    f"{name} is {value!r}; choose one of {', '.join(about['choices'])}"
+                )
             if about["limits"] is not None:
                 for number in value if isinstance(value, tuple) else (value,):
                     if number is not None:
@@ -96,49 +106,74 @@ class Checked:
 
 @dataclass(frozen=True)
 class RunSettings(Checked):
-    """Hyperparameters shared by all objectives; the defaults are the paper's for contrastive fine-tuning.
+    """Hyperparameters shared by all objectives; the defaults are the paper's for contrastive
+    fine-tuning.
 
-    `batch_size` counts rows over all processes; `warmup` and `floor` are shares of the steps and of the peak.
+    `batch_size` counts rows over all processes; `warmup` and `floor` are shares of the steps and of
+    the peak.
     """
 
     steps: int = setting(1000, "Optimizer steps.", least=1)
     batch_size: int = setting(128, "Rows per step, over all processes.", least=1)
     learning_rate: float = setting(1e-4, "Peak learning rate.", above=0)
-    schedule: str = setting("linear", "Shape of the learning rate after the warm-up.", choices=SCHEDULES)
-    warmup: float = setting(0.1, "Share of the steps in which the learning rate rises to its peak.", least=0, below=1)
-    floor: float = setting(0.0, "Where the learning rate ends, as a share of its peak.", least=0, most=1)
+    schedule: str = setting(
+        "linear", "Shape of the learning rate after the warm-up.", choices=SCHEDULES
+    )
+    warmup: float = setting(
+        0.1, "Share of the steps in which the learning rate rises to its peak.", least=0, below=1
+    )
+    floor: float = setting(
+        0.0, "Where the learning rate ends, as a share of its peak.", least=0, most=1
+    )
     betas: tuple[float, float] = setting(
         (0.9, 0.95), "Adam's decay rates of the gradient's mean and square.", least=0, below=1
     )
     eps: float = setting(1e-5, "Adam's epsilon.", least=0)
-    weight_decay: float = setting(0.1, "Weight decay of matrices; biases, norms and scalars have none.", least=0)
+    weight_decay: float = setting(
+        0.1, "Weight decay of matrices; biases, norms and scalars have none.", least=0
+    )
     clip: float = setting(1.0, "Limit of the gradient's norm (0: none).", least=0)
-    precision: str = setting("bfloat16", "Precision of the matrix products; bfloat16 by autocast.", choices=PRECISIONS)
+    precision: str = setting(
+        "bfloat16", "Precision of the matrix products; bfloat16 by autocast.", choices=PRECISIONS
+    )
     seed: int = setting(0, "Seed of every random choice.", least=0, most=SEEDS)
     log_every: int = setting(10, "Steps between lines of metrics.jsonl.", least=1)
     save_every: int = setting(500, "Steps between checkpoints.", least=1)
     keep: int = setting(2, "Checkpoints to keep.", least=1)
 
     def check_rows(self, rows: int, said: str, more: str = "data") -> None:
-        """Raise InputError where there are fewer rows than one batch has; what is `said` of them begins the message."""
+        """Raise InputError where there are fewer rows than one batch has; what is `said` of them
+        begins the message.
+        """
         if rows < self.batch_size:
-            raise InputError(f"{said} less than one batch of {self.batch_size}: give more {more} or a smaller batch")
+            raise InputError(
+                f"{said} less than one batch of {self.batch_size}: give more {more} or a smaller"
+                " batch"
+            )
 
 
 @dataclass(frozen=True)
 class MLMSettings(RunSettings):
-    """Masked-language modeling on packed sequences; the defaults are the paper's recipe for its base model.
+    """Masked-language modeling on packed sequences; the defaults are the paper's recipe for its
+    base model.
 
-    That is 180 billion tokens, 512K of them a step. `MLM_RATES` has the rates of presets that need another one. A row
-    is a sequence of `length` tokens; a process takes `batch_size / processes` of them, `micro_batch` at a time.
+    That is 180 billion tokens, 512K of them a step. `MLM_RATES` has the rates of presets that need
+    another one. A row is a sequence of `length` tokens; a process takes `batch_size / processes` of
+    them, `micro_batch` at a time.
     """
 
     mask_rate: float = setting(0.2, "Share of tokens replaced by [MASK].", above=0, below=1)
     length: int = setting(2048, "Tokens per packed sequence.", least=1)
-    micro_batch: int = setting(8, "Sequences per forward pass; gradients are accumulated to a full batch.", least=1)
+    micro_batch: int = setting(
+        8, "Sequences per forward pass; gradients are accumulated to a full batch.", least=1
+    )
     gradient_checkpointing: bool = setting(False, "Use less memory and a third more time.")
-    held_out_every: int = setting(100, "Keep every N-th document for validation (0: none).", least=0)
-    evaluate_every: int = setting(0, "Steps between validations; 0 validates at the end only.", least=0)
+    held_out_every: int = setting(
+        100, "Keep every N-th document for validation (0: none).", least=0
+    )
+    evaluate_every: int = setting(
+        0, "Steps between validations; 0 validates at the end only.", least=0
+    )
     steps: int = 343_323
     batch_size: int = 256
     learning_rate: float = 5e-4
@@ -150,14 +185,18 @@ class MLMSettings(RunSettings):
 
 @dataclass(frozen=True)
 class ContrastiveSettings(RunSettings):
-    """Contrastive fine-tuning; the defaults are the paper's protocol (its learning rate: the best of four)."""
+    """Contrastive fine-tuning; the defaults are the paper's protocol (its learning rate: the best
+    of four).
+    """
 
     micro_batch: int = setting(32, "Rows per forward pass (GradCache); limits memory.", least=1)
-    max_tokens: int = setting(512, "Cut texts to this many tokens while training; how many is told.", least=1)
+    max_tokens: int = setting(
+        512, "Cut texts to this many tokens while training; how many is told.", least=1
+    )
     duplicates: str = setting(
         "mask",
-        "mask: in a batch, positives of the same question (or of one with the same words) are no negatives of each "
-        "other; keep: they are.",
+        "mask: in a batch, positives of the same question (or of one with the same words) are no"
+        " negatives of each other; keep: they are.",
         choices=("mask", "keep"),
     )
     scale: float = setting(20.0, "Factor applied to the cosines.", above=0)
@@ -168,13 +207,20 @@ class ContrastiveSettings(RunSettings):
 
 @dataclass(frozen=True)
 class TaskSettings(RunSettings):
-    """Training of a head with its encoder; the defaults are the paper's protocol (its learning rate: one of four)."""
+    """Training of a head with its encoder; the defaults are the paper's protocol (its learning
+    rate: one of four).
+    """
 
     steps: int = setting(0, "Optimizer steps; 0: as many as --epochs need.", least=0)
     epochs: float = setting(1.0, "Passes over the training data.", above=0)
-    length: int = setting(512, "Cut texts to this many tokens; how many texts were cut is printed.", least=1)
+    length: int = setting(
+        512, "Cut texts to this many tokens; how many texts were cut is printed.", least=1
+    )
     held_out: float = setting(
-        0.05, "Share of the rows kept for validation where no --validation is given.", least=0, below=1
+        0.05,
+        "Share of the rows kept for validation where no --validation is given.",
+        least=0,
+        below=1,
     )
     batch_size: int = 32
 
@@ -185,7 +231,8 @@ class ClassifySettings(TaskSettings):
 
     loss: str = setting(
         "cross_entropy",
-        "cross_entropy: classes; mse: one number; bce: one number from 0 to 1, which makes a reranker.",
+        "cross_entropy: classes; mse: one number; bce: one number from 0 to 1, which makes a"
+        " reranker.",
         choices=("cross_entropy", "mse", "bce"),
     )
 
@@ -194,14 +241,26 @@ class ClassifySettings(TaskSettings):
 class DistillSettings(RunSettings):
     """Distillation of a teacher's vectors and scores."""
 
-    vector_weight: float = setting(5.0, "Weight of the loss on vectors, 1 - cosine to the teacher's.", least=0)
-    score_weight: float = setting(1.0, "Weight of the loss on the batch's score distributions.", least=0)
+    vector_weight: float = setting(
+        5.0, "Weight of the loss on vectors, 1 - cosine to the teacher's.", least=0
+    )
+    score_weight: float = setting(
+        1.0, "Weight of the loss on the batch's score distributions.", least=0
+    )
     temperature: float = setting(0.1, "Temperature of the score distributions.", above=0)
-    max_tokens: int = setting(512, "Cut texts to this many tokens while training; how many is told.", least=1)
+    max_tokens: int = setting(
+        512, "Cut texts to this many tokens while training; how many is told.", least=1
+    )
     teacher_tokens: int = setting(256, "Tokens of a text that the teacher reads.", least=1)
-    teacher_precision: str = setting("float32", "Precision of the teacher's matrix products.", choices=PRECISIONS)
-    phrases: int = setting(0, "Phrases of 3 to 16 words drawn from each text, learned as queries.", least=0)
-    near: int = setting(0, "With each query goes one of the N texts that the teachers find nearest to it.", least=0)
+    teacher_precision: str = setting(
+        "float32", "Precision of the teacher's matrix products.", choices=PRECISIONS
+    )
+    phrases: int = setting(
+        0, "Phrases of 3 to 16 words drawn from each text, learned as queries.", least=0
+    )
+    near: int = setting(
+        0, "With each query goes one of the N texts that the teachers find nearest to it.", least=0
+    )
     steps: int = 2000
     learning_rate: float = 5e-4
     schedule: str = "cosine"
@@ -214,9 +273,10 @@ class DistillSettings(RunSettings):
 class MiningRules(Checked):
     """Rules by which some of the texts found for an anchor become its negatives.
 
-    Ranks `[range_min, range_max)` are considered, counted from 0 without the anchor's positives. With p the lowest
-    cosine of the anchor's positives, a negative's cosine is at most `p - relative_margin |p|`, `p - absolute_margin`
-    and `max_score`; None means no such limit. Of what is left, the `negatives` nearest are taken.
+    Ranks `[range_min, range_max)` are considered, counted from 0 without the anchor's positives.
+    With p the lowest cosine of the anchor's positives, a negative's cosine is at most `p -
+    relative_margin |p|`, `p - absolute_margin` and `max_score`; None means no such limit. Of what
+    is left, the `negatives` nearest are taken.
     """
 
     negatives: int = setting(1, "Negatives per pair; each becomes a row of its own.", least=1)
@@ -224,7 +284,8 @@ class MiningRules(Checked):
     range_max: int = setting(50, "Consider the best N texts.", least=1)
     relative_margin: float | None = setting(
         0.05,
-        "Keep a negative only if its cosine is below the positive's by this share; closer texts may be answers.",
+        "Keep a negative only if its cosine is below the positive's by this share; closer texts may"
+        " be answers.",
         least=0,
     )
     absolute_margin: float | None = setting(
@@ -234,7 +295,11 @@ class MiningRules(Checked):
         least=0,
     )
     max_score: float | None = setting(
-        None, "Keep it only if its cosine is at most this.  [default: no limit]", kind=float, least=-1, most=1
+        None,
+        "Keep it only if its cosine is at most this.  [default: no limit]",
+        kind=float,
+        least=-1,
+        most=1,
     )
 
     def check(self) -> None:
@@ -242,12 +307,15 @@ class MiningRules(Checked):
         super().check()
         if self.range_min > self.range_max - self.negatives:
             raise ConfigError(
-                f"range_min {self.range_min} and range_max {self.range_max} leave {self.range_max - self.range_min} "
-                f"ranks for {self.negatives} negatives; range_max must be higher"
+                f"range_min {self.range_min} and range_max {self.range_max} leave"
+                f" {self.range_max - self.range_min} ranks for {self.negatives} negatives;"
+                " range_max must be higher"
             )
 
     def limit(self, positive: float) -> float:
-        """Return the highest cosine of a negative where the lowest cosine of a positive is `positive`."""
+        """Return the highest cosine of a negative where the lowest cosine of a positive is
+        `positive`.
+        """
         relative, absolute = self.relative_margin, self.absolute_margin
         return min(
             math.inf if relative is None else positive - relative * abs(positive),

@@ -1,7 +1,8 @@
-"""Train the heads on labeled JSON Lines with transformers' Trainer: labels of texts and pairs, tags of words.
+"""Train the heads on labeled JSON Lines with transformers' Trainer: labels of texts and pairs, tags
+of words.
 
-The paper's figure for tags is not the usual one: macro F1 within each sentence, the label O included, averaged over
-sentences. Entity F1 (CoNLL 2003) is given beside it.
+The paper's figure for tags is not the usual one: macro F1 within each sentence, the label O
+included, averaged over sentences. Entity F1 (CoNLL 2003) is given beside it.
 """
 
 from __future__ import annotations
@@ -54,7 +55,11 @@ SECOND = ("text_pair", "sentence2", "document", "passage", "hypothesis", "positi
 _NUMBER = re.compile(r"0|-?[1-9][0-9]*")
 WORDS, TAGS = ("words", "tokens"), ("tags", "labels", "ner_tags")
 SPLIT_SEED = 42  # of the rows held out, as in the paper's protocol
-_PROBLEMS = {"mse": "regression", "bce": "multi_label_classification", "cross_entropy": "single_label_classification"}
+_PROBLEMS = {
+    "mse": "regression",
+    "bce": "multi_label_classification",
+    "cross_entropy": "single_label_classification",
+}
 _ACTIVATIONS = {"mse": "linear.Identity", "bce": "activation.Sigmoid"}
 
 
@@ -80,7 +85,8 @@ class TaggedWords:
 def read_labeled(paths: Sequence[Path], *, numbers: bool) -> list[LabeledText]:
     """Read lines `{"text": ..., "text_pair": ..., "label": ...}`; the pair is optional.
 
-    With `numbers` labels are numbers, otherwise names of classes, or whole numbers that stand for them.
+    With `numbers` labels are numbers, otherwise names of classes, or whole numbers that stand for
+    them.
     """
     found: list[LabeledText] = []
     for where, line in _lines(paths):
@@ -88,12 +94,20 @@ def read_labeled(paths: Sequence[Path], *, numbers: bool) -> list[LabeledText]:
         pair = None if pair_field is None else text_in(line, pair_field, where)
         if found and (found[0].pair is None) != (pair is None):
             kinds = ("a single text", "a pair") if pair is None else ("a pair", "a single text")
-            raise InputError(f"{where}: {kinds[0]}, and {found[0].where} is {kinds[1]}; give all lines one form")
+            raise InputError(
+                f"{where}: {kinds[0]}, and {found[0].where} is {kinds[1]}; give all lines one form"
+            )
         label: Any = line.get("label")
-        if numbers and (isinstance(label, bool) or not isinstance(label, (int, float)) or not math.isfinite(label)):
+        if numbers and (
+            isinstance(label, bool)
+            or not isinstance(label, (int, float))
+            or not math.isfinite(label)
+        ):
             raise InputError(f"{where}: field 'label' must be a number, it is {label!r}")
         if not numbers and not (isinstance(label, (str, int)) and str(label).strip()):
-            raise InputError(f"{where}: field 'label' must be the name or the number of a class, it is {label!r}")
+            raise InputError(
+                f"{where}: field 'label' must be the name or the number of a class, it is {label!r}"
+            )
         text = text_in(line, field_in(line, FIRST, where), where)
         found.append(LabeledText(text, pair, float(label) if numbers else str(label), where))
     return found
@@ -107,31 +121,39 @@ def read_tagged(paths: Sequence[Path]) -> list[TaggedWords]:
         words, tags = (_strings(line, name, where) for name in names)
         if len(words) != len(tags):
             raise InputError(
-                f"{where}: field {names[0]!r} has {len(words)} entries, field {names[1]!r} {len(tags)}; each word "
-                "needs one tag"
+                f"{where}: field {names[0]!r} has {len(words)} entries, field {names[1]!r}"
+                f" {len(tags)}; each word needs one tag"
             )
         found.append(TaggedWords(words, tags, where))
     return found
 
 
-def label_ids(rows: Iterable[tuple[str, str]], known: Mapping[str, int] | None = None) -> dict[str, int]:
-    """Number the labels of (label, file and line) rows: whole numbers as they are, names in alphabetical order.
+def label_ids(
+    rows: Iterable[tuple[str, str]], known: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """Number the labels of (label, file and line) rows: whole numbers as they are, names in
+    alphabetical order.
 
-    What is not written as a number is, with leading zeros say, is a name. Of `known` labels no others may occur.
+    What is not written as a number is, with leading zeros say, is a name. Of `known` labels no
+    others may occur.
     """
     rows = list(rows)
     if known is not None:
         for label, where in rows:
             if label not in known:
                 raise InputError(
-                    f"{where}: label {label!r} is out of range; the training data have {', '.join(sorted(known))}"
+                    f"{where}: label {label!r} is out of range; the training data have"
+                    f" {', '.join(sorted(known))}"
                 )
         return dict(known)
     names = {label for label, _ in rows}
     numeric = {label for label in names if _NUMBER.fullmatch(label)}
     if numeric and numeric != names:
         label, where = next((label, where) for label, where in rows if label not in numeric)
-        raise InputError(f"{where}: label {label!r} is a name, others are numbers ({min(numeric)}); use one of the two")
+        raise InputError(
+            f"{where}: label {label!r} is a name, others are numbers ({min(numeric)}); use one of"
+            " the two"
+        )
     if not numeric:
         return {name: number for number, name in enumerate(sorted(names))}
     for label, where in rows:
@@ -141,14 +163,16 @@ def label_ids(rows: Iterable[tuple[str, str]], known: Mapping[str, int] | None =
     if highest >= 2 * len(names):
         where = next(where for label, where in rows if int(label) == highest)
         raise InputError(
-            f"{where}: label {highest} is the highest, and only {len(names)} of the classes from 0 to it occur; number "
-            "them from 0, or give names"
+            f"{where}: label {highest} is the highest, and only {len(names)} of the classes from 0"
+            " to it occur; number them from 0, or give names"
         )
     return {str(number): number for number in range(highest + 1)}
 
 
 def _lines(paths: Sequence[Path]) -> list[tuple[str, Mapping[str, Any]]]:
-    found = [(f"{path}, line {number}", line) for path in paths for number, line in read_records(path)]
+    found = [
+        (f"{path}, line {number}", line) for path in paths for number, line in read_records(path)
+    ]
     if not found:
         raise InputError(f"{', '.join(map(str, paths))}: there are no lines")
     return found
@@ -156,7 +180,11 @@ def _lines(paths: Sequence[Path]) -> list[tuple[str, Mapping[str, Any]]]:
 
 def _strings(line: Mapping[str, Any], field: str, where: str) -> list[str]:
     value = line[field]
-    if not isinstance(value, list) or not value or not all(isinstance(v, str) and v.strip() for v in value):
+    if (
+        not isinstance(value, list)
+        or not value
+        or not all(isinstance(v, str) and v.strip() for v in value)
+    ):
         raise InputError(f"{where}: field {field!r} must be a list of texts that are not empty")
     return value
 
@@ -166,7 +194,10 @@ def class_metrics(predicted: Sequence[int | str], wanted: Sequence[int | str]) -
     from sklearn.metrics import f1_score
 
     accuracy = float((np.asarray(predicted) == np.asarray(wanted)).mean())
-    return {"accuracy": accuracy, "macro_f1": float(f1_score(wanted, predicted, average="macro", zero_division=0.0))}
+    return {
+        "accuracy": accuracy,
+        "macro_f1": float(f1_score(wanted, predicted, average="macro", zero_division=0.0)),
+    }
 
 
 def number_metrics(predicted: Sequence[float], wanted: Sequence[float]) -> dict[str, float]:
@@ -181,12 +212,14 @@ def number_metrics(predicted: Sequence[float], wanted: Sequence[float]) -> dict[
     }
 
 
-def tag_metrics(predicted: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]) -> dict[str, float]:
+def tag_metrics(
+    predicted: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]
+) -> dict[str, float]:
     """Return metrics of the tags of words, sentence by sentence.
 
-    `accuracy` and `macro_f1` over all words; `sentence_macro_f1`: macro F1 within each sentence, averaged (the
-    paper's); where tags name entities (B-PER, I-PER, O): `entity_precision`, `entity_recall` and `entity_f1` of whole
-    entities.
+    `accuracy` and `macro_f1` over all words; `sentence_macro_f1`: macro F1 within each sentence,
+    averaged (the paper's); where tags name entities (B-PER, I-PER, O): `entity_precision`,
+    `entity_recall` and `entity_f1` of whole entities.
     """
     from sklearn.metrics import f1_score
 
@@ -201,15 +234,20 @@ def tag_metrics(predicted: Sequence[Sequence[str]], wanted: Sequence[Sequence[st
             for side in (predicted, wanted)
         )
         right = len(given & asked)
-        found["entity_precision"], found["entity_recall"] = right / max(1, len(given)), right / max(1, len(asked))
+        found["entity_precision"], found["entity_recall"] = (
+            right / max(1, len(given)),
+            right / max(1, len(asked)),
+        )
         found["entity_f1"] = 2 * right / max(1, len(given) + len(asked))
     return found
 
 
 def entities_of(tags: Sequence[str]) -> list[tuple[str, int, int]]:
-    """Return the entities (type, first word, word behind the last) that tags in IOB1, IOB2 or IOBES mark.
+    """Return the entities (type, first word, word behind the last) that tags in IOB1, IOB2 or IOBES
+    mark.
 
-    As CoNLL's script and seqeval's default have it: I- after O or after another type begins an entity, too.
+    As CoNLL's script and seqeval's default have it: I- after O or after another type begins an
+    entity, too.
     """
     found: list[tuple[str, int, int]] = []
     kind, start, ended = "", 0, False
@@ -261,13 +299,21 @@ def tag_examples(
     for row in rows:
         ids, offsets = tokenizer.encode(" ".join(row.words))
         word_of = words_of_tokens(row.words, offsets)
-        labels = np.array([IGNORED_LABEL if w < 0 else classes[row.tags[w]] for w in word_of], np.int64)
-        found.append(Example(ids[:limit].astype(np.int64), labels[:limit], row, len(ids) > limit, offsets[:limit]))
+        labels = np.array(
+            [IGNORED_LABEL if w < 0 else classes[row.tags[w]] for w in word_of], np.int64
+        )
+        found.append(
+            Example(
+                ids[:limit].astype(np.int64), labels[:limit], row, len(ids) > limit, offsets[:limit]
+            )
+        )
     return found
 
 
 def words_of_tokens(words: Sequence[str], offsets: np.ndarray) -> np.ndarray:
-    """Return the word of each token, int64 `[T]`, by its last character; -1 for a token of white space or none."""
+    """Return the word of each token, int64 `[T]`, by its last character; -1 for a token of white
+    space or none.
+    """
     lengths = np.array([len(word) for word in words])
     ends = np.cumsum(lengths + 1) - 1  # of each word: where the space behind it is
     last = offsets[:, 1] - 1
@@ -277,7 +323,8 @@ def words_of_tokens(words: Sequence[str], offsets: np.ndarray) -> np.ndarray:
 
 
 def read_tags(example: Example, predicted: np.ndarray, names: Sequence[str]) -> list[str]:
-    """Return a tag for each word from labels int64 `[T]` of tokens, by majority; a word that was cut off gets O.
+    """Return a tag for each word from labels int64 `[T]` of tokens, by majority; a word that was
+    cut off gets O.
 
     Of equally frequent labels the first one counts.
     """
@@ -291,16 +338,24 @@ def read_tags(example: Example, predicted: np.ndarray, names: Sequence[str]) -> 
 
 
 def collate(examples: Sequence[Example]) -> dict[str, torch.Tensor]:
-    """Pad examples to a batch: `input_ids` and `attention_mask` int64 `[B, T]`, and their labels."""
+    """Pad examples to a batch: `input_ids` and `attention_mask` int64 `[B, T]`, and
+    their labels.
+    """
 
     def padded(rows: list[np.ndarray], value: int) -> torch.Tensor:
-        return pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True, padding_value=value)
+        return pad_sequence(
+            [torch.from_numpy(row) for row in rows], batch_first=True, padding_value=value
+        )
 
     labels = [example.labels for example in examples]
     return {
         "input_ids": padded([example.ids for example in examples], 0),
         "attention_mask": padded([np.ones_like(example.ids) for example in examples], 0),
-        "labels": padded(labels, IGNORED_LABEL) if isinstance(labels[0], np.ndarray) else torch.tensor(labels),
+        "labels": (
+            padded(labels, IGNORED_LABEL)
+            if isinstance(labels[0], np.ndarray)
+            else torch.tensor(labels)
+        ),
     }
 
 
@@ -343,21 +398,31 @@ class Task:
 def classification(
     files: Sequence[Path], validation: Sequence[Path], model: str | None, settings: ClassifySettings
 ) -> Task:
-    """Prepare the labels of texts, or of pairs; `loss` other than "cross_entropy": one number, as rerankers give."""
+    """Prepare the labels of texts, or of pairs; `loss` other than "cross_entropy": one number, as
+    rerankers give.
+    """
     numbers = settings.loss != "cross_entropy"
-    train, held_out = _split(files, validation, settings, lambda paths: read_labeled(paths, numbers=numbers))
+    train, held_out = _split(
+        files, validation, settings, lambda paths: read_labeled(paths, numbers=numbers)
+    )
     for row in [*train, *held_out]:
         if settings.loss == "bce" and not 0 <= row.label <= 1:
-            raise InputError(f"{row.where}: field 'label' is {row.label}, out of range: --loss bce needs 0 to 1")
+            raise InputError(
+                f"{row.where}: field 'label' is {row.label}, out of range: --loss bce needs 0 to 1"
+            )
     classes = None
     if not numbers:
         classes = label_ids((row.label, row.where) for row in train)
         label_ids(((row.label, row.where) for row in held_out), classes)
         if len(classes) < 2:
-            raise InputError(f"{train[0].where}: every label is {train[0].label!r}; there must be two at least")
+            raise InputError(
+                f"{train[0].where}: every label is {train[0].label!r}; there must be two at least"
+            )
     head = _labels(classes or {"score": 0}) | {"problem_type": _PROBLEMS[settings.loss]}
     if classes is None:  # what a cross-encoder applies to the score
-        head["sentence_transformers"] = {"activation_fn": f"torch.nn.modules.{_ACTIVATIONS[settings.loss]}"}
+        head["sentence_transformers"] = {
+            "activation_fn": f"torch.nn.modules.{_ACTIVATIONS[settings.loss]}"
+        }
     made, tokenizer = _start(AveyBForSequenceClassification, model, head)
 
     def score(found: list[tuple[Example, np.ndarray]]) -> dict[str, float]:
@@ -370,11 +435,17 @@ def classification(
         classified = class_metrics([int(s > 0) for s in scores], [int(w > 0.5) for w in wanted])
         return classified | number_metrics([1 / (1 + math.exp(-s)) for s in scores], wanted)
 
-    examples = [text_examples(rows, tokenizer, classes, settings.length) for rows in (train, held_out)]
-    return Task("Classification of texts", made, tokenizer, examples[0], examples[1], score, marked=True)
+    examples = [
+        text_examples(rows, tokenizer, classes, settings.length) for rows in (train, held_out)
+    ]
+    return Task(
+        "Classification of texts", made, tokenizer, examples[0], examples[1], score, marked=True
+    )
 
 
-def tagging(files: Sequence[Path], validation: Sequence[Path], model: str | None, settings: TaskSettings) -> Task:
+def tagging(
+    files: Sequence[Path], validation: Sequence[Path], model: str | None, settings: TaskSettings
+) -> Task:
     """Prepare the tags of words; see `classification` for what is raised."""
     train, held_out = _split(files, validation, settings, read_tagged)
     classes = label_ids((tag, row.where) for row in train for tag in row.tags)
@@ -386,7 +457,9 @@ def tagging(files: Sequence[Path], validation: Sequence[Path], model: str | None
         predicted = [read_tags(example, logits.argmax(-1), names) for example, logits in found]
         return tag_metrics(predicted, [example.source.tags for example, _ in found])
 
-    examples = [tag_examples(rows, tokenizer, classes, settings.length) for rows in (train, held_out)]
+    examples = [
+        tag_examples(rows, tokenizer, classes, settings.length) for rows in (train, held_out)
+    ]
     return Task("Tags of words", made, tokenizer, examples[0], examples[1], score)
 
 
@@ -401,11 +474,13 @@ def train_task(
 ) -> dict[str, float]:
     """Train a head and its encoder, and save them in the run folder (see `run_folder.py`).
 
-    The folder's `model/` opens with its class, with transformers' auto classes and, where there is one label, with
-    `sentence_transformers.CrossEncoder`. Settings of 0 `steps` mean `epochs`; `data` are fingerprints of the files.
+    The folder's `model/` opens with its class, with transformers' auto classes and, where there is
+    one label, with `sentence_transformers.CrossEncoder`. Settings of 0 `steps` mean `epochs`;
+    `data` are fingerprints of the files.
 
     Returns:
-        The metrics on the held-out rows; `train_rows_cut` and `held_out_rows_cut`: how many texts lost tokens. Empty
+        The metrics on the held-out rows; `train_rows_cut` and `held_out_rows_cut`: how many texts
+        lost tokens. Empty
         where the run was interrupted.
     """
     settings.check()
@@ -420,10 +495,26 @@ def train_task(
     )
     size = settings.batch_size // arguments.world_size or 1
     longest = max(task.train, key=lambda example: len(example.ids))
-    tokens, sample = len(longest.ids), {name: value.to(task.model.device) for name, value in collate([longest]).items()}
-    what, remedy = f"{size} rows are read at once, and the longest has {tokens:,} tokens", "batch_size or length"
-    check_memory(task.model, lambda: task.model(**sample), tokens, size * tokens, arguments.device, what, remedy)
-    run = RunFolder(folder, asdict(settings), data, resume=resume, main=arguments.process_index == 0)
+    tokens, sample = (
+        len(longest.ids),
+        {name: value.to(task.model.device) for name, value in collate([longest]).items()},
+    )
+    what, remedy = (
+        f"{size} rows are read at once, and the longest has {tokens:,} tokens",
+        "batch_size or length",
+    )
+    check_memory(
+        task.model,
+        lambda: task.model(**sample),
+        tokens,
+        size * tokens,
+        arguments.device,
+        what,
+        remedy,
+    )
+    run = RunFolder(
+        folder, asdict(settings), data, resume=resume, main=arguments.process_index == 0
+    )
     trainer = _Trainer(
         model=task.model,
         args=arguments,
@@ -435,7 +526,9 @@ def train_task(
         return {}
     figures: dict[str, float] = {}
     if task.held_out:
-        found = predict(task.model, task.held_out, batch_size=settings.batch_size, precision=settings.precision)
+        found = predict(
+            task.model, task.held_out, batch_size=settings.batch_size, precision=settings.precision
+        )
         figures = task.score(list(found))
     for name, examples in (("train", task.train), ("held_out", task.held_out)):
         figures[f"{name}_rows_cut"] = float(sum(example.cut for example in examples))
@@ -459,7 +552,9 @@ def _split(
     settings: TaskSettings,
     read: Callable[[Sequence[Path]], list[Any]],
 ) -> tuple[list[Any], list[Any]]:
-    """Read the rows to train on and those held out: the files of `validation`, or a share drawn with a fixed seed."""
+    """Read the rows to train on and those held out: the files of `validation`, or a share drawn
+    with a fixed seed.
+    """
     settings.check()  # before anything is read
     rows = read(files)
     if validation:
@@ -474,7 +569,9 @@ def _labels(classes: dict[str, int]) -> dict[str, Any]:
 
 
 def _start(cls: Any, model: str | None, head: dict[str, Any]) -> tuple[Any, Tokenizer]:
-    """Open a model with this head and the same labels as it is, or put a new head on the encoder of any other."""
+    """Open a model with this head and the same labels as it is, or put a new head on the encoder of
+    any other.
+    """
     folder = model_folder(model)
     config = AveyBConfig.from_pretrained(folder)
     alike = (getattr(config, name, None) == value for name, value in head.items())

@@ -1,7 +1,8 @@
 """Read training text, identify exactly which text it was, and learn a vocabulary from it.
 
-Files: `.jsonl`, `.jsonl.gz`, `.jsonl.zst` (one object a line, the text in one field) and `.txt` (the whole file is one
-text). Nothing is loaded whole; order is the order of the files and their lines.
+Files: `.jsonl`, `.jsonl.gz`, `.jsonl.zst` (one object a line, the text in one field) and `.txt`
+(the whole file is one text). Nothing is loaded whole; order is the order of the files and their
+lines.
 """
 
 from __future__ import annotations
@@ -12,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
 from aveyb_retrieval.documents.reading import read_objects
-from aveyb_retrieval.encoder.text.tokenizer import SPECIAL_TOKENS, AveyBTokenizer, mark, printable_bytes, words_pattern
+from aveyb_retrieval.encoder.text.tokenizer import (
+    SPECIAL_TOKENS,
+    AveyBTokenizer,
+    mark,
+    printable_bytes,
+    words_pattern,
+)
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.files import hash_file
 
@@ -39,8 +46,8 @@ def read_texts(paths: Iterable[str | Path], *, field: str = "text") -> Iterator[
             text = record.get(field)
             if not isinstance(text, str):
                 raise InputError(
-                    f"{path}, line {number}: field {field!r} must be a string, it is {type(text).__name__}; "
-                    f"the line has {sorted(record)}"
+                    f"{path}, line {number}: field {field!r} must be a string, it is"
+                    f" {type(text).__name__}; the line has {sorted(record)}"
                 )
             yield text
 
@@ -61,7 +68,9 @@ def field_in(record: Mapping[str, Any], names: Iterable[str], where: str) -> str
     """Return the first of some fields that a record has; `where` it stands, for messages."""
     if found := next((name for name in names if name in record), None):
         return found
-    raise InputError(f"{where}: no field {' or '.join(names)}; the line has {', '.join(sorted(record))}")
+    raise InputError(
+        f"{where}: no field {' or '.join(names)}; the line has {', '.join(sorted(record))}"
+    )
 
 
 def text_in(record: Mapping[str, Any], field: str, where: str) -> str:
@@ -84,7 +93,9 @@ def _check(path: Path) -> None:
     if not path.is_file():
         raise InputError(f"{path} is not a file")
     if not path.name.endswith(_SUFFIXES):
-        raise InputError(f"{path}: unknown kind of file; training text is read from {', '.join(_SUFFIXES)}")
+        raise InputError(
+            f"{path}: unknown kind of file; training text is read from {', '.join(_SUFFIXES)}"
+        )
 
 
 def train_vocabulary(
@@ -95,10 +106,14 @@ def train_vocabulary(
     Args:
         texts: read once, streamed.
         vocab_size: rows in all: 256 bytes, the merges, and the special tokens at the end.
-        capitals: "bytes" or "marks", see `AveyBTokenizer`; merges never cross the pieces of their `words_pattern`.
+        capitals: "bytes" or "marks", see `AveyBTokenizer`; merges never cross the pieces of their
+            `words_pattern`.
     """
     if vocab_size <= SMALLEST:
-        raise ConfigError(f"vocab_size is {vocab_size}; 256 bytes and {len(SPECIAL_TOKENS)} special tokens need more")
+        raise ConfigError(
+            f"vocab_size is {vocab_size}; 256 bytes and {len(SPECIAL_TOKENS)} special tokens need"
+            " more"
+        )
     tokenizer = Tokenizer(models.BPE())
     if capitals == "marks":
         texts = (mark(text)[0] for text in texts)
@@ -122,5 +137,8 @@ def train_vocabulary(
             "give more text or ask for fewer"
         )
     byte_of = {character: byte for byte, character in printable_bytes().items()}
-    ranks = [bytes(byte_of[character] for character in token) for token in sorted(vocab, key=lambda t: vocab[t])]
+    ranks = [
+        bytes(byte_of[character] for character in token)
+        for token in sorted(vocab, key=lambda t: vocab[t])
+    ]
     return AveyBTokenizer.from_ranks(ranks, capitals=capitals, name=name)

@@ -1,4 +1,6 @@
-"""Parts shared by every run on transformers' Trainer: arguments, the optimizer, and the check of each loss."""
+"""Parts shared by every run on transformers' Trainer: arguments, the optimizer, and the check of
+each loss.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,12 @@ import torch
 from transformers import PrinterCallback, ProgressCallback, Trainer
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.training.run_folder import CHECKPOINTS, RunCallback, check_shapes, last_checkpoint
+from aveyb_retrieval.training.run_folder import (
+    CHECKPOINTS,
+    RunCallback,
+    check_shapes,
+    last_checkpoint,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,12 +40,15 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     ]
 
 
-def learning_rate_factor(name: str, steps: int, warmup: float, floor: float = 0.0) -> Callable[[int], float]:
-    """Return a function from a step to its factor of the peak learning rate; what falls, falls to `floor`.
+def learning_rate_factor(
+    name: str, steps: int, warmup: float, floor: float = 0.0
+) -> Callable[[int], float]:
+    """Return a function from a step to its factor of the peak learning rate; what falls, falls to
+    `floor`.
 
-    It rises linearly over the first `warmup` share of the steps; `trapezoidal` falls as `1 - sqrt` over the last tenth
-    (Warner et al., 2024, appendix). `transformers.get_scheduler` starts at 0: a run's first step would change nothing.
-    What may be given is checked by `RunSettings.check`.
+    It rises linearly over the first `warmup` share of the steps; `trapezoidal` falls as `1 - sqrt`
+    over the last tenth (Warner et al., 2024, appendix). `transformers.get_scheduler` starts at 0: a
+    run's first step would change nothing. What may be given is checked by `RunSettings.check`.
     """
     rising = round(warmup * steps)
 
@@ -60,8 +70,12 @@ def learning_rate_factor(name: str, steps: int, warmup: float, floor: float = 0.
     return factor
 
 
-def shared_arguments(settings: RunSettings, folder: str | Path, device: str | None) -> dict[str, Any]:
-    """Return the arguments that transformers' and sentence-transformers' trainers have in common."""
+def shared_arguments(
+    settings: RunSettings, folder: str | Path, device: str | None
+) -> dict[str, Any]:
+    """Return the arguments that transformers' and sentence-transformers' trainers have
+    in common.
+    """
     return {
         "output_dir": str(Path(folder) / CHECKPOINTS),
         "max_steps": settings.steps,
@@ -74,7 +88,9 @@ def shared_arguments(settings: RunSettings, folder: str | Path, device: str | No
         "save_total_limit": settings.keep,
         "dataloader_drop_last": True,
         "report_to": "none",
-        "use_cpu": device == "cpu" or not torch.accelerator.is_available(),  # else bfloat16 would need a GPU
+        "use_cpu": (
+            device == "cpu" or not torch.accelerator.is_available()
+        ),  # else bfloat16 would need a GPU
     }
 
 
@@ -83,18 +99,29 @@ def optimizer_and_schedule(
 ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LambdaLR]:
     """Build AdamW over all parameters of `trained`, and its learning-rate schedule."""
     groups = parameter_groups(trained, settings.weight_decay)
-    optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, betas=settings.betas, eps=settings.eps)
-    factor = learning_rate_factor(settings.schedule, settings.steps, settings.warmup, settings.floor)
+    optimizer = torch.optim.AdamW(
+        groups, lr=settings.learning_rate, betas=settings.betas, eps=settings.eps
+    )
+    factor = learning_rate_factor(
+        settings.schedule, settings.steps, settings.warmup, settings.floor
+    )
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
 
 
 def check_memory(
-    model: nn.Module, forward: Callable[[], Any], sample: int, tokens: int, device: torch.device, what: str, remedy: str
+    model: nn.Module,
+    forward: Callable[[], Any],
+    sample: int,
+    tokens: int,
+    device: torch.device,
+    what: str,
+    remedy: str,
 ) -> None:
     """Check that the activations of a step fit into memory, beside gradients and Adam's moments.
 
-    The bytes that a token leaves for the backward pass are measured as `forward` reads `sample` of them; the run reads
-    `tokens` at once. `what` needs the memory and the settings to lower, `remedy`, stand in the message.
+    The bytes that a token leaves for the backward pass are measured as `forward` reads `sample` of
+    them; the run reads `tokens` at once. `what` needs the memory and the settings to lower,
+    `remedy`, stand in the message.
     """
     kept: dict[int, int] = {}
 
@@ -102,7 +129,9 @@ def check_memory(
         kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
-    parameters = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in model.parameters()}
+    parameters = {
+        p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in model.parameters()
+    }
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         out = forward()  # held while it is measured: a freed storage's place would be given again
     of_token = sum(size for place, size in kept.items() if place not in parameters) / sample
@@ -110,8 +139,8 @@ def check_memory(
     needed, free = tokens * of_token + 3 * sum(parameters.values()), free_bytes(device)
     if needed > free:
         raise ConfigError(
-            f"{what}: they need about {needed / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} GiB are free; lower "
-            f"{remedy}"
+            f"{what}: they need about {needed / 2**30:.1f} GiB of memory, and {free / 2**30:.1f}"
+            f" GiB are free; lower {remedy}"
         )
 
 
@@ -125,7 +154,9 @@ def free_bytes(device: torch.device) -> int:
 
 
 def run_to_end(trainer: Trainer, callback: RunCallback) -> bool:
-    """Train, from the checkpoint of the callback's run if it has one; return False if Ctrl-C came first."""
+    """Train, from the checkpoint of the callback's run if it has one; return False if Ctrl-C came
+    first.
+    """
     trainer.add_callback(callback)
     checkpoint = callback.run.checkpoint
     if checkpoint is not None and trainer.model is not None:
@@ -138,21 +169,27 @@ def run_to_end(trainer: Trainer, callback: RunCallback) -> bool:
 
 
 class CheckedSteps(_Base):
-    """Mixed into a Trainer: stop at a loss that is not a number, and leave the display to `RunCallback`."""
+    """Mixed into a Trainer: stop at a loss that is not a number, and leave the display to
+    `RunCallback`.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.remove_callback(ProgressCallback)
-        self.remove_callback(PrinterCallback)  # transformers' choice where its progress bars are off
+        self.remove_callback(
+            PrinterCallback
+        )  # transformers' choice where its progress bars are off
 
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None
+    ) -> torch.Tensor:
         """Run one forward and backward pass; a loss that is not finite is an error."""
         loss = super().training_step(model, inputs, num_items_in_batch)
         if not torch.isfinite(loss):
             good = last_checkpoint(Path(self.args.output_dir or "")) or "none yet"
             raise InputError(
-                f"the loss of the batch at step {self.state.global_step + 1} is {loss.item()}: stopped, nothing was "
-                f"overwritten; the last good checkpoint is {good}. A lower learning rate or a longer warm-up usually "
-                "helps"
+                f"the loss of the batch at step {self.state.global_step + 1} is {loss.item()}:"
+                f" stopped, nothing was overwritten; the last good checkpoint is {good}. A lower"
+                " learning rate or a longer warm-up usually helps"
             )
         return loss

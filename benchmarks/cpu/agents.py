@@ -1,15 +1,17 @@
-"""How many steps and tokens does an agent need to the passage that answers: with grep, with search, with both?
+"""How many steps and tokens does an agent need to the passage that answers: with grep, with search,
+with both?
 
     python benchmarks/cpu/agents.py ../data/cuad-long --json benchmarks/results/agents.json
 
-No language model is asked: rules stand for the agent. It knows the question and what it was shown so far.
+No language model is asked: rules stand for the agent. It knows the question and what it was shown
+so far.
 
 <<<<<<< HEAD
-- grep: the words of the question from the rarest on, 20 lines each; then it reads 500 tokens around each line, best
-  first: a line is better that holds more of the question's words.
+- grep: the words of the question from the rarest on, 20 lines each; then it reads 500 tokens around
+  each line, best first: a line is better that holds more of the question's words.
 =======
-- grep: the words of the question from the rarest on, 20 lines each; then it reads 500 tokens around each, best first:
-  a line is better that holds more of the question's words.
+- grep: the words of the question from the rarest on, 20 lines each; then it reads 500 tokens around
+  each, best first: a line is better that holds more of the question's words.
 >>>>>>> proof61
 - search: five passages a step, page after page.
 - both: one page of passages; then grep as above, but in the documents of these passages only.
@@ -35,7 +37,9 @@ from aveyb_retrieval import Retriever, build_index
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    Shown = Iterator[list[tuple[str, tuple[int, int], str]]]  # of each step: document, characters, what is read
+    Shown = Iterator[
+        list[tuple[str, tuple[int, int], str]]
+    ]  # of each step: document, characters, what is read
 
 MOST, PAGE, LINES, AROUND, TOKENS = 40, 5, 20, 800, 500
 _WORD = re.compile(r"[^\W\d_]{4,}")
@@ -45,12 +49,18 @@ def lines_of(retriever: Retriever, question: str, only: list[str] | None = None)
     """Search by expressions, and read around what matches."""
     words = {word.casefold() for word in _WORD.findall(question)}
     where = None if only is None else {"_id": {"$in": only}}
-    found = {word: retriever.grep(rf"\b{word}", filter=where, limit=1000, ignore_case=True) for word in words}
+    found = {
+        word: retriever.grep(rf"\b{word}", filter=where, limit=1000, ignore_case=True)
+        for word in words
+    }
     seen: set[tuple[str, int]] = set()
     for word in sorted(words, key=lambda each: (len(found[each]) or 1 << 30, each)):
         lines = found[word][:LINES]
         yield [(line.id, line.span, line.line) for line in lines]
-        held = {line: len(words & {each.casefold() for each in _WORD.findall(line.line)}) for line in lines}
+        held = {
+            line: len(words & {each.casefold() for each in _WORD.findall(line.line)})
+            for line in lines
+        }
         for line in sorted(lines, key=lambda each: -held[each])[:PAGE]:
             start = max(0, line.span[0] - AROUND)
             if (line.id, start // AROUND) not in seen:
@@ -74,7 +84,11 @@ def both_of(retriever: Retriever, question: str) -> Shown:
     yield from lines_of(retriever, question, list(dict.fromkeys(name for name, _, _ in first)))
 
 
-WAYS: dict[str, Callable[[Retriever, str], Shown]] = {"grep": lines_of, "search": passages_of, "both": both_of}
+WAYS: dict[str, Callable[[Retriever, str], Shown]] = {
+    "grep": lines_of,
+    "search": passages_of,
+    "both": both_of,
+}
 
 
 def walk(steps: Shown, name: str, spans: list[list[int]]) -> tuple[bool, int, int]:
@@ -83,14 +97,18 @@ def walk(steps: Shown, name: str, spans: list[list[int]]) -> tuple[bool, int, in
     for number, shown in zip(range(1, MOST + 1), steps, strict=False):
         read += sum(len(text) for _, _, text in shown)
         for document, (first, last), _ in shown:
-            if document == name and any(2 * (min(last, b) - max(first, a)) >= b - a for a, b in spans):
+            if document == name and any(
+                2 * (min(last, b) - max(first, a)) >= b - a for a, b in spans
+            ):
                 return True, number, read
     return False, number, read
 
 
 def main() -> None:
     """Ask the questions of documents in a BEIR folder with spans."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path, help="BEIR folder with spans.jsonl")
     parser.add_argument("--documents", type=int, default=30)
     parser.add_argument("--questions", type=int, default=30)
@@ -106,10 +124,15 @@ def main() -> None:
     asked = random.Random(0).sample(known, args.questions)
     table = []
     with tempfile.TemporaryDirectory() as top:
-        build_index([{"_id": name, "text": text} for name, text in corpus.items()], Path(top) / "ix")
+        build_index(
+            [{"_id": name, "text": text} for name, text in corpus.items()], Path(top) / "ix"
+        )
         with Retriever.load(Path(top) / "ix") as retriever:
             for way, steps in WAYS.items():
-                found = [walk(steps(retriever, queries[r["query-id"]]), r["corpus-id"], r["spans"]) for r in asked]
+                found = [
+                    walk(steps(retriever, queries[r["query-id"]]), r["corpus-id"], r["spans"])
+                    for r in asked
+                ]
                 done = [each for each in found if each[0]]
                 row = {
                     "tools": way,
@@ -124,7 +147,12 @@ def main() -> None:
                 sys.stdout.write(f"{row}\n")
                 sys.stdout.flush()
     if args.json:
-        about = {"corpus": args.folder.name, "documents": len(corpus), "questions": len(asked), "rows": table}
+        about = {
+            "corpus": args.folder.name,
+            "documents": len(corpus),
+            "questions": len(asked),
+            "rows": table,
+        }
         args.json.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
 
 

@@ -1,23 +1,30 @@
-"""What stands beside the right answer: is it cited under its heading, on its page, by the sentence that answers?
+"""What stands beside the right answer: is it cited under its heading, on its page, by the sentence
+that answers?
 
-    python benchmarks/cpu/citations.py --data ../shared/data --json benchmarks/results/citations.json
+    python benchmarks/cpu/citations.py --data ../shared/data --json
+    benchmarks/results/citations.json
 
-Questions are asked of some documents; of the first ten passages, the first that holds at least half of the answer is
-looked at. Its heading is right where it is the nearest over the answer, and true where that one is within its section
-("5. Term" for "5.2 Notice"). What chunkers cite is beside it: the heading over the beginning of the same passage, and
-over the beginning of 200 words that hold the answer.
+Questions are asked of some documents; of the first ten passages, the first that holds at least half
+of the answer is looked at. Its heading is right where it is the nearest over the answer, and true
+where that one is within its section ("5. Term" for "5.2 Notice"). What chunkers cite is beside it:
+the heading over the beginning of the same passage, and over the beginning of 200 words that hold
+the answer.
 
-    books     chapters of textbooks with their authors' questions; an answer is the paragraph that has most of the
-              words of the authors' solution (its weight from .8); headings are the books', as Markdown
-    plain     the same without the marks: headings are lines between blank lines
-    pdf       the same as PDF files, headings in larger type; pages are those that pdfium finds the answer on
-    terms     sections of other textbooks, flattened by their publisher's script: a key term stands in a line of its own
-              where it is defined, the question is "what is <term>?". A heading is a line without a stop between a
-              paragraph's end and a paragraph of 120 characters
-    contracts a contract's clauses that lawyers marked; a heading is a caption with its number ("5.2 Notice.", "Section
-              5. Term", "ARTICLE V TERM"), alone or at the head of its paragraph, of contracts with ten of them
-    squad, chunking-eval
-              without headings: does the best sentence share half of itself or of the answer with the answer?
+    books     chapters of textbooks with their authors' questions; an answer is the paragraph that
+              has most of the words of the authors' solution (its weight from .8); headings are the
+              books', as Markdown
+    plain     the same without the marks: headings are lines between blank lines pdf       the same
+    as PDF files, headings in larger type; pages are those that pdfium finds the answer on terms
+    sections of other textbooks, flattened by their publisher's script: a key term stands in a line
+    of its own
+              where it is defined, the question is "what is <term>?". A heading is a line without a
+              stop between a paragraph's end and a paragraph of 120 characters
+    contracts a contract's clauses that lawyers marked; a heading is a caption with its number ("5.2
+    Notice.", "Section
+              5. Term", "ARTICLE V TERM"), alone or at the head of its paragraph, of contracts with
+              ten of them
+    squad, chunking-eval without headings: does the best sentence share half of itself or of the
+              answer with the answer?
 """
 
 from __future__ import annotations
@@ -52,18 +59,29 @@ _BLOCK = re.compile(r"\S[^\n]*")
 _CAPTION = re.compile(
     r"^[ \t]*(?:(?P<article>ARTICLE|Article)[ ]+(?:[IVXLC]+|\d+)[.:]?|(?:SECTION|Section|§)?[ ]*"
     r"(?P<number>\d{1,2}(?:\.\d{1,2}){0,3})[.:)]?)[ \t]+"
-    r"(?P<words>[A-Z][\w'’&/,()-]*"  # noqa: RUF001  # as it is written
+    r"(?P<words>[A-Z][\w'’&/,()-]*"  # as it is written  # noqa: RUF001
     r"(?:[ ](?:[A-Z(][\w'’&/,()-]*|of|and|or|the|to|in|for|by|on|with|a|from|as|upon|&|/)){0,9})"  # noqa: RUF001
     r"(?:[.:](?=\s)|[ \t]*$)",
     re.MULTILINE,
 )
-_NUMBER = re.compile(r"^(?:(?:article|section)\s+|§\s*)?(?:[\d.]+|[IVXLC]+\b)[.:)]?\s+(?=\S)", re.IGNORECASE)
+_NUMBER = re.compile(
+    r"^(?:(?:article|section)\s+|§\s*)?(?:[\d.]+|[IVXLC]+\b)[.:)]?\s+(?=\S)", re.IGNORECASE
+)
 _CLAUSE = re.compile(r" > [\d.]+$")
-KINDS = ("nearest", "true", "at the passage's beginning", "at the beginning of 200 words", "page", "sentence")
+KINDS = (
+    "nearest",
+    "true",
+    "at the passage's beginning",
+    "at the beginning of 200 words",
+    "page",
+    "sentence",
+)
 
 
 class Title(NamedTuple):
-    """A heading of a text: where it begins, its words, and those of the sections it is in, the nearest first."""
+    """A heading of a text: where it begins, its words, and those of the sections it is in, the
+    nearest first.
+    """
 
     start: int
     words: str
@@ -96,7 +114,9 @@ Set = tuple[dict[str, Document], list[Question]]
 
 
 def nested(found: Iterable[tuple[int, str, int]]) -> list[Title]:
-    """Headings with those they are in, from (start, words, depth); a heading is in the last one that is less deep."""
+    """Headings with those they are in, from (start, words, depth); a heading is in the last one
+    that is less deep.
+    """
     titles: list[Title] = []
     open_: list[tuple[int, str]] = []
     for start, words, depth in found:
@@ -150,11 +170,26 @@ def terms(data: Path, count: int) -> Set:
         for before, block, after in zip(blocks, blocks[1:], blocks[2:], strict=False):
             words = block[0].strip()
             if len(words.split()) <= 12 and words[0].isupper() and words[-1] not in ".,;:!)":
-                if before[0].rstrip()[-1] in '.!?”")' and len(after[0]) >= 120 and after[0][0].isupper():
+                if (
+                    before[0].rstrip()[-1] in '.!?”")'
+                    and len(after[0]) >= 120
+                    and after[0][0].isupper()
+                ):
                     found.append((block.start(), words, 1))
-            elif words[0].islower() and 1 < len(words.split()) <= 4 and after[0][0] in ",.;(" and len(after[0]) > 60:
-                stop = after.start() + len(re.split(r"(?<=[a-z])[.!?] ", after[0], maxsplit=1)[0]) + 1
-                asked.append(Question(f"what is {words}?", row["_id"], [(block.start(), min(stop, after.end()))]))
+            elif (
+                words[0].islower()
+                and 1 < len(words.split()) <= 4
+                and after[0][0] in ",.;("
+                and len(after[0]) > 60
+            ):
+                stop = (
+                    after.start() + len(re.split(r"(?<=[a-z])[.!?] ", after[0], maxsplit=1)[0]) + 1
+                )
+                asked.append(
+                    Question(
+                        f"what is {words}?", row["_id"], [(block.start(), min(stop, after.end()))]
+                    )
+                )
         document = Document(row["text"], row["title"], nested(found))
         asked = [each for each in asked if document.over(each.answers[0][0])]
         if len(found) > 2 and asked:
@@ -166,7 +201,9 @@ def terms(data: Path, count: int) -> Set:
 
 
 def _depth(match: re.Match[str]) -> int:
-    return 0 if match["article"] else 1 + match["number"].count(".") - match["number"].endswith(".0")
+    return (
+        0 if match["article"] else 1 + match["number"].count(".") - match["number"].endswith(".0")
+    )
 
 
 def contracts(data: Path, count: int) -> Set:
@@ -174,7 +211,9 @@ def contracts(data: Path, count: int) -> Set:
     rows = [each for _, each in read_records(data / "cuad-long" / "corpus.jsonl")]
     documents = {}
     for row in random.Random(0).sample(rows, len(rows)):
-        found = [(each.start(), each["words"], _depth(each)) for each in _CAPTION.finditer(row["text"])]
+        found = [
+            (each.start(), each["words"], _depth(each)) for each in _CAPTION.finditer(row["text"])
+        ]
         if len(found) >= 10:
             documents[row["_id"]] = Document(row["text"], row["title"], nested(found))
         if len(documents) == count:
@@ -186,14 +225,25 @@ def spanned(data: Path, name: str) -> list[Question]:
     """The questions of a set with true spans."""
     dataset = load_dataset(str(data / name))
     asked = dataset.queries[dataset.split()[0]]
-    return [Question(asked[query], doc, spans) for query, of in dataset.spans.items() for doc, spans in of.items()]
+    return [
+        Question(asked[query], doc, spans)
+        for query, of in dataset.spans.items()
+        for doc, spans in of.items()
+    ]
 
 
 def squad(data: Path, count: int) -> Set:
     """Articles without headings, and what crowd workers asked."""
     rows = [each for _, each in read_records(data / "train" / "squad.docs.jsonl.zst")]
-    documents = {row["_id"]: Document(row["text"], row["title"]) for row in random.Random(0).sample(rows, count)}
-    asked = [each for _, each in read_records(data / "train" / "squad.questions.jsonl.zst") if "answer_span" in each]
+    documents = {
+        row["_id"]: Document(row["text"], row["title"])
+        for row in random.Random(0).sample(rows, count)
+    }
+    asked = [
+        each
+        for _, each in read_records(data / "train" / "squad.questions.jsonl.zst")
+        if "answer_span" in each
+    ]
     return documents, [
         Question(each["query"], each["document_id"], [tuple(each["answer_span"])])
         for each in asked
@@ -204,7 +254,9 @@ def squad(data: Path, count: int) -> Set:
 def chunking(data: Path, count: int) -> Set:
     """Long texts without headings, and questions with all of their excerpts."""
     rows = [each for _, each in read_records(data / "chunking-eval" / "corpus.jsonl")]
-    return {row["_id"]: Document(row["text"], row["title"]) for row in rows}, spanned(data, "chunking-eval")
+    return {row["_id"]: Document(row["text"], row["title"]) for row in rows}, spanned(
+        data, "chunking-eval"
+    )
 
 
 SETS: dict[str, tuple[Callable[[Path, int], Set], int]] = {
@@ -228,7 +280,9 @@ def letters(text: str) -> tuple[str, list[int]]:
 
 
 def same(first: str, second: str) -> bool:
-    """Whether two headings are the same, whatever their numbers, case and punctuation, and what they are within."""
+    """Whether two headings are the same, whatever their numbers, case and punctuation, and what
+    they are within.
+    """
     return bare(first) == bare(second)
 
 
@@ -259,7 +313,11 @@ def write_pdf(path: Path, document: Document) -> None:
     parts = []
     for block in _BLOCK.finditer(document.text):
         depth = starts.get(block.start())
-        parts.append(Paragraph(escape(block[0]), styles["BodyText" if depth is None else f"Heading{depth + 1}"]))
+        parts.append(
+            Paragraph(
+                escape(block[0]), styles["BodyText" if depth is None else f"Heading{depth + 1}"]
+            )
+        )
     SimpleDocTemplate(str(path), pagesize=A4, title=document.title).build(parts)
 
 
@@ -271,7 +329,9 @@ def pages_of(path: Path) -> list[str]:
 
 @dataclass
 class Asked:
-    """A question with the first hit that holds its answer; `answers` are in the text that was indexed."""
+    """A question with the first hit that holds its answer; `answers` are in the text that was
+    indexed.
+    """
 
     question: Question
     document: Document
@@ -284,23 +344,34 @@ class Asked:
         assert self.hit.span is not None  # of a passage
         best, begin = self.hit.best_sentence, self.hit.span[0]
         row = {
-            "sentence": best is not None
-            and any(2 * common(best, [each]) >= min(best[1] - best[0], each[1] - each[0]) for each in self.answers)
+            "sentence": (
+                best is not None
+                and any(
+                    2 * common(best, [each]) >= min(best[1] - best[0], each[1] - each[0])
+                    for each in self.answers
+                )
+            )
         }
         # in the text as it was given: where the answer begins, and the passage
         start = min(each[0] for each in self.answers if common(self.hit.span, [each]))
         start, moved = max(start, begin), self.question.answers[0][0] - self.answers[0][0]
-        start, begin = (start, begin) if self.pages is None else (start + moved, max(begin + moved, 0))
+        start, begin = (
+            (start, begin) if self.pages is None else (start + moved, max(begin + moved, 0))
+        )
         if right := self.document.over(start):
             cited = _CLAUSE.sub("", self.hit.heading)  # "5. Term > 5.2" is under "5. Term", nearer
             row["nearest"] = same(cited, right.words)
             row["true"] = any(same(cited, each) for each in (right.words, *right.around))
-            for kind, place in zip(KINDS[2:4], (begin, chunk(self.document.text, start)), strict=True):
+            for kind, place in zip(
+                KINDS[2:4], (begin, chunk(self.document.text, start)), strict=True
+            ):
                 over = self.document.over(place)
                 row[kind] = over is not None and same(over.words, right.words)
         if self.pages is not None:
             said = letters(self.document.text[slice(*self.question.answers[0])])[0]
-            on = [n for n, page in enumerate(self.pages, 1) if said[:30] in page or said[-30:] in page]
+            on = [
+                n for n, page in enumerate(self.pages, 1) if said[:30] in page or said[-30:] in page
+            ]
             row["page"] = self.hit.page in range(on[0], on[-1] + 1) if on else False
         return row
 
@@ -322,17 +393,30 @@ class Asked:
 def asked(name: str, documents: dict[str, Document], questions: list[Question]) -> Iterator[Asked]:
     """Ask the questions of one set, and yield those whose answer is found."""
     with tempfile.TemporaryDirectory() as top:
-        root, paths = Path(top) / "ix", {key: Path(top) / "files" / f"{key}.pdf" for key in documents}
+        root, paths = (
+            Path(top) / "ix",
+            {key: Path(top) / "files" / f"{key}.pdf" for key in documents},
+        )
         if name == "pdf":
             paths[questions[0].document].parent.mkdir()
             for key, document in documents.items():
                 write_pdf(paths[key], document)
             build_index(Path(top) / "files", root)
         else:
-            build_index([{"_id": key, "title": each.title, "text": each.text} for key, each in documents.items()], root)
+            build_index(
+                [
+                    {"_id": key, "title": each.title, "text": each.text}
+                    for key, each in documents.items()
+                ],
+                root,
+            )
         pages = {key: pages_of(path) for key, path in paths.items()} if name == "pdf" else {}
         with Retriever.load(root) as retriever:
-            read = {each.id.removesuffix(".pdf"): letters(each.text) for each in retriever.documents()} if pages else {}
+            read = (
+                {each.id.removesuffix(".pdf"): letters(each.text) for each in retriever.documents()}
+                if pages
+                else {}
+            )
             found = retriever.search([each.text for each in questions], k=10, unit="passage")
             for question, hits in zip(questions, found, strict=True):
                 document, answers = documents[question.document], question.answers
@@ -355,7 +439,13 @@ def measure(name: str, data: Path, most: int, wrong: list[dict[str, Any]]) -> di
             wrong.append({"set": name, **each.shown(rows[-1])})
     known = {kind: [row[kind] for row in rows if kind in row] for kind in KINDS}
     shares = {kind: round(sum(right) / len(right), 3) for kind, right in known.items() if right}
-    return {"set": name, "documents": len(documents), "questions": len(questions), "found": len(rows), **shares}
+    return {
+        "set": name,
+        "documents": len(documents),
+        "questions": len(questions),
+        "found": len(rows),
+        **shares,
+    }
 
 
 def chunk(text: str, place: int, size: int = 200) -> int:
@@ -373,8 +463,12 @@ def moved(text: str, answers: Sequence[Span], found: str, places: list[int]) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the sets")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, default=Path("../shared/data"), help="folder of the sets"
+    )
     parser.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS))
     parser.add_argument("--questions", type=int, default=600, help="at most so many of a set")
     parser.add_argument("--wrong", type=Path, help="write what was cited wrongly, as JSON lines")

@@ -1,14 +1,17 @@
-"""Fit `Hit.confidence`, and compare it with the share of right answers, by the size of the collection.
+"""Fit `Hit.confidence`, and compare it with the share of right answers, by the size of the
+collection.
 
-    python benchmarks/cpu/confidence.py --data ../shared/data --cache ~/.cache/aveyb-retrieval/confidence
+    python benchmarks/cpu/confidence.py --data ../shared/data --cache
+    ~/.cache/aveyb-retrieval/confidence
 
-Questions of five development sets are asked of 3 to 100,000 of their documents, drawn anew each time: texts of a
-sentence (nqg, with sentences of Wikipedia among them), of a paragraph (nq-gold), of some (medquad), articles (wikiqa,
-squad). A fourth as many questions of the other sets and of `off_topic_queries.txt` are asked, too, and have no answer.
-The best passage is right where it is of the document, or, where the answer's characters are known, shares half of them
-or of its own. Every other row fits the constants of `aveyb_retrieval/indexes/search/scoring.py` by maximum likelihood,
-each set and size weighing the same; the others measure them, and those of today: the mean difference of confidence and
-share by tenths of the scale (calibration error).
+Questions of five development sets are asked of 3 to 100,000 of their documents, drawn anew each
+time: texts of a sentence (nqg, with sentences of Wikipedia among them), of a paragraph (nq-gold),
+of some (medquad), articles (wikiqa, squad). A fourth as many questions of the other sets and of
+`off_topic_queries.txt` are asked, too, and have no answer. The best passage is right where it is of
+the document, or, where the answer's characters are known, shares half of them or of its own. Every
+other row fits the constants of `aveyb_retrieval/indexes/search/scoring.py` by maximum likelihood,
+each set and size weighing the same; the others measure them, and those of today: the mean
+difference of confidence and share by tenths of the scale (calibration error).
 
 Indexes are kept in --cache. Writes confidence.json into benchmarks/results/.
 """
@@ -46,7 +49,9 @@ NAMES = ("near", "margin", "chance", "offset")
 
 @dataclass(frozen=True)
 class Set:
-    """Documents, and questions as (text, id of the document, characters of the answer if they are known)."""
+    """Documents, and questions as (text, id of the document, characters of the answer if they are
+    known).
+    """
 
     documents: list[dict[str, Any]]
     questions: list[tuple[str, str, list[list[int]] | None]]
@@ -76,23 +81,44 @@ def sets(data: Path) -> Iterator[tuple[str, Set]]:
         documents = [record for _, record in read_records(data / name / "corpus.jsonl")]
         split, qrels = dataset.split()
         asked_of = dataset.queries[split]
-        judged = [(query, key, grade) for query, grades in qrels.judgements.items() for key, grade in grades.items()]
+        judged = [
+            (query, key, grade)
+            for query, grades in qrels.judgements.items()
+            for key, grade in grades.items()
+        ]
         questions = [(asked_of[query], key, None) for query, key, grade in judged if grade > 0]
         yield name, Set(documents, questions).of(count)
     for name, count in (("wikiqa", 16), ("squad", 24)):
-        documents = [record for _, record in read_records(data / "train" / f"{name}.docs.jsonl.zst")]
-        asked = (record for _, record in read_records(data / "train" / f"{name}.questions.jsonl.zst"))
+        documents = [
+            record for _, record in read_records(data / "train" / f"{name}.docs.jsonl.zst")
+        ]
+        asked = (
+            record for _, record in read_records(data / "train" / f"{name}.questions.jsonl.zst")
+        )
         questions = [
-            (each["query"], each["document_id"], [each["answer_span"]] if "answer_span" in each else each["spans"])
+            (
+                each["query"],
+                each["document_id"],
+                [each["answer_span"]] if "answer_span" in each else each["spans"],
+            )
             for each in asked
             if name != "squad" or "answer_span" in each
         ]
         yield name, Set(documents, questions).of(count)
-    pairs = [record for _, record in read_records(data / "train" / "qa.pairs.jsonl.zst") if record["set"] == "nqg"]
-    texts = {text: str(i) for i, text in enumerate(dict.fromkeys(pair["positive"] for pair in pairs))}
+    pairs = [
+        record
+        for _, record in read_records(data / "train" / "qa.pairs.jsonl.zst")
+        if record["set"] == "nqg"
+    ]
+    texts = {
+        text: str(i) for i, text in enumerate(dict.fromkeys(pair["positive"] for pair in pairs))
+    }
     documents = [{"_id": key, "text": text} for text, key in texts.items()]
     others = _sentences(data / "train" / "wikipedia_articles.texts.0.jsonl.zst")
-    documents += [{"_id": f"w{i}", "text": text} for i, text in enumerate(islice(others, MOST - len(documents)))]
+    documents += [
+        {"_id": f"w{i}", "text": text}
+        for i, text in enumerate(islice(others, MOST - len(documents)))
+    ]
     yield "nqg", Set(documents, [(pair["query"], texts[pair["positive"]], None) for pair in pairs])
 
 
@@ -135,16 +161,22 @@ class Corpus:
         each = max(1, QUESTIONS // DRAWS[size])
         for _ in range(DRAWS[size]):
             first = draw.choice(sorted(by_document))
-            others = draw.sample([place for place in range(len(self.docs)) if place != first], count - 1)
+            others = draw.sample(
+                [place for place in range(len(self.docs)) if place != first], count - 1
+            )
             chosen = np.array(sorted([first, *others]))
-            answered = [question for place in chosen.tolist() for question in by_document.get(place, ())]
+            answered = [
+                question for place in chosen.tolist() for question in by_document.get(place, ())
+            ]
             asked = draw.sample(answered, min(each, len(answered)))
             unknown = [(text, None, None) for text in draw.sample(strange, max(1, each // 4))]
             for question in (*asked, *unknown):
                 if words := self.language.words(question[0]):
                     yield self._row(chosen, question, words)
 
-    def _row(self, chosen: np.ndarray, question: tuple[str, str | None, Any], words: list[str]) -> Row:
+    def _row(
+        self, chosen: np.ndarray, question: tuple[str, str | None, Any], words: list[str]
+    ) -> Row:
         text, document, spans = question
         if text not in self.vectors:
             self.vectors[text] = self.retriever.model.encode_queries([text])[0]
@@ -153,7 +185,9 @@ class Corpus:
         holding = held.sum(axis=0)
         weights = np.log(1 + (len(rows) - holding + 0.5) / (holding + 0.5)).astype(np.float32)
         lengths = np.diff(self.spans[rows], axis=1)[:, 0]
-        found = scoring.WordScores(held @ weights, float(weights.sum()), lengths, float(lengths.mean()))
+        found = scoring.WordScores(
+            held @ weights, float(weights.sum()), lengths, float(lengths.mean())
+        )
         cosine = self.passage_vectors[rows] @ query
         background = float(self.document_vectors[chosen].mean(axis=0) @ query)
         ids = self.passages[rows]
@@ -171,10 +205,15 @@ class Corpus:
 
 
 def fitted(rows: Sequence[Row]) -> np.ndarray:
-    """Fit the constants to rows; each set and size weighs the same, those without an answer a sixth of the others."""
+    """Fit the constants to rows; each set and size weighs the same, those without an answer a sixth
+    of the others.
+    """
     kinds = [(row.name, row.size, row.asked) for row in rows]
     weight = np.array([(0.85 if kind[2] else 0.15) / kinds.count(kind) for kind in kinds])
-    terms, right = np.array([row.terms for row in rows]), np.array([row.right for row in rows], np.float64)
+    terms, right = (
+        np.array([row.terms for row in rows]),
+        np.array([row.right for row in rows], np.float64),
+    )
 
     def loss(constants: np.ndarray) -> float:
         z = terms @ constants
@@ -191,11 +230,16 @@ def confidence(rows: Sequence[Row], constants: np.ndarray) -> np.ndarray:
 
 
 def calibration(rows: Sequence[Row], constants: np.ndarray) -> dict[str, float]:
-    """Compare the confidence with what is right, of questions that have an answer; and of those that have none."""
+    """Compare the confidence with what is right, of questions that have an answer; and of those
+    that have none.
+    """
     asked, strange = [row for row in rows if row.asked], [row for row in rows if not row.asked]
     given, right = confidence(asked, constants), np.array([row.right for row in asked])
     tenths = np.minimum((10 * given).astype(int), 9)
-    errors = [(tenths == t).sum() * abs(given[tenths == t].mean() - right[tenths == t].mean()) for t in set(tenths)]
+    errors = [
+        (tenths == t).sum() * abs(given[tenths == t].mean() - right[tenths == t].mean())
+        for t in set(tenths)
+    ]
     return {
         "questions": len(asked),
         "confidence": round(float(given.mean()), 3),
@@ -206,7 +250,9 @@ def calibration(rows: Sequence[Row], constants: np.ndarray) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--cache", type=Path, required=True, help="folder for the indexes")
     parser.add_argument("--model", help="folder of the model; default: the embedded one")
@@ -222,7 +268,9 @@ def main() -> None:
     rows: list[Row] = []
     for corpus in corpora:
         others = [
-            draw.sample(other.questions, min(60, len(other.questions))) for other in corpora if other is not corpus
+            draw.sample(other.questions, min(60, len(other.questions)))
+            for other in corpora
+            if other is not corpus
         ]
         strange = [*off_topic, *(question[0] for some in others for question in some)]
         for size in SIZES:
@@ -235,13 +283,27 @@ def main() -> None:
     result = {
         "model": model.model_name,
         "constants": dict(zip(NAMES, constants.round(2).tolist(), strict=True)),
-        "by_size": {size: calibration([row for row in test if row.size == size], constants) for size in sizes},
-        "by_size_today": {size: calibration([row for row in test if row.size == size], today) for size in sizes},
-        "by_set": {c.name: calibration([row for row in test if row.name == c.name], constants) for c in corpora},
+        "by_size": {
+            size: calibration([row for row in test if row.size == size], constants)
+            for size in sizes
+        },
+        "by_size_today": {
+            size: calibration([row for row in test if row.size == size], today) for size in sizes
+        },
+        "by_set": {
+            c.name: calibration([row for row in test if row.name == c.name], constants)
+            for c in corpora
+        },
         "by_confidence": {
             f"{t / 10:.1f}": {"hits": len(some), "right": round(sum(some) / len(some), 3)}
             for t in range(10)
-            if (some := [row.right for row, tenth in zip(test, tenths, strict=True) if row.asked and tenth == t])
+            if (
+                some := [
+                    row.right
+                    for row, tenth in zip(test, tenths, strict=True)
+                    if row.asked and tenth == t
+                ]
+            )
         },
     }
     print(json.dumps(result, indent=1))

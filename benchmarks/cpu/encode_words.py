@@ -1,15 +1,18 @@
-"""Words of running text that encoders read on a CPU: our model in each form beside all-MiniLM-L6-v2 in each form.
+"""Words of running text that encoders read on a CPU: our model in each form beside all-MiniLM-L6-v2
+in each form.
 
-    python benchmarks/cpu/encode_words.py --data ../shared/data/openstax-ccby-long
-    python benchmarks/cpu/encode_words.py --data ... --systems int8 float32 --threads 1 --seconds 2   # a quick look
-    python benchmarks/cpu/encode_words.py --data ... --minutes 30 --quiet       # nothing else runs on this machine
+    python benchmarks/cpu/encode_words.py --data ../shared/data/openstax-ccby-long python
+    benchmarks/cpu/encode_words.py --data ... --systems int8 float32 --threads 1 --seconds 2   # a
+    quick look python benchmarks/cpu/encode_words.py --data ... --minutes 30 --quiet       # nothing
+    else runs on this machine
 
-Texts in, vectors out, tokenizing included, all systems on the same texts of 128 to 8,192 of our tokens. Each system
-runs in a process of its own with one or two threads; processes take turns in several rounds, and a figure is the best
-round's. `--minutes` takes the place of the number of rounds: there are as many as fit, and at least one. Words are
-counted per second of processor time, which other work on the machine changes less than the time of the clock, and per
-second of the clock. MiniLM reads 256 tokens at once, so it gets longer texts in pieces of 180 words;
-its ONNX forms are exported here and quantized as is usual (`onnxruntime.quantization.quantize_dynamic`).
+Texts in, vectors out, tokenizing included, all systems on the same texts of 128 to 8,192 of our
+tokens. Each system runs in a process of its own with one or two threads; processes take turns in
+several rounds, and a figure is the best round's. `--minutes` takes the place of the number of
+rounds: there are as many as fit, and at least one. Words are counted per second of processor time,
+which other work on the machine changes less than the time of the clock, and per second of the
+clock. MiniLM reads 256 tokens at once, so it gets longer texts in pieces of 180 words; its ONNX
+forms are exported here and quantized as is usual (`onnxruntime.quantization.quantize_dynamic`).
 Queries of 10 and 200 tokens: the median and the 99th percentile of single ones.
 """
 
@@ -98,7 +101,9 @@ def minilm_onnx(path: Path, threads: int) -> Any:
         order, found = sorted(range(len(texts)), key=lambda i: -len(texts[i])), []
         for start in range(0, len(texts), BATCH):
             rows = tokenizer.encode_batch([texts[i] for i in order[start : start + BATCH]])
-            ids, mask = (np.array([getattr(row, name) for row in rows]) for name in ("ids", "attention_mask"))
+            ids, mask = (
+                np.array([getattr(row, name) for row in rows]) for name in ("ids", "attention_mask")
+            )
             tokens = session.run(None, {"ids": ids, "mask": mask})[0]
             sums = (tokens * mask[..., None]).sum(1)
             found.append(sums / np.linalg.norm(sums, axis=1, keepdims=True))
@@ -111,7 +116,10 @@ def system(name: str, threads: int, folder: Path) -> tuple[Any, Any]:
     """Return what encodes documents and what encodes queries."""
     if name in OURS:
         embedder = Embedder.load(precision=name)
-        return lambda texts: list(embedder.encode_documents(("", text) for text in texts)), embedder.encode_queries
+        return (
+            lambda texts: list(embedder.encode_documents(("", text) for text in texts)),
+            embedder.encode_queries,
+        )
     if name == "minilm torch":
         from sentence_transformers import SentenceTransformer
 
@@ -151,7 +159,10 @@ def worker(name: str, threads: int, folder: Path, seconds: float) -> dict[str, A
             start = time.perf_counter()
             queries([text])
             times.append(1e3 * (time.perf_counter() - start))
-        row["query_ms"][length] = {"p50": float(np.percentile(times, 50)), "p99": float(np.percentile(times, 99))}
+        row["query_ms"][length] = {
+            "p50": float(np.percentile(times, 50)),
+            "p99": float(np.percentile(times, 99)),
+        }
     return row
 
 
@@ -161,7 +172,10 @@ def write_texts(data: Path, folder: Path, tokens: int) -> None:
     lines = (json.loads(line) for line in (data / "corpus.jsonl").open(encoding="utf-8"))
     long = [text for text in (line["text"] for line in lines) if len(text) > 45_000][:20]
     spans = [tokenizer.encode(text[:45_000])[1] for text in long]
-    kinds = {**{str(n): (n, max(1, tokens // n)) for n in LENGTHS}, **{f"query {n}": (n, 25) for n in QUERIES}}
+    kinds = {
+        **{str(n): (n, max(1, tokens // n)) for n in LENGTHS},
+        **{f"query {n}": (n, 25) for n in QUERIES},
+    }
     cut: dict[str, list[str]] = {}
     for kind, (length, count) in kinds.items():
         cut[kind] = [
@@ -179,7 +193,9 @@ def best(rounds: list[dict[str, Any]]) -> dict[str, Any]:
         for kind in ("words_per_processor_second", "words_per_second")
     }
     queries = {
-        length: {point: min(row["query_ms"][length][point] for row in rounds) for point in ("p50", "p99")}
+        length: {
+            point: min(row["query_ms"][length][point] for row in rounds) for point in ("p50", "p99")
+        }
         for length in rounds[0]["query_ms"]
     }
     return {**speeds, "query_ms": queries}
@@ -187,11 +203,22 @@ def best(rounds: list[dict[str, Any]]) -> dict[str, Any]:
 
 def instructions() -> list[str]:
     """The processor's, of those that decide how int8 is multiplied."""
-    flags = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")), "")
-    return [name for name in ("avx2", "avx512f", "avx512_vnni", "avx_vnni") if name in flags.split()]
+    flags = next(
+        (
+            line
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("flags")
+        ),
+        "",
+    )
+    return [
+        name for name in ("avx2", "avx512f", "avx512_vnni", "avx_vnni") if name in flags.split()
+    ]
 
 
-def write(path: Path, found: dict[tuple[str, int], list[dict[str, Any]]], said: dict[str, Any]) -> None:
+def write(
+    path: Path, found: dict[tuple[str, int], list[dict[str, Any]]], said: dict[str, Any]
+) -> None:
     """Write what has been measured so far."""
     report = {
         "machine": {
@@ -200,21 +227,34 @@ def write(path: Path, found: dict[tuple[str, int], list[dict[str, Any]]], said: 
             **{name: version(name) for name in ("onnxruntime", "torch", "sentence-transformers")},
             **said,
         },
-        "rows": [{"system": name, "threads": threads, **best(rounds)} for (name, threads), rounds in found.items()],
+        "rows": [
+            {"system": name, "threads": threads, **best(rounds)}
+            for (name, threads), rounds in found.items()
+        ],
     }
     path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, help="folder of a BEIR-layout set with long documents")
     parser.add_argument("--systems", nargs="+", choices=[*OURS, *MINILM], default=[*OURS, *MINILM])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--minutes", type=float, help="begin no measurement later than this, but for the first round")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of the clock for each length in a round")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        help="begin no measurement later than this, but for the first round",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=5.0, help="of the clock for each length in a round"
+    )
     parser.add_argument("--tokens", type=int, default=16384, help="in all texts of one length")
-    parser.add_argument("--quiet", action="store_true", help="the machine is: pages show times of the clock, too")
+    parser.add_argument(
+        "--quiet", action="store_true", help="the machine is: pages show times of the clock, too"
+    )
     parser.add_argument("--note", default="", help="about the machine, kept with the results")
     parser.add_argument("--json", type=Path, default=RESULTS)
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
@@ -235,13 +275,17 @@ def main() -> None:
         if any("onnx" in name for name in args.systems):
             export_minilm(folder)
         found: dict[tuple[str, int], list[dict[str, Any]]] = {}
-        for number, (name, threads) in ((number, worker) for number in rounds for worker in workers):
+        for number, (name, threads) in (
+            (number, worker) for number in rounds for worker in workers
+        ):
             if number and time.monotonic() > deadline:
                 break
             command = [sys.executable, __file__, "--worker", name, str(threads), temporary]
             command += ["--seconds", str(args.seconds)]
             environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-            done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, text=True)
+            done = subprocess.run(
+                command, env=environment, stdout=subprocess.PIPE, check=True, text=True
+            )
             found.setdefault((name, threads), []).append(json.loads(done.stdout.splitlines()[-1]))
             print(number, name, threads, done.stdout.splitlines()[-1], flush=True)
             write(args.json, found, {"note": args.note, "quiet": args.quiet})

@@ -1,19 +1,22 @@
 """The same passages in an index directory, in Lance alone and in other engines, side by side.
 
-    PYTHONPATH=. python benchmarks/cpu/engines.py TEXTS... --work FOLDER        # 100,000 passages, a quarter of an hour
-    PYTHONPATH=. python benchmarks/cpu/engines.py TEXTS... --work FOLDER --passages 5000 --systems pgvector
+    PYTHONPATH=. python benchmarks/cpu/engines.py TEXTS... --work FOLDER        # 100,000 passages,
+    a quarter of an hour PYTHONPATH=. python benchmarks/cpu/engines.py TEXTS... --work FOLDER
+    --passages 5000 --systems pgvector
 
-Texts, passages of 560 characters and given vectors of 256 dimensions are those of `growth.py`. Servers are started here
-from the wheels that the tests use, one system at a time, each in a process of its own; one search after the other, 100
-of each kind (20 of milvus-lite), ten hits. A sentence is twenty words in a row of a passage, a question its first six,
-and the vector beside it is the passage's with noise; a filter keeps a quarter of the documents.
+Texts, passages of 560 characters and given vectors of 256 dimensions are those of `growth.py`.
+Servers are started here from the wheels that the tests use, one system at a time, each in a process
+of its own; one search after the other, 100 of each kind (20 of milvus-lite), ten hits. A sentence
+is twenty words in a row of a passage, a question its first six, and the vector beside it is the
+passage's with noise; a filter keeps a quarter of the documents.
 
-Build: of an index directory from texts and vectors, of an engine from the index directory (`publish`). Recall: the
-share of the ten best passages by exact scores. Same by words: the share of the ten best documents that the index
-directory finds by words. Disk: files of a directory, tables and indexes in PostgreSQL. Memory:
-what the searching process holds more than before it opened the engine (mapped files count) and its servers (PSS).
-"Lance alone" has passages only, its own vector index (IVF_PQ, 32 probes, ten times as many scored again) and its own
-English; its hybrid is a sum of reciprocal ranks.
+Build: of an index directory from texts and vectors, of an engine from the index directory
+(`publish`). Recall: the share of the ten best passages by exact scores. Same by words: the share of
+the ten best documents that the index directory finds by words. Disk: files of a directory, tables
+and indexes in PostgreSQL. Memory: what the searching process holds more than before it opened the
+engine (mapped files count) and its servers (PSS). "Lance alone" has passages only, its own vector
+index (IVF_PQ, 32 probes, ten times as many scored again) and its own English; its hybrid is a sum
+of reciprocal ranks.
 """
 
 from __future__ import annotations
@@ -52,7 +55,8 @@ RESULTS = Path(__file__).parents[1] / "results"
 INDEX = "index directory"
 
 
-# --- what is searched -------------------------------------------------------------------------------------------------
+# --- what is searched
+# -------------------------------------------------------------------------------------------------
 
 
 class Corpus:
@@ -63,17 +67,27 @@ class Corpus:
         self.vectors = growth.draw_vectors(count, 1)
         rng = random.Random(1)
         rows = sorted(rng.sample(range(count), growth.QUESTIONS + 10))
-        words = [text.split() for i, text in enumerate(growth.passages(texts, count)) if i in set(rows)]
+        words = [
+            text.split() for i, text in enumerate(growth.passages(texts, count)) if i in set(rows)
+        ]
         starts = [rng.randrange(max(1, len(part) - SENTENCE)) for part in words]
-        self.sentences = [" ".join(part[at : at + SENTENCE]) for part, at in zip(words, starts, strict=True)]
-        self.questions = [" ".join(part[at : at + QUESTION]) for part, at in zip(words, starts, strict=True)]
-        near = self.vectors[rows] + 0.05 * np.random.default_rng(2).normal(size=(len(rows), growth.DIM))
+        self.sentences = [
+            " ".join(part[at : at + SENTENCE]) for part, at in zip(words, starts, strict=True)
+        ]
+        self.questions = [
+            " ".join(part[at : at + QUESTION]) for part, at in zip(words, starts, strict=True)
+        ]
+        near = self.vectors[rows] + 0.05 * np.random.default_rng(2).normal(
+            size=(len(rows), growth.DIM)
+        )
         self.shown = (near / np.linalg.norm(near, axis=1, keepdims=True)).astype(np.float32)
 
     def model(self) -> Any:
         """A model that knows these vectors."""
         made = growth.GivenVectors(self.vectors)
-        made.queries = dict(zip(self.sentences + self.questions, np.tile(self.shown, (2, 1)), strict=True))
+        made.queries = dict(
+            zip(self.sentences + self.questions, np.tile(self.shown, (2, 1)), strict=True)
+        )
         return made
 
     def documents(self) -> Iterator[dict[str, Any]]:
@@ -81,7 +95,8 @@ class Corpus:
         return growth.documents(self.texts, self.count)
 
 
-# --- measuring --------------------------------------------------------------------------------------------------------
+# --- measuring
+# --------------------------------------------------------------------------------------------------
 
 
 def milliseconds(work: Callable[[int], object], corpus: Corpus) -> dict[str, float]:
@@ -104,7 +119,9 @@ def proportional_bytes(pids: Sequence[int]) -> int:
 def own_bytes() -> int:
     """The memory of this process, mapped files included."""
     gc.collect()
-    return 1024 * int(re.findall(r"^VmRSS:\s+(\d+)", Path("/proc/self/status").read_text(), re.MULTILINE)[0])
+    return 1024 * int(
+        re.findall(r"^VmRSS:\s+(\d+)", Path("/proc/self/status").read_text(), re.MULTILINE)[0]
+    )
 
 
 def children(pid: int) -> list[int]:
@@ -114,7 +131,9 @@ def children(pid: int) -> list[int]:
 
 
 def elsewhere(call: Callable[..., Any], *arguments: Any) -> float:
-    """Seconds of a call in a process of its own, so that what it leaves in memory is not counted here."""
+    """Seconds of a call in a process of its own, so that what it leaves in memory is not counted
+    here.
+    """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         pool.submit(int).result()  # the process is there
         started = time.perf_counter()
@@ -128,7 +147,9 @@ def measure(open_it: Callable[[], Retriever], corpus: Corpus, work: Path) -> dic
     with open_it() as retriever:
 
         def near(i: int, *, exact: bool = False) -> list[Any]:
-            (hits,) = retriever.search_vectors(corpus.shown[i][None], K, unit="passage", fold=False, exact=exact)
+            (hits,) = retriever.search_vectors(
+                corpus.shown[i][None], K, unit="passage", fold=False, exact=exact
+            )
             return [(hit.id, *(hit.span or ())) for hit in hits]
 
         def words(i: int) -> list[str]:
@@ -147,15 +168,23 @@ def measure(open_it: Callable[[], Retriever], corpus: Corpus, work: Path) -> dic
         out["memory MB"] = round((own_bytes() - before) / 1e6, 1)
         known = work / "truth.json"
         if not known.exists():  # the index directory comes first
-            truth = {"near": [near(i, exact=True) for i in asked], "words": [words(i) for i in asked]}
+            truth = {
+                "near": [near(i, exact=True) for i in asked],
+                "words": [words(i) for i in asked],
+            }
             known.write_text(json.dumps(truth))
-        truth = {name: found[: corpus.queries] for name, found in json.loads(known.read_text()).items()}
-        out["recall"] = share([near(i) for i in asked], [[tuple(hit) for hit in hits] for hits in truth["near"]])
+        truth = {
+            name: found[: corpus.queries] for name, found in json.loads(known.read_text()).items()
+        }
+        out["recall"] = share(
+            [near(i) for i in asked], [[tuple(hit) for hit in hits] for hits in truth["near"]]
+        )
         out["same by words"] = share([words(i) for i in asked], truth["words"])
     return out
 
 
-# --- systems ----------------------------------------------------------------------------------------------------------
+# --- systems
+# --------------------------------------------------------------------------------------------------
 
 
 def build(corpus: Corpus, folder: Path) -> None:
@@ -225,7 +254,9 @@ def pgvector(corpus: Corpus, work: Path) -> dict[str, Any]:
                 "ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND n.nspname LIKE %s",
                 (f"aveyb\\_{NAME}\\_%",),
             ).fetchone()
-        found["memory MB"] = round(found["memory MB"] + proportional_bytes(children(server.pid)) / 1e6, 1)
+        found["memory MB"] = round(
+            found["memory MB"] + proportional_bytes(children(server.pid)) / 1e6, 1
+        )
         return {"build s": seconds, "disk MB": round(int((row or [0])[0]) / 1e6, 1), **found}
     finally:
         server.close()
@@ -242,16 +273,22 @@ def lance_alone(corpus: Corpus, work: Path) -> dict[str, Any]:
     data, shown = lance.dataset(str(folder)), ["number", "text"]
 
     def near(i: int, where: str | None = None, k: int = K) -> list[int]:
-        query = {"column": "vector", "q": corpus.shown[i], "k": k, "nprobes": 32, "refine_factor": 10}
-        return data.to_table(columns=[*shown, "_distance"], nearest=query, filter=where, prefilter=True)[
-            "number"
-        ].to_pylist()
+        query = {
+            "column": "vector",
+            "q": corpus.shown[i],
+            "k": k,
+            "nprobes": 32,
+            "refine_factor": 10,
+        }
+        return data.to_table(
+            columns=[*shown, "_distance"], nearest=query, filter=where, prefilter=True
+        )["number"].to_pylist()
 
     def words(text: str, where: str | None = None, k: int = K) -> list[int]:
         query = MatchQuery(text, "text")
-        return data.to_table(columns=[*shown, "_score"], full_text_query=query, limit=k, filter=where, prefilter=True)[
-            "number"
-        ].to_pylist()
+        return data.to_table(
+            columns=[*shown, "_score"], full_text_query=query, limit=k, filter=where, prefilter=True
+        )["number"].to_pylist()
 
     def hybrid(i: int, where: str | None = None) -> list[int]:
         ranks = dict[int, float]()
@@ -290,7 +327,9 @@ def build_lance(corpus: Corpus, folder: Path) -> None:
     }
     data = lance.write_dataset(pa.table(columns), str(folder))
     data.create_scalar_index("text", "INVERTED", base_tokenizer="simple", with_position=False)
-    data.create_index("vector", "IVF_PQ", metric="cosine", num_partitions=256, num_sub_vectors=growth.DIM // 8)
+    data.create_index(
+        "vector", "IVF_PQ", metric="cosine", num_partitions=256, num_sub_vectors=growth.DIM // 8
+    )
 
 
 SYSTEMS: dict[str, Callable[[Corpus, Path], dict[str, Any]]] = {
@@ -303,29 +342,52 @@ SYSTEMS: dict[str, Callable[[Corpus, Path], dict[str, Any]]] = {
 
 def main() -> None:
     """Measure the systems and write `engines.json`; `benchmarks/readme.py` makes the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("texts", nargs="+", type=Path)
-    parser.add_argument("--work", type=Path, required=True, help="a folder of this run, for what it keeps")
+    parser.add_argument(
+        "--work", type=Path, required=True, help="a folder of this run, for what it keeps"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--passages", type=int, default=100_000)
-    parser.add_argument("--queries", type=int, default=growth.QUESTIONS, help="of each kind, at most %(default)s")
+    parser.add_argument(
+        "--queries", type=int, default=growth.QUESTIONS, help="of each kind, at most %(default)s"
+    )
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
     parser.add_argument("--one", choices=SYSTEMS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     texts = sorted(arguments.texts)
     if arguments.one:
-        print(json.dumps(SYSTEMS[arguments.one](Corpus(texts, arguments.passages, arguments.queries), arguments.work)))
+        print(
+            json.dumps(
+                SYSTEMS[arguments.one](
+                    Corpus(texts, arguments.passages, arguments.queries), arguments.work
+                )
+            )
+        )
         return
     shutil.rmtree(arguments.work, ignore_errors=True)
     arguments.work.mkdir(parents=True)
     results: dict[str, Any] = {
         "passages": arguments.passages,
-        "machine": {"processor": platform.machine(), "cores": os.cpu_count(), "load before": os.getloadavg()[0]},
+        "machine": {
+            "processor": platform.machine(),
+            "cores": os.cpu_count(),
+            "load before": os.getloadavg()[0],
+        },
     }
     for system in [INDEX, *(name for name in arguments.systems if name != INDEX)]:
         queries = min(arguments.queries, FEW) if system == "milvus-lite" else arguments.queries
         command = [sys.executable, __file__, *map(str, texts), "--one", system]
-        command += ["--passages", str(arguments.passages), "--queries", str(queries), "--work", str(arguments.work)]
+        command += [
+            "--passages",
+            str(arguments.passages),
+            "--queries",
+            str(queries),
+            "--work",
+            str(arguments.work),
+        ]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         results[system] = {"queries": queries, **json.loads(done.stdout.splitlines()[-1])}
         print(system, results[system], flush=True)

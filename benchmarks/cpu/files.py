@@ -1,19 +1,22 @@
-"""A folder of 300 files of fifteen kinds: read, indexed, searched with page numbers, synchronised after deletions.
+"""A folder of 300 files of fifteen kinds: read, indexed, searched with page numbers, synchronised
+after deletions.
 
-    PYTHONPATH=. python benchmarks/cpu/files.py PACKAGES [--markitdown PYTHON] [--unstructured PYTHON] [--folder DIR]
+    PYTHONPATH=. python benchmarks/cpu/files.py PACKAGES [--markitdown PYTHON] [--unstructured
+    PYTHON] [--folder DIR]
 
-PACKAGES is a folder of unpacked Debian packages with documentation (`apt-get download`, `dpkg-deb -x`). `make_files.py`
-says what becomes of them; it needs pandoc, LibreOffice (Writer, Calc, Impress), git, poppler-utils and apt. The other
-two options name the Python of an environment that has the peer. All readers take the same file before the next, so
-that other load falls on all.
+PACKAGES is a folder of unpacked Debian packages with documentation (`apt-get download`, `dpkg-deb
+-x`). `make_files.py` says what becomes of them; it needs pandoc, LibreOffice (Writer, Calc,
+Impress), git, poppler-utils and apt. The other two options name the Python of an environment that
+has the peer. All readers take the same file before the next, so that other load falls on all.
 
-A character of a file's text is right if its word stands in a run of three words that the reader's text holds, too; a
-word is lost if the reader's text does not hold it as often as the file does. The
-text of a file is known where the file was made here; that of PDF files that were found is what poppler reads; that of
-HTML pages that were found is unknown.
+A character of a file's text is right if its word stands in a run of three words that the reader's
+text holds, too; a word is lost if the reader's text does not hold it as often as the file does. The
+text of a file is known where the file was made here; that of PDF files that were found is what
+poppler reads; that of HTML pages that were found is unknown.
 
-A page number is right if the page on which a hit's passage begins, as PDFium gives it, holds its first words. That
-is checked for every passage of 40 queries, which are runs of words from pages drawn at random.
+A page number is right if the page on which a hit's passage begins, as PDFium gives it, holds its
+first words. That is checked for every passage of 40 queries, which are runs of words from pages
+drawn at random.
 """
 
 from __future__ import annotations
@@ -54,21 +57,29 @@ for line in sys.stdin:
     print(json.dumps([sum(os.times()[:4]) - start, text]), flush=True)
 """
 PEERS = {
-    "markitdown": "from markitdown import MarkItDown; convert = lambda path: MarkItDown().convert(path).text_content",
-    # its tagger is a download; one that only splits sentences takes its place, which changes labels of parts, not texts
-    "unstructured": """
+    "markitdown": (
+        "from markitdown import MarkItDown; convert = lambda path:"
+        " MarkItDown().convert(path).text_content"
+    ),
+    # its tagger is a download; one that only splits sentences takes its place, which changes labels
+    # of parts, not texts
+    "unstructured": (
+        """
 import spacy
 blank = spacy.blank("en")
 blank.add_pipe("sentencizer")
 spacy.load = lambda *_, **__: blank
 from unstructured.partition.auto import partition
 convert = lambda path: chr(10).join(str(part) for part in partition(path, strategy="fast"))
-""",
+"""
+    ),
 }
 
 
 class Peer:
-    """Another converter, in its own environment: text and processor seconds of a file after another."""
+    """Another converter, in its own environment: text and processor seconds of a file after
+    another.
+    """
 
     def __init__(self, python: str, converter: str) -> None:
         self._process = subprocess.Popen(
@@ -105,7 +116,9 @@ class Ours:
 
 
 def time_readers(folder: Folder, peers: dict[str, Peer]) -> dict[str, dict[str, Any]]:
-    """Files read, right characters and processor seconds by kind, one file by each reader before the next."""
+    """Files read, right characters and processor seconds by kind, one file by each reader before
+    the next.
+    """
     table: dict[str, dict[str, Any]] = {}
     with FileReader(None, 64 << 20) as reader:
         readers = {"ours": Ours(reader), **peers}
@@ -113,14 +126,18 @@ def time_readers(folder: Folder, peers: dict[str, Peer]) -> dict[str, dict[str, 
             kind = path.parent.name
             truth = folder.truth / kind / f"{path.name}.txt"
             wanted = words(truth.read_text(encoding="utf-8")) if truth.exists() else []
-            row = table.setdefault(kind, {"files": 0, "bytes": 0, "truth": 0, "words": 0, "readers": {}})
+            row = table.setdefault(
+                kind, {"files": 0, "bytes": 0, "truth": 0, "words": 0, "readers": {}}
+            )
             row["files"] += 1
             row["bytes"] += path.stat().st_size
             row["truth"] += sum(map(len, wanted))
             row["words"] += len(wanted)
             for name, one in readers.items():
                 seconds, text = one.read(path)
-                counts = row["readers"].setdefault(name, {"seconds": 0.0, "read": 0, "right": 0, "words lost": 0})
+                counts = row["readers"].setdefault(
+                    name, {"seconds": 0.0, "read": 0, "right": 0, "words lost": 0}
+                )
                 counts["seconds"] += seconds
                 counts["read"] += bool(text and text.strip())
                 found = words(text or "")
@@ -130,7 +147,9 @@ def time_readers(folder: Folder, peers: dict[str, Peer]) -> dict[str, dict[str, 
 
 
 def right_characters(wanted: list[str], found: list[str]) -> int:
-    """Characters of those wanted words that stand in a run of three which was found, too, as often as it was found."""
+    """Characters of those wanted words that stand in a run of three which was found, too, as often
+    as it was found.
+    """
     left = Counter(zip(found, found[1:], found[2:], strict=False))
     right = [False] * len(wanted)
     for place in range(len(wanted) - 2):
@@ -151,7 +170,9 @@ def cpu_seconds(reader: FileReader) -> float:
 
 
 def check_pages(folder: Path, index: Path) -> dict[str, int]:
-    """Search for words of PDF pages; compare the page of every passage found with PDFium's own text of that page."""
+    """Search for words of PDF pages; compare the page of every passage found with PDFium's own text
+    of that page.
+    """
     rng = random.Random(1)
     pages: dict[str, list[list[str]]] = {}
     for path in sorted(folder.rglob("*.pdf")):
@@ -159,7 +180,9 @@ def check_pages(folder: Path, index: Path) -> dict[str, int]:
         texts = [page.get_textpage().get_text_bounded() for page in document]
         pages[path.relative_to(folder).as_posix()] = [words(text) for text in texts]
         document.close()
-    places = [(name, n) for name, found in pages.items() for n, page in enumerate(found) if len(page) > 60]
+    places = [
+        (name, n) for name, found in pages.items() for n, page in enumerate(found) if len(page) > 60
+    ]
     counts: Counter[str] = Counter()
     with Retriever.load(index) as retriever:
         for name, number in rng.sample(places, QUERIES):
@@ -167,7 +190,9 @@ def check_pages(folder: Path, index: Path) -> dict[str, int]:
             query = " ".join(pages[name][number][start : start + WORDS])
             hits = retriever.search(query, k=10, unit="passage", filter={"type": "pdf"})
             counts["queries"] += 1
-            counts["page found among the ten"] += any(h.id == name and h.page == number + 1 for h in hits)
+            counts["page found among the ten"] += any(
+                h.id == name and h.page == number + 1 for h in hits
+            )
             for hit in hits:
                 assert hit.pages is not None
                 first = words(hit.passage or "")[:6]
@@ -177,7 +202,9 @@ def check_pages(folder: Path, index: Path) -> dict[str, int]:
 
 
 def words(text: str) -> list[str]:
-    """The words of a text as they are compared: letters and digits only, hyphens at line ends joined."""
+    """The words of a text as they are compared: letters and digits only, hyphens at line ends
+    joined.
+    """
     return re.findall(r"[^\W_]+", re.sub(r"[\x02\u00ad\ufffe]\s*", "", text).lower())
 
 
@@ -188,10 +215,16 @@ def contains(page: list[str], run: list[str]) -> bool:
 
 
 def check_sync(folder: Path, index: Path) -> dict[str, int]:
-    """Delete, rename and change files; say what a sync counted, and whether the index then holds the folder's files."""
+    """Delete, rename and change files; say what a sync counted, and whether the index then holds
+    the folder's files.
+    """
     rng = random.Random(2)
     before = len(Retriever.load(index))
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.suffix in (".pdf", ".html", ".docx", ".epub"))
+    files = sorted(
+        p
+        for p in folder.rglob("*")
+        if p.is_file() and p.suffix in (".pdf", ".html", ".docx", ".epub")
+    )
     chosen = rng.sample(files, 30)
     for path in chosen[:20]:
         path.unlink()
@@ -203,25 +236,37 @@ def check_sync(folder: Path, index: Path) -> dict[str, int]:
         held = {document.id for document in retriever.documents()}
     there = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
     return {
-        "before": before, "deleted": report.deleted, "renamed": report.renamed, "added": report.added,
-        "unchanged": report.unchanged, "after": report.documents, "documents without a file": len(held - there),
+        "before": before,
+        "deleted": report.deleted,
+        "renamed": report.renamed,
+        "added": report.added,
+        "unchanged": report.unchanged,
+        "after": report.documents,
+        "documents without a file": len(held - there),
         "cpu_seconds": round(time.process_time() - start, 2),
-    }  # fmt: skip
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("packages", type=Path)
     for name in PEERS:
         parser.add_argument(f"--{name}", help=f"Python of an environment that has {name}.")
-    parser.add_argument("--folder", type=Path, help="Where to put the files.  [default: a temporary folder]")
+    parser.add_argument(
+        "--folder", type=Path, help="Where to put the files.  [default: a temporary folder]"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS / "files.json")
     options = parser.parse_args()
     chosen = {name: getattr(options, name) for name in PEERS if getattr(options, name)}
     with tempfile.TemporaryDirectory() as temporary:
         place = options.folder or Path(temporary)
         folder = make(options.packages, place)
-        peers = {name: Peer(python, CONVERTER.format(start=PEERS[name])) for name, python in chosen.items()}
+        peers = {
+            name: Peer(python, CONVERTER.format(start=PEERS[name]))
+            for name, python in chosen.items()
+        }
         readers = time_readers(folder, peers)
         print(json.dumps(readers, indent=1), flush=True)
         start = time.process_time()
@@ -246,7 +291,9 @@ def main() -> None:
 
 def version(python: str, package: str) -> str:
     code = f"from importlib.metadata import version; print(version({package!r}))"
-    return subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(
+        [python, "-c", code], check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
-"""Fit what a search weighs, on questions that no page reports: each constant by the values it could have.
+"""Fit what a search weighs, on questions that no page reports: each constant by the values it could
+have.
 
     python benchmarks/cpu/fit.py --data ../shared/data --cache ~/.cache/aveyb-retrieval/quality
 
-Documents, NDCG@10: training questions that were kept aside (one of six, as `recipes/aveyb-base-en/sources.py` chooses
-them) of scifact, medquad and openstax-ccby-long, qmsum-long's split dev, and, in place of short questions to an
-encyclopedia, the pairs of clapnq, qed and selqa. Also by the number of a question's words, to see whether a question
-can tell which weight it wants. Passages, characters of the answer in the first five: qmsum-long's split dev, and SQuAD
-and WikiQA as `confidence.py` reads them. One constant is moved, the others stay. `confidence.py` fits the confidence,
-`int8_quality.py` measures the biases that the ONNX form is rounded with.
+Documents, NDCG@10: training questions that were kept aside (one of six, as
+`recipes/aveyb-base-en/sources.py` chooses them) of scifact, medquad and openstax-ccby-long,
+qmsum-long's split dev, and, in place of short questions to an encyclopedia, the pairs of clapnq,
+qed and selqa. Also by the number of a question's words, to see whether a question can tell which
+weight it wants. Passages, characters of the answer in the first five: qmsum-long's split dev, and
+SQuAD and WikiQA as `confidence.py` reads them. One constant is moved, the others stay.
+`confidence.py` fits the confidence, `int8_quality.py` measures the biases that the ONNX form is
+rounded with.
 
 Indexes are those of quality.py, where --cache is its. Writes fit.json into benchmarks/results/.
 """
@@ -55,9 +58,13 @@ MOVED = {
 WORDS = (3, 5, 8)  # a question has at most so many, or more
 
 
-def task_of(name: str, corpus: Corpus, questions: Mapping[str, str], judged: Judgements, spans: Spans) -> Task:
+def task_of(
+    name: str, corpus: Corpus, questions: Mapping[str, str], judged: Judgements, spans: Spans
+) -> Task:
     """A task of some questions, of which `QUESTIONS` are drawn."""
-    drawn = [[*questions][i] for i in np.random.default_rng(0).permutation(len(questions))[:QUESTIONS]]
+    drawn = [
+        [*questions][i] for i in np.random.default_rng(0).permutation(len(questions))[:QUESTIONS]
+    ]
     texts, judged = {q: questions[q] for q in drawn}, {q: judged[q] for q in drawn}
     return Task(name, name, "dev", STANDARD, corpus, texts, judged, len(corpus), spans)
 
@@ -73,7 +80,11 @@ def documents(data: Path) -> Iterator[Task]:
     yield task_of("short", corpus, {question: question for question in judged}, judged, {})
     for name, split in ASIDE.items():
         task = make_task(load_dataset(str(data / name), split), split=split)
-        aside = {q: t for q, t in task.queries.items() if split == "dev" or zlib.crc32(t.encode()) % 6 == 0}
+        aside = {
+            q: t
+            for q, t in task.queries.items()
+            if split == "dev" or zlib.crc32(t.encode()) % 6 == 0
+        }
         yield task_of(name, task.corpus, aside, task.judgements, task.spans)
 
 
@@ -83,9 +94,14 @@ def passages(data: Path) -> Iterator[Task]:
     yield task_of("qmsum-long", whole.corpus, whole.queries, whole.judgements, whole.spans)
     for name, found in sets_of_confidence(data):
         if name in ("squad", "wikiqa"):
-            corpus = Corpus([Document(d["_id"], d.get("title") or "", d["text"]) for d in found.documents], name)
+            corpus = Corpus(
+                [Document(d["_id"], d.get("title") or "", d["text"]) for d in found.documents], name
+            )
             asked = {str(i): question for i, question in enumerate(found.questions)}
-            spans = {q: {document: [(a, b) for a, b in where]} for q, (_, document, where) in asked.items()}
+            spans = {
+                q: {document: [(a, b) for a, b in where]}
+                for q, (_, document, where) in asked.items()
+            }
             texts, judged = (
                 {q: text for q, (text, _, _) in asked.items()},
                 {q: {d: 1} for q, (_, d, _) in asked.items()},
@@ -103,7 +119,10 @@ class Fitted:
 
     def row(self) -> dict[str, Any]:
         """The means."""
-        means = {f"{value:g}": round(float(np.mean([*found.values()])), 4) for value, found in self.of_value.items()}
+        means = {
+            f"{value:g}": round(float(np.mean([*found.values()])), 4)
+            for value, found in self.of_value.items()
+        }
         return {
             "constant": self.constant,
             "set": self.name,
@@ -128,7 +147,9 @@ def fit(data: Path, cache: Path, names: set[str]) -> Iterator[Fitted]:
     for task in documents(data):
         if task.dataset in names:
             with Retriever.load(built(task, cache, token_vectors="int8")) as retriever:
-                yield Fitted("WEIGHT", task.dataset, {w: ndcg(retriever, task, weight=w) for w in WEIGHTS})
+                yield Fitted(
+                    "WEIGHT", task.dataset, {w: ndcg(retriever, task, weight=w) for w in WEIGHTS}
+                )
                 for constant in ("COSINE", "MAXSIM_WEIGHT"):
                     rerank = "token-vectors" if constant == "MAXSIM_WEIGHT" else None
                     found = {}
@@ -140,7 +161,9 @@ def fit(data: Path, cache: Path, names: set[str]) -> Iterator[Fitted]:
         if task.dataset in names:
             path = built(task, cache, token_vectors="int8")
             for constant in ("COSINE", "NEIGHBOR", "MAXSIM_CONFIDENCE"):
-                system = IndexPassages(path, rerank="token-vectors" if constant == "MAXSIM_CONFIDENCE" else None)
+                system = IndexPassages(
+                    path, rerank="token-vectors" if constant == "MAXSIM_CONFIDENCE" else None
+                )
                 found = {}
                 for value in MOVED[constant]:
                     with moved(constant, value):
@@ -158,13 +181,17 @@ def by_words(fitted: Fitted, questions: Mapping[str, str]) -> Iterator[Fitted]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--cache", type=Path, required=True, help="folder for the indexes")
     parser.add_argument("--sets", nargs="+", default=["short", *ASIDE, "squad", "wikiqa"])
     parser.add_argument("--out", type=Path, default=RESULTS / "fit.json")
     args = parser.parse_args()
-    questions = {task.dataset: task.queries for task in documents(args.data) if task.dataset in args.sets}
+    questions = {
+        task.dataset: task.queries for task in documents(args.data) if task.dataset in args.sets
+    }
     rows = []
     for found in fit(args.data, args.cache, {*args.sets}):
         parts = by_words(found, questions[found.name]) if found.constant == "WEIGHT" else ()

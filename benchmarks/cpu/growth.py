@@ -1,15 +1,17 @@
 """What an index costs as it grows, beside Lance, LanceDB, tantivy and FAISS alone, in one run.
 
-    python benchmarks/cpu/growth.py TEXTS...                         # 10^4, 10^5 and 10^6 passages, about an hour
-    python benchmarks/cpu/growth.py TEXTS... --columns 10000x8       # a quick look
-    python benchmarks/cpu/growth.py TEXTS... --columns 1000000x1000 --peers    # 1,000 long documents, no peers
+    python benchmarks/cpu/growth.py TEXTS...                         # 10^4, 10^5 and 10^6 passages,
+    about an hour python benchmarks/cpu/growth.py TEXTS... --columns 10000x8       # a quick look
+    python benchmarks/cpu/growth.py TEXTS... --columns 1000000x1000 --peers    # 1,000 long
+    documents, no peers
 
-TEXTS are `.jsonl.zst` files with a field `text`. Texts are cut into passages of 560 characters. A column is a number of
-passages and how many make a document; peers hold passages, whose documents make no difference to them. Vectors are
-given (a mixture of clusters, 256 dimensions), so that encoding is not part of what is measured: a search costs what is
-printed and the encoding of its query. Every search asks for ten, 100 questions each: eight words in a row of a passage,
-and its vector with noise; with operators, its first words are a phrase, or its longest is a condition. Each column runs
-in a process of its own; others keep their results.
+TEXTS are `.jsonl.zst` files with a field `text`. Texts are cut into passages of 560 characters. A
+column is a number of passages and how many make a document; peers hold passages, whose documents
+make no difference to them. Vectors are given (a mixture of clusters, 256 dimensions), so that
+encoding is not part of what is measured: a search costs what is printed and the encoding of its
+query. Every search asks for ten, 100 questions each: eight words in a row of a passage, and its
+vector with noise; with operators, its first words are a phrase, or its longest is a condition. Each
+column runs in a process of its own; others keep their results.
 """
 
 from __future__ import annotations
@@ -52,11 +54,14 @@ RESULTS = Path(__file__).parents[1] / "results"
 Part: TypeAlias = "tuple[str, Any, str]"  # its name, and the function that does it: owner, name
 
 
-# --- what is indexed --------------------------------------------------------------------------------------------------
+# --- what is indexed
+# --------------------------------------------------------------------------------------------------
 
 
 def passages(paths: Iterable[Path], count: int) -> Iterator[str]:
-    """The first `count` passages of some files, and again from the beginning (cut elsewhere) where there are fewer."""
+    """The first `count` passages of some files, and again from the beginning (cut elsewhere) where
+    there are fewer.
+    """
     import zstandard
 
     made, round_ = 0, 0
@@ -77,7 +82,9 @@ def passages(paths: Iterable[Path], count: int) -> Iterator[str]:
 
 
 def draw_vectors(count: int, seed: int) -> np.ndarray:
-    """Unit vectors `[count, DIM]` float16 around 1,000 centers, which are the same for every seed."""
+    """Unit vectors `[count, DIM]` float16 around 1,000 centers, which are the same for
+    every seed.
+    """
     rng = np.random.default_rng(0)
     centers, turn = rng.normal(size=(1000, 32)), rng.normal(size=(32, DIM))
     rng = np.random.default_rng(seed)
@@ -102,7 +109,9 @@ class Given:
 
 
 class GivenVectors:
-    """A model that knows all vectors beforehand: the `each` passages of document i are the rows from `each` i on."""
+    """A model that knows all vectors beforehand: the `each` passages of document i are the rows
+    from `each` i on.
+    """
 
     dim, model_name, fingerprint = DIM, "given", "given"
 
@@ -110,7 +119,9 @@ class GivenVectors:
         self.vectors = vectors
         self.each = each
         firsts = range(0, len(vectors), each)
-        self.means = np.stack([vectors[first : first + each].mean(axis=0, dtype=np.float32) for first in firsts])
+        self.means = np.stack(
+            [vectors[first : first + each].mean(axis=0, dtype=np.float32) for first in firsts]
+        )
         self.means /= np.linalg.norm(self.means, axis=1, keepdims=True).clip(1e-9)
         self.next = 0
         self.queries: dict[str, np.ndarray] = {}
@@ -141,10 +152,13 @@ def documents(paths: Iterable[Path], count: int, each: int = PASSAGES) -> Iterat
             some = []
 
 
-# --- measuring --------------------------------------------------------------------------------------------------------
+# --- measuring
+# --------------------------------------------------------------------------------------------------
 
 
-def milliseconds(work: Callable[[int], object], times: int = QUESTIONS, warm: int = 3) -> dict[str, float]:
+def milliseconds(
+    work: Callable[[int], object], times: int = QUESTIONS, warm: int = 3
+) -> dict[str, float]:
     """p50 and p99 of calls of `work(i)`; the first are not counted."""
     for i in range(warm):
         work(times + i)
@@ -153,12 +167,17 @@ def milliseconds(work: Callable[[int], object], times: int = QUESTIONS, warm: in
         started = time.perf_counter()
         work(i)
         taken.append((time.perf_counter() - started) * 1e3)
-    return {"p50": round(float(np.percentile(taken, 50)), 3), "p99": round(float(np.percentile(taken, 99)), 3)}
+    return {
+        "p50": round(float(np.percentile(taken, 50)), 3),
+        "p99": round(float(np.percentile(taken, 99)), 3),
+    }
 
 
 def written() -> int:
     """Bytes that this process has written."""
-    return int(dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())["wchar"])
+    return int(
+        dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())["wchar"]
+    )
 
 
 def size_of(folder: Path) -> int:
@@ -192,7 +211,9 @@ class Questions:
 
 
 def with_operators(question: str) -> dict[str, str]:
-    """A question with a condition of each kind: its first two words, or its longest, must be there."""
+    """A question with a condition of each kind: its first two words, or its longest,
+    must be there.
+    """
     words = [word for word in re.findall(r"[^\W_]+", question) if not word.isdigit()] or ["the"]
     longest, rest = max(words, key=len), " ".join(words[2:])
     return {
@@ -204,7 +225,12 @@ def with_operators(question: str) -> dict[str, str]:
 
 
 def ours(
-    paths: list[Path], count: int, each: int, vectors: np.ndarray, questions: Questions, folder: Path
+    paths: list[Path],
+    count: int,
+    each: int,
+    vectors: np.ndarray,
+    questions: Questions,
+    folder: Path,
 ) -> dict[str, Any]:
     """Our index: build, searches, changes."""
     from aveyb_retrieval import Index, Retriever, build_index
@@ -213,7 +239,9 @@ def ours(
     model.queries = dict(zip(questions.texts, questions.vectors, strict=True))
     path, out = folder / "ours", dict[str, Any]()
     given, started = documents(paths, count, each), time.perf_counter()
-    for part, taken in parts(build_parts(), lambda: build_index(given, path, model=model, storage_dtype="float16")):
+    for part, taken in parts(
+        build_parts(), lambda: build_index(given, path, model=model, storage_dtype="float16")
+    ):
         out[f"build s, {part}"] = round(taken, 2)
     out["build s"] = round(time.perf_counter() - started, 3)
     out["MB"] = round(size_of(path) / 1e6, 1)
@@ -223,16 +251,24 @@ def ours(
     with Retriever.load(path, model=model) as retriever:
         passage: Any = {"k": K, "unit": "passage"}
         out["words"] = milliseconds(lambda i: retriever.search(texts[i], mode="lexical", **passage))
-        out["words, documents"] = milliseconds(lambda i: retriever.search(texts[i], k=K, mode="lexical"))
+        out["words, documents"] = milliseconds(
+            lambda i: retriever.search(texts[i], k=K, mode="lexical")
+        )
         out["vectors"] = milliseconds(lambda i: retriever.search(texts[i], mode="dense", **passage))
         out["hybrid"] = milliseconds(lambda i: retriever.search(texts[i], k=K))
-        for part, taken in parts(search_parts(), lambda: [retriever.search(text, k=K) for text in texts]):
+        for part, taken in parts(
+            search_parts(), lambda: [retriever.search(text, k=K) for text in texts]
+        ):
             out[f"hybrid, mean of {part}"] = round(1e3 * taken / len(texts), 2)
         out["hybrid, passages"] = milliseconds(lambda i: retriever.search(texts[i], **passage))
         recent = {"year": {"$gte": 2015}}
-        out["hybrid under a filter"] = milliseconds(lambda i: retriever.search(texts[i], k=K, filter=recent))
+        out["hybrid under a filter"] = milliseconds(
+            lambda i: retriever.search(texts[i], k=K, filter=recent)
+        )
         years = [{"year": 1980 + i % 45, "tags": "abcdefgh"[i % 8]} for i in range(QUESTIONS + 10)]
-        out["hybrid under a new filter"] = milliseconds(lambda i: retriever.search(texts[i], k=K, filter=years[i]))
+        out["hybrid under a new filter"] = milliseconds(
+            lambda i: retriever.search(texts[i], k=K, filter=years[i])
+        )
         signs = list(map(with_operators, texts))
 
         def ask(i: int, kind: str) -> None:
@@ -244,14 +280,18 @@ def ours(
         found = retriever.search_vectors(shown, k=K, unit="passage")
         exact = retriever.search_vectors(shown, k=K, unit="passage", exact=True)
         pairs = zip(found, exact, strict=True)
-        shares = [len({(h.id, h.span) for h in a} & {(h.id, h.span) for h in b}) / K for a, b in pairs]
+        shares = [
+            len({(h.id, h.span) for h in a} & {(h.id, h.span) for h in b}) / K for a, b in pairs
+        ]
         out["recall"] = round(float(np.mean(shares)), 4)
     with Index.open(path, model=model) as index:
         index.search(texts[0], k=K)
         row = next(documents(paths, PASSAGES))
         out["changes"] = {
             "add": _change(lambda i: index.add([{**row, "_id": f"new{i}"}])),
-            "upsert": _change(lambda i: index.upsert([{**row, "_id": f"new{i}", "text": row["text"] + str(i)}])),
+            "upsert": _change(
+                lambda i: index.upsert([{**row, "_id": f"new{i}", "text": row["text"] + str(i)}])
+            ),
             "metadata": _change(lambda i: index.update_metadata({"seen": i}, [f"d{i}"])),
             "delete": _change(lambda i: index.delete([f"d{i}"])),
         }
@@ -282,14 +322,21 @@ def build_parts() -> list[Part]:
     from aveyb_retrieval.indexes.nearest import build
     from aveyb_retrieval.indexes.store.dataset import Dataset
 
-    found: list[Part] = [("words and columns", ingest, "make_rows"), ("writing rows", Dataset, "append")]
+    found: list[Part] = [
+        ("words and columns", ingest, "make_rows"),
+        ("writing rows", Dataset, "append"),
+    ]
     found += [("merging fragments", Dataset, "settle"), ("indexes of words", Dataset, "index")]
     found += [("FAISS", build, "make_tier"), ("ids and hashes", ingest, "chain_digest")]
-    return found + [("flushing, hashing files", transaction.Transaction, name) for name in ("_flush", "publish")]
+    return found + [
+        ("flushing, hashing files", transaction.Transaction, name) for name in ("_flush", "publish")
+    ]
 
 
 def parts(watch: list[Part], whole: Callable[[], object]) -> Iterator[tuple[str, float]]:
-    """Seconds that each part of some work takes, without the parts inside it; in threads, parts go on side by side."""
+    """Seconds that each part of some work takes, without the parts inside it; in threads, parts go
+    on side by side.
+    """
     own, local = Counter[str](), threading.local()
 
     def watched(part: str, work: Callable[..., Any]) -> Callable[..., Any]:
@@ -321,11 +368,16 @@ def _change(work: Callable[[int], object], times: int = 30) -> dict[str, float]:
 
 
 def _reader_memory(path: Path, questions: Questions, folder: Path) -> list[float]:
-    """Megabytes of a process that has opened the index and answered all questions: its own, and with mapped files."""
+    """Megabytes of a process that has opened the index and answered all questions: its own, and
+    with mapped files.
+    """
     asked = folder / "questions.npz"
     np.savez(asked, texts=questions.texts, vectors=questions.vectors)
     done = subprocess.run(
-        [sys.executable, __file__, "--reader", str(path), str(asked)], capture_output=True, text=True, check=True
+        [sys.executable, __file__, "--reader", str(path), str(asked)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return [float(number) for number in done.stdout.split()[-2:]]
 
@@ -341,7 +393,9 @@ def read(path: Path, asked: Path) -> None:
         for text in model.queries:
             retriever.search(text, k=K)
             retriever.search(text, k=K, unit="passage")
-        status = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+        status = dict(
+            line.split(":") for line in Path("/proc/self/status").read_text().splitlines()
+        )
         print(*(round(int(status[name].split()[0]) / 1e3) for name in ("RssAnon", "VmRSS")))
 
 
@@ -377,7 +431,9 @@ def lance_alone(
     data = lance.dataset(str(path))
     out["words"] = milliseconds(
         lambda i: data.scanner(
-            columns=["number", "_score"], full_text_query=MatchQuery(questions.texts[i], "text"), limit=K
+            columns=["number", "_score"],
+            full_text_query=MatchQuery(questions.texts[i], "text"),
+            limit=K,
         ).to_table()
     )
     row = data.take([0]).to_pylist()[0]
@@ -387,11 +443,16 @@ def lance_alone(
         more = pa.Table.from_pylist([{**row, "number": count + i}], schema=data.schema)
         data = lance.write_dataset(more, data, mode="append")
 
-    out["changes"] = {"add": _change(add), "delete": _change(lambda i: data.delete(f"number = {i}"))}
+    out["changes"] = {
+        "add": _change(add),
+        "delete": _change(lambda i: data.delete(f"number = {i}")),
+    }
     return out
 
 
-def faiss_alone(count: int, vectors: np.ndarray, questions: Questions, folder: Path, factory: str) -> dict[str, Any]:
+def faiss_alone(
+    count: int, vectors: np.ndarray, questions: Questions, folder: Path, factory: str
+) -> dict[str, Any]:
     """The same type of index as ours, from an array: no texts, no changes on disk."""
     import faiss
 
@@ -417,7 +478,9 @@ def faiss_alone(count: int, vectors: np.ndarray, questions: Questions, folder: P
     return out
 
 
-def tantivy_alone(paths: list[Path], count: int, questions: Questions, folder: Path) -> dict[str, Any]:
+def tantivy_alone(
+    paths: list[Path], count: int, questions: Questions, folder: Path
+) -> dict[str, Any]:
     """Passages by words in tantivy."""
     import tantivy
 
@@ -480,7 +543,9 @@ def lancedb_alone(
                 first, texts = first + len(texts), []
 
     def build() -> None:
-        made = db.create_table("passages", data=pa.RecordBatchReader.from_batches(schema, batches()), schema=schema)
+        made = db.create_table(
+            "passages", data=pa.RecordBatchReader.from_batches(schema, batches()), schema=schema
+        )
         made.create_fts_index("text", with_position=False)
         made.create_index(metric="cosine", num_partitions=max(4, int(count**0.5) // 2))
 
@@ -493,26 +558,40 @@ def lancedb_alone(
         return table.search(plain, query_type="fts").limit(K).to_arrow()
 
     def near(i: int) -> Any:
-        return table.search(questions.vectors[i]).metric("cosine").nprobes(32).refine_factor(10).limit(K).to_arrow()
+        return (
+            table.search(questions.vectors[i])
+            .metric("cosine")
+            .nprobes(32)
+            .refine_factor(10)
+            .limit(K)
+            .to_arrow()
+        )
 
     def hybrid(i: int) -> Any:
         plain = "".join(c if c.isalnum() else " " for c in questions.texts[i])
         query = table.search(query_type="hybrid").vector(questions.vectors[i]).text(plain)
         return query.limit(K).to_arrow()
 
-    out["words"], out["vectors"], out["hybrid"] = milliseconds(words), milliseconds(near), milliseconds(hybrid)
+    out["words"], out["vectors"], out["hybrid"] = (
+        milliseconds(words),
+        milliseconds(near),
+        milliseconds(hybrid),
+    )
     row = table.search().limit(1).to_list()[0]
     out["changes"] = {"add": _change(lambda i: table.add([{**row, "number": count + i}]))}
     return out
 
 
-# --- a run ------------------------------------------------------------------------------------------------------------
+# --- a run
+# --------------------------------------------------------------------------------------------------
 
 
 def run(paths: list[Path], column: str, peers: list[str]) -> dict[str, Any]:
     """All systems of one column."""
     count, each = map(int, column.split("x"))
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:  # tantivy may still be merging
+    with tempfile.TemporaryDirectory(
+        ignore_cleanup_errors=True
+    ) as name:  # tantivy may still be merging
         folder = Path(name)
         vectors = draw_vectors(count, 1)
         questions = Questions(paths, count, vectors)
@@ -533,7 +612,9 @@ def run(paths: list[Path], column: str, peers: list[str]) -> dict[str, Any]:
 
 
 def table(results: dict[str, Any]) -> str:
-    """The results as Markdown: a row for each measure and system, a column for each number of passages and shape."""
+    """The results as Markdown: a row for each measure and system, a column for each number of
+    passages and shape.
+    """
     rows: dict[tuple[str, str], dict[str, str]] = {}
 
     def fill(system: str, measures: dict[str, Any], column: str, prefix: str = "") -> None:
@@ -542,7 +623,9 @@ def table(results: dict[str, Any]) -> str:
                 fill(system, value, column, "one ")
             elif isinstance(value, dict):
                 kilobytes = f", {value['kB']:g} kB" if "kB" in value else ""
-                rows.setdefault((prefix + name, system), {})[column] = f"{value['p50']:g} / {value['p99']:g}{kilobytes}"
+                rows.setdefault((prefix + name, system), {})[column] = (
+                    f"{value['p50']:g} / {value['p99']:g}{kilobytes}"
+                )
             else:
                 rows.setdefault((prefix + name, system), {})[column] = f"{value}"
 
@@ -557,8 +640,12 @@ def table(results: dict[str, Any]) -> str:
         f"| | | {' | '.join(heads)} |",
         f"|---|---|{'---|' * len(columns)}",
     ]
-    for (name, system), values in sorted(rows.items(), key=lambda item: (item[0][0], item[0][1] != "ours")):
-        lines.append(f"| {name} | {system} | {' | '.join(values.get(column, '') for column in columns)} |")
+    for (name, system), values in sorted(
+        rows.items(), key=lambda item: (item[0][0], item[0][1] != "ours")
+    ):
+        lines.append(
+            f"| {name} | {system} | {' | '.join(values.get(column, '') for column in columns)} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -567,16 +654,24 @@ def _each_and_count(column: str) -> list[int]:
 
 
 def plot(results: dict[str, Any], path: Path) -> None:
-    """p50 of searches and changes over the number of passages in documents of eight, on logarithmic axes."""
+    """p50 of searches and changes over the number of passages in documents of eight, on logarithmic
+    axes.
+    """
     import matplotlib.pyplot as plt
 
-    sizes = [int(column.split("x")[0]) for column in results["columns"] if column.endswith(f"x{PASSAGES}")]
+    sizes = [
+        int(column.split("x")[0])
+        for column in results["columns"]
+        if column.endswith(f"x{PASSAGES}")
+    ]
     by_size = {size: results["columns"][f"{size}x{PASSAGES}"] for size in sizes}
     figure, axes = plt.subplots(1, 2, figsize=(10, 4), sharex=True)
     shown = {"words": ("ours", "Lance", "tantivy", "LanceDB"), "hybrid": ("ours", "LanceDB")}
     for name, systems in shown.items():
         for system in systems:
-            values = [found.get(system, {}).get(name, {}).get("p50", np.nan) for found in by_size.values()]
+            values = [
+                found.get(system, {}).get(name, {}).get("p50", np.nan) for found in by_size.values()
+            ]
             axes[0].plot(sizes, values, marker="o", label=f"{name}, {system}")
     for name in ("add", "upsert", "metadata", "delete"):
         values = [found["ours"]["changes"][name]["p50"] for found in by_size.values()]
@@ -591,7 +686,9 @@ def plot(results: dict[str, Any], path: Path) -> None:
 
 def main() -> None:
     """Run all columns and write `growth.json`, `growth.md` and `growth.png`."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("texts", nargs="*", type=Path)
     parser.add_argument("--columns", nargs="+", default=COLUMNS, metavar="PASSAGESxEACH")
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS)
@@ -606,12 +703,16 @@ def main() -> None:
         each, count = _each_and_count(column)
         if count < FEWEST * each:
             parser.error(
-                f"{column}: {count // each} documents; at least {FEWEST}, some of which are changed and deleted"
+                f"{column}: {count // each} documents; at least {FEWEST}, some of which are changed"
+                " and deleted"
             )
     if arguments.one:
         print(json.dumps(run(sorted(arguments.texts), arguments.one, arguments.peers)))
         return
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()}."
+    machine = (
+        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()},"
+        f" {platform.system()}."
+    )
     kept = arguments.out / "growth.json"
     results: dict[str, Any] = json.loads(kept.read_text()) if kept.is_file() else {"columns": {}}
     results["machine"] = machine

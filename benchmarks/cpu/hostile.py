@@ -1,7 +1,9 @@
-"""A polite client of a running server beside one that attacks it, from another address of this machine.
+"""A polite client of a running server beside one that attacks it, from another address of this
+machine.
 
-`serve.py --hostile` runs it: the polite client asks one question after the other, at first alone, then for each attack.
-The last one does not ask the server: files that are made to cost much are indexed on the same machine.
+`serve.py --hostile` runs it: the polite client asks one question after the other, at first alone,
+then for each attack. The last one does not ask the server: files that are made to cost much are
+indexed on the same machine.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ def silent(host: str, port: int, own: str, stop: Event, seen: Counter[str]) -> N
 
 def long_queries(host: str, port: int, own: str, stop: Event, seen: Counter[str]) -> None:
     """Ask with queries of 8 MB from some clients at once."""
-    body = json.dumps({"query": "valve " * ((LONG - 100) // 6)}).encode()  # as large as a body may be
+    body = json.dumps(
+        {"query": "valve " * ((LONG - 100) // 6)}
+    ).encode()  # as large as a body may be
     _post_from(LONG_CLIENTS, host, port, own, body, stop, seen)
 
 
@@ -65,7 +69,9 @@ def greedy(host: str, port: int, own: str, stop: Event, seen: Counter[str]) -> N
     _post_from(GREEDY_CLIENTS, host, port, own, body, stop, seen)
 
 
-def _post_from(clients: int, host: str, port: int, own: str, body: bytes, stop: Event, seen: Counter[str]) -> None:
+def _post_from(
+    clients: int, host: str, port: int, own: str, body: bytes, stop: Event, seen: Counter[str]
+) -> None:
     def ask() -> None:
         while not stop.is_set():
             connection = http.client.HTTPConnection(host, port, timeout=70, source_address=(own, 0))
@@ -94,10 +100,19 @@ def indexing(host: str, port: int, own: str, stop: Event, seen: Counter[str]) ->
         for number in range(HOSTILE_FILES - len(kinds)):
             kind = kinds[number % len(kinds)]
             (folder / f"{number:04}{kind.suffix}").hardlink_to(kind)
-        command = [sys.executable, "-m", "aveyb_retrieval.cli.index", "build", str(folder), "-o", str(index)]
+        command = [
+            sys.executable,
+            "-m",
+            "aveyb_retrieval.cli.index",
+            "build",
+            str(folder),
+            "-o",
+            str(index),
+        ]
         while not stop.is_set():
             build = subprocess.Popen(
-                [*command, "--quiet", "--on-error", "skip", "--overwrite", "--restart"], start_new_session=True
+                [*command, "--quiet", "--on-error", "skip", "--overwrite", "--restart"],
+                start_new_session=True,
             )
             seen["builds that began"] += 1
             while build.poll() is None and not stop.wait(0.2):
@@ -117,22 +132,37 @@ def write_files(folder: Path) -> list[Path]:
     opf += f'media-type="application/xhtml+xml"/></manifest><spine>{spine}</spine></package>'
     container = '<container xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles>'
     container += '<rootfile full-path="book.opf"/></rootfiles></container>'
-    _zip(folder / "spine.epub", {"META-INF/container.xml": container, "book.opf": opf, "c0.xhtml": page})
+    _zip(
+        folder / "spine.epub",
+        {"META-INF/container.xml": container, "book.opf": opf, "c0.xhtml": page},
+    )
     word = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
     body = "<w:p><w:r><w:t>x</w:t></w:r></w:p>" * 1_500_000
     document = f'<w:document xmlns:w="{word}"><w:body>{body}</w:body></w:document>'
     _zip(folder / "paragraphs.docx", {"word/document.xml": document})
     (folder / "nested.html").write_text("<div>" * 1_000_000 + "words")
-    (folder / "attributes.html").write_text(f"<p {' '.join(f'a{i}=1' for i in range(300_000))}>words</p>")
+    (folder / "attributes.html").write_text(
+        f"<p {' '.join(f'a{i}=1' for i in range(300_000))}>words</p>"
+    )
     pages = f"<</Type/Pages/Count 1000000/Kids[{'3 0 R ' * 1_000_000}]>>"
     one = "<</Type/Page/Parent 2 0 R/MediaBox[0 0 99 99]>>"
     (folder / "pages.pdf").write_bytes(_pdf("<</Type/Catalog/Pages 2 0 R>>", pages, one))
     draws = "<</Type/Page/Parent 2 0 R/MediaBox[0 0 99 99]/Resources 5 0 R/Contents 4 0 R>>"
-    form = "<</Type/XObject/Subtype/Form/BBox[0 0 9 9]/Resources 5 0 R/Length 15>>stream\n/F Do /F Do /F Do\nendstream"
+    form = (
+        "<</Type/XObject/Subtype/Form/BBox[0 0 9 9]/Resources 5 0 R/Length 15>>stream\n/F Do /F Do"
+        " /F Do\nendstream"
+    )
     loop = ("<</Type/Catalog/Pages 2 0 R>>", "<</Type/Pages/Count 1/Kids[3 0 R]>>", draws)
     loop += ("<</Length 5>>stream\n/F Do\nendstream", "<</XObject<</F 6 0 R>>>>", form)
     (folder / "forms.pdf").write_bytes(_pdf(*loop))
-    names = ("spine.epub", "paragraphs.docx", "nested.html", "attributes.html", "pages.pdf", "forms.pdf")
+    names = (
+        "spine.epub",
+        "paragraphs.docx",
+        "nested.html",
+        "attributes.html",
+        "pages.pdf",
+        "forms.pdf",
+    )
     return [folder / name for name in names]
 
 
@@ -170,7 +200,9 @@ def _attack(name: str, url: str, stop: Event, results: Any) -> None:
     results.put(dict(seen))
 
 
-def under_attack(url: str, measure: Callable[[], dict[str, Any]], warm: float = 3.0) -> Iterator[dict[str, Any]]:
+def under_attack(
+    url: str, measure: Callable[[], dict[str, Any]], warm: float = 3.0
+) -> Iterator[dict[str, Any]]:
     """Yield what `measure` gives while each attack runs, with the answers that the attacker got."""
     context = multiprocessing.get_context("spawn")
     for name in ATTACKS:

@@ -2,9 +2,10 @@
 
     python benchmarks/cpu/int8_quality.py --data ../shared/data --sets cranfield scifact
 
-Dense search over the full corpus by the better of document and best passage, queries drawn as in `quality.py`. Also the
-cosines of the two forms' vectors, and what a search finds with an index of one form and queries of the other. Results
-of other sets stay in benchmarks/results/int8_quality.json.
+Dense search over the full corpus by the better of document and best passage, queries drawn as in
+`quality.py`. Also the cosines of the two forms' vectors, and what a search finds with an index of
+one form and queries of the other. Results of other sets stay in
+benchmarks/results/int8_quality.json.
 """
 
 from __future__ import annotations
@@ -30,9 +31,13 @@ MAX_QUERIES = 700
 DEPTH = 100
 
 
-def scores(queries: np.ndarray, documents: np.ndarray, passages: np.ndarray, owner: np.ndarray) -> np.ndarray:
+def scores(
+    queries: np.ndarray, documents: np.ndarray, passages: np.ndarray, owner: np.ndarray
+) -> np.ndarray:
     """The better of document and best passage, for each query and document `[q, n]`."""
-    best = np.maximum.reduceat(queries @ passages.T, np.flatnonzero(np.diff(owner, prepend=-1)), axis=1)
+    best = np.maximum.reduceat(
+        queries @ passages.T, np.flatnonzero(np.diff(owner, prepend=-1)), axis=1
+    )
     found: np.ndarray = queries @ documents.T
     present = np.unique(owner)
     found[:, present] = np.maximum(found[:, present], best)
@@ -48,28 +53,40 @@ def ndcg(task: Task, found: np.ndarray) -> float:
 
 
 def encoded(embedder: Embedder, task: Task) -> dict[str, np.ndarray]:
-    """Queries, documents, passages and the document of each passage, with the processor seconds that it took."""
+    """Queries, documents, passages and the document of each passage, with the processor seconds
+    that it took.
+    """
     start = time.process_time()
-    rows = ((f"{document.title}\n" if document.title else "", document.text) for document in task.corpus)
+    rows = (
+        (f"{document.title}\n" if document.title else "", document.text) for document in task.corpus
+    )
     documents = list(embedder.encode_documents(rows))
     seconds = time.process_time() - start
     return {
         "queries": embedder.encode_queries(list(task.queries.values())),
         "documents": np.stack([document.vector for document in documents]),
         "passages": np.concatenate([document.passages for document in documents]),
-        "owner": np.repeat(np.arange(len(documents)), [len(document.passages) for document in documents]),
+        "owner": np.repeat(
+            np.arange(len(documents)), [len(document.passages) for document in documents]
+        ),
         "seconds": np.array(seconds),
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the BEIR-layout sets")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, default=Path("../shared/data"), help="folder of the BEIR-layout sets"
+    )
     parser.add_argument("--sets", nargs="+", default=["scifact", "cranfield", "nq-gold"])
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
 
-    report = json.loads(args.out.read_text(encoding="utf-8")) if args.out.is_file() else {"sets": {}}
+    report = (
+        json.loads(args.out.read_text(encoding="utf-8")) if args.out.is_file() else {"sets": {}}
+    )
     report["machine"] = {
         "processor": platform.processor() or platform.machine(),
         **{name: version(name) for name in ("onnxruntime", "torch", "numpy")},
@@ -89,7 +106,11 @@ def main() -> None:
             },
             "ndcg@10": {
                 f"index {one}, queries {other}": ndcg(
-                    task, scores(found[other]["queries"], *(found[one][k] for k in ("documents", "passages", "owner")))
+                    task,
+                    scores(
+                        found[other]["queries"],
+                        *(found[one][k] for k in ("documents", "passages", "owner")),
+                    ),
                 )
                 for one in FORMS
                 for other in FORMS

@@ -1,9 +1,11 @@
-"""Make a folder of 300 files of fifteen kinds with the tools that people make them with: see files.py.
+"""Make a folder of 300 files of fifteen kinds with the tools that people make them with: see
+files.py.
 
-Sources are HTML pages of Debian packages. pandoc turns each into Markdown, and that into DOCX, ODT, RTF, EPUB, PPTX,
-notebooks, HTML and reStructuredText. LibreOffice turns documents of pandoc's into PDF, DOCX, ODT and RTF, and tables of
-the package list into XLSX, XLS and ODS. git makes messages of patches and ZIP archives. Other files are PDF, HTML and
-source code as packages hold them. Beside `files/`, `truth/` has the text of each file where it is known.
+Sources are HTML pages of Debian packages. pandoc turns each into Markdown, and that into DOCX, ODT,
+RTF, EPUB, PPTX, notebooks, HTML and reStructuredText. LibreOffice turns documents of pandoc's into
+PDF, DOCX, ODT and RTF, and tables of the package list into XLSX, XLS and ODS. git makes messages of
+patches and ZIP archives. Other files are PDF, HTML and source code as packages hold them. Beside
+`files/`, `truth/` has the text of each file where it is known.
 """
 
 from __future__ import annotations
@@ -22,11 +24,30 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COUNTS = {
-    "pdf": 15, "pdf-office": 20, "html": 20, "html-pandoc": 20, "docx": 15, "docx-office": 15, "odt": 10,
-    "odt-office": 10, "rtf": 10, "rtf-office": 10, "pptx": 20, "xlsx": 10, "xls": 10, "ods": 10, "epub": 15,
-    "markdown": 15, "text": 15, "mail": 10, "mail-attachments": 10, "notebook": 10, "subtitles": 10, "code": 15,
+    "pdf": 15,
+    "pdf-office": 20,
+    "html": 20,
+    "html-pandoc": 20,
+    "docx": 15,
+    "docx-office": 15,
+    "odt": 10,
+    "odt-office": 10,
+    "rtf": 10,
+    "rtf-office": 10,
+    "pptx": 20,
+    "xlsx": 10,
+    "xls": 10,
+    "ods": 10,
+    "epub": 15,
+    "markdown": 15,
+    "text": 15,
+    "mail": 10,
+    "mail-attachments": 10,
+    "notebook": 10,
+    "subtitles": 10,
+    "code": 15,
     "zip": 5,
-}  # fmt: skip
+}
 SOURCES = (
     "debian-handbook/html/en-US",
     "debian-policy",
@@ -62,7 +83,9 @@ class Folder:
 
 
 def run(*command: str | Path, cwd: Path | None = None) -> str:
-    return subprocess.run([str(part) for part in command], check=True, capture_output=True, text=True, cwd=cwd).stdout
+    return subprocess.run(
+        [str(part) for part in command], check=True, capture_output=True, text=True, cwd=cwd
+    ).stdout
 
 
 def make(packages: Path, root: Path) -> Folder:
@@ -81,8 +104,16 @@ def make(packages: Path, root: Path) -> Folder:
 
 def markdown_sources(packages: Path, folder: Path, rng: random.Random, count: int) -> list[Path]:
     """Markdown of HTML pages, one file each, with its plain text beside it."""
-    pages = [page for part in SOURCES for page in sorted((packages / "usr/share/doc" / part).rglob("*.html"))]
-    pages = [page for page in pages if 6_000 < page.stat().st_size < 60_000 and not FOREIGN.search(page.name)]
+    pages = [
+        page
+        for part in SOURCES
+        for page in sorted((packages / "usr/share/doc" / part).rglob("*.html"))
+    ]
+    pages = [
+        page
+        for page in pages
+        if 6_000 < page.stat().st_size < 60_000 and not FOREIGN.search(page.name)
+    ]
     found: list[Path] = []
     for page in rng.sample(pages, len(pages)):
         path = folder.work / f"{len(found):03d}.md"
@@ -103,8 +134,14 @@ def take_found(packages: Path, folder: Path, rng: random.Random) -> None:
         ("html", (".html",), 4_000, 60_000),
         ("code", CODE, 1_500, 40_000),
     ):
-        paths = sorted(path for path in packages.rglob("*") if path.name.endswith(suffixes) and not path.is_symlink())
-        paths = [p for p in paths if smallest < p.stat().st_size < largest and "/images/" not in str(p)]
+        paths = sorted(
+            path
+            for path in packages.rglob("*")
+            if path.name.endswith(suffixes) and not path.is_symlink()
+        )
+        paths = [
+            p for p in paths if smallest < p.stat().st_size < largest and "/images/" not in str(p)
+        ]
         number = 0
         for path in rng.sample(paths, len(paths)):
             data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
@@ -114,7 +151,9 @@ def take_found(packages: Path, folder: Path, rng: random.Random) -> None:
             if kind == "pdf" and len(text) < 3_000:  # a picture
                 target.unlink()
                 continue
-            if kind != "html":  # of a found page, nobody says what is its text and what is the frame around it
+            if (
+                kind != "html"
+            ):  # of a found page, nobody says what is its text and what is the frame around it
                 folder.tell(target, text)
             number += 1
             if number == COUNTS[kind]:
@@ -123,14 +162,32 @@ def take_found(packages: Path, folder: Path, rng: random.Random) -> None:
 
 def by_pandoc(folder: Path, sources: list[Path]) -> None:
     for kind, to, suffix, start in (
-        ("docx", "docx", "docx", 0), ("odt", "odt", "odt", 15), ("rtf", "rtf", "rtf", 25), ("epub", "epub", "epub", 35),
-        ("pptx", "pptx", "pptx", 50), ("notebook", "ipynb", "ipynb", 70), ("html-pandoc", "html", "html", 20),
-        ("text", "rst", "rst", 5), ("markdown", "gfm", "md", 60),
-    ):  # fmt: skip
+        ("docx", "docx", "docx", 0),
+        ("odt", "odt", "odt", 15),
+        ("rtf", "rtf", "rtf", 25),
+        ("epub", "epub", "epub", 35),
+        ("pptx", "pptx", "pptx", 50),
+        ("notebook", "ipynb", "ipynb", 70),
+        ("html-pandoc", "html", "html", 20),
+        ("text", "rst", "rst", 5),
+        ("markdown", "gfm", "md", 60),
+    ):
         for number in range(COUNTS[kind]):
             source = sources[(start + number) % len(sources)]
             target = folder.target(kind, f"{source.stem}.{suffix}")
-            run("pandoc", "-f", "gfm", "-t", to, "-s", "--metadata", f"title={source.stem}", "-o", target, source)
+            run(
+                "pandoc",
+                "-f",
+                "gfm",
+                "-t",
+                to,
+                "-s",
+                "--metadata",
+                f"title={source.stem}",
+                "-o",
+                target,
+                source,
+            )
             folder.tell(target, source.with_suffix(".txt").read_text())
 
 
@@ -171,7 +228,10 @@ def tables(folder: Path, rng: random.Random) -> None:
     """Spreadsheets of the package list: name, version, section, size, description."""
     fields = ("Package", "Version", "Section", "Installed-Size", "Description")
     rows = [
-        [dict(re.findall(r"^([\w-]+): (.*)$", block, re.MULTILINE)).get(field, "") for field in fields]
+        [
+            dict(re.findall(r"^([\w-]+): (.*)$", block, re.MULTILINE)).get(field, "")
+            for field in fields
+        ]
         for block in run("apt-cache", "dumpavail").split("\n\n")
         if block.strip()
     ]
@@ -221,23 +281,35 @@ def mails(folder: Path, sources: list[Path]) -> None:
         message.add_alternative(run("pandoc", "-f", "gfm", "-t", "html", letter), subtype="html")
         office_type = "vnd.openxmlformats-officedocument.wordprocessingml.document"
         message.add_attachment(
-            attached.read_bytes(), maintype="application", subtype=office_type, filename=f"chapter-{number}.docx"
+            attached.read_bytes(),
+            maintype="application",
+            subtype=office_type,
+            filename=f"chapter-{number}.docx",
         )
         target = folder.target("mail-attachments", f"{number:02d}.eml")
         target.write_bytes(bytes(message))
-        texts = (message["Subject"], letter.with_suffix(".txt").read_text(), source.with_suffix(".txt").read_text())
+        texts = (
+            message["Subject"],
+            letter.with_suffix(".txt").read_text(),
+            source.with_suffix(".txt").read_text(),
+        )
         folder.tell(target, "\n".join(texts))
 
 
 def subtitles(folder: Path, sources: list[Path]) -> None:
     """Sentences of a page as a transcript, four seconds each."""
     for number, source in enumerate(sources[-COUNTS["subtitles"] :]):
-        lines = [line.strip() for line in source.with_suffix(".txt").read_text().splitlines() if line.strip()]
+        lines = [
+            line.strip()
+            for line in source.with_suffix(".txt").read_text().splitlines()
+            if line.strip()
+        ]
         suffix, mark = ("srt", ",") if number % 2 else ("vtt", ".")
         cues = []
         for place, line in enumerate(lines):
             begin, end = (
-                f"{s // 3600:02d}:{s // 60 % 60:02d}:{s % 60:02d}{mark}000" for s in (4 * place, 4 * place + 4)
+                f"{s // 3600:02d}:{s // 60 % 60:02d}:{s % 60:02d}{mark}000"
+                for s in (4 * place, 4 * place + 4)
             )
             cues.append(f"{place + 1}\n{begin} --> {end}\n{line.replace('-->', '->')}\n")
         target = folder.target("subtitles", f"{source.stem}.{suffix}")

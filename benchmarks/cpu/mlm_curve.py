@@ -1,17 +1,20 @@
-"""Masked-language modelling: held-out loss over tokens, ours beside a BERT of as many parameters and a unigram.
+"""Masked-language modelling: held-out loss over tokens, ours beside a BERT of as many parameters
+and a unigram.
 
-    python benchmarks/cpu/mlm_curve.py --data ../shared/data/pretrain --work mlm_curve     # all of it
-    python benchmarks/cpu/mlm_curve.py --data ... --work mlm_curve --only BERT             # one model's runs
-    python benchmarks/cpu/mlm_curve.py --data ... --work mlm_curve --steps 60 --search-steps 20   # a quick look
+    python benchmarks/cpu/mlm_curve.py --data ../shared/data/pretrain --work mlm_curve     # all of
+    it python benchmarks/cpu/mlm_curve.py --data ... --work mlm_curve --only BERT             # one
+    model's runs python benchmarks/cpu/mlm_curve.py --data ... --work mlm_curve --steps 60
+    --search-steps 20   # a quick look
 
-Both models go through `pretrain`: the same text, vocabulary, packed and masked batches, optimizer, schedule and
-number of tokens. Each takes the learning rate that is best for it in short runs (those given, halved or doubled for as
-long as the best is the lowest or highest tried), BERT also the better of two shapes and, in the long run, the better
-of that rate and one four times as high. A run that was interrupted goes on where it was. The text is every n-th
-document of the folder's files, cut to its first 20,000 characters, without openstax (evaluation sets hold its text);
-every 60th of those is held out. BERT trains without dropout, as ours does: no text is seen twice. A third curve is
-ours with static matrices that start at random, as in the released code (`static_init="xavier"`), with the learning
-rate that was best for ours. Speed is `train.py`'s business.
+Both models go through `pretrain`: the same text, vocabulary, packed and masked batches, optimizer,
+schedule and number of tokens. Each takes the learning rate that is best for it in short runs (those
+given, halved or doubled for as long as the best is the lowest or highest tried), BERT also the
+better of two shapes and, in the long run, the better of that rate and one four times as high. A run
+that was interrupted goes on where it was. The text is every n-th document of the folder's files,
+cut to its first 20,000 characters, without openstax (evaluation sets hold its text); every 60th of
+those is held out. BERT trains without dropout, as ours does: no text is seen twice. A third curve
+is ours with static matrices that start at random, as in the released code (`static_init="xavier"`),
+with the learning rate that was best for ours. Speed is `train.py`'s business.
 """
 
 from __future__ import annotations
@@ -54,8 +57,9 @@ RANDOM = "ours, random start"
 class Comparison:
     """Everything that the runs of a comparison share.
 
-    texts: the sample. data: where it comes from. width, depth, split: our model's shape. search_steps, rates: of the
-    short runs that look for a learning rate. settings: of the long runs.
+    texts: the sample. data: where it comes from. width, depth, split: our model's shape.
+    search_steps, rates: of the short runs that look for a learning rate. settings: of the long
+    runs.
     """
 
     work: Path
@@ -79,11 +83,16 @@ def sample(folder: Path, every: int) -> tuple[list[str], dict[str, Any]]:
     """Read every n-th text of a folder; return the texts and where they come from."""
     files = sorted(path for path in folder.glob("*.jsonl*") if not path.name.startswith("openstax"))
     texts = [text[:CHARACTERS] for i, text in enumerate(read_texts(files)) if i % every == 0]
-    return texts, {path.name: fingerprint(path) for path in files} | {"every": every, "characters": CHARACTERS}
+    return texts, {path.name: fingerprint(path) for path in files} | {
+        "every": every,
+        "characters": CHARACTERS,
+    }
 
 
 def vocabulary(folder: Path, size: int, texts: list[str]) -> AveyBTokenizer:
-    """Learn a vocabulary from the training documents of the sample, or read the one learned before."""
+    """Learn a vocabulary from the training documents of the sample, or read the one
+    learned before.
+    """
     if not (folder / VOCAB_FILE).exists():
         training = (text for number, text in enumerate(texts, start=1) if number % HELD_OUT_EVERY)
         train_vocabulary(training, size).save(folder)
@@ -91,12 +100,16 @@ def vocabulary(folder: Path, size: int, texts: list[str]) -> AveyBTokenizer:
 
 
 def new_model(name: str, depth: int, comparison: Comparison) -> transformers.PreTrainedModel:
-    """Make an untrained model; BERT has as many parameters as ours, which ends with a norm, as in the paper."""
+    """Make an untrained model; BERT has as many parameters as ours, which ends with a norm, as in
+    the paper.
+    """
     torch.manual_seed(0)
     vocab, width = comparison.tokenizer.vocab_size, comparison.width
     sizes = {"vocab_size": vocab, "hidden_size": width, "split_size": comparison.split}
     start = {"static_init": "xavier"} if name == RANDOM else {}
-    ours = AveyBForMaskedLM(AveyBConfig.mini(**sizes, num_hidden_layers=comparison.depth, final_norm=True, **start))
+    ours = AveyBForMaskedLM(
+        AveyBConfig.mini(**sizes, num_hidden_layers=comparison.depth, final_norm=True, **start)
+    )
     if name != "BERT":
         return ours
     torch.manual_seed(0)
@@ -104,10 +117,14 @@ def new_model(name: str, depth: int, comparison: Comparison) -> transformers.Pre
     return bert_of(parameters(ours), vocab=vocab, width=width, depth=depth, positions=positions)
 
 
-def trained(name: str, depth: int, folder: Path, settings: MLMSettings, comparison: Comparison) -> list[dict[str, Any]]:
+def trained(
+    name: str, depth: int, folder: Path, settings: MLMSettings, comparison: Comparison
+) -> list[dict[str, Any]]:
     """Return the metrics of a run, which is started or continued unless it is finished."""
     if not (folder / MODEL).is_dir():
-        resume = (folder / CHECKPOINTS).is_dir() and get_last_checkpoint(str(folder / CHECKPOINTS)) is not None
+        resume = (folder / CHECKPOINTS).is_dir() and get_last_checkpoint(
+            str(folder / CHECKPOINTS)
+        ) is not None
         if folder.is_dir() and not resume:
             shutil.rmtree(folder)
         pretrain(
@@ -128,18 +145,25 @@ def trained(name: str, depth: int, folder: Path, settings: MLMSettings, comparis
 def curve(metrics: list[dict[str, Any]], tokens_per_step: int) -> list[dict[str, float]]:
     """Return held-out loss and accuracy by the number of training tokens."""
     return [
-        {"tokens": m["step"] * tokens_per_step, "loss": m["eval_loss"], "accuracy": m["eval_accuracy"]}
+        {
+            "tokens": m["step"] * tokens_per_step,
+            "loss": m["eval_loss"],
+            "accuracy": m["eval_accuracy"],
+        }
         for m in metrics
         if "eval_loss" in m
     ]
 
 
 def unigram(folder: Path, tokenizer: AveyBTokenizer, settings: MLMSettings) -> dict[str, float]:
-    """Return cross entropy (nats) and accuracy of the training text's token frequencies, one added to each.
+    """Return cross entropy (nats) and accuracy of the training text's token frequencies, one added
+    to each.
 
     They are measured on the masked held-out tokens that the models are asked for.
     """
-    counts = 1.0 + np.bincount(np.fromfile(folder / TRAIN, dtype="<i4"), minlength=tokenizer.vocab_size)
+    counts = 1.0 + np.bincount(
+        np.fromfile(folder / TRAIN, dtype="<i4"), minlength=tokenizer.vocab_size
+    )
     log_probability = np.log(counts / counts.sum())
     sequences = open_held_out(folder, tokenizer, settings)
     assert sequences is not None
@@ -159,9 +183,15 @@ def compare(name: str, comparison: Comparison) -> dict[str, Any]:
     def attempt(depth: int, rate: float) -> None:
         steps = comparison.search_steps
         short = replace(comparison.settings, steps=steps, evaluate_every=steps, learning_rate=rate)
-        metrics = trained(name, depth, comparison.work / f"{name}-{depth}-{rate:g}", short, comparison)
+        metrics = trained(
+            name, depth, comparison.work / f"{name}-{depth}-{rate:g}", short, comparison
+        )
         tried[depth, rate] = curve(metrics, comparison.tokens_per_step)[-1]["loss"]
-        print(f"{name}, {depth} layers, learning rate {rate:g}: held-out loss {tried[depth, rate]:.4f}", flush=True)
+        print(
+            f"{name}, {depth} layers, learning rate {rate:g}: held-out loss"
+            f" {tried[depth, rate]:.4f}",
+            flush=True,
+        )
 
     def best() -> tuple[int, float]:
         return min(tried, key=lambda pair: tried[pair])
@@ -173,16 +203,26 @@ def compare(name: str, comparison: Comparison) -> dict[str, Any]:
         if min(rates) < rate < max(rates):
             break
         attempt(comparison.depth, rate / 2 if rate == min(rates) else rate * 2)
-    if name == "BERT":  # with a layer less its inner layer comes near the usual four times the width
+    if (
+        name == "BERT"
+    ):  # with a layer less its inner layer comes near the usual four times the width
         attempt(comparison.depth - 1, best()[1])
     depth, rate = best()
     rates = [rate]
-    if name == "BERT":  # runs that end near the unigram favour low rates: a higher one may do better in the long run
+    if (
+        name == "BERT"
+        # runs that end near the unigram favour low rates: a higher one may do better in the long
+        # run
+    ):
         rates.append(4 * rate)
     runs = [full_run(name, depth, rate, comparison) for rate in rates]
     return {
-        "tried": [{"layers": d, "learning_rate": r, "loss": loss} for (d, r), loss in tried.items()],
-        "long_runs": [{"learning_rate": r["learning_rate"], "loss": r["curve"][-1]["loss"]} for r in runs],
+        "tried": [
+            {"layers": d, "learning_rate": r, "loss": loss} for (d, r), loss in tried.items()
+        ],
+        "long_runs": [
+            {"learning_rate": r["learning_rate"], "loss": r["curve"][-1]["loss"]} for r in runs
+        ],
         **min(runs, key=lambda run: run["curve"][-1]["loss"]),
     }
 
@@ -223,7 +263,13 @@ def draw(result: dict[str, Any], path: Path) -> None:
 def show(result: dict[str, Any]) -> None:
     """Print a table."""
     table = Table("", "parameters", "learning rate", "held-out loss", "accuracy")
-    table.add_row("unigram", "", "", f"{result['unigram']['loss']:.4f}", f"{result['unigram']['accuracy']:.4f}")
+    table.add_row(
+        "unigram",
+        "",
+        "",
+        f"{result['unigram']['loss']:.4f}",
+        f"{result['unigram']['accuracy']:.4f}",
+    )
     for name in (*NAMES, RANDOM):
         row, last = result[name], result[name]["curve"][-1]
         table.add_row(
@@ -235,10 +281,16 @@ def show(result: dict[str, Any]) -> None:
 
 def main() -> None:
     """Parse the arguments, run what is missing, write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder of .jsonl(.zst) files with a field text")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, required=True, help="folder of .jsonl(.zst) files with a field text"
+    )
     parser.add_argument("--work", type=Path, required=True, help="folder for the runs")
-    parser.add_argument("--only", choices=(*NAMES, RANDOM), help="this model's runs only, no comparison")
+    parser.add_argument(
+        "--only", choices=(*NAMES, RANDOM), help="this model's runs only, no comparison"
+    )
     parser.add_argument("--every", type=int, default=16, help="take every n-th document")
     parser.add_argument("--vocab", type=int, default=4096)
     parser.add_argument("--width", type=int, default=256)
@@ -249,7 +301,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1200)
     parser.add_argument("--search-steps", type=int, default=150)
     parser.add_argument("--rates", type=float, nargs="+", default=[1e-3, 2e-3])
-    parser.add_argument("--json", type=Path, default=RESULTS / "mlm_curve.json", help="the curve goes beside it")
+    parser.add_argument(
+        "--json", type=Path, default=RESULTS / "mlm_curve.json", help="the curve goes beside it"
+    )
     args = parser.parse_args()
     texts, data = sample(args.data, args.every)
     tokenizer = vocabulary(args.work / "vocabulary", args.vocab, texts)
@@ -267,9 +321,15 @@ def main() -> None:
     )
     shape = {name: getattr(args, name) for name in ("width", "depth", "split")}
     comparison = Comparison(
-        args.work, texts, data, tokenizer, **shape, search_steps=args.search_steps, rates=tuple(args.rates),
+        args.work,
+        texts,
+        data,
+        tokenizer,
+        **shape,
+        search_steps=args.search_steps,
+        rates=tuple(args.rates),
         settings=settings,
-    )  # fmt: skip
+    )
     result: dict[str, Any] = {}
     for name in NAMES if args.only is None else ("ours",) if args.only == RANDOM else (args.only,):
         result[name] = compare(name, comparison)

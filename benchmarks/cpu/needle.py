@@ -1,10 +1,12 @@
-"""Needles in an index: how often each way to search finds a sentence, by the document's length and the needle's depth.
+"""Needles in an index: how often each way to search finds a sentence, by the document's length and
+the needle's depth.
 
-    python benchmarks/cpu/needle.py                       # the embedded model, 2K to 64K tokens, about ten minutes
-    python benchmarks/cpu/needle.py --lengths 2048 8192   # a quick look
-    python benchmarks/cpu/needle.py --model FOLDER --texts texts.jsonl --form word --json /tmp/words.json
+    python benchmarks/cpu/needle.py                       # the embedded model, 2K to 64K tokens,
+    about ten minutes python benchmarks/cpu/needle.py --lengths 2048 8192   # a quick look python
+    benchmarks/cpu/needle.py --model FOLDER --texts texts.jsonl --form word --json /tmp/words.json
 
-needle.json holds every cell and needle.png the heat maps, in benchmarks/results/ or where --json says.
+needle.json holds every cell and needle.png the heat maps, in benchmarks/results/ or where --json
+says.
 """
 
 from __future__ import annotations
@@ -48,19 +50,28 @@ def draw(cells: Sequence[Cell], path: Path) -> None:
 
 def main() -> None:
     """Parse the arguments, search, write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--model", help="an Avey-B folder, or any sentence-transformers model (default: the embedded one)"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--texts", type=Path, nargs="*", default=[], help="hide in these (.jsonl, .txt), not in made-up sentences"
+        "--model",
+        help="an Avey-B folder, or any sentence-transformers model (default: the embedded one)",
+    )
+    parser.add_argument(
+        "--texts",
+        type=Path,
+        nargs="*",
+        default=[],
+        help="hide in these (.jsonl, .txt), not in made-up sentences",
     )
     parser.add_argument("--form", choices=FORMS, default=FORMS[0], help="what is asked for")
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
     parser.add_argument("--depths", type=int, nargs="+", default=DEPTHS)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--distractors", type=int, default=5)
-    parser.add_argument("--json", type=Path, default=RESULTS / "needle.json", help="the maps go beside it")
+    parser.add_argument(
+        "--json", type=Path, default=RESULTS / "needle.json", help="the maps go beside it"
+    )
     args = parser.parse_args()
     model = load_model(args.model)
     cells = run_needles(

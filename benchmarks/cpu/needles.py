@@ -1,9 +1,11 @@
-"""A needle in an index: one sentence in a long document, and a question that only this sentence answers.
+"""A needle in an index: one sentence in a long document, and a question that only this sentence
+answers.
 
-Every document of a length hides one needle of its own: a number or a word for a name that nothing else mentions. So
-each question has one right document, and all others are distractors that answer the same question for other names
-(RULER's single needles, Hsieh et al. 2024, turned to retrieval). Documents without any needle come on top. The
-sentences are our own, so figures compare models and ways to search with each other, not with published ones.
+Every document of a length hides one needle of its own: a number or a word for a name that nothing
+else mentions. So each question has one right document, and all others are distractors that answer
+the same question for other names (RULER's single needles, Hsieh et al. 2024, turned to retrieval).
+Documents without any needle come on top. The sentences are our own, so figures compare models and
+ways to search with each other, not with published ones.
 """
 
 from __future__ import annotations
@@ -39,9 +41,37 @@ SYSTEMS: dict[str, dict[str, Any]] = {
 """Ways to search, as options of `Retriever.search`."""
 
 _SYLLABLES = (
-    *("ba", "cor", "del", "fen", "gar", "hol", "im", "jen", "kel", "lor", "mi", "nor", "pel", "ros", "tav", "wyn"),
+    *(
+        "ba",
+        "cor",
+        "del",
+        "fen",
+        "gar",
+        "hol",
+        "im",
+        "jen",
+        "kel",
+        "lor",
+        "mi",
+        "nor",
+        "pel",
+        "ros",
+        "tav",
+        "wyn",
+    ),
 )
-_WORDS = ("lantern", "walnut", "harvest", "velvet", "compass", "thunder", "marble", "saffron", "anchor", "willow")
+_WORDS = (
+    "lantern",
+    "walnut",
+    "harvest",
+    "velvet",
+    "compass",
+    "thunder",
+    "marble",
+    "saffron",
+    "anchor",
+    "willow",
+)
 
 
 @dataclass(frozen=True)
@@ -71,7 +101,8 @@ class Cell:
         depth: where the needles are, in percent of the text.
         document_first: the right document is the first of the corpus.
         document_in_few: it is among the first `FEW`.
-        passage_first: of the right document's passages, the first one holds the needle; None for document vectors.
+        passage_first: of the right document's passages, the first one holds the needle; None for
+            document vectors.
         passage_in_few: one of the first `FEW` holds it.
     """
 
@@ -115,11 +146,17 @@ def make_haystack(
     rows, needles = [], []
     for number, depth in enumerate([*np.repeat(depths, seeds).tolist(), *[None] * distractors]):
         random = np.random.default_rng([length, number])
-        sentences = _sentences(length, sentences_of(texts, random) if texts else made_up_sentences(random), count)
+        sentences = _sentences(
+            length, sentences_of(texts, random) if texts else made_up_sentences(random), count
+        )
         document = f"{length}-{number}"
         if depth is not None:
             name = _name(number)
-            answer = str(random.integers(10**6, 10**7)) if form == "number" else str(random.choice(_WORDS))
+            answer = (
+                str(random.integers(10**6, 10**7))
+                if form == "number"
+                else str(random.choice(_WORDS))
+            )
             place = round(depth / 100 * len(sentences))
             start = len("".join(f"{sentence} " for sentence in sentences[:place]))
             sentence = f"The special {form} for {name} is {answer}."
@@ -141,7 +178,8 @@ def run_needles(
     texts: Sequence[str] = (),
     progress: Callable[[Cell], None] = lambda cell: None,
 ) -> list[Cell]:
-    """Build an index of the documents of each length, and ask for every needle in every way of `SYSTEMS`.
+    """Build an index of the documents of each length, and ask for every needle in every way of
+    `SYSTEMS`.
 
     Args:
         model: makes the vectors; None: the embedded model.
@@ -177,20 +215,30 @@ def run_needles(
                 for system, options in SYSTEMS.items():
                     found = [_look_for(needle, retriever, options) for needle in needles]
                     for depth in depths:
-                        of_depth = [row for row, needle in zip(found, needles, strict=True) if needle.depth == depth]
-                        cells.append(_cell(system, length, depth, np.array(of_depth, dtype=np.float64)))
+                        of_depth = [
+                            row
+                            for row, needle in zip(found, needles, strict=True)
+                            if needle.depth == depth
+                        ]
+                        cells.append(
+                            _cell(system, length, depth, np.array(of_depth, dtype=np.float64))
+                        )
                         progress(cells[-1])
     return cells
 
 
 def _look_for(needle: Needle, retriever: Any, options: dict[str, Any]) -> list[float]:
-    """The ranks of the right document and of the passage with the needle in it, from 1; NaN where there are none."""
+    """The ranks of the right document and of the passage with the needle in it, from 1; NaN where
+    there are none.
+    """
     documents = [hit.id for hit in retriever.search(needle.query, FEW, **options)]
     document = documents.index(needle.document) + 1 if needle.document in documents else np.nan
     if options.get("granularity") == "document":
         return [document, np.nan]
     here = {"document": needle.document}
-    options = {name: value for name, value in options.items() if name != "granularity"}  # of rankings of documents
+    options = {
+        name: value for name, value in options.items() if name != "granularity"
+    }  # of rankings of documents
     hits = retriever.search(needle.query, FEW, unit="passage", fold=False, filter=here, **options)
     holding = [rank for rank, hit in enumerate(hits, start=1) if _holds(hit.span, needle.span)]
     return [document, holding[0] if holding else np.nan]
@@ -205,7 +253,15 @@ def _cell(system: str, length: int, depth: int, ranks: np.ndarray) -> Cell:
     """Shares of the ranks `[questions, 2]` of documents and passages."""
     first, few = (ranks <= 1).mean(axis=0).tolist(), (ranks <= FEW).mean(axis=0).tolist()
     passages = SYSTEMS[system].get("granularity") != "document"
-    return Cell(system, length, depth, first[0], few[0], first[1] if passages else None, few[1] if passages else None)
+    return Cell(
+        system,
+        length,
+        depth,
+        first[0],
+        few[0],
+        first[1] if passages else None,
+        few[1] if passages else None,
+    )
 
 
 def _sentences(length: int, sentences: Iterator[str], count: Callable[[str], int]) -> list[str]:
@@ -225,13 +281,17 @@ def _name(number: int) -> str:
 def heat_maps(cells: Sequence[Cell]) -> list[tuple[str, list[int], dict[int, list[float]]]]:
     """Arrange cells as maps: a title, the depths, and the shares found at them by length.
 
-    Each way to search has two maps: the right document first of the corpus, and its needle in the first passage.
+    Each way to search has two maps: the right document first of the corpus, and its needle in the
+    first passage.
     """
     maps = []
     for system in dict.fromkeys(cell.system for cell in cells):
         own = [cell for cell in cells if cell.system == system]
         depths = sorted({cell.depth for cell in own})
-        for what, measure in (("document first", "document_first"), ("passage first", "passage_first")):
+        for what, measure in (
+            ("document first", "document_first"),
+            ("passage first", "passage_first"),
+        ):
             shares = {(cell.length, cell.depth): getattr(cell, measure) for cell in own}
             if None not in shares.values():
                 lengths = sorted({cell.length for cell in own})

@@ -1,11 +1,13 @@
-"""What an index in an object store costs: requests, bytes and milliseconds, and what is left after failures.
+"""What an index in an object store costs: requests, bytes and milliseconds, and what is left after
+failures.
 
-    python -m benchmarks.cpu.object_store TEXTS...        # some four minutes; --passages 10000 for a quick look
+    python -m benchmarks.cpu.object_store TEXTS...        # some four minutes; --passages 10000 for
+    a quick look
 
-TEXTS are `.jsonl.zst` files with a field `text`, cut into passages as `growth.py` does; vectors are given. The store is
-moto, a stand-in for S3 on this machine, behind a proxy that adds 20 ms to each request (and cuts ranges from what it
-keeps of the objects, as moto reads an object whole for each range of it). Each reader and writer is a
-process of its own.
+TEXTS are `.jsonl.zst` files with a field `text`, cut into passages as `growth.py` does; vectors are
+given. The store is moto, a stand-in for S3 on this machine, behind a proxy that adds 20 ms to each
+request (and cuts ranges from what it keeps of the objects, as moto reads an object whole for each
+range of it). Each reader and writer is a process of its own.
 """
 
 from __future__ import annotations
@@ -44,7 +46,12 @@ def worker(*arguments: str, cache: Path, whole: int | None = None) -> subprocess
         variables["AVEYB_INDEX_CACHE_WHOLE"] = str(whole)
     command = [sys.executable, "-m", "benchmarks.cpu.object_store", *arguments]
     return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables, cwd=Path(__file__).parents[2]
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=variables,
+        cwd=Path(__file__).parents[2],
     )
 
 
@@ -64,7 +71,11 @@ def counted(weather: Weather, work: Callable[[], Any]) -> dict[str, Any]:
     requests, size, started = weather.requests, weather.bytes, time.perf_counter()
     work()
     milliseconds = round((time.perf_counter() - started) * 1e3)
-    return {"requests": weather.requests - requests, "bytes": weather.bytes - size, "ms": milliseconds}
+    return {
+        "requests": weather.requests - requests,
+        "bytes": weather.bytes - size,
+        "ms": milliseconds,
+    }
 
 
 class Results(dict[str, Any]):
@@ -75,7 +86,8 @@ class Results(dict[str, Any]):
         super().__setitem__(name, value)
 
 
-# --- the processes ----------------------------------------------------------------------------------------------------
+# --- the processes
+# --------------------------------------------------------------------------------------------------
 
 
 def read(asked: str) -> None:
@@ -95,7 +107,9 @@ def read(asked: str) -> None:
 
 
 def write() -> None:
-    """Upsert a document into the small index for each line of the input, and say which ones are acknowledged."""
+    """Upsert a document into the small index for each line of the input, and say which ones are
+    acknowledged.
+    """
     from aveyb_retrieval import upsert_documents
     from aveyb_retrieval.errors import AveyBError
 
@@ -103,14 +117,17 @@ def write() -> None:
     print("ready", flush=True)
     for name in map(str.strip, sys.stdin):
         try:
-            upsert_documents([{"_id": name, "text": f"a document called {name}"}], SMALL, model=model, wait=120)
+            upsert_documents(
+                [{"_id": name, "text": f"a document called {name}"}], SMALL, model=model, wait=120
+            )
         except AveyBError as error:
             print(f"refused {error}", flush=True)
         else:
             print(f"done {name}", flush=True)
 
 
-# --- what is measured -------------------------------------------------------------------------------------------------
+# --- what is measured
+# -------------------------------------------------------------------------------------------------
 
 
 def costs(paths: list[Path], count: int, weather: Weather, folder: Path) -> dict[str, Any]:
@@ -124,7 +141,9 @@ def costs(paths: list[Path], count: int, weather: Weather, folder: Path) -> dict
     started = time.perf_counter()
     build_index(documents(paths, count), here, model=model, storage_dtype="float16")
     out["build in a folder, s"] = round(time.perf_counter() - started, 1)
-    out["MB"] = round(sum(path.stat().st_size for path in here.rglob("*") if path.is_file()) / 1e6, 1)
+    out["MB"] = round(
+        sum(path.stat().st_size for path in here.rglob("*") if path.is_file()) / 1e6, 1
+    )
     weather.delay, weather.keeps = DELAY, True
     out["copy"] = counted(weather, lambda: copy_index(here, WHERE))
     out["copy again"] = counted(weather, lambda: copy_index(here, WHERE))
@@ -141,7 +160,10 @@ def costs(paths: list[Path], count: int, weather: Weather, folder: Path) -> dict
             first = counted(weather, lambda ask=ask: ask(0))
             taken: list[float] = []
             others = counted(
-                weather, lambda name=name, taken=taken, ask=ask: taken.extend(map(ask, range(1, SEARCHES[name] + 1)))
+                weather,
+                lambda name=name, taken=taken, ask=ask: taken.extend(
+                    map(ask, range(1, SEARCHES[name] + 1))
+                ),
             )
             found = {
                 "open and first search": first,
@@ -153,7 +175,9 @@ def costs(paths: list[Path], count: int, weather: Weather, folder: Path) -> dict
             out[f"{name}, {state}"] = found
             reader.communicate()
     row = next(documents(paths, 8))
-    out["first upsert on a machine"] = counted(weather, lambda: upsert_documents([row], WHERE, model=model))
+    out["first upsert on a machine"] = counted(
+        weather, lambda: upsert_documents([row], WHERE, model=model)
+    )
     row["text"] += " More."
     out["upsert"] = counted(weather, lambda: upsert_documents([row], WHERE, model=model))
     weather.delay, weather.keeps = 0.0, False
@@ -168,7 +192,9 @@ class Failures:
 
         self.weather, self.folder = weather, folder
         self.acknowledged, self.lost = {"first"}, set[str]()
-        build_index([{"_id": "first", "text": "The first."}], SMALL, model=GivenVectors(draw_vectors(8, 0)))
+        build_index(
+            [{"_id": "first", "text": "The first."}], SMALL, model=GivenVectors(draw_vectors(8, 0))
+        )
 
     def check(self) -> int:
         """How many documents were lost so far."""
@@ -199,7 +225,9 @@ class Failures:
             line(process)
             last = self.weather.requests + rng.randint(1, 80)
 
-            def kill(number: int, last: int = last, process: subprocess.Popen[str] = process) -> None:
+            def kill(
+                number: int, last: int = last, process: subprocess.Popen[str] = process
+            ) -> None:
                 if number >= last:
                     process.kill()
 
@@ -223,7 +251,11 @@ class Failures:
             won.append(sum(self.note(line(process)).startswith("done ") for process in pair))
         for process in pair:
             process.communicate()
-        return {"turns": RACES, "both acknowledged, one after the other": won.count(2), "lost": self.check()}
+        return {
+            "turns": RACES,
+            "both acknowledged, one after the other": won.count(2),
+            "lost": self.check(),
+        }
 
     def troubled(self, **trouble: Any) -> dict[str, Any]:
         """A writer whose store has troubles."""
@@ -238,7 +270,9 @@ class Failures:
 
 
 def failures(weather: Weather, folder: Path) -> dict[str, Any]:
-    """What is left after writers that were killed, that raced, and a store that fails, cuts and forgets."""
+    """What is left after writers that were killed, that raced, and a store that fails, cuts and
+    forgets.
+    """
     from aveyb_retrieval import verify_index
 
     tried = Failures(weather, folder)
@@ -254,7 +288,9 @@ def failures(weather: Weather, folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, and write `results/object_store.json`."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("texts", nargs="*", type=Path)
     parser.add_argument("--passages", type=int, default=100_000)
     parser.add_argument("--read", help=argparse.SUPPRESS)
@@ -266,7 +302,11 @@ def main() -> None:
     if given.write:
         write()
         return
-    out: dict[str, Any] = {"passages": given.passages, "delay ms": DELAY * 1e3, "machine": platform.platform()}
+    out: dict[str, Any] = {
+        "passages": given.passages,
+        "delay ms": DELAY * 1e3,
+        "machine": platform.platform(),
+    }
     with tempfile.TemporaryDirectory() as name, store_server() as (weather, variables):
         os.environ.update(variables, AVEYB_INDEX_CACHE=str(Path(name, "main")))
         out |= costs(given.texts, given.passages, weather, Path(name))

@@ -1,4 +1,5 @@
-"""Passages ranked by a score of each of them: vectors, words, and both fused, to compare an index with.
+"""Passages ranked by a score of each of them: vectors, words, and both fused, to compare an index
+with.
 
 Ties go to the passage that comes first in the corpus.
 """
@@ -35,8 +36,8 @@ Scores = npt.NDArray[np.float32]
 class PassageTable:
     """The passages of a corpus: row i is characters `spans[i]` of document `owners[i]`.
 
-    owners: `[m]` int64, positions in the corpus; spans: `[m, 2]` int64; offsets: `[n + 1]` int64, document j owns
-    rows offsets[j] to offsets[j + 1].
+    owners: `[m]` int64, positions in the corpus; spans: `[m, 2]` int64; offsets: `[n + 1]` int64,
+    document j owns rows offsets[j] to offsets[j + 1].
     """
 
     def __init__(self, corpus: Corpus, offsets: np.ndarray, spans: np.ndarray) -> None:
@@ -46,12 +47,16 @@ class PassageTable:
         self.owners = np.repeat(np.arange(len(corpus)), np.diff(self.offsets))
 
     def rows(self, documents: Iterable[str] | None) -> np.ndarray:
-        """Return the rows of some documents, or of all; a passage without text is left out, it cannot be shown."""
+        """Return the rows of some documents, or of all; a passage without text is left out, it
+        cannot be shown.
+        """
         if documents is None:
             rows = np.arange(len(self.spans))
         else:
             positions = sorted(self._corpus.positions[doc] for doc in documents)
-            rows = np.concatenate([np.arange(self.offsets[p], self.offsets[p + 1]) for p in positions])
+            rows = np.concatenate(
+                [np.arange(self.offsets[p], self.offsets[p + 1]) for p in positions]
+            )
         return rows[self.spans[rows, 0] < self.spans[rows, 1]]
 
     def passage(self, row: int) -> Passage:
@@ -70,7 +75,9 @@ class Scorer(Protocol):
         """The passages."""
 
     def scores(self, queries: Sequence[str]) -> Iterator[Scores]:
-        """Yield the scores `[m]` of all passages for each query; -inf for a passage that is not found at all."""
+        """Yield the scores `[m]` of all passages for each query; -inf for a passage that is not
+        found at all.
+        """
 
 
 class VectorScorer:
@@ -80,7 +87,9 @@ class VectorScorer:
         self._model = model
         self._corpus = corpus
         self._path = indexed(model, corpus, folder / "vectors", granularity=model.granularity)
-        info = index_info(self._path, mode="dense", options=LoadOptions(), name=name or model.model_name)
+        info = index_info(
+            self._path, mode="dense", options=LoadOptions(), name=name or model.model_name
+        )
         self.info = replace(info, settings={**info.settings, "chunks": model.chunks})
 
     @cached_property
@@ -92,7 +101,9 @@ class VectorScorer:
     def table(self) -> PassageTable:
         """The passages that the model made."""
         offsets = np.cumsum([0, *(len(encoded.spans) for encoded in self._encoded)])
-        return PassageTable(self._corpus, offsets, np.concatenate([encoded.spans for encoded in self._encoded]))
+        return PassageTable(
+            self._corpus, offsets, np.concatenate([encoded.spans for encoded in self._encoded])
+        )
 
     def scores(self, queries: Sequence[str]) -> Iterator[Scores]:
         """Yield the cosines of all passages with each query."""
@@ -122,13 +133,19 @@ class ExactPassages:
 
 
 class WordScorer:
-    """BM25 over chunks by bm25s (English stems, without stop words), IDF over all chunks of the corpus.
+    """BM25 over chunks by bm25s (English stems, without stop words), IDF over all chunks of the
+    corpus.
 
     The title is read with the first chunk, where the document begins.
     """
 
-    def __init__(self, corpus: Corpus, chunker: Chunker, chunks: str, *, k1: float = 1.5, b: float = 0.75) -> None:
-        """Score the chunks that `chunker` cuts; `chunks` names them. `k1` and `b` are those of bm25s by default."""
+    def __init__(
+        self, corpus: Corpus, chunker: Chunker, chunks: str, *, k1: float = 1.5, b: float = 0.75
+    ) -> None:
+        """Score the chunks that `chunker` cuts; `chunks` names them.
+
+        `k1` and `b` are those of bm25s by default.
+        """
         settings = {"k1": k1, "b": b, "stemmer": "english", "stopwords": "en", "chunks": chunks}
         self.info = SystemInfo(
             name=f"BM25, {chunks}",
@@ -145,14 +162,20 @@ class WordScorer:
         """The chunks."""
         spans = [self._chunker(document.text) for document in self._corpus]
         offsets = np.cumsum([0, *(len(ranges) for ranges in spans)])
-        return PassageTable(self._corpus, offsets, np.array([r for ranges in spans for r in ranges], dtype=np.int64))
+        return PassageTable(
+            self._corpus, offsets, np.array([r for ranges in spans for r in ranges], dtype=np.int64)
+        )
 
     @cached_property
     def _index(self) -> Any:
         bm25s, stemmer = bm25_modules()
         texts: list[str] = []
-        for document, first, last in zip(self._corpus, self.table.offsets[:-1], self.table.offsets[1:], strict=True):
-            texts.extend(_chunk_texts(document, [(int(a), int(b)) for a, b in self.table.spans[first:last]]))
+        for document, first, last in zip(
+            self._corpus, self.table.offsets[:-1], self.table.offsets[1:], strict=True
+        ):
+            texts.extend(
+                _chunk_texts(document, [(int(a), int(b)) for a, b in self.table.spans[first:last]])
+            )
         tokens = bm25s.tokenize(texts, stopwords="en", stemmer=stemmer, show_progress=False)
         index = bm25s.BM25(k1=self.info.settings["k1"], b=self.info.settings["b"])
         index.index(tokens, show_progress=False)
@@ -161,19 +184,35 @@ class WordScorer:
     def scores(self, queries: Sequence[str]) -> Iterator[Scores]:
         """Yield BM25 of all chunks for each query; -inf for a chunk without any of its words."""
         bm25s, stemmer = bm25_modules()
-        words = bm25s.tokenize(list(queries), stopwords="en", stemmer=stemmer, return_ids=False, show_progress=False)
+        words = bm25s.tokenize(
+            list(queries), stopwords="en", stemmer=stemmer, return_ids=False, show_progress=False
+        )
         for found in words:
-            scores = self._index.get_scores(found) if found else np.zeros(len(self.table.spans), np.float32)
+            scores = (
+                self._index.get_scores(found)
+                if found
+                else np.zeros(len(self.table.spans), np.float32)
+            )
             yield np.where(scores > 0, scores, -np.inf).astype(np.float32)
 
 
 class FusedPassages:
-    """Two scorers over the same passages, fused; each names its `depth` best, and both score all of those."""
+    """Two scorers over the same passages, fused; each names its `depth` best, and both score all of
+    those.
+    """
 
     def __init__(
-        self, lexical: Scorer, dense: Scorer, *, weight: float | None = None, depth: int = 100, name: str = ""
+        self,
+        lexical: Scorer,
+        dense: Scorer,
+        *,
+        weight: float | None = None,
+        depth: int = 100,
+        name: str = "",
     ) -> None:
-        """Fuse by reciprocal ranks (`weight` None), or as the index does, with `weight` of the cosines' share."""
+        """Fuse by reciprocal ranks (`weight` None), or as the index does, with `weight` of the
+        cosines' share.
+        """
         infos = (lexical.info, dense.info)
         fusion = "RRF" if weight is None else f"weighted fusion ({weight:g} vectors)"
         self._lexical = lexical
@@ -200,10 +239,14 @@ class FusedPassages:
 
         table = self._lexical.table
         if not np.array_equal(table.spans, self._dense.table.spans):
-            raise ConfigError(f"{self.info.name}: the two rank different passages; give both the same chunks")
+            raise ConfigError(
+                f"{self.info.name}: the two rank different passages; give both the same chunks"
+            )
         texts = list(queries.values())
         found = {}
-        for query, words, cosines in zip(queries, self._lexical.scores(texts), self._dense.scores(texts), strict=True):
+        for query, words, cosines in zip(
+            queries, self._lexical.scores(texts), self._dense.scores(texts), strict=True
+        ):
             rows = table.rows(within[query] if within else None)
             fused = self._fuse(words, cosines, rows)
             found[query] = [table.passage(row) for row, _ in ranked(fused)[:k]]
@@ -213,7 +256,8 @@ class FusedPassages:
         from aveyb_retrieval.indexes.search.scoring import reciprocal_rank, weighted
 
         lists = [
-            [(row, float(scores[row])) for row in best_rows(scores, rows, self._depth)] for scores in (words, cosines)
+            [(row, float(scores[row])) for row in best_rows(scores, rows, self._depth)]
+            for scores in (words, cosines)
         ]
         if self._weight is None:
             return reciprocal_rank(lists)

@@ -1,14 +1,17 @@
-"""Characters of the true answer that the first passages hold: ours beside BM25 and MiniLM on fixed chunks.
+"""Characters of the true answer that the first passages hold: ours beside BM25 and MiniLM on fixed
+chunks.
 
-    python benchmarks/cpu/passages.py --data ../shared/data --cache ~/.cache/aveyb-retrieval/passages
+    python benchmarks/cpu/passages.py --data ../shared/data --cache
+    ~/.cache/aveyb-retrieval/passages
 
-For every set with `spans.jsonl`: recall, precision and IoU in characters of the best 1, 5 and 10 passages, within the
-document that holds the answer and over the whole corpus. A peer's title is read with its first chunk. Two sets are
-large: 120 of their documents are drawn (`--documents`) by numpy's `default_rng(0).permutation`, with all of their
-questions.
+For every set with `spans.jsonl`: recall, precision and IoU in characters of the best 1, 5 and 10
+passages, within the document that holds the answer and over the whole corpus. A peer's title is
+read with its first chunk. Two sets are large: 120 of their documents are drawn (`--documents`) by
+numpy's `default_rng(0).permutation`, with all of their questions.
 
-Vectors, indexes and results are kept in --cache by fingerprints of model, data and settings, so an interrupted run
-continues and a new column costs only itself. Writes passages.json and passages.md into benchmarks/results/.
+Vectors, indexes and results are kept in --cache by fingerprints of model, data and settings, so an
+interrupted run continues and a new column costs only itself. Writes passages.json and passages.md
+into benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -30,21 +33,45 @@ from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE, PassageSize
 from aveyb_retrieval.eval.base import fingerprint_of, info_fingerprint
 from aveyb_retrieval.eval.build import chunks_of, indexed
 from aveyb_retrieval.eval.data import load_dataset
-from aveyb_retrieval.eval.encoders import AsMeasured, ChunkedModel, Chunker, load_measured, word_chunks
+from aveyb_retrieval.eval.encoders import (
+    AsMeasured,
+    ChunkedModel,
+    Chunker,
+    load_measured,
+    word_chunks,
+)
 from aveyb_retrieval.eval.runner import write_text
-from aveyb_retrieval.eval.systems import SCOPES, IndexPassages, PassageScores, PassageSystem, evaluate_passages
+from aveyb_retrieval.eval.systems import (
+    SCOPES,
+    IndexPassages,
+    PassageScores,
+    PassageSystem,
+    evaluate_passages,
+)
 from aveyb_retrieval.eval.tasks import Task, make_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SETS = ("chunking-eval", "qmsum-long", "cuad-long")
-DOCUMENTS = {"qmsum-long": 120, "cuad-long": 120}  # of 232 and 491: MiniLM reads 120 in a quarter of an hour
+DOCUMENTS = {
+    "qmsum-long": 120,
+    "cuad-long": 120,
+}  # of 232 and 491: MiniLM reads 120 in a quarter of an hour
 SMALL = 128  # tokens of a passage: half of the default
 OVERLAP = 64
 MODES = {"hybrid": "words and vectors", "dense": "vectors", "lexical": "words"}
 SEED = 0
-MEASURES = ("recall@1", "recall@5", "recall@10", "precision@1", "precision@5", "iou@1", "iou@5", "iou@10")
+MEASURES = (
+    "recall@1",
+    "recall@5",
+    "recall@10",
+    "precision@1",
+    "precision@5",
+    "iou@1",
+    "iou@5",
+    "iou@10",
+)
 
 
 def drawn(task: Task, documents: int | None) -> Task:
@@ -66,12 +93,18 @@ def peers(task: Task, folder: Path, minilm: str) -> Iterator[PassageSystem]:
 
 
 def ours(task: Task, folder: Path, minilm: str) -> Iterator[PassageSystem]:
-    """Yield the default index, searched end to end with `unit="passage"`: by words and vectors, by either, reranked."""
+    """Yield the default index, searched end to end with `unit="passage"`: by words and vectors, by
+    either, reranked.
+    """
     path = built(task, folder, passage_tokens=DEFAULT_SIZE.tokens, token_vectors="int8")
     for mode, what in MODES.items():
         chosen = " (default)" if mode == "hybrid" else ""
-        yield IndexPassages(path, mode=mode, name=f"ours, {what}, {DEFAULT_SIZE.tokens} tokens{chosen}")
-    yield IndexPassages(path, rerank="token-vectors", name="ours, default, reranked by int8 token vectors")
+        yield IndexPassages(
+            path, mode=mode, name=f"ours, {what}, {DEFAULT_SIZE.tokens} tokens{chosen}"
+        )
+    yield IndexPassages(
+        path, rerank="token-vectors", name="ours, default, reranked by int8 token vectors"
+    )
 
 
 def sizes(task: Task, folder: Path, minilm: str) -> Iterator[PassageSystem]:
@@ -79,7 +112,9 @@ def sizes(task: Task, folder: Path, minilm: str) -> Iterator[PassageSystem]:
     path = built(task, folder, passage_tokens=SMALL)
     yield IndexPassages(path, name=f"ours, words and vectors, {SMALL} tokens")
     path = built(task, folder, passage_tokens=DEFAULT_SIZE.tokens, passage_overlap=OVERLAP)
-    yield IndexPassages(path, name=f"ours, words and vectors, {DEFAULT_SIZE.tokens} tokens, {OVERLAP} shared")
+    yield IndexPassages(
+        path, name=f"ours, words and vectors, {DEFAULT_SIZE.tokens} tokens, {OVERLAP} shared"
+    )
 
 
 def minilm_in_ours(task: Task, folder: Path, minilm: str) -> Iterator[PassageSystem]:
@@ -88,21 +123,31 @@ def minilm_in_ours(task: Task, folder: Path, minilm: str) -> Iterator[PassageSys
         path = built(task, folder, model=minilm, passage_tokens=128, late=late)
         for mode in ("hybrid", "dense"):
             how = "late" if late else "one by one"
-            yield IndexPassages(path, mode=mode, name=f"MiniLM in our index, {MODES[mode]}, {how}, 128 tokens")
+            yield IndexPassages(
+                path, mode=mode, name=f"MiniLM in our index, {MODES[mode]}, {how}, 128 tokens"
+            )
 
 
 def late_and_alone(
     task: Task, folder: Path, size: PassageSize | None, what: str
 ) -> tuple[VectorScorer, VectorScorer, Chunker]:
-    """Return ours on passages that have seen their document, on the same ones one by one, and what cuts them."""
+    """Return ours on passages that have seen their document, on the same ones one by one, and what
+    cuts them.
+    """
     late = AsMeasured(Embedder.load(passage_size=size))
     chunker = chunks_of(indexed(late, task.corpus, folder / "vectors"))
     alone = ChunkedModel(AsMeasured(Embedder.load(precision="float32")), chunker, what)
-    return VectorScorer(late, task.corpus, folder), VectorScorer(alone, task.corpus, folder), chunker
+    return (
+        VectorScorer(late, task.corpus, folder),
+        VectorScorer(alone, task.corpus, folder),
+        chunker,
+    )
 
 
 def splits(task: Task, folder: Path, minilm: str) -> Iterator[PassageSystem]:
-    """Yield the embedded model's 256-token splits, scored exactly: by vectors, by words, and by both."""
+    """Yield the embedded model's 256-token splits, scored exactly: by vectors, by words, and by
+    both.
+    """
     what = "splits of 256 tokens"
     late, alone, chunker = late_and_alone(task, folder, None, what)
     words = WordScorer(task.corpus, chunker, what)
@@ -113,7 +158,9 @@ def splits(task: Task, folder: Path, minilm: str) -> Iterator[PassageSystem]:
 
 
 def sentences(task: Task, folder: Path, minilm: str) -> Iterator[PassageSystem]:
-    """Yield whole sentences as an index cuts them, scored exactly by vectors: with their document, or one by one."""
+    """Yield whole sentences as an index cuts them, scored exactly by vectors: with their document,
+    or one by one.
+    """
     for tokens in (DEFAULT_SIZE.tokens, 128):
         what = f"sentences of {tokens} tokens"
         late, alone, _ = late_and_alone(task, folder, PassageSize(tokens), what)
@@ -145,36 +192,67 @@ def scored(system: PassageSystem, task: Task, scope: str, folder: Path) -> Passa
 def markdown(document: dict[str, Any]) -> str:
     """Return one table per set and scope: a row per system, a column per measure."""
     facts = ", ".join(f"{key} {value}" for key, value in document["machine"].items())
-    lines = ["# Passages against true spans, in characters", "", f"`{document['command']}`", "", facts, ""]
+    lines = [
+        "# Passages against true spans, in characters",
+        "",
+        f"`{document['command']}`",
+        "",
+        facts,
+        "",
+    ]
     for facts_of_set in document["sets"]:
         for scope in SCOPES:
-            rows = [r for r in document["rows"] if (r["set"], r["scope"]) == (facts_of_set["set"], scope)]
-            where = "within the document that answers" if scope == "document" else "over the whole corpus"
+            rows = [
+                r
+                for r in document["rows"]
+                if (r["set"], r["scope"]) == (facts_of_set["set"], scope)
+            ]
+            where = (
+                "within the document that answers"
+                if scope == "document"
+                else "over the whole corpus"
+            )
             lines += [
                 f"## {facts_of_set['set']}, {where}",
                 "",
-                f"{facts_of_set['documents']} of {facts_of_set['all_documents']} documents, "
-                f"{facts_of_set['queries']} questions with spans",
+                (
+                    f"{facts_of_set['documents']} of {facts_of_set['all_documents']} documents, "
+                    f"{facts_of_set['queries']} questions with spans"
+                ),
                 "",
                 "| | characters | " + " | ".join(MEASURES) + " |",
                 "|---|" + "---|" * (len(MEASURES) + 1),
             ]
             for row in rows:
                 values = " | ".join(f"{row['mean'][measure]:.4f}" for measure in MEASURES)
-                lines.append(f"| {row['system']} | {row['mean_passage_characters']:,.0f} | {values} |")
+                lines.append(
+                    f"| {row['system']} | {row['mean_passage_characters']:,.0f} | {values} |"
+                )
             lines.append("")
     return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the BEIR-layout sets")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, default=Path("../shared/data"), help="folder of the BEIR-layout sets"
+    )
     parser.add_argument("--sets", nargs="+", default=list(SETS))
     parser.add_argument("--groups", nargs="+", choices=list(GROUPS), default=list(GROUPS))
-    parser.add_argument("--documents", type=int, help="take this many of each set; default: 120 of the two large ones")
+    parser.add_argument(
+        "--documents",
+        type=int,
+        help="take this many of each set; default: 120 of the two large ones",
+    )
     parser.add_argument("--minilm", help="folder of all-MiniLM-L6-v2; default: the PyPI package's")
-    parser.add_argument("--cache", type=Path, required=True, help="folder for vectors, indexes and results")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where passages.json and passages.md go")
+    parser.add_argument(
+        "--cache", type=Path, required=True, help="folder for vectors, indexes and results"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=RESULTS, help="where passages.json and passages.md go"
+    )
     args = parser.parse_args()
     minilm = args.minilm or minilm_folder()
     for name in args.sets:
@@ -185,16 +263,30 @@ def main() -> None:
             for system in GROUPS[group](task, args.cache, minilm):
                 for scope in SCOPES:
                     scores = scored(system, task, scope, args.cache)
-                    rows.append({"set": name, "group": group, "scope": scope, "system": scores.name, **summary(scores)})
+                    rows.append(
+                        {
+                            "set": name,
+                            "group": group,
+                            "scope": scope,
+                            "system": scores.name,
+                            **summary(scores),
+                        }
+                    )
                     values = " ".join(f"{scores.mean[m]:.4f}" for m in MEASURES)
                     print(f"{name:<14} {scope:<9} {scores.name:<36} {values}", flush=True)
             asked = sum(bool(task.spans.get(query)) for query in task.queries)
-            counts = {"documents": len(task.corpus), "all_documents": len(whole.corpus), "queries": asked}
+            counts = {
+                "documents": len(task.corpus),
+                "all_documents": len(whole.corpus),
+                "queries": asked,
+            }
             write(args.out, {"set": name, **counts}, rows)
 
 
 def write(folder: Path, facts: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    """Put the rows of one set into passages.json and passages.md, in place of those of the same groups."""
+    """Put the rows of one set into passages.json and passages.md, in place of those of the same
+    groups.
+    """
     path = folder / "passages.json"
     old = json.loads(path.read_text()) if path.is_file() else {"sets": [], "rows": []}
     measured = {(row["set"], row["group"]) for row in rows}
@@ -207,17 +299,23 @@ def write(folder: Path, facts: dict[str, Any], rows: list[dict[str, Any]]) -> No
         "machine": {
             "cores": os.cpu_count(),
             "processor": platform.processor() or platform.machine(),
-            **{package: version(package) for package in ("torch", "sentence-transformers", "bm25s")},
+            **{
+                package: version(package) for package in ("torch", "sentence-transformers", "bm25s")
+            },
         },
         "sets": sorted(sets, key=lambda item: order.index(item["set"])),
-        "rows": sorted([*kept, *rows], key=lambda row: (order.index(row["set"]), groups.index(row["group"]))),
+        "rows": sorted(
+            [*kept, *rows], key=lambda row: (order.index(row["set"]), groups.index(row["group"]))
+        ),
     }
     write_text(path, json.dumps(document, indent=1) + "\n")
     write_text(folder / "passages.md", markdown(document))
 
 
 def summary(scores: PassageScores) -> dict[str, Any]:
-    """Return what the committed file keeps of a result: everything but the values of single queries."""
+    """Return what the committed file keeps of a result: everything but the values of single
+    queries.
+    """
     mean = {measure: round(value, 6) for measure, value in scores.mean.items()}
     length = round(scores.mean_passage_characters, 1)
     return {"queries": scores.queries, "mean_passage_characters": length, "mean": mean}

@@ -1,4 +1,6 @@
-"""A BERT to compare with: of a given number of parameters, its head on masked tokens only if asked."""
+"""A BERT to compare with: of a given number of parameters, its head on masked tokens
+only if asked.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,25 @@ from aveyb_retrieval.encoder.network.model import IGNORED_LABEL
 
 
 class MaskedBert(transformers.BertForMaskedLM):
-    """BERT with our head's economy: logits `[masked, V]` only where a token is asked for. The loss is the same."""
+    """BERT with our head's economy: logits `[masked, V]` only where a token is asked for.
+
+    The loss is the same.
+    """
 
     def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> MaskedLMOutput:
         """Both int64 `[B, N]`; labels are -100 where nothing is asked."""
         asked = labels != IGNORED_LABEL
         logits = self.cls(self.bert(input_ids).last_hidden_state[asked])
-        return MaskedLMOutput(loss=nn.functional.cross_entropy(logits.float(), labels[asked]), logits=logits)
+        return MaskedLMOutput(
+            loss=nn.functional.cross_entropy(logits.float(), labels[asked]), logits=logits
+        )
 
 
 def bert_of(count: int, *, vocab: int, width: int, depth: int, positions: int) -> MaskedBert:
-    """A new one with about `count` parameters: its inner layers are made as wide as that takes. No dropout."""
+    """A new one with about `count` parameters: its inner layers are made as wide as that takes.
+
+    No dropout.
+    """
 
     def build(inner: int) -> MaskedBert:
         config = transformers.BertConfig(

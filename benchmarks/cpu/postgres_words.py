@@ -2,10 +2,10 @@
 
     PYTHONPATH=. python benchmarks/cpu/postgres_words.py CORPUS.jsonl... --passages 100000
 
-Texts are cut into documents of up to 400 words and passages of up to 80. Vectors are random and of four numbers, and no
-graph is built: nothing but words is searched. Queries are sentences of one document in fifty, and their first six
-words. Processor time is that of the server's process and of this one, so that other programs on the machine matter
-little.
+Texts are cut into documents of up to 400 words and passages of up to 80. Vectors are random and of
+four numbers, and no graph is built: nothing but words is searched. Queries are sentences of one
+document in fifty, and their first six words. Processor time is that of the server's process and of
+this one, so that other programs on the machine matter little.
 """
 
 from __future__ import annotations
@@ -49,9 +49,16 @@ def rows(corpora: Sequence[Path], most: int) -> Iterator[tuple[Record, EncodedRo
                 spans = np.array([(cut[0][0] - begin, cut[-1][1] - begin) for cut in cuts])
                 vectors = rng.normal(size=(len(spans) + 1, DIM)).astype(np.float32)
                 record = Record(
-                    str(number), "", whole[begin : some[-1][1]], {"year": number % 20}, SourceLocation("x", 1, "line")
+                    str(number),
+                    "",
+                    whole[begin : some[-1][1]],
+                    {"year": number % 20},
+                    SourceLocation("x", 1, "line"),
                 )
-                yield record, EncodedRow(vectors[0], vectors[1:], spans, None, ("",) * len(spans), 1, 0)
+                yield (
+                    record,
+                    EncodedRow(vectors[0], vectors[1:], spans, None, ("",) * len(spans), 1, 0),
+                )
                 number, passages = number + 1, passages + len(spans)
                 if passages >= most:
                     return
@@ -89,11 +96,15 @@ def measure(view: Any, kind: str, queries: Sequence[str], where: Any) -> dict[st
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("corpora", nargs="+", type=Path)
     parser.add_argument("--passages", type=int, default=100_000)
     arguments = parser.parse_args()
-    postgres._FINISH = ";".join(s for s in postgres._FINISH.split(";") if "hnsw" not in s)  # no vectors are searched
+    postgres._FINISH = ";".join(
+        s for s in postgres._FINISH.split(";") if "hnsw" not in s
+    )  # no vectors are searched
     server = PostgresServer()
     try:
         writer = open_writer(server.url("words"))
@@ -117,10 +128,16 @@ def main() -> None:
         with engine.view() as view:
             print(json.dumps({"passages": passages, "documents": view.info.documents}))
             for kind in ("document", "passage"):
-                for name, queries in (("sentence", whole), ("question", [" ".join(q.split()[:6]) for q in whole])):
+                for name, queries in (
+                    ("sentence", whole),
+                    ("question", [" ".join(q.split()[:6]) for q in whole]),
+                ):
                     for where in (None, {"year": {"$lt": 10}}):
                         found = measure(view, kind, queries, where)
-                        print(json.dumps({"kind": kind, "query": name, "filter": where, **found}), flush=True)
+                        print(
+                            json.dumps({"kind": kind, "query": name, "filter": where, **found}),
+                            flush=True,
+                        )
         engine.close()
     finally:
         server.close()

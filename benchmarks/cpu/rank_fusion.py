@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aveyb_retrieval.eval.base import Run, System, SystemInfo, fingerprint_of, info_fingerprint, rank
+from aveyb_retrieval.eval.base import (
+    Run,
+    System,
+    SystemInfo,
+    fingerprint_of,
+    info_fingerprint,
+    rank,
+)
 from aveyb_retrieval.indexes.search.scoring import RRF_K, reciprocal_rank
 
 if TYPE_CHECKING:
@@ -12,7 +19,9 @@ if TYPE_CHECKING:
 
 
 class RRFSystem:
-    """Reciprocal rank fusion of the first `depth` documents of each system, by the index's own `fusion` module."""
+    """Reciprocal rank fusion of the first `depth` documents of each system, by the index's own
+    `fusion` module.
+    """
 
     def __init__(self, systems: Sequence[System], *, depth: int = 100, name: str = "") -> None:
         """Fuse two or more systems."""
@@ -24,10 +33,17 @@ class RRFSystem:
             kind="hybrid",
             model=" + ".join(info.model for info in infos),
             fingerprint=fingerprint_of([info_fingerprint(info) for info in infos]),
-            max_tokens=next((info.max_tokens for info in infos if info.max_tokens is not None), None),
+            max_tokens=next(
+                (info.max_tokens for info in infos if info.max_tokens is not None), None
+            ),
             prompts=next((info.prompts for info in infos if info.prompts), {}),
             precision=next((info.precision for info in infos if info.precision), None),
-            settings={"fusion": "rrf", "constant": RRF_K, "depth": depth, "of": [info.name for info in infos]},
+            settings={
+                "fusion": "rrf",
+                "constant": RRF_K,
+                "depth": depth,
+                "of": [info.name for info in infos],
+            },
         )
 
     def search(self, queries: Mapping[str, str], k: int) -> Run:
@@ -38,9 +54,14 @@ class RRFSystem:
 
 
 def _fuse(scored: Sequence[Mapping[str, float]], k: int) -> dict[str, float]:
-    """Return the k best documents of one query by reciprocal rank; each list is ranked in trec_eval's order."""
+    """Return the k best documents of one query by reciprocal rank; each list is ranked in
+    trec_eval's order.
+    """
     numbers: dict[str, int] = {}
-    rankings = [[(numbers.setdefault(doc, len(numbers)), scores[doc]) for doc in rank(scores)] for scores in scored]
+    rankings = [
+        [(numbers.setdefault(doc, len(numbers)), scores[doc]) for doc in rank(scores)]
+        for scores in scored
+    ]
     fused = reciprocal_rank(rankings)
     by_id = {doc: fused[number] for doc, number in numbers.items()}
     return {doc: by_id[doc] for doc in rank(by_id)[:k]}

@@ -1,9 +1,10 @@
 """The ranker's MaxSim with and without the token-id shortcut, on real English text.
 
-    python benchmarks/cpu/ranker.py                        # 2K, 8K, 32K tokens of the standard library's docstrings
-    python benchmarks/cpu/ranker.py --text book.txt --tokens 2048 --toy
+    python benchmarks/cpu/ranker.py                        # 2K, 8K, 32K tokens of the standard
+    library's docstrings python benchmarks/cpu/ranker.py --text book.txt --tokens 2048 --toy
 
-Prints a table and writes JSON. Embeddings are random: MaxSim's cost depends on which ids repeat, not on their vectors.
+Prints a table and writes JSON. Embeddings are random: MaxSim's cost depends on which ids repeat,
+not on their vectors.
 """
 
 from __future__ import annotations
@@ -31,10 +32,14 @@ EPS = 1e-12
 
 
 def docstrings() -> Iterator[str]:
-    """English text that every Python carries: the docstrings of its standard library, in order of file name."""
+    """English text that every Python carries: the docstrings of its standard library, in order of
+    file name.
+    """
     for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8", errors="replace"))):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (
+                text := ast.get_docstring(node)
+            ):
                 yield text
 
 
@@ -50,7 +55,8 @@ def token_ids(texts: Iterator[str], n: int) -> torch.Tensor:
 
 
 def best_time(run: Callable[[], torch.Tensor], repeats: int) -> float:
-    """Milliseconds of processor time, all threads together, of the fastest of `repeats` runs after one more.
+    """Milliseconds of processor time, all threads together, of the fastest of `repeats` runs after
+    one more.
 
     Processor time, so that another program on the same cores does not change the comparison.
     """
@@ -97,14 +103,24 @@ def measure(ids: torch.Tensor, width: int, repeats: int, without_up_to: int) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--text", type=Path, action="append", help="text files in place of the docstrings")
-    parser.add_argument("--tokens", type=int, action="append", help="document lengths (default 2048, 8192, 32768)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--text", type=Path, action="append", help="text files in place of the docstrings"
+    )
+    parser.add_argument(
+        "--tokens", type=int, action="append", help="document lengths (default 2048, 8192, 32768)"
+    )
     parser.add_argument("--width", type=int, default=768, help="of an embedding")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--without-up-to", type=int, default=32768, help="leave the long way out beyond this length")
-    parser.add_argument("--toy", action="store_true", help="512 and 1024 tokens, width 32: a dry run of a second")
+    parser.add_argument(
+        "--without-up-to", type=int, default=32768, help="leave the long way out beyond this length"
+    )
+    parser.add_argument(
+        "--toy", action="store_true", help="512 and 1024 tokens, width 32: a dry run of a second"
+    )
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/cpu_ranker.json"))
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -114,7 +130,8 @@ def main() -> None:
     ids = token_ids(texts, max(counts))
 
     print(
-        f"MaxSim of one document, width {width}, splits of {SPLIT}, float32, {options.threads} threads; processor time"
+        f"MaxSim of one document, width {width}, splits of {SPLIT}, float32, {options.threads}"
+        " threads; processor time"
     )
     print(" tokens distinct per split  without ms   with ms  ratio  max diff")
     rows = []
@@ -124,10 +141,21 @@ def main() -> None:
         compared = f"{'-':>11} {row['with_cpu_ms']:9.1f} {'-':>6} {'-':>9}"
         if (without := row["without_cpu_ms"]) is not None:
             ratio = without / row["with_cpu_ms"]
-            compared = f"{without:11.1f} {row['with_cpu_ms']:9.1f} {ratio:6.2f} {row['max_difference']:9.1e}"
-        print(f"{row['tokens']:7} {row['distinct_ids']:8} {row['distinct_ids_per_split']:9.0f} {compared}")
+            compared = (
+                f"{without:11.1f} {row['with_cpu_ms']:9.1f} {ratio:6.2f}"
+                f" {row['max_difference']:9.1e}"
+            )
+        print(
+            f"{row['tokens']:7} {row['distinct_ids']:8} {row['distinct_ids_per_split']:9.0f}"
+            f" {compared}"
+        )
     about = {"torch": torch.__version__, "threads": options.threads, "cpus": os.cpu_count()}
-    about |= {"machine": platform.machine(), "width": width, "split_size": SPLIT, "repeats": options.repeats}
+    about |= {
+        "machine": platform.machine(),
+        "width": width,
+        "split_size": SPLIT,
+        "repeats": options.repeats,
+    }
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
 

@@ -1,13 +1,16 @@
-"""A running server under load: one client, many at once, and one again, for a minute each; its memory meanwhile.
+"""A running server under load: one client, many at once, and one again, for a minute each; its
+memory meanwhile.
 
-    python benchmarks/cpu/serve.py                                  # this project's documentation, three minutes
-    python benchmarks/cpu/serve.py INDEX --clients 32 --seconds 60  # an index of yours
-    python benchmarks/cpu/serve.py --hostile                        # one client beside attackers: hostile.py
+    python benchmarks/cpu/serve.py                                  # this project's documentation,
+    three minutes python benchmarks/cpu/serve.py INDEX --clients 32 --seconds 60  # an index of
+    yours python benchmarks/cpu/serve.py --hostile                        # one client beside
+    attackers: hostile.py
 
-Every client keeps one connection open and asks the next question when the last one is answered. Questions are the words
-of sentences of the documents themselves, drawn with a fixed seed; after 5,000 requests they come again. Times are from
-sending a request to having read its answer, in the client; clients and server share the machine's processors. Memory is
-the resident set of the server and its processes: before the load, and twelve times during it (Linux alone).
+Every client keeps one connection open and asks the next question when the last one is answered.
+Questions are the words of sentences of the documents themselves, drawn with a fixed seed; after
+5,000 requests they come again. Times are from sending a request to having read its answer, in the
+client; clients and server share the machine's processors. Memory is the resident set of the server
+and its processes: before the load, and twelve times during it (Linux alone).
 """
 
 from __future__ import annotations
@@ -43,7 +46,9 @@ RESULTS = ROOT / "benchmarks" / "results" / "cpu_serve.json"
 def documentation(folder: Path) -> Path:
     """Build an index of this project's pages."""
     paths = [*sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("*.md"))]
-    build_index([{"_id": path.name, "text": path.read_text(encoding="utf-8")} for path in paths], folder)
+    build_index(
+        [{"_id": path.name, "text": path.read_text(encoding="utf-8")} for path in paths], folder
+    )
     return folder
 
 
@@ -61,7 +66,9 @@ def draw_questions(index: Path, count: int) -> list[str]:
     return questions
 
 
-def load(url: str, server: int, questions: list[str], clients: int, seconds: float) -> dict[str, Any]:
+def load(
+    url: str, server: int, questions: list[str], clients: int, seconds: float
+) -> dict[str, Any]:
     """Ask with some clients for some seconds."""
     times: list[list[float]] = [[] for _ in range(clients)]
     statuses: list[set[int]] = [set() for _ in range(clients)]
@@ -99,7 +106,9 @@ def load(url: str, server: int, questions: list[str], clients: int, seconds: flo
         "seconds": round(took, 2),
         "requests": len(values),
         "requests_per_second": round(len(values) / took, 1),
-        "milliseconds": {f"p{q}": round(1000 * float(np.percentile(values, q)), 1) for q in (50, 95, 99)},
+        "milliseconds": {
+            f"p{q}": round(1000 * float(np.percentile(values, q)), 1) for q in (50, 95, 99)
+        },
         "statuses": sorted(set().union(*statuses)),
         "resident_mib": memory,
     }
@@ -113,16 +122,27 @@ def metric(url: str, name: str) -> float:
 
 
 def resident(server: int) -> float:
-    """Return the resident memory in MiB of the server of a process id, and of the processes that it started."""
+    """Return the resident memory in MiB of the server of a process id, and of the processes that it
+    started.
+    """
     tasks = Path(f"/proc/{server}/task").glob("*/children")
     children = [each for task in tasks for each in task.read_text().split()]
-    pages = sum(int(Path(f"/proc/{each}/statm").read_text().split()[1]) for each in (server, *children))
+    pages = sum(
+        int(Path(f"/proc/{each}/statm").read_text().split()[1]) for each in (server, *children)
+    )
     return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
 
 
 def start(index: Path, options: argparse.Namespace) -> tuple[subprocess.Popen[str], str]:
     """Start a server of an index; return it and its address."""
-    given = ["--port", "0", "--threads", str(options.threads), "--processes", str(options.processes)]
+    given = [
+        "--port",
+        "0",
+        "--threads",
+        str(options.threads),
+        "--processes",
+        str(options.processes),
+    ]
     command = [sys.executable, "-m", "aveyb_retrieval.cli.serve", str(index), *given]
     server = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     url = next(line.strip().rstrip("/") for line in server.stderr if line.startswith("http"))
@@ -145,7 +165,9 @@ def measure_hostile(options: argparse.Namespace, load_before: float) -> None:
         try:
             load(url, server.pid, questions[::-1], 4, 5.0)  # warm
             quiet = load(url, server.pid, questions, 1, options.seconds)
-            attacks = list(under_attack(url, lambda: load(url, server.pid, questions, 1, options.seconds)))
+            attacks = list(
+                under_attack(url, lambda: load(url, server.pid, questions, 1, options.seconds))
+            )
             again = load(url, server.pid, questions, 1, options.seconds)
         finally:
             server.terminate()
@@ -166,13 +188,24 @@ def measure_hostile(options: argparse.Namespace, load_before: float) -> None:
 
 def main() -> None:
     """Measure and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("index", nargs="?", type=Path)
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--threads", type=int, default=Limits.threads, help="searches that the server runs at once")
-    parser.add_argument("--processes", type=int, default=Limits.processes, help="processes of the server that search")
-    parser.add_argument("--hostile", action="store_true", help="one client alone, then beside attackers")
+    parser.add_argument(
+        "--threads", type=int, default=Limits.threads, help="searches that the server runs at once"
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=Limits.processes,
+        help="processes of the server that search",
+    )
+    parser.add_argument(
+        "--hostile", action="store_true", help="one client alone, then beside attackers"
+    )
     parser.add_argument("--out", type=Path, help=f"[default: {RESULTS.name} or {HOSTILE.name}]")
     options = parser.parse_args()
     load_before = os.getloadavg()[0]
@@ -194,7 +227,9 @@ def main() -> None:
             server.terminate()
             server.wait()
         if options.processes == 1:  # others do not count them
-            together["queries_per_batch"] = round((after[1] - before[1]) / (after[0] - before[0]), 2)
+            together["queries_per_batch"] = round(
+                (after[1] - before[1]) / (after[0] - before[0]), 2
+            )
         with Retriever.load(index) as retriever:
             documents = len(retriever)
     result = {

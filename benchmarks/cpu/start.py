@@ -1,15 +1,18 @@
-"""What a start costs, with torch and without: seconds to a first answer, memory after it, and what is installed.
+"""What a start costs, with torch and without: seconds to a first answer, memory after it, and what
+is installed.
 
-    python benchmarks/cpu/start.py                                  # makes both environments, measures them
-    python benchmarks/cpu/start.py --light .venv-light --full .venv # measures these, which hold more than is counted
+    python benchmarks/cpu/start.py                                  # makes both environments,
+    measures them python benchmarks/cpu/start.py --light .venv-light --full .venv # measures these,
+    which hold more than is counted
 
-In each environment: one search from the command line, a server until it says its address and until its first answer,
-and a program after its first search: its peak, what it holds then, and what of that is not mapped from files. An index
-of the pages in docs/. Forms of the model: int8 in both environments, float32, which is torch, where it is installed.
-Commands of all forms take turns, so that a slow moment of the machine does not fall on one alone; a figure is the best
-of the rounds. Seconds are those of the clock; processor seconds, which other work changes less, stand beside those of
-a search. `imports` are the packages that take longest to import in one search from the command line, in milliseconds of
-their own.
+In each environment: one search from the command line, a server until it says its address and until
+its first answer, and a program after its first search: its peak, what it holds then, and what of
+that is not mapped from files. An index of the pages in docs/. Forms of the model: int8 in both
+environments, float32, which is torch, where it is installed. Commands of all forms take turns, so
+that a slow moment of the machine does not fall on one alone; a figure is the best of the rounds.
+Seconds are those of the clock; processor seconds, which other work changes less, stand beside those
+of a search. `imports` are the packages that take longest to import in one search from the command
+line, in milliseconds of their own.
 """
 
 from __future__ import annotations
@@ -52,7 +55,7 @@ for one in distributions():
 for name in ("pip", "setuptools", "wheel", "aveyb-retrieval"):
     sizes.pop(name, None)
 print(json.dumps(sizes))
-"""
+"""  # noqa: E501
 PROGRAM = """
 import json, sys
 from aveyb_retrieval import Retriever
@@ -87,7 +90,16 @@ def installed(python: Path) -> dict[str, Any]:
 
 def search(bin_folder: Path, index: Path, form: str) -> dict[str, float]:
     """One search from the command line."""
-    command = [bin_folder / "aveyb-index", "search", index, QUESTION, "-k", "3", "--precision", form]
+    command = [
+        bin_folder / "aveyb-index",
+        "search",
+        index,
+        QUESTION,
+        "-k",
+        "3",
+        "--precision",
+        form,
+    ]
     before, started = _children(), time.perf_counter()
     subprocess.run(command, check=True, capture_output=True, cwd=index.parent)
     return {
@@ -108,13 +120,22 @@ def server(bin_folder: Path, index: Path, form: str) -> dict[str, float]:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=index.parent) as process:
         try:
             assert process.stderr is not None
-            url = next(line for line in process.stderr if line.startswith("http://")).strip().rstrip("/")
+            url = (
+                next(line for line in process.stderr if line.startswith("http://"))
+                .strip()
+                .rstrip("/")
+            )
             ready = time.perf_counter() - started
             body = json.dumps({"query": QUESTION, "k": 3}).encode()
-            request = urllib.request.Request(f"{url}/search", body, {"Content-Type": "application/json"})
+            request = urllib.request.Request(
+                f"{url}/search", body, {"Content-Type": "application/json"}
+            )
             with urllib.request.urlopen(request, timeout=60) as answer:
                 assert json.loads(answer.read())
-            return {"server_ready_seconds": ready, "server_answer_seconds": time.perf_counter() - started}
+            return {
+                "server_ready_seconds": ready,
+                "server_answer_seconds": time.perf_counter() - started,
+            }
         finally:
             process.terminate()
 
@@ -133,19 +154,31 @@ def imports(bin_folder: Path, index: Path, form: str) -> dict[str, float]:
     command = [bin_folder / "python", "-X", "importtime", *arguments]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=index.parent)
     spent: Counter[str] = Counter()
-    for own, name in re.findall(r"^import time:\s*(\d+) \|\s*\d+ \|\s*(\S+)$", done.stderr, re.MULTILINE):
+    for own, name in re.findall(
+        r"^import time:\s*(\d+) \|\s*\d+ \|\s*(\S+)$", done.stderr, re.MULTILINE
+    ):
         spent[name.partition(".")[0]] += int(own)
-    return {"all": round(spent.total() / 1e3, 1)} | {name: round(us / 1e3, 1) for name, us in spent.most_common(8)}
+    return {"all": round(spent.total() / 1e3, 1)} | {
+        name: round(us / 1e3, 1) for name, us in spent.most_common(8)
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--light", type=Path, help="an environment without torch; a fresh one is made if not given")
-    parser.add_argument("--full", type=Path, help="one with torch; a fresh one is made if not given")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--light", type=Path, help="an environment without torch; a fresh one is made if not given"
+    )
+    parser.add_argument(
+        "--full", type=Path, help="one with torch; a fresh one is made if not given"
+    )
     parser.add_argument("--python", default=sys.executable, help="what makes the environments")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--quiet", action="store_true", help="the machine is: pages show times of the clock, too")
+    parser.add_argument(
+        "--quiet", action="store_true", help="the machine is: pages show times of the clock, too"
+    )
     parser.add_argument("--note", default="", help="about the machine, kept with the results")
     parser.add_argument("--json", type=Path, default=RESULTS)
     args = parser.parse_args()
@@ -160,15 +193,25 @@ def main() -> None:
             facts |= installed(bins[name] / "python")
             if not environment:  # the server's own packages are not counted above
                 subprocess.run(
-                    [bins[name] / "pip", "install", "-q", "-c", ROOT / "constraints.txt", f"{ROOT}[server]"], check=True
+                    [
+                        bins[name] / "pip",
+                        "install",
+                        "-q",
+                        "-c",
+                        ROOT / "constraints.txt",
+                        f"{ROOT}[server]",
+                    ],
+                    check=True,
                 )
             print(name, facts, flush=True)
             rows += [
-                {"environment": name, "form": form, **facts} for form in ("int8", "float32")[: 1 + (name == "full")]
+                {"environment": name, "form": form, **facts}
+                for form in ("int8", "float32")[: 1 + (name == "full")]
             ]
         index, corpus = folder / "index", folder / "corpus.jsonl"
         pages = [
-            {"_id": path.stem, "text": path.read_text(encoding="utf-8")} for path in sorted(ROOT.glob("docs/*.md"))
+            {"_id": path.stem, "text": path.read_text(encoding="utf-8")}
+            for path in sorted(ROOT.glob("docs/*.md"))
         ]
         corpus.write_text("".join(json.dumps(page) + "\n" for page in pages), encoding="utf-8")
         build = [bins["light"] / "aveyb-index", "build", corpus, "-o", index]
@@ -178,14 +221,26 @@ def main() -> None:
                 place = bins[row["environment"]], index, row["form"]
                 found = {**search(*place), **server(*place), **program(*place)}
                 for measure, digits in MEASURES.items():
-                    row[measure] = round(min(found[measure], row.get(measure, float("inf"))), digits)
+                    row[measure] = round(
+                        min(found[measure], row.get(measure, float("inf"))), digits
+                    )
                 print(number, row["environment"], row["form"], found, flush=True)
         for row in rows:
             row["imports"] = imports(bins[row["environment"]], index, row["form"])
             print(json.dumps(row), flush=True)
-    machine = {"python": platform.python_version(), "processor": platform.processor() or platform.machine()}
-    machine |= {"processors": os.cpu_count(), "threads": args.threads, "quiet": args.quiet, "note": args.note}
-    args.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    machine = {
+        "python": platform.python_version(),
+        "processor": platform.processor() or platform.machine(),
+    }
+    machine |= {
+        "processors": os.cpu_count(),
+        "threads": args.threads,
+        "quiet": args.quiet,
+        "note": args.note,
+    }
+    args.json.write_text(
+        json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

@@ -29,8 +29,12 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def milliseconds(run: Callable[[], Any], device: torch.device, seconds: float = 0.25, most: int = 20) -> float:
-    """Median of a run by device events, after two that warm up; short runs go several to a sample, back to back."""
+def milliseconds(
+    run: Callable[[], Any], device: torch.device, seconds: float = 0.25, most: int = 20
+) -> float:
+    """Median of a run by device events, after two that warm up; short runs go several to a sample,
+    back to back.
+    """
     run()
     synchronize(device)
     begin = time.perf_counter()
@@ -74,7 +78,9 @@ def replayed(runs: Sequence[Callable[[], Any]], device: torch.device) -> float:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """The most that the device does, measured: operations a second of a bf16 product, bytes a second of a copy."""
+    """The most that the device does, measured: operations a second of a bf16 product, bytes a
+    second of a copy.
+    """
 
     flops: float
     bytes: float
@@ -91,14 +97,20 @@ def ceilings(device: torch.device, toy: bool, out: Path) -> Ceilings:
     found = Ceilings(2.0 * side**3 / (1e-3 * milliseconds(lambda: torch.mm(a, b), device)), 0)
     source = torch.zeros(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    found = Ceilings(found.flops, 2.0 * size / (1e-3 * milliseconds(lambda: target.copy_(source), device)))
+    found = Ceilings(
+        found.flops, 2.0 * size / (1e-3 * milliseconds(lambda: target.copy_(source), device))
+    )
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     path.write_text(json.dumps({"name": name, "flops": found.flops, "bytes": found.bytes}) + "\n")
     return found
 
 
-def draw_ids(kind: str, batch: int, tokens: int, vocabulary: int, device: torch.device) -> torch.Tensor:
-    """int64 `[batch, tokens]`: "uniform", or "zipf" (rank r with probability about 1 / r, as words in text)."""
+def draw_ids(
+    kind: str, batch: int, tokens: int, vocabulary: int, device: torch.device
+) -> torch.Tensor:
+    """int64 `[batch, tokens]`: "uniform", or "zipf" (rank r with probability about 1 / r, as words
+    in text).
+    """
     if kind == "uniform":
         return torch.randint(5, vocabulary, (batch, tokens), device=device)
     draw = torch.rand(batch, tokens, device=device, dtype=torch.float64)
@@ -114,10 +126,11 @@ def layer_flops(config: AveyBConfig) -> float:
 
 
 def front_flops(config: AveyBConfig, ids: torch.Tensor) -> float:
-    """Operations of compressor and ranker for one document, ids `[T]`: the fewest that give these scores.
+    """Operations of compressor and ranker for one document, ids `[T]`: the fewest that give these
+    scores.
 
-    A cosine depends on two ids, and ids repeat: what counts is distinct ids of the whole document that a later split
-    holds, times distinct ids of each split.
+    A cosine depends on two ids, and ids repeat: what counts is distinct ids of the whole document
+    that a later split holds, times distinct ids of each split.
     """
     from aveyb_retrieval.kernels.maxsim import vocabulary_of
 
@@ -131,5 +144,7 @@ def front_flops(config: AveyBConfig, ids: torch.Tensor) -> float:
     padded[:tokens] = ids.cpu()
     lengths = torch.tensor([size] * (splits - 1) + [tokens - size * (splits - 1)])
     vocabulary = vocabulary_of(padded.view(splits, size), lengths)
-    asking = torch.searchsorted(-vocabulary.last_seen, -torch.arange(splits))  # ids that occur after each split
+    asking = torch.searchsorted(
+        -vocabulary.last_seen, -torch.arange(splits)
+    )  # ids that occur after each split
     return compressor + 2.0 * d * float((asking * vocabulary.starts.diff()).sum())

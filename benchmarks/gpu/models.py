@@ -1,8 +1,10 @@
-"""The model on a GPU: any batch right, tokens a second beside ModernBERT's two forms, a training step, a profile.
+"""The model on a GPU: any batch right, tokens a second beside ModernBERT's two forms, a training
+step, a profile.
 
-ModernBERT runs in plain torch without flash-attn, with the attention of transformers ("sdpa", whose local layers take a
-mask over all pairs) and with one whose local layers take linear time ("banded"): the faster of the two is what ours has
-to be compared with. Weights are random, ids have the distribution of words.
+ModernBERT runs in plain torch without flash-attn, with the attention of transformers ("sdpa", whose
+local layers take a mask over all pairs) and with one whose local layers take linear time
+("banded"): the faster of the two is what ours has to be compared with. Weights are random, ids have
+the distribution of words.
 """
 
 from __future__ import annotations
@@ -14,7 +16,15 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import torch
-from measure import ceilings, draw_ids, front_flops, layer_flops, milliseconds, relative_error, synchronize
+from measure import (
+    ceilings,
+    draw_ids,
+    front_flops,
+    layer_flops,
+    milliseconds,
+    relative_error,
+    synchronize,
+)
 
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.network import split_encoder
@@ -27,7 +37,8 @@ if TYPE_CHECKING:
 
     from run import Context
 
-BAND = 128  # queries of one block of a local layer; its keys are those of the block and of its two neighbors
+# queries of one block of a local layer; its keys are those of the block and of its two neighbors
+BAND = 128
 TINY = {"vocab_size": 500, "hidden_size": 32, "num_hidden_layers": 2, "split_size": 16}
 MODELS: dict[str, tuple[Callable[..., AveyBConfig], dict[str, Any], torch.dtype]] = {
     "released": (AveyBConfig.released_base, {}, torch.bfloat16),
@@ -37,21 +48,44 @@ MODELS: dict[str, tuple[Callable[..., AveyBConfig], dict[str, Any], torch.dtype]
 }
 SHAPES = {  # texts, tokens of each, ids
     "ours": [
-        (8, 512, "zipf"), (8, 2048, "zipf"), (8, 8192, "zipf"), (1, 98_304, "zipf"), (8, 98_304, "zipf"),
-        (1, 512, "zipf"), (1, 32_768, "zipf"), (8, 8192, "uniform"),
+        (8, 512, "zipf"),
+        (8, 2048, "zipf"),
+        (8, 8192, "zipf"),
+        (1, 98_304, "zipf"),
+        (8, 98_304, "zipf"),
+        (1, 512, "zipf"),
+        (1, 32_768, "zipf"),
+        (8, 8192, "uniform"),
     ],
     "masked": [(1, 10, "zipf"), (1000, 10, "zipf"), (200, 300, "zipf")],
-    "launches": [(8, 512, "zipf"), (8, 2048, "zipf"), (8, 8192, "zipf"), (1, 10, "zipf"), (1, 98_304, "zipf")],
+    "launches": [
+        (8, 512, "zipf"),
+        (8, 2048, "zipf"),
+        (8, 8192, "zipf"),
+        (1, 10, "zipf"),
+        (1, 98_304, "zipf"),
+    ],
     "torch": [(8, 512, "zipf"), (8, 2048, "zipf"), (8, 8192, "zipf"), (1, 98_304, "zipf")],
-    "banded": [(8, 512, "zipf"), (8, 2048, "zipf"), (8, 8192, "zipf"), (1, 32_768, "zipf"), (1, 98_304, "zipf")],
+    "banded": [
+        (8, 512, "zipf"),
+        (8, 2048, "zipf"),
+        (8, 8192, "zipf"),
+        (1, 32_768, "zipf"),
+        (1, 98_304, "zipf"),
+    ],
     "sdpa": [(8, 512, "zipf"), (8, 2048, "zipf"), (8, 8192, "zipf"), (1, 32_768, "zipf")],
-}  # fmt: skip
+}
 
 
 def prepare(device: str) -> None:
     """Import what parts need, without touching the device."""
     if device == "cuda":
-        from aveyb_retrieval.kernels.triton import dynamic_mix, maxsim, positionwise, static_mix  # noqa: F401
+        from aveyb_retrieval.kernels.triton import (
+            dynamic_mix,  # noqa: F401
+            maxsim,  # noqa: F401
+            positionwise,  # noqa: F401
+            static_mix,  # noqa: F401
+        )
 
 
 def random_model(config: AveyBConfig, dtype: torch.dtype, device: torch.device) -> InferenceModel:
@@ -65,7 +99,9 @@ def random_model(config: AveyBConfig, dtype: torch.dtype, device: torch.device) 
                 elif parameter.dim() == 2:
                     parameter.normal_(std=0.02)
                 else:
-                    parameter.fill_(0.0 if name.endswith("bias") else 1.0).add_(0.1 * torch.randn_like(parameter))
+                    parameter.fill_(0.0 if name.endswith("bias") else 1.0).add_(
+                        0.1 * torch.randn_like(parameter)
+                    )
     return model.to(dtype).eval()
 
 
@@ -77,7 +113,9 @@ def launch_by_launch() -> Iterator[None]:
 
 
 def check(context: Context, group: str) -> None:
-    """Batches of every kind, as replays, against float32 in plain torch; again after others ran, bit for bit."""
+    """Batches of every kind, as replays, against float32 in plain torch; again after others ran,
+    bit for bit.
+    """
     device = torch.device(context.device)
     make, settings, dtype = MODELS[group]
     size = TINY["split_size"] if context.toy else 256
@@ -97,7 +135,12 @@ def check(context: Context, group: str) -> None:
 
     def encode(used: InferenceModel, counts: list[int]) -> torch.Tensor:
         mask = torch.arange(max(counts)) < torch.tensor(counts)[:, None]
-        ids = torch.randint(0, used.config.vocab_size, mask.shape, generator=torch.Generator().manual_seed(len(counts)))
+        ids = torch.randint(
+            0,
+            used.config.vocab_size,
+            mask.shape,
+            generator=torch.Generator().manual_seed(len(counts)),
+        )
         with torch.inference_mode():
             return used.encode_batch(ids.to(device), mask.long())
 
@@ -114,7 +157,10 @@ def check(context: Context, group: str) -> None:
             launched = encode(model, batches[name])
             with force_backend("torch"):
                 wanted, plain = encode(exact, batches[name]), encode(model, batches[name])
-        error, bound = relative_error(first[name], wanted), 2e-2 if dtype == torch.bfloat16 else 1e-4
+        error, bound = (
+            relative_error(first[name], wanted),
+            2e-2 if dtype == torch.bfloat16 else 1e-4,
+        )
         bound = max(bound, 2 * relative_error(plain, wanted))
         return {
             "ok": error <= bound,
@@ -129,7 +175,10 @@ def check(context: Context, group: str) -> None:
 
     def again() -> dict[str, Any]:
         different = [
-            name for _ in range(3) for name in first if not torch.equal(encode(model, batches[name]), first[name])
+            name
+            for _ in range(3)
+            for name in first
+            if not torch.equal(encode(model, batches[name]), first[name])
         ]
         return {"ok": not different, "note": ", ".join(different) or None}
 
@@ -137,7 +186,9 @@ def check(context: Context, group: str) -> None:
 
 
 def encode(context: Context, group: str) -> None:
-    """Tokens a second of base models in bfloat16; launches: without graphs, torch: without kernels, too."""
+    """Tokens a second of base models in bfloat16; launches: without graphs, torch: without kernels,
+    too.
+    """
     device = torch.device(context.device)
     top = ceilings(device, context.toy, context.out)
     if group == "modernbert":
@@ -152,22 +203,35 @@ def encode(context: Context, group: str) -> None:
         _encode_rows(context, f"ours, {group}", model.encode_batch, SHAPES[group], device)
         if group == "ours":
             context.attempt("graphs held", lambda: _memory(model))
-            model = random_model(AveyBConfig.from_dict(config.to_dict() | {"tail": "masked"}), torch.bfloat16, device)
-            _encode_rows(context, "ours, short splits masked", model.encode_batch, SHAPES["masked"], device)
+            model = random_model(
+                AveyBConfig.from_dict(config.to_dict() | {"tail": "masked"}), torch.bfloat16, device
+            )
+            _encode_rows(
+                context, "ours, short splits masked", model.encode_batch, SHAPES["masked"], device
+            )
     words = 400 if context.toy else 30_000
     for batch, tokens, kind in SHAPES["ours"][:5] if group == "ours" else ():
-        floor = tokens * layer_flops(config) + front_flops(config, draw_ids(kind, 1, tokens, words, device)[0])
+        floor = tokens * layer_flops(config) + front_flops(
+            config, draw_ids(kind, 1, tokens, words, device)[0]
+        )
         context.add(name="floor", batch=batch, tokens=tokens, ms=1e3 * batch * floor / top.flops)
 
 
 def _memory(model: InferenceModel) -> dict[str, Any]:
     graphs = model._graphs
     held = 0 if graphs is None else len(graphs._captured)
-    return {"graphs": held, "gib": torch.cuda.memory_reserved() / 2**30 if model.device.type == "cuda" else None}
+    return {
+        "graphs": held,
+        "gib": torch.cuda.memory_reserved() / 2**30 if model.device.type == "cuda" else None,
+    }
 
 
 def _encode_rows(
-    context: Context, name: str, forward: Callable[[torch.Tensor], Any], shapes: list[Any], device: torch.device
+    context: Context,
+    name: str,
+    forward: Callable[[torch.Tensor], Any],
+    shapes: list[Any],
+    device: torch.device,
 ) -> None:
     for batch, tokens, kind in shapes:
         tokens = max(4, tokens // 64) if context.toy else tokens
@@ -185,14 +249,24 @@ def _encode_rows(
                 forward(ids)
                 synchronize(device)
                 first = time.perf_counter() - begin
-                ms = milliseconds(lambda: forward(ids), device) if 4 * first < context.left() else 1e3 * first
+                ms = (
+                    milliseconds(lambda: forward(ids), device)
+                    if 4 * first < context.left()
+                    else 1e3 * first
+                )
                 synchronize(device)
                 begin = time.perf_counter()
                 forward(ids)
                 host = 1e3 * (time.perf_counter() - begin)  # until the host has said everything
                 synchronize(device)
             gib = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else None
-            return {"ms": ms, "per_s": 1e3 * ids.numel() / ms, "host_ms": host, "first_s": first, "gib": gib}
+            return {
+                "ms": ms,
+                "per_s": 1e3 * ids.numel() / ms,
+                "host_ms": host,
+                "first_s": first,
+                "gib": gib,
+            }
 
         context.attempt(name, measure, batch=batch, tokens=tokens, ids=kind)
         if device.type == "cuda":
@@ -200,14 +274,20 @@ def _encode_rows(
 
 
 def profile(context: Context, group: str) -> None:
-    """Which kernels the device's time goes to in a forward, and when the host has said each replay."""
+    """Which kernels the device's time goes to in a forward, and when the host has said
+    each replay.
+    """
     device = torch.device(context.device)
     batch, tokens = (int(part) for part in group.split(" x "))
     config = AveyBConfig.released_base(**(TINY if context.toy else {}))
     model = random_model(config, torch.bfloat16, device)
-    ids = draw_ids("zipf", batch, tokens // (64 if context.toy else 1), 400 if context.toy else 30_000, device)
+    ids = draw_ids(
+        "zipf", batch, tokens // (64 if context.toy else 1), 400 if context.toy else 30_000, device
+    )
     on_device = device.type == "cuda"
-    kinds = [torch.profiler.ProfilerActivity.CUDA if on_device else torch.profiler.ProfilerActivity.CPU]
+    kinds = [
+        torch.profiler.ProfilerActivity.CUDA if on_device else torch.profiler.ProfilerActivity.CPU
+    ]
     replay, said = CudaGraphs.__call__, []
 
     def timed(*arguments: Any) -> Any:
@@ -229,10 +309,15 @@ def profile(context: Context, group: str) -> None:
             host = 1e3 * (time.perf_counter() - begin)
         synchronize(device)
     context.add(name=f"{group}: host", ms=host, replays=said)
-    events = [(e.self_device_time_total if on_device else e.self_cpu_time_total, e) for e in found.key_averages()]
+    events = [
+        (e.self_device_time_total if on_device else e.self_cpu_time_total, e)
+        for e in found.key_averages()
+    ]
     events.sort(key=lambda pair: -pair[0])
     total = sum(us for us, _ in events) / 3e3
-    context.add(name=f"{group}: all kernels", ms=total, launches=sum(e.count for _, e in events) // 3)
+    context.add(
+        name=f"{group}: all kernels", ms=total, launches=sum(e.count for _, e in events) // 3
+    )
     for us, event in events[:20]:
         name = event.key.replace("at::native::", "").removeprefix("void ")
         context.add(name=name[:170], ms=us / 3e3, launches=event.count // 3)
@@ -249,16 +334,21 @@ def banded_attention(
     sliding_window: int | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """ModernBERT's attention, local layers in linear time: exact, blocks of 128 queries against 384 keys.
+    """ModernBERT's attention, local layers in linear time: exact, blocks of 128 queries against 384
+    keys.
 
-    `[B, H, N, d]` each -> `[B, N, H, d]`. Global layers take torch's flash attention, for which no mask may be given.
+    `[B, H, N, d]` each -> `[B, N, H, d]`. Global layers take torch's flash attention, for which no
+    mask may be given.
     """
     attend = torch.nn.functional.scaled_dot_product_attention
     batch, heads, length, dim = query.shape
     if sliding_window is None or length <= BAND:
         return attend(query, key, value, scale=scaling).transpose(1, 2), None
     if length % BAND or sliding_window - 1 > BAND:
-        raise ValueError(f"{length} tokens are no multiple of {BAND}, or a window of {sliding_window} is too wide")
+        raise ValueError(
+            f"{length} tokens are no multiple of {BAND}, or a window of {sliding_window} is too"
+            " wide"
+        )
     blocks = length // BAND
 
     def around(x: torch.Tensor) -> torch.Tensor:
@@ -266,13 +356,22 @@ def banded_attention(
         x = torch.nn.functional.pad(x, (0, 0, BAND, BAND)).unfold(2, 3 * BAND, BAND)
         return x.permute(0, 2, 1, 4, 3).reshape(batch * blocks, heads, 3 * BAND, dim)
 
-    own = query.view(batch, heads, blocks, BAND, dim).transpose(1, 2).reshape(batch * blocks, heads, BAND, dim)
-    own_at, key_at = torch.arange(BAND, device=query.device), torch.arange(3 * BAND, device=query.device) - BAND
+    own = (
+        query.view(batch, heads, blocks, BAND, dim)
+        .transpose(1, 2)
+        .reshape(batch * blocks, heads, BAND, dim)
+    )
+    own_at, key_at = (
+        torch.arange(BAND, device=query.device),
+        torch.arange(3 * BAND, device=query.device) - BAND,
+    )
     near = (own_at[:, None] - key_at).abs() <= sliding_window - 1
     there = torch.arange(blocks, device=query.device)[:, None] * BAND + key_at
     mask = near & ((there >= 0) & (there < length))[:, None]
     mask = mask.repeat(batch, 1, 1)[:, None]
-    out = attend(own, around(key), around(value), attn_mask=mask, scale=scaling).view(batch, blocks, heads, BAND, dim)
+    out = attend(own, around(key), around(value), attn_mask=mask, scale=scaling).view(
+        batch, blocks, heads, BAND, dim
+    )
     return out.transpose(2, 3).reshape(batch, length, heads, dim), None
 
 
@@ -281,7 +380,9 @@ def _modernbert(kind: Any, toy: bool, device: torch.device, **more: Any) -> Any:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     ALL_ATTENTION_FUNCTIONS["banded"] = banded_attention
-    special = {f"{name}_token_id": i % 3 for i, name in enumerate(("pad", "bos", "eos", "cls", "sep"))}
+    special = {
+        f"{name}_token_id": i % 3 for i, name in enumerate(("pad", "bos", "eos", "cls", "sep"))
+    }
     tiny = {"vocab_size": 500, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 2,
             "intermediate_size": 48} | special  # fmt: skip
     config = ModernBertConfig(max_position_embeddings=131_072, **(tiny if toy else {}), **more)
@@ -292,7 +393,11 @@ def _modernbert(kind: Any, toy: bool, device: torch.device, **more: Any) -> Any:
 
 def _no_masks(attention: str) -> dict[str, Any]:
     """What keeps transformers from making masks over all pairs."""
-    return {"attention_mask": {"full_attention": None, "sliding_attention": None}} if attention == "banded" else {}
+    return (
+        {"attention_mask": {"full_attention": None, "sliding_attention": None}}
+        if attention == "banded"
+        else {}
+    )
 
 
 def _encode_modernbert(context: Context, device: torch.device) -> None:
@@ -313,11 +418,19 @@ def _encode_modernbert(context: Context, device: torch.device) -> None:
     context.attempt("ModernBERT: banded is sdpa", agree)
     for attention in ("banded", "sdpa"):
         shapes = [s for s in SHAPES[attention] if not context.toy or s[1] == 8192]
-        _encode_rows(context, f"ModernBERT {attention}", lambda ids, a=attention: forward(ids, a), shapes, device)
+        _encode_rows(
+            context,
+            f"ModernBERT {attention}",
+            lambda ids, a=attention: forward(ids, a),
+            shapes,
+            device,
+        )
 
 
 def train(context: Context, group: str) -> None:
-    """Forward and backward under bf16 autocast, a fifth of 8 x 2,048 tokens asked for; logits of those alone."""
+    """Forward and backward under bf16 autocast, a fifth of 8 x 2,048 tokens asked for; logits of
+    those alone.
+    """
     from transformers import ModernBertForMaskedLM
 
     from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM
@@ -331,7 +444,9 @@ def train(context: Context, group: str) -> None:
 
         def measure(attention: str = attention) -> dict[str, Any]:
             if attention:
-                model = _modernbert(ModernBertForMaskedLM, context.toy, device, sparse_prediction=True).train()
+                model = _modernbert(
+                    ModernBertForMaskedLM, context.toy, device, sparse_prediction=True
+                ).train()
                 model.config._attn_implementation = attention
             else:
                 with torch.device(device):
@@ -347,4 +462,6 @@ def train(context: Context, group: str) -> None:
                 ms = milliseconds(step, device)
             return {"ms": ms, "per_s": 1e3 * ids.numel() / ms}
 
-        context.attempt(f"training {group} {attention}".strip(), measure, batch=batch, tokens=tokens)
+        context.attempt(
+            f"training {group} {attention}".strip(), measure, batch=batch, tokens=tokens
+        )

@@ -1,7 +1,9 @@
-"""Every kernel, forward and backward: right against float64, repeatable, whole, and its time beside torch's.
+"""Every kernel, forward and backward: right against float64, repeatable, whole, and its time beside
+torch's.
 
-What a kernel leaves unwritten shows: `torch.empty` gives NaN while results are judged. Times are the device's alone, on
-inputs that take turns, beside plain torch, torch.compile of the same reference, and a floor of operations and bytes.
+What a kernel leaves unwritten shows: `torch.empty` gives NaN while results are judged. Times are
+the device's alone, on inputs that take turns, beside plain torch, torch.compile of the same
+reference, and a floor of operations and bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ if TYPE_CHECKING:
     Run = Callable[[Tensors, str], Tensors]
 
 BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
-PRESETS: dict[str, tuple[str, str, dict[str, Any]]] = {  # the enricher's activation, sigma, options of similarities
+PRESETS: dict[
+    str, tuple[str, str, dict[str, Any]]
+] = {  # the enricher's activation, sigma, options of similarities
     "released": ("gelu", "none", {"normalization": "l1", "eps": 1e-6}),
     "paper": ("relu2", "relu", {"normalization": "sum", "eps": 1e-6}),
 }
@@ -45,11 +49,11 @@ GROUPS = 16
 def prepare(device: str) -> None:
     """Import what parts need, without touching the device."""
     if device == "cuda":
-        from aveyb_retrieval.kernels.triton import (  # noqa: F401
-            dynamic_mix,
-            maxsim,
-            positionwise,
-            static_mix,
+        from aveyb_retrieval.kernels.triton import (
+            dynamic_mix,  # noqa: F401
+            maxsim,  # noqa: F401
+            positionwise,  # noqa: F401
+            static_mix,  # noqa: F401
         )
 
 
@@ -91,28 +95,42 @@ class Judge:
     def __call__(self, run: Run, given: Tensors, bound: float | None = None) -> dict[str, Any]:
         """Columns of a row. run: named results of named tensors by a backend."""
         kernel = "triton" if self.device.type == "cuda" else "torch"
-        wanted = run({name: x.double() if x.is_floating_point() else x for name, x in given.items()}, "torch")
+        wanted = run(
+            {name: x.double() if x.is_floating_point() else x for name, x in given.items()}, "torch"
+        )
         with poisoned():
             first = run(given, kernel)
         plain = run(given, "torch")
-        same = all(torch.equal(x, first[name]) for _ in range(REPETITIONS) for name, x in run(given, kernel).items())
+        same = all(
+            torch.equal(x, first[name])
+            for _ in range(REPETITIONS)
+            for name, x in run(given, kernel).items()
+        )
         errors = {name: relative_error(first[name], wanted[name]) for name in wanted}
         of_torch = {name: relative_error(plain[name], wanted[name]) for name in wanted}
         limits = {name: max(bound or BOUNDS[self.dtype], 2 * of_torch[name]) for name in wanted}
         worst = max(errors, key=lambda name: errors[name] / limits[name])
         wrong = [name for name in wanted if not errors[name] <= limits[name]]
         return {
-            "ok": same and not wrong, "error": errors[worst], "of": worst, "torch_error": of_torch[worst],
-            "same": same, "note": ", ".join(wrong) or None,
-        }  # fmt: skip
+            "ok": same and not wrong,
+            "error": errors[worst],
+            "of": worst,
+            "torch_error": of_torch[worst],
+            "same": same,
+            "note": ", ".join(wrong) or None,
+        }
 
 
-def _graded(forward: Callable[..., torch.Tensor], leaves: Tensors, upstream: torch.Tensor) -> Tensors:
+def _graded(
+    forward: Callable[..., torch.Tensor], leaves: Tensors, upstream: torch.Tensor
+) -> Tensors:
     """The output of `forward(**leaves)`, and the gradient of every leaf."""
     leaves = {name: leaf.detach().requires_grad_() for name, leaf in leaves.items()}
     out = forward(**leaves)
     grads = torch.autograd.grad(out, list(leaves.values()), upstream.to(out.dtype))
-    return {"out": out.detach()} | {f"d_{name}": grad for name, grad in zip(leaves, grads, strict=True)}
+    return {"out": out.detach()} | {
+        f"d_{name}": grad for name, grad in zip(leaves, grads, strict=True)
+    }
 
 
 def _mixing(judge: Judge, operation: str, preset: str, width: int, ragged: bool) -> dict[str, Any]:
@@ -132,7 +150,11 @@ def _mixing(judge: Judge, operation: str, preset: str, width: int, ragged: bool)
         views["gate"] = leaves["enriched"][..., second : second + width]
         views |= {name: leaves[name] for name in ("weight", "bias") if name in leaves}
         how: dict[str, Any] = {"lengths": lengths, "activation": sigma, "backend": backend}
-        mix = partial(static_mix, **how) if operation == "static" else partial(dynamic_mix, **how, **similarity)
+        mix = (
+            partial(static_mix, **how)
+            if operation == "static"
+            else partial(dynamic_mix, **how, **similarity)
+        )
         return _graded(mix, views, leaves["upstream"])
 
     return judge(run, given)
@@ -153,12 +175,17 @@ def _passes(judge: Judge, preset: str, width: int, ragged: bool) -> dict[str, An
             enriched = leaves["enriched"].clone()
             norms = activate_around(enriched, name, width, 2 * width, norms="head", backend=backend)
             found = {"activated": enriched.clone(), "norms": norms}
-            how: dict[str, Any] = {"lengths": lengths, "bias": leaves["bias"] if preset == "paper" else None}
+            how: dict[str, Any] = {
+                "lengths": lengths,
+                "bias": leaves["bias"] if preset == "paper" else None,
+            }
             how |= {"activation": sigma, "gate_activation": name, "backend": backend}
             mixed, gate, _ = enriched.split((width, width, 2 * width), dim=-1)
             found["static"] = static_mix_over_gate(mixed, gate, leaves["weight"], **how).clone()
             gate.copy_(leaves["enriched"][..., width : 2 * width])
-            found["dynamic"] = dynamic_mix_over_gate(mixed, gate, norms, **how, **similarity).clone()
+            found["dynamic"] = dynamic_mix_over_gate(
+                mixed, gate, norms, **how, **similarity
+            ).clone()
             alpha = leaves["alpha"] if preset == "released" else None
             parts = leaves["branch"], leaves["residual"], alpha, leaves["scale"]
             found["x"], found["normed"] = add_norm(*parts, eps=1e-6, backend=backend)
@@ -181,7 +208,9 @@ def _pairs(judge: Judge, width: int, splits_of: list[int]) -> dict[str, Any]:
 
     def run(leaves: Tensors, backend: Any) -> Tensors:
         scores = split_scores(ids, lengths, starts, leaves["table"], 1e-12, backend=backend)
-        return {"scores": scores.masked_fill(torch.isneginf(scores), -7.0)}  # -inf must stand where it stands there
+        return {
+            "scores": scores.masked_fill(torch.isneginf(scores), -7.0)
+        }  # -inf must stand where it stands there
 
     return judge(run, {"table": judge.draw(400, width)}, 2e-5)
 
@@ -190,17 +219,26 @@ def _late(judge: Judge, width: int) -> dict[str, Any]:
     starts = torch.tensor([0, 5, 5, 70, 300, 812])
 
     def run(leaves: Tensors, backend: Any) -> Tensors:
-        return {"scores": late_interaction(leaves["query"], leaves["tokens"], starts, backend=backend)}
+        return {
+            "scores": late_interaction(leaves["query"], leaves["tokens"], starts, backend=backend)
+        }
 
     return judge(run, {"tokens": judge.draw(812, width), "query": judge.draw(33, width)}, 1e-5)
 
 
 def _training(judge: Judge, preset: str, width: int, layers: int) -> dict[str, Any]:
-    """Loss and every gradient of a model, float32 weights under autocast to the dtype, against float32 torch."""
+    """Loss and every gradient of a model, float32 weights under autocast to the dtype, against
+    float32 torch.
+    """
     from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM
 
     make = AveyBConfig.released_base if preset == "released" else AveyBConfig.paper_base
-    sizes = {"hidden_size": width, "num_hidden_layers": layers, "split_size": judge.size, "vocab_size": 2048}
+    sizes = {
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "split_size": judge.size,
+        "vocab_size": 2048,
+    }
     torch.manual_seed(3)
     with torch.device(judge.device):
         model = AveyBForMaskedLM(make(**sizes)).train()
@@ -219,23 +257,40 @@ def _training(judge: Judge, preset: str, width: int, layers: int) -> dict[str, A
     again = run(True, kernel)
     found = {}
     for name in wanted:
-        error, of_torch = relative_error(got[name], wanted[name]), relative_error(plain[name], wanted[name])
-        found[name] = error / max(2e-2 if judge.dtype != torch.float32 else 1e-3, 2 * of_torch), error, of_torch
+        error, of_torch = (
+            relative_error(got[name], wanted[name]),
+            relative_error(plain[name], wanted[name]),
+        )
+        found[name] = (
+            error / max(2e-2 if judge.dtype != torch.float32 else 1e-3, 2 * of_torch),
+            error,
+            of_torch,
+        )
     worst = max(found, key=lambda name: found[name][0])
     # embeddings' gradients are summed by torch in an order of its own
     same = all(torch.equal(got[name], again[name]) for name in names if "embed" not in name)
     return {
-        "ok": found[worst][0] <= 1 and same, "error": found[worst][1], "of": worst, "torch_error": found[worst][2],
+        "ok": found[worst][0] <= 1 and same,
+        "error": found[worst][1],
+        "of": worst,
+        "torch_error": found[worst][2],
         "same": same,
-    }  # fmt: skip
+    }
 
 
 def _cases(device: torch.device, toy: bool) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     base, small = (32, 24) if toy else (768, 384)
-    combinations = [("released", base, False), ("released", base, True), ("paper", base, True), ("paper", small, False),
-                    ("paper", small, True)]  # fmt: skip
+    combinations = [
+        ("released", base, False),
+        ("released", base, True),
+        ("paper", base, True),
+        ("paper", small, False),
+        ("paper", small, True),
+    ]
     for dtype in (torch.float16 if toy else torch.bfloat16, torch.float32):
-        judge = Judge(device, 32 if toy else 256, 4 if toy else (96 if dtype != torch.float32 else 48), dtype)
+        judge = Judge(
+            device, 32 if toy else 256, 4 if toy else (96 if dtype != torch.float32 else 48), dtype
+        )
         name = str(dtype)[6:]
         for operation in ("dynamic", "static"):
             for preset, width, ragged in combinations:
@@ -245,15 +300,23 @@ def _cases(device: torch.device, toy: bool) -> Iterator[tuple[str, Callable[[], 
             text = f"passes {preset} {width} {'ragged' if ragged else 'full'} {name}"
             yield text, partial(_passes, judge, preset, width, ragged)
         for width in (base, small):
-            yield f"maxsim {width} {name}", partial(_pairs, judge, width, [3, 1, 5] if toy else [70, 20, 6])
+            yield (
+                f"maxsim {width} {name}",
+                partial(_pairs, judge, width, [3, 1, 5] if toy else [70, 20, 6]),
+            )
         yield f"late_interaction {name}", partial(_late, judge, 128)
         preset, width = ("released", base) if dtype != torch.float32 else ("paper", small)
         if not toy or dtype == torch.float32:
-            yield f"training {preset} {name}", partial(_training, judge, preset, width, 2 if toy else 4)
+            yield (
+                f"training {preset} {name}",
+                partial(_training, judge, preset, width, 2 if toy else 4),
+            )
 
 
 def check(context: Context, group: str) -> None:
-    """Judge the cases of one group of `GROUPS`: forms of one operation, which share what has been compiled."""
+    """Judge the cases of one group of `GROUPS`: forms of one operation, which share what has been
+    compiled.
+    """
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = False
     cases = list(_cases(torch.device(context.device), context.toy))
@@ -274,7 +337,9 @@ class Timed:
 
 @dataclass(frozen=True)
 class Layer:
-    """The operations of a layer on splits of one size, each on tensors of its own, which one in place may change."""
+    """The operations of a layer on splits of one size, each on tensors of its own, which one in
+    place may change.
+    """
 
     device: torch.device
     splits: int
@@ -305,7 +370,11 @@ class Layer:
         how: dict[str, Any] = {"activation": sigma}
         if operation == "static":
             leaves.append(self.draw(self.size, self.size).requires_grad_(backward))
-        forward = partial(static_mix, **how) if operation == "static" else partial(dynamic_mix, **how, **similarity)
+        forward = (
+            partial(static_mix, **how)
+            if operation == "static"
+            else partial(dynamic_mix, **how, **similarity)
+        )
         upstream = self.tokens()
 
         def run() -> Any:
@@ -321,12 +390,18 @@ class Layer:
         norms = 1 / mixed.float().norm(dim=-1)
         how: dict[str, Any] = {"activation": sigma, "gate_activation": name}
         if operation == "static":
-            return Timed(partial(static_mix_over_gate, mixed, gate, weight, **how), self.product, 3 * self.moved)
+            return Timed(
+                partial(static_mix_over_gate, mixed, gate, weight, **how),
+                self.product,
+                3 * self.moved,
+            )
         run = partial(dynamic_mix_over_gate, mixed, gate, norms, **how, **similarity)
         return Timed(run, 2 * self.product, 3 * self.moved)
 
     def around(self, name: str) -> Timed:
-        run = partial(activate_around, self.tokens(4), name, self.width, 2 * self.width, norms="head")
+        run = partial(
+            activate_around, self.tokens(4), name, self.width, 2 * self.width, norms="head"
+        )
         return Timed(run, 0, 6 * self.moved)
 
     def norm(self) -> Timed:
@@ -350,11 +425,17 @@ class Layer:
             made[f"{operation}_mix {preset}"] = partial(self.mixing, operation, preset, False)
         for operation in ("dynamic", "static"):
             for preset, (name, _, _) in PRESETS.items():
-                made[f"{operation}_mix over gate {name}"] = partial(self.over_gate, operation, preset)
-        made |= {f"activate_around {name}": partial(self.around, name) for name in ("gelu", "relu2")}
+                made[f"{operation}_mix over gate {name}"] = partial(
+                    self.over_gate, operation, preset
+                )
+        made |= {
+            f"activate_around {name}": partial(self.around, name) for name in ("gelu", "relu2")
+        }
         made |= {"add_norm": self.norm, "relu2": partial(self.relu2, False)}
         for operation, preset in mixings:
-            made[f"{operation}_mix {preset}, with gradients"] = partial(self.mixing, operation, preset, True)
+            made[f"{operation}_mix {preset}, with gradients"] = partial(
+                self.mixing, operation, preset, True
+            )
         return made | {"relu2, with gradients": partial(self.relu2, True)}
 
 
@@ -364,46 +445,71 @@ def _ranking_cases(device: torch.device, toy: bool) -> dict[str, Callable[[], Ti
     def scores(documents: int, splits: int) -> Timed:
         table = torch.randn(words, width, device=device).bfloat16()
         ids = draw_ids("zipf", documents * splits, size, words, device)
-        lengths, starts = torch.full((len(ids),), size, device=device), [splits * i for i in range(documents + 1)]
+        lengths, starts = (
+            torch.full((len(ids),), size, device=device),
+            [splits * i for i in range(documents + 1)],
+        )
         operations = 2.0 * documents * splits * (splits - 1) / 2 * size**2 * width
-        return Timed(lambda: split_scores(ids, lengths, starts, table, 1e-12), operations, 2.0 * ids.numel() * width)
+        return Timed(
+            lambda: split_scores(ids, lengths, starts, table, 1e-12),
+            operations,
+            2.0 * ids.numel() * width,
+        )
 
     def late(documents: int) -> Timed:
-        tokens, query = torch.randn(300 * documents, 128, device=device), torch.randn(32, 128, device=device)
+        tokens, query = (
+            torch.randn(300 * documents, 128, device=device),
+            torch.randn(32, 128, device=device),
+        )
         starts = torch.arange(documents + 1) * 300
         run = partial(late_interaction, query.bfloat16(), tokens.bfloat16(), starts=starts)
         return Timed(run, 2.0 * len(tokens) * 32 * 128, 256.0 * len(tokens))
 
     sizes = ((1, 6),) if toy else ((8, 2), (8, 8), (8, 32), (1, 384))
-    made: dict[str, Callable[[], Timed]] = {f"maxsim {d} x {s}": partial(scores, d, s) for d, s in sizes}
+    made: dict[str, Callable[[], Timed]] = {
+        f"maxsim {d} x {s}": partial(scores, d, s) for d, s in sizes
+    }
     return made | {"late_interaction 1,000 x 300": partial(late, 10 if toy else 1000)}
 
 
 def timing(context: Context, group: str) -> None:
-    """Milliseconds of every operation by kernels and by plain torch ("kernels"), or by torch.compile ("compiled")."""
+    """Milliseconds of every operation by kernels and by plain torch ("kernels"), or by
+    torch.compile ("compiled").
+    """
     device = torch.device(context.device)
     top = ceilings(device, context.toy, context.out)
     size, width = (16, 32) if context.toy else (256, 768)
     torch.manual_seed(0)
     for splits in (4, 2) if context.toy else (512, 64, 16):
         for name, make in Layer(device, splits, size, width).cases().items():
-            context.attempt(name, partial(_measure, context, make, top, group, splits <= 64), splits=splits)
+            context.attempt(
+                name, partial(_measure, context, make, top, group, splits <= 64), splits=splits
+            )
     for name, make in _ranking_cases(device, context.toy).items() if group == "kernels" else ():
         context.attempt(name, partial(_measure, context, make, top, "host", False))
 
 
-def _measure(context: Context, make: Callable[[], Timed], top: Any, group: str, turns: bool) -> dict[str, Any]:
+def _measure(
+    context: Context, make: Callable[[], Timed], top: Any, group: str, turns: bool
+) -> dict[str, Any]:
     device = torch.device(context.device)
     # inputs that take turns, where one set would fit into the L2 cache
     cases = [make() for _ in range(3 if turns and group == "kernels" else 1)]
-    row: dict[str, Any] = {"floor_ms": 1e3 * max(cases[0].operations / top.flops, cases[0].bytes / top.bytes)}
+    row: dict[str, Any] = {
+        "floor_ms": 1e3 * max(cases[0].operations / top.flops, cases[0].bytes / top.bytes)
+    }
     if group == "compiled":
         if not cases[0].compiled:
             return {"note": "not compiled"}
-        torch._dynamo.reset()  # all rows compile one code object, of which only eight forms are kept
+        # all rows compile one code object, of which only eight forms are kept
+        torch._dynamo.reset()
         with force_backend("torch"):
             return row | {"compiled_ms": replayed([torch.compile(cases[0].run)], device)}
-    backends = {"kernel_ms": "triton", "torch_ms": "torch"} if device.type == "cuda" else {"torch_ms": "torch"}
+    backends = (
+        {"kernel_ms": "triton", "torch_ms": "torch"}
+        if device.type == "cuda"
+        else {"torch_ms": "torch"}
+    )
     for column, backend in backends.items():
         with force_backend(backend):  # type: ignore[arg-type]
             if group == "host":  # torch's form waits for the device, so that it cannot be captured
@@ -412,5 +518,8 @@ def _measure(context: Context, make: Callable[[], Timed], top: Any, group: str, 
                 row[column] = replayed([case.run for case in cases], device)
     synchronize(device)
     if "kernel_ms" in row:
-        row |= {"of_floor": row["floor_ms"] / row["kernel_ms"], "times": row["torch_ms"] / row["kernel_ms"]}
+        row |= {
+            "of_floor": row["floor_ms"] / row["kernel_ms"],
+            "times": row["torch_ms"] / row["kernel_ms"],
+        }
     return row

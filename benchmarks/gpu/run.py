@@ -1,11 +1,13 @@
-"""Judge kernels and model on a GPU, in a fixed number of seconds: imports once, then each part in a process of its own.
+"""Judge kernels and model on a GPU, in a fixed number of seconds: imports once, then each part in a
+process of its own.
 
     python3 benchmarks/gpu/run.py OUT                       # everything, 150 seconds
     python3 benchmarks/gpu/run.py OUT --only graphs         # some parts, of PARTS below
     python3 benchmarks/gpu/run.py OUT --device cpu --toy    # a dry run
 
-A part is a fork of this process, which never touches the device itself, with a deadline: what crashes or hangs costs
-its own rows. Rows are appended to OUT/rows.jsonl as soon as they are measured, and printed in short at the end.
+A part is a fork of this process, which never touches the device itself, with a deadline: what
+crashes or hangs costs its own rows. Rows are appended to OUT/rows.jsonl as soon as they are
+measured, and printed in short at the end.
 """
 
 from __future__ import annotations
@@ -31,10 +33,15 @@ os.environ |= {
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "OMP_NUM_THREADS": "2",
-    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # to ask for a device must not occupy it in the parent of the forks
-    "TORCHINDUCTOR_COMPILE_THREADS": "1",  # a pool of processes takes longer to start than small graphs to compile
+    "PYTORCH_NVML_BASED_CUDA_CHECK": (
+        "1"
+    ),  # to ask for a device must not occupy it in the parent of the forks
+    "TORCHINDUCTOR_COMPILE_THREADS": (
+        "1"
+    ),  # a pool of processes takes longer to start than small graphs to compile
 }
-# (name, what runs it, its groups, weight of its time); what a part does not use goes to those after it
+# (name, what runs it, its groups, weight of its time); what a part does not use goes to those after
+# it
 PARTS = (
     ("kernels", "operations.check", [f"{i}" for i in range(16)], 30),
     ("graphs", "models.check", ["released", "paper", "masked", "float32"], 20),
@@ -79,16 +86,23 @@ class Context:
         os.close(file)
 
     def attempt(self, name: str, measure: Any, **facts: Any) -> bool:
-        """Add the row that `measure()` gives, or the error that it raised; return whether it was right."""
+        """Add the row that `measure()` gives, or the error that it raised; return whether it was
+        right.
+        """
         if self.left() < 0.5:
             self.add(name=name, note="no time", **facts)
             return False
         start = time.perf_counter()
         try:
             row = measure()
-        except Exception as error:  # an error is a row: Triton's and CUDA's derive from Exception alone
+        except (
+            Exception
+        ) as error:  # an error is a row: Triton's and CUDA's derive from Exception alone
             traceback.print_exc()
-            row = {"ok": False, "note": f"{type(error).__name__}: {' '.join(str(error).split())[:240]}"}
+            row = {
+                "ok": False,
+                "note": f"{type(error).__name__}: {' '.join(str(error).split())[:240]}",
+            }
         self.add(name=name, **facts, **row, s=round(time.perf_counter() - start, 2))
         return bool(row.get("ok", True))
 
@@ -144,26 +158,40 @@ def short(value: Any) -> str:
 
 
 def summary(out: Path) -> str:
-    """The rows in short: those that are right in one line a part, the others and all figures in full."""
+    """The rows in short: those that are right in one line a part, the others and all figures in
+    full.
+    """
     rows = [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
     lines = []
     for part in dict.fromkeys(row["part"] for row in rows):
         mine = [row for row in rows if row["part"] == part]
         right = [row for row in mine if row.get("ok") is True]
-        lines.append(f"{part}: {len(right)} right, {sum(row.get('ok') is False for row in mine)} wrong")
+        lines.append(
+            f"{part}: {len(right)} right, {sum(row.get('ok') is False for row in mine)} wrong"
+        )
         if right:
-            lines.append("  " + "; ".join(f"{row['name']} {short(row.get('error', ''))}" for row in right))
+            lines.append(
+                "  " + "; ".join(f"{row['name']} {short(row.get('error', ''))}" for row in right)
+            )
         for row in mine:
             if row.get("ok") is not True:
-                cells = (f"{key} {short(value)}" for key, value in row.items() if key not in ("part", "at"))
+                cells = (
+                    f"{key} {short(value)}"
+                    for key, value in row.items()
+                    if key not in ("part", "at")
+                )
                 lines.append("  " + ", ".join(cells)[:300])
     return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path)
-    parser.add_argument("--seconds", type=float, default=150, help="when to have ended, imports included")
+    parser.add_argument(
+        "--seconds", type=float, default=150, help="when to have ended, imports included"
+    )
     parser.add_argument("--only", default="", help="parts, with commas between")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--toy", action="store_true")
@@ -177,7 +205,11 @@ def main() -> None:
         importlib.import_module(module).prepare(options.device)
     gc.collect()
     gc.freeze()  # what is imported is not looked at again, in the children either
-    facts = {"torch": torch.__version__, "python": sys.version.split()[0], "used": torch.cuda.is_initialized()}
+    facts = {
+        "torch": torch.__version__,
+        "python": sys.version.split()[0],
+        "used": torch.cuda.is_initialized(),
+    }
     Context(options.device, options.toy, "run", 0, options.out).add(name="imported", **facts)
     steps = [
         (part, function, together, weight / (1 if part in TOGETHER else len(groups)))

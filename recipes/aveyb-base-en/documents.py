@@ -1,15 +1,16 @@
-"""The second stage: questions find their passages in whole documents, and everything else stays where it was.
+"""The second stage: questions find their passages in whole documents, and everything else stays
+where it was.
 
     python documents.py --documents documents.jsonl --texts texts.jsonl --model MODEL --out OUT
 
-A document is what an index reads: its title at the head of every split, passages of at most 256 or 128 tokens. A step
-reads runs of splits. With t = 0.05, q a question and p the passages of a step,
+A document is what an index reads: its title at the head of every split, passages of at most 256 or
+128 tokens. A step reads runs of splits. With t = 0.05, q a question and p the passages of a step,
 
     loss = CE(q p / t, those of its document) + CE(q p / t, all)
            + 4 (1 - p p' + 1 - q q') + 8 (1 - x x') + 2 KL(x x / t)
 
-where p', q', x' are the vectors of the start, a frozen copy, and x ordinary texts. What is written is a mean of the
-weights before and behind the run (Wortsman et al., 2022, arXiv 2109.01903).
+where p', q', x' are the vectors of the start, a frozen copy, and x ordinary texts. What is written
+is a mean of the weights before and behind the run (Wortsman et al., 2022, arXiv 2109.01903).
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ HOLD, TEXTS, SCORES = 4.0, 8.0, 2.0  # weights of the losses that hold things
 class Document:
     """What an index reads of a document, and what is asked about it.
 
-    ids: int64 `[T]`, titles repeated. questions: int64 `[t]` each.
-    ends: for each of `SIZES` int64 `[n]`, behind the last token of each passage.
-    places: for each of `SIZES` int64 `[questions, 2]`, the passages `[first, last)` that a question is about.
+    ids: int64 `[T]`, titles repeated. questions: int64 `[t]` each. ends: for each of `SIZES` int64
+    `[n]`, behind the last token of each passage. places: for each of `SIZES` int64 `[questions,
+    2]`, the passages `[first, last)` that a question is about.
     """
 
     ids: np.ndarray
@@ -65,7 +66,9 @@ class Document:
 
 
 def read_document(tokenizer: Tokenizer, record: dict[str, object], split: int) -> Document | None:
-    """Read a line of documents.jsonl; None where it has one passage, or none of its questions has a place."""
+    """Read a line of documents.jsonl; None where it has one passage, or none of its questions has a
+    place.
+    """
     title, text = str(record["title"]), str(record["text"])
     before = prefix_of(title)
     ids, offsets = tokenizer.encode(before + text)
@@ -81,7 +84,9 @@ def read_document(tokenizer: Tokenizer, record: dict[str, object], split: int) -
         return None
     read = [repeat_title(ids, cut, n_title, split) for cut in cuts]
     ends = tuple(cut.ranges[:, 1] for _, cut in read)
-    return Document(read[0][0].astype(np.int64), questions, ends, tuple(np.array(places).transpose(1, 0, 2)))
+    return Document(
+        read[0][0].astype(np.int64), questions, ends, tuple(np.array(places).transpose(1, 0, 2))
+    )
 
 
 def _place(spans: np.ndarray, start: int, end: int) -> tuple[int, int]:
@@ -96,9 +101,10 @@ def _place(spans: np.ndarray, start: int, end: int) -> tuple[int, int]:
 class Step:
     """What a step reads.
 
-    splits: the ids of each split. owners: int64 `[splits, S]`, the passage of each token; -1: of none that is whole.
-    runs: int64 `[passages]`, the run of each; asked_runs: int64 `[questions]`.
-    questions, places: as in `Document`, passages counted through the step. texts: ids of ordinary ones.
+    splits: the ids of each split. owners: int64 `[splits, S]`, the passage of each token; -1: of
+    none that is whole. runs: int64 `[passages]`, the run of each; asked_runs: int64 `[questions]`.
+    questions, places: as in `Document`, passages counted through the step. texts: ids of ordinary
+    ones.
     """
 
     splits: list[np.ndarray]
@@ -113,7 +119,9 @@ class Step:
 class Steps:
     """Draws runs of splits and texts, by a seed."""
 
-    def __init__(self, documents: Sequence[Document], texts: Sequence[np.ndarray], split: int, run: int) -> None:
+    def __init__(
+        self, documents: Sequence[Document], texts: Sequence[np.ndarray], split: int, run: int
+    ) -> None:
         self._documents, self._texts, self._split, self._run = documents, texts, split, run
 
     def draw(self, tokens: int, rng: np.random.Generator) -> Step:
@@ -149,15 +157,25 @@ class Steps:
         count = max(2, tokens // 2 // int(np.mean([len(text) for text in self._texts])))
         drawn = [self._texts[i] for i in rng.integers(len(self._texts), size=count)]
         return Step(
-            splits, np.concatenate(owners), np.array(runs), questions, np.array(asked), np.concatenate(places), drawn
+            splits,
+            np.concatenate(owners),
+            np.array(runs),
+            questions,
+            np.array(asked),
+            np.concatenate(places),
+            drawn,
         )
 
 
 def hidden(model: AveyBModel, texts: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the outputs `[B, T, D]` of texts of one split each, and which tokens exist, `[B, T, 1]`."""
+    """Return the outputs `[B, T, D]` of texts of one split each, and which tokens exist, `[B, T,
+    1]`.
+    """
     device = model.embed.weight.device
     lengths = torch.tensor([len(ids) for ids in texts], device=device)
-    ids = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(ids) for ids in texts], batch_first=True).to(device)
+    ids = torch.nn.utils.rnn.pad_sequence(
+        [torch.from_numpy(ids) for ids in texts], batch_first=True
+    ).to(device)
     exists = (torch.arange(ids.shape[1], device=device) < lengths[:, None])[..., None]
     return model.run_layers(model.embed(ids) * exists, lengths), exists
 
@@ -181,24 +199,34 @@ def step_loss(model: AveyBModel, start: AveyBModel, step: Step) -> torch.Tensor:
     """Return the loss of a step, a float32 scalar; `start` is the frozen copy."""
     own = passage_vectors(model, step), vectors(model, step.questions), vectors(model, step.texts)
     with torch.no_grad():
-        was = passage_vectors(start, step), vectors(start, step.questions), vectors(start, step.texts)
+        was = (
+            passage_vectors(start, step),
+            vectors(start, step.questions),
+            vectors(start, step.texts),
+        )
     passages, questions, texts = own
     device = passages.device
     places = torch.from_numpy(step.places).to(device)
     column = torch.arange(len(passages), device=device)
     right = (column >= places[:, :1]) & (column < places[:, 1:])
-    best = (was[1] @ was[0].T).masked_fill(~right, -9).argmax(1)  # of several right ones, the start's
+    best = (
+        (was[1] @ was[0].T).masked_fill(~right, -9).argmax(1)
+    )  # of several right ones, the start's
     others = right.scatter(1, best[:, None], value=False)
     logits = (questions @ passages.T / TEMPERATURE).masked_fill(others, -1e4)
     same = torch.from_numpy(step.asked_runs[:, None] == step.runs).to(device)
     loss = cross_entropy(logits, best) + cross_entropy(logits.masked_fill(~same, -1e4), best)
     for weight, now, before in zip((HOLD, HOLD, TEXTS), own, was, strict=True):
         loss = loss + weight * (1 - (now * before).sum(1).mean())
-    return loss + SCORES * score_divergence(batch_scores([texts]), batch_scores([was[2]]), TEMPERATURE)
+    return loss + SCORES * score_divergence(
+        batch_scores([texts]), batch_scores([was[2]]), TEMPERATURE
+    )
 
 
 def optimizer_of(model: AveyBModel, learning_rate: float) -> Muon:
-    """Return Muon for the layers' linear maps, StableAdamW for the rest; embeddings and compressor stay."""
+    """Return Muon for the layers' linear maps, StableAdamW for the rest; embeddings and compressor
+    stay.
+    """
     maps = [part.weight for layer in model.layers for part in (layer.enricher, layer.fuser)]
     known = {id(parameter) for parameter in maps}
     rest = [p for layer in model.layers for p in layer.parameters() if id(p) not in known]
@@ -206,7 +234,9 @@ def optimizer_of(model: AveyBModel, learning_rate: float) -> Muon:
     return Muon(groups, lr=learning_rate, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.0)
 
 
-def train(model: AveyBModel, steps: Steps, *, count: int, tokens: int, learning_rate: float, seed: int) -> AveyBModel:
+def train(
+    model: AveyBModel, steps: Steps, *, count: int, tokens: int, learning_rate: float, seed: int
+) -> AveyBModel:
     """Train the layers of a model; return what it was."""
     start, rng = copy.deepcopy(model).eval(), np.random.default_rng(seed)
     optimizer = optimizer_of(model, learning_rate)
@@ -235,15 +265,41 @@ def mean_of(model: AveyBModel, start: AveyBModel, share: float) -> AveyBModel:
 
 
 @click.command(cls=Command)
-@click.option("--documents", type=click.Path(path_type=Path, exists=True, dir_okay=False), required=True)
-@click.option("--texts", type=click.Path(path_type=Path, exists=True, dir_okay=False), required=True)
-@click.option("--model", "folder", type=click.Path(path_type=Path, exists=True, file_okay=False), required=True)
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Model folder; it must not be there yet.")
+@click.option(
+    "--documents", type=click.Path(path_type=Path, exists=True, dir_okay=False), required=True
+)
+@click.option(
+    "--texts", type=click.Path(path_type=Path, exists=True, dir_okay=False), required=True
+)
+@click.option(
+    "--model",
+    "folder",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    required=True,
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Model folder; it must not be there yet.",
+)
 @click.option("--steps", type=click.IntRange(1), default=390)
-@click.option("--step-tokens", type=click.IntRange(1), default=120_000, help="Of documents, in a step.")
-@click.option("--run-splits", type=click.IntRange(2), default=12, help="Splits of a document that are read at once.")
+@click.option(
+    "--step-tokens", type=click.IntRange(1), default=120_000, help="Of documents, in a step."
+)
+@click.option(
+    "--run-splits",
+    type=click.IntRange(2),
+    default=12,
+    help="Splits of a document that are read at once.",
+)
 @click.option("--learning-rate", type=float, default=4e-4)
-@click.option("--share", type=click.FloatRange(0, 1), default=0.5, help="Of what was learned, in the weights written.")
+@click.option(
+    "--share",
+    type=click.FloatRange(0, 1),
+    default=0.5,
+    help="Of what was learned, in the weights written.",
+)
 @click.option("--seed", type=int, default=0)
 @click.option("--device", default=None, help="[default: cuda where there is one]")
 def main(
@@ -268,14 +324,20 @@ def main(
     split = model.config.split_size
     found = (read_document(tokenizer, dict(record), split) for _, record in read_records(documents))
     usable = [document for document in found if document is not None]
-    ordinary = [ids for text in read_texts([texts]) if len(ids := tokenizer.encode_ids(text)[:split].astype(np.int64))]
+    ordinary = [
+        ids
+        for text in read_texts([texts])
+        if len(ids := tokenizer.encode_ids(text)[:split].astype(np.int64))
+    ]
     if not usable or not ordinary:
         raise InputError(
-            f"{documents} has {len(usable)} documents of several passages with questions, {texts} {len(ordinary)} "
-            "texts: both need one at least"
+            f"{documents} has {len(usable)} documents of several passages with questions, {texts}"
+            f" {len(ordinary)} texts: both need one at least"
         )
     drawn = Steps(usable, ordinary, split, run_splits)
-    start = train(model, drawn, count=steps, tokens=step_tokens, learning_rate=learning_rate, seed=seed)
+    start = train(
+        model, drawn, count=steps, tokens=step_tokens, learning_rate=learning_rate, seed=seed
+    )
     sentence_transformer(mean_of(model, start, share).cpu(), tokenizer, out)
     shutil.copy(folder / "config_sentence_transformers.json", out)
     click.echo(f"{out}: {steps} steps over {len(usable):,} documents")

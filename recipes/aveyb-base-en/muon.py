@@ -1,4 +1,6 @@
-"""Muon: momentum orthogonalized by Newton-Schulz, for the matrices of layers; and StableAdamW for the rest."""
+"""Muon: momentum orthogonalized by Newton-Schulz, for the matrices of layers; and StableAdamW for
+the rest.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,9 @@ if TYPE_CHECKING:
 class StableAdamW(torch.optim.Optimizer):
     """AdamW whose step is bounded tensor by tensor (Wortsman et al., 2023, algorithm 2).
 
-    Each tensor's learning rate is divided by `max(1, RMS(g^2 / v))`: where the second moment lags behind a sudden
-    gradient the step shrinks, and no global gradient clipping is needed. Moments are debiased as in AdamW.
+    Each tensor's learning rate is divided by `max(1, RMS(g^2 / v))`: where the second moment lags
+    behind a sudden gradient the step shrinks, and no global gradient clipping is needed. Moments
+    are debiased as in AdamW.
     """
 
     def __init__(
@@ -26,11 +29,15 @@ class StableAdamW(torch.optim.Optimizer):
         eps: float = 1e-6,
         weight_decay: float = 0.01,
     ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        super().__init__(
+            params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update every parameter that has a gradient; return the closure's loss, if one is given."""
+        """Update every parameter that has a gradient; return the closure's loss, if one
+        is given.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -61,12 +68,13 @@ class StableAdamW(torch.optim.Optimizer):
 
 
 class Muon(StableAdamW):
-    """Momentum orthogonalized by Newton-Schulz for groups with `orthogonal`, StableAdamW for all others.
+    """Momentum orthogonalized by Newton-Schulz for groups with `orthogonal`, StableAdamW for all
+    others.
 
-    Jordan et al., 2024: an update of a matrix is its momentum with all singular values near 1, found by five steps of
-    a quintic polynomial; scaled by `0.2 sqrt(longer side)`, its size is that of Adam's (Liu et al., 2025), so one
-    learning rate serves both. `torch.optim.Muon` multiplies in bfloat16, which takes 30 times as long on processors
-    without it; here that is `dtype`.
+    Jordan et al., 2024: an update of a matrix is its momentum with all singular values near 1,
+    found by five steps of a quintic polynomial; scaled by `0.2 sqrt(longer side)`, its size is that
+    of Adam's (Liu et al., 2025), so one learning rate serves both. `torch.optim.Muon` multiplies in
+    bfloat16, which takes 30 times as long on processors without it; here that is `dtype`.
     """
 
     dtype = torch.float32
@@ -87,10 +95,14 @@ class Muon(StableAdamW):
         state["momentum"].lerp_(gradient, 1 - self._MOMENTUM)
         direction = self._orthogonal(gradient.lerp(state["momentum"], self._MOMENTUM))  # Nesterov's
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
-        parameter.add_(direction, alpha=-group["lr"] * self._SCALE * math.sqrt(max(parameter.shape)))
+        parameter.add_(
+            direction, alpha=-group["lr"] * self._SCALE * math.sqrt(max(parameter.shape))
+        )
 
     def _orthogonal(self, matrix: torch.Tensor) -> torch.Tensor:
-        """Return `[M, N]` with the singular vectors of `matrix` and singular values between 0.7 and 1.2, about."""
+        """Return `[M, N]` with the singular vectors of `matrix` and singular values between 0.7 and
+        1.2, about.
+        """
         a, b, c = self._COEFFICIENTS
         x = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
         x = (x / x.norm().clamp_min(1e-7)).to(self.dtype)

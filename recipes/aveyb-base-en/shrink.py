@@ -1,4 +1,5 @@
-"""Write a model folder in the form that ships: embeddings in int8 rows, all else in float16, and its int8 ONNX form.
+"""Write a model folder in the form that ships: embeddings in int8 rows, all else in float16, and
+its int8 ONNX form.
 
     python shrink.py MODEL OUT
 
@@ -36,7 +37,9 @@ def main(model: Path, out: Path) -> None:
     save_file(tensors, out / WEIGHTS, metadata={"format": "pt"})
     form = export_onnx(out)
     sizes = {path.name: path.stat().st_size for path in (out / WEIGHTS, form)}
-    click.echo(f"{out}: " + ", ".join(f"{name} {size / 1e6:.1f} MB" for name, size in sizes.items()))
+    click.echo(
+        f"{out}: " + ", ".join(f"{name} {size / 1e6:.1f} MB" for name, size in sizes.items())
+    )
 
 
 if __name__ == "__main__":

@@ -26,11 +26,15 @@ FUSER = 0.01  # standard deviation: at the start a layer changes little
 
 
 def embedding(teacher: nn.Module) -> torch.Tensor:
-    """Return float32 `[V, D]`: what a BERT embeds a token as, with the mean of its positions in a split."""
+    """Return float32 `[V, D]`: what a BERT embeds a token as, with the mean of its positions in a
+    split.
+    """
     parts = teacher.embeddings
     positions = parts.position_embeddings.weight[1 : SPLIT + 1].mean(0)
     with torch.no_grad():
-        rows = parts.LayerNorm(parts.word_embeddings.weight + parts.token_type_embeddings.weight[0] + positions)
+        rows = parts.LayerNorm(
+            parts.word_embeddings.weight + parts.token_type_embeddings.weight[0] + positions
+        )
     return rows.float()
 
 
@@ -62,7 +66,9 @@ def new_student(table: torch.Tensor, pairs: int = 3, seed: int = 0) -> AveyBMode
             nn.init.kaiming_uniform_(layer.enricher.weight, a=5**0.5)
             nn.init.normal_(layer.fuser.weight, std=FUSER)
             if layer.spatial_proj is not None:
-                layer.spatial_proj.copy_(near / near.sum(1, keepdim=True) + NOISE * torch.randn(SPLIT, SPLIT))
+                layer.spatial_proj.copy_(
+                    near / near.sum(1, keepdim=True) + NOISE * torch.randn(SPLIT, SPLIT)
+                )
     return model
 
 
@@ -76,7 +82,9 @@ def main(teacher: Path, out: Path) -> None:
     try:
         table = embedding(AutoModel.from_pretrained(teacher))
     except LOADING_ERRORS as error:
-        raise ModelError(f"{teacher}: no BERT can be loaded from it ({first_line(error)})") from error
+        raise ModelError(
+            f"{teacher}: no BERT can be loaded from it ({first_line(error)})"
+        ) from error
     model = new_student(table)
     sentence_transformer(model, WordPieceTokenizer.load(teacher), out)
 

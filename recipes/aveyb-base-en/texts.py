@@ -3,10 +3,12 @@
     python texts.py --data DATA --vocabulary FOLDER --out OUT
 
     texts.jsonl      {"text"}: whole splits of documents, and what answers the questions
-    queries.jsonl    {"text"}: questions, headings, words that are defined
-    documents.jsonl  {"title", "text", "questions": [{"query", "span"}]}: whole documents with what is asked about them
+    queries.jsonl    {"text"}: questions, headings, words that are defined documents.jsonl
+    {"title", "text", "questions": [{"query", "span"}]}: whole documents with what is asked about
+    them
 
-A text is what the encoder sees of a document: each 256 tokens of it in turn. What `sources.py` keeps out is in none.
+A text is what the encoder sees of a document: each 256 tokens of it in turn. What `sources.py`
+keeps out is in none.
 """
 
 from __future__ import annotations
@@ -77,7 +79,9 @@ class Collector:
             self.add(self.queries, query)
 
     def document(self, title: str, text: str, asked: Iterable[tuple[str, int, int]] = ()) -> None:
-        """Add each split of a document, its headings, and what is asked about it: questions with their spans."""
+        """Add each split of a document, its headings, and what is asked about it: questions with
+        their spans.
+        """
         if is_kept_out(text, self.blocked):
             return
         whole = prefix_of(title) + text
@@ -93,7 +97,11 @@ class Collector:
             if len(text[heading.end() : end].split()) >= SHORTEST:
                 query = f"{title}: {heading.group(1)}" if title else heading.group(1)
                 questions.append((query, heading.start(), end))
-        kept = [{"query": query, "span": [a, b]} for query, a, b in questions if self.add(self.queries, query)]
+        kept = [
+            {"query": query, "span": [a, b]}
+            for query, a, b in questions
+            if self.add(self.queries, query)
+        ]
         if kept and len(ids) > SPLIT:
             self.documents.append({"title": title, "text": text, "questions": kept})
 
@@ -126,7 +134,9 @@ def collect_questions(texts: Collector, data: Path) -> None:
     for source in DOCUMENTS:
         asked = defaultdict(list)
         for _, record in records(data / "train", f"{source}.questions"):
-            asked[record["document_id"]].append((record["query"], *(record.get("silver_span") or record["spans"][0])))
+            asked[record["document_id"]].append(
+                (record["query"], *(record.get("silver_span") or record["spans"][0]))
+            )
         for _, record in records(data / "train", f"{source}.docs"):
             if texts.chosen(record["_id"]):
                 texts.document(record.get("title") or "", record["text"], asked[record["_id"]])
@@ -137,10 +147,16 @@ def collect_questions(texts: Collector, data: Path) -> None:
 
 
 @click.command(cls=Command)
-@click.option("--data", type=click.Path(path_type=Path, exists=True, file_okay=False), required=True)
-@click.option("--vocabulary", type=click.Path(path_type=Path), required=True, help="Folder of the student.")
+@click.option(
+    "--data", type=click.Path(path_type=Path, exists=True, file_okay=False), required=True
+)
+@click.option(
+    "--vocabulary", type=click.Path(path_type=Path), required=True, help="Folder of the student."
+)
 @click.option("--out", type=click.Path(path_type=Path), required=True)
-@click.option("--share", type=click.FloatRange(0, 1), default=1.0, help="Of the documents and pairs.")
+@click.option(
+    "--share", type=click.FloatRange(0, 1), default=1.0, help="Of the documents and pairs."
+)
 def main(data: Path, vocabulary: Path, out: Path, share: float) -> None:
     """Write texts.jsonl, queries.jsonl and documents.jsonl into OUT."""
     texts = Collector(read_vocabulary(vocabulary), kept_out(data), share)
@@ -148,7 +164,9 @@ def main(data: Path, vocabulary: Path, out: Path, share: float) -> None:
         collect(texts, data)
     out.mkdir(parents=True, exist_ok=True)
     rows = {"texts": texts.texts, "queries": texts.queries}
-    lines = {name: [{"text": text} for text in found] for name, found in rows.items()} | {"documents": texts.documents}
+    lines = {name: [{"text": text} for text in found] for name, found in rows.items()} | {
+        "documents": texts.documents
+    }
     for name, found in lines.items():
         with atomic_writer(out / f"{name}.jsonl") as file:
             for line in found:

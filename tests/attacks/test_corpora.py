@@ -29,16 +29,22 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def within(seconds: float, code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run a piece of Python in another process, which is killed (and the test fails) if it hangs."""
+    """Run a piece of Python in another process, which is killed (and the test fails) if
+    it hangs.
+    """
     prelude = (
-        "import resource, sys\nfrom pathlib import Path\nfrom aveyb_retrieval.documents.corpus import read_corpus\n"
+        "import resource, sys\nfrom pathlib import Path\nfrom aveyb_retrieval.documents.corpus"
+        " import read_corpus\n"
     )
     command = [sys.executable, "-c", prelude + code, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=seconds)
+    return subprocess.run(
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=seconds
+    )
 
 
-# --- corpora ----------------------------------------------------------------------------------------------------------
+# --- corpora
+# --------------------------------------------------------------------------------------------------
 
 BOMB = """
 import re
@@ -46,11 +52,13 @@ in_use = int(re.search(r"VmData:\\s+(\\d+)", Path("/proc/self/status").read_text
 limit = in_use + (int(sys.argv[2]) << 20)
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 print([type(item).__name__ for item in read_corpus(sys.argv[1])])
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.parametrize("compress", [zstandard.compress, gzip.compress])
-def test_a_compressed_bomb_is_one_line_too_long(compress: Callable[[bytes], bytes], tmp_path: Path) -> None:
+def test_a_compressed_bomb_is_one_line_too_long(
+    compress: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
     suffix = "zst" if compress is zstandard.compress else "gz"
     path = tmp_path / f"bomb.jsonl.{suffix}"
     good = b'{"_id": "a", "text": "b"}\n'
@@ -59,7 +67,9 @@ def test_a_compressed_bomb_is_one_line_too_long(compress: Callable[[bytes], byte
     assert done.stdout.strip() == "['Rejected', 'Record']", done.stderr[-500:]
 
 
-def test_lines_and_rows_longer_than_the_limit_are_named_and_what_follows_is_read(tmp_path: Path) -> None:
+def test_lines_and_rows_longer_than_the_limit_are_named_and_what_follows_is_read(
+    tmp_path: Path,
+) -> None:
     good = b'{"_id": "a", "text": "b"}\n'
     path = tmp_path / "c.jsonl"
     for length in (1000, 1001, 5_000_000):
@@ -149,12 +159,15 @@ def test_a_parquet_column_whose_name_is_no_text_is_an_error_of_ours(tmp_path: Pa
 def test_a_damaged_header_of_an_array_is_an_error_of_ours(header: bytes, tmp_path: Path) -> None:
     path = tmp_path / "v.npy"
     padded = header.ljust(118) + b"\n" if header else b""
-    path.write_bytes((b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded) if header else b"")
+    path.write_bytes(
+        (b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded) if header else b""
+    )
     with pytest.raises(InputError, match="not readable as vectors"):
         PrecomputedVectors.open(path)
 
 
-# --- arguments --------------------------------------------------------------------------------------------------------
+# --- arguments
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", [None, 5, "", "a\0b", "x" * 5000, "y/" * 5000])
@@ -166,7 +179,10 @@ def test_a_path_that_is_none_is_an_error_of_ours(path: Any) -> None:
 @pytest.mark.parametrize("name", ["k", "passages", "candidates"])
 def test_a_number_that_is_none_is_an_error_of_ours(tmp_path: Path, name: str) -> None:
     build_index(make_documents(60), tmp_path / "ix", model=FakeEmbedder())
-    with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as retriever, pytest.raises(ConfigError, match=name):
+    with (
+        Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as retriever,
+        pytest.raises(ConfigError, match=name),
+    ):
         retriever.search("word1", **{name: None})
 
 
@@ -175,6 +191,11 @@ def test_filters_with_huge_numbers_and_lone_surrogates(tmp_path: Path) -> None:
     with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as retriever:
         assert len(retriever.search("word1", filter={"year": {"$lt": 10**400}})) == 10
         assert retriever.search("word1", filter={"year": {"$lt": -(10**400)}}) == []
-        for where in ({"year": HUGE}, {"\ud800": 1}, {"year": "\ud800"}, {"a.\udfff": {"$exists": True}}):
+        for where in (
+            {"year": HUGE},
+            {"\ud800": 1},
+            {"year": "\ud800"},
+            {"a.\udfff": {"$exists": True}},
+        ):
             with pytest.raises(ConfigError):
                 retriever.search("word1", filter=where)

@@ -29,16 +29,23 @@ WORST = 8.0  # times as long for a text FACTOR times as long; 16 would be quadra
 BOUNDED = {
     "aveyb_retrieval.encoder.network.checkpoints._ENCODER_NAME": "the name of a tensor",
 }
-# Expressions that are put together where they are used: what may be in them, and what they are given.
+# Expressions that are put together where they are used: what may be in them, and what they are
+# given.
 MADE = {
-    "documents/folders.py:compile": "the parts of `path_fields` between slashes, for paths that the system has",
-    "indexes/search/reading.py:compile": "what the caller of `grep` asks for: stopped by `regex` after `seconds`",
+    "documents/folders.py:compile": (
+        "the parts of `path_fields` between slashes, for paths that the system has"
+    ),
+    "indexes/search/reading.py:compile": (
+        "what the caller of `grep` asks for: stopped by `regex` after `seconds`"
+    ),
     "server/search.py:fullmatch": "a cursor: digits of bounded numbers",
 }
 
 
 def named_expressions() -> Iterator[tuple[str, Any]]:
-    """Every compiled expression that a module of the package holds, by its name; none is made without `compile`."""
+    """Every compiled expression that a module of the package holds, by its name; none is made
+    without `compile`.
+    """
     for path in PACKAGE.rglob("*.py"):
         if "compile(" not in path.read_text(encoding="utf-8"):
             continue
@@ -84,13 +91,21 @@ def expressions() -> Iterator[tuple[str, Any, list[str]]]:
 @pytest.mark.needs("torch")
 def test_every_expression_is_timed_or_said_to_be_bounded() -> None:
     assert set(BOUNDED) <= {name for name, _ in named_expressions()}
-    made = {f"{path}:{method}" for path, method, pattern in calls() if not isinstance(pattern, ast.Constant)}
+    made = {
+        f"{path}:{method}"
+        for path, method, pattern in calls()
+        if not isinstance(pattern, ast.Constant)
+    }
     assert made == set(MADE)
 
 
 def pieces(pattern: Any) -> list[str]:
-    """Short texts that an expression may begin with and never get through: its own literals, and what repeats."""
-    source = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
+    """Short texts that an expression may begin with and never get through: its own literals, and
+    what repeats.
+    """
+    source = (
+        pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
+    )
     literals = re.findall(r"[A-Za-z<?+§#-]{2,}", source)
     return [*" \n\ta1#-=,)|", "\u4e00", "a ", "a\n", "1.", "i.", ", ", "# ", "\n ", *literals[:12]]
 
@@ -98,7 +113,9 @@ def pieces(pattern: Any) -> list[str]:
 def hostile(pattern: Any, length: int) -> Iterator[Any]:
     found = pieces(pattern)
     heads = ["", "# ", "a", "\n", *(word for word in found if len(word) > 2)]
-    heads += [head for head in ("---\n", "+++\n", "title: a", "<meta ") if head[0] in str(pattern.pattern)]
+    heads += [
+        head for head in ("---\n", "+++\n", "title: a", "<meta ") if head[0] in str(pattern.pattern)
+    ]
     for head in heads:
         for piece in found:
             for tail in ("", "a\x00"):
@@ -107,8 +124,12 @@ def hostile(pattern: Any, length: int) -> Iterator[Any]:
 
 
 def uses(name: str) -> list[str]:
-    """How the package uses an expression: one that is only matched at a text's beginning is not searched for here."""
-    pattern = re.compile(rf"\b{name.rpartition('.')[2]}\.(match|fullmatch|search|finditer|findall|sub|split)\(")
+    """How the package uses an expression: one that is only matched at a text's beginning is not
+    searched for here.
+    """
+    pattern = re.compile(
+        rf"\b{name.rpartition('.')[2]}\.(match|fullmatch|search|finditer|findall|sub|split)\("
+    )
     return sorted({use for source in SOURCES for use in pattern.findall(source)}) or ["finditer"]
 
 
@@ -126,10 +147,14 @@ def seconds(pattern: Any, ways: list[str], text: Any) -> float:
 
 @pytest.mark.needs("torch")
 def test_every_expression_takes_linear_time() -> None:
-    """One test: what holds expressions is imported where it runs, not in every process that looks for tests."""
+    """One test: what holds expressions is imported where it runs, not in every process that looks
+    for tests.
+    """
     slow = []
     for name, pattern, ways in expressions():
-        for small, large in zip(hostile(pattern, SMALL), hostile(pattern, SMALL * FACTOR), strict=True):
+        for small, large in zip(
+            hostile(pattern, SMALL), hostile(pattern, SMALL * FACTOR), strict=True
+        ):
             if seconds(pattern, ways, large) <= ENOUGH:
                 continue
             for _ in range(3):  # so short a time may be wrong once

@@ -1,4 +1,6 @@
-"""Files and folders that somebody has made to do harm: each costs itself, and leads nowhere else."""
+"""Files and folders that somebody has made to do harm: each costs itself, and leads
+nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def texts(folder: Path, *, follow_links: bool = False) -> list[str]:
     return [item.text for item in items if isinstance(item, Record)]
 
 
-def test_links_to_files_and_folders_are_left_out_unless_they_are_followed(folder: Path, tmp_path: Path) -> None:
+def test_links_to_files_and_folders_are_left_out_unless_they_are_followed(
+    folder: Path, tmp_path: Path
+) -> None:
     (folder / "link.txt").symlink_to(tmp_path / "secret.txt")
     (folder / "environ.txt").symlink_to("/proc/self/environ")
     (folder / "up").symlink_to(tmp_path)
@@ -64,7 +68,9 @@ def test_links_to_files_and_folders_are_left_out_unless_they_are_followed(folder
     assert (report.documents, len(report.notices)) == (1, 2)
 
 
-def test_a_link_that_takes_the_place_of_a_listed_file_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_a_link_that_takes_the_place_of_a_listed_file_is_refused(
+    folder: Path, tmp_path: Path
+) -> None:
     (folder / "a.txt").unlink()
     (folder / "a.txt").symlink_to(tmp_path / "secret.txt")
     with pytest.raises(Unreadable, match="cannot be read"):
@@ -73,7 +79,7 @@ def test_a_link_that_takes_the_place_of_a_listed_file_is_refused(folder: Path, t
 
 def test_names_of_any_bytes_are_ids_and_reasons(folder: Path, tmp_path: Path) -> None:
     raw = os.fsencode(folder)
-    with open(raw + b"/bad\xff.txt", "w") as out:  # noqa: PTH123  # a path of bytes
+    with open(raw + b"/bad\xff.txt", "w") as out:  # a path of bytes  # noqa: PTH123
         out.write("pears")
     with open(raw + b"/worse\xfe\x1b[2J\n.txt", "wb") as out:  # noqa: PTH123
         out.write(b"caf\xe9")
@@ -84,9 +90,14 @@ def test_names_of_any_bytes_are_ids_and_reasons(folder: Path, tmp_path: Path) ->
     with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as retriever:
         assert [d.id for d in retriever.documents()] == ["a.txt", "bad\\xff.txt"]
     again = sync_index(folder, tmp_path / "ix", model=FakeEmbedder())
-    assert (again.rejected, ["worse\\xfe" in notice.path for notice in again.known]) == (0, [True])  # told once
+    assert (again.rejected, ["worse\\xfe" in notice.path for notice in again.known]) == (
+        0,
+        [True],
+    )  # told once
     folder.rename(os.fsdecode(os.fsencode(tmp_path) + b"/f\xff"))
-    moved = build_index(os.fsdecode(os.fsencode(tmp_path) + b"/f\xff"), tmp_path / "moved", model=FakeEmbedder())
+    moved = build_index(
+        os.fsdecode(os.fsencode(tmp_path) + b"/f\xff"), tmp_path / "moved", model=FakeEmbedder()
+    )
     assert moved.documents == 2
 
 
@@ -98,9 +109,15 @@ def test_what_terminals_show_has_no_control_characters(
     (folder / "\x1b]0;owned\x07.txt").write_bytes(b"\xff")
     (folder / "\x1b]0;owned\x07.xyz").write_bytes(b"x")
     run = CliRunner().invoke
-    shown = run(main, ["build", str(folder), "-o", str(tmp_path / "ix"), "--quiet", "--verbose"]).output
-    shown += run(main, ["build", str(folder / "\x1b]0;owned\x07.txt"), "-o", str(tmp_path / "i2")]).output
-    shown += run(main, ["sync", str(folder), "-o", str(tmp_path / "ix"), "--dry-run", "--verbose"]).output
+    shown = run(
+        main, ["build", str(folder), "-o", str(tmp_path / "ix"), "--quiet", "--verbose"]
+    ).output
+    shown += run(
+        main, ["build", str(folder / "\x1b]0;owned\x07.txt"), "-o", str(tmp_path / "i2")]
+    ).output
+    shown += run(
+        main, ["sync", str(folder), "-o", str(tmp_path / "ix"), "--dry-run", "--verbose"]
+    ).output
     shown += run(main, ["search", str(tmp_path / "ix"), "red words"]).output
     assert "\\x1b]0;owned\\x07" in shown
     assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(shown)
@@ -119,7 +136,10 @@ def test_folders_of_any_depth_and_folders_that_cannot_be_listed(tmp_path: Path) 
         os.fchdir(home)
         (folder.joinpath(*["d"] * 1500) / "deep.txt").write_text("found")
         items = list(read_corpus(folder))
-        assert [item.text for item in items if isinstance(item, Record)] == ["apples grow on trees", "found"]
+        assert [item.text for item in items if isinstance(item, Record)] == [
+            "apples grow on trees",
+            "found",
+        ]
         (left,) = [item for item in items if isinstance(item, Rejected)]
         assert left.reason == "cannot be read (File name too long)"
         assert left.stops("stop")
@@ -143,7 +163,9 @@ def test_markdown_of_blanks_is_read_at_once(folder: Path) -> None:
     assert found["front.md"].title == "a b"
 
 
-def test_the_bytes_that_are_hashed_are_those_that_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bytes_that_are_hashed_are_those_that_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress(b"first"))
     read = formats.read_bytes
@@ -162,7 +184,9 @@ def test_the_bytes_that_are_hashed_are_those_that_are_read(tmp_path: Path, monke
 
 def test_a_spine_that_names_a_page_again_and_again_is_read_once(tmp_path: Path) -> None:
     book = make_epub(["<body><p>" + "word " * 200 + "</p></body>"])
-    again = _edited(book, "OPS/book.opf", b'<itemref idref="c0"/>', b'<itemref idref="c0"/>' * 20_000)
+    again = _edited(
+        book, "OPS/book.opf", b'<itemref idref="c0"/>', b'<itemref idref="c0"/>' * 20_000
+    )
     (tmp_path / "a.epub").write_bytes(again)
     (record,) = [item for item in read_corpus(tmp_path / "a.epub") if isinstance(item, Record)]
     assert record.text.count("word") == 200
@@ -179,13 +203,17 @@ def _edited(archive: bytes, name: str, old: bytes, new: bytes) -> bytes:
 
 
 def test_titles_and_reasons_are_bounded(tmp_path: Path) -> None:
-    (tmp_path / "a.epub").write_bytes(make_epub(["<body><p>text</p></body>"], title="t" * 2_000_000))
+    (tmp_path / "a.epub").write_bytes(
+        make_epub(["<body><p>text</p></body>"], title="t" * 2_000_000)
+    )
     items = list(read_corpus(tmp_path))
     (record,) = [item for item in items if isinstance(item, Record)]
     (notice,) = [item for item in items if isinstance(item, Notice)]
     assert len(record.title) == 1000
     assert notice.reason == "a title of 2,000,000 characters, of which 1,000 are kept"
-    spine = _edited(make_epub(["<body/>"]), "OPS/book.opf", b'idref="c0"', b'idref="' + b"x" * 5_000_000 + b'"')
+    spine = _edited(
+        make_epub(["<body/>"]), "OPS/book.opf", b'idref="c0"', b'idref="' + b"x" * 5_000_000 + b'"'
+    )
     (tmp_path / "a.epub").write_bytes(spine)
     (rejected,) = [item for item in read_corpus(tmp_path) if isinstance(item, Rejected)]
     assert len(rejected.reason) == 300
@@ -205,7 +233,9 @@ def test_every_kind_is_read_in_the_limited_process(tmp_path: Path) -> None:
     assert int(limits["Max address space"]) == formats.MEMORY <= 4 << 30
 
 
-def test_a_file_has_a_budget_and_a_build_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_has_a_budget_and_a_build_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a.pdf"
     path.write_bytes(make_pdf([["words"]]))
     kind = kind_of(path)
@@ -222,14 +252,22 @@ def test_a_file_has_a_budget_and_a_build_has_one(tmp_path: Path, monkeypatch: py
         for seconds in (30, 5, 5):
             with pytest.raises(Unreadable, match=f"had {seconds} s"):
                 reader.read(path, kind)
-    loop = "import sys, resource; resource.setrlimit(resource.RLIMIT_CPU, (1, 2)); sys.stdin.readline()\nwhile 1: pass"
+    loop = (
+        "import sys, resource; resource.setrlimit(resource.RLIMIT_CPU, (1, 2));"
+        " sys.stdin.readline()\nwhile 1: pass"
+    )
     monkeypatch.setattr(formats, "_START", loop)
-    with FileReader(None, 100, seconds=1) as reader, pytest.raises(Unreadable, match=r"more than 1 s .*--file-seconds"):
+    with (
+        FileReader(None, 100, seconds=1) as reader,
+        pytest.raises(Unreadable, match=r"more than 1 s .*--file-seconds"),
+    ):
         reader.read(path, kind)
 
 
 def hostile_files(folder: Path) -> list[Path]:
-    """One file of each kind that costs much: those that the server's benchmark indexes beside a polite client."""
+    """One file of each kind that costs much: those that the server's benchmark indexes beside a
+    polite client.
+    """
     path = Path(__file__).parents[2] / "benchmarks" / "cpu" / "hostile.py"
     spec = importlib.util.spec_from_file_location("hostile", path)
     assert spec is not None and spec.loader is not None
@@ -238,7 +276,9 @@ def hostile_files(folder: Path) -> list[Path]:
     return module.write_files(folder)  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.slow)])  # of two of a format the second
+@pytest.mark.parametrize(
+    "every", [2, pytest.param(1, marks=pytest.mark.slow)]
+)  # of two of a format the second
 def test_files_that_cost_much_cost_their_seconds_and_nobody_else(folder: Path, every: int) -> None:
     """Nested and endless HTML, a PDF that draws itself, pages and paragraphs by the million."""
     dumps = set(Path.cwd().glob("core*"))
@@ -250,14 +290,21 @@ def test_files_that_cost_much_cost_their_seconds_and_nobody_else(folder: Path, e
             with suppress(Unreadable):
                 assert reader.read(path, kind)[0].text
             ended = os.times()
-            used = ended.children_user + ended.children_system - began.children_user - began.children_system
+            used = (
+                ended.children_user
+                + ended.children_system
+                - began.children_user
+                - began.children_system
+            )
             assert used < 5, path.name
     assert set(Path.cwd().glob("core*")) == dumps
 
 
 def test_parquet_of_a_repeated_giant_stays_within_memory(tmp_path: Path) -> None:
     giant = pyarrow.array(["x" * 10_000_000]).dictionary_encode()
-    repeated = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 200, pyarrow.int32()), giant.dictionary)
+    repeated = pyarrow.DictionaryArray.from_arrays(
+        pyarrow.array([0] * 200, pyarrow.int32()), giant.dictionary
+    )
     path = tmp_path / "a.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"text": repeated}), path, compression="zstd")
     assert path.stat().st_size < 5_000
@@ -265,15 +312,21 @@ def test_parquet_of_a_repeated_giant_stays_within_memory(tmp_path: Path) -> None
     assert all(len(next(items).text) == 10_000_000 for _ in range(3))  # type: ignore[union-attr]
     rejected = list(read_corpus(path, Reading(max_line=1_000_000)))
     assert len(rejected) == 200
-    assert all(isinstance(item, Rejected) and "at most 1,000,000" in item.reason for item in rejected)
+    assert all(
+        isinstance(item, Rejected) and "at most 1,000,000" in item.reason for item in rejected
+    )
 
 
-def test_a_package_that_is_missing_costs_the_files_that_need_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_missing_costs_the_files_that_need_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder / "b.pdf").write_bytes(make_pdf([["words"]]))
     monkeypatch.setattr(formats, "PACKAGES", {"pdf": ("no_such_package", "files")})
     (left,) = [item for item in read_corpus(folder) if isinstance(item, Rejected)]
     assert "[files]'" in left.reason and "pip install" in left.reason
     (folder / "a.txt").unlink()
-    with pytest.raises(InputError, match=r"none of the 1 items .* the first: .*b\.pdf: .*pip install"):
+    with pytest.raises(
+        InputError, match=r"none of the 1 items .* the first: .*b\.pdf: .*pip install"
+    ):
         build_index(folder, folder.parent / "ix", model=FakeEmbedder())
     assert sys.modules.get("no_such_package") is None

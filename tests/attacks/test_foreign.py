@@ -1,4 +1,6 @@
-"""What an index or a model folder of somebody else may cause: nothing is fetched, and nothing odd is loaded."""
+"""What an index or a model folder of somebody else may cause: nothing is fetched, and nothing odd
+is loaded.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ def test_nothing_is_fetched_because_an_index_names_it(
     with pytest.raises(ModelError, match=rf"{ATTACKER}: not on this machine.*--model {ATTACKER}"):
         use(root)
     assert asked == [True]
-    with pytest.raises(ModelError, match="not available from the hub"):  # the user names it: the hub is asked
+    with pytest.raises(
+        ModelError, match="not available from the hub"
+    ):  # the user names it: the hub is asked
         Retriever.load(root, model=ATTACKER)
     assert asked == [True, False]
 
@@ -77,7 +81,9 @@ def test_another_model_at_the_path_of_an_index_is_not_loaded(
     model = DEFAULT_MODEL if kind == "ours" else save_bert(tmp_path)
     root = built_by(monkeypatch, tmp_path / "ix", str(model))
     monkeypatch.setattr(Embedder, "__init__", None)
-    monkeypatch.setattr("aveyb_retrieval.encoder.embedders.sentence_embedder.load_sentence_transformer", None)
+    monkeypatch.setattr(
+        "aveyb_retrieval.encoder.embedders.sentence_embedder.load_sentence_transformer", None
+    )
     with pytest.raises(IndexFormatError, match="but the index was made by the model with"):
         use(root)
 
@@ -100,7 +106,9 @@ def test_the_model_at_the_path_of_an_index_is_loaded(kind: str, tmp_path: Path) 
         "modeling_evil.Transformer",
     ],
 )
-def test_a_model_folder_is_made_of_stock_modules(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_folder_is_made_of_stock_modules(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = save_bert(tmp_path)
     path = folder / "modules.json"
     modules = json.loads(path.read_text())
@@ -138,5 +146,8 @@ def test_a_type_that_faiss_cannot_fill_is_an_error_of_ours(tmp_path: Path) -> No
 
 def test_an_id_that_is_no_unicode_is_an_error_of_ours(tmp_path: Path) -> None:
     build_index(make_documents(5), tmp_path / "ix", model=FakeEmbedder())
-    with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as retriever, pytest.raises(AveyBError):
+    with (
+        Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as retriever,
+        pytest.raises(AveyBError),
+    ):
         retriever.get(["\ud800"])

@@ -1,4 +1,6 @@
-"""Index folders that were damaged or made to harm: an error of ours, found by verify, and nothing outside touched."""
+"""Index folders that were damaged or made to harm: an error of ours, found by verify, and nothing
+outside touched.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,13 @@ import lance
 import pytest
 from lance.file import LanceFileReader
 
-from aveyb_retrieval import Retriever, add_documents, build_index, delete_documents, upsert_documents
+from aveyb_retrieval import (
+    Retriever,
+    add_documents,
+    build_index,
+    delete_documents,
+    upsert_documents,
+)
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.changes.verify import verify_apart, verify_index
 from aveyb_retrieval.indexes.store import manifest
@@ -37,7 +45,13 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("sound") / "ix"
-    build_index([*make_documents(60), {"_id": "no text"}], root, model=FakeEmbedder(), index="HNSW8", on_error="skip")
+    build_index(
+        [*make_documents(60), {"_id": "no text"}],
+        root,
+        model=FakeEmbedder(),
+        index="HNSW8",
+        on_error="skip",
+    )
     upsert_documents(make_documents(3, seed=2), root, model=FakeEmbedder())
     delete_documents(root, ["doc-5"])
     return root
@@ -60,11 +74,17 @@ def use_words(root: Path) -> None:
             retriever.search(query, operators=True)
         assert retriever.search("wrod12 wordd3").suggestions is not None
         for granularity in ("document", "passage"):
-            retriever.search("word1 word2", mode="lexical", granularity=granularity, filter={"year": {"$gte": 2001}})
+            retriever.search(
+                "word1 word2",
+                mode="lexical",
+                granularity=granularity,
+                filter={"year": {"$gte": 2001}},
+            )
         list(retriever.grep("word1"))
 
 
-# --- damage -----------------------------------------------------------------------------------------------------------
+# --- damage
+# --------------------------------------------------------------------------------------------------
 
 
 def all_files(root: Path) -> list[Path]:
@@ -107,7 +127,9 @@ def test_damage_of_an_index_too_large_to_hash_is_an_answer_or_an_error_of_ours(i
 
 
 def read_flipped(connection: Connection, root: Path, tries: int) -> None:
-    """Use an index whose files have a byte changed, one after the other; how many of them were refused."""
+    """Use an index whose files have a byte changed, one after the other; how many of them were
+    refused.
+    """
     quiet()
     manifest._QUICK_BYTES = 0
     rng, refused = random.Random(1), 0
@@ -127,7 +149,11 @@ def read_flipped(connection: Connection, root: Path, tries: int) -> None:
 
 
 NUMBERS = ("9000000000000000000", "-1")
-COLUMNS = {"documents": ("doc", "passages"), "texts": ("doc",), "passages": ("passage", "start", "stop")}
+COLUMNS = {
+    "documents": ("doc", "passages"),
+    "texts": ("doc",),
+    "passages": ("passage", "start", "stop"),
+}
 
 
 def test_numbers_in_files_that_lead_nowhere_are_an_answer_or_an_error_of_ours(index: Path) -> None:
@@ -138,18 +164,31 @@ def test_numbers_in_files_that_lead_nowhere_are_an_answer_or_an_error_of_ours(in
 
 
 def read_wrong_numbers(connection: Connection, root: Path) -> None:
-    """Use an index whose files name rows that are not there, column by column, then in the lists of words."""
+    """Use an index whose files name rows that are not there, column by column, then in the lists of
+    words.
+    """
     quiet()
-    for table, column in [(table, column) for table, columns in COLUMNS.items() for column in columns]:
+    for table, column in [
+        (table, column) for table, columns in COLUMNS.items() for column in columns
+    ]:
         for number in NUMBERS:
             place = root.parent / f"{table}-{column}{number}"
             shutil.copytree(root, place)
-            opened = lance.dataset(str(place / f"{table}.lance"), version=read_manifest(place).tables[table])
+            opened = lance.dataset(
+                str(place / f"{table}.lance"), version=read_manifest(place).tables[table]
+            )
             opened.update({column: number}, where=f"{opened.schema.names[0]} % 7 = 1")
             consistent.reseal(place, {table: opened.version})
-            attempt(*(partial(step, place) for step in (use, use_words, partial(verify_index, deep=True))))
+            attempt(
+                *(
+                    partial(step, place)
+                    for step in (use, use_words, partial(verify_index, deep=True))
+                )
+            )
         connection.send(column)
-    for name in (name for name in listed(root, "texts.lance/_indices") if name.endswith("_docs.lance")):
+    for name in (
+        name for name in listed(root, "texts.lance/_indices") if name.endswith("_docs.lance")
+    ):
         rows = LanceFileReader(str(root / name)).read_all().to_table()["_rowid"].to_numpy()
         data = (root / name).read_bytes()
         assert rows.tobytes() in data
@@ -195,7 +234,8 @@ def test_a_change_with_its_hashes_is_found_where_answers_change(tries: int, tmp_
     assert missed == []
 
 
-# --- links, pipes and devices -----------------------------------------------------------------------------------------
+# --- links, pipes and devices
+# -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["lock", "current.tmp", "journal.json.tmp"])
@@ -215,7 +255,14 @@ def test_a_link_in_place_of_a_file_never_leads_a_writer_outside(
     assert victim.read_text() == "precious"
 
 
-FOLDERS = ["documents.lance/data", "texts.lance", "passages.lance/_versions", "faiss", "rejected", "versions"]
+FOLDERS = [
+    "documents.lance/data",
+    "texts.lance",
+    "passages.lance/_versions",
+    "faiss",
+    "rejected",
+    "versions",
+]
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -246,7 +293,8 @@ def endless(path: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["pipe", "device", "sparse"])
 @pytest.mark.parametrize(
-    "name", ["current", "manifest", "faiss/document", "documents.lance/data/", "texts.lance/_indices"]
+    "name",
+    ["current", "manifest", "faiss/document", "documents.lance/data/", "texts.lance/_indices"],
 )
 def test_what_can_be_read_without_end_is_refused(index: Path, name: str, how: str) -> None:
     found = {"current": index / "current", "manifest": version(index)}
@@ -264,7 +312,8 @@ def all_refuse(connection: Connection, root: Path) -> None:
     connection.send("refused")
 
 
-# --- manifests and pointers -------------------------------------------------------------------------------------------
+# --- manifests and pointers
+# -------------------------------------------------------------------------------------------
 
 
 def rewrite(root: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -286,7 +335,9 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], object]] = {
     "a path inside that leads out": lambda m: m["files"].update({"faiss/../../x.faiss": OTHER}),
     "a tier that leads out": lambda m: m["tiers"][0].update(file="../outside.faiss"),
     "a tier that is not listed": lambda m: m["tiers"][0].update(file="faiss/other.faiss"),
-    "a file of absurd size": lambda m: m["files"].update({m["tiers"][0]["file"]: {**OTHER, "bytes": 1 << 62}}),
+    "a file of absurd size": (
+        lambda m: m["files"].update({m["tiers"][0]["file"]: {**OTHER, "bytes": 1 << 62}})
+    ),
     "a file of negative size": lambda m: m["files"].update({"faiss/x": {**OTHER, "bytes": -1}}),
     "a size of text": lambda m: m["files"].update({"faiss/x": {**OTHER, "bytes": "5"}}),
     "files are a list": lambda m: m.update(files=[]),
@@ -346,8 +397,12 @@ def test_deleted_rows_that_claim_to_be_endless_are_refused(index: Path) -> None:
     use(index)
 
 
-def test_a_process_that_reading_ends_is_a_finding(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lance aborts on some files that were made to harm; which, changes with its versions, so here a script does."""
+def test_a_process_that_reading_ends_is_a_finding(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lance aborts on some files that were made to harm; which, changes with its versions, so here
+    a script does.
+    """
     assert verify_apart(index, deep=True).problems == []
     dies = tmp_path / "dies"
     dies.write_text("#!/bin/sh\nkill -ABRT $$\n")
@@ -376,7 +431,14 @@ def test_a_manifest_that_counts_no_words_ends_no_search(index: Path) -> None:
 
 def test_a_manifest_with_text_that_is_no_utf_8_can_be_changed(index: Path) -> None:
     """It goes into journals and manifests again, and its job may be any JSON."""
-    seal(index, lambda body: {**body, "encoding": {**body["encoding"], "model_source": "\ud800"}, "job": {"\ud800": 1}})
+    seal(
+        index,
+        lambda body: {
+            **body,
+            "encoding": {**body["encoding"], "model_source": "\ud800"},
+            "job": {"\ud800": 1},
+        },
+    )
     add(index)
     assert verify_index(index).problems == []
 
@@ -423,16 +485,22 @@ def test_a_journal_that_was_changed_is_begun_again(unfinished: Path) -> None:
     check_begun_again(unfinished)
 
 
-def test_a_copy_of_an_unfinished_index_is_continued_if_nothing_was_changed(unfinished: Path) -> None:
+def test_a_copy_of_an_unfinished_index_is_continued_if_nothing_was_changed(
+    unfinished: Path,
+) -> None:
     """What the tests above change, and not that it was copied, is why theirs are begun again."""
-    assert add_documents(make_documents(20, seed=5, first=40), unfinished, model=FakeEmbedder()).resumed
+    assert add_documents(
+        make_documents(20, seed=5, first=40), unfinished, model=FakeEmbedder()
+    ).resumed
 
 
 def check_begun_again(root: Path) -> None:
     added = make_documents(20, seed=5, first=40)
     assert add_documents(added, root, model=FakeEmbedder()).resumed is False
     with Retriever.load(root, model=FakeEmbedder()) as retriever:
-        assert {document["_id"] for document in added} <= {document.id for document in retriever.documents()}
+        assert {document["_id"] for document in added} <= {
+            document.id for document in retriever.documents()
+        }
     assert verify_index(root, deep=True).problems == []
 
 

@@ -1,4 +1,6 @@
-"""What an attacker tried against the server, over HTTP: each is refused, bounded, or leaves others their share."""
+"""What an attacker tried against the server, over HTTP: each is refused, bounded, or leaves others
+their share.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ def long_documents(tmp_path_factory):
     return path
 
 
-# --- one request ------------------------------------------------------------------------------------------------------
+# --- one request
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_small_request_for_a_huge_answer_is_refused(open_client, long_documents):
@@ -50,7 +53,10 @@ def test_a_document_larger_than_an_answer_is_read_in_parts(open_client, long_doc
     assert client.get("/documents/d1").status_code == 413
     assert client.get("/documents/d1", params={"stop": 5000}).status_code == 200
     embedded = client.post("/v1/embeddings", json={"input": ["valve"] * 100})
-    assert (embedded.status_code, "larger than the 10,000" in embedded.json()["error"]["message"]) == (413, True)
+    assert (
+        embedded.status_code,
+        "larger than the 10,000" in embedded.json()["error"]["message"],
+    ) == (413, True)
 
 
 @pytest.mark.parametrize(
@@ -124,11 +130,14 @@ def nested(depth):
     ids=["18 $not", "35 $not", "20,000 $not", "$or of 900"],
 )
 def test_a_deep_or_wide_filter_is_answered_or_refused(client, where, status):
-    answer = client.post("/search", content='{"query": "word1", "filter": ' + where + "}", headers=JSON)
+    answer = client.post(
+        "/search", content='{"query": "word1", "filter": ' + where + "}", headers=JSON
+    )
     assert (answer.status_code, "verify" in answer.text) == (status, False)
 
 
-# --- the log ----------------------------------------------------------------------------------------------------------
+# --- the log
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_client_that_leaves_while_it_sends_is_no_bug_of_ours(server):
@@ -154,13 +163,16 @@ def test_a_warning_of_the_index_is_bounded_too(capsys):
     logger = logging.getLogger("aveyb_retrieval")
     log_shortly()
     try:
-        logging.getLogger("aveyb_retrieval.indexes").warning("filter %s: no document matches", "v" * 200_000)
+        logging.getLogger("aveyb_retrieval.indexes").warning(
+            "filter %s: no document matches", "v" * 200_000
+        )
     finally:
         logger.removeHandler(logger.handlers[-1])
     assert 100 < len(capsys.readouterr().err) <= 4001
 
 
-# --- bodies, connections, readers that do not read --------------------------------------------------------------------
+# --- bodies, connections, readers that do not read
+# --------------------------------------------------------------------
 
 
 def connect(url, source="127.0.0.1"):
@@ -192,7 +204,9 @@ def test_unfinished_bodies_are_bounded_together(handbook):
         body = b" " * 20_000 + b'{"query": "index"}'
 
         def status():
-            return httpx2.post(f"{server.url}/search", content=body, headers=JSON, timeout=30).status_code
+            return httpx2.post(
+                f"{server.url}/search", content=body, headers=JSON, timeout=30
+            ).status_code
 
         wait_for(lambda: status() == 429)
         slow.close()
@@ -232,7 +246,9 @@ def test_connections_that_say_nothing_are_closed_and_stop_nobody(handbook):
 
 
 def test_who_opens_more_connections_than_others_makes_room_for_them(handbook):
-    with running(handbook, "--head-timeout", "60", "--max-connections", "20", "--max-connections-each", "5") as server:
+    with running(
+        handbook, "--head-timeout", "60", "--max-connections", "20", "--max-connections-each", "5"
+    ) as server:
         silent = [connect(server.url, "127.0.0.2") for _ in range(40)]
         health = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
         for _ in range(3):
@@ -250,7 +266,9 @@ def test_a_body_with_two_lengths_is_refused(server):
     head = post_head(len(body))[:-2] + b"Transfer-Encoding: chunked\r\n\r\n"
     with connect(server.url) as connection:
         connection.settimeout(10)
-        connection.sendall(head + b"%x\r\n%b\r\n0\r\n\r\nGET /health HTTP/1.1\r\n\r\n" % (len(body), body))
+        connection.sendall(
+            head + b"%x\r\n%b\r\n0\r\n\r\nGET /health HTTP/1.1\r\n\r\n" % (len(body), body)
+        )
         received = b"".join(iter(lambda: connection.recv(4096), b""))  # until the server closes it
     assert received.startswith(b"HTTP/1.1 400")
     assert received.count(b"HTTP/1.1") == 1
@@ -285,7 +303,8 @@ def test_who_does_not_read_an_answer_is_dropped(handbook):
         connection.close()
 
 
-# --- one client that floods -------------------------------------------------------------------------------------------
+# --- one client that floods
+# -------------------------------------------------------------------------------------------
 
 
 def test_long_requests_come_in_turns(open_client, model):

@@ -1,4 +1,6 @@
-"""Models and devices that `aveyb-index` cannot use: one line, exit code 2, and nothing left behind."""
+"""Models and devices that `aveyb-index` cannot use: one line, exit code 2, and nothing
+left behind.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +21,26 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Tiny models: one that pools by the mean, one by its first token, a static one, a cross-encoder, a plain one."""
+    """Tiny models: one that pools by the mean, one by its first token, a static one, a
+    cross-encoder, a plain one.
+    """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
     from transformers import BertConfig, BertForSequenceClassification
 
     folder = tmp_path_factory.mktemp("models")
     mean, first = (save_bert(folder / pooling, pooling=pooling) for pooling in ("mean", "cls"))
-    static = SentenceTransformer(modules=[StaticEmbedding(word_tokenizer(), embedding_dim=16)], device="cpu")
+    static = SentenceTransformer(
+        modules=[StaticEmbedding(word_tokenizer(), embedding_dim=16)], device="cpu"
+    )
     static.save(str(folder / "static"), create_model_card=False)
     config = BertConfig(
-        vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, num_labels=1
+        vocab_size=40,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        num_labels=1,
     )
     BertForSequenceClassification(config).save_pretrained(folder / "cross")
     return {
@@ -48,7 +59,9 @@ def run(tmp_path: Path) -> Callable[..., str]:
         assert result.exit_code == code, result.output
         return result.stderr if code else result.output
 
-    (tmp_path / "corpus.jsonl").write_text(json.dumps({"_id": "a", "text": "The pump stops at noon. " * 20}) + "\n")
+    (tmp_path / "corpus.jsonl").write_text(
+        json.dumps({"_id": "a", "text": "The pump stops at noon. " * 20}) + "\n"
+    )
     return invoke
 
 
@@ -68,10 +81,22 @@ def run(tmp_path: Path) -> Callable[..., str]:
     ],
 )  # fmt: skip
 def test_a_build_that_cannot_be(
-    run: Callable[..., str], models: dict[str, Path], tmp_path: Path, model: str, options: list[object], message: str
+    run: Callable[..., str],
+    models: dict[str, Path],
+    tmp_path: Path,
+    model: str,
+    options: list[object],
+    message: str,
 ) -> None:
     printed = run(
-        "build", tmp_path / "corpus.jsonl", "-o", tmp_path / "ix", "--model", models[model], "--quiet", *options
+        "build",
+        tmp_path / "corpus.jsonl",
+        "-o",
+        tmp_path / "ix",
+        "--model",
+        models[model],
+        "--quiet",
+        *options,
     )
     assert message in printed
     assert len(printed.strip().splitlines()) == 1, printed
@@ -79,9 +104,20 @@ def test_a_build_that_cannot_be(
     assert not (tmp_path / "ix").exists()
 
 
-def test_a_search_that_cannot_be(run: Callable[..., str], models: dict[str, Path], tmp_path: Path) -> None:
+def test_a_search_that_cannot_be(
+    run: Callable[..., str], models: dict[str, Path], tmp_path: Path
+) -> None:
     index = tmp_path / "ix"
-    run("build", tmp_path / "corpus.jsonl", "-o", index, "--model", models["mean"], "--quiet", code=0)
+    run(
+        "build",
+        tmp_path / "corpus.jsonl",
+        "-o",
+        index,
+        "--model",
+        models["mean"],
+        "--quiet",
+        code=0,
+    )
     for options, message in (
         (["--rerank", "token-vectors"], "this index keeps no token vectors; build it with"),
         (["--model", models["cls"]], "made by the model"),

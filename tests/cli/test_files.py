@@ -1,4 +1,6 @@
-"""`aveyb-index` on folders and files: what was left out, sync, counts, types of columns, interruptions."""
+"""`aveyb-index` on folders and files: what was left out, sync, counts, types of columns,
+interruptions.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_what_a_folder_holds_and_is_not_read_is_summed_up_or_named(run: Run, folder: Path, tmp_path: Path) -> None:
+def test_what_a_folder_holds_and_is_not_read_is_summed_up_or_named(
+    run: Run, folder: Path, tmp_path: Path
+) -> None:
     built = run("build", folder, "-o", tmp_path / "ix", "--quiet")
     assert built.exit_code == 1, built.output  # done, and something was left out
     assert "3 added; 3 documents" in built.output
@@ -49,11 +53,16 @@ def test_what_a_folder_holds_and_is_not_read_is_summed_up_or_named(run: Run, fol
     named = run("build", folder, "-o", tmp_path / "ix", "--quiet", "--overwrite", "--verbose")
     assert f"{folder / 'one.xyz'}: unknown kind .xyz" in named.stderr
     (folder / "old.doc").write_bytes(b"\xd0\xcf")
-    assert "unknown kind .doc, save it as .docx" in run("build", folder, "-o", tmp_path / "old", "--quiet").stderr
+    assert (
+        "unknown kind .doc, save it as .docx"
+        in run("build", folder, "-o", tmp_path / "old", "--quiet").stderr
+    )
     (folder / "c.txt").write_bytes(b"caf\xe9")
     broken = run("build", folder, "-o", tmp_path / "new", "--quiet", "--strict")
     assert broken.exit_code == 2
-    assert broken.stderr.startswith(f"aveyb-index build: {folder / 'c.txt'}: invalid UTF-8 at byte 3 (0xe9)")
+    assert broken.stderr.startswith(
+        f"aveyb-index build: {folder / 'c.txt'}: invalid UTF-8 at byte 3 (0xe9)"
+    )
     assert not (tmp_path / "new").exists()
     skipped = run("build", folder, "-o", tmp_path / "new", "--quiet")
     assert skipped.exit_code == 1
@@ -61,7 +70,9 @@ def test_what_a_folder_holds_and_is_not_read_is_summed_up_or_named(run: Run, fol
     assert f"\n  {folder / 'c.txt'}: invalid UTF-8 at byte 3" in skipped.stderr
     third = run("build", folder, "-o", tmp_path / "third", "--quiet", "--encoding", "latin-1")
     assert "left out" not in third.stderr
-    assert "nosuch" in run("build", folder, "-o", tmp_path / "fourth", "--encoding", "nosuch").stderr
+    assert (
+        "nosuch" in run("build", folder, "-o", tmp_path / "fourth", "--encoding", "nosuch").stderr
+    )
 
 
 def test_what_was_left_out_decides_the_exit_code(run: Run, tmp_path: Path) -> None:
@@ -69,7 +80,9 @@ def test_what_was_left_out_decides_the_exit_code(run: Run, tmp_path: Path) -> No
     folder.mkdir()
     for name in ("a.txt", "b.txt", "picture.png", ".hidden"):
         (folder / name).write_text("apples")
-    assert run("build", folder, "-o", tmp_path / "ix", "--quiet").exit_code == 0  # a picture has no words to find
+    assert (
+        run("build", folder, "-o", tmp_path / "ix", "--quiet").exit_code == 0
+    )  # a picture has no words to find
     (folder / "c.xyz").write_text("pears")
     assert run("sync", folder, "-o", tmp_path / "ix", "--quiet").exit_code == 1
     (folder / "c.xyz").unlink()
@@ -77,8 +90,13 @@ def test_what_was_left_out_decides_the_exit_code(run: Run, tmp_path: Path) -> No
     assert run("sync", folder, "-o", tmp_path / "ix", "--quiet").exit_code == 1
     lines = tmp_path / "c.jsonl"
     lines.write_text('{"text": "a"}\nnothing\n')
-    assert run("build", lines, "-o", tmp_path / "lines", "--quiet").exit_code == 2  # a single file stops
-    assert run("build", lines, "-o", tmp_path / "lines", "--quiet", "--on-error", "skip").exit_code == 1
+    assert (
+        run("build", lines, "-o", tmp_path / "lines", "--quiet").exit_code == 2
+    )  # a single file stops
+    assert (
+        run("build", lines, "-o", tmp_path / "lines", "--quiet", "--on-error", "skip").exit_code
+        == 1
+    )
 
 
 def test_progress_in_a_log_is_a_line_now_and_then(
@@ -91,7 +109,10 @@ def test_progress_in_a_log_is_a_line_now_and_then(
 
 def test_sync_and_its_dry_run(run: Run, folder: Path, tmp_path: Path) -> None:
     root = tmp_path / "ix"
-    assert run("sync", folder, "-o", root, "--dry-run").output == "3 added (a dry run: nothing was changed)\n"
+    assert (
+        run("sync", folder, "-o", root, "--dry-run").output
+        == "3 added (a dry run: nothing was changed)\n"
+    )
     assert not root.exists()
     assert "3 added; 3 documents" in run("sync", folder, "-o", root, "--quiet").output
     (folder / "a.txt").unlink()
@@ -100,24 +121,40 @@ def test_sync_and_its_dry_run(run: Run, folder: Path, tmp_path: Path) -> None:
     assert "1 renamed, 1 deleted, 1 unchanged" in dry
     assert "renamed: b.md -> c.md" in dry
     assert "deleted: a.txt" in dry
-    assert "1 renamed, 1 deleted, 1 unchanged; 2 documents," in run("sync", folder, "-o", root, "--quiet").output
+    assert (
+        "1 renamed, 1 deleted, 1 unchanged; 2 documents,"
+        in run("sync", folder, "-o", root, "--quiet").output
+    )
     assert "2 unchanged; 2 documents," in run("sync", folder, "-o", root, "--quiet").output
     assert run("sync", tmp_path / "nowhere", "-o", root).exit_code == 2
 
 
-def test_counts_types_and_filters_that_find_nothing(run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_counts_types_and_filters_that_find_nothing(
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     table = tmp_path / "c.csv"
     table.write_text("_id,text,year,code\na,apples,2016,1\nb,bananas,2020,2\n")
     root = tmp_path / "ix"
     assert run("build", table, "-o", root, "--quiet", "--types", "code=string").exit_code == 0
-    assert run("search", root, "apples", "--filter", '{"year": {"$gte": 2020}}', "--json").output.count('"id"') == 1
-    assert run("search", root, "apples", "--filter", '{"code": "1"}', "--json").output.count('"id"') == 1
+    assert (
+        run(
+            "search", root, "apples", "--filter", '{"year": {"$gte": 2020}}', "--json"
+        ).output.count('"id"')
+        == 1
+    )
+    assert (
+        run("search", root, "apples", "--filter", '{"code": "1"}', "--json").output.count('"id"')
+        == 1
+    )
     table.write_text("_id,text,year,code\na,apples,2016,1\nb,berries,2020,2\nc,cherries,2021,3\n")
     changed = run("upsert", root, table, "--quiet", "--types", "code=string")
     assert "1 added, 1 replaced, 1 unchanged; 3 documents" in changed.output
     assert "1 deleted; 2 documents" in run("delete", root, "c").output
     for where, words in (
-        ('{"yeer": 1}', "none has the field 'yeer'; did you mean 'year'? The fields are 'code', 'year'"),
+        (
+            '{"yeer": 1}',
+            "none has the field 'yeer'; did you mean 'year'? The fields are 'code', 'year'",
+        ),
         ('{"$or": [{"code": {"$gt": 1}}]}', "the field 'code' holds texts"),
         ('{"year": {"$in": ["2016"]}}', "the field 'year' holds numbers"),
     ):
@@ -142,7 +179,10 @@ def test_an_interrupted_change_says_how_it_goes_on(
     monkeypatch.setattr("aveyb_retrieval.indexes.changes.update.build_index", interrupted)
     stopped = run("build", folder, "-o", tmp_path / "ix", "--quiet")
     assert stopped.exit_code == 130
-    assert stopped.stderr == ("aveyb-index build: interrupted; the same command continues where this one stopped\n")
+    assert (
+        stopped.stderr
+        == "aveyb-index build: interrupted; the same command continues where this one stopped\n"
+    )
 
 
 def test_a_mistyped_path_is_not_looked_for_on_a_hub(run: Run, tmp_path: Path) -> None:

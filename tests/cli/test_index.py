@@ -95,25 +95,42 @@ def test_build_search_info(run: Run, corpus: Path, tmp_path: Path) -> None:
 
 
 def test_search_options(run: Run, index: Path) -> None:
-    assert run("search", index, "grow", "--mode", "hybrid", "--rerank", "maxsim", "--passages", 2).exit_code == 0
+    assert (
+        run(
+            "search", index, "grow", "--mode", "hybrid", "--rerank", "maxsim", "--passages", 2
+        ).exit_code
+        == 0
+    )
     filtered = run("search", index, "grow", "--filter", '{"year": {"$gt": 2020}}', "--json").output
     assert [json.loads(line)["id"] for line in filtered.splitlines()] == ["b", "c"]
     assert run("search", index, "zzz", "--mode", "lexical").output == "nothing found\n"
 
 
-def test_exact_words_are_asked_for_and_what_may_be_meant_is_said(run: Run, corpus: Path, tmp_path: Path) -> None:
+def test_exact_words_are_asked_for_and_what_may_be_meant_is_said(
+    run: Run, corpus: Path, tmp_path: Path
+) -> None:
     (tmp_path / "words.txt").write_text("fruit => bananas\ngrow\n")
-    assert run("build", corpus, "-o", tmp_path / "ix", "--synonyms", tmp_path / "words.txt", "--quiet").exit_code == 0
+    assert (
+        run(
+            "build", corpus, "-o", tmp_path / "ix", "--synonyms", tmp_path / "words.txt", "--quiet"
+        ).exit_code
+        == 0
+    )
     assert "synonyms     fruit => bananas" in run("info", tmp_path / "ix").output
 
     def found(*asked: object) -> list[str]:
-        lines = run("search", tmp_path / "ix", *asked, "--mode", "lexical", "--json").output.splitlines()
+        lines = run(
+            "search", tmp_path / "ix", *asked, "--mode", "lexical", "--json"
+        ).output.splitlines()
         return [json.loads(line)["id"] for line in lines]
 
     assert found("fruit") == ["b"]
     assert found("apple* -bananas", "--operators") == ["a"]
     told = run("search", tmp_path / "ix", "+aples", "--operators").output
-    assert told == "no document has 'aples'; did you mean 'apples'?\nnothing found; nothing has +aples\n"
+    assert (
+        told
+        == "no document has 'aples'; did you mean 'apples'?\nnothing found; nothing has +aples\n"
+    )
     assert "line 1: 'two words'" in _refused(run, tmp_path, "two words")
 
 
@@ -126,12 +143,17 @@ def _refused(run: Run, folder: Path, line: str) -> str:
 
 def test_a_boost_moves_hits(run: Run, index: Path) -> None:
     plain, moved = (
-        {hit["id"]: hit["score"] for hit in map(json.loads, run("search", index, "grow", *given).output.splitlines())}
+        {
+            hit["id"]: hit["score"]
+            for hit in map(json.loads, run("search", index, "grow", *given).output.splitlines())
+        }
         for given in (["--json"], ["--json", "--boost", '{"year": 0.5}'])
     )
     best = max(plain.values())
     years = {row["_id"]: row["year"] for row in ROWS}
-    assert moved == pytest.approx({name: plain[name] + best * 0.5 * years[name] / 2022 for name in plain}, rel=1e-3)
+    assert moved == pytest.approx(
+        {name: plain[name] + best * 0.5 * years[name] / 2022 for name in plain}, rel=1e-3
+    )
 
 
 def test_the_precision_that_is_asked_for_is_used(run: Run, corpus: Path, tmp_path: Path) -> None:
@@ -149,7 +171,12 @@ def test_changes(run: Run, index: Path, tmp_path: Path) -> None:
     assert run("add", index, more, "--quiet").exit_code == 2
     more.write_text("_id,text\nd,figs\n")
     assert "4 documents" in run("upsert", index, more, "--quiet").output
-    assert run("search", index, "figs", "-k", 1, "--mode", "lexical", "--json").output.count('"id": "d"') == 1
+    assert (
+        run("search", index, "figs", "-k", 1, "--mode", "lexical", "--json").output.count(
+            '"id": "d"'
+        )
+        == 1
+    )
     ids = tmp_path / "ids.txt"
     ids.write_text("a\n\nd\n")
     assert "2 documents" in run("delete", index, "--from", ids).output
@@ -178,7 +205,17 @@ def test_verify_and_repair(run: Run, corpus: Path, tmp_path: Path) -> None:
 
 
 def test_passages_are_shown_whole_with_the_words_marked(run: Run, index: Path) -> None:
-    arguments = ("search", index, "growing bananas", "--unit", "passage", "--per-document", 1, "-k", 2)
+    arguments = (
+        "search",
+        index,
+        "growing bananas",
+        "--unit",
+        "passage",
+        "--per-document",
+        1,
+        "-k",
+        2,
+    )
     plain = run(*arguments)
     assert plain.exit_code == 0
     assert ROWS[1]["text"][:47] in plain.output  # eight words, as the fake model cuts
@@ -186,22 +223,32 @@ def test_passages_are_shown_whole_with_the_words_marked(run: Run, index: Path) -
     colored = CliRunner().invoke(main, [str(a) for a in arguments], color=True)
     assert "\x1b[1mbananas\x1b[0m" in colored.output
     assert "\x1b[1mgrow\x1b[0m" in colored.output
-    (line, *_) = run(*arguments, "--json").output.splitlines()
+    line, *_ = run(*arguments, "--json").output.splitlines()
     hit = json.loads(line)
     assert (hit["id"], "text" in hit, hit["passages"][0]["span"]) == ("b", False, hit["span"])
-    (line, *_) = run(*arguments, "--json", "--fields", "id, text").output.splitlines()
+    line, *_ = run(*arguments, "--json", "--fields", "id, text").output.splitlines()
     assert json.loads(line) == {"id": "b", "text": ROWS[1]["text"]}
     assert run("search", index, "engines", "--min-score", 1.0).output == "nothing found\n"
     assert "[c]" in run("search", index, "bananas", "--id", "c", "--id", "nobody").output
     whole = run("search", index, "bananas", "-k", 3).output
-    assert run("search", index, "bananas", "-k", 2, "--offset", 1).output == whole[whole.index("  2. ") :]
+    assert (
+        run("search", index, "bananas", "-k", 2, "--offset", 1).output
+        == whole[whole.index("  2. ") :]
+    )
 
 
-def test_of_a_long_passage_the_best_sentence_is_shown_in_a_short_line(run: Run, tmp_path: Path) -> None:
+def test_of_a_long_passage_the_best_sentence_is_shown_in_a_short_line(
+    run: Run, tmp_path: Path
+) -> None:
     rest = " ".join(f"Nothing of use stands in line {number}." for number in range(40))
     text = f"{rest} The bananas are kept in the cold store. {rest}"
     (tmp_path / "long.jsonl").write_text(json.dumps({"_id": "long", "text": text}) + "\n")
-    assert run("build", tmp_path / "long.jsonl", "-o", tmp_path / "ix", "--granularity", "document").exit_code == 0
+    assert (
+        run(
+            "build", tmp_path / "long.jsonl", "-o", tmp_path / "ix", "--granularity", "document"
+        ).exit_code
+        == 0
+    )
     lines = run("search", tmp_path / "ix", "bananas", "--mode", "lexical").output.splitlines()
     assert len(lines[1]) < 330 and lines[1].strip().startswith("…") and lines[1].endswith("…")
     assert "bananas are kept in the cold store" in lines[1]
@@ -210,7 +257,9 @@ def test_of_a_long_passage_the_best_sentence_is_shown_in_a_short_line(run: Run, 
 def test_what_was_cut_or_left_out_is_said(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_text('{"_id": "a", "text": "one two three four"}\n{"_id": \n')
-    result = run("build", path, "-o", tmp_path / "ix", "--on-error", "skip", "--max-tokens", 3, "--quiet")
+    result = run(
+        "build", path, "-o", tmp_path / "ix", "--on-error", "skip", "--max-tokens", 3, "--quiet"
+    )
     assert result.exit_code == 1  # something was left out
     assert "1 document lost 1 token" in result.output
     assert "left out: 1 line or file, listed with reasons in" in result.output
@@ -222,17 +271,29 @@ def test_what_was_cut_or_left_out_is_said(run: Run, tmp_path: Path) -> None:
         (["search", "INDEX", "q", "-k", "0"], "-k 0"),
         (["search", "INDEX", "q", "-k", "-3"], "-k -3"),
         (["search", "INDEX", " "], "the query is empty"),
-        (["search", "INDEX", "q", "--diversity", "0.5"], "--diversity 0.5: only with unit='passage'"),
-        (["search", "INDEX", "q", "--boost", '{"yeer": 1}'], "boost: no document has the field 'yeer'"),
+        (
+            ["search", "INDEX", "q", "--diversity", "0.5"],
+            "--diversity 0.5: only with unit='passage'",
+        ),
+        (
+            ["search", "INDEX", "q", "--boost", '{"yeer": 1}'],
+            "boost: no document has the field 'yeer'",
+        ),
         (["search", "INDEX", "q", "--boost", "year=1"], "--boost 'year=1': not JSON"),
-        (["search", "INDEX", "q", "--json", "--fields", "id,name"], "no field 'name'; known are id, score, text"),
+        (
+            ["search", "INDEX", "q", "--json", "--fields", "id,name"],
+            "no field 'name'; known are id, score, text",
+        ),
         (["search", "INDEX", "q", "--fields", "id"], "--fields: only with --json"),
         pytest.param(
             ["search", "INDEX", "q", "--rerank", "NOWHERE"],
             "a sentence-transformers cross-encoder",
             marks=pytest.mark.needs("sentence_transformers"),
         ),
-        (["build", "CORPUS", "-o", "NEW", "--language", "latin"], "--language 'latin': must be one of english"),
+        (
+            ["build", "CORPUS", "-o", "NEW", "--language", "latin"],
+            "--language 'latin': must be one of english",
+        ),
         (["search", "INDEX", "q", "--filter", "{"], "not JSON"),
         (["search", "INDEX", "q", "--filter", "[]"], "not a mapping"),
         (["search", "INDEX", "q", "--model", "other"], "made by the model fake-a"),
@@ -248,7 +309,10 @@ def test_what_was_cut_or_left_out_is_said(run: Run, tmp_path: Path) -> None:
         (["upgrade", "INDEX"], "No such command 'upgrade'"),
         (["build", "CORPUS", "-o", "NEW", "--index-field", "year"], "No such option"),
         (["add", "NOWHERE", "CORPUS"], "no index here"),
-        (["search", "INDEX", "q", "--filter", '{"year": {"$regex": "2"}}'], "'$regex' on 'year' is not known"),
+        (
+            ["search", "INDEX", "q", "--filter", '{"year": {"$regex": "2"}}'],
+            "'$regex' on 'year' is not known",
+        ),
     ],
 )
 def test_errors_have_exit_code_2_and_one_message(
@@ -286,7 +350,9 @@ def test_an_index_can_begin_empty(run: Run, corpus: Path, tmp_path: Path) -> Non
 
 
 def test_several_indexes_are_searched_in_one_ranking(run: Run, index: Path, tmp_path: Path) -> None:
-    (tmp_path / "more.jsonl").write_text('{"_id": "pear", "title": "Pears", "text": "pears grow on trees"}\n')
+    (tmp_path / "more.jsonl").write_text(
+        '{"_id": "pear", "title": "Pears", "text": "pears grow on trees"}\n'
+    )
     run("build", tmp_path / "more.jsonl", "-o", tmp_path / "more")
     found = run("search", index, "what grows on trees", "--with", tmp_path / "more", "-k", 2).output
     assert {f"[{index}: a]", f"[{tmp_path / 'more'}: pear]"} <= set(re.findall(r"\[.*?\]", found))
@@ -294,7 +360,10 @@ def test_several_indexes_are_searched_in_one_ranking(run: Run, index: Path, tmp_
 
 def test_get_list_and_count_read_documents(run: Run, index: Path, tmp_path: Path) -> None:
     found = [json.loads(line) for line in run("get", index, "b", "a").stdout.splitlines()]
-    assert [(each["_id"], each["metadata"]) for each in found] == [("b", {"year": 2021}), ("a", {"year": 2020})]
+    assert [(each["_id"], each["metadata"]) for each in found] == [
+        ("b", {"year": 2021}),
+        ("a", {"year": 2020}),
+    ]
     missing = run("get", index, "a", "nobody")
     assert (missing.exit_code, missing.stdout) == (2, "")
     assert "no document has the id 'nobody'" in missing.stderr
@@ -303,8 +372,18 @@ def test_get_list_and_count_read_documents(run: Run, index: Path, tmp_path: Path
     assert run("list", index, "--ids", "--offset", 1, "--limit", 1).stdout == "b\n"
     assert run("list", index, "--ids", "--filter", '{"year": {"$gt": 2020}}').stdout == "b\nc\n"
     assert run("count", index, "--filter", '{"year": {"$gt": 2020}}').stdout == "2\n"
-    assert run("count", index, "--by", "year").stdout.split() == ["1", "2020", "1", "2021", "1", "2022"]
-    assert run("count", index, "--by", "title", "--filter", '{"year": 2020}').stdout.split() == ["1", "Apples"]
+    assert run("count", index, "--by", "year").stdout.split() == [
+        "1",
+        "2020",
+        "1",
+        "2021",
+        "1",
+        "2022",
+    ]
+    assert run("count", index, "--by", "title", "--filter", '{"year": 2020}').stdout.split() == [
+        "1",
+        "Apples",
+    ]
     wrong = run("count", index, "--filter", "year>2020")
     assert (wrong.exit_code, "not JSON" in wrong.stderr) == (2, True)
     (tmp_path / "copy.jsonl").write_text(run("list", index).stdout)
@@ -313,10 +392,21 @@ def test_get_list_and_count_read_documents(run: Run, index: Path, tmp_path: Path
 
 
 def test_metadata_are_changed_from_the_shell(run: Run, index: Path) -> None:
-    done = run("update-metadata", index, "--filter", '{"year": {"$lt": 2022}}', "--set", '{"old": true}', "--quiet")
+    done = run(
+        "update-metadata",
+        index,
+        "--filter",
+        '{"year": {"$lt": 2022}}',
+        "--set",
+        '{"old": true}',
+        "--quiet",
+    )
     assert (done.exit_code, done.stdout) == (0, f"{index}: version v000002, 3 documents\n")
     run("update-metadata", index, "a", "--remove", "year", "--set", '{"tags": ["x"]}', "--quiet")
-    assert run("list", index, "--ids", "--filter", '{"old": true, "year": {"$is_empty": true}}').stdout == "a\n"
+    assert (
+        run("list", index, "--ids", "--filter", '{"old": true, "year": {"$is_empty": true}}').stdout
+        == "a\n"
+    )
     for arguments, words in (
         (("a", "--set", "year=1"), "not JSON"),
         (("a", "--set", "[1]"), "not an object"),

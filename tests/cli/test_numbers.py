@@ -83,7 +83,12 @@ def test_settings_check_what_the_options_do(settings: type) -> None:
         if isinstance(default, (bool, str)):
             continue
         assert about["limits"] is not None, name
-        for number in (-2, math.nan, math.inf, 2**64 if about["kind"] is int or isinstance(default, int) else -2):
+        for number in (
+            -2,
+            math.nan,
+            math.inf,
+            2**64 if about["kind"] is int or isinstance(default, int) else -2,
+        ):
             value = (number,) * max(1, len(default)) if isinstance(default, tuple) else number
             with pytest.raises(ConfigError, match=rf"^{name} is .*; it must be (above|at least) "):
                 settings(**{name: value}).check()

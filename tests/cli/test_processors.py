@@ -31,7 +31,11 @@ def test_no_control_groups(tmp_path: Path) -> None:
 
 def test_the_smallest_quota_of_a_group_and_those_above_counts(tmp_path: Path) -> None:
     root = machine(
-        tmp_path, "0::/a/b\n", a__b__cpu_max="max 100000\n", a__cpu_max="150000 100000\n", cpu_max="max 100000"
+        tmp_path,
+        "0::/a/b\n",
+        a__b__cpu_max="max 100000\n",
+        a__cpu_max="150000 100000\n",
+        cpu_max="max 100000",
     )
     assert processor_quota(root) == 1.5
 
@@ -76,5 +80,7 @@ def test_every_command_sets_them_before_torch_is_loaded(command: str) -> None:
         "except SystemExit:\n    print(os.environ['OMP_WAIT_POLICY'])\n"
     )
     environment = {key: value for key, value in os.environ.items() if not key.startswith("OMP_")}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120
+    )
     assert done.stdout.strip().endswith("PASSIVE"), done.stderr

@@ -23,11 +23,16 @@ def run(*arguments: object, code: int = 0) -> str:
 
 def test_two_shards_become_an_index(tmp_path: Path) -> None:
     corpus = tmp_path / "c.jsonl"
-    rows = [{"_id": f"d{i}", "text": f"The notice period is {i} months. Rent is due on day {i}."} for i in range(6)]
+    rows = [
+        {"_id": f"d{i}", "text": f"The notice period is {i} months. Rent is due on day {i}."}
+        for i in range(6)
+    ]
     corpus.write_text("\n".join(map(json.dumps, rows)))
     shards, root = tmp_path / "shards", tmp_path / "ix"
     run("build", corpus, "-o", shards / "2", "--share", "2/2", "--index", "none", "--quiet")
-    assert "1 of 2 shards are missing" in run("build", "--vectors", shards, "-o", root, "--quiet", code=2)
+    assert "1 of 2 shards are missing" in run(
+        "build", "--vectors", shards, "-o", root, "--quiet", code=2
+    )
     run("build", corpus, "-o", shards / "1", "--share", "1/2", "--index", "none", "--quiet")
     assert "6 documents" in run("build", "--vectors", shards, "-o", root, "--quiet")
     assert "d4" in run("search", root, "notice period 4 months", "-k", 1)
@@ -35,14 +40,27 @@ def test_two_shards_become_an_index(tmp_path: Path) -> None:
 
 def test_an_index_of_shards_is_as_they_are_where_nothing_else_is_asked_for(tmp_path: Path) -> None:
     corpus = tmp_path / "c.jsonl"
-    corpus.write_text('{"_id": "a", "text": "Der Vertrag endet. Die Pumpen stehen still. Niemand kommt."}')
-    options = ("--granularity", "passage", "--passage-tokens", 32, "--passage-overlap", 16, "--language", "german")
+    corpus.write_text(
+        '{"_id": "a", "text": "Der Vertrag endet. Die Pumpen stehen still. Niemand kommt."}'
+    )
+    options = (
+        "--granularity",
+        "passage",
+        "--passage-tokens",
+        32,
+        "--passage-overlap",
+        16,
+        "--language",
+        "german",
+    )
     run("build", corpus, "-o", tmp_path / "ix", *options, "--storage-dtype", "float16", "--quiet")
     for name, more in (("plain", ()), ("named", ("--model", DEFAULT_MODEL))):
         run("build", "--vectors", tmp_path / "ix", "-o", tmp_path / name, *more, "--quiet")
         ours, theirs = (read_manifest(tmp_path / each).encoding for each in (name, "ix"))
         assert ours.differences(theirs) == {}
-    output = run("build", "--vectors", tmp_path / "ix", "-o", tmp_path / "x", "--passage-overlap", 0, code=2)
+    output = run(
+        "build", "--vectors", tmp_path / "ix", "-o", tmp_path / "x", "--passage-overlap", 0, code=2
+    )
     assert "encoded with 16; leave it out" in output
 
 
@@ -54,6 +72,8 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
     assert "share 3/2" in run(*command, "--share", "3/2", code=2)
     assert "give a CORPUS, or --vectors" in run("add", tmp_path, code=2)
     assert "--cpus is for tasks of Ray" in run(*command, "--cpus", 2, code=2)
-    assert "--ray, whose tasks build all shards, not both" in run(*command, "--ray", "local", "--share", "1/2", code=2)
+    assert "--ray, whose tasks build all shards, not both" in run(
+        *command, "--ray", "local", "--share", "1/2", code=2
+    )
     assert "--of N, the number of shards" in run(*command, "--ray", "local", code=2)
     assert "leave them idle" in run(*command, "--ray", "local", "--of", 2, "--gpus", 1, code=2)

@@ -75,9 +75,17 @@ def test_help_names_the_commands() -> None:
         ("mine", MiningRules()),
     ],
 )
-def test_options_are_the_described_settings_with_their_defaults(command: str, defaults: object) -> None:
+def test_options_are_the_described_settings_with_their_defaults(
+    command: str, defaults: object
+) -> None:
     options = {option.name: option for option in main.commands[command].params}
-    described = {f.name for base in type(defaults).__mro__ if is_dataclass(base) for f in fields(base) if f.metadata}
+    described = {
+        f.name
+        for base in type(defaults).__mro__
+        if is_dataclass(base)
+        for f in fields(base)
+        if f.metadata
+    }
     for name in described:
         assert options[name].default == getattr(defaults, name), name
         assert options[name].help, name
@@ -96,16 +104,27 @@ def test_tokenizer_writes_both_views_and_overwrites_nothing(text: Path, vocabula
 def test_the_rate_is_the_presets_unless_one_is_given(
     monkeypatch: pytest.MonkeyPatch, text: Path, vocabulary: Path, tmp_path: Path
 ) -> None:
-    """The paper trains its large model at half the rate of its base model; fields of a new model can be set."""
+    """The paper trains its large model at half the rate of its base model; fields of a new model
+    can be set.
+    """
     started: list[Any] = []
 
-    def pretrain(model: Any, tokenizer: Any, texts: Any, folder: Path, *, settings: MLMSettings, **_: Any) -> Any:
+    def pretrain(
+        model: Any, tokenizer: Any, texts: Any, folder: Path, *, settings: MLMSettings, **_: Any
+    ) -> Any:
         started.append((settings, model.config))
         (folder / "model").mkdir(parents=True, exist_ok=True)
         return {}
 
     monkeypatch.setattr("aveyb_retrieval.training.pretraining.pretrain", pretrain)
-    small = ("--set", "hidden_size=8", "--set", "num_hidden_layers=2", "--set", "mix_activation=none")
+    small = (
+        "--set",
+        "hidden_size=8",
+        "--set",
+        "num_hidden_layers=2",
+        "--set",
+        "mix_activation=none",
+    )
     common = ("mlm", text, "--vocabulary", vocabulary, "-o", tmp_path / "run", *small)
     for more, rate, steps in (
         (("--preset", "paper-base"), 5e-4, 343_323),
@@ -116,20 +135,42 @@ def test_the_rate_is_the_presets_unless_one_is_given(
         assert result.exit_code == 0, result.output
         settings, config = started[-1]
         assert (settings.learning_rate, settings.steps) == (rate, steps)
-        assert (config.hidden_size, config.num_hidden_layers, config.mix_activation) == (8, 2, "none")
+        assert (config.hidden_size, config.num_hidden_layers, config.mix_activation) == (
+            8,
+            2,
+            "none",
+        )
     assert settings.betas == (0.8, 0.9)
     for more, words in (
         (("--set", "no_such=1"), "'no_such' is not a field of AveyBConfig"),
         (("--set", "mix_bias"), "'mix_bias' is not FIELD=VALUE"),
-        (("--set", "mix_bias=perhaps"), "AveyBConfig.mix_bias is 'perhaps'; it must be True or False"),
-        (("--model", "somewhere"), "hidden_size, num_hidden_layers, mix_activation can be set for a new model only"),
+        (
+            ("--set", "mix_bias=perhaps"),
+            "AveyBConfig.mix_bias is 'perhaps'; it must be True or False",
+        ),
+        (
+            ("--model", "somewhere"),
+            "hidden_size, num_hidden_layers, mix_activation can be set for a new model only",
+        ),
     ):
         result = call(*common, *more)
-        assert (result.exit_code, words in result.output.replace("\n", " ")) == (2, True), result.output
+        assert (result.exit_code, words in result.output.replace("\n", " ")) == (
+            2,
+            True,
+        ), result.output
 
 
 def test_mlm_then_contrastive_then_resume(text: Path, vocabulary: Path, tmp_path: Path) -> None:
-    common = ("--vocabulary", vocabulary, "--length", 32, "--micro-batch", 2, "--held-out-every", 10)
+    common = (
+        "--vocabulary",
+        vocabulary,
+        "--length",
+        32,
+        "--micro-batch",
+        2,
+        "--held-out-every",
+        10,
+    )
     result = call("mlm", text, *common, "--evaluate-every", 1, "-o", tmp_path / "mlm", *RUN)
     assert result.exit_code == 0, result.output
     assert "held out loss: " in result.output
@@ -137,7 +178,15 @@ def test_mlm_then_contrastive_then_resume(text: Path, vocabulary: Path, tmp_path
     assert json.loads((tmp_path / "mlm" / "run.json").read_text())["data"]["file 1"]["sha256"]
     pairs = tmp_path / "pairs.jsonl"
     pairs.write_text("".join(json.dumps(t) + "\n" for t in TRIPLETS[:8]))
-    arguments = ("contrastive", pairs, "--model", tmp_path / "mlm" / "model", "-o", tmp_path / "fine", *RUN)
+    arguments = (
+        "contrastive",
+        pairs,
+        "--model",
+        tmp_path / "mlm" / "model",
+        "-o",
+        tmp_path / "fine",
+        *RUN,
+    )
     result = call(*arguments, "--query-prompt", "Query: ", "--matryoshka", 64, "--save-every", 1)
     assert result.exit_code == 0, result.output
     assert Embedder.load(tmp_path / "fine" / "model").prompts["query"] == "Query: "
@@ -161,25 +210,49 @@ def test_files_of_one_name_and_their_order_are_told_apart(tmp_path: Path) -> Non
 def test_mine_then_contrastive_on_what_was_mined(encoder: Path, tmp_path: Path) -> None:
     pairs, triplets = tmp_path / "pairs.jsonl", tmp_path / "triplets.jsonl"
     pairs.write_text("".join(json.dumps(t) + "\n" for t in TRIPLETS[:8]))
-    arguments = ("mine", pairs, "-o", triplets, "--model", encoder, "--mode", "lexical", "--quiet", "--threads", 1)
+    arguments = (
+        "mine",
+        pairs,
+        "-o",
+        triplets,
+        "--model",
+        encoder,
+        "--mode",
+        "lexical",
+        "--quiet",
+        "--threads",
+        1,
+    )
     result = call(*arguments, "--no-margin", "--rows", 6, "--negatives", 9, "--range-max", 9)
     assert result.exit_code == 0, result.output
     rows = [json.loads(line) for line in triplets.read_text().splitlines()]
     assert {row["anchor"] for row in rows} == {t["query"] for t in TRIPLETS[:6]}
-    assert all(row["negative"] in {t["positive"] for t in TRIPLETS[:6]} - {row["positive"]} for row in rows)
+    assert all(
+        row["negative"] in {t["positive"] for t in TRIPLETS[:6]} - {row["positive"]} for row in rows
+    )
     assert f"{len(rows)} triplets in {triplets}, from 6 queries and 6 texts" in result.output
     assert "queries with fewer than 9 negatives: 6; the first: " in result.output
     before = triplets.read_bytes()
     again = call(*arguments)
-    assert again.exit_code == 2 and "add --overwrite" in again.output and triplets.read_bytes() == before
+    assert (
+        again.exit_code == 2
+        and "add --overwrite" in again.output
+        and triplets.read_bytes() == before
+    )
     nothing = call(*arguments, "--overwrite", "--max-score", -1)
-    assert nothing.exit_code == 2 and "none of 8 anchors" in nothing.output and triplets.read_bytes() == before
+    assert (
+        nothing.exit_code == 2
+        and "none of 8 anchors" in nothing.output
+        and triplets.read_bytes() == before
+    )
     result = call("contrastive", triplets, "--model", encoder, "-o", tmp_path / "run", *RUN)
     assert result.exit_code == 0, result.output
 
 
 def test_distill(text: Path, encoder: Path, tmp_path: Path) -> None:
-    result = call("distill", text, "--model", encoder, "--teacher", encoder, "-o", tmp_path / "run", *RUN)
+    result = call(
+        "distill", text, "--model", encoder, "--teacher", encoder, "-o", tmp_path / "run", *RUN
+    )
     assert result.exit_code == 0, result.output
     assert (tmp_path / "run" / "teacher" / "vectors-00000.npy").is_file()
     assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
@@ -189,12 +262,28 @@ def test_distill(text: Path, encoder: Path, tmp_path: Path) -> None:
 def test_distill_reads_questions_and_phrases(text: Path, encoder: Path, tmp_path: Path) -> None:
     (tmp_path / "asked.jsonl").write_text('{"text": "who repairs the gate"}\n')
     options = ["--teacher-prompts", "who: ", "", "--queries", tmp_path / "asked.jsonl", "--near", 1]
-    result = call("distill", text, "--model", encoder, "--teacher", encoder, *options, "-o", tmp_path / "run", *RUN)
+    result = call(
+        "distill",
+        text,
+        "--model",
+        encoder,
+        "--teacher",
+        encoder,
+        *options,
+        "-o",
+        tmp_path / "run",
+        *RUN,
+    )
     assert "set 'queries' has 1 rows" in result.output  # less than a batch
-    assert {path.name for path in (tmp_path / "run" / "teacher-1").iterdir()} == {"document", "query"}
+    assert {path.name for path in (tmp_path / "run" / "teacher-1").iterdir()} == {
+        "document",
+        "query",
+    }
 
 
-def test_bad_input_ends_with_code_2_and_a_reason(text: Path, vocabulary: Path, encoder: Path, tmp_path: Path) -> None:
+def test_bad_input_ends_with_code_2_and_a_reason(
+    text: Path, vocabulary: Path, encoder: Path, tmp_path: Path
+) -> None:
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"query": "a"}\n')
     pairs = tmp_path / "pairs.jsonl"
@@ -216,7 +305,10 @@ def test_bad_input_ends_with_code_2_and_a_reason(text: Path, vocabulary: Path, e
         ),
         (("contrastive", bad, "--model", encoder, *run), "no field positive"),
         (("contrastive", pairs, "--model", tmp_path / "nothing", *run), "no such model folder"),
-        (("mine", pairs, "-o", tmp_path / "triplets.csv", "--model", encoder), "a name that ends in .jsonl"),
+        (
+            ("mine", pairs, "-o", tmp_path / "triplets.csv", "--model", encoder),
+            "a name that ends in .jsonl",
+        ),
         (("mine", pairs, *triplets, "--negatives", 51), "leave 50 ranks for 51 negatives"),
         (("mine", bad, *triplets), "bad.jsonl, line 1: no field positive"),
         (("mine", pairs, *triplets, "--positive", "best"), "pairs.jsonl, line 1: no field best"),

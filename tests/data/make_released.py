@@ -1,11 +1,14 @@
-"""Make the small fixtures that pin the released variant of Avey-B: `python -m tests.data.make_released`.
+"""Make the small fixtures that pin the released variant of Avey-B: `python -m
+tests.data.make_released`.
 
-The values are those of this package's modules in float64. Our modules were first shown to meet the outputs, loss and
-gradients of the authors' released modules (`tests/encoder/test_released.py`, the larger fixtures beside a checkout), so
-that a clone without those fixtures still notices any change. Make them again only while the larger ones pass.
+The values are those of this package's modules in float64. Our modules were first shown to meet the
+outputs, loss and gradients of the authors' released modules (`tests/encoder/test_released.py`, the
+larger fixtures beside a checkout), so that a clone without those fixtures still notices any change.
+Make them again only while the larger ones pass.
 
-Each file holds `weights.*` under the released names, `case.*.input_ids` with `case.*.last_hidden_state`, and
-`mlm.input_ids`, `mlm.labels`, `mlm.loss`, `mlm.grad.*`; its metadata hold the released configuration as JSON.
+Each file holds `weights.*` under the released names, `case.*.input_ids` with
+`case.*.last_hidden_state`, and `mlm.input_ids`, `mlm.labels`, `mlm.loss`, `mlm.grad.*`; its
+metadata hold the released configuration as JSON.
 """
 
 from __future__ import annotations
@@ -22,8 +25,22 @@ from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM
 FOLDER = Path(__file__).parent
 SHAPES = [(1, 1), (1, 5), (1, 16), (1, 17), (1, 50), (2, 48), (2, 101), (3, 96)]
 CONFIGS = {
-    "small": {"vocab_size": 61, "d_embed": 16, "n_layers": 4, "chunk_size": 16, "k": 3, "eps": 1e-12},
-    "one_retrieved": {"vocab_size": 53, "d_embed": 12, "n_layers": 3, "chunk_size": 24, "k": 1, "eps": 1e-6},
+    "small": {
+        "vocab_size": 61,
+        "d_embed": 16,
+        "n_layers": 4,
+        "chunk_size": 16,
+        "k": 3,
+        "eps": 1e-12,
+    },
+    "one_retrieved": {
+        "vocab_size": 53,
+        "d_embed": 12,
+        "n_layers": 3,
+        "chunk_size": 24,
+        "k": 1,
+        "eps": 1e-6,
+    },
 }
 
 
@@ -47,18 +64,27 @@ def released_fixture(config: AveyBConfig, seed: int) -> dict[str, torch.Tensor]:
     """Return weights, outputs for every shape, and the loss and gradients of one masked batch."""
     generator = torch.Generator().manual_seed(seed)
     model = random_model(config, generator)
-    tensors = {f"weights.{name}": parameter.detach() for name, parameter in model.model.named_parameters()}
+    tensors = {
+        f"weights.{name}": parameter.detach() for name, parameter in model.model.named_parameters()
+    }
     for batch, length in SHAPES:
         ids = torch.randint(0, config.vocab_size, (batch, length), generator=generator)
         with torch.no_grad():
             hidden = model.model(ids).last_hidden_state
-        tensors |= {f"case.b{batch}_t{length}.input_ids": ids, f"case.b{batch}_t{length}.last_hidden_state": hidden}
+        tensors |= {
+            f"case.b{batch}_t{length}.input_ids": ids,
+            f"case.b{batch}_t{length}.last_hidden_state": hidden,
+        }
     labels = ids.where(torch.rand(ids.shape, generator=generator) < 0.3, -100)
     loss = model(ids, labels=labels).loss
     loss.backward()
     tensors |= {"mlm.input_ids": ids.clone(), "mlm.labels": labels, "mlm.loss": loss.detach()[None]}
-    tensors |= {f"mlm.grad.{name}": parameter.grad for name, parameter in model.model.named_parameters()}
-    return {name: t.float().contiguous() if t.is_floating_point() else t for name, t in tensors.items()}
+    tensors |= {
+        f"mlm.grad.{name}": parameter.grad for name, parameter in model.model.named_parameters()
+    }
+    return {
+        name: t.float().contiguous() if t.is_floating_point() else t for name, t in tensors.items()
+    }
 
 
 def main() -> None:

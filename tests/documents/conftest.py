@@ -1,4 +1,6 @@
-"""What tests of readers share: a file's text as an index gets it, the page of a word, and why a file is refused."""
+"""What tests of readers share: a file's text as an index gets it, the page of a word, and why a
+file is refused.
+"""
 
 from __future__ import annotations
 

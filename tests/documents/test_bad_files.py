@@ -1,4 +1,6 @@
-"""Files that cannot be read, and readers that crash or are not installed: one line each, within bounds."""
+"""Files that cannot be read, and readers that crash or are not installed: one line each, within
+bounds.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +44,19 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
         "encrypted, or in the format of Office 97",
     ),
     "other.docx": (lambda: make_zip({"a.txt": b"x"}), "not a document of Word"),
-    "bomb.docx": (lambda: make_zip({"word/document.xml": b" " * (257 << 20)}), "at most 268,435,456 bytes are read"),
-    "bomb.zip": (lambda: make_zip({"a.txt": b" " * (257 << 20)}), "at most 268,435,456 bytes are read"),
+    "bomb.docx": (
+        lambda: make_zip({"word/document.xml": b" " * (257 << 20)}),
+        "at most 268,435,456 bytes are read",
+    ),
+    "bomb.zip": (
+        lambda: make_zip({"a.txt": b" " * (257 << 20)}),
+        "at most 268,435,456 bytes are read",
+    ),
     "entities.epub": (lambda: make_zip({"META-INF/container.xml": DEEP_XML}), "damaged"),
-    "no-opf.epub": (lambda: make_zip({"mimetype": b"application/epub+zip"}), "no 'META-INF/container.xml'"),
+    "no-opf.epub": (
+        lambda: make_zip({"mimetype": b"application/epub+zip"}),
+        "no 'META-INF/container.xml'",
+    ),
     "long.txt": (lambda: b"x" * ((1 << 20) + 1), "1,048,577 bytes, at most 1,048,576"),
     "bomb.html.gz": (lambda: gzip.compress(b" " * (2 << 20)), "more than 1,048,576 bytes unpacked"),
     "cut.txt.gz": (lambda: gzip.compress(os.urandom(5000))[:-9], "ends in the middle"),
@@ -71,7 +82,9 @@ def test_broken_references_and_three_thousand_pages_end(read: Read) -> None:
 def test_a_scanned_file_is_listed_as_such(tmp_path: Path) -> None:
     (tmp_path / "scan.pdf").write_bytes(make_pdf([[], []], images=[0, 1]))
     (left,) = [item for item in read_corpus(tmp_path) if isinstance(item, Rejected)]
-    assert left.reason == f"no text: scanned? (2 pages of pictures only; {why_none()})"  # by what is installed here
+    assert (
+        left.reason == f"no text: scanned? (2 pages of pictures only; {why_none()})"
+    )  # by what is installed here
     assert not [item for item in read_corpus(tmp_path) if isinstance(item, Record)]
 
 
@@ -97,8 +110,13 @@ def test_a_reader_that_crashes_or_takes_too_long_costs_one_file(
     os.kill(reader._process.pid, 24)  # SIGXCPU, as the limit of processor time sends it
     reader._process.wait()
     assert reader.read(path, kind)[0].text == "words\n"  # another process was started
-    monkeypatch.setattr(formats, "_START", "import os, sys; sys.stdin.readline(); os.kill(os.getpid(), 24)")
-    with FileReader(None, 100) as other, pytest.raises(Unreadable, match=r"more than 120 s of processor time"):
+    monkeypatch.setattr(
+        formats, "_START", "import os, sys; sys.stdin.readline(); os.kill(os.getpid(), 24)"
+    )
+    with (
+        FileReader(None, 100) as other,
+        pytest.raises(Unreadable, match=r"more than 120 s of processor time"),
+    ):
         other.read(path, kind)
     monkeypatch.setattr(formats, "_START", "import os, sys; sys.stdin.readline(); os.abort()")
     with FileReader(None, 100) as other, pytest.raises(Unreadable, match="crashed"):
@@ -109,9 +127,14 @@ def test_a_reader_that_crashes_or_takes_too_long_costs_one_file(
         other.read(path, kind)
 
 
-def test_answers_that_arrive_together_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_that_arrive_together_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answers = '{"rows": [{"row": 1, "reason": "bad", "raw": ""}]}\n{"rows": null}\n'
-    start = f"import sys; sys.stdin.readline(); sys.stdout.write({answers!r}); sys.stdout.flush(); sys.stdin.readline()"
+    start = (
+        f"import sys; sys.stdin.readline(); sys.stdout.write({answers!r}); sys.stdout.flush();"
+        " sys.stdin.readline()"
+    )
     monkeypatch.setattr(formats, "_START", start)
     with FileReader(None, 1000) as reader:
         (rejected,) = reader.read_rows(tmp_path / "a.parquet", FieldNames())
@@ -119,11 +142,16 @@ def test_answers_that_arrive_together_are_told_apart(tmp_path: Path, monkeypatch
     assert rejected.reason == "bad"
 
 
-def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a.pdf"
     path.write_bytes(make_pdf([["words"]]))
     kind = kind_of(path)
     assert kind is not None
     monkeypatch.setattr(formats, "PACKAGES", {"pdf": ("no_such_package", "files")})
-    with FileReader(None, 100) as reader, pytest.raises(OptionalDependencyError, match=r"pip install .*\[files\]"):
+    with (
+        FileReader(None, 100) as reader,
+        pytest.raises(OptionalDependencyError, match=r"pip install .*\[files\]"),
+    ):
         reader.read(path, kind)

@@ -31,7 +31,11 @@ def test_a_folder_of_all_kinds_is_one_index(tmp_path: Path) -> None:
     assert "1 file in it left out: bad.pdf" in report.rejected_file.read_text()
     with Retriever.load(tmp_path / "ix", model=FakeEmbedder(), verify=True) as retriever:
         hit = retriever.search("cherries", k=1, mode="lexical")[0]
-        assert (hit.id, hit.page_label, hit.metadata["type"]) == ("talk.srt", "0:00:01", "subtitles")
+        assert (hit.id, hit.page_label, hit.metadata["type"]) == (
+            "talk.srt",
+            "0:00:01",
+            "subtitles",
+        )
 
 
 def test_the_page_has_the_suffixes_and_the_type_of_each_kind() -> None:
@@ -39,6 +43,8 @@ def test_the_page_has_the_suffixes_and_the_type_of_each_kind() -> None:
     listed: list[str] = []
     for suffixes, types in re.findall(r"^\| [^|]+ \| (`\.[^|]+) \| ([^|]+) \|", page, re.MULTILINE):
         found = re.findall(r"`(\.\w+)`", suffixes)
-        assert list(dict.fromkeys({**SUFFIXES, **TABLES}[suffix] for suffix in found)) == re.findall(r"`(\w+)`", types)
+        assert list(
+            dict.fromkeys({**SUFFIXES, **TABLES}[suffix] for suffix in found)
+        ) == re.findall(r"`(\w+)`", types)
         listed += found
     assert sorted(listed) == sorted([*SUFFIXES, *TABLES])

@@ -1,4 +1,6 @@
-"""Metadata of files: by their paths, by a file beside them, by what they say of themselves; a sync follows them."""
+"""Metadata of files: by their paths, by a file beside them, by what they say of themselves; a sync
+follows them.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,11 @@ def metadata(folder: Path, path_fields: str | None = None) -> dict[str, dict[str
     found = {}
     for item in read_corpus(folder, Reading(path_fields=path_fields)):
         if isinstance(item, Record):
-            own = {key: value for key, value in item.metadata.items() if key not in ("path", "type", "modified")}
+            own = {
+                key: value
+                for key, value in item.metadata.items()
+                if key not in ("path", "type", "modified")
+            }
             found[item.id] = own | ({"title": item.title} if item.title == "Lease" else {})
     return found
 
@@ -53,10 +59,17 @@ def test_paths_become_fields(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("pattern", "names"),
-    [("a.md", ["a.md"]), ("x/", ["x/a.md", "x/y/b.pdf"]), ("*.pdf", ["x/y/b.pdf"]), ("x/*.md", ["x/a.md"]),
-     ("**/b.pdf", ["x/y/b.pdf"]), ("x/**", ["x/a.md", "x/y/b.pdf"]), ("**/y/**/b.pdf", ["x/y/b.pdf"]),
-     ("*", ["a.md", "x/a.md", "x/y/b.pdf"])],
-)  # fmt: skip
+    [
+        ("a.md", ["a.md"]),
+        ("x/", ["x/a.md", "x/y/b.pdf"]),
+        ("*.pdf", ["x/y/b.pdf"]),
+        ("x/*.md", ["x/a.md"]),
+        ("**/b.pdf", ["x/y/b.pdf"]),
+        ("x/**", ["x/a.md", "x/y/b.pdf"]),
+        ("**/y/**/b.pdf", ["x/y/b.pdf"]),
+        ("*", ["a.md", "x/a.md", "x/y/b.pdf"]),
+    ],
+)
 def test_patterns_of_paths(pattern: str, names: list[str]) -> None:
     assert [name for name in ("a.md", "x/a.md", "x/y/b.pdf") if matches(name, pattern)] == names
     assert not matches("a/" * 500 + "b", "**/" * 50 + "c")  # in no time
@@ -85,7 +98,9 @@ def test_a_table_of_another_purpose_is_a_sheet(folder: Path) -> None:
     assert "metadata.csv" in metadata(folder)
 
 
-@pytest.mark.parametrize("text", ["path,type\na.txt,x\n", "path,a\nb.txt\n", "path,a\n,b\n", "path,a,a\nb,c,d\n"])
+@pytest.mark.parametrize(
+    "text", ["path,type\na.txt,x\n", "path,a\nb.txt\n", "path,a\n,b\n", "path,a,a\nb,c,d\n"]
+)
 def test_a_file_of_metadata_that_is_wrong_stops(folder: Path, text: str) -> None:
     (folder / "metadata.csv").write_text(text)
     with pytest.raises(InputError, match=r"metadata\.csv, line \d"):
@@ -105,11 +120,17 @@ def test_a_sync_follows_labels_though_files_stay(folder: Path, tmp_path: Path) -
 
 
 def test_front_matter_is_metadata_where_it_is_yaml_or_toml(read: Read) -> None:
-    found = read("a.md", b"---\ntitle: Backups\ntags: [tape, vault]\ndate: 2026-01-31\nn: {a: 1}\n---\ntext")
+    found = read(
+        "a.md", b"---\ntitle: Backups\ntags: [tape, vault]\ndate: 2026-01-31\nn: {a: 1}\n---\ntext"
+    )
     assert (found.title, found.text) == ("Backups", "text")
     assert found.metadata == {"tags": ["tape", "vault"], "date": "2026-01-31", "n": {"a": 1}}
     assert read("b.md", b'+++\ntitle = "T"\ndraft = true\n+++\nbody').metadata == {"draft": True}
-    for rule in ("---\nNote: this.\n\nThe first part.\n\n---\nmore", "---\njust words\n---\n", "---\n- a\n- b\n---\n"):
+    for rule in (
+        "---\nNote: this.\n\nThe first part.\n\n---\nmore",
+        "---\njust words\n---\n",
+        "---\n- a\n- b\n---\n",
+    ):
         assert read("c.md", rule.encode()).text == rule
     bomb = "---\na: &a [x, x]\nb: [*a, *a]\n---\ntext"
     assert read("d.md", bomb.encode()).text == bomb  # references could write gigabytes

@@ -1,4 +1,6 @@
-"""Mails and archives: one document with the files in it, each a page, read by the readers of their kinds."""
+"""Mails and archives: one document with the files in it, each a page, read by the readers of their
+kinds.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,16 @@ def test_a_mail_has_its_attachments(read: Read) -> None:
     mail["From"], mail["To"], mail["Subject"] = "a@example.org", "b@example.org", "The pump"
     mail.set_content("See the page.")
     mail.add_alternative("<p>not this one</p>", subtype="html")
-    mail.add_attachment(make_pdf([["close the valve"]]), maintype="application", subtype="pdf", filename="m.pdf")
+    mail.add_attachment(
+        make_pdf([["close the valve"]]), maintype="application", subtype="pdf", filename="m.pdf"
+    )
     mail.add_attachment(b"\x89PNG", maintype="image", subtype="png", filename="logo.png")
     found = read("a.eml", mail.as_bytes())
     assert found.title == "The pump"
     assert found.text.startswith("From: a@example.org\nTo: b@example.org\n\nSee the page.")
-    assert found.text.index("valve") > found.text.index("not this one") > 0  # what only one of them says follows
+    assert (
+        found.text.index("valve") > found.text.index("not this one") > 0
+    )  # what only one of them says follows
     assert label(found, "valve") == "file m.pdf"
     assert found.warning == "1 file in it left out: logo.png: unknown kind .png"
     forwarded = EmailMessage()
@@ -67,14 +73,21 @@ def attached(name: str, text: str) -> MIMEText:
 
 
 def test_all_parts_of_a_mail_are_read(read: Read) -> None:
-    between = parts_of("mixed", MIMEText("before"), MIMEImage(b"x", "png"), MIMEText("after"), From="a@b")
+    between = parts_of(
+        "mixed", MIMEText("before"), MIMEImage(b"x", "png"), MIMEText("after"), From="a@b"
+    )
     assert read("a.eml", between.as_bytes()).text == "From: a@b\n\nbefore\n\nafter\n\n"
     inside = parts_of("mixed", MIMEText("body"), attached("c.txt", "words of the file"))
     signed = parts_of("signed", inside, MIMEApplication(b"x", "pkcs7-signature"), From="a@b")
     found = read("b.eml", signed.as_bytes())
     assert found.text.startswith("From: a@b\n\nbody\n\n# c.txt\n\nwords of the file")
-    assert found.warning == "1 file in it left out: without a name (application/pkcs7-signature): unknown kind"
-    rich = parts_of("mixed", MIMEText("<p>plain</p>", "html"), attached("d.txt", "words of the file"))
+    assert (
+        found.warning
+        == "1 file in it left out: without a name (application/pkcs7-signature): unknown kind"
+    )
+    rich = parts_of(
+        "mixed", MIMEText("<p>plain</p>", "html"), attached("d.txt", "words of the file")
+    )
     either = read("c.eml", parts_of("alternative", MIMEText("plain"), rich, From="a@b").as_bytes())
     assert either.text.startswith("From: a@b\n\nplain\n\n# d.txt\n\nwords of the file")
 
@@ -95,7 +108,9 @@ def test_the_text_of_a_mail_is_decoded_whatever_it_says_of_it(read: Read, data: 
 
 
 def test_one_damaged_file_does_not_cost_an_archive(read: Read) -> None:
-    word = bytearray(make_zip({"[Content_Types].xml": b"<Types/>" * 200, "word/document.xml": b"<a/>" * 200}))
+    word = bytearray(
+        make_zip({"[Content_Types].xml": b"<Types/>" * 200, "word/document.xml": b"<a/>" * 200})
+    )
     for at in range(60, 90):
         word[at] ^= 0xFF
     found = read("a.zip", make_zip({"a.txt": b"good words", "b.docx": bytes(word)}))
@@ -107,14 +122,22 @@ def test_an_archive_is_one_document_whose_pages_are_its_files(read: Read) -> Non
     inside = make_zip({"deep.txt": b"deep words"})
     for _ in range(4):
         inside = make_zip({"in.zip": inside})
-    data = {"b/m.pdf": make_pdf([["close the valve"]]), "a.md": b"# T\n\nmarkdown", "bad.pdf": b"x", "n.zip": inside,
-            "__MACOSX/x.txt": b"no", ".h.txt": b"no", "c.txt.gz": gzip.compress(b"packed")}  # fmt: skip
+    data = {
+        "b/m.pdf": make_pdf([["close the valve"]]),
+        "a.md": b"# T\n\nmarkdown",
+        "bad.pdf": b"x",
+        "n.zip": inside,
+        "__MACOSX/x.txt": b"no",
+        ".h.txt": b"no",
+        "c.txt.gz": gzip.compress(b"packed"),
+    }
     found = read("a.zip", make_zip(data))
     assert label(found, "valve") == "file b/m.pdf"
     assert label(found, "packed") == "file c.txt.gz"
     assert found.text.startswith("# a.md\n\n# T\n\nmarkdown\n\n# b/m.pdf\n\nclose")
-    assert found.warning == (
-        "1 file in it left out: bad.pdf: not a PDF file, or damaged beyond repair; "
+    assert (
+        found.warning
+        == "1 file in it left out: bad.pdf: not a PDF file, or damaged beyond repair; "
         "n.zip: in.zip: in.zip: 1 file in it left out: in.zip: 3 files deep"
     )
     assert "no\n" not in found.text

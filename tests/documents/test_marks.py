@@ -1,4 +1,6 @@
-"""Raised and lowered characters: in every format that has them, a note's mark is apart and a power is a power."""
+"""Raised and lowered characters: in every format that has them, a note's mark is apart and a power
+is a power.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,16 @@ from tests.indexes.files import make_zip
 if TYPE_CHECKING:
     from tests.documents.conftest import Read
 
-for package in ("pypdfium2", "selectolax", "lxml", "striprtf", "docx", "pptx", "reportlab", "openpyxl"):
+for package in (
+    "pypdfium2",
+    "selectolax",
+    "lxml",
+    "striprtf",
+    "docx",
+    "pptx",
+    "reportlab",
+    "openpyxl",
+):
     pytest.importorskip(package)
 
 
@@ -42,7 +53,13 @@ def test_what_is_raised(before: str, text: str, written: str) -> None:
 
 @pytest.mark.parametrize(
     ("before", "text", "written"),
-    [("H", "2", "H2"), ("NaHCO", "3", "NaHCO3"), ("Ca(OH)", "2", "(OH)2"), ("x", "i", "x_i"), ("log", "10", "log_10")],
+    [
+        ("H", "2", "H2"),
+        ("NaHCO", "3", "NaHCO3"),
+        ("Ca(OH)", "2", "(OH)2"),
+        ("x", "i", "x_i"),
+        ("log", "10", "log_10"),
+    ],
 )
 def test_what_is_lowered(before: str, text: str, written: str) -> None:
     assert (before + lowered(before, text)).endswith(written)
@@ -61,8 +78,14 @@ def _docx() -> bytes:
 
     document = docx.Document()
     paragraph = document.add_paragraph("The tenant")
-    for text, kind in (("3", "superscript"), (" pays 10", ""), ("6", "superscript"), (" for H", ""), ("2", "subscript"),
-                       ("O.", "")):  # fmt: skip
+    for text, kind in (
+        ("3", "superscript"),
+        (" pays 10", ""),
+        ("6", "superscript"),
+        (" for H", ""),
+        ("2", "subscript"),
+        ("O.", ""),
+    ):
         run = paragraph.add_run(text)
         if kind:
             setattr(run.font, kind, True)
@@ -76,8 +99,15 @@ def _pptx() -> bytes:
 
     show = pptx.Presentation()
     frame = show.slides.add_slide(show.slide_layouts[1]).placeholders[1].text_frame
-    for text, shift in (("The tenant", ""), ("3", "30000"), (" pays 10", ""), ("6", "30000"), (" for H", ""),
-                        ("2", "-25000"), ("O.", "")):  # fmt: skip
+    for text, shift in (
+        ("The tenant", ""),
+        ("3", "30000"),
+        (" pays 10", ""),
+        ("6", "30000"),
+        (" for H", ""),
+        ("2", "-25000"),
+        ("O.", ""),
+    ):
         run = frame.paragraphs[0].add_run()
         run.text = text
         if shift:
@@ -92,12 +122,17 @@ def _odt() -> bytes:
         f'xmlns:{prefix}="urn:oasis:names:tc:opendocument:xmlns:{name}:1.0"'
         for prefix, name in (("office", "office"), ("text", "text"), ("style", "style"))
     )
-    shift = '<style:style style:name="{}"><style:text-properties style:text-position="{} 58%"/></style:style>'
+    shift = (
+        '<style:style style:name="{}"><style:text-properties style:text-position="{}'
+        ' 58%"/></style:style>'
+    )
     span = '<text:span text:style-name="{}">{}</text:span>'
-    words = f"The tenant{span.format('U', 3)} pays 10{span.format('U', 6)} for H{span.format('D', 2)}O."
+    words = (
+        f"The tenant{span.format('U', 3)} pays 10{span.format('U', 6)} for H{span.format('D', 2)}O."
+    )
     content = (
         f"<office:document-content {names}><office:automatic-styles>{shift.format('U', 'super')}"
-        f"{shift.format('D', 'sub')}</office:automatic-styles><office:body><office:text><text:p>{words}</text:p>"
+        f"{shift.format('D', 'sub')}</office:automatic-styles><office:body><office:text><text:p>{words}</text:p>"  # noqa: E501
         "</office:text></office:body></office:document-content>"
     )
     return make_zip({"content.xml": content.encode()})
@@ -113,8 +148,15 @@ def _pdf() -> bytes:
     out = io.BytesIO()
     canvas = Canvas(out)
     text = canvas.beginText(72, 700)
-    for words, size, rise in (("The tenant", 12, 0), ("3", 7, 4), (" pays 10", 12, 0), ("6", 7, 4), (" for H", 12, 0),
-                              ("2", 7, -3), ("O.", 12, 0)):  # fmt: skip
+    for words, size, rise in (
+        ("The tenant", 12, 0),
+        ("3", 7, 4),
+        (" pays 10", 12, 0),
+        ("6", 7, 4),
+        (" for H", 12, 0),
+        ("2", 7, -3),
+        ("O.", 12, 0),
+    ):
         text.setFont("Helvetica", size)
         text.setRise(rise)
         text.textOut(words)

@@ -21,13 +21,23 @@ SHOWN = {
     "<select><option>red<option selected>blue</select>": "blue",
     "<select><option>red<option>blue</select>": "red",
     "<p>Name <input value='Ines'><input type=hidden value=x></p>": "Name Ines",
-    "<p style='font-size: 0px'>no</p><p style='MSO-HIDE:all'>no</p><p style='font-size:0.9em'>yes</p>": "yes",
-    "<p style='color: #FFFFFF; background:white !important'>no</p><b style='color:#fff'>yes</b>": "yes",
-    "<p style='color:#fff;background:#000'>yes</p><p style='color:rgb(0, 0, 0);background-color:#000000'>no</p>": "yes",
+    "<p style='font-size: 0px'>no</p><p style='MSO-HIDE:all'>no</p><p style='font-size:0.9em'>yes</p>": (  # noqa: E501
+        "yes"
+    ),
+    "<p style='color: #FFFFFF; background:white !important'>no</p><b style='color:#fff'>yes</b>": (
+        "yes"
+    ),
+    "<p style='color:#fff;background:#000'>yes</p><p style='color:rgb(0, 0, 0);background-color:#000000'>no</p>": (  # noqa: E501
+        "yes"
+    ),
     "<div style='font-size:0'><span style='font-size:14px'>yes</span></div>": "yes",
     "<div style='font-size:0'><span>no</span></div>yes": "yes",
-    "<p style='background:none; color:none'>yes</p><p style='color:inherit;background:inherit'>yes</p>": "yes\n\nyes",
-    "<div hidden>no</div><p aria-hidden=true>no</p><p style='color:red; display:none'>no</p>yes": "yes",
+    "<p style='background:none; color:none'>yes</p><p style='color:inherit;background:inherit'>yes</p>": (  # noqa: E501
+        "yes\n\nyes"
+    ),
+    "<div hidden>no</div><p aria-hidden=true>no</p><p style='color:red; display:none'>no</p>yes": (
+        "yes"
+    ),
     "<p>within <del>30</del><ins>60</ins> days": "within 60 days",
     "<div>a<nav>menu</nav>b</div>": "a\nb",
     "<svg><title>no</title><text>Boiler</text></svg>": "Boiler",
@@ -43,18 +53,27 @@ SHOWN = {
     "<main hidden>template</main><main>shown</main>": "shown",
     "<div style='display: none'><main>template</main></div><p>shown": "shown",
     "<aside><a href=a>one</a> <a href=b>two</a></aside><p>text": "text",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("page", SHOWN)
 def test_what_a_page_shows(read: Read, page: str) -> None:
-    assert read("a.html", f"<!doctype html><meta charset=utf-8><body>{page}".encode()).text == SHOWN[page]
+    assert (
+        read("a.html", f"<!doctype html><meta charset=utf-8><body>{page}".encode()).text
+        == SHOWN[page]
+    )
 
 
 def test_a_page_saved_behind_a_dialog_is_read(read: Read) -> None:
-    assert read("a.html", b"<div aria-hidden=true><h1>T</h1><p>all of it</p></div>").text == "# T\n\nall of it"
+    assert (
+        read("a.html", b"<div aria-hidden=true><h1>T</h1><p>all of it</p></div>").text
+        == "# T\n\nall of it"
+    )
 
 
 def test_notes_of_a_book_are_read(read: Read) -> None:
-    body = "<body><p>word<sup>1</sup></p><aside epub:type='footnote' xmlns:epub='x'><p>the note</p></aside></body>"
+    body = (
+        "<body><p>word<sup>1</sup></p><aside epub:type='footnote' xmlns:epub='x'><p>the"
+        " note</p></aside></body>"
+    )
     assert read("a.epub", make_epub([body])).text == "word[1]\n\nthe note"

@@ -49,7 +49,9 @@ def test_lines_and_headings_of_turned_text(read: Read, angle: int, page: int) ->
 
     lines = [line for line in read("a.pdf", drawn(draw)).text.split("\n") if line]
     assert lines[0] == "# Method of counting"
-    assert lines[1:] == [f"Row {number} of the table goes on here B{number}" for number in range(12)]
+    assert lines[1:] == [
+        f"Row {number} of the table goes on here B{number}" for number in range(12)
+    ]
 
 
 def test_forms_are_read_with_their_names(read: Read) -> None:
@@ -64,7 +66,9 @@ def test_forms_are_read_with_their_names(read: Read) -> None:
         form.checkbox(name="other", checked=False, x=200, y=520)
 
     text = read("a.pdf", drawn(draw)).text
-    assert "Applicant: Praseodymium Smith" in text and "town: Lutetia" in text and "sizes: M" in text
+    assert (
+        "Applicant: Praseodymium Smith" in text and "town: Lutetia" in text and "sizes: M" in text
+    )
     assert "member: yes" in text
     assert "other" not in text and "empty" not in text and "Paris" not in text
 
@@ -72,7 +76,9 @@ def test_forms_are_read_with_their_names(read: Read) -> None:
 def test_notes_on_a_page_are_read_and_files_in_it_are_told(read: Read) -> None:
     def draw(canvas: Any) -> None:
         canvas.drawString(72, 700, "A page")
-        canvas.freeTextAnnotation("Check the wolfram valve", "/Helv 12 Tf", Rect=[72, 600, 200, 640])
+        canvas.freeTextAnnotation(
+            "Check the wolfram valve", "/Helv 12 Tf", Rect=[72, 600, 200, 640]
+        )
         canvas.textAnnotation("Thulium note", Rect=[72, 500, 100, 520])
         canvas.highlightAnnotation("Erbium remark", Rect=[72, 700, 100, 712])
 
@@ -89,11 +95,22 @@ def test_notes_on_a_page_are_read_and_files_in_it_are_told(read: Read) -> None:
 
 
 def test_a_hyphen_at_the_end_of_a_line(read: Read) -> None:
-    lines = ["The deduction is permit-", "ted in COVID-", "19 and X-", "ray rooms of AB-", "C77, in 2019-", "2020."]
+    lines = [
+        "The deduction is permit-",
+        "ted in COVID-",
+        "19 and X-",
+        "ray rooms of AB-",
+        "C77, in 2019-",
+        "2020.",
+    ]
     text = read(
-        "a.pdf", drawn(lambda canvas: [canvas.drawString(72, 700 - 15 * n, w) for n, w in enumerate(lines)])
+        "a.pdf",
+        drawn(lambda canvas: [canvas.drawString(72, 700 - 15 * n, w) for n, w in enumerate(lines)]),
     ).text
-    assert text.strip() == "The deduction is permitted in COVID-19 and X-ray rooms of AB-C77, in 2019-2020."
+    assert (
+        text.strip()
+        == "The deduction is permitted in COVID-19 and X-ray rooms of AB-C77, in 2019-2020."
+    )
     assert join_words("well\x02known", {"well-known"}) == "well-known"
     assert join_words("well\x02known", set()) == "wellknown"
 
@@ -107,4 +124,7 @@ def test_who_made_it_is_metadata_unless_nobody_says(read: Read) -> None:
     found = read("a.pdf", drawn(draw))
     assert (found.title, found.metadata["author"]) == ("", "Ines Moreau")
     assert found.metadata["created"].endswith("+00:00")
-    assert "author" not in read("b.pdf", drawn(lambda canvas: canvas.drawString(72, 700, "words"))).metadata
+    assert (
+        "author"
+        not in read("b.pdf", drawn(lambda canvas: canvas.drawString(72, 700, "words"))).metadata
+    )

@@ -27,16 +27,20 @@ def test_a_line_break_in_a_slide_separates_words(read: Read) -> None:
     slide.shapes.title.text, slide.placeholders[1].text = "Annual report\vBerlin", "one\vtwo"
     out = io.BytesIO()
     show.save(out)
-    assert read("a.pptx", out.getvalue()).text.split("\n\n")[:2] == ["# Annual report Berlin", "one\ntwo"]
+    assert read("a.pptx", out.getvalue()).text.split("\n\n")[:2] == [
+        "# Annual report Berlin",
+        "one\ntwo",
+    ]
 
 
 def test_slides_are_pages_with_titles_tables_groups_and_notes(read: Read) -> None:
     found = read("a.pptx", make_pptx())
     assert found.title == "Training"
     assert found.text.startswith("# Pumps\n\nClose the valve\n\n# Filters\n\nWash them")
-    assert [label(found, word) for word in ("valve", "Wash", "left | right", "in a group", "Say it twice")] == [
-        "slide 1", *["slide 2"] * 4
-    ]  # fmt: skip
+    assert [
+        label(found, word)
+        for word in ("valve", "Wash", "left | right", "in a group", "Say it twice")
+    ] == ["slide 1", *["slide 2"] * 4]
     with pytest.raises(Unreadable, match="damaged"):
         read("b.pptx", make_docx([("", "words")]))
 
@@ -56,6 +60,9 @@ def test_quotes_in_a_table_between_tabs_are_text() -> None:
     rows = 'part\tname\n1\t"Vane" pump\n2\t5" pipe\n3\t"open\n'
     found = read_table(rows.encode(), None, 1000).text
     assert found == 'part | name\n1 | "Vane" pump\n2 | 5" pipe\n3 | "open'
-    assert read_table(b'part\tname\n1\t"two\nlines"\n', None, 1000).text == "part | name\n1 | two lines"
+    assert (
+        read_table(b'part\tname\n1\t"two\nlines"\n', None, 1000).text
+        == "part | name\n1 | two lines"
+    )
     with pytest.raises(Unreadable, match="RFC 4180"):
         read_table(rows.replace("\t", ",").encode(), None, 1000)

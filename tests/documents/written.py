@@ -1,4 +1,6 @@
-"""Files of every kind for the fuzzer of readers, written by other libraries from blocks whose words are known."""
+"""Files of every kind for the fuzzer of readers, written by other libraries from blocks whose words
+are known.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ if TYPE_CHECKING:
 
 
 class Block(NamedTuple):
-    """A part of a document: "heading", "text", "list" (an item a row) or "table"; each cell holds some words."""
+    """A part of a document: "heading", "text", "list" (an item a row) or "table"; each cell holds
+    some words.
+    """
 
     kind: str
     rows: tuple[tuple[str, ...], ...]
@@ -112,7 +116,9 @@ def write_odt(blocks: Sequence[Block]) -> bytes:
     return _saved(document)
 
 
-def _odf_table(rows: Sequence[Sequence[str]], table: Any, row_of: Any, cell_of: Any, paragraph: Any) -> Any:
+def _odf_table(
+    rows: Sequence[Sequence[str]], table: Any, row_of: Any, cell_of: Any, paragraph: Any
+) -> Any:
     for row in rows:
         line = row_of()
         for text in row:
@@ -161,7 +167,9 @@ def write_pptx(blocks: Sequence[Block]) -> bytes:
                 for column, text in enumerate(row):
                     table.cell(place, column).text = text
         else:
-            slide.shapes.add_textbox(0, 0, 100, 100).text_frame.text = "\n".join(row[0] for row in rows)
+            slide.shapes.add_textbox(0, 0, 100, 100).text_frame.text = "\n".join(
+                row[0] for row in rows
+            )
     return _saved(show)
 
 
@@ -175,7 +183,10 @@ def write_pdf(blocks: Sequence[Block]) -> bytes:
         if kind == "table":
             flow.append(Table([list(row) for row in rows]))
         else:
-            flow += [Paragraph(row[0], styles["Heading2" if kind == "heading" else "BodyText"]) for row in rows]
+            flow += [
+                Paragraph(row[0], styles["Heading2" if kind == "heading" else "BodyText"])
+                for row in rows
+            ]
     out = io.BytesIO()
     SimpleDocTemplate(out, pagesize=(2000, 800)).build(flow)  # wide enough for a row of any table
     return out.getvalue()
@@ -184,7 +195,9 @@ def write_pdf(blocks: Sequence[Block]) -> bytes:
 def write_rtf(blocks: Sequence[Block]) -> bytes:
     lines = (" | ".join(row) for _, rows in blocks for row in rows)
     text = "".join(f"{line}\\par\n" for line in lines)
-    written = "".join(c if c.isascii() else f"\\u{(ord(c) + 0x8000) % 0x10000 - 0x8000}?" for c in text)
+    written = "".join(
+        c if c.isascii() else f"\\u{(ord(c) + 0x8000) % 0x10000 - 0x8000}?" for c in text
+    )
     return b"{\\rtf1\\ansi " + written.encode() + b"}"
 
 
@@ -199,7 +212,8 @@ def write_csv(blocks: Sequence[Block]) -> bytes:
 def write_subtitles(blocks: Sequence[Block]) -> bytes:
     lines = [" ".join(row) for _, rows in blocks for row in rows]
     return "\n".join(
-        f"{n}\n00:00:{n % 60:02},000 --> 00:00:{n % 60:02},500\n{line}\n" for n, line in enumerate(lines, 1)
+        f"{n}\n00:00:{n % 60:02},000 --> 00:00:{n % 60:02},500\n{line}\n"
+        for n, line in enumerate(lines, 1)
     ).encode()
 
 
@@ -223,7 +237,19 @@ def write_zip(blocks: Sequence[Block]) -> bytes:
 
 
 WRITERS: dict[str, Callable[[Sequence[Block]], bytes]] = {
-    "html": write_html, "md": write_markdown, "txt": write_markdown, "epub": write_epub, "docx": write_docx,
-    "odt": write_odt, "ods": write_ods, "xlsx": write_xlsx, "pptx": write_pptx, "pdf": write_pdf, "rtf": write_rtf,
-    "csv": write_csv, "srt": write_subtitles, "eml": write_mail, "zip": write_zip,
-}  # fmt: skip
+    "html": write_html,
+    "md": write_markdown,
+    "txt": write_markdown,
+    "epub": write_epub,
+    "docx": write_docx,
+    "odt": write_odt,
+    "ods": write_ods,
+    "xlsx": write_xlsx,
+    "pptx": write_pptx,
+    "pdf": write_pdf,
+    "rtf": write_rtf,
+    "csv": write_csv,
+    "srt": write_subtitles,
+    "eml": write_mail,
+    "zip": write_zip,
+}

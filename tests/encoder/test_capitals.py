@@ -1,4 +1,6 @@
-"""Capitals as marks: exact round trips, offsets in the text as it was, the same ids in both views."""
+"""Capitals as marks: exact round trips, offsets in the text as it was, the same ids in
+both views.
+"""
 
 import time
 from pathlib import Path
@@ -8,7 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aveyb_retrieval.encoder.text.tokenizer import END, LOCK, MARKS, UP, AveyBTokenizer, mark, restore
+from aveyb_retrieval.encoder.text.tokenizer import (
+    END,
+    LOCK,
+    MARKS,
+    UP,
+    AveyBTokenizer,
+    mark,
+    restore,
+)
 from aveyb_retrieval.errors import ModelError
 from aveyb_retrieval.training.texts import train_vocabulary
 
@@ -37,7 +47,9 @@ TEXT = st.text(
 @pytest.fixture(scope="module")
 def tokenizer() -> AveyBTokenizer:
     merges = [f" {word}"[:length].encode() for word in WORDS for length in range(2, len(word) + 2)]
-    return AveyBTokenizer.from_ranks([bytes([b]) for b in range(256)] + merges, capitals="marks", name="marked")
+    return AveyBTokenizer.from_ranks(
+        [bytes([b]) for b in range(256)] + merges, capitals="marks", name="marked"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +65,9 @@ def auto(tokenizer: AveyBTokenizer, tmp_path_factory: pytest.TempPathFactory):
 def test_rules(text: str, marked: str) -> None:
     found, positions = mark(text)
     assert found == marked
-    assert [found[p + i] for i, p in enumerate(positions)] == [c for c in marked if c in MARKS][: len(positions)]
+    assert [found[p + i] for i, p in enumerate(positions)] == [c for c in marked if c in MARKS][
+        : len(positions)
+    ]
     assert restore(found.encode()) == text.encode()
 
 
@@ -63,7 +77,8 @@ def test_round_trip_and_both_views(tokenizer: AveyBTokenizer, auto, text: str) -
     ids, offsets = tokenizer.encode(text)
     assert tokenizer.decode_bytes(ids) == text.encode()
     assert auto(text)["input_ids"] == ids.tolist() == tokenizer.encode_ids(text).tolist()
-    # Offsets: in order, and the tokens together cover every character once, but for characters cut into bytes.
+    # Offsets: in order, and the tokens together cover every character once, but for characters cut
+    # into bytes.
     assert (offsets[:, 0] <= offsets[:, 1]).all() and (np.diff(offsets[:, 0]) >= 0).all()
     covered = np.zeros(len(text), dtype=int)
     for start, end in offsets:

@@ -1,4 +1,6 @@
-"""Only a checkpoint that fills a model is loaded; everything else is refused in one line, never started at random."""
+"""Only a checkpoint that fills a model is loaded; everything else is refused in one line, never
+started at random.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, BertConfig, BertModel, ModernBertConfig
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    BertConfig,
+    BertModel,
+    ModernBertConfig,
+)
 from transformers import ModernBertModel as TheirModel
 
 from aveyb_retrieval.encoder.config import RELEASED, AveyBConfig
@@ -83,9 +92,14 @@ def test_a_layer_too_many(folder: Path, refusal: Callable[[Path], str]) -> None:
     assert "holds 6 encoder parameters with no place in the model, first" in refusal(folder)
 
 
-def test_another_vocabulary_in_the_configuration(folder: Path, refusal: Callable[[Path], str]) -> None:
+def test_another_vocabulary_in_the_configuration(
+    folder: Path, refusal: Callable[[Path], str]
+) -> None:
     change_config(folder, vocab_size=300)
-    assert "embed.weight has shape (261, 32) in the checkpoint, config.json says (300, 32)" in refusal(folder)
+    assert (
+        "embed.weight has shape (261, 32) in the checkpoint, config.json says (300, 32)"
+        in refusal(folder)
+    )
 
 
 @pytest.mark.parametrize("kept", [0, 5, 400, -1])
@@ -124,7 +138,9 @@ def test_another_architecture(tmp_path: Path, loader: str, kind: str) -> None:
         BertModel(BertConfig(**SIZES, num_attention_heads=2)).save_pretrained(tmp_path)
     else:
         special = {f"{name}_token_id": 0 for name in ("pad", "bos", "eos", "cls", "sep")}
-        TheirModel(ModernBertConfig(**SIZES, **special, num_attention_heads=2)).save_pretrained(tmp_path)
+        TheirModel(ModernBertConfig(**SIZES, **special, num_attention_heads=2)).save_pretrained(
+            tmp_path
+        )
     AveyBTokenizer.from_ranks(BYTES).save(tmp_path)
     with pytest.raises(ModelError, match=f"model_type is '{kind}', only 'avey-b' can be loaded"):
         LOADERS[loader](tmp_path)
@@ -141,11 +157,15 @@ def test_a_tokenizer_of_another_model(folder: Path, tmp_path: Path, merges: list
     rows = 261 if merges else 261 + 200
     sentence_transformer(
         small_model("paper", vocab_size=rows),
-        AveyBTokenizer.from_ranks(BYTES + ([b"b" + bytes([i]) for i in range(200)] if not merges else [])),
+        AveyBTokenizer.from_ranks(
+            BYTES + ([b"b" + bytes([i]) for i in range(200)] if not merges else [])
+        ),
         folder,
     )
     AveyBTokenizer.from_ranks(BYTES + merges).save(folder)
-    with pytest.raises(ModelError, match=f"ids, the model {rows} embeddings: they belong to different models"):
+    with pytest.raises(
+        ModelError, match=f"ids, the model {rows} embeddings: they belong to different models"
+    ):
         Embedder.load(folder)
 
 
@@ -157,7 +177,9 @@ def test_an_encoder_alone_fills_a_model_whose_head_is_tied(tmp_path: Path) -> No
     assert torch.equal(model.lm_head.weight, encoder.embed.weight)
     model.save_pretrained(tmp_path / "both")
     again = AveyBModel.from_pretrained(tmp_path / "both")
-    assert all(torch.equal(a, b) for a, b in zip(again.parameters(), encoder.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(again.parameters(), encoder.parameters(), strict=True)
+    )
     change_config(tmp_path / "encoder", tie_word_embeddings=False)
     with pytest.raises(ModelError, match=r"lacks 1 parameter, first 'lm_head.weight'"):
         AveyBForMaskedLM.from_pretrained(tmp_path / "encoder")
@@ -171,10 +193,18 @@ def test_loading_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str
 
 
 def test_auto_classes_read_the_authors_format(tmp_path: Path) -> None:
-    fields = {"vocab_size": 97, "d_embed": 32, "n_layers": 4, "chunk_size": 16, "k": 3, "eps": 1e-12}
+    fields = {
+        "vocab_size": 97,
+        "d_embed": 32,
+        "n_layers": 4,
+        "chunk_size": 16,
+        "k": 3,
+        "eps": 1e-12,
+    }
     model = AveyBModel(AveyBConfig.from_released(**fields)).eval()  # type: ignore[arg-type]
     save_file(
-        {f"base_avey_model.{name}": p.detach() for name, p in model.named_parameters()}, tmp_path / "model.safetensors"
+        {f"base_avey_model.{name}": p.detach() for name, p in model.named_parameters()},
+        tmp_path / "model.safetensors",
     )
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "avey-b", **fields}))
     config = AutoConfig.from_pretrained(tmp_path)
@@ -183,7 +213,10 @@ def test_auto_classes_read_the_authors_format(tmp_path: Path) -> None:
     ids = torch.arange(40)[None]
     with torch.no_grad():
         expected = model(ids).last_hidden_state
-        for loaded in (AutoModel.from_pretrained(tmp_path), AutoModelForMaskedLM.from_pretrained(tmp_path).model):
+        for loaded in (
+            AutoModel.from_pretrained(tmp_path),
+            AutoModelForMaskedLM.from_pretrained(tmp_path).model,
+        ):
             torch.testing.assert_close(loaded(ids).last_hidden_state, expected, atol=0, rtol=0)
     masked = AveyBModel.from_pretrained(tmp_path, config=AveyBConfig.from_released(**fields))  # type: ignore[arg-type]
     assert masked.config.tail == "zero_slots"
@@ -215,17 +248,27 @@ def test_a_table_in_int8_is_near_the_one_that_it_was_made_of(folder: Path) -> No
 
 @pytest.mark.parametrize("loader", LOADERS)
 @pytest.mark.parametrize("scale", [None, torch.ones(3, 1)])
-def test_a_table_in_int8_without_its_scales_is_refused(loader: str, scale: torch.Tensor | None, folder: Path) -> None:
+def test_a_table_in_int8_without_its_scales_is_refused(
+    loader: str, scale: torch.Tensor | None, folder: Path
+) -> None:
     store_table_in_int8(folder)
     path = folder / "model.safetensors"
     tensors = load_file(path)
     tensors.pop("embed.scale")
-    save_file(tensors if scale is None else {**tensors, "embed.scale": scale}, path, metadata={"format": "pt"})
-    with pytest.raises(ModelError, match=r"model.safetensors: embed.weight is int8 and has no embed.scale"):
+    save_file(
+        tensors if scale is None else {**tensors, "embed.scale": scale},
+        path,
+        metadata={"format": "pt"},
+    )
+    with pytest.raises(
+        ModelError, match=r"model.safetensors: embed.weight is int8 and has no embed.scale"
+    ):
         LOADERS[loader](folder)
 
 
 def test_tensors_and_a_name_at_once_are_refused_as_transformers_does(folder: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
-    with pytest.raises(ValueError, match="`state_dict` cannot be passed together with a model name"):
+    with pytest.raises(
+        ValueError, match="`state_dict` cannot be passed together with a model name"
+    ):
         AveyBModel.from_pretrained(folder, state_dict=tensors)

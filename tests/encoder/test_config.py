@@ -1,4 +1,6 @@
-"""Presets have the sizes that the paper and the released checkpoints state; contradictions are refused."""
+"""Presets have the sizes that the paper and the released checkpoints state; contradictions are
+refused.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +21,23 @@ def test_presets_have_the_published_sizes() -> None:
     assert count_parameters(AveyBConfig.paper_base()) == pytest.approx(165e6, rel=0.01)
     assert count_parameters(AveyBConfig.paper_large()) == pytest.approx(391e6, rel=0.01)
     assert count_parameters(AveyBConfig.released_base()) == pytest.approx(165e6, rel=0.01)
-    assert count_parameters(AveyBConfig.mini()) * 2 <= 16 * 2**20, "float16 weights must stay within 16 MiB"
+    assert count_parameters(AveyBConfig.mini()) * 2 <= 16 * 2**20, (
+        "float16 weights must stay within 16 MiB"
+    )
 
 
 def test_layers_alternate_static_first_unless_told_otherwise() -> None:
     assert AveyBConfig(num_hidden_layers=3).layer_pattern == ["static", "dynamic", "static"]
-    assert AveyBConfig(num_hidden_layers=2, layer_pattern=["dynamic", "dynamic"]).layer_pattern == ["dynamic"] * 2
+    assert (
+        AveyBConfig(num_hidden_layers=2, layer_pattern=["dynamic", "dynamic"]).layer_pattern
+        == ["dynamic"] * 2
+    )
 
 
 def test_json_round_trip_keeps_every_field() -> None:
-    config = AveyBConfig.released_base(split_size=128, layer_pattern=["static"] * 30, max_split_weight=7.0)
+    config = AveyBConfig.released_base(
+        split_size=128, layer_pattern=["static"] * 30, max_split_weight=7.0
+    )
     assert AveyBConfig.from_dict(config.to_dict()).to_dict() == config.to_dict()
 
 
@@ -67,5 +76,7 @@ def test_our_own_errors_about_a_file_stay_as_they_are() -> None:
 
 
 def test_a_released_file_that_lacks_fields() -> None:
-    with pytest.raises(ModelError, match=r"^config\.json: a released Avey-B configuration must have .*; lacks \['v"):
+    with pytest.raises(
+        ModelError, match=r"^config\.json: a released Avey-B configuration must have .*; lacks \['v"
+    ):
         AveyBConfig.from_dict({"d_embed": 8})

@@ -1,7 +1,8 @@
-"""Inference as replays of captured graphs: any batch, whatever ran before it; real graphs where there is a GPU.
+"""Inference as replays of captured graphs: any batch, whatever ran before it; real graphs where
+there is a GPU.
 
-Without one a "graph" calls the captured function again on the memory that was there when it was captured, as a real one
-does, and what no split of the batch wrote is poisoned before.
+Without one a "graph" calls the captured function again on the memory that was there when it was
+captured, as a real one does, and what no split of the batch wrote is poisoned before.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class Repeated(cuda_graphs.CudaGraphs):
 
     captures = replays = 0
 
-    def _capture(self, function: Callable[..., Any], places: int, like: Any) -> cuda_graphs.Captured:
+    def _capture(
+        self, function: Callable[..., Any], places: int, like: Any
+    ) -> cuda_graphs.Captured:
         captured = super()._capture(function, places, like)
         for x in captured.inputs:
             if x is not None and x.is_floating_point():
@@ -64,7 +67,12 @@ class Repeated(cuda_graphs.CudaGraphs):
 
 
 def plain_scores(
-    ids: torch.Tensor, lengths: torch.Tensor, first: torch.Tensor, table: torch.Tensor, eps: float, width: int
+    ids: torch.Tensor,
+    lengths: torch.Tensor,
+    first: torch.Tensor,
+    table: torch.Tensor,
+    eps: float,
+    width: int,
 ) -> torch.Tensor:
     """`scores_of_short` in plain torch."""
     scores = torch.full((len(ids), width), float("-inf"))
@@ -99,7 +107,9 @@ def encode(model: AveyBModel, counts: list[int], seed: int = 0) -> torch.Tensor:
 @pytest.fixture(scope="module")
 def expected() -> dict[tuple[str, str], torch.Tensor]:
     """What models give launch by launch; made before the CPU is taken for a GPU."""
-    return {(p, b): encode(small_model(p), counts) for p in PRESETS for b, counts in BATCHES.items()}
+    return {
+        (p, b): encode(small_model(p), counts) for p in PRESETS for b, counts in BATCHES.items()
+    }
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -109,8 +119,13 @@ def test_replays_give_what_launches_give(
     model, alone = small_model(preset), {}
     for name, counts in BATCHES.items():
         alone[name] = encode(small_model(preset), counts)
-        torch.testing.assert_close(alone[name], expected[preset, name], atol=2e-5, rtol=1e-4, msg=name)
-    for name, counts in [*BATCHES.items(), *BATCHES.items()]:  # bit for bit, whatever the memory held before
+        torch.testing.assert_close(
+            alone[name], expected[preset, name], atol=2e-5, rtol=1e-4, msg=name
+        )
+    for name, counts in [
+        *BATCHES.items(),
+        *BATCHES.items(),
+    ]:  # bit for bit, whatever the memory held before
         assert torch.equal(encode(model, counts), alone[name]), name
         encode(model, counts, seed=1)
     assert isinstance(model._graphs, Repeated)
@@ -119,7 +134,9 @@ def test_replays_give_what_launches_give(
 
 def test_after_a_warm_up_nothing_is_captured(on_a_gpu: None) -> None:
     model = small_model("paper")
-    assert model.warm_up() == 1 + 5 * 2 + 4 * 2  # a long text; texts and documents of 1 to 256 splits, full and ragged
+    assert (
+        model.warm_up() == 1 + 5 * 2 + 4 * 2
+    )  # a long text; texts and documents of 1 to 256 splits, full and ragged
     assert isinstance(model._graphs, Repeated)
     captured = model._graphs.captures
     for counts in BATCHES.values():
@@ -167,7 +184,9 @@ def trained(model: AveyBModel) -> None:
     model.eval()
 
 
-@pytest.mark.parametrize("change", [double, new_parameter, new_module, new_storage, without_a_layer, trained])
+@pytest.mark.parametrize(
+    "change", [double, new_parameter, new_module, new_storage, without_a_layer, trained]
+)
 def test_a_changed_model_is_never_encoded_with_the_old_one(
     change: Callable[[AveyBModel], None], on_a_gpu: None
 ) -> None:
@@ -186,7 +205,9 @@ def test_threads_get_their_own_results(on_a_gpu: None) -> None:
     texts = [[5 + i % 7] * (1 + i % 3) + [20] for i in range(40)]
     wanted = [encode(model, counts, seed) for seed, counts in enumerate(texts)]
     with ThreadPoolExecutor(4) as pool:
-        for got, own in zip(pool.map(lambda i: encode(model, texts[i], i), range(40)), wanted, strict=True):
+        for got, own in zip(
+            pool.map(lambda i: encode(model, texts[i], i), range(40)), wanted, strict=True
+        ):
             assert torch.equal(got, own)
 
 
@@ -196,7 +217,9 @@ def test_replays_hold_every_split_once(size: int) -> None:
     for counts in ([1], [size] * 70, [300 * size], generator.integers(0, 4 * size, 60)):
         layout = SplitLayout.of(counts, size)
         groups = list(layout.replays(full_width=False))
-        assert sorted(row for rows, *_ in groups for row in rows) == list(range(len(layout.lengths)))
+        assert sorted(row for rows, *_ in groups for row in rows) == list(
+            range(len(layout.lengths))
+        )
         for rows, width, places in groups:
             assert len(rows) <= places
             assert layout.lengths[rows].max() <= width
@@ -219,7 +242,9 @@ def test_eight_texts_of_512_tokens_are_one_replay_of_sixteen_splits() -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("ragged", [False, True])
 def test_nothing_within_a_graph_waits_for_the_device(preset: str, ragged: bool) -> None:
-    """A value read back to the host cannot be captured; tensors without values show where one is asked for."""
+    """A value read back to the host cannot be captured; tensors without values show where one is
+    asked for.
+    """
     model = small_model(preset)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode():
         ids, lengths = torch.zeros(2, 16, dtype=torch.int64), torch.ones(2, dtype=torch.int64)

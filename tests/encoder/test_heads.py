@@ -1,4 +1,6 @@
-"""The heads: the released modules' logits, losses and gradients; padding, folders, and what is refused."""
+"""The heads: the released modules' logits, losses and gradients; padding, folders, and what is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,11 @@ def released(request: pytest.FixtureRequest, shared: Path) -> tuple[Any, dict[st
 
 def test_released_logits_are_met(released: tuple[Any, dict[str, torch.Tensor]]) -> None:
     model, tensors = released
-    cases = [name.removesuffix(".input_ids") for name in tensors if name.startswith("case") and "input_ids" in name]
+    cases = [
+        name.removesuffix(".input_ids")
+        for name in tensors
+        if name.startswith("case") and "input_ids" in name
+    ]
     assert len(cases) == 5
     for case in cases:
         with torch.no_grad():
@@ -57,7 +63,9 @@ def test_released_logits_are_met(released: tuple[Any, dict[str, torch.Tensor]]) 
         torch.testing.assert_close(logits, tensors[f"{case}.logits"], atol=1e-4, rtol=0, msg=case)
 
 
-def test_released_loss_and_every_gradient_are_met(released: tuple[Any, dict[str, torch.Tensor]]) -> None:
+def test_released_loss_and_every_gradient_are_met(
+    released: tuple[Any, dict[str, torch.Tensor]],
+) -> None:
     model, tensors = released
     loss = model(tensors["loss.input_ids"], labels=tensors["loss.labels"]).loss
     assert abs(loss.item() - tensors["loss.value"].item()) < 1e-5
@@ -71,11 +79,17 @@ def test_released_loss_and_every_gradient_are_met(released: tuple[Any, dict[str,
 
 def test_a_released_checkpoint_that_lacks_part_of_the_head(shared: Path) -> None:
     tensors, config = read_fixture(shared / "fixtures" / "avey_b_heads_small.safetensors")
-    stored = {n.removeprefix("tc5.weights."): t for n, t in tensors.items() if n.startswith("tc5.weights.")}
+    stored = {
+        n.removeprefix("tc5.weights."): t
+        for n, t in tensors.items()
+        if n.startswith("tc5.weights.")
+    }
     with pytest.raises(ModelError, match=r"lacks 1 parameter, first 'classifier\.bias'"):
         without = {n: t for n, t in stored.items() if n != "classifier.bias"}
         AveyBForTokenClassification.from_released(without, **config, num_labels=5)
-    with pytest.raises(ModelError, match=r"classifier.\w+ has shape \(5.* in the checkpoint, .* \(4"):
+    with pytest.raises(
+        ModelError, match=r"classifier.\w+ has shape \(5.* in the checkpoint, .* \(4"
+    ):
         AveyBForTokenClassification.from_released(stored, **config, num_labels=4)
 
 
@@ -115,12 +129,16 @@ def test_saved_and_loaded_by_its_class_and_by_the_auto_class(cls: Any, tmp_path:
 
 
 @pytest.mark.parametrize("cls", HEADS)
-def test_a_checkpoint_of_another_kind_is_refused_and_can_lend_its_encoder(cls: Any, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_kind_is_refused_and_can_lend_its_encoder(
+    cls: Any, tmp_path: Path
+) -> None:
     others = [AveyBModel, AveyBForMaskedLM, *(other for other in HEADS if other is not cls)]
     for other in others:
         saved = small(other)
         saved.save_pretrained(tmp_path / other.__name__)
-        with pytest.raises(ModelError, match=rf"saved as {other.__name__}, opened as {cls.__name__}.*from_encoder"):
+        with pytest.raises(
+            ModelError, match=rf"saved as {other.__name__}, opened as {cls.__name__}.*from_encoder"
+        ):
             cls.from_pretrained(tmp_path / other.__name__)
         lent = cls.from_encoder(tmp_path / other.__name__, num_labels=2)
         assert torch.equal(lent.model.embed.weight, saved.base_model.embed.weight)
@@ -150,13 +168,17 @@ def test_several_labels_at_once_and_one_number() -> None:
     torch.testing.assert_close(out.loss, by_hand)
     one = small(AveyBForSequenceClassification, num_labels=1)
     out = one(IDS, labels=torch.tensor([0.5, 2.0]))
-    torch.testing.assert_close(out.loss, (out.logits[:, 0] - torch.tensor([0.5, 2.0])).square().mean())
+    torch.testing.assert_close(
+        out.loss, (out.logits[:, 0] - torch.tensor([0.5, 2.0])).square().mean()
+    )
 
 
 @pytest.mark.parametrize("cls", HEADS)
 def test_an_index_takes_no_head_for_an_encoder(cls: Any, tmp_path: Path) -> None:
     small(cls).save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match=rf"saved as {cls.__name__}, which gives labels or scores and no vectors"):
+    with pytest.raises(
+        ModelError, match=rf"saved as {cls.__name__}, which gives labels or scores and no vectors"
+    ):
         load_encoder(tmp_path)
 
 

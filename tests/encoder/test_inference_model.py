@@ -1,4 +1,6 @@
-"""The encoder of a search: loaded without transformers' model classes, and equal to `AveyBModel`."""
+"""The encoder of a search: loaded without transformers' model classes, and equal to
+`AveyBModel`.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,13 @@ import aveyb_retrieval.indexes.search.retriever
 assert Embedder.load(precision="float32").encode_queries(["which notice period applies?"]).shape == (1, 384)
 print(*[name for name in ("torch._dynamo", "torch.distributed.tensor", "sympy", "transformers.modeling_utils")
         if name in sys.modules])
-"""
+"""  # noqa: E501
 
 
 def test_a_search_loads_neither_transformers_models_nor_the_compiler() -> None:
-    done = subprocess.run([sys.executable, "-c", SEARCH], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", SEARCH], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == ""
 
@@ -62,7 +66,9 @@ def test_the_embedded_model_in_float16_becomes_float32() -> None:
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     ids = torch.arange(300)[None]
     with torch.inference_mode():
-        expected = AveyBModel.from_pretrained(DEFAULT_MODEL, dtype=torch.float32)(ids).last_hidden_state
+        expected = AveyBModel.from_pretrained(DEFAULT_MODEL, dtype=torch.float32)(
+            ids
+        ).last_hidden_state
         assert torch.equal(model.encode_batch(ids), expected)
 
 
@@ -70,11 +76,15 @@ def test_a_checkpoint_that_does_not_fill_it_is_refused(tmp_path: Path) -> None:
     small_model("paper").save_pretrained(tmp_path)
     path = tmp_path / "model.safetensors"
     whole = path.read_bytes()
-    tensors = load(whole)  # a copy: the file is written over, and load_file maps it in older releases
+    tensors = load(
+        whole
+    )  # a copy: the file is written over, and load_file maps it in older releases
     path.write_bytes(whole[:-10])
     with pytest.raises(ModelError, match="damaged or cut short"):
         InferenceModel.load(tmp_path)
-    save_file({name: tensor for name, tensor in tensors.items() if name != "ranker.down_proj"}, path)
+    save_file(
+        {name: tensor for name, tensor in tensors.items() if name != "ranker.down_proj"}, path
+    )
     with pytest.raises(ModelError, match=r"lacks 1 parameter, first 'ranker.down_proj'"):
         InferenceModel.load(tmp_path)
     save_file({**tensors, "layers.9.fuser.weight": torch.zeros(1)}, path)

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_an_index_with_its_model_parses_and_hashes_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_with_its_model_parses_and_hashes_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     build_index([{"_id": "a", "text": "the contract ends"}], tmp_path / "index")
     folders._object.cache_clear()
     folders._digest.cache_clear()

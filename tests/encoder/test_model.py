@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 LENGTHS = [1, 100, 16, 0, 17, 33, 64, 15, 3]
 
 
-def padded(texts: list[torch.Tensor], width: int, *, left: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+def padded(
+    texts: list[torch.Tensor], width: int, *, left: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
     ids = torch.full((len(texts), width), 5)
     mask = torch.zeros(len(texts), width, dtype=torch.long)
     for i, text in enumerate(texts):
@@ -53,7 +55,9 @@ def test_what_stands_in_padding_or_in_a_group_limit_changes_nothing() -> None:
     model = small_model("paper")
     ids, mask = padded(random_texts(LENGTHS), 100)
     expected = model(ids, mask).last_hidden_state
-    torch.testing.assert_close(model(ids.where(mask == 1, 96), mask).last_hidden_state, expected, atol=0, rtol=0)
+    torch.testing.assert_close(
+        model(ids.where(mask == 1, 96), mask).last_hidden_state, expected, atol=0, rtol=0
+    )
     model.max_group_tokens = 20
     torch.testing.assert_close(model(ids, mask).last_hidden_state, expected, atol=1e-5, rtol=0)
 
@@ -65,11 +69,18 @@ def test_a_split_depends_on_itself_and_on_earlier_splits_only(preset: str) -> No
     long = random_texts([90])[0]
     short = long[:64]
     torch.testing.assert_close(
-        model(long[None]).last_hidden_state[0, :64], model(short[None]).last_hidden_state[0], atol=1e-5, rtol=0
+        model(long[None]).last_hidden_state[0, :64],
+        model(short[None]).last_hidden_state[0],
+        atol=1e-5,
+        rtol=0,
     )
     other = long.clone()
     other[:16] = 3
-    changed = (model(long[None]).last_hidden_state - model(other[None]).last_hidden_state)[0].abs().amax(-1)
+    changed = (
+        (model(long[None]).last_hidden_state - model(other[None]).last_hidden_state)[0]
+        .abs()
+        .amax(-1)
+    )
     assert (changed[80:] > 1e-6).any(), "later splits must see what they retrieved"
 
 
@@ -89,7 +100,9 @@ def test_gradients_do_not_depend_on_padding(preset: str) -> None:
     alone = gradients([(t[None], torch.ones_like(t[None])) for t in texts])
     assert together.keys() == alone.keys() == {n for n, _ in model.named_parameters()}
     for name, grad in together.items():
-        torch.testing.assert_close(grad, alone[name], atol=1e-4 * alone[name].abs().max().item(), rtol=0, msg=name)
+        torch.testing.assert_close(
+            grad, alone[name], atol=1e-4 * alone[name].abs().max().item(), rtol=0, msg=name
+        )
 
 
 @settings(max_examples=25, deadline=None)
@@ -97,7 +110,9 @@ def test_gradients_do_not_depend_on_padding(preset: str) -> None:
 def test_any_batch_equals_each_text_alone(lengths: list[int], preset: str) -> None:
     model = small_model(preset)
     texts = random_texts(lengths)
-    ids, mask = padded(texts, max(1, *lengths) + 3) if len(lengths) > 1 else padded(texts, lengths[0] + 3)
+    ids, mask = (
+        padded(texts, max(1, *lengths) + 3) if len(lengths) > 1 else padded(texts, lengths[0] + 3)
+    )
     with torch.no_grad():
         together = model(ids, mask).last_hidden_state
         for i, text in enumerate(texts):
@@ -108,7 +123,8 @@ def test_any_batch_equals_each_text_alone(lengths: list[int], preset: str) -> No
 @pytest.mark.parametrize("preset", ["paper", "released"])
 @torch.no_grad()
 def test_bfloat16_stays_near_float32(preset: str) -> None:
-    # The usual scale of weights: errors of a network blown up on purpose would say nothing about bfloat16.
+    # The usual scale of weights: errors of a network blown up on purpose would say nothing about
+    # bfloat16.
     model = small_model(preset, initializer_range=0.1)
     ids = random_texts([100])[0][None]
     expected = model(ids).last_hidden_state
@@ -169,7 +185,9 @@ def test_shapes_that_cannot_be_a_batch_are_named() -> None:
     with pytest.raises(InputError, match=r"\(1, 4\).*\(1, 3\)"):
         model(torch.zeros(1, 3, dtype=torch.long), torch.ones(1, 4))
     with pytest.raises(InputError, match="labels"):
-        AveyBForMaskedLM(small_config("paper"))(torch.zeros(1, 3, dtype=torch.long), labels=torch.zeros(1, 4))
+        AveyBForMaskedLM(small_config("paper"))(
+            torch.zeros(1, 3, dtype=torch.long), labels=torch.zeros(1, 4)
+        )
 
 
 def test_a_local_start_weighs_near_tokens_alike_around_every_position() -> None:
@@ -180,10 +198,18 @@ def test_a_local_start_weighs_near_tokens_alike_around_every_position() -> None:
         assert matrix is not None
         return torch.diagonal(matrix, offset).mean().item()
 
-    first, second = (layer.spatial_proj for layer in AveyBModel(AveyBConfig.mini(**sizes)).layers[::2])
-    assert along(first, -1) == pytest.approx(0.562, abs=0.05) and along(first, 1) == pytest.approx(-0.562, abs=0.05)
-    assert along(second, -1) == pytest.approx(0.711, abs=0.05) and along(second, 1) == pytest.approx(0.356, abs=0.05)
-    assert along(first, 0) == pytest.approx(0, abs=0.05) and along(first, -12) == pytest.approx(0, abs=0.05)
+    first, second = (
+        layer.spatial_proj for layer in AveyBModel(AveyBConfig.mini(**sizes)).layers[::2]
+    )
+    assert along(first, -1) == pytest.approx(0.562, abs=0.05) and along(first, 1) == pytest.approx(
+        -0.562, abs=0.05
+    )
+    assert along(second, -1) == pytest.approx(0.711, abs=0.05) and along(
+        second, 1
+    ) == pytest.approx(0.356, abs=0.05)
+    assert along(first, 0) == pytest.approx(0, abs=0.05) and along(first, -12) == pytest.approx(
+        0, abs=0.05
+    )
     random = AveyBModel(AveyBConfig.mini(**sizes, static_init="xavier")).layers[0].spatial_proj
     assert along(random, -1) == pytest.approx(0, abs=0.15)
 
@@ -201,7 +227,11 @@ def test_the_released_start_is_xavier_normal() -> None:
 
 
 def test_a_local_start_never_overwrites_loaded_weights(tmp_path: Path) -> None:
-    model = AveyBModel(AveyBConfig.mini(vocab_size=64, hidden_size=8, num_hidden_layers=2, split_size=16))
+    model = AveyBModel(
+        AveyBConfig.mini(vocab_size=64, hidden_size=8, num_hidden_layers=2, split_size=16)
+    )
     model.layers[0].spatial_proj.data.fill_(0.25)
     model.save_pretrained(tmp_path)
-    assert torch.equal(AveyBModel.from_pretrained(tmp_path).layers[0].spatial_proj, model.layers[0].spatial_proj)
+    assert torch.equal(
+        AveyBModel.from_pretrained(tmp_path).layers[0].spatial_proj, model.layers[0].spatial_proj
+    )

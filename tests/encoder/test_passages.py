@@ -1,4 +1,6 @@
-"""Passages: whole sentences, exact characters, every token once, and a grown text keeps what did not change."""
+"""Passages: whole sentences, exact characters, every token once, and a grown text keeps what did
+not change.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ import numpy as np
 import pytest
 
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
-from aveyb_retrieval.encoder.text.passages import Cuts, PassageSize, cut_passages, cut_splits, names_of, outline
+from aveyb_retrieval.encoder.text.passages import (
+    Cuts,
+    PassageSize,
+    cut_passages,
+    cut_splits,
+    names_of,
+    outline,
+)
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.encoder.text.wordpiece import Tokenizer, read_vocabulary
 from aveyb_retrieval.errors import ConfigError
@@ -19,15 +28,56 @@ BYTES = AveyBTokenizer.from_ranks([bytes([i]) for i in range(256)])
 MARKS = AveyBTokenizer.from_ranks([bytes([i]) for i in range(256)], capitals="marks")
 
 PIECES = [
-    "The pump stops. ", "Dr. No met Mr. Yes at 3.15 p.m. on Fig. 2. ", "Is it? ", "No! ", "He said “stop. now” twice. ",
-    "書面通知により解除する。", "他们同意了。", "本合同自签字之日起生效、", "ไม่มีช่องว่าง", "यह एक वाक्य है। ",
-    "한국어 문장입니다. ", "e\u0301te\u0301 ", "Z\u0351\u0300\u0301\u0302a ", "👨\u200d👩\u200d👧", "🇩🇪🇫🇷", "👍🏽 ",
-    "naïve-café ", "x_y.z() ", "0123456789", "\r\n", "\n", "\n\n", "\r\n\r\n", "\t", "  ", "\u3000", "\u2028", "\f",
-    "# Heading\n\n", "## Zwei ##\r\n", "Title Case Line\n\n", "3.2 Scope\n\n", "Underlined\n==========\n",
-    "第一章 总则\n\n", "- item one\n", "* item\n", "1. first\n", "(a) second\n", "| a | b |\n",
-    "```\ncode = 1\n# no heading\n```\n", "and then it went on, and on; ", "word " * 12, "Wort",
-    "antidisestablishmentarianism" * 4, "(", '"', "«", "...", "…",
-]  # fmt: skip
+    "The pump stops. ",
+    "Dr. No met Mr. Yes at 3.15 p.m. on Fig. 2. ",
+    "Is it? ",
+    "No! ",
+    "He said “stop. now” twice. ",
+    "書面通知により解除する。",
+    "他们同意了。",
+    "本合同自签字之日起生效、",
+    "ไม่มีช่องว่าง",
+    "यह एक वाक्य है। ",
+    "한국어 문장입니다. ",
+    "e\u0301te\u0301 ",
+    "Z\u0351\u0300\u0301\u0302a ",
+    "👨\u200d👩\u200d👧",
+    "🇩🇪🇫🇷",
+    "👍🏽 ",
+    "naïve-café ",
+    "x_y.z() ",
+    "0123456789",
+    "\r\n",
+    "\n",
+    "\n\n",
+    "\r\n\r\n",
+    "\t",
+    "  ",
+    "\u3000",
+    "\u2028",
+    "\f",
+    "# Heading\n\n",
+    "## Zwei ##\r\n",
+    "Title Case Line\n\n",
+    "3.2 Scope\n\n",
+    "Underlined\n==========\n",
+    "第一章 总则\n\n",
+    "- item one\n",
+    "* item\n",
+    "1. first\n",
+    "(a) second\n",
+    "| a | b |\n",
+    "```\ncode = 1\n# no heading\n```\n",
+    "and then it went on, and on; ",
+    "word " * 12,
+    "Wort",
+    "antidisestablishmentarianism" * 4,
+    "(",
+    '"',
+    "«",
+    "...",
+    "…",
+]
 BLANKS = re.compile(r"\s*")
 LONGEST_WORD = 500  # a longer one is longer than any passage of these tests
 NO_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI")
@@ -46,7 +96,11 @@ def passages(text: str, tokens: int = 16, overlap: int = 0) -> list[str]:
 
 
 def is_word(character: str) -> bool:
-    return character.isalpha() or character.isdecimal() or unicodedata.category(character).startswith("M")
+    return (
+        character.isalpha()
+        or character.isdecimal()
+        or unicodedata.category(character).startswith("M")
+    )
 
 
 def is_inside_word(text: str, place: int, tokens_of: np.ndarray, size: int) -> bool:
@@ -82,8 +136,12 @@ def check(text: str, offsets: np.ndarray, cuts: Cuts, size: int) -> None:
             assert place in (0, len(text)) or text[place - 1 : place + 1] != "\r\n" or place == stop
             assert place in (0, len(text)) or not unicodedata.combining(text[place]), repr(passage)
         for a, b in offsets[first:end].tolist():
-            if a == b or text[a:b].strip():  # a capital's mark is empty and belongs to the word after the blanks
-                assert start <= BLANKS.match(text, a).end() < stop, "its tokens are those of its characters"
+            if (
+                a == b or text[a:b].strip()
+            ):  # a capital's mark is empty and belongs to the word after the blanks
+                assert start <= BLANKS.match(text, a).end() < stop, (
+                    "its tokens are those of its characters"
+                )
     assert not "".join([*left, text[at:]]).strip(), "nothing but white space is left out"
 
 
@@ -107,14 +165,18 @@ def fuzz(texts: range) -> None:
         assert (cut_passages(text, offsets, PassageSize(size)).spans == cuts.spans).all()
         if size >= 24:
             overlapping = cut_passages(text, offsets, PassageSize(size, 8))
-            assert (overlapping.spans[:, 1] == cuts.spans[:, 1]).all(), "an overlap moves beginnings only"
+            assert (overlapping.spans[:, 1] == cuts.spans[:, 1]).all(), (
+                "an overlap moves beginnings only"
+            )
             assert (overlapping.spans[:, 0] <= cuts.spans[:, 0]).all()
             assert (overlapping.ranges[:, 1] == cuts.ranges[:, 1]).all()
 
 
 def test_tokens_without_their_blanks_are_not_cut_inside_words() -> None:
     text = " ".join(["word", "wordword"] * 40)
-    offsets = np.array([found.span() for found in re.finditer("word", text)])  # as WordPiece has them
+    offsets = np.array(
+        [found.span() for found in re.finditer("word", text)]
+    )  # as WordPiece has them
     cuts = cut_passages(text, offsets, PassageSize(16))
     assert len(cuts) > 4
     assert {text[start - 1 : start] for start, _ in cuts.spans.tolist()} == {"", " "}
@@ -150,7 +212,9 @@ def test_one_line_without_sentences(piece: str, size: int) -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_a_grown_text_keeps_its_passages_up_to_the_one_before_last(seed: int) -> None:
     rng = random.Random(seed)
-    text = "".join(rng.choices([piece for piece in PIECES if piece not in ('"', "“", "(", "«")], k=80))
+    text = "".join(
+        rng.choices([piece for piece in PIECES if piece not in ('"', "“", "(", "«")], k=80)
+    )
     whole = cut(text, 32)
     for stop in rng.sample(range(len(text)), 10):
         part = cut(text[:stop], 32)
@@ -161,22 +225,35 @@ def test_a_grown_text_keeps_its_passages_up_to_the_one_before_last(seed: int) ->
 def test_passages_are_whole_sentences() -> None:
     text = "Mr. Fox runs. He is e.g. quick. Is he? 3.5 m. Yes! It ends."
     assert passages(text, 32) == ["Mr. Fox runs. He is e.g. quick. Is he?", "3.5 m. Yes! It ends."]
-    assert passages("合同生效。甲方付款。乙方交货。完。", 32) == ["合同生效。甲方付款。", "乙方交货。完。"]
+    assert passages("合同生效。甲方付款。乙方交货。完。", 32) == [
+        "合同生效。甲方付款。",
+        "乙方交货。完。",
+    ]
 
 
 def test_paragraphs_are_preferred_to_sentences_and_headings_to_paragraphs() -> None:
-    assert passages("One two three four. Five.\n\nSix. Seven eight nine ten.", 32)[0] == "One two three four. Five."
+    assert (
+        passages("One two three four. Five.\n\nSix. Seven eight nine ten.", 32)[0]
+        == "One two three four. Five."
+    )
     text = "One two three.\n\n# New\n\nFour five six. Seven eight.\n\nNine ten eleven twelve."
-    assert passages(text, 40) == ["One two three.", "# New\n\nFour five six. Seven eight.", "Nine ten eleven twelve."]
+    assert passages(text, 40) == [
+        "One two three.",
+        "# New\n\nFour five six. Seven eight.",
+        "Nine ten eleven twelve.",
+    ]
 
 
 def test_a_heading_goes_with_what_follows_and_comes_with_each_passage() -> None:
     text = (
-        "Before it all begins.\n\n# First\n\n## Second\n\nShort text here. And more of it. And the end.\n\n"
-        "Third One\n=========\n\nText of it.\n\n```\n# code\n```\n"
+        "Before it all begins.\n\n# First\n\n## Second\n\nShort text here. And more of it. And the"
+        " end.\n\nThird One\n=========\n\nText of it.\n\n```\n# code\n```\n"
     )
     cuts = cut(text, 48)
-    shown = [(text[a:b], heading) for (a, b), heading in zip(cuts.spans.tolist(), cuts.headings, strict=True)]
+    shown = [
+        (text[a:b], heading)
+        for (a, b), heading in zip(cuts.spans.tolist(), cuts.headings, strict=True)
+    ]
     assert shown == [
         ("Before it all begins.", ""),
         ("# First\n\n## Second\n\nShort text here. And more of it.", "First"),
@@ -219,14 +296,28 @@ def test_a_caption_goes_with_the_clause_behind_it_and_begins_one_in_running_line
     assert [each.words for each in found.headings] == ["1.1 Notice", "1.2 Law"]
     above = "ARTICLE 1 > 1.0 Start"
     assert names_of(found.headings, above) == ["ARTICLE 1 > 1.1 Notice", "ARTICLE 1 > 1.2 Law"]
-    assert names_of(found.headings, "5. Term") == names_of(found.headings) == ["1.1 Notice", "1.2 Law"]
+    assert (
+        names_of(found.headings, "5. Term") == names_of(found.headings) == ["1.1 Notice", "1.2 Law"]
+    )
     assert names_of(found.headings, "1. Term") == ["1. Term > 1.1 Notice", "1. Term > 1.2 Law"]
-    assert [text[place:][:8] for place in found.places.tolist()] == ["1.1 Noti", "1.2 Law.", "As in Se", "It is he"]
+    assert [text[place:][:8] for place in found.places.tolist()] == [
+        "1.1 Noti",
+        "1.2 Law.",
+        "As in Se",
+        "It is he",
+    ]
 
 
 def test_a_line_within_a_sentence_is_no_heading() -> None:
-    long = "This goes on for more than the ninety characters that a line of a heading may have, as said by"
-    for before, behind in ((long, "Cartmill, Matt."), ("It ends.", ", who said so."), ("It ends.", long.lower())):
+    long = (
+        "This goes on for more than the ninety characters that a line of a heading may have, as"
+        " said by"
+    )
+    for before, behind in (
+        (long, "Cartmill, Matt."),
+        ("It ends.", ", who said so."),
+        ("It ends.", long.lower()),
+    ):
         assert not outline(f"{before}\n\nCartmill\n\n{behind}").headings
     assert outline(f"{long} him.\n\nCartmill\n\nHe said so.").headings
     assert outline("It ends.\n\nInstall\n\nmake install").headings
@@ -244,7 +335,10 @@ def test_no_scraps_are_left() -> None:
 def test_a_sentence_that_is_too_long_is_cut_at_lines_clauses_and_words() -> None:
     assert passages("one two three x\nfour five six seven eight nine", 24)[0] == "one two three x"
     assert passages("one two three, four five six seven eight nine", 24)[0] == "one two three,"
-    assert passages("one two three four five six seven eight nine", 24)[0] == "one two three four five six"
+    assert (
+        passages("one two three four five six seven eight nine", 24)[0]
+        == "one two three four five six"
+    )
 
 
 def test_overlap_repeats_whole_sentences() -> None:
@@ -321,45 +415,88 @@ CLAUSES = """7. GENERAL
 def test_a_numbered_clause_ends_the_caption_before_it() -> None:
     found = outline(CLAUSES).headings
     assert names_of(found) == [
-        "7. GENERAL", "7. GENERAL > 7.1 Governing Law", "7. GENERAL > 7.2 Force majeure", "7. GENERAL > 7.3",
-        "7. GENERAL > 7.3.1", "7. GENERAL > 7.5 Assignment", "8. Venue", "9",
-    ]  # fmt: skip
+        "7. GENERAL",
+        "7. GENERAL > 7.1 Governing Law",
+        "7. GENERAL > 7.2 Force majeure",
+        "7. GENERAL > 7.3",
+        "7. GENERAL > 7.3.1",
+        "7. GENERAL > 7.5 Assignment",
+        "8. Venue",
+        "9",
+    ]
     assert all(CLAUSES[each.start : each.stop].startswith(each.words) for each in found)
 
 
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("ARTICLE II\n\nRENT\n\nSection 2.01 Base Rent. Paid.\n\nARTICLE III\nTERM AND TERMINATION\n\nFive.\n",
-         ["ARTICLE II", "RENT", "RENT > Section 2.01 Base Rent", "ARTICLE III TERM AND TERMINATION"]),
-        ("§ 2 Miete\n\nSie ist hoch.\n\n§ 3\nKündigung\n\nDie Frist.\n", ["§ 2 Miete", "§ 3 Kündigung"]),
+        (
+            (
+                "ARTICLE II\n\nRENT\n\nSection 2.01 Base Rent. Paid.\n\nARTICLE III\nTERM AND"
+                " TERMINATION\n\nFive.\n"
+            ),
+            [
+                "ARTICLE II",
+                "RENT",
+                "RENT > Section 2.01 Base Rent",
+                "ARTICLE III TERM AND TERMINATION",
+            ],
+        ),
+        (
+            "§ 2 Miete\n\nSie ist hoch.\n\n§ 3\nKündigung\n\nDie Frist.\n",
+            ["§ 2 Miete", "§ 3 Kündigung"],
+        ),
         ("Chapter 4.\nThe house\n\nIt stood there.\n", ["Chapter 4. The house"]),
         ("Section 4\nis void.\n\nSo it is.\n", []),
-        ("Part 5\nis meant by this and by nothing else that the parties may have said before.\n\nSo it is.\n", []),
+        (
+            (
+                "Part 5\nis meant by this and by nothing else that the parties may have said"
+                " before.\n\nSo it is.\n"
+            ),
+            [],
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_label_above_its_title_is_one_heading(text: str, names: list[str]) -> None:
     assert names_of(outline(text).headings) == names
 
 
 def test_a_bare_number_stands_behind_the_caption_it_is_a_part_of() -> None:
-    text = "ARTICLE 4 RENT\n\n4.1 Licenses. Some.\n\n4.1.1 One of them is here.\n\n4.1.2 And another is there.\n"
-    found, right = outline(text).headings, ["ARTICLE 4 RENT > 4.1 Licenses", "ARTICLE 4 RENT > 4.1 Licenses > 4.1.1",
-                                            "ARTICLE 4 RENT > 4.1 Licenses > 4.1.2"]  # fmt: skip
+    text = (
+        "ARTICLE 4 RENT\n\n4.1 Licenses. Some.\n\n4.1.1 One of them is here.\n\n4.1.2 And another"
+        " is there.\n"
+    )
+    found, right = (
+        outline(text).headings,
+        [
+            "ARTICLE 4 RENT > 4.1 Licenses",
+            "ARTICLE 4 RENT > 4.1 Licenses > 4.1.1",
+            "ARTICLE 4 RENT > 4.1 Licenses > 4.1.2",
+        ],
+    )
     assert names_of(found) == ["ARTICLE 4 RENT", *right]
     for number in (1, 2, 3):
         assert names_of(found[number + 1 :], right[number - 1]) == right[number:]
 
 
 def test_parts_of_the_same_kind_stand_beside_each_other() -> None:
-    laws = "§ 3 Haftung\n\nSie ist begrenzt.\n\n§ 4 Gerichtsstand. Er ist Kiel.\n\n§ 5 Es gilt deutsches Recht.\n"
+    laws = (
+        "§ 3 Haftung\n\nSie ist begrenzt.\n\n§ 4 Gerichtsstand. Er ist Kiel.\n\n§ 5 Es gilt"
+        " deutsches Recht.\n"
+    )
     assert names_of(outline(laws).headings) == ["§ 3 Haftung", "§ 4 Gerichtsstand", "§ 5"]
-    within = "Article 3 Liability\n\nText.\n\nSection 1. Cap. It is 5.\n\nSection 2. None of it applies.\n"
+    within = (
+        "Article 3 Liability\n\nText.\n\nSection 1. Cap. It is 5.\n\nSection 2. None of it"
+        " applies.\n"
+    )
     assert names_of(outline(within).headings)[1:] == [
         "Article 3 Liability > Section 1. Cap",
         "Article 3 Liability > Section 2",
     ]
-    steps = "1. Installation\n\nRead this.\n\n1. Unpack it slowly now. Gently.\n\n2. Connect it slowly now. Firmly.\n"
+    steps = (
+        "1. Installation\n\nRead this.\n\n1. Unpack it slowly now. Gently.\n\n2. Connect it slowly"
+        " now. Firmly.\n"
+    )
     assert names_of(outline(steps).headings) == ["1. Installation"]
     recipe = "Flour 2\n\n2.5 kg of flour. Mix it.\n\n3 eggs. Beat them.\n"
     assert [each.words for each in outline(recipe).headings if each.caption] == []

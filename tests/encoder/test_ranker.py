@@ -14,7 +14,9 @@ from tests.encoder.models import PRESETS, small_config
 
 
 def by_the_book(ranker: Ranker, ids: torch.Tensor, embedding: torch.Tensor) -> list[torch.Tensor]:
-    """The compressed splits of one document in float64: score, choose, weigh, concatenate, multiply."""
+    """The compressed splits of one document in float64: score, choose, weigh, concatenate,
+    multiply.
+    """
     config = ranker.config
     size, k = config.split_size, config.num_retrieved
     x = embedding[ids].double()
@@ -24,12 +26,15 @@ def by_the_book(ranker: Ranker, ids: torch.Tensor, embedding: torch.Tensor) -> l
     for start in range(0, len(ids), size):
         current = x[start : start + size]
         scores = [
-            ((unit[start : start + size] @ unit[j : j + size].T).amax(1).sum().item(), j) for j in range(0, start, size)
+            ((unit[start : start + size] @ unit[j : j + size].T).amax(1).sum().item(), j)
+            for j in range(0, start, size)
         ]
         chosen = sorted(scores, key=lambda pair: (-pair[0], pair[1]))[:k]
         if config.retrieved_order == "sequence":
             chosen = sorted(chosen, key=lambda pair: pair[1])
-        divisor = {"max": max, "min": min}[config.weight_norm](s for s, _ in chosen) if chosen else 1.0
+        divisor = (
+            {"max": max, "min": min}[config.weight_norm](s for s, _ in chosen) if chosen else 1.0
+        )
         blocks = [torch.zeros(size, x.shape[1], dtype=torch.float64)] * (k - len(chosen))
         blocks += [x[j : j + size] * (score / divisor) for score, j in chosen]
         padded = torch.zeros(size, x.shape[1], dtype=torch.float64)
@@ -55,7 +60,9 @@ def test_compressed_splits_are_those_of_the_papers(preset: str, k: int) -> None:
         found = ranker.compress(*ranker.inputs(table, retrieved, group), embedding)
         for row, compressed in zip(group.rows.tolist(), found, strict=True):
             got[row] = compressed[: table.lengths[row]]
-    expected = [split for document in documents for split in by_the_book(ranker, document, embedding)]
+    expected = [
+        split for document in documents for split in by_the_book(ranker, document, embedding)
+    ]
     assert len(got) == len(expected)
     for mine, book in zip(got, expected, strict=True):
         torch.testing.assert_close(mine.double(), book, atol=1e-5, rtol=0)
@@ -135,7 +142,9 @@ def test_a_document_of_100_000_tokens_is_ranked_without_a_token_by_token_matrix(
 def test_a_long_document_is_ranked_block_by_block_with_equal_results(
     retrieved: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Few distinct tokens, so that many scores are equal: the lower split wins also across blocks."""
+    """Few distinct tokens, so that many scores are equal: the lower split wins also
+    across blocks.
+    """
     torch.manual_seed(3)
     ranker = Ranker(small_config("paper", num_retrieved=retrieved))
     size = ranker.split_size
@@ -146,14 +155,20 @@ def test_a_long_document_is_ranked_block_by_block_with_equal_results(
     whole = ranker.retrieve(table, embedding)
     monkeypatch.setattr(ranker_module, "LONG_SPLITS", 20)
     for block in (1, 7, 128):
-        monkeypatch.setattr(ranker_module, "best_of_long", functools.partial(ranker_module.best_of_long, block=block))
+        monkeypatch.setattr(
+            ranker_module,
+            "best_of_long",
+            functools.partial(ranker_module.best_of_long, block=block),
+        )
         blocks = ranker.retrieve(table, embedding)
         assert torch.equal(blocks.rows, whole.rows)
         assert torch.equal(blocks.weights, whole.weights)
 
 
 def test_memory_of_ranking_is_linear_in_the_document() -> None:
-    """No tensor of the blockwise path has more elements than a block of columns for every split or distinct id."""
+    """No tensor of the blockwise path has more elements than a block of columns for every split or
+    distinct id.
+    """
     from torch.utils._python_dispatch import TorchDispatchMode
 
     largest = 0
@@ -170,5 +185,7 @@ def test_memory_of_ranking_is_linear_in_the_document() -> None:
     splits, size, block = 600, 4, 16
     ids = torch.randint(0, 50, (splits, size))
     with Watch():
-        ranker_module.best_of_long(ids, torch.full((splits,), size), torch.randn(50, 8), 1e-6, 3, block)
+        ranker_module.best_of_long(
+            ids, torch.full((splits,), size), torch.randn(50, 8), 1e-6, 3, block
+        )
     assert largest <= splits * max(block + 3, size * 2 + 2)

@@ -1,7 +1,8 @@
 """Outputs, loss and gradients of the authors' released modules, met from their own weights.
 
-The `authors_*` fixtures come from the released modules and lie beside a checkout; they are skipped where absent. The
-others are kept in `tests/data`, made by our modules while those met the first ones (`tests/data/make_released.py`).
+The `authors_*` fixtures come from the released modules and lie beside a checkout; they are skipped
+where absent. The others are kept in `tests/data`, made by our modules while those met the first
+ones (`tests/data/make_released.py`).
 """
 
 from __future__ import annotations
@@ -23,11 +24,17 @@ DATA = Path(__file__).parents[1] / "data"
 
 def read_fixture(path: Path) -> Fixture:
     with safe_open(path, "pt") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}, json.loads(file.metadata()["config"])  # noqa: SIM118
+        return {name: file.get_tensor(name) for name in file.keys()}, json.loads(  # noqa: SIM118
+            file.metadata()["config"]
+        )
 
 
 def weights(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name.removeprefix("weights."): t for name, t in tensors.items() if name.startswith("weights.")}
+    return {
+        name.removeprefix("weights."): t
+        for name, t in tensors.items()
+        if name.startswith("weights.")
+    }
 
 
 OWN = ["small", "one_retrieved"]
@@ -58,12 +65,18 @@ def small(request: pytest.FixtureRequest) -> Fixture:
 def test_every_case_is_met(fixture: Fixture) -> None:
     tensors, config = fixture
     model = AveyBModel.from_released(weights(tensors), **config)
-    cases = [name.removesuffix(".input_ids") for name in tensors if name.startswith("case") and "input_ids" in name]
+    cases = [
+        name.removesuffix(".input_ids")
+        for name in tensors
+        if name.startswith("case") and "input_ids" in name
+    ]
     assert cases
     for case in cases:
         with torch.no_grad():
             hidden = model(tensors[f"{case}.input_ids"]).last_hidden_state
-        torch.testing.assert_close(hidden, tensors[f"{case}.last_hidden_state"], atol=1e-4, rtol=0, msg=case)
+        torch.testing.assert_close(
+            hidden, tensors[f"{case}.last_hidden_state"], atol=1e-4, rtol=0, msg=case
+        )
 
 
 def test_loss_and_every_gradient_are_met(with_gradients: Fixture) -> None:
@@ -79,13 +92,21 @@ def test_loss_and_every_gradient_are_met(with_gradients: Fixture) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "base_avey_model."])
-def test_a_folder_in_the_authors_format_loads_with_from_pretrained(small: Fixture, tmp_path: Path, prefix: str) -> None:
+def test_a_folder_in_the_authors_format_loads_with_from_pretrained(
+    small: Fixture, tmp_path: Path, prefix: str
+) -> None:
     tensors, config = small
     stored = {prefix + name: tensor for name, tensor in weights(tensors).items()}
-    save_file({**stored, "lm_head.weight": tensors["weights.embed.weight"].clone()}, tmp_path / "model.safetensors")
+    save_file(
+        {**stored, "lm_head.weight": tensors["weights.embed.weight"].clone()},
+        tmp_path / "model.safetensors",
+    )
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "avey-b", **config}))
     case = "case.b2_t101"
-    for loaded in (AveyBModel.from_pretrained(tmp_path), AveyBForMaskedLM.from_pretrained(tmp_path).model):
+    for loaded in (
+        AveyBModel.from_pretrained(tmp_path),
+        AveyBForMaskedLM.from_pretrained(tmp_path).model,
+    ):
         with torch.no_grad():
             hidden = loaded(tensors[f"{case}.input_ids"]).last_hidden_state
         torch.testing.assert_close(hidden, tensors[f"{case}.last_hidden_state"], atol=1e-4, rtol=0)
@@ -100,10 +121,14 @@ def test_checkpoints_that_do_not_fit_are_refused(small: Fixture, tmp_path: Path)
     tensors, config = small
     stored = weights(tensors)
     with pytest.raises(ModelError, match=r"lacks 1 parameter, first 'layers.2.spatial_proj'"):
-        AveyBModel.from_released({n: t for n, t in stored.items() if n != "layers.2.spatial_proj"}, **config)
+        AveyBModel.from_released(
+            {n: t for n, t in stored.items() if n != "layers.2.spatial_proj"}, **config
+        )
     with pytest.raises(ModelError, match="no place in the model"):
         AveyBModel.from_released(stored, **{**config, "n_layers": 3})
-    with pytest.raises(ModelError, match=r"ranker.down_proj has shape \(16, 64\) in the checkpoint, .* \(16, 48\)"):
+    with pytest.raises(
+        ModelError, match=r"ranker.down_proj has shape \(16, 64\) in the checkpoint, .* \(16, 48\)"
+    ):
         AveyBModel.from_released(stored, **{**config, "k": 2})
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match="safetensors only"):

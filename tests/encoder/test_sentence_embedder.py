@@ -20,14 +20,31 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-WORDS = ["the", "pump", "stops", "at", "noon", "and", "a", "heron", "stands", "still", "in", "rivers", "title", "long"]
+WORDS = [
+    "the",
+    "pump",
+    "stops",
+    "at",
+    "noon",
+    "and",
+    "a",
+    "heron",
+    "stands",
+    "still",
+    "in",
+    "rivers",
+    "title",
+    "long",
+]
 SENTENCES = "".join(f"The {WORDS[i % 13]} stops at {WORDS[i * 5 % 13]}. " for i in range(60))
 
 
 def word_tokenizer() -> Tokenizer:
     """Words and stops as tokens, between [CLS] and [SEP]."""
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", ".", ":", *WORDS, "query", "passage"]
-    tokenizer = Tokenizer(models.WordLevel({name: i for i, name in enumerate(names)}, unk_token="[UNK]"))
+    tokenizer = Tokenizer(
+        models.WordLevel({name: i for i, name in enumerate(names)}, unk_token="[UNK]")
+    )
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -44,15 +61,24 @@ def save_bert(path: Path, *, pooling: str = "mean", prompts: dict[str, str] | No
 
     torch.manual_seed(0)
     config = BertConfig(
-        vocab_size=40, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48,
-        max_position_embeddings=64, initializer_range=0.3,
-    )  # fmt: skip
+        vocab_size=40,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=48,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+    )
     bert = path / "bert"
     BertModel(config).save_pretrained(bert)
     PreTrainedTokenizerFast(
-        tokenizer_object=word_tokenizer(), pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]",
+        tokenizer_object=word_tokenizer(),
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
         model_max_length=64,
-    ).save_pretrained(bert)  # fmt: skip
+    ).save_pretrained(bert)
     modules = [Transformer(str(bert)), Pooling(32, pooling_mode=pooling), Normalize()]
     model = SentenceTransformer(modules=modules, prompts=prompts or {}, device="cpu")
     model.max_seq_length = 40
@@ -82,7 +108,12 @@ def test_a_short_text_has_the_models_own_vector(folder: Path, embedder: Sentence
     expected = model.encode_document([texts[0], "Title\n" + texts[1]], normalize_embeddings=True)
     assert np.abs(np.stack([d.vector for d in documents]) - expected).max() <= 1e-6
     assert np.abs(documents[0].passages - expected[:1]).max() <= 1e-6
-    assert np.abs(embedder.encode_queries(texts) - model.encode_query(texts, normalize_embeddings=True)).max() <= 1e-6
+    assert (
+        np.abs(
+            embedder.encode_queries(texts) - model.encode_query(texts, normalize_embeddings=True)
+        ).max()
+        <= 1e-6
+    )
     assert embedder.prompts == {"query": "query: ", "document": "passage: "}
     assert (embedder.dim, embedder.window) == (32, 40)
 
@@ -96,7 +127,9 @@ def test_a_model_without_weights_is_refused_in_words(tmp_path: Path) -> None:
         load_encoder(tmp_path)
 
 
-def test_passages_are_encoded_one_by_one_and_nothing_is_cut(folder: Path, embedder: SentenceEmbedder) -> None:
+def test_passages_are_encoded_one_by_one_and_nothing_is_cut(
+    folder: Path, embedder: SentenceEmbedder
+) -> None:
     from sentence_transformers import SentenceTransformer
 
     (document,) = embedder.encode_documents([("Title\n", "# Long\n" + SENTENCES)])
@@ -107,7 +140,10 @@ def test_passages_are_encoded_one_by_one_and_nothing_is_cut(folder: Path, embedd
     assert all(text.endswith(".") for text in texts)
     texts[0] = "Title\n" + texts[0]
     model = SentenceTransformer(str(folder), device="cpu")
-    assert np.abs(document.passages - model.encode_document(texts, normalize_embeddings=True)).max() <= 1e-6
+    assert (
+        np.abs(document.passages - model.encode_document(texts, normalize_embeddings=True)).max()
+        <= 1e-6
+    )
     assert np.linalg.norm(document.vector) == pytest.approx(1, abs=1e-6)
     near = document.passages @ document.vector
     assert near.mean() > 0.5
@@ -124,9 +160,13 @@ def test_late_passages_are_means_within_their_window(embedder: SentenceEmbedder)
     late = embedder.with_passage_size(PassageSize(16, late=True))
     (short,) = late.encode_documents([("", "The pump stops at noon.")])
     (alone,) = embedder.encode_documents([("", "The pump stops at noon.")])
-    assert np.abs(short.passages - alone.passages).max() <= 1e-6, "a window that is one passage is the model's own"
+    assert np.abs(short.passages - alone.passages).max() <= 1e-6, (
+        "a window that is one passage is the model's own"
+    )
     (document,) = late.encode_documents([("Title\n", SENTENCES)])
-    (one_by_one,) = embedder.with_passage_size(PassageSize(16)).encode_documents([("Title\n", SENTENCES)])
+    (one_by_one,) = embedder.with_passage_size(PassageSize(16)).encode_documents(
+        [("Title\n", SENTENCES)]
+    )
     assert document.spans.tolist() == one_by_one.spans.tolist()
     cosines = (document.passages * one_by_one.passages).sum(axis=1)
     assert cosines.min() > 0.3
@@ -162,7 +202,9 @@ def test_a_grown_text_keeps_the_vectors_of_its_passages(embedder: SentenceEmbedd
 
 def test_what_max_tokens_cuts_is_counted(folder: Path) -> None:
     loaded = SentenceEmbedder.load(folder, max_tokens=10, passage_size=PassageSize(16))
-    (document,) = loaded.encode_documents([("", "The pump stops at noon. A heron stands still in rivers.")])
+    (document,) = loaded.encode_documents(
+        [("", "The pump stops at noon. A heron stands still in rivers.")]
+    )
     assert (document.n_tokens, document.n_cut) == (10, 3)
 
 
@@ -173,14 +215,19 @@ def test_static_embeddings(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     tokenizer = word_tokenizer()
     weights = rng.standard_normal((tokenizer.get_vocab_size(), 24)).astype(np.float32)
-    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=weights)], device="cpu")
+    model = SentenceTransformer(
+        modules=[StaticEmbedding(tokenizer, embedding_weights=weights)], device="cpu"
+    )
     model.save(str(tmp_path / "static"), create_model_card=False)
     embedder = load_encoder(tmp_path / "static")
     assert isinstance(embedder, SentenceEmbedder)
     assert embedder.window is None
     (document,) = embedder.encode_documents([("", SENTENCES)])
     assert len(document.passages) > 1
-    assert np.abs(document.vector - model.encode([SENTENCES], normalize_embeddings=True)[0]).max() <= 1e-6
+    assert (
+        np.abs(document.vector - model.encode([SENTENCES], normalize_embeddings=True)[0]).max()
+        <= 1e-6
+    )
     with pytest.raises(ConfigError, match="no token outputs"):
         embedder.with_passage_size(PassageSize(24, late=True))
     with pytest.raises(ConfigError, match="late interaction"):
@@ -188,7 +235,9 @@ def test_static_embeddings(tmp_path: Path) -> None:
 
 
 def test_a_model_that_pools_in_another_way_is_encoded_one_by_one_only(tmp_path: Path) -> None:
-    embedder = SentenceEmbedder.load(save_bert(tmp_path, pooling="cls"), passage_size=PassageSize(24))
+    embedder = SentenceEmbedder.load(
+        save_bert(tmp_path, pooling="cls"), passage_size=PassageSize(24)
+    )
     (document,) = embedder.encode_documents([("", SENTENCES)])
     assert len(document.passages) > 5
     with pytest.raises(ConfigError, match=r"late=True: .* pools by .*cls"):
@@ -203,7 +252,10 @@ def test_only_splits_repeat_a_title(embedder: SentenceEmbedder) -> None:
 
 
 def test_passages_must_fit_into_the_window(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"passage_tokens is 128; .* reads 40 tokens at once, 4 of them .*at most 36"):
+    with pytest.raises(
+        ConfigError,
+        match=r"passage_tokens is 128; .* reads 40 tokens at once, 4 of them .*at most 36",
+    ):
         SentenceEmbedder.load(folder, passage_size=PassageSize(128))
     fitted = SentenceEmbedder.load(folder).passage_size
     assert fitted.tokens == 36, "the default gives way"
@@ -215,11 +267,14 @@ def test_first_components_only(folder: Path) -> None:
     assert cut.fingerprint != SentenceEmbedder.load(folder).fingerprint
     (document,) = cut.encode_documents([("", SENTENCES)])
     assert document.passages.shape[1] == 8
-    assert np.linalg.norm(document.passages, axis=1) == pytest.approx(np.ones(len(document.passages)), abs=1e-5)
+    assert np.linalg.norm(document.passages, axis=1) == pytest.approx(
+        np.ones(len(document.passages)), abs=1e-5
+    )
 
 
 @pytest.mark.parametrize(
-    "name", ["config.json", "model.safetensors", "tokenizer.json", "config_sentence_transformers.json"]
+    "name",
+    ["config.json", "model.safetensors", "tokenizer.json", "config_sentence_transformers.json"],
 )
 def test_the_fingerprint_covers_weights_configuration_tokenizer_and_prompts(
     folder: Path, tmp_path: Path, name: str
@@ -275,7 +330,9 @@ def pickled(folder: Path) -> None:
 
 def cross_encoder(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["BertForSequenceClassification"]}))
+    (folder / "config.json").write_text(
+        json.dumps({**config, "architectures": ["BertForSequenceClassification"]})
+    )
     (folder / "modules.json").unlink()
 
 
@@ -329,7 +386,9 @@ def test_other_folders_are_refused_in_one_line(
         ({"max_tokens": 0}, ConfigError),
     ],
 )
-def test_options_out_of_range_are_refused_in_one_line(folder: Path, options: dict, kind: type[AveyBError]) -> None:
+def test_options_out_of_range_are_refused_in_one_line(
+    folder: Path, options: dict, kind: type[AveyBError]
+) -> None:
     with pytest.raises(kind) as caught:
         load_encoder(folder, **options)
     assert "\n" not in str(caught.value)

@@ -16,7 +16,10 @@ import torch
 
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.embedders.embedder import Embedder
-from aveyb_retrieval.encoder.embedders.sentence_transformers import read_modules, sentence_transformer
+from aveyb_retrieval.encoder.embedders.sentence_transformers import (
+    read_modules,
+    sentence_transformer,
+)
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.passages import PassageSize, cut_passages, repeat_title
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
@@ -25,7 +28,14 @@ from aveyb_retrieval.errors import ConfigError, ModelError
 if TYPE_CHECKING:
     from pathlib import Path
 
-TEXTS = ["hello world", "", "é" * 50 + "abc" * 60, "x" * 500, "short", "A tail of\nseveral lines.\n" * 9]
+TEXTS = [
+    "hello world",
+    "",
+    "é" * 50 + "abc" * 60,
+    "x" * 500,
+    "short",
+    "A tail of\nseveral lines.\n" * 9,
+]
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +44,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     tokenizer = AveyBTokenizer.from_ranks([bytes([i]) for i in range(256)])
     config = AveyBConfig.mini(
-        vocab_size=tokenizer.vocab_size, hidden_size=32, num_hidden_layers=4, split_size=32, initializer_range=0.2
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=32,
+        num_hidden_layers=4,
+        split_size=32,
+        initializer_range=0.2,
     )
     path = tmp_path_factory.mktemp("model")
-    sentence_transformer(AveyBModel(config), tokenizer, path, prompts={"query": "query: ", "document": "text: "})
+    sentence_transformer(
+        AveyBModel(config), tokenizer, path, prompts={"query": "query: ", "document": "text: "}
+    )
     return path
 
 
@@ -57,7 +73,9 @@ def test_sentence_transformers_loads_saves_reloads_and_spreads_without_trust_rem
     model.save(str(tmp_path))
     reloaded = SentenceTransformer(str(tmp_path), device="cpu")
     assert np.abs(reloaded.encode_document(TEXTS) - documents).max() == 0
-    spread = model.encode_document(TEXTS, device=["cpu"] * processes, chunk_size=2, batch_size=2)  # new ones
+    spread = model.encode_document(
+        TEXTS, device=["cpu"] * processes, chunk_size=2, batch_size=2
+    )  # new ones
     ours = np.stack([d.vector for d in embedder.encode_documents([("", text) for text in TEXTS])])
     assert np.abs(documents - ours).max() <= 1e-5
     assert np.abs(queries - embedder.encode_queries(TEXTS)).max() <= 1e-5
@@ -72,8 +90,12 @@ NEEDED = ("torch._dynamo", "torch.distributed.tensor", "sklearn.metrics", "accel
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("firsts", [FIRST, pytest.param(FIRST_OF_ALL, marks=pytest.mark.slow)], ids=len)
-def test_auto_classes_know_the_model_whatever_is_imported_first(folder: Path, firsts: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "firsts", [FIRST, pytest.param(FIRST_OF_ALL, marks=pytest.mark.slow)], ids=len
+)
+def test_auto_classes_know_the_model_whatever_is_imported_first(
+    folder: Path, firsts: tuple[str, ...]
+) -> None:
     code = f"""
 import contextlib, importlib, os, sys
 for name in {NEEDED}:
@@ -108,7 +130,10 @@ def test_spans_are_the_characters_of_each_split(embedder: Embedder) -> None:
     assert document.spans[0, 0] == 0
     assert document.spans[-1, 1] == len(text)
     for left, right in zip(document.spans[:-1], document.spans[1:], strict=True):
-        assert right[0] in (left[1], left[1] - 1), "splits touch, or share the character that a cut went through"
+        assert right[0] in (
+            left[1],
+            left[1] - 1,
+        ), "splits touch, or share the character that a cut went through"
 
 
 def test_results_do_not_depend_on_the_stream_around_them(folder: Path, embedder: Embedder) -> None:
@@ -156,7 +181,9 @@ SENTENCES = "".join(f"Sentence {i} is about {'xyz'[i % 3] * (i % 11)}. " for i i
 def test_a_passage_is_the_mean_of_its_own_token_vectors(
     embedder: Embedder, size: PassageSize, titled: bool | None
 ) -> None:
-    """Unit token vectors would lose their lengths, so the outputs themselves are taken from the model."""
+    """Unit token vectors would lose their lengths, so the outputs themselves are taken from the
+    model.
+    """
     size = replace(size, titled=titled)
     embedder = embedder.with_passage_size(size)
     (document,) = embedder.encode_documents([("T\n", SENTENCES)])
@@ -165,10 +192,14 @@ def test_a_passage_is_the_mean_of_its_own_token_vectors(
     cuts = cut_passages(SENTENCES, offsets - len(before), size)
     if titled is None:
         n_tokens = len(ids)
-        ids, cuts = repeat_title(ids, cuts, len(embedder.tokenizer.encode_ids(before)), embedder.split_size)
+        ids, cuts = repeat_title(
+            ids, cuts, len(embedder.tokenizer.encode_ids(before)), embedder.split_size
+        )
         assert len(ids) > n_tokens
     with torch.inference_mode():
-        outputs = embedder.model.encode_batch(torch.from_numpy(ids.astype(np.int64))[None])[0].numpy()
+        outputs = embedder.model.encode_batch(torch.from_numpy(ids.astype(np.int64))[None])[
+            0
+        ].numpy()
     assert document.spans.tolist() == cuts.spans.tolist()
     assert len(document.passages) > 3
     means = np.stack([outputs[first:end].mean(axis=0) for first, end in cuts.ranges])
@@ -222,7 +253,9 @@ def test_what_max_tokens_cuts_is_counted(folder: Path) -> None:
     (document,) = Embedder.load(folder, max_tokens=40).encode_documents([("", "x" * 100)])
     assert (document.n_tokens, document.n_cut) == (40, 66)
     assert document.spans.tolist() == [[0, 34]]
-    (document,) = Embedder.load(folder, max_tokens=40, passage_size=None).encode_documents([("", "x" * 100)])
+    (document,) = Embedder.load(folder, max_tokens=40, passage_size=None).encode_documents(
+        [("", "x" * 100)]
+    )
     assert document.spans.tolist() == [[0, 26], [26, 34]]
 
 
@@ -280,7 +313,9 @@ def test_only_the_mean_over_all_tokens_is_a_vector(
     modules[1]["path"] = "1_Other"
     (copy / "modules.json").write_text(json.dumps(modules))
     (copy / "1_Pooling").rename(copy / "1_Other")
-    (copy / "1_Other" / "config.json").write_text(json.dumps({"word_embedding_dimension": 32, **settings}))
+    (copy / "1_Other" / "config.json").write_text(
+        json.dumps({"word_embedding_dimension": 32, **settings})
+    )
     if said is None:
         Embedder.load(copy)
     else:
@@ -291,7 +326,10 @@ def test_only_the_mean_over_all_tokens_is_a_vector(
 @pytest.mark.parametrize(
     ("modules", "said"),
     [
-        ([{"type": "sentence_transformers.models.Dense", "path": "2_Dense"}], "a module of type 'sentence_.*Dense'"),
+        (
+            [{"type": "sentence_transformers.models.Dense", "path": "2_Dense"}],
+            "a module of type 'sentence_.*Dense'",
+        ),
         ([{"type": "mine.Normalize", "path": ""}], "a module of type 'mine.Normalize'"),
         ([{"type": "sentence_transformers.models.Pooling", "path": "a" * 3000}], "damaged"),
         ([{"type": "sentence_transformers.models.Normalize", "path": "a/b"}], "damaged"),
@@ -299,7 +337,9 @@ def test_only_the_mean_over_all_tokens_is_a_vector(
         ({}, "damaged"),
     ],
 )
-def test_other_modules_are_not_left_out_in_silence(folder: Path, tmp_path: Path, modules: object, said: str) -> None:
+def test_other_modules_are_not_left_out_in_silence(
+    folder: Path, tmp_path: Path, modules: object, said: str
+) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
     (copy / "modules.json").write_text(json.dumps(modules))
@@ -320,7 +360,9 @@ def test_lower_precisions_give_nearly_the_same_vectors(
             assert cosine < float(got.vector @ exact.vector) < 1.0001
 
 
-@pytest.mark.parametrize(("path", "good"), [("a b/1_Pool", True), ("", True), ("../1_Pool", False), ("/x", False)])
+@pytest.mark.parametrize(
+    ("path", "good"), [("a b/1_Pool", True), ("", True), ("../1_Pool", False), ("/x", False)]
+)
 def test_modules_are_in_the_folder_of_their_model(path: str, good: bool, tmp_path: Path) -> None:
     module = {"idx": 0, "type": "sentence_transformers.models.Pooling", "path": path}
     (tmp_path / "modules.json").write_text(json.dumps([module]))

@@ -20,7 +20,9 @@ COUNTS = st.lists(st.integers(0, 70), max_size=8)
 
 @settings(max_examples=100, deadline=None)
 @given(COUNTS, st.sampled_from([1, 4, 16, 32]))
-def test_every_token_lands_in_its_split_and_every_split_in_one_group(counts: list[int], size: int) -> None:
+def test_every_token_lands_in_its_split_and_every_split_in_one_group(
+    counts: list[int], size: int
+) -> None:
     tokens = torch.arange(1, sum(counts) + 1)
     table = split_table(tokens, counts, size)
     layout = table.layout
@@ -28,7 +30,9 @@ def test_every_token_lands_in_its_split_and_every_split_in_one_group(counts: lis
     assert torch.equal(table.ids.flatten()[taken], tokens)
     assert int(table.lengths.sum()) == len(tokens) == int((table.ids > 0).sum())
 
-    rebuilt = [table.ids[d].flatten()[: int(table.lengths[d].sum())].tolist() for d in layout.documents()]
+    rebuilt = [
+        table.ids[d].flatten()[: int(table.lengths[d].sum())].tolist() for d in layout.documents()
+    ]
     expected = [part.tolist() for part in tokens.split(counts)] if counts else []
     assert rebuilt == [part for part in expected if part]
 
@@ -48,7 +52,9 @@ def test_every_token_lands_in_its_split_and_every_split_in_one_group(counts: lis
 
 @settings(max_examples=50, deadline=None)
 @given(COUNTS, st.sampled_from([1, 4, 16, 32]), st.randoms(use_true_random=False))
-def test_the_table_of_a_padded_batch_is_that_of_its_texts(counts: list[int], size: int, random: Random) -> None:
+def test_the_table_of_a_padded_batch_is_that_of_its_texts(
+    counts: list[int], size: int, random: Random
+) -> None:
     width = max(counts, default=0) + 3
     present = np.zeros((len(counts), width), dtype=bool)
     for row, count in zip(present, counts, strict=True):
@@ -59,7 +65,9 @@ def test_the_table_of_a_padded_batch_is_that_of_its_texts(counts: list[int], siz
     assert torch.equal(table.ids, wanted.ids)
     assert torch.equal(table.lengths, wanted.lengths)
     assert torch.equal(table.first, wanted.first)
-    assert torch.equal(ids.flatten()[places].view_as(table.ids)[table.ids > 0], table.ids[table.ids > 0])
+    assert torch.equal(
+        ids.flatten()[places].view_as(table.ids)[table.ids > 0], table.ids[table.ids > 0]
+    )
     if present.all():
         assert torch.equal(padded_table(ids, None, size)[0].ids, wanted.ids)
 

@@ -1,4 +1,6 @@
-"""Sizes and orders that presets do not have, as fields: gradients, padding, batches, contradictions."""
+"""Sizes and orders that presets do not have, as fields: gradients, padding, batches,
+contradictions.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,13 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "dynamic layers first": {"layer_pattern": ["dynamic", "dynamic", "static", "static"]},
     "no ranker": {"num_retrieved": 0},
     "tail of a quarter": {"tail_share": 0.25},
-    "tail of 7/8": {"tail_share": 0.875, "enriched_order": "mixed_gate_bypass", "fuser_order": "context_bypass"},
+    "tail of 7/8": {
+        "tail_share": 0.875,
+        "enriched_order": "mixed_gate_bypass",
+        "fuser_order": "context_bypass",
+    },
     "splits of 512": {"split_size": 512},
-}  # fmt: skip
+}
 by_switch = pytest.mark.parametrize("switch", SWITCHES)
 
 
@@ -50,14 +56,18 @@ def test_every_parameter_has_a_gradient_which_padding_does_not_change(switch: st
 
     def gradients(batches: list[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, torch.Tensor]:
         model.zero_grad()
-        torch.stack([(model(i, m).last_hidden_state @ probe).sum() for i, m in batches]).sum().backward()
+        torch.stack(
+            [(model(i, m).last_hidden_state @ probe).sum() for i, m in batches]
+        ).sum().backward()
         return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
     together = gradients([padded(texts, 70)])
     alone = gradients([(t[None], torch.ones_like(t[None])) for t in texts])
     assert together.keys() == alone.keys() == {n for n, _ in model.named_parameters()}
     for name, grad in together.items():
-        torch.testing.assert_close(grad, alone[name], atol=1e-4 * alone[name].abs().max().item(), rtol=0, msg=name)
+        torch.testing.assert_close(
+            grad, alone[name], atol=1e-4 * alone[name].abs().max().item(), rtol=0, msg=name
+        )
 
 
 @by_switch
@@ -66,7 +76,10 @@ def test_a_saved_model_is_the_same(switch: str, tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     ids = random_texts([60])[0][None]
     with torch.no_grad():
-        assert torch.equal(AveyBModel.from_pretrained(tmp_path)(ids).last_hidden_state, model(ids).last_hidden_state)
+        assert torch.equal(
+            AveyBModel.from_pretrained(tmp_path)(ids).last_hidden_state,
+            model(ids).last_hidden_state,
+        )
 
 
 @pytest.mark.parametrize(
@@ -74,9 +87,18 @@ def test_a_saved_model_is_the_same(switch: str, tmp_path: Path) -> None:
     [
         ({"similarity_norm": "max"}, "similarity_norm is 'max'"),
         ({"layer_pattern": ["coupled"] * 4}, "layer_pattern has 4 entries .'coupled'."),
-        ({"ranker_direction": "both"}, "ranker_direction is 'both'; models of this package have 'past' alone"),
-        ({"compressor": "none"}, "compressor is 'none'; models of this package have 'linear' alone"),
-        ({"num_retrieved": 0, "compressor": "linear"}, "compressor is 'linear'; models of this package have 'none'"),
+        (
+            {"ranker_direction": "both"},
+            "ranker_direction is 'both'; models of this package have 'past' alone",
+        ),
+        (
+            {"compressor": "none"},
+            "compressor is 'none'; models of this package have 'linear' alone",
+        ),
+        (
+            {"num_retrieved": 0, "compressor": "linear"},
+            "compressor is 'linear'; models of this package have 'none'",
+        ),
         ({"funnel_after": 1}, "funnel_after is 1; models of this package have None alone"),
         ({"tail_share": 1}, "tail_share is 1: of expansion_factor 4"),
         ({"tail_share": 0.0}, "tail_share is 0.0"),

@@ -1,4 +1,6 @@
-"""The title is read again at the head of every split, and passages stay the tokens that they were."""
+"""The title is read again at the head of every split, and passages stay the tokens that
+they were.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def documents(draw: st.DrawFn) -> tuple[np.ndarray, Cuts, int]:
 
 
 @given(documents())
-def test_every_split_begins_with_the_title_and_nothing_else_changes(document: tuple[np.ndarray, Cuts, int]) -> None:
+def test_every_split_begins_with_the_title_and_nothing_else_changes(
+    document: tuple[np.ndarray, Cuts, int],
+) -> None:
     ids, cuts, n_title = document
     read, read_cuts = repeat_title(ids, cuts, n_title, SIZE)
     n = min(n_title, SIZE // 4)
@@ -51,14 +55,18 @@ def test_every_split_begins_with_the_title_and_nothing_else_changes(document: tu
         assert len(read) > first + n, "no split of a title alone"
     assert read[~repeated].tolist() == ids.tolist()
     places = np.where(repeated, -1, read)
-    for (start, end), (first, last) in zip(cuts.ranges.tolist(), read_cuts.ranges.tolist(), strict=True):
+    for (start, end), (first, last) in zip(
+        cuts.ranges.tolist(), read_cuts.ranges.tolist(), strict=True
+    ):
         own = places[first:last]
         assert own[own >= 0].tolist() == list(range(start, end))
         assert not repeated[last - 1], "a title is read before what it belongs to"
     assert read_cuts.ranges[0, 0] == 0
     assert read_cuts.ranges[-1, 1] == len(read)
     together = cuts.ranges[1:, 0] == cuts.ranges[:-1, 1]
-    assert (read_cuts.ranges[1:, 0] == read_cuts.ranges[:-1, 1])[together].all(), "no token between passages"
+    assert (read_cuts.ranges[1:, 0] == read_cuts.ranges[:-1, 1])[together].all(), (
+        "no token between passages"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -67,14 +75,22 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Embedder:
     torch.manual_seed(0)
     tokenizer = AveyBTokenizer.from_ranks([bytes([i]) for i in range(256)])
     config = AveyBConfig.mini(
-        vocab_size=tokenizer.vocab_size, hidden_size=32, num_hidden_layers=4, split_size=SIZE, initializer_range=0.2
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=32,
+        num_hidden_layers=4,
+        split_size=SIZE,
+        initializer_range=0.2,
     )
     path: Path = tmp_path_factory.mktemp("model")
-    sentence_transformer(AveyBModel(config), tokenizer, path, prompts={"query": "", "document": ">"})
+    sentence_transformer(
+        AveyBModel(config), tokenizer, path, prompts={"query": "", "document": ">"}
+    )
     return Embedder.load(path, passage_size=PassageSize(24))
 
 
-def encoded(embedder: Embedder, title: str, text: str, size: PassageSize) -> tuple[np.ndarray, np.ndarray, int]:
+def encoded(
+    embedder: Embedder, title: str, text: str, size: PassageSize
+) -> tuple[np.ndarray, np.ndarray, int]:
     (document,) = embedder.with_passage_size(size).encode_documents([(title, text)])
     return document.passages, document.spans, document.n_tokens
 
@@ -82,7 +98,9 @@ def encoded(embedder: Embedder, title: str, text: str, size: PassageSize) -> tup
 def test_a_title_reaches_passages_behind_the_first_split(embedder: Embedder) -> None:
     """Without it these know of the title only what their split retrieves."""
     passages, spans, n_tokens = encoded(embedder, "Pump\n", TEXT, PassageSize(24))
-    plain, plain_spans, plain_tokens = encoded(embedder, "Pump\n", TEXT, PassageSize(24, titled=False))
+    plain, plain_spans, plain_tokens = encoded(
+        embedder, "Pump\n", TEXT, PassageSize(24, titled=False)
+    )
     assert np.array_equal(spans, plain_spans), "the same characters of the text"
     later = -(-(plain_tokens - SIZE) // (SIZE - len(">Pump\n")))
     assert n_tokens == plain_tokens + later * len(">Pump\n")
@@ -92,7 +110,9 @@ def test_a_title_reaches_passages_behind_the_first_split(embedder: Embedder) -> 
 
 def test_without_a_title_nothing_is_repeated(embedder: Embedder) -> None:
     """A prompt alone says nothing about the document."""
-    one, other = (encoded(embedder, "", TEXT, PassageSize(24, titled=titled)) for titled in (None, False))
+    one, other = (
+        encoded(embedder, "", TEXT, PassageSize(24, titled=titled)) for titled in (None, False)
+    )
     assert np.array_equal(one[0], other[0])
     assert one[2] == other[2] == len(TEXT) + 1
 

@@ -1,4 +1,6 @@
-"""The tokenizer: exact round trips, offsets, the AutoTokenizer view, and folders that cannot be used."""
+"""The tokenizer: exact round trips, offsets, the AutoTokenizer view, and folders that cannot be
+used.
+"""
 
 import base64
 import json
@@ -11,7 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aveyb_retrieval.encoder.text.tokenizer import GPT2_PATTERN, MAX_RUN, SPECIAL_TOKENS, AveyBTokenizer
+from aveyb_retrieval.encoder.text.tokenizer import (
+    GPT2_PATTERN,
+    MAX_RUN,
+    SPECIAL_TOKENS,
+    AveyBTokenizer,
+)
 from aveyb_retrieval.errors import InputError, ModelError
 
 SHARED = Path(os.environ.get("AVEYB_SHARED", Path(__file__).parents[3] / "shared"))
@@ -94,7 +101,11 @@ def test_round_trip_and_offsets(tokenizer: AveyBTokenizer, text: str) -> None:
     assert np.array_equal(tokenizer.encode_ids(text), ids)
 
 
-@given(st.text(alphabet=st.characters(exclude_categories=["Cs", "Cn"], max_codepoint=0x2FFF), max_size=100))
+@given(
+    st.text(
+        alphabet=st.characters(exclude_categories=["Cs", "Cn"], max_codepoint=0x2FFF), max_size=100
+    )
+)
 @settings(max_examples=300, deadline=None)
 def test_auto_tokenizer_gives_the_same_ids(tokenizer: AveyBTokenizer, auto, text: str) -> None:
     assert auto(text)["input_ids"] == tokenizer.encode(text)[0].tolist()
@@ -125,7 +136,9 @@ def test_special_tokens_follow_the_ranks(tokenizer: AveyBTokenizer, auto) -> Non
 def test_special_tokens_keep_their_ids_wherever_they_are(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
-    special = {"<|endoftext|>": 10, "[PAD]": 0} | {token: 270 + i for i, token in enumerate(SPECIAL_TOKENS[1:])}
+    special = {"<|endoftext|>": 10, "[PAD]": 0} | {
+        token: 270 + i for i, token in enumerate(SPECIAL_TOKENS[1:])
+    }
     free = [i for i in range(270) if i not in special.values()]
     ranks = dict(zip([*(bytes([b]) for b in range(256)), *MERGES[:12]], free, strict=True))
     made = AveyBTokenizer(ranks, pattern=GPT2_PATTERN, special_tokens=special, vocab_size=274)
@@ -158,7 +171,9 @@ def test_a_million_characters_without_a_break(tokenizer: AveyBTokenizer, text: s
     assert offsets[-1, 1] == len(text)
 
 
-@pytest.mark.parametrize("length", [MAX_RUN - 1, MAX_RUN, MAX_RUN + 1, 3 * MAX_RUN, 3 * MAX_RUN + 7])
+@pytest.mark.parametrize(
+    "length", [MAX_RUN - 1, MAX_RUN, MAX_RUN + 1, 3 * MAX_RUN, 3 * MAX_RUN + 7]
+)
 @pytest.mark.parametrize("character", ["x", " ", "é", "\n", "."])
 def test_long_runs_are_cut_the_same_way_in_both_views(
     tokenizer: AveyBTokenizer, auto, length: int, character: str
@@ -253,9 +268,15 @@ def test_bad_vocabulary_lines(folder: Path, tmp_path: Path, line: bytes, reason:
         ({"vocab_size": 10**12}, "vocab_size is more than 127 above"),
         ({"vocab_size": True}, r"Expected `int`, got `bool` - at `\$\.vocab_size`"),
         ({"special_tokens": {"[PAD]": 270}}, "are missing"),
-        ({"special_tokens": {t: 270 for t in SPECIAL_TOKENS}}, "without a gap, each once; these are 271 from"),
+        (
+            {"special_tokens": {t: 270 for t in SPECIAL_TOKENS}},
+            "without a gap, each once; these are 271 from",
+        ),
         ({"special_tokens": {t: 300 + i for i, t in enumerate(SPECIAL_TOKENS)}}, "without a gap"),
-        ({"special_tokens": {t: "x" for t in SPECIAL_TOKENS}}, r"Expected `int`, got `str` - at `\$\.special_tokens"),
+        (
+            {"special_tokens": {t: "x" for t in SPECIAL_TOKENS}},
+            r"Expected `int`, got `str` - at `\$\.special_tokens",
+        ),
     ],
 )
 def test_bad_settings(folder: Path, tmp_path: Path, fields: dict[str, object], reason: str) -> None:
@@ -306,26 +327,36 @@ def test_p50k_base_matches_tiktoken(p50k: AveyBTokenizer, tmp_path: Path) -> Non
         assert p50k.encode(text)[0].tolist() == reference.encode_ordinary(text)
     p50k.save(tmp_path)
     auto = AutoTokenizer.from_pretrained(tmp_path)
-    assert auto.convert_tokens_to_ids(list(p50k.special_tokens)) == list(p50k.special_tokens.values())
+    assert auto.convert_tokens_to_ids(list(p50k.special_tokens)) == list(
+        p50k.special_tokens.values()
+    )
     assert auto.convert_ids_to_tokens([50_280]) == ["Ġ" * 25]
 
 
 def real_texts(count: int) -> list[str]:
     paths = [
-        SHARED / "data" / name / "corpus.jsonl" for name in ("scifact", "medquad", "nq-gold", "openstax-ccby-long")
+        SHARED / "data" / name / "corpus.jsonl"
+        for name in ("scifact", "medquad", "nq-gold", "openstax-ccby-long")
     ]
     if not all(path.is_file() for path in paths):
         pytest.skip("needs the corpora in ../shared/data")
     texts = []
     for path in paths:
         with path.open(encoding="utf-8") as lines:
-            texts += [json.loads(line)["text"][:20_000] for _, line in zip(range(count // 4), lines, strict=False)]
+            texts += [
+                json.loads(line)["text"][:20_000]
+                for _, line in zip(range(count // 4), lines, strict=False)
+            ]
     return texts
 
 
-@pytest.mark.parametrize("count", [400, pytest.param(1_656, marks=pytest.mark.slow)])  # openstax has 414 sections
+@pytest.mark.parametrize(
+    "count", [400, pytest.param(1_656, marks=pytest.mark.slow)]
+)  # openstax has 414 sections
 @pytest.mark.parametrize("which", ["p50k", "tokenizer"])
-def test_auto_tokenizer_on_real_texts(which: str, count: int, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_auto_tokenizer_on_real_texts(
+    which: str, count: int, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     from transformers import AutoTokenizer
 
     texts = real_texts(count)

@@ -1,4 +1,6 @@
-"""An Avey-B model with BERT's kind of vocabulary: the same ids and vectors wherever it is opened."""
+"""An Avey-B model with BERT's kind of vocabulary: the same ids and vectors wherever it
+is opened.
+"""
 
 from __future__ import annotations
 
@@ -39,26 +41,39 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = WordPieceTokenizer.load(root / "bert")
     torch.manual_seed(0)
     config = AveyBConfig(
-        vocab_size=tokenizer.vocab_size, hidden_size=32, num_hidden_layers=2, split_size=16, num_retrieved=1,
-        final_norm=False, initializer_range=0.3,
-    )  # fmt: skip
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=32,
+        num_hidden_layers=2,
+        split_size=16,
+        num_retrieved=1,
+        final_norm=False,
+        initializer_range=0.3,
+    )
     sentence_transformer(AveyBModel(config).eval(), tokenizer, root / "model")
     return root / "model"
 
 
-def test_embedder_sentence_transformers_and_an_index_give_the_same_vectors(folder: Path, tmp_path: Path) -> None:
+def test_embedder_sentence_transformers_and_an_index_give_the_same_vectors(
+    folder: Path, tmp_path: Path
+) -> None:
     embedder, sentences = Embedder.load(folder), SentenceTransformer(str(folder), device="cpu")
-    own = np.stack([document.vector for document in embedder.encode_documents(("", text) for text in TEXTS)])
+    own = np.stack(
+        [document.vector for document in embedder.encode_documents(("", text) for text in TEXTS)]
+    )
     theirs = sentences.encode_document(TEXTS)
     np.testing.assert_allclose(own, theirs, atol=1e-5)
-    np.testing.assert_allclose(embedder.encode_queries(TEXTS), sentences.encode_query(TEXTS), atol=1e-5)
+    np.testing.assert_allclose(
+        embedder.encode_queries(TEXTS), sentences.encode_query(TEXTS), atol=1e-5
+    )
     records = [{"id": str(i), "text": text} for i, text in enumerate(TEXTS)]
     build_index(records, tmp_path / "index", model=folder)
     retriever = Retriever.load(tmp_path / "index", model=folder)
     for query in TEXTS[:3]:
         wanted = embedder.encode_queries([query])[0] @ own.T
         hits = {hit.id: hit.score for hit in retriever.search(query, k=len(TEXTS), mode="dense")}
-        assert [hits[str(i)] for i in range(3)] == pytest.approx(wanted[:3].tolist(), abs=1e-3)  # single passages
+        assert [hits[str(i)] for i in range(3)] == pytest.approx(
+            wanted[:3].tolist(), abs=1e-3
+        )  # single passages
 
 
 def test_ids_are_those_of_the_words_alone(folder: Path) -> None:
@@ -67,7 +82,12 @@ def test_ids_are_those_of_the_words_alone(folder: Path) -> None:
         ids, offsets = tokenizer.encode(text)
         assert ids.tolist() == tokenizer.encode_ids(text).tolist() == theirs(text)["input_ids"]
         assert offsets.shape == (len(ids), 2) and (offsets[1:, 0] >= offsets[:-1, 1]).all()
-        assert not set(ids.tolist()) & {tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id, tokenizer.pad_id}
+        assert not set(ids.tolist()) & {
+            tokenizer.cls_id,
+            tokenizer.sep_id,
+            tokenizer.mask_id,
+            tokenizer.pad_id,
+        }
     ids, offsets = tokenizer.encode(TEXTS[0])
     first = ids[offsets[:, 1] <= len("The heron")]
     assert tokenizer.decode(first) == "the heron"
@@ -80,7 +100,8 @@ def test_saved_again_it_is_the_same_vocabulary(folder: Path, tmp_path: Path) -> 
     WordPieceTokenizer.load(folder).save(tmp_path)
     assert (tmp_path / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
     assert (
-        read_vocabulary(tmp_path).encode_ids(TEXTS[1]).tolist() == read_vocabulary(folder).encode_ids(TEXTS[1]).tolist()
+        read_vocabulary(tmp_path).encode_ids(TEXTS[1]).tolist()
+        == read_vocabulary(folder).encode_ids(TEXTS[1]).tolist()
     )
 
 
@@ -94,12 +115,17 @@ def test_the_fingerprint_knows_the_vocabulary(folder: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda kept: kept["model"].update(type="WordLevel"), "no WordPiece vocabulary|describes no tokenizer"),
+        (
+            lambda kept: kept["model"].update(type="WordLevel"),
+            "no WordPiece vocabulary|describes no tokenizer",
+        ),
         (lambda kept: kept.update(model=7), "describes no tokenizer"),
         (lambda kept: kept["model"]["vocab"].pop("[MASK]"), "MASK"),
     ],
 )
-def test_damaged_vocabularies_are_refused_in_a_line(folder: Path, tmp_path: Path, change, message: str) -> None:  # type: ignore[no-untyped-def]
+def test_damaged_vocabularies_are_refused_in_a_line(
+    folder: Path, tmp_path: Path, change, message: str
+) -> None:  # type: ignore[no-untyped-def]
     kept = json.loads((folder / "tokenizer.json").read_text())
     change(kept)
     kept["added_tokens"] = [token for token in kept["added_tokens"] if token["content"] != "[MASK]"]
@@ -109,7 +135,9 @@ def test_damaged_vocabularies_are_refused_in_a_line(folder: Path, tmp_path: Path
     assert "\n" not in str(found.value)
 
 
-def test_a_folder_without_a_vocabulary_and_one_of_another_size(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_without_a_vocabulary_and_one_of_another_size(
+    folder: Path, tmp_path: Path
+) -> None:
     with pytest.raises(ModelError, match="is missing"):
         read_vocabulary(tmp_path)
     with pytest.raises(ModelError, match="different models"):

@@ -21,12 +21,16 @@ STANDS: dict[str, Callable[[Path], Stand]] = {
     "pgvector": lambda folder: PostgresStand(),
     "milvus-lite": MilvusLiteStand,
 }
-SERVERS = [pytest.param(name, id=name, marks=pytest.mark.engine) for name in STANDS if name != "local"]
+SERVERS = [
+    pytest.param(name, id=name, marks=pytest.mark.engine) for name in STANDS if name != "local"
+]
 LIBRARY = 120
 
 
 @pytest.fixture(scope="session", params=[pytest.param("local", id="local"), *SERVERS])
-def stand(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+def stand(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stand]:
     """One engine after the other."""
     made = STANDS[request.param](tmp_path_factory.mktemp(request.param))
     yield made
@@ -35,13 +39,35 @@ def stand(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="session")
 def rows() -> Documents:
-    """The documents of `library`: random words, one in ten without a text, and some of a kind of their own."""
+    """The documents of `library`: random words, one in ten without a text, and some of a kind of
+    their own.
+    """
     return [
         *make_documents(LIBRARY - 4),
-        {"_id": "zinc", "title": "Zinc", "text": "zinc protects the hull of ships at sea. " * 9, "year": 1999},
-        {"_id": "kyoto", "title": "京都", "text": "京都は日本の古い都市です。 word1 word2", "tags": []},
-        {"_id": "café", "title": "Café", "text": "Crème brûlée is served in the naïve café. word3", "tags": ["é"]},
-        {"_id": "copy", "title": "", "text": "zinc protects the hull of ships at sea. " * 9, "year": 1998},
+        {
+            "_id": "zinc",
+            "title": "Zinc",
+            "text": "zinc protects the hull of ships at sea. " * 9,
+            "year": 1999,
+        },
+        {
+            "_id": "kyoto",
+            "title": "京都",
+            "text": "京都は日本の古い都市です。 word1 word2",
+            "tags": [],
+        },
+        {
+            "_id": "café",
+            "title": "Café",
+            "text": "Crème brûlée is served in the naïve café. word3",
+            "tags": ["é"],
+        },
+        {
+            "_id": "copy",
+            "title": "",
+            "text": "zinc protects the hull of ships at sea. " * 9,
+            "year": 1998,
+        },
     ]
 
 

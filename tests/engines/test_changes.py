@@ -1,4 +1,6 @@
-"""Every engine holds what was put into it: upserts, deletions, publishing anew, readers beside a writer."""
+"""Every engine holds what was put into it: upserts, deletions, publishing anew, readers beside a
+writer.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def ids(retriever: Retriever, query: str = QUERY, k: int = 1000, **options: Any)
 def check(retriever: Retriever, rows: Documents) -> None:
     """The collection holds exactly these documents, and ranks them by their true scores."""
     assert len(retriever) == len(rows) == retriever.count()
-    assert sorted(document.id for document in retriever.documents()) == sorted(row["_id"] for row in rows)
+    assert sorted(document.id for document in retriever.documents()) == sorted(
+        row["_id"] for row in rows
+    )
     assert_best(retriever.search(QUERY, 5, mode="dense"), true_scores(rows, EMBEDDER, QUERY), 5)
 
 
@@ -77,7 +81,9 @@ def test_scores_of_words_follow_every_change(
 
 
 def test_metadata_are_replaced(collection: Collection) -> None:
-    collection.publish([{"_id": "a", "text": "word1", "year": 1}, {"_id": "b", "text": "word2", "year": 1}])
+    collection.publish(
+        [{"_id": "a", "text": "word1", "year": 1}, {"_id": "b", "text": "word2", "year": 1}]
+    )
     collection.upsert([{"_id": "a", "text": "word1", "year": 2}])
     with collection.load() as retriever:
         assert ids(retriever, filter={"year": 2}) == ["a"]
@@ -86,14 +92,22 @@ def test_metadata_are_replaced(collection: Collection) -> None:
 
 def test_metadata_come_back_as_they_were(collection: Collection) -> None:
     metadata = {
-        "z": 1, "a": [1, 2.5, None, True, "x", {"deep": []}], "big": 2**64 - 1, "small": 1e-300, "one": 1.0,
-        "text": "line\nbreak \"quoted\" \\ ünïcödé 😀", "empty": {}, "none": None,
-    }  # fmt: skip
+        "z": 1,
+        "a": [1, 2.5, None, True, "x", {"deep": []}],
+        "big": 2**64 - 1,
+        "small": 1e-300,
+        "one": 1.0,
+        "text": 'line\nbreak "quoted" \\ ünïcödé 😀',
+        "empty": {},
+        "none": None,
+    }
     collection.publish([{"_id": "a", "text": "word1", "metadata": metadata}])
     with collection.load() as retriever:
         (document,) = retriever.get(["a"])
         assert document.metadata == metadata
-        assert {k: type(v) for k, v in document.metadata.items()} == {k: type(v) for k, v in metadata.items()}
+        assert {k: type(v) for k, v in document.metadata.items()} == {
+            k: type(v) for k, v in metadata.items()
+        }
         (hit,) = retriever.search("word1", 1, mode="dense")
         assert hit.metadata == metadata
 
@@ -132,7 +146,9 @@ def test_without_documents_nothing_is_found(collection: Collection) -> None:
         assert (len(retriever), list(retriever.documents())) == (0, [])
         assert retriever.search(QUERY, mode="dense") == []
         assert retriever.search(QUERY, mode="dense", unit="passage", filter={"year": 2000}) == []
-        assert retriever.search(QUERY) == retriever.search(QUERY, mode="lexical", unit="passage") == []
+        assert (
+            retriever.search(QUERY) == retriever.search(QUERY, mode="lexical", unit="passage") == []
+        )
     collection.upsert(make_documents(4))
     with collection.load() as retriever:
         check(retriever, make_documents(4))
@@ -164,7 +180,9 @@ def test_ids_are_any_text(collection: Collection) -> None:
 def test_long_texts_are_kept_whole(collection: Collection) -> None:
     text = " ".join(f"ж{i % 300} word{i % 300}" for i in range(9000))
     assert len(text.encode()) > 1 << 16
-    collection.publish([{"_id": "long", "title": "T" * 1000, "text": text}, {"_id": "short", "text": "word1"}])
+    collection.publish(
+        [{"_id": "long", "title": "T" * 1000, "text": text}, {"_id": "short", "text": "word1"}]
+    )
     with collection.load() as retriever:
         (document,) = retriever.get(["long"])
         assert (document.title, document.text) == ("T" * 1000, text)
@@ -203,13 +221,20 @@ def test_what_is_written_is_there_after_opening_again(collection: Collection) ->
         check(second, make_documents(20) + make_documents(3, first=20))
 
 
-def test_readers_beside_a_writer_see_whole_documents(collection: Collection, needs: Callable[[str], None]) -> None:
-    """A document's title says which text it has: no search ever sees one with the other of another round."""
+def test_readers_beside_a_writer_see_whole_documents(
+    collection: Collection, needs: Callable[[str], None]
+) -> None:
+    """A document's title says which text it has: no search ever sees one with the other of another
+    round.
+    """
     needs("one-state")
 
     def documents(number: int) -> Documents:
         text = f"word{number} round" + f" word{number}" * 20
-        return [{"_id": f"d{i}", "title": f"round {number}", "text": text, "round": number} for i in range(8)]
+        return [
+            {"_id": f"d{i}", "title": f"round {number}", "text": text, "round": number}
+            for i in range(8)
+        ]
 
     collection.publish(documents(0))
     stop, problems, searches = threading.Event(), list[object](), [0]

@@ -1,4 +1,6 @@
-"""The process that publishes or updates is killed (`kill -9`): nothing that it acknowledged is lost, on any server."""
+"""The process that publishes or updates is killed (`kill -9`): nothing that it acknowledged is
+lost, on any server.
+"""
 
 from __future__ import annotations
 
@@ -46,10 +48,14 @@ def one(stand: Stand) -> PublishedCollection:
 
 
 def killed(shards: Path, address: str, how: str) -> int:
-    """Publish in a process that is killed on the way; returns how many documents it had acknowledged."""
+    """Publish in a process that is killed on the way; returns how many documents it had
+    acknowledged.
+    """
     command = [sys.executable, "-c", WORK, str(shards), address, how, str(BATCH)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "examples")))}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
+    ) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(KILLED_AT // BATCH)]
         process.send_signal(signal.SIGKILL)
@@ -61,9 +67,13 @@ def killed(shards: Path, address: str, how: str) -> int:
 
 def check(retriever: Retriever, rows: Documents) -> None:
     """All documents are there once, each with its passages and no others."""
-    assert sorted(document.id for document in retriever.documents()) == sorted(row["_id"] for row in rows)
+    assert sorted(document.id for document in retriever.documents()) == sorted(
+        row["_id"] for row in rows
+    )
     hits = retriever.search("word1 word2", 5000, mode="dense", unit="passage", fold=False)
-    encoded = EMBEDDER.encode_documents(((f"{row['title']}\n" if row["title"] else ""), row["text"]) for row in rows)
+    encoded = EMBEDDER.encode_documents(
+        ((f"{row['title']}\n" if row["title"] else ""), row["text"]) for row in rows
+    )
     assert len(hits) == sum(len(each.passages) for each in encoded)
 
 
@@ -79,7 +89,9 @@ def test_a_publication_that_is_killed_goes_on(one: PublishedCollection, tmp_path
         check(retriever, rows)
 
 
-def test_an_update_that_is_killed_keeps_what_it_acknowledged(one: PublishedCollection, tmp_path: Path) -> None:
+def test_an_update_that_is_killed_keeps_what_it_acknowledged(
+    one: PublishedCollection, tmp_path: Path
+) -> None:
     rows = make_documents(COUNT)
     one.publish(make_documents(COUNT, seed=9))
     build_index(rows, tmp_path / "made", model=EMBEDDER)

@@ -13,7 +13,11 @@ from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.engines import publish
 from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.engine import register_engine
-from tests.engines.stands import EMBEDDER, MilvusLiteStand, PublishedCollection  # which finds the example
+from tests.engines.stands import (
+    EMBEDDER,
+    MilvusLiteStand,
+    PublishedCollection,
+)  # which finds the example
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 
@@ -42,13 +46,16 @@ def names(collection: PublishedCollection) -> list[str]:
         server.close()
 
 
-# --- publications -----------------------------------------------------------------------------------------------------
+# --- publications
+# --------------------------------------------------------------------------------------------------
 
 
 def test_old_publications_are_removed(one: PublishedCollection) -> None:
     for count in range(1, 5):
         one.publish(make_documents(count))
-    assert names(one) == [f"aveyb_t_{number}_{kind}" for number in (3, 4) for kind in ("documents", "passages")]
+    assert names(one) == [
+        f"aveyb_t_{number}_{kind}" for number in (3, 4) for kind in ("documents", "passages")
+    ]
 
 
 def test_publishing_continues_and_shows_nothing_before_its_end(
@@ -108,10 +115,14 @@ def test_passages_that_an_interrupted_update_left_are_removed_by_the_next(
     one.upsert([{"_id": "b", "text": "word2 word3"}])
     with one.load() as retriever:
         found = retriever.search("word2", 100, mode="dense", unit="passage", fold=False)
-        assert sorted((hit.id, hit.passage) for hit in found) == [("a", "word1"), ("b", "word2 word3")]
+        assert sorted((hit.id, hit.passage) for hit in found) == [
+            ("a", "word1"),
+            ("b", "word2 word3"),
+        ]
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
+# --- what is refused
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_collection_of_somebody_else_is_left_alone(one: PublishedCollection) -> None:
@@ -127,7 +138,9 @@ def test_a_collection_of_somebody_else_is_left_alone(one: PublishedCollection) -
         server.close()
 
 
-def test_a_server_that_is_too_old_or_not_there_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_server_that_is_too_old_or_not_there_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     pytest.importorskip("pymilvus", reason="pymilvus is not installed")
     with pytest.raises(EngineError, match=r"no connection.*user, password") as caught:
         Retriever.load("milvus://root:hidden@127.0.0.1:1/elsewhere?timeout=2")
@@ -143,7 +156,9 @@ def test_parameters_that_mean_nothing_are_refused(given: str) -> None:
         Retriever.load(f"milvus://somewhere/t?{given}")
 
 
-def test_a_file_that_is_not_there_is_not_made_by_loading(one: PublishedCollection, tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_not_made_by_loading(
+    one: PublishedCollection, tmp_path: Path
+) -> None:
     with pytest.raises(IndexFormatError, match="is not there; publish it"):
         one.load()
     assert not (tmp_path / "lite.db").exists()
@@ -151,7 +166,9 @@ def test_a_file_that_is_not_there_is_not_made_by_loading(one: PublishedCollectio
         PublishedCollection(f"milvus://{tmp_path}/nowhere/lite.db/t").publish(make_documents(2))
 
 
-def test_documents_of_another_model_or_width_are_refused(one: PublishedCollection, tmp_path: Path) -> None:
+def test_documents_of_another_model_or_width_are_refused(
+    one: PublishedCollection, tmp_path: Path
+) -> None:
     one.publish(make_documents(3))
     for number, other in enumerate((FakeEmbedder(seed="b"), FakeEmbedder(dim=24))):
         folder = tmp_path / str(number)
@@ -165,7 +182,9 @@ def test_documents_of_another_model_or_width_are_refused(one: PublishedCollectio
 
 
 @pytest.mark.parametrize("field", ["id", "metadata"])
-def test_what_milvus_cannot_keep_is_named_and_nothing_is_visible(one: PublishedCollection, field: str) -> None:
+def test_what_milvus_cannot_keep_is_named_and_nothing_is_visible(
+    one: PublishedCollection, field: str
+) -> None:
     long = {"_id": "x" * 70_001 if field == "id" else "b", "text": "word2", "metadata": {}}
     if field == "metadata":
         long["metadata"] = {"note": "y" * 70_001}
@@ -175,14 +194,18 @@ def test_what_milvus_cannot_keep_is_named_and_nothing_is_visible(one: PublishedC
         one.load()
 
 
-def test_words_beyond_what_a_row_keeps_are_said(one: PublishedCollection, caplog: pytest.LogCaptureFixture) -> None:
+def test_words_beyond_what_a_row_keeps_are_said(
+    one: PublishedCollection, caplog: pytest.LogCaptureFixture
+) -> None:
     text = " ".join(f"long{i}" for i in range(9000)) + " lastword"
     one.publish([{"_id": "a", "text": text}, {"_id": "b", "text": "word1"}])
     assert "'a' has 79" in caplog.text
     with one.load() as retriever:
         assert [hit.id for hit in retriever.search("long5", mode="lexical")] == ["a"]
         assert retriever.search("lastword", mode="lexical") == []
-        assert [hit.id for hit in retriever.search("lastword", mode="lexical", unit="passage")] == ["a"]
+        assert [hit.id for hit in retriever.search("lastword", mode="lexical", unit="passage")] == [
+            "a"
+        ]
 
 
 def test_a_filter_that_milvus_cannot_say_is_an_error() -> None:
@@ -192,15 +215,20 @@ def test_a_filter_that_milvus_cannot_say_is_an_error() -> None:
 
 @pytest.mark.parametrize("value", ['"', "\\", "' or 1 == 1", "1 = 1", "%s", "\n", "ünï", "}"])
 def test_nothing_of_a_filter_is_syntax(one: PublishedCollection, value: str) -> None:
-    one.publish([{"_id": "a", "text": "word1", "x": value}, {"_id": "b", "text": "word1", "x": "other"}])
+    one.publish(
+        [{"_id": "a", "text": "word1", "x": value}, {"_id": "b", "text": "word1", "x": "other"}]
+    )
     with one.load() as retriever:
         for where in ({"x": value}, {"x": {"$gte": value, "$lte": value}}, {"x": {"$in": [value]}}):
             assert [document.id for document in retriever.documents(where)] == ["a"]
 
 
-def test_the_command_line_publishes_searches_and_removes(one: PublishedCollection, tmp_path: Path) -> None:
+def test_the_command_line_publishes_searches_and_removes(
+    one: PublishedCollection, tmp_path: Path
+) -> None:
     (tmp_path / "corpus.jsonl").write_text(
-        '{"_id": "lease", "text": "The notice period is three months."}\n{"_id": "loan", "text": "Repay in rates."}\n'
+        '{"_id": "lease", "text": "The notice period is three months."}\n{"_id": "loan", "text":'
+        ' "Repay in rates."}\n'
     )
     url = one.address
 
@@ -209,8 +237,18 @@ def test_the_command_line_publishes_searches_and_removes(one: PublishedCollectio
         assert result.exit_code == code, result.output
         return result.output
 
-    run("build", str(tmp_path / "corpus.jsonl"), "-o", str(tmp_path / "shards"), "--index", "none", "--quiet")
-    assert "2 documents (2 written now)" in run("publish", str(tmp_path / "shards"), "--to", url, "--quiet")
+    run(
+        "build",
+        str(tmp_path / "corpus.jsonl"),
+        "-o",
+        str(tmp_path / "shards"),
+        "--index",
+        "none",
+        "--quiet",
+    )
+    assert "2 documents (2 written now)" in run(
+        "publish", str(tmp_path / "shards"), "--to", url, "--quiet"
+    )
     assert "[lease]" in run("search", url, "how long is the notice period?", "-k", "1")
     assert json.loads(run("get", url, "loan"))["text"] == "Repay in rates."
     assert run("unpublish", "lease", "--to", url) == "removed: 1 documents\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aveyb_retrieval.indexes.engine import register_engine
-from tests.engines import stands  # noqa: F401  (finds the examples)
+from tests.engines import stands  # noqa: F401
 from tests.engines.conformance import EngineConformance
 
 pytest.importorskip("qdrant_client", reason="qdrant-client is not installed")

@@ -1,4 +1,6 @@
-"""An index built by tasks on two Ray nodes: that of one process, also where a task's process dies."""
+"""An index built by tasks on two Ray nodes: that of one process, also where a task's
+process dies.
+"""
 
 from __future__ import annotations
 
@@ -78,10 +80,24 @@ def test_what_a_task_says_names_its_node(cluster: Any, tmp_path: Path) -> None:
 
 def test_the_command_on_a_cluster_of_its_own(tmp_path: Path) -> None:
     corpus = tmp_path / "c.jsonl"
-    corpus.write_text("".join(f'{{"_id": "{i}", "text": "number{i} word{i % 7}"}}\n' for i in range(40)))
-    command = [sys.executable, "-m", "aveyb_retrieval.cli.index", "build", "c.jsonl", "-o", "ix", "--quiet"]
+    corpus.write_text(
+        "".join(f'{{"_id": "{i}", "text": "number{i} word{i % 7}"}}\n' for i in range(40))
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "aveyb_retrieval.cli.index",
+        "build",
+        "c.jsonl",
+        "-o",
+        "ix",
+        "--quiet",
+    ]
     done = subprocess.run(
-        [*command, "--ray", "local", "--of", "3", "--cpus", "0.5"], cwd=tmp_path, capture_output=True, text=True
+        [*command, "--ray", "local", "--of", "3", "--cpus", "0.5"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     assert "40 documents" in done.stdout

@@ -1,4 +1,6 @@
-"""Every engine answers searches as our own files do: the same hits, for the same options and filters."""
+"""Every engine answers searches as our own files do: the same hits, for the same options and
+filters.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +30,23 @@ SAMPLING = ("indexes.search.snapshot", "engines.collection")
 
 
 def plain(value: Any, *, about: bool = False) -> Any:
-    """A hit's fields as lists and dicts; `about`: with numbers that equal those of sums in another order."""
+    """A hit's fields as lists and dicts; `about`: with numbers that equal those of sums in another
+    order.
+    """
     if isinstance(value, float) and about:
         return pytest.approx(value, abs=TOLERANCE)
     if isinstance(value, dict):
         return {key: plain(item, about=about) for key, item in value.items()}
-    return [plain(item, about=about) for item in value] if isinstance(value, (list, tuple)) else value
+    return (
+        [plain(item, about=about) for item in value] if isinstance(value, (list, tuple)) else value
+    )
 
 
 def assert_same(found: list[Hit], wanted: list[Hit]) -> None:
     """The same scores in the same order, and the same hits; equals may stand in any order."""
-    assert [hit.score for hit in found] == pytest.approx([hit.score for hit in wanted], abs=TOLERANCE)
+    assert [hit.score for hit in found] == pytest.approx(
+        [hit.score for hit in wanted], abs=TOLERANCE
+    )
     if not wanted:
         return
     last = wanted[-1].score + TOLERANCE  # those that tie with the last one may be others
@@ -53,15 +61,23 @@ def test_what_only_an_index_directory_can_is_refused(library: Retriever, stand: 
     if isinstance(stand, LocalStand):
         assert [hit.id for hit in library.search(QUERY, ids=["zinc"])] == ["zinc"]
         return
-    for options in ({"filter": {"_id": "zinc"}}, {"filter": {"$not": {"title": "Zinc"}}}, {"ids": ["zinc"]}):
-        with pytest.raises(ConfigError, match="only where an index directory is searched; engines filter by metadata"):
+    for options in (
+        {"filter": {"_id": "zinc"}},
+        {"filter": {"$not": {"title": "Zinc"}}},
+        {"ids": ["zinc"]},
+    ):
+        with pytest.raises(
+            ConfigError,
+            match="only where an index directory is searched; engines filter by metadata",
+        ):
             library.search(QUERY, **options)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="values are counted in index directories alone"):
         library.values("year")
     assert library.search(QUERY, 3, offset=2) == library.search(QUERY, 5)[2:]
 
 
-# --- rankings ---------------------------------------------------------------------------------------------------------
+# --- rankings
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("granularity", ["document", "passage", "both"])
@@ -122,7 +138,9 @@ def test_hits_with_words_are_those_of_our_own_files(
     assert_same(library.search(QUERY, 10, **options), ours.search(QUERY, 10, **options))
 
 
-@pytest.mark.parametrize("options", [{}, {"mode": "lexical"}, {"filter": {"year": {"$gte": 2005}}}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"mode": "lexical"}, {"filter": {"year": {"$gte": 2005}}}], ids=str
+)
 def test_documents_by_words_are_those_of_our_own_files(
     library: Retriever, ours: Retriever, options: dict[str, Any]
 ) -> None:
@@ -161,7 +179,9 @@ def test_hybrid_scores_do_not_depend_on_the_order_of_documents(
 @pytest.mark.parametrize(
     "query", ["京都", "都", "creme brulee", "ships' hulls", "word1 word1", '"; DROP TABLE x', "of"]
 )
-def test_words_are_found_by_the_rules_of_our_own_files(library: Retriever, ours: Retriever, query: str) -> None:
+def test_words_are_found_by_the_rules_of_our_own_files(
+    library: Retriever, ours: Retriever, query: str
+) -> None:
     assert library.words(query) == ours.words(query)
     for options in ({}, {"unit": "passage", "fold": False}):
         found, wanted = (r.search(query, 500, mode="lexical", **options) for r in (library, ours))
@@ -175,11 +195,15 @@ def test_unknown_words_find_nothing(library: Retriever) -> None:
 
 @pytest.mark.parametrize("unit", ["document", "passage"])
 def test_more_than_there_are_gives_all(library: Retriever, rows: Documents, unit: Any) -> None:
-    hits = library.search(QUERY, 5000, mode="dense", unit=unit, **({} if unit == "document" else {"fold": False}))
+    hits = library.search(
+        QUERY, 5000, mode="dense", unit=unit, **({} if unit == "document" else {"fold": False})
+    )
     if unit == "document":
         assert sorted(hit.id for hit in hits) == sorted(row["_id"] for row in rows)
     else:
-        encoded = EMBEDDER.encode_documents(((f"{r['title']}\n" if r["title"] else ""), r["text"]) for r in rows)
+        encoded = EMBEDDER.encode_documents(
+            ((f"{r['title']}\n" if r["title"] else ""), r["text"]) for r in rows
+        )
         assert len(hits) == sum(len(each.passages) for each in encoded)
 
 
@@ -202,7 +226,11 @@ def test_many_threads_get_the_same_answers(library: Retriever) -> None:
     queries = [f"word{i} word{i + 1}" for i in range(24)]
     alone = [[hit.id for hit in library.search(query, 5, mode="dense")] for query in queries]
     with ThreadPoolExecutor(6) as pool:
-        found = list(pool.map(lambda query: [hit.id for hit in library.search(query, 5, mode="dense")], queries))
+        found = list(
+            pool.map(
+                lambda query: [hit.id for hit in library.search(query, 5, mode="dense")], queries
+            )
+        )
     assert found == alone
 
 
@@ -211,7 +239,8 @@ def test_rank_gives_ids_and_scores(library: Retriever) -> None:
     assert pairs == [(hit.id, hit.score) for hit in library.search(QUERY, 5, mode="dense")]
 
 
-# --- filters ----------------------------------------------------------------------------------------------------------
+# --- filters
+# --------------------------------------------------------------------------------------------------
 
 FILTERS: list[dict[str, Any]] = [
     {},
@@ -243,7 +272,9 @@ FILTERS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("where", FILTERS, ids=str)
-def test_a_filter_lets_through_what_plain_python_does(library: Retriever, rows: Documents, where: Any) -> None:
+def test_a_filter_lets_through_what_plain_python_does(
+    library: Retriever, rows: Documents, where: Any
+) -> None:
     wanted = [row["_id"] for row in rows if holds(where, row)]
     assert sorted(document.id for document in library.documents(where)) == sorted(wanted)
     assert library.count(where) == len(wanted)
@@ -271,9 +302,33 @@ VALUES: list[dict[str, Any]] = [
         [1, "a"],
         [None],
     )  # what a list in a list holds counts in an index directory only
-] + [{"x": {"y": [1, {"z": "deep"}]}}, {"x": {"y": {"z": "deep"}}}, {"a.b": 1}, {"x": {"0": "zero"}}, {}]
+] + [
+    {"x": {"y": [1, {"z": "deep"}]}},
+    {"x": {"y": {"z": "deep"}}},
+    {"a.b": 1},
+    {"x": {"0": "zero"}},
+    {},
+]
 QUESTIONS: list[dict[str, Any]] = [
-    *({"x": value} for value in (None, True, False, 0, 1, 1.0, -1.5, 2**53, 2.0**53, 1e300, "", "a", "1", "null")),
+    *(
+        {"x": value}
+        for value in (
+            None,
+            True,
+            False,
+            0,
+            1,
+            1.0,
+            -1.5,
+            2**53,
+            2.0**53,
+            1e300,
+            "",
+            "a",
+            "1",
+            "null",
+        )
+    ),
     {"x": {"$gt": 0}},
     {"x": {"$lte": "a"}},
     {"x": {"$exists": True}},
@@ -294,7 +349,9 @@ QUESTIONS: list[dict[str, Any]] = [
 
 
 def test_filters_compare_every_type_as_plain_python_does(collection: Collection) -> None:
-    documents = [{"_id": str(n), "text": f"word{n}", "metadata": each} for n, each in enumerate(VALUES)]
+    documents = [
+        {"_id": str(n), "text": f"word{n}", "metadata": each} for n, each in enumerate(VALUES)
+    ]
     collection.publish(documents)
     with collection.load() as retriever:
         for where in QUESTIONS:
@@ -305,7 +362,9 @@ def test_filters_compare_every_type_as_plain_python_does(collection: Collection)
                 if (row["metadata"].get("a.b") == 1 if plain else holds(where, row["metadata"]))
             ]
             assert sorted(d.id for d in retriever.documents(where)) == sorted(wanted), where
-            assert sorted(h.id for h in retriever.search("word1", 50, mode="dense", filter=where)) == sorted(wanted)
+            assert sorted(
+                h.id for h in retriever.search("word1", 50, mode="dense", filter=where)
+            ) == sorted(wanted)
 
 
 @pytest.mark.parametrize(
@@ -320,7 +379,8 @@ def test_a_filter_that_means_nothing_is_an_error(library: Retriever, where: Any)
         library.documents(where)
 
 
-# --- documents --------------------------------------------------------------------------------------------------------
+# --- documents
+# --------------------------------------------------------------------------------------------------
 
 
 def test_documents_are_fetched_by_id(library: Retriever, rows: Documents) -> None:
@@ -342,7 +402,8 @@ def test_documents_are_listed_in_parts(library: Retriever, rows: Documents) -> N
     assert list(library.documents(offset=5000)) == []
 
 
-# --- errors -----------------------------------------------------------------------------------------------------------
+# --- errors
+# --------------------------------------------------------------------------------------------------
 
 
 def test_vectors_of_another_dimension_are_refused(library: Retriever) -> None:
@@ -364,7 +425,9 @@ def test_unknown_options_are_refused(library: Retriever) -> None:
 
 
 def test_documents_alone_have_no_passages(collection: Collection) -> None:
-    collection.publish([{"_id": str(n), "text": f"word{n}"} for n in range(5)], granularity="document")
+    collection.publish(
+        [{"_id": str(n), "text": f"word{n}"} for n in range(5)], granularity="document"
+    )
     with collection.load() as retriever:
         assert retriever.granularity == "document"
         (hit,) = retriever.search("word3", 1, mode="dense")

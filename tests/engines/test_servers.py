@@ -12,7 +12,13 @@ from click.testing import CliRunner
 from aveyb_retrieval import Retriever, build_index, publish_index, unpublish_documents
 from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.engines import publish
-from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, IndexLockedError, InputError
+from aveyb_retrieval.errors import (
+    ConfigError,
+    EngineError,
+    IndexFormatError,
+    IndexLockedError,
+    InputError,
+)
 from aveyb_retrieval.indexes.engine import open_writer
 from aveyb_retrieval.indexes.vectors import StoredShards, encoded_of
 from tests.engines.stands import EMBEDDER, LocalStand, PostgresStand, PublishedCollection
@@ -52,7 +58,8 @@ def load(collection: PublishedCollection, **options: Any) -> Retriever:
     return collection.load(**options)
 
 
-# --- searching a graph ------------------------------------------------------------------------------------------------
+# --- searching a graph
+# ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -82,11 +89,16 @@ def test_the_graph_finds_what_scoring_all_vectors_finds(
         opened = one.load()
     with opened as retriever, ours.load() as reference:
         for query in (QUERY, "word17 word40", "word99"):
-            assert_same(retriever.search(query, 10, **options), reference.search(query, 10, **options))
-        assert len(retriever.search(QUERY, 5000, mode="dense")) == 600  # as many as there are, if not by the graph
+            assert_same(
+                retriever.search(query, 10, **options), reference.search(query, 10, **options)
+            )
+        assert (
+            len(retriever.search(QUERY, 5000, mode="dense")) == 600
+        )  # as many as there are, if not by the graph
 
 
-# --- kills ------------------------------------------------------------------------------------------------------------
+# --- kills
+# --------------------------------------------------------------------------------------------------
 
 
 def test_nothing_acknowledged_is_lost_when_the_server_is_killed(
@@ -96,7 +108,10 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed(
     one.publish(rows[:1])
     build_index(rows, tmp_path / "made", model=EMBEDDER)
     shards = StoredShards(tmp_path)
-    batches = [[(record, encoded_of(record)) for record in shards.documents()][i : i + 5] for i in range(0, 400, 5)]
+    batches = [
+        [(record, encoded_of(record)) for record in shards.documents()][i : i + 5]
+        for i in range(0, 400, 5)
+    ]
     acknowledged, failures = list[str](), list[EngineError]()
 
     def write() -> None:
@@ -125,18 +140,26 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed(
         held = {document.id for document in retriever.documents()}
         assert set(acknowledged) <= held
         assert len(held) == len(retriever) == len(retriever.search(QUERY, 1000, mode="dense"))
-        assert len(held) - len({*acknowledged, "doc-0"}) in (0, 5)  # a batch is there as a whole or not at all
+        assert len(held) - len({*acknowledged, "doc-0"}) in (
+            0,
+            5,
+        )  # a batch is there as a whole or not at all
     one.upsert(rows)
     with one.load() as retriever:
         assert len(retriever) == 400
         fresh = LocalStand(tmp_path / "ours").collection()
         fresh.publish(rows)
         with fresh.load() as reference:
-            assert_same(retriever.search(QUERY, 10), reference.search(QUERY, 10))  # words are counted right, too
+            assert_same(
+                retriever.search(QUERY, 10), reference.search(QUERY, 10)
+            )  # words are counted right, too
 
 
 def test_publishing_continues_after_a_kill_and_shows_nothing_before_its_end(
-    server: PostgresServer, one: PublishedCollection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: PostgresServer,
+    one: PublishedCollection,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(publish, "BATCH_DOCUMENTS", 10)
     rows = make_documents(200)
@@ -178,7 +201,9 @@ def test_another_publication_does_not_continue_an_interrupted_one(
         assert len(retriever) == 7
 
 
-def test_a_retriever_survives_a_restart_of_the_server(server: PostgresServer, one: PublishedCollection) -> None:
+def test_a_retriever_survives_a_restart_of_the_server(
+    server: PostgresServer, one: PublishedCollection
+) -> None:
     one.publish(make_documents(10))
     with one.load() as retriever:
         before = [hit.id for hit in retriever.search(QUERY, 5)]
@@ -196,7 +221,9 @@ def test_old_versions_are_removed_unless_they_are_read(
 
     def versions() -> list[str]:
         with psycopg.connect(server.conninfo("company")) as connection:
-            found = connection.execute("SELECT nspname FROM pg_namespace WHERE nspname ~ %s", (f"aveyb_{name}_",))
+            found = connection.execute(
+                "SELECT nspname FROM pg_namespace WHERE nspname ~ %s", (f"aveyb_{name}_",)
+            )
             return sorted(schema for (schema,) in found.fetchall())
 
     for count in range(1, 5):
@@ -206,7 +233,11 @@ def test_old_versions_are_removed_unless_they_are_read(
         reading = retriever.documents()
         next(reading)
         one.publish(make_documents(5))
-        assert [document.id for document in reading] == ["doc-1", "doc-2", "doc-3"]  # as long as it takes
+        assert [document.id for document in reading] == [
+            "doc-1",
+            "doc-2",
+            "doc-3",
+        ]  # as long as it takes
         reading = retriever.documents()
         next(reading)
         one.publish(make_documents(6))
@@ -232,7 +263,8 @@ def test_only_one_process_publishes_under_a_name(one: PublishedCollection, tmp_p
     one.publish(make_documents(3))
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
+# --- what is refused
+# --------------------------------------------------------------------------------------------------
 
 
 def test_errors_say_where_and_never_show_the_password(
@@ -243,7 +275,10 @@ def test_errors_say_where_and_never_show_the_password(
     nobody = f"postgresql://ann:hidden@127.0.0.1:1/company/{name}"
     no_database = one.address.replace("/company/", "/elsewhere/")
     for url, what in ((wrong, "password"), (nobody, "refused"), (no_database, "elsewhere")):
-        for call in (lambda url=url: Retriever.load(url), lambda url=url: publish_index(tmp_path, url)):
+        for call in (
+            lambda url=url: Retriever.load(url),
+            lambda url=url: publish_index(tmp_path, url),
+        ):
             with pytest.raises(EngineError, match=what) as caught:
                 call()
             assert "secret" not in str(caught.value)
@@ -253,13 +288,17 @@ def test_errors_say_where_and_never_show_the_password(
         Retriever.load(one.address)
 
 
-@pytest.mark.parametrize("path", ["", "/company", "/company/", "/company/x/y", "/company/Upper", "/company/1x"])
+@pytest.mark.parametrize(
+    "path", ["", "/company", "/company/", "/company/x/y", "/company/Upper", "/company/1x"]
+)
 def test_addresses_name_a_database_and_a_collection(path: str) -> None:
     with pytest.raises(ConfigError, match=r"postgresql://USER@HOST|cannot be the name"):
         Retriever.load(f"postgresql://ann:secret@127.0.0.1{path}")
 
 
-def test_documents_of_another_model_or_width_are_refused(one: PublishedCollection, tmp_path: Path) -> None:
+def test_documents_of_another_model_or_width_are_refused(
+    one: PublishedCollection, tmp_path: Path
+) -> None:
     one.publish(make_documents(3))
     for number, other in enumerate((FakeEmbedder(seed="b"), FakeEmbedder(dim=24))):
         folder = tmp_path / str(number)
@@ -272,14 +311,18 @@ def test_documents_of_another_model_or_width_are_refused(one: PublishedCollectio
         assert len(retriever) == 3
 
 
-def test_what_postgresql_cannot_hold_is_named_and_nothing_is_visible(one: PublishedCollection) -> None:
+def test_what_postgresql_cannot_hold_is_named_and_nothing_is_visible(
+    one: PublishedCollection,
+) -> None:
     with pytest.raises(InputError, match=r"text of document 'b' holds a NUL"):
         one.publish([{"_id": "a", "text": "word1"}, {"_id": "b", "text": "word\0two"}])
     with pytest.raises(IndexFormatError, match="only in part"):
         one.load()
 
 
-def test_a_directory_is_not_an_address_and_the_other_way_round(one: PublishedCollection, tmp_path: Path) -> None:
+def test_a_directory_is_not_an_address_and_the_other_way_round(
+    one: PublishedCollection, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match="not the address of an engine"):
         publish_index(tmp_path, tmp_path)  # type: ignore[arg-type]
     one.publish(make_documents(2))
@@ -290,10 +333,13 @@ def test_a_directory_is_not_an_address_and_the_other_way_round(one: PublishedCol
         unpublish_documents(one.address)
 
 
-# --- from an index directory ------------------------------------------------------------------------------------------
+# --- from an index directory
+# ------------------------------------------------------------------------------------------
 
 
-def test_an_index_directory_is_published_with_its_pages_and_words(one: PublishedCollection, tmp_path: Path) -> None:
+def test_an_index_directory_is_published_with_its_pages_and_words(
+    one: PublishedCollection, tmp_path: Path
+) -> None:
     rows = make_documents(40)
     ours = LocalStand(tmp_path).collection()
     ours.publish(rows)
@@ -301,13 +347,20 @@ def test_an_index_directory_is_published_with_its_pages_and_words(one: Published
     assert (report.documents, report.written) == (40, 40)
     with one.load() as retriever, ours.load() as reference:
         for options in ({}, {"unit": "passage"}, {"mode": "dense"}):
-            assert_same(retriever.search(QUERY, 10, **options), reference.search(QUERY, 10, **options))  # type: ignore[arg-type]
-    assert unpublish_documents(one.address, ["doc-1"], where={"year": 2005}) == 1 + sum(r["year"] == 2005 for r in rows)
+            assert_same(
+                retriever.search(QUERY, 10, **options), reference.search(QUERY, 10, **options)
+            )  # type: ignore[arg-type]
+    assert unpublish_documents(one.address, ["doc-1"], where={"year": 2005}) == 1 + sum(
+        r["year"] == 2005 for r in rows
+    )
 
 
-def test_the_command_line_publishes_searches_and_removes(one: PublishedCollection, tmp_path: Path) -> None:
+def test_the_command_line_publishes_searches_and_removes(
+    one: PublishedCollection, tmp_path: Path
+) -> None:
     (tmp_path / "corpus.jsonl").write_text(
-        '{"_id": "lease", "text": "The notice period is three months."}\n{"_id": "loan", "text": "Repay in rates."}\n'
+        '{"_id": "lease", "text": "The notice period is three months."}\n{"_id": "loan", "text":'
+        ' "Repay in rates."}\n'
     )
     url = one.address
 
@@ -316,7 +369,15 @@ def test_the_command_line_publishes_searches_and_removes(one: PublishedCollectio
         assert result.exit_code == code, result.output
         return result.output
 
-    run("build", str(tmp_path / "corpus.jsonl"), "-o", str(tmp_path / "shards"), "--index", "none", "--quiet")
+    run(
+        "build",
+        str(tmp_path / "corpus.jsonl"),
+        "-o",
+        str(tmp_path / "shards"),
+        "--index",
+        "none",
+        "--quiet",
+    )
     shown = run("publish", str(tmp_path / "shards"), "--to", url, "--quiet")
     assert "2 documents (2 written now)" in shown
     assert "%" not in shown  # the password, quoted

@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "cpu"))  # what only the benchmarks measure
+sys.path.append(
+    str(Path(__file__).parents[2] / "benchmarks" / "cpu")
+)  # what only the benchmarks measure
 
 
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random Avey-B of one token a byte, S = 16, with prompts, as a sentence-transformers folder."""
+    """A random Avey-B of one token a byte, S = 16, with prompts, as a
+    sentence-transformers folder.
+    """
     import torch
 
     from aveyb_retrieval.encoder.config import AveyBConfig
@@ -23,8 +27,14 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     tokenizer = AveyBTokenizer.from_ranks([bytes([i]) for i in range(256)])
     config = AveyBConfig.mini(
-        vocab_size=tokenizer.vocab_size, hidden_size=32, num_hidden_layers=4, split_size=16, initializer_range=0.2
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=32,
+        num_hidden_layers=4,
+        split_size=16,
+        initializer_range=0.2,
     )
     path = tmp_path_factory.mktemp("models") / "random-avey"
-    sentence_transformer(AveyBModel(config), tokenizer, path, prompts={"query": "find: ", "document": "text: "})
+    sentence_transformer(
+        AveyBModel(config), tokenizer, path, prompts={"query": "find: ", "document": "text: "}
+    )
     return path

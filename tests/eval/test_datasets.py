@@ -1,4 +1,6 @@
-"""Collections from folders and from small local copies in the hub's schemas; and what is said of broken ones."""
+"""Collections from folders and from small local copies in the hub's schemas; and what is said of
+broken ones.
+"""
 
 from __future__ import annotations
 
@@ -38,20 +40,36 @@ def _break(folder, name, text):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("corpus.jsonl", '{"_id": "d1", "text": "a"}\n{"_id": "d1", "text": "b"}\n', "'d1' occurs more than once"),
+        (
+            "corpus.jsonl",
+            '{"_id": "d1", "text": "a"}\n{"_id": "d1", "text": "b"}\n',
+            "'d1' occurs more than once",
+        ),
         ("corpus.jsonl", '{"_id": "d1", "text": "a"}\n{"_id": "d2"\n', "line 2: not JSON"),
         ("corpus.jsonl", '{"_id": "d1"}\n', "line 1: 'text' must be text, not None"),
         ("corpus.jsonl", '{"_id": "", "text": "x"}\n', "'_id' must be a non-empty id"),
-        ("corpus.jsonl", '{"_id": "d\\ud800", "text": "x"}\n', "line 1: .*half of a surrogate pair"),
+        (
+            "corpus.jsonl",
+            '{"_id": "d\\ud800", "text": "x"}\n',
+            "line 1: .*half of a surrogate pair",
+        ),
         ("corpus.jsonl", "[1]\n", "a JSON object is needed"),
         ("corpus.jsonl", "", "the corpus is empty"),
-        ("corpus.jsonl", '{"_id": "x", "text": "x"}\n', "not in the corpus: 3 judged documents .all there are."),
+        (
+            "corpus.jsonl",
+            '{"_id": "x", "text": "x"}\n',
+            "not in the corpus: 3 judged documents .all there are.",
+        ),
         (
             "queries.jsonl",
             '{"_id": "q1", "text": "a"}\n{"_id": "q1", "text": "b"}\n',
             "line 2: the query id 'q1' occurs",
         ),
-        ("queries.jsonl", '{"_id": "q1", "text": "a"}\n', "no text in queries.jsonl for 2 judged queries"),
+        (
+            "queries.jsonl",
+            '{"_id": "q1", "text": "a"}\n',
+            "no text in queries.jsonl for 2 judged queries",
+        ),
         (
             "queries.jsonl",
             "".join(f'{{"_id": "q{i}", "text": "{" " * i}"}}\n' for i in (1, 2, 3)),
@@ -92,32 +110,45 @@ def test_judged_document_outside_the_corpus_stays_with_a_notice(tmp_path):
         file.write("q1\tgone\t2\n")
     task = make_task(load_dataset(str(folder)))
     assert task.judgements["q1"]["gone"] == 2
-    assert any("not in the corpus: 1 judged document, e.g. 'gone'" in notice for notice in task.notices)
+    assert any(
+        "not in the corpus: 1 judged document, e.g. 'gone'" in notice for notice in task.notices
+    )
 
 
 @pytest.mark.parametrize(("written", "judged"), [("d1 ", "d1"), ("d1", "\u3000d1"), ('"d1"', "d1")])
 def test_an_id_that_differs_in_blanks_or_quotes_is_told(tmp_path, written, judged):
     folder = write_folder(tmp_path / "toy", dev=False)
-    write_jsonl(folder / "corpus.jsonl", [{"_id": written, "text": "x"}, {"_id": "d2", "text": "y"}])
+    write_jsonl(
+        folder / "corpus.jsonl", [{"_id": written, "text": "x"}, {"_id": "d2", "text": "y"}]
+    )
     (folder / "qrels" / "test.tsv").write_text(f"q1\t{judged}\t1\nq2\td2\t1\n")
     with pytest.raises(InputError, match="in the corpus: ids are compared as they are written"):
         load_dataset(str(folder))
 
 
-@pytest.mark.parametrize("name", ["d1 ", "\u3000d", '12" pump', '"d"', "a\u2028b", "a\x85", "caf\u00e9\u0301", "0"])
+@pytest.mark.parametrize(
+    "name", ["d1 ", "\u3000d", '12" pump', '"d"', "a\u2028b", "a\x85", "caf\u00e9\u0301", "0"]
+)
 def test_an_id_is_read_as_it_is_written(tmp_path, name):
     folder = write_folder(tmp_path / "toy", dev=False)
     write_jsonl(folder / "corpus.jsonl", [{"_id": name, "text": "x"}, {"_id": "d2", "text": "y"}])
     write_jsonl(folder / "queries.jsonl", [{"_id": name, "text": "what"}])
     with (folder / "qrels" / "test.tsv").open("w", newline="") as out:
-        csv.writer(out, delimiter="\t").writerows([["query-id", "corpus-id", "score"], [name, name, 1]])
+        csv.writer(out, delimiter="\t").writerows(
+            [["query-id", "corpus-id", "score"], [name, name, 1]]
+        )
     dataset = load_dataset(str(folder))
-    assert dataset.splits["test"].judgements == {name: {name: 1}} and dataset.splits["test"].notices == ()
+    assert (
+        dataset.splits["test"].judgements == {name: {name: 1}}
+        and dataset.splits["test"].notices == ()
+    )
     assert list(make_task(dataset).queries) == [name]
 
 
 def test_unknown_names(tmp_path):
-    with pytest.raises(InputError, match=r"neither a folder nor a known data set; known are mldr, "):
+    with pytest.raises(
+        InputError, match=r"neither a folder nor a known data set; known are mldr, "
+    ):
         load_dataset("nothing-like-it")
     with pytest.raises(InputError, match=r"no qrels"):
         folder = write_folder(tmp_path / "toy", dev=False)
@@ -145,10 +176,16 @@ def write_hub_beir(folder):
     """A local copy with the files and columns of the BEIR mirrors on the hub."""
     folder.mkdir()
     (folder / "README.md").write_text(README)
-    write_jsonl(folder / "corpus.jsonl", [{"_id": d, "title": t, "text": x} for d, t, x in DOCUMENTS])
+    write_jsonl(
+        folder / "corpus.jsonl", [{"_id": d, "title": t, "text": x} for d, t, x in DOCUMENTS]
+    )
     write_jsonl(folder / "queries.jsonl", [{"_id": q, "text": t} for q, t in QUERIES.items()])
     for split, queries in (("test", ["q1", "q2", "q3"]), ("dev", ["q4"])):
-        rows = [{"query-id": q, "corpus-id": d, "score": float(g)} for q in queries for d, g in JUDGEMENTS[q].items()]
+        rows = [
+            {"query-id": q, "corpus-id": d, "score": float(g)}
+            for q in queries
+            for d, g in JUDGEMENTS[q].items()
+        ]
         write_jsonl(folder / "qrels" / f"{split}.jsonl", rows)
     return folder
 
@@ -176,13 +213,20 @@ def write_hub_mldr(folder, language="en"):
 
     dump("corpus", [{"docid": d, "text": x} for d, x in texts.items()])
     for split, queries in (("test", ["q1", "q2", "q3"]), ("dev", ["q4"])):
-        dump(split, [
-            {
-                "query_id": q, "query": QUERIES[q], "negative_passages": [],
-                "positive_passages": [{"docid": d, "text": texts[d]} for d, g in JUDGEMENTS[q].items() if g],
-            }
-            for q in queries
-        ])  # fmt: skip
+        dump(
+            split,
+            [
+                {
+                    "query_id": q,
+                    "query": QUERIES[q],
+                    "negative_passages": [],
+                    "positive_passages": [
+                        {"docid": d, "text": texts[d]} for d, g in JUDGEMENTS[q].items() if g
+                    ],
+                }
+                for q in queries
+            ],
+        )
     return folder
 
 
@@ -196,7 +240,10 @@ def test_msmarco_schema(tmp_path, datasets_cache):
     dataset = load_dataset(f"msmarco={write_hub_beir(tmp_path / 'copy')}")
     assert dataset.name == "msmarco"
     assert dataset.splits["dev"].judgements == {"q4": JUDGEMENTS["q4"]}
-    assert dataset.splits["dl19"].judgements["q1"] == {"d1": 2, "d3": 0}  # graded, as TREC DL 2019 is
+    assert dataset.splits["dl19"].judgements["q1"] == {
+        "d1": 2,
+        "d3": 0,
+    }  # graded, as TREC DL 2019 is
     assert [document.id for document in dataset.corpus] == [d for d, _, _ in DOCUMENTS]
     assert dataset.corpus.get("d2").title == "Bread"
     assert make_task(dataset).split == "dev"
@@ -207,7 +254,10 @@ def test_two_folders_of_one_name_and_a_changed_file(tmp_path, datasets_cache):
     first = write_hub_beir(tmp_path / "copy")
     (tmp_path / "other").mkdir()
     second = write_hub_beir(tmp_path / "other" / "copy")
-    write_jsonl(second / "corpus.jsonl", [{"_id": d, "title": "", "text": "another"} for d, _, _ in DOCUMENTS])
+    write_jsonl(
+        second / "corpus.jsonl",
+        [{"_id": d, "title": "", "text": "another"} for d, _, _ in DOCUMENTS],
+    )
     one, other = load_dataset(f"nq={first}"), load_dataset(f"scifact={second}")
     assert one.corpus.get("d1").text != "another" == other.corpus.get("d1").text
     write_jsonl(first / "queries.jsonl", [{"_id": q, "text": "edited"} for q in QUERIES])
@@ -221,18 +271,38 @@ def test_ids_keep_their_form_and_splits_their_queries(tmp_path, datasets_cache):
         (base / f"{split}.jsonl.gz").write_bytes(gzip.compress(json.dumps(row).encode()))
     dataset = load_dataset(f"mldr={tmp_path / 'copy'}")
     assert dataset.queries == {"dev": {"2020-01-01": "of dev"}, "test": {"2020-01-01": "of test"}}
-    assert make_task(dataset, split="dev").queries == make_task(dataset, PAPER, "dev").queries == dataset.queries["dev"]
+    assert (
+        make_task(dataset, split="dev").queries
+        == make_task(dataset, PAPER, "dev").queries
+        == dataset.queries["dev"]
+    )
 
 
 @pytest.mark.parametrize(
     ("file", "rows", "message"),
     [
-        ("queries.jsonl", [{"_id": "q1", "text": "a"}] * 2, "line 2: the query id 'q1' occurs more than once"),
+        (
+            "queries.jsonl",
+            [{"_id": "q1", "text": "a"}] * 2,
+            "line 2: the query id 'q1' occurs more than once",
+        ),
         ("queries.jsonl", [{"_id": "q1", "text": None}], "line 1: 'text' must be text, not None"),
         ("corpus.jsonl", [{"_id": "d1", "text": None}], "line 1: 'text' must be text, not None"),
-        ("corpus.jsonl", [{"_id": 1.5, "text": "x"}], "line 1: '_id' must be a non-empty id, not 1.5"),
-        ("qrels/test.jsonl", [{"query-id": "q1", "corpus-id": "d1", "score": None}], "line 1: the grade None"),
-        ("qrels/test.jsonl", [{"query-id": None, "corpus-id": "d1", "score": 1}], "line 1: 'query-id' must be"),
+        (
+            "corpus.jsonl",
+            [{"_id": 1.5, "text": "x"}],
+            "line 1: '_id' must be a non-empty id, not 1.5",
+        ),
+        (
+            "qrels/test.jsonl",
+            [{"query-id": "q1", "corpus-id": "d1", "score": None}],
+            "line 1: the grade None",
+        ),
+        (
+            "qrels/test.jsonl",
+            [{"query-id": None, "corpus-id": "d1", "score": 1}],
+            "line 1: 'query-id' must be",
+        ),
     ],
 )
 def test_broken_copies(tmp_path, datasets_cache, file, rows, message):
@@ -257,7 +327,9 @@ def test_parquet_and_tsv_have_the_types_that_they_declare(tmp_path, datasets_cac
     for split in ("dev", "test"):
         (copy / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\nq1\t007\t1\n")
     dataset = load_dataset(f"nq={copy}")
-    assert dataset.corpus.ids == ["2020-01-01", "007"] and dataset.corpus.get("2020-01-01").title == ""
+    assert (
+        dataset.corpus.ids == ["2020-01-01", "007"] and dataset.corpus.get("2020-01-01").title == ""
+    )
     assert dataset.splits["test"].judgements == {"q1": {"007": 1}}
     (copy / "corpus.parquet").write_bytes(b"PAR1")
     with pytest.raises(InputError, match=r"corpus.parquet: cannot be read as Parquet"):
@@ -275,7 +347,10 @@ def test_mldr_schema(tmp_path, datasets_cache, name, language):
     dataset = load_dataset(f"{name}={write_hub_mldr(tmp_path / 'copy', language)}")
     assert dataset.splits["test"].judgements["q3"] == {"d3": 1, "d1": 1}
     assert dataset.splits["dev"].judgements == {"q4": {"d4": 1}}
-    assert dataset.queries == {"test": {q: QUERIES[q] for q in ("q1", "q2", "q3")}, "dev": {"q4": QUERIES["q4"]}}
+    assert dataset.queries == {
+        "test": {q: QUERIES[q] for q in ("q1", "q2", "q3")},
+        "dev": {"q4": QUERIES["q4"]},
+    }
     assert dataset.corpus.get("d3").text.startswith("Tides")
     reduced = make_task(dataset, PAPER)
     assert set(reduced.corpus.ids) == {"d1", "d2", "d3", "d4"}
@@ -307,18 +382,24 @@ def test_wrong_copies(tmp_path, datasets_cache):
     with pytest.raises(InputError, match=r"no such folder"):
         load_dataset(f"nq={tmp_path / 'nowhere'}")
     write_jsonl(copy / "queries.jsonl", [{"key": "q1", "text": "x"}])
-    with pytest.raises(InputError, match=r"queries.jsonl, line 1: '_id' must be a non-empty id, not None"):
+    with pytest.raises(
+        InputError, match=r"queries.jsonl, line 1: '_id' must be a non-empty id, not None"
+    ):
         load_dataset(f"nq={copy}")
 
 
-def test_offline_says_what_is_missing_and_a_saved_cache_works(tmp_path, monkeypatch, datasets_cache):
+def test_offline_says_what_is_missing_and_a_saved_cache_works(
+    tmp_path, monkeypatch, datasets_cache
+):
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     entry = data.REGISTRY["nq"]
-    with pytest.raises(InputError, match=rf"--revision {entry.revision}[\s\S]*--local-dir DIR[\s\S]*--data nq=DIR"):
+    with pytest.raises(
+        InputError, match=rf"--revision {entry.revision}[\s\S]*--local-dir DIR[\s\S]*--data nq=DIR"
+    ):
         load_dataset("nq")
     saved = tmp_path / "hub" / ("datasets--" + entry.repo.replace("/", "--"))
     (saved / "snapshots").mkdir(parents=True)

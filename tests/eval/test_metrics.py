@@ -22,10 +22,16 @@ METRICS = ("ndcg@10", "recall@5", "map", "success@1", "success@5", "mrr@10")
 
 
 def ndcg_by_definition(judged: dict[str, int], scores: dict[str, float], k: int) -> float:
-    """Linear gain, ideal over all judged documents, ties by id descending: written from the definition alone."""
+    """Linear gain, ideal over all judged documents, ties by id descending: written from the
+    definition alone.
+    """
     docs = np.array(sorted(scores, reverse=True))  # id descending, then a stable sort by score
     order = np.argsort([-scores[d] for d in docs], kind="stable")[:k]
-    gains = np.array([max(judged.get(d, 0), 0) for d in docs[order]], dtype=float) if len(docs) else np.zeros(0)
+    gains = (
+        np.array([max(judged.get(d, 0), 0) for d in docs[order]], dtype=float)
+        if len(docs)
+        else np.zeros(0)
+    )
     ideal = np.sort([max(g, 0) for g in judged.values()])[::-1][:k].astype(float)
     discount = lambda n: np.log2(np.arange(n) + 2.0)
     best = float(np.sum(ideal / discount(len(ideal))))
@@ -57,7 +63,9 @@ runs = given(
 
 
 def equals_trec_eval(judgements, run):
-    """On a run with ties, grades and missing queries: the C code on the raw scores, and the definition."""
+    """On a run with ties, grades and missing queries: the C code on the raw scores, and the
+    definition.
+    """
     scores = evaluate(judgements, run, METRICS)
     measures = {"ndcg_cut.10", "recall.5", "map", "success.1,5"}
     theirs = pytrec_eval.RelevanceEvaluator(judgements, measures).evaluate(run)
@@ -72,13 +80,19 @@ def equals_trec_eval(judgements, run):
         assert scores.per_query["ndcg@10"][query] == pytest.approx(
             ndcg_by_definition(judged, run.get(query, {}), K), abs=1e-9
         )
-        assert scores.per_query["map"][query] == pytest.approx(map_by_definition(judged, run.get(query, {})), abs=1e-9)
+        assert scores.per_query["map"][query] == pytest.approx(
+            map_by_definition(judged, run.get(query, {})), abs=1e-9
+        )
         for ours, name in names.items():
-            assert scores.per_query[ours][query] == pytest.approx(theirs.get(query, {}).get(name, 0.0), abs=1e-9)
+            assert scores.per_query[ours][query] == pytest.approx(
+                theirs.get(query, {}).get(name, 0.0), abs=1e-9
+            )
     assert set(scores.missing) == {query for query in judgements if not run.get(query)}
     assert scores.unjudged == len(run.keys() - judgements.keys())
     for metric in METRICS:  # every judged query counts in the mean, a missing one as 0
-        assert scores.mean[metric] == pytest.approx(sum(scores.per_query[metric].values()) / len(judgements), abs=1e-12)
+        assert scores.mean[metric] == pytest.approx(
+            sum(scores.per_query[metric].values()) / len(judgements), abs=1e-12
+        )
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -94,20 +108,32 @@ def test_equals_trec_eval_on_many_random_runs(judgements, run):
     equals_trec_eval(judgements, run)
 
 
-hostile = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\t\r\n"), min_size=1, max_size=4)
-hostile = st.one_of(hostile, st.sampled_from(["a ", " a", '"a"', '"', "\u2028", "\x85b", "\u3000c", "NaN", "1", "01"]))
+hostile = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0\t\r\n"), min_size=1, max_size=4
+)
+hostile = st.one_of(
+    hostile,
+    st.sampled_from(["a ", " a", '"a"', '"', "\u2028", "\x85b", "\u3000c", "NaN", "1", "01"]),
+)
 hostile = hostile.filter(str.strip)
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     judgements=st.dictionaries(
-        hostile, st.dictionaries(hostile, st.integers(-1, 3), min_size=1, max_size=8), min_size=1, max_size=4
+        hostile,
+        st.dictionaries(hostile, st.integers(-1, 3), min_size=1, max_size=8),
+        min_size=1,
+        max_size=4,
     ),
-    run=st.dictionaries(hostile, st.dictionaries(hostile, coarse, min_size=1, max_size=8), min_size=1, max_size=4),
+    run=st.dictionaries(
+        hostile, st.dictionaries(hostile, coarse, min_size=1, max_size=8), min_size=1, max_size=4
+    ),
 )
 def test_files_with_hostile_ids_score_as_in_trec_eval(tmp_path_factory, judgements, run):
-    """Judgements as `csv` writes them, runs as we do; trec_eval gets the dictionaries themselves."""
+    """Judgements as `csv` writes them, runs as we do; trec_eval gets the dictionaries
+    themselves.
+    """
     folder = tmp_path_factory.mktemp("files")
     with (folder / "qrels.tsv").open("w", newline="", encoding="utf-8") as out:
         rows = [
@@ -116,16 +142,22 @@ def test_files_with_hostile_ids_score_as_in_trec_eval(tmp_path_factory, judgemen
         ]
         csv.writer(out, delimiter="\t", lineterminator="\n").writerows(rows)
     write_run(folder / "run", run)
-    scores = evaluate(read_qrels(folder / "qrels.tsv").judgements, read_run(folder / "run"), ["ndcg@10", "map"])
+    scores = evaluate(
+        read_qrels(folder / "qrels.tsv").judgements, read_run(folder / "run"), ["ndcg@10", "map"]
+    )
     theirs = pytrec_eval.RelevanceEvaluator(judgements, {"ndcg_cut.10", "map"}).evaluate(run)
     for query in judgements:
         for ours, name in (("ndcg@10", "ndcg_cut_10"), ("map", "map")):
-            assert scores.per_query[ours][query] == pytest.approx(theirs.get(query, {}).get(name, 0.0), abs=1e-9)
+            assert scores.per_query[ours][query] == pytest.approx(
+                theirs.get(query, {}).get(name, 0.0), abs=1e-9
+            )
 
 
 def test_ids_that_c_would_cut_stay_apart():
     scores = evaluate(
-        {"q\0a": {"d\0a": 1}, "q\0b": {"\ud800": 1}}, {"q\0a": {"d\0b": 1.0}, "q\0b": {"\ud800": 1.0}}, ["map"]
+        {"q\0a": {"d\0a": 1}, "q\0b": {"\ud800": 1}},
+        {"q\0a": {"d\0b": 1.0}, "q\0b": {"\ud800": 1.0}},
+        ["map"],
     )
     assert scores.per_query["map"] == {"q\0a": 0.0, "q\0b": 1.0}
 
@@ -136,7 +168,9 @@ def test_bounds_of_grades_and_cut_offs():
     for metric in ("ndcg@16777217", "mrr@99999999999999999999"):
         with pytest.raises(ConfigError, match="K is at most 16,777,216"):
             evaluate({"q": {"a": 1}}, {"q": {"a": 1.0}}, [metric])
-    assert evaluate({"q": {"a": 1}}, {"q": {"a": 1.0}}, ["ndcg@16777216"]).mean == {"ndcg@16777216": 1.0}
+    assert evaluate({"q": {"a": 1}}, {"q": {"a": 1.0}}, ["ndcg@16777216"]).mean == {
+        "ndcg@16777216": 1.0
+    }
 
 
 def test_worked_example():
@@ -153,19 +187,25 @@ def test_linear_and_not_exponential_gain():
     dcg = lambda values: sum(v / math.log2(i + 2) for i, v in enumerate(values))
     exponential = dcg(gains) / dcg(ideal)
     assert round(exponential, 4) == 0.6587  # what a tool with 2^rel - 1 would say
-    assert evaluate(judgements, {"q": {"a": 4.0, "b": 3.0, "c": 2.0, "d": 1.0}}).mean["ndcg@10"] != pytest.approx(
-        exponential
-    )
+    assert evaluate(judgements, {"q": {"a": 4.0, "b": 3.0, "c": 2.0, "d": 1.0}}).mean[
+        "ndcg@10"
+    ] != pytest.approx(exponential)
 
 
 def test_ties_go_to_the_larger_id():
-    """trec_eval orders equal scores by id descending, and ids compare as strings: "9" after "10"."""
+    """trec_eval orders equal scores by id descending, and ids compare as strings: "9"
+    after "10".
+    """
     assert evaluate({"q": {"9": 1}}, {"q": {"10": 1.0, "9": 1.0}}, ["mrr@10"]).mean["mrr@10"] == 1.0
-    assert evaluate({"q": {"10": 1}}, {"q": {"10": 1.0, "9": 1.0}}, ["mrr@10"]).mean["mrr@10"] == 0.5
+    assert (
+        evaluate({"q": {"10": 1}}, {"q": {"10": 1.0, "9": 1.0}}, ["mrr@10"]).mean["mrr@10"] == 0.5
+    )
 
 
 def test_scores_are_compared_as_doubles():
-    """pytrec_eval rounds scores to float32 and then sees a tie; the order of the doubles must win."""
+    """pytrec_eval rounds scores to float32 and then sees a tie; the order of the
+    doubles must win.
+    """
     run = {"q": {"a": 1.0 + 1e-10, "b": 1.0}}
     raw = pytrec_eval.RelevanceEvaluator({"q": {"a": 1}}, {"recip_rank"}).evaluate(run)
     assert raw["q"]["recip_rank"] == 0.5
@@ -222,7 +262,9 @@ def test_retrieved_ndcg_forgives_what_was_missed():
     judgements = {"q": {"a": 1, "b": 1, "c": 1}}
     run = {"q": {"a": 1.0}}
     assert retrieved_ndcg(judgements, run)["q"] == 1.0
-    assert evaluate(judgements, run).mean["ndcg@10"] == pytest.approx(1 / (1 + 1 / math.log2(3) + 0.5))
+    assert evaluate(judgements, run).mean["ndcg@10"] == pytest.approx(
+        1 / (1 + 1 / math.log2(3) + 0.5)
+    )
 
 
 def test_a_missing_trec_eval_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

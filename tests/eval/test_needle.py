@@ -23,7 +23,9 @@ TEXTS = ["Herons fish at dawn. They stand still. Then they strike.", "Boats\nnee
 @pytest.mark.parametrize("texts", [(), TEXTS], ids=["made up", "given"])
 def test_every_question_has_one_document_and_one_place(form: str, texts: list[str]) -> None:
     count = len
-    rows, needles = make_haystack(900, [0, 50, 100], seeds=2, distractors=3, form=form, count=count, texts=texts)
+    rows, needles = make_haystack(
+        900, [0, 50, 100], seeds=2, distractors=3, form=form, count=count, texts=texts
+    )
     assert len(rows) == 9 and len({row["_id"] for row in rows}) == 9
     assert [needle.depth for needle in needles] == [0, 0, 50, 50, 100, 100]
     text_of = {row["_id"]: row["text"] for row in rows}
@@ -38,7 +40,9 @@ def test_every_question_has_one_document_and_one_place(form: str, texts: list[st
         assert {0: start == 0, 50: True, 100: end == len(text)}[needle.depth]
         assert ("Herons" in text) == bool(texts)
     assert sum(f"special {form}" in text for text in text_of.values()) == 6
-    again, _ = make_haystack(900, [0, 50, 100], seeds=2, distractors=3, form=form, count=count, texts=texts)
+    again, _ = make_haystack(
+        900, [0, 50, 100], seeds=2, distractors=3, form=form, count=count, texts=texts
+    )
     assert again == rows
 
 
@@ -68,8 +72,22 @@ def test_words_find_every_needle_and_a_blind_model_finds_them_by_chance() -> Non
         assert documents.document_first <= documents.document_in_few < 1
 
 
-def test_the_script_writes_its_cells_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = ["needle.py", "--lengths", "300", "--depths", "0", "100", "--seeds", "1", "--distractors", "1", "--json"]
+def test_the_script_writes_its_cells_and_draws(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = [
+        "needle.py",
+        "--lengths",
+        "300",
+        "--depths",
+        "0",
+        "100",
+        "--seeds",
+        "1",
+        "--distractors",
+        "1",
+        "--json",
+    ]
     monkeypatch.setattr("sys.argv", [*asked, str(tmp_path / "needles.json")])
     main()
     cells = json.loads((tmp_path / "needles.json").read_text())["cells"]

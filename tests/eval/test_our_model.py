@@ -1,4 +1,6 @@
-"""A real (small, random) Avey-B model through the command line: exact search, an index, passages."""
+"""A real (small, random) Avey-B model through the command line: exact search, an index,
+passages.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,15 @@ from tests.eval.toys import read_report, write_folder
 def run(tmp_path, model_folder):
     """Run `aveyb-eval run` with the model; gives the results and the run."""
     folder = write_folder(tmp_path / "toy", spans=True)
-    files = ("--report", tmp_path / "r.json", "--run", tmp_path / "o.trec", "--cache", tmp_path / "cache", "--quiet")
+    files = (
+        "--report",
+        tmp_path / "r.json",
+        "--run",
+        tmp_path / "o.trec",
+        "--cache",
+        tmp_path / "cache",
+        "--quiet",
+    )
 
     def invoke(*arguments):
         words = ["run", "--data", folder, "--model", model_folder, *files, *arguments]
@@ -71,7 +81,9 @@ def test_an_index_ranks_as_exact_search_does(run):
     _, exact = run("--index-type", "none")
     result, built = run("--index-type", "flat", "--mode", "dense")
     assert result.system.prompts == {"query": "find: ", "document": "text: "}
-    assert {q: list(docs) for q, docs in built.items()} == {q: list(docs) for q, docs in exact.items()}
+    assert {q: list(docs) for q, docs in built.items()} == {
+        q: list(docs) for q, docs in exact.items()
+    }
     for query, documents in exact.items():
         assert built[query] == pytest.approx(documents, abs=1e-5)
 
@@ -79,23 +91,37 @@ def test_an_index_ranks_as_exact_search_does(run):
 def test_options_reach_the_index(run):
     """Precision, length limit and granularity are honored where an index is built, and reported."""
     pytest.importorskip("faiss")
-    result, _ = run("--precision", "bfloat16", "--max-tokens", 20, "--granularity", "passage", "--mode", "dense")
+    result, _ = run(
+        "--precision", "bfloat16", "--max-tokens", 20, "--granularity", "passage", "--mode", "dense"
+    )
     assert (result.system.precision, result.system.storage_dtype) == ("bfloat16", "float32")
     assert result.system.max_tokens == 20
     assert result.system.settings["granularity"] == "passage"
     full_result, full = run("--mode", "dense")
-    assert full_result.system.precision == "float32"  # what "auto" is where a model has no int8 form
+    assert (
+        full_result.system.precision == "float32"
+    )  # what "auto" is where a model has no int8 form
     _, limited = run("--max-tokens", 20, "--mode", "dense")
     assert full != limited
 
 
 def test_passages_of_a_real_model(tmp_path, model_folder):
     folder = write_folder(tmp_path / "toy", spans=True)
-    arguments = ["passages", "--data", str(folder), "--model", str(model_folder), "--json", "--quiet"]
+    arguments = [
+        "passages",
+        "--data",
+        str(folder),
+        "--model",
+        str(model_folder),
+        "--json",
+        "--quiet",
+    ]
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 0, done.output
     late, fixed = json.loads(done.stdout)
     for scores in (late, fixed):
         assert scores["mean"]["recall@10"] > 0.9  # ten splits cover most of these short texts
         assert 0 < scores["mean"]["precision@10"] < 1
-    assert late["mean_passage_characters"] == pytest.approx(fixed["mean_passage_characters"], rel=0.3)
+    assert late["mean_passage_characters"] == pytest.approx(
+        fixed["mean_passage_characters"], rel=0.3
+    )

@@ -1,4 +1,6 @@
-"""Passage truth in characters: by hand, by brute force over character sets, and end to end on the toy set."""
+"""Passage truth in characters: by hand, by brute force over character sets, and end to end on the
+toy set.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,15 @@ from aveyb_retrieval.eval.systems import IndexPassages, evaluate_passages, merge
 from aveyb_retrieval.eval.tasks import make_task
 from tests.eval.toys import ToyEmbedder, write_folder
 
-ranges = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)).map(lambda r: (min(r), max(r))), max_size=6)
+ranges = st.lists(
+    st.tuples(st.integers(0, 40), st.integers(0, 40)).map(lambda r: (min(r), max(r))), max_size=6
+)
 
 
-@given(ranges, st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 40), st.integers(1, 9)), max_size=6))
+@given(
+    ranges,
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 40), st.integers(1, 9)), max_size=6),
+)
 def test_scores_equal_sets_of_characters(true_ranges, found):
     truth_set = {("a", c) for start, end in true_ranges for c in range(start, end)}
     if not truth_set:
@@ -39,9 +46,13 @@ def test_merge_joins_touching_ranges():
 
 
 def test_characters_of_overlapping_passages_count_once():
-    scores = score_passages({"a": [(0, 4), (2, 6)]}, [("a", 3, 5), ("a", 4, 9), ("b", 7, 9), ("b", 8, 8)])
+    scores = score_passages(
+        {"a": [(0, 4), (2, 6)]}, [("a", 3, 5), ("a", 4, 9), ("b", 7, 9), ("b", 8, 8)]
+    )
     assert scores == {"precision": 3 / 8, "recall": 0.5, "iou": 3 / 11, "hit": 1.0}
-    assert score_passages({"a": [(0, 4)]}, [("b", 0, 4)]) == dict.fromkeys(("precision", "recall", "iou", "hit"), 0.0)
+    assert score_passages({"a": [(0, 4)]}, [("b", 0, 4)]) == dict.fromkeys(
+        ("precision", "recall", "iou", "hit"), 0.0
+    )
     assert score_passages({"a": [(0, 4)]}, [])["precision"] == 0.0
 
 
@@ -70,7 +81,9 @@ def test_by_hand_on_the_toy_set(task, exact):
     first_split = " ".join(text.split()[:10])
     assert scores.per_query["recall@1"]["q1"] == pytest.approx(len(first_split) / 54)
     assert scores.per_query["precision@1"]["q1"] == 1.0
-    assert scores.per_query["recall@2"]["q2"] == pytest.approx(31 / 32)  # all but the blank between the two splits
+    assert scores.per_query["recall@2"]["q2"] == pytest.approx(
+        31 / 32
+    )  # all but the blank between the two splits
     assert scores.mean["precision@2"] < scores.mean["recall@2"]
 
 
@@ -132,7 +145,9 @@ def test_words_find_passages_by_bm25_alone(task):
 
 @pytest.mark.parametrize("weight", [None, 0.4])
 def test_fused_passages(task, tmp_path, weight):
-    """Words and vectors over the same passages; what either side alone puts first in both lists stays first."""
+    """Words and vectors over the same passages; what either side alone puts first in both lists
+    stays first.
+    """
     pytest.importorskip("bm25s")
     model = AsMeasured(ToyEmbedder(split_words=5))
     dense = VectorScorer(model, task.corpus, tmp_path)
@@ -147,11 +162,15 @@ def test_fused_passages(task, tmp_path, weight):
     other = WordScorer(task.corpus, word_chunks(4), "4 words")
     with pytest.raises(ConfigError, match=r"rank different passages"):
         FusedPassages(other, dense).search(queries, 3)
-    assert fused.info.settings["fusion"] == ("RRF" if weight is None else "weighted fusion (0.4 vectors)")
+    assert fused.info.settings["fusion"] == (
+        "RRF" if weight is None else "weighted fusion (0.4 vectors)"
+    )
 
 
 def test_fused_scores_by_hand(task, tmp_path):
-    """The weighted fusion is the index's: shares of the way from a passage at random to the best."""
+    """The weighted fusion is the index's: shares of the way from a passage at random to
+    the best.
+    """
     pytest.importorskip("bm25s")
     model = AsMeasured(ToyEmbedder(split_words=5))
     dense = VectorScorer(model, task.corpus, tmp_path)
@@ -166,7 +185,9 @@ def test_fused_scores_by_hand(task, tmp_path):
 
 
 def test_passages_of_an_index(task, tmp_path, monkeypatch):
-    """The options that reach `Retriever.search`, and a real filter on the documents to search within."""
+    """The options that reach `Retriever.search`, and a real filter on the documents to search
+    within.
+    """
     pytest.importorskip("faiss")
     from aveyb_retrieval import Retriever, build_index
 
@@ -184,7 +205,16 @@ def test_passages_of_an_index(task, tmp_path, monkeypatch):
     scores = evaluate_passages(system, task, ks=(1, 2))
     assert scores.name == "ours"
     assert scores.mean["hit@1"] == 1.0
-    given = {"unit": "passage", "mode": "dense", "fold": False, "granularity": None, "rerank": None, "exact": False}
+    given = {
+        "unit": "passage",
+        "mode": "dense",
+        "fold": False,
+        "granularity": None,
+        "rerank": None,
+        "exact": False,
+    }
     assert asked[0] == (2, given)
-    assert asked[1:] == [(2, {**given, "filter": {"document": {"$in": [d]}}}) for d in ("d1", "d2", "d3")]
+    assert asked[1:] == [
+        (2, {**given, "filter": {"document": {"$in": [d]}}}) for d in ("d1", "d2", "d3")
+    ]
     assert (system.info.storage_dtype, system.info.settings["mode"]) == ("float32", "dense")

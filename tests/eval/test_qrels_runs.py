@@ -1,4 +1,6 @@
-"""Judgements and runs as they come: every shape that is accepted, and a clear word on every one that is not."""
+"""Judgements and runs as they come: every shape that is accepted, and a clear word on every one
+that is not.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,25 @@ WANTED = {"q1": {"d1": 1, "d2": 0}, "q2": {"d1": 2}}
         "q1 0 d1 1\nq1 0 d2 0\nq2 0 d1 2\n",  # TREC
         "q1\t0\td1\t1\nq1\t0\td2\t0\nq2\t0\td1\t2",
         "query-id\titer\tcorpus-id\tscore\nq1\t0\td1\t1\nq1\t0\td2\t0\nq2\t0\td1\t2\n",
-        "corpus-id\tquery-id\tscore\nd1\tq1\t1\nd2\tq1\t0\nd1\tq2\t2\n",  # the header decides the order
+        # the header decides the order
+        "corpus-id\tquery-id\tscore\nd1\tq1\t1\nd2\tq1\t0\nd1\tq2\t2\n",
         "\ufeffquery_id\tdoc_id\trelevance\r\nq1\td1\t1\r\nq1\td2\t0\r\n\r\nq2\td1\t2\r\n",
         "q1 d1 1\nq1 d2 0\nq2 d1 2.0\n",
         "q1 0\td1 1\nq1\t0 d2\t0\nq2 0 d1 2\n",
         '"query-id"\t"corpus-id"\t"score"\n"q1"\t"d1"\t"1"\n"q1"\td2\t0\nq2\td1\t2\n',
     ],
-    ids=["beir", "headerless", "trec", "trec-tabs", "header-4", "swapped", "bom-crlf", "blanks", "mixed", "quoted"],
+    ids=[
+        "beir",
+        "headerless",
+        "trec",
+        "trec-tabs",
+        "header-4",
+        "swapped",
+        "bom-crlf",
+        "blanks",
+        "mixed",
+        "quoted",
+    ],
 )
 def test_every_layout_reads_the_same(tmp_path, text):
     path = tmp_path / "test.tsv"
@@ -45,7 +59,10 @@ def test_every_layout_reads_the_same(tmp_path, text):
         ("q1\td1\t1\nq1\td2\t0.5\n", "line 2: the grade '0.5' is not an integer"),
         ("q1\td1\t1\nq1\td2\tnan\n", "line 2: the grade 'nan' is not an integer"),
         ("q1\td1\t1\nq1\td2\thigh\n", "line 2: the grade 'high' is not a number"),
-        ("q1\td1\t1\nq1\td1\t2\n", "line 2: query 'q1', document 'd1' is judged 2 here and 1 in .*, line 1"),
+        (
+            "q1\td1\t1\nq1\td1\t2\n",
+            "line 2: query 'q1', document 'd1' is judged 2 here and 1 in .*, line 1",
+        ),
         ("q1\td1\t1_0\n", "neither a judgement"),
         ("q1\td1\t1\nq1\td2\t1_0\n", "line 2: the grade '1_0' is not a number"),
         ("q1\td1\t1700000000\n", "line 1: the grade '1700000000' is above 100,000"),
@@ -89,21 +106,29 @@ def test_ids_with_spaces_need_tabs(tmp_path):
 
 
 def test_hub_rows_are_checked_alike():
-    assert collect_qrels([("1", "q", "d", 1.0), ("2", "q", "e", 0)], "hub").judgements == {"q": {"d": 1, "e": 0}}
+    assert collect_qrels([("1", "q", "d", 1.0), ("2", "q", "e", 0)], "hub").judgements == {
+        "q": {"d": 1, "e": 0}
+    }
     with pytest.raises(InputError, match=r"row 2: the grade 0.7"):
         collect_qrels([("row 1", "q", "d", 1.0), ("row 2", "q", "e", 0.7)], "hub")
 
 
 def test_a_line_ends_only_at_a_newline(tmp_path):
     path = tmp_path / "test.tsv"
-    path.write_text("q1\tlease\u2028part two\t1\r\nq1\ta\x85b\x1cc\t1\nq1\tbad\n", encoding="utf-8", newline="")
+    path.write_text(
+        "q1\tlease\u2028part two\t1\r\nq1\ta\x85b\x1cc\t1\nq1\tbad\n", encoding="utf-8", newline=""
+    )
     with pytest.raises(InputError, match="line 3: 2 columns"):
         read_qrels(path)
-    path.write_text(path.read_text(encoding="utf-8").replace("q1\tbad\n", ""), encoding="utf-8", newline="")
+    path.write_text(
+        path.read_text(encoding="utf-8").replace("q1\tbad\n", ""), encoding="utf-8", newline=""
+    )
     assert read_qrels(path).judgements == {"q1": {"lease\u2028part two": 1, "a\x85b\x1cc": 1}}
 
 
-hostile = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\t\r\n"), min_size=1, max_size=8)
+hostile = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\t\r\n"), min_size=1, max_size=8
+)
 ids = hostile.filter(str.strip)
 runs = st.dictionaries(
     ids,
@@ -128,11 +153,13 @@ def test_a_run_is_for_trec_eval_unless_an_id_holds_blanks(tmp_path):
     import numpy as np
 
     write_run(tmp_path / "plain", {"q\u3000": {'"a"': np.float32(0.5), "b\xa0": 2.0}})
-    assert (tmp_path / "plain").read_text() == 'q\u3000 Q0 b\xa0 1 2.0 aveyb\nq\u3000 Q0 "a" 2 0.5 aveyb\n'
+    assert (
+        tmp_path / "plain"
+    ).read_text() == 'q\u3000 Q0 b\xa0 1 2.0 aveyb\nq\u3000 Q0 "a" 2 0.5 aveyb\n'
     write_run(tmp_path / "tabs", {"q": {"0002 Re_ Invoice.eml": 1.0, '"a"': 0.5}})
-    assert (tmp_path / "tabs").read_text() == (
-        'q\tQ0\t0002 Re_ Invoice.eml\t1\t1.0\taveyb\nq\tQ0\t"""a"""\t2\t0.5\taveyb\n'
-    )
+    assert (
+        tmp_path / "tabs"
+    ).read_text() == 'q\tQ0\t0002 Re_ Invoice.eml\t1\t1.0\taveyb\nq\tQ0\t"""a"""\t2\t0.5\taveyb\n'
 
 
 @pytest.mark.parametrize(
@@ -161,7 +188,9 @@ def test_rank_column_is_ignored(tmp_path):
     assert rank(read_run(path)["q"]) == ["high", "low"]
 
 
-@pytest.mark.parametrize("run", [{"q": {"a\ndoc": 1.0}}, {"\r": {"d": 1.0}}, {"q": {"": 1.0}}, {"q": {"d\t": 1.0}}])
+@pytest.mark.parametrize(
+    "run", [{"q": {"a\ndoc": 1.0}}, {"\r": {"d": 1.0}}, {"q": {"": 1.0}}, {"q": {"d\t": 1.0}}]
+)
 def test_ids_that_the_format_cannot_carry(tmp_path, run):
     with pytest.raises(InputError, match=r"cannot be written to a TREC run"):
         write_run(tmp_path / "out.trec", run)

@@ -13,18 +13,37 @@ from tests.eval.toys import read_report
 def made_up_results() -> list[Result]:
     """A system of each kind on one set, and one under the paper protocol."""
     results = []
-    for name, kind, protocol in (("BM25", "lexical", "standard"), ("A", "dense", "standard"), ("A", "dense", "paper")):
+    for name, kind, protocol in (
+        ("BM25", "lexical", "standard"),
+        ("A", "dense", "standard"),
+        ("A", "dense", "paper"),
+    ):
         metric = "ndcg@10" if protocol == "standard" else "retrieved-ndcg@10"
         per_query = {metric: {"q1": 0.5, "q2": 1.0}, "mrr@10": {"q1": 0.25, "q2": 1.0}}
-        info = SystemInfo(name, kind, name, "ab" * 32, 256, {"query": "", "document": ""}, "float32")
+        info = SystemInfo(
+            name, kind, name, "ab" * 32, 256, {"query": "", "document": ""}, "float32"
+        )
         results.append(
             Result(
-                system=info, dataset="toy", source="made/up@1", split="test", protocol=protocol, main_metric=metric,
-                corpus_size=40, full_corpus_size=5000, queries=2, missing=1, unjudged=0, depth=100,
-                mean={m: sum(v.values()) / 2 for m, v in per_query.items()}, per_query=per_query,
-                task_fingerprint="f" * 64, notices=("1 judged query without a hit: scored 0",), seconds=1.5,
+                system=info,
+                dataset="toy",
+                source="made/up@1",
+                split="test",
+                protocol=protocol,
+                main_metric=metric,
+                corpus_size=40,
+                full_corpus_size=5000,
+                queries=2,
+                missing=1,
+                unjudged=0,
+                depth=100,
+                mean={m: sum(v.values()) / 2 for m, v in per_query.items()},
+                per_query=per_query,
+                task_fingerprint="f" * 64,
+                notices=("1 judged query without a hit: scored 0",),
+                seconds=1.5,
             )
-        )  # fmt: skip
+        )
     return results
 
 

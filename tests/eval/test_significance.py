@@ -12,19 +12,33 @@ from aveyb_retrieval.eval.metrics import compare, evaluate, randomization_test
 
 
 def _shuffled_system(rng, n_queries, shuffle):
-    """A run over 30 documents per query whose good order is disturbed by noise; `shuffle` scales the noise."""
+    """A run over 30 documents per query whose good order is disturbed by noise; `shuffle` scales
+    the noise.
+    """
     judgements = {f"q{i}": {f"d{j}": int(j < 3) for j in range(30)} for i in range(n_queries)}
-    run = {q: {d: -float(d[1:]) + shuffle * rng.standard_normal() for d in docs} for q, docs in judgements.items()}
+    run = {
+        q: {d: -float(d[1:]) + shuffle * rng.standard_normal() for d in docs}
+        for q, docs in judgements.items()
+    }
     return evaluate(judgements, run, ["ndcg@10"]).per_query["ndcg@10"]
 
 
 def test_p_is_uniform_for_two_shuffles_of_one_system():
-    """300 comparisons of a system with itself: Kolmogorov-Smirnov against the uniform distribution."""
+    """300 comparisons of a system with itself: Kolmogorov-Smirnov against the uniform
+    distribution.
+    """
     rng = np.random.default_rng(1)
-    p = np.sort([
-        compare(_shuffled_system(rng, 40, 8.0), _shuffled_system(rng, 40, 8.0), resamples=500, seed=i).p_value
-        for i in range(300)
-    ])  # fmt: skip
+    p = np.sort(
+        [
+            compare(
+                _shuffled_system(rng, 40, 8.0),
+                _shuffled_system(rng, 40, 8.0),
+                resamples=500,
+                seed=i,
+            ).p_value
+            for i in range(300)
+        ]
+    )
     grid = np.arange(1, len(p) + 1) / len(p)
     distance = max(np.abs(grid - p).max(), np.abs(grid - 1 / len(p) - p).max())
     assert distance < 1.63 / np.sqrt(len(p))  # the 1 % point of the Kolmogorov distribution
@@ -44,7 +58,9 @@ def test_p_equals_full_enumeration_on_few_queries():
     difference = np.array([0.3, -0.1, 0.2, 0.25, 0.05, -0.02, 0.4, 0.11])
     patterns = np.array(list(itertools.product([-1, 1], repeat=len(difference))))
     exact = np.mean(np.abs(patterns @ difference) >= difference.sum() - 1e-12)
-    assert randomization_test(difference, np.random.default_rng(0), 100_000, 0.95)[0] == pytest.approx(exact, abs=0.004)
+    assert randomization_test(difference, np.random.default_rng(0), 100_000, 0.95)[
+        0
+    ] == pytest.approx(exact, abs=0.004)
 
 
 def test_interval_covers_the_true_mean():
@@ -57,11 +73,15 @@ def test_interval_covers_the_true_mean():
 
 
 def test_interval_and_p_value_never_disagree():
-    """The interval holds exactly the shifts that the test of the shifted differences would not reject."""
+    """The interval holds exactly the shifts that the test of the shifted differences would not
+    reject.
+    """
     rng = np.random.default_rng(5)
     for seed in range(120):
         n, confidence = int(rng.integers(1, 40)), float(rng.choice([0.5, 0.9, 0.95, 0.99]))
-        difference = np.clip(rng.choice([0.0, 0.1, 0.5, -0.3, 1.0], n) + rng.normal(0, 0.1, n), -1, 1)
+        difference = np.clip(
+            rng.choice([0.0, 0.1, 0.5, -0.3, 1.0], n) + rng.normal(0, 0.1, n), -1, 1
+        )
         p, low, high = randomization_test(difference, np.random.default_rng(seed), 300, confidence)
         assert (p < 1 - confidence) == (low > 0 or high < 0)
         signs = np.random.default_rng(seed).integers(0, 2, size=(300, n), dtype=np.int8) * 2 - 1

@@ -41,14 +41,28 @@ def test_every_vector_is_scored(task, tmp_path):
     assert rank(run["q2"])[0] == "d2"
     assert result.mean["ndcg@10"] > 0.9
     settings = result.system.settings
-    assert (settings["chunks"], settings["granularity"], settings["exact"]) == ("passages", "document", True)
+    assert (settings["chunks"], settings["granularity"], settings["exact"]) == (
+        "passages",
+        "document",
+        True,
+    )
     toy = ToyEmbedder()
     for granularity in ("document", "passage", "both"):
-        by_vectors = exact(toy, task, tmp_path, granularity=granularity).search(task.queries, len(task.corpus))
-        for query, encoded in zip(task.queries, toy.encode_queries(list(task.queries.values())), strict=True):
-            for (_, document), (name, *_) in zip(zip(pairs(task), toy.encode_documents(pairs(task)), strict=True),
-                                                 task.corpus, strict=True):  # fmt: skip
-                best = {"document": document.vector @ encoded, "passage": (document.passages @ encoded).max()}
+        by_vectors = exact(toy, task, tmp_path, granularity=granularity).search(
+            task.queries, len(task.corpus)
+        )
+        for query, encoded in zip(
+            task.queries, toy.encode_queries(list(task.queries.values())), strict=True
+        ):
+            for (_, document), (name, *_) in zip(
+                zip(pairs(task), toy.encode_documents(pairs(task)), strict=True),
+                task.corpus,
+                strict=True,
+            ):
+                best = {
+                    "document": document.vector @ encoded,
+                    "passage": (document.passages @ encoded).max(),
+                }
                 expected = max(best.values()) if granularity == "both" else best[granularity]
                 assert by_vectors[query][name] == pytest.approx(expected, abs=1e-5)
 
@@ -65,14 +79,19 @@ def test_title_goes_on_its_own_line_and_chunks_carry_it_once(task):
     assert whole.seen[0].startswith("Bees\nHoney")
     assert whole.seen[2].startswith("Tides")  # no title, no separator
     lone = ToyEmbedder()
-    found = list(ChunkedModel(AsMeasured(lone), word_chunks(8), "8 words").encode_documents(pairs(task)))
+    found = list(
+        ChunkedModel(AsMeasured(lone), word_chunks(8), "8 words").encode_documents(pairs(task))
+    )
     assert [len(encoded.passages) for encoded in found] == [2, 2, 2, 2, 2]
     assert lone.seen[:2] == [
         "Bees Honey bees dance to tell others where the",
         "flowers are. The dance points at the sun.",
     ]
     first = found[0].spans
-    assert task.corpus.get("d1").text[first[1, 0] : first[1, 1]] == "flowers are. The dance points at the sun."
+    assert (
+        task.corpus.get("d1").text[first[1, 0] : first[1, 1]]
+        == "flowers are. The dance points at the sun."
+    )
     assert not found[0].vector.any()
 
 
@@ -142,7 +161,9 @@ def test_results_are_cached_by_everything_they_depend_on(task, tmp_path):
     assert Counting.searches == 1
     assert (again, same) == (first, run)
     assert Result.from_json(first.to_json(), "here") == first
-    run_system(Counting(task.corpus), task, cache=cache)  # without --only-missing it is measured again
+    run_system(
+        Counting(task.corpus), task, cache=cache
+    )  # without --only-missing it is measured again
     run_system(Counting(task.corpus, k1=1.2), task, cache=cache, only_missing=True)
     run_system(Counting(task.corpus), task, Settings(depth=3), cache=cache, only_missing=True)
     assert Counting.searches == 4
@@ -161,11 +182,17 @@ def test_an_index_searched_by_other_weights_is_another_system(task, tmp_path, mo
     searches = ({"mode": "hybrid"}, {"mode": "dense"}, {"mode": "hybrid", "rerank": "maxsim"})
 
     def fingerprints():
-        systems = [kind(tmp_path / "ix", **search) for kind in (IndexSystem, IndexPassages) for search in searches]
+        systems = [
+            kind(tmp_path / "ix", **search)
+            for kind in (IndexSystem, IndexPassages)
+            for search in searches
+        ]
         return [info_fingerprint(system.info) for system in systems]
 
     before = fingerprints()
-    assert len(set(before)) == 5  # the documents and the passages of an index by vectors alone are one way of searching
+    assert (
+        len(set(before)) == 5
+    )  # the documents and the passages of an index by vectors alone are one way of searching
     with monkeypatch.context() as patch:
         patch.setattr(options, "WEIGHT", 0.25)
         patch.setattr(scoring, "MAXSIM_WEIGHT", 5.0)
@@ -178,7 +205,11 @@ def test_an_index_searched_by_other_weights_is_another_system(task, tmp_path, mo
 
 def test_labels_do_not_change_the_fingerprint():
     a, b = SystemInfo("one", "dense", "m", "f"), SystemInfo("two", "dense", "path/m", "f")
-    assert info_fingerprint(a) == info_fingerprint(b) != info_fingerprint(SystemInfo("one", "dense", "m", "g"))
+    assert (
+        info_fingerprint(a)
+        == info_fingerprint(b)
+        != info_fingerprint(SystemInfo("one", "dense", "m", "g"))
+    )
 
 
 def test_bm25_returns_only_documents_that_share_a_term(task):
@@ -195,7 +226,9 @@ def test_a_corpus_of_stop_words_is_named(tmp_path):
     folder = write_folder(tmp_path / "toy")
     rows = [f'{{"_id": "d{i}", "text": "the and of"}}\n' for i in range(1, 6)]
     (folder / "corpus.jsonl").write_text("".join(rows))
-    with pytest.raises(InputError, match="BM25 finds no word in the corpus that is not a stop word"):
+    with pytest.raises(
+        InputError, match="BM25 finds no word in the corpus that is not a stop word"
+    ):
         BM25System(load_dataset(str(folder)).corpus).search({"q": "moon"}, 3)
 
 
@@ -266,7 +299,9 @@ def test_ids_with_blanks_can_be_measured_and_cached(tmp_path):
     task = make_task(load_dataset(str(folder)))
     cache = ResultCache(tmp_path / "cache")
     system = Fixed({"q1": {"d 1": 1.0}})
-    assert run_system(system, task, cache=cache) == run_system(system, task, cache=cache, only_missing=True)
+    assert run_system(system, task, cache=cache) == run_system(
+        system, task, cache=cache, only_missing=True
+    )
 
 
 def test_identical_ids_are_dropped_only_on_request(tmp_path):

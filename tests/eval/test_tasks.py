@@ -1,4 +1,6 @@
-"""The paper's protocol against an independent few-line computation, on a toy set where it differs from the standard."""
+"""The paper's protocol against an independent few-line computation, on a toy set where it differs
+from the standard.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,24 @@ from aveyb_retrieval.eval.runner import run_system
 from aveyb_retrieval.eval.tasks import PAPER, STANDARD, make_task
 from tests.eval.toys import DOCUMENTS, JUDGEMENTS, QUERIES, ToyEmbedder, write_folder, write_jsonl
 
-WORDS = ["are", "flowers", "bees", "rise", "dough", "moon", "tides", "sand", "glass", "honey", "tell", "dance"]
-FILLER = [(f"x{i:02}", "", f"{w} and the {w}, where how to tell and what makes a {w}") for i, w in enumerate(WORDS)]
+WORDS = [
+    "are",
+    "flowers",
+    "bees",
+    "rise",
+    "dough",
+    "moon",
+    "tides",
+    "sand",
+    "glass",
+    "honey",
+    "tell",
+    "dance",
+]
+FILLER = [
+    (f"x{i:02}", "", f"{w} and the {w}, where how to tell and what makes a {w}")
+    for i, w in enumerate(WORDS)
+]
 
 
 @pytest.fixture
@@ -29,7 +47,9 @@ def folder(tmp_path):
 
 
 def _paper_in_a_few_lines(queries, judgements, titled_texts, embedder):
-    """Prefixes, judged documents of dev + test only, binary relevance, nDCG over the retrieved ten."""
+    """Prefixes, judged documents of dev + test only, binary relevance, nDCG over the
+    retrieved ten.
+    """
     judged = [d for d in titled_texts if any(d in judgements[q] for q in judgements)]
     unit = lambda text: embedder._vector(text)
     matrix = np.stack([unit("Document: " + titled_texts[d]) for d in judged])
@@ -50,7 +70,9 @@ def test_paper_protocol(folder, tmp_path):
     scores = {}
     for protocol in (STANDARD, PAPER):
         task = make_task(dataset, protocol)
-        system = exact_system(AsMeasured(embedder, protocol), task.corpus, tmp_path, granularity="document")
+        system = exact_system(
+            AsMeasured(embedder, protocol), task.corpus, tmp_path, granularity="document"
+        )
         scores[protocol.name], _ = run_system(system, task)
     paper, standard = scores["paper"], scores["standard"]
     assert paper.score == pytest.approx(

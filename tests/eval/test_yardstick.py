@@ -1,4 +1,6 @@
-"""BM25 on the reference collections gives the published yardstick, and a real sentence-transformers model runs."""
+"""BM25 on the reference collections gives the published yardstick, and a real sentence-transformers
+model runs.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ BM25 = {
 
 @pytest.mark.parametrize("name", BM25)
 def test_bm25_yardstick(shared, name):
-    """Measured once with other code (k1 0.9, b 0.4, English stems and stop words, 700 queries drawn with seed 0)."""
+    """Measured once with other code (k1 0.9, b 0.4, English stems and stop words, 700 queries drawn
+    with seed 0).
+    """
     pytest.importorskip("bm25s")
     folder = shared / "data" / name
     if not folder.is_dir():

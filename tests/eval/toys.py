@@ -17,11 +17,27 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DOCUMENTS = [
-    ("d1", "Bees", "Honey bees dance to tell others where the flowers are. The dance points at the sun."),
-    ("d2", "Bread", "Sourdough needs flour, water, salt and time. The starter makes the dough rise."),
+    (
+        "d1",
+        "Bees",
+        "Honey bees dance to tell others where the flowers are. The dance points at the sun.",
+    ),
+    (
+        "d2",
+        "Bread",
+        "Sourdough needs flour, water, salt and time. The starter makes the dough rise.",
+    ),
     ("d3", "", "Tides follow the moon. Spring tides come when sun and moon pull together."),
-    ("d4", "Glass", "Glass is sand melted with soda and lime. Slow cooling keeps the glass from breaking."),
-    ("d5", "Clocks", "A pendulum clock keeps time by the swing of a weight. Longer pendulums swing slower."),
+    (
+        "d4",
+        "Glass",
+        "Glass is sand melted with soda and lime. Slow cooling keeps the glass from breaking.",
+    ),
+    (
+        "d5",
+        "Clocks",
+        "A pendulum clock keeps time by the swing of a weight. Longer pendulums swing slower.",
+    ),
 ]
 QUERIES = {
     "q1": "how do bees tell where flowers are",
@@ -29,22 +45,34 @@ QUERIES = {
     "q3": "moon and tides",
     "q4": "glass from sand",
 }
-JUDGEMENTS = {"q1": {"d1": 2, "d3": 0}, "q2": {"d2": 1}, "q3": {"d3": 2, "d1": 1}, "q4": {"d4": 1, "d5": 0}}
+JUDGEMENTS = {
+    "q1": {"d1": 2, "d3": 0},
+    "q2": {"d2": 1},
+    "q3": {"d3": 2, "d1": 1},
+    "q4": {"d4": 1, "d5": 0},
+}
 
 
 def write_folder(folder: Path, *, spans: bool = False, dev: bool = True) -> Path:
     """The toy collection in BEIR layout: q1 to q3 in test, q4 in dev."""
     (folder / "qrels").mkdir(parents=True)
-    write_jsonl(folder / "corpus.jsonl", [{"_id": d, "title": t, "text": x} for d, t, x in DOCUMENTS])
+    write_jsonl(
+        folder / "corpus.jsonl", [{"_id": d, "title": t, "text": x} for d, t, x in DOCUMENTS]
+    )
     write_jsonl(folder / "queries.jsonl", [{"_id": q, "text": t} for q, t in QUERIES.items()])
     for split, queries in (("test", ["q1", "q2", "q3"]), ("dev", ["q4"])):
         if split == "dev" and not dev:
             continue
         lines = [f"{q}\t{d}\t{g}" for q in queries for d, g in JUDGEMENTS[q].items()]
-        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
+        (folder / "qrels" / f"{split}.tsv").write_text(
+            "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n"
+        )
     if spans:
         rows = [("q1", "d1", [[0, 54]]), ("q2", "d2", [[45, 77]]), ("q3", "d3", [[0, 22]])]
-        write_jsonl(folder / "spans.jsonl", [{"query-id": q, "corpus-id": d, "spans": s} for q, d, s in rows])
+        write_jsonl(
+            folder / "spans.jsonl",
+            [{"query-id": q, "corpus-id": d, "spans": s} for q, d, s in rows],
+        )
     return folder
 
 
@@ -59,7 +87,8 @@ def _word_vector(word: str, dim: int) -> np.ndarray:
 
 
 class ToyEmbedder:
-    """Bag-of-words vectors: each word a fixed random direction; a split is `split_words` words of the text.
+    """Bag-of-words vectors: each word a fixed random direction; a split is `split_words` words of
+    the text.
 
     A passage vector holds a quarter of its document, so that late chunking and lone chunks differ.
     """
@@ -76,7 +105,11 @@ class ToyEmbedder:
 
     def _vector(self, text: str) -> np.ndarray:
         words = re.findall(r"\w+", text)
-        total = np.sum([_word_vector(w, self.dim) for w in words], axis=0) if words else np.zeros(self.dim)
+        total = (
+            np.sum([_word_vector(w, self.dim) for w in words], axis=0)
+            if words
+            else np.zeros(self.dim)
+        )
         return _unit(total)
 
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedDocument]:
@@ -85,11 +118,17 @@ class ToyEmbedder:
             self.seen.append(whole)
             document = self._vector(whole)
             words = list(re.finditer(r"\S+", text))
-            groups = [words[i : i + self.split_words] for i in range(0, len(words), self.split_words)]
-            spans = np.array([[g[0].start(), g[-1].end()] for g in groups], dtype=np.int64).reshape(-1, 2)
+            groups = [
+                words[i : i + self.split_words] for i in range(0, len(words), self.split_words)
+            ]
+            spans = np.array([[g[0].start(), g[-1].end()] for g in groups], dtype=np.int64).reshape(
+                -1, 2
+            )
             rows = [_unit(self._vector(text[a:b]) + 0.25 * document) for a, b in spans]
             passages = np.array(rows, dtype=np.float32).reshape(-1, self.dim)
-            yield EncodedDocument(document, passages, np.ones(len(spans), np.float32), spans, len(words), 0)
+            yield EncodedDocument(
+                document, passages, np.ones(len(spans), np.float32), spans, len(words), 0
+            )
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
         texts = [self.prompts["query"] + query for query in queries]

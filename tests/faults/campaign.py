@@ -1,10 +1,12 @@
-"""Kills by the hundred: SIGKILL at random moments of every command, and at once the next process goes on.
+"""Kills by the hundred: SIGKILL at random moments of every command, and at once the next process
+goes on.
 
     python -m tests.faults.campaign --kills 500 [--seed N] [--seconds N]
 
-Each process gives commands one after the other and says what has returned; all of them work on one index. The one that
-follows a kill finds the index as it was before the interrupted command or after it, gives the command again, and finds
-everything that was acknowledged: texts, words, vectors. Readers that were open throughout answer as before.
+Each process gives commands one after the other and says what has returned; all of them work on one
+index. The one that follows a kill finds the index as it was before the interrupted command or after
+it, gives the command again, and finds everything that was acknowledged: texts, words, vectors.
+Readers that were open throughout answer as before.
 """
 
 from __future__ import annotations
@@ -48,7 +50,10 @@ def write(
     command = workload.draw(seed, first, documents)
     seen = held(root)
     before, after = wanted(documents) if first else None, wanted(command.after(documents))
-    assert seen in (before, after), f"{command}: neither as before nor as after; {_both(seen, before, after)}"
+    assert seen in (
+        before,
+        after,
+    ), f"{command}: neither as before nor as after; {_both(seen, before, after)}"
     number = first
     while True:
         command = workload.draw(seed, number, documents)
@@ -72,7 +77,9 @@ def _both(seen: Any, before: Any, after: Any) -> str:
 
 
 def read(connection: Connection, root: Path) -> None:
-    """Hold a version of an index, and search it whenever asked: say how the answers differ from the first ones."""
+    """Hold a version of an index, and search it whenever asked: say how the answers differ from the
+    first ones.
+    """
     quiet()
     with Retriever.load(root, model=FakeEmbedder()) as retriever:
         first = _answers(retriever)
@@ -86,7 +93,9 @@ Answers = list[dict[str, tuple[float, str]]]
 
 
 def _answers(retriever: Retriever) -> Answers:
-    """Score and text of every document found, for a few queries of every mode; and all documents."""
+    """Score and text of every document found, for a few queries of every mode; and all
+    documents.
+    """
     found = [{each.id: (0.0, each.text) for each in retriever.documents()}]
     for mode in ("dense", "lexical", "hybrid"):
         for query in ("word1 word2", "word9", "word30"):
@@ -106,14 +115,24 @@ def _different(now: Answers, first: Answers) -> str:
     return ""
 
 
-def kills(count: int, seed: int, folder: Path, deadline: float = float("inf")) -> tuple[Counter[str], list[str]]:
-    """Kill writers until `count` commands were interrupted; how many of each kind, and what was wrong after it."""
+def kills(
+    count: int, seed: int, folder: Path, deadline: float = float("inf")
+) -> tuple[Counter[str], list[str]]:
+    """Kill writers until `count` commands were interrupted; how many of each kind, and what was
+    wrong after it.
+    """
     outcomes, violations, part = Counter[str](), list[str](), 0
     while sum(outcomes.values()) < count and time.monotonic() < deadline:
         root = folder / f"{part}" / "ix"
         root.parent.mkdir()
         try:
-            _one_index(min(ROUNDS, count - sum(outcomes.values())), seed * 1000 + part, root, outcomes, deadline)
+            _one_index(
+                min(ROUNDS, count - sum(outcomes.values())),
+                seed * 1000 + part,
+                root,
+                outcomes,
+                deadline,
+            )
         except AssertionError as error:  # the next index begins afresh
             violations.append(f"seed {seed * 1000 + part}: {error}")
             print(violations[-1], flush=True)
@@ -154,7 +173,9 @@ class Run:
         self._usual = 0.5  # seconds of a command
 
     def until_killed(self, rng: random.Random, *, deep: bool) -> bool:
-        """Have a process give commands and kill it at a random moment; whether that interrupted one."""
+        """Have a process give commands and kill it at a random moment; whether that interrupted
+        one.
+        """
         target = self.number + rng.choice((0, 0, 1, 2, LAST))
         writer = Child(write, self.root, self.seed, self.number, self.documents, self.begun, deep)
         try:
@@ -164,7 +185,9 @@ class Run:
             while writer.connection.poll(max(0.0, moment - time.monotonic())):
                 self._hear(writer.answer())
         except EOFError:
-            raise AssertionError(f"seed {self.seed}: command {self.number} ended its process") from None
+            raise AssertionError(
+                f"seed {self.seed}: command {self.number} ended its process"
+            ) from None
         for said in writer.kill():
             self._hear(said)
         interrupted, self._began = self._began is not None, None
@@ -189,7 +212,9 @@ def main() -> None:
     arguments = parser.parse_args()
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        outcomes, violations = kills(arguments.kills, arguments.seed, Path(folder), started + arguments.seconds)
+        outcomes, violations = kills(
+            arguments.kills, arguments.seed, Path(folder), started + arguments.seconds
+        )
     number, seconds = sum(outcomes.values()), time.monotonic() - started
     print(f"{number} kills in {seconds:.0f} s: {dict(outcomes)}; {len(violations)} violations")
     raise SystemExit(bool(violations))

@@ -44,25 +44,44 @@ def _held(retriever: Retriever) -> Held:
     found = {}
     for each in retriever.documents():
         of_file = "path" in each.metadata
-        found[each.id] = (each.text, "" if of_file else each.title, 0 if of_file else each.metadata["year"])
+        found[each.id] = (
+            each.text,
+            "" if of_file else each.title,
+            0 if of_file else each.metadata["year"],
+        )
     return found
 
 
 def check(root: Path, documents: Documents, *, deep: bool = False) -> None:
     """Raise AssertionError where an index does not hold these documents, or does not find them."""
     with Retriever.load(root, model=FakeEmbedder(), verify=True) as retriever:
-        assert _held(retriever) == wanted(documents), differences(_held(retriever), wanted(documents))
+        assert _held(retriever) == wanted(documents), differences(
+            _held(retriever), wanted(documents)
+        )
         assert len(retriever) == len(documents)
         for word in SEARCHED:
-            found = {hit.id for hit in retriever.search(word, k=1000, mode="lexical", granularity="document")}
-            holding = {name for name, each in documents.items() if word in f"{each.title} {each.text}".split()}
+            found = {
+                hit.id
+                for hit in retriever.search(word, k=1000, mode="lexical", granularity="document")
+            }
+            holding = {
+                name
+                for name, each in documents.items()
+                if word in f"{each.title} {each.text}".split()
+            }
             assert found == holding, f"{word}: {differences(found, holding)}"
         query = FakeEmbedder().encode_queries(["word3 word4"])
         (hits,) = retriever.search_vectors(query, k=1000, granularity="document")
         assert len(hits) == len({hit.id for hit in hits})
         truth = _scores(documents, query[0])
-        assert {hit.id for hit in hits} == set(truth), differences({hit.id for hit in hits}, set(truth))
-        wrong = {hit.id: (hit.score, truth[hit.id]) for hit in hits if abs(hit.score - truth[hit.id]) > 1e-3}
+        assert {hit.id for hit in hits} == set(truth), differences(
+            {hit.id for hit in hits}, set(truth)
+        )
+        wrong = {
+            hit.id: (hit.score, truth[hit.id])
+            for hit in hits
+            if abs(hit.score - truth[hit.id]) > 1e-3
+        }
         assert not wrong, f"scores that are not of the documents' texts: {wrong}"
     if deep:
         problems = verify_index(root, deep=True).problems
@@ -72,16 +91,28 @@ def check(root: Path, documents: Documents, *, deep: bool = False) -> None:
 def _scores(documents: Documents, query: Any) -> dict[str, float]:
     rows = {name: each for name, each in documents.items() if not each.file}
     pairs = [(f"{each.title}\n" if each.title else "", each.text) for each in rows.values()]
-    vectors = np.stack([each.vector for each in FakeEmbedder().encode_documents(pairs)]) if rows else np.empty((0, 16))
+    vectors = (
+        np.stack([each.vector for each in FakeEmbedder().encode_documents(pairs)])
+        if rows
+        else np.empty((0, 16))
+    )
     found = dict(zip(rows, (vectors @ query).tolist(), strict=True))
     files = {name: each for name, each in documents.items() if each.file}
     pairs = [(f"{name.removesuffix('.txt')}\n", each.text) for name, each in files.items()]
-    vectors = np.stack([each.vector for each in FakeEmbedder().encode_documents(pairs)]) if files else np.empty((0, 16))
+    vectors = (
+        np.stack([each.vector for each in FakeEmbedder().encode_documents(pairs)])
+        if files
+        else np.empty((0, 16))
+    )
     return found | dict(zip(files, (vectors @ query).tolist(), strict=True))
 
 
 def differences(found: Any, expected: Any) -> str:
     """Where two sets, or mappings, differ."""
     missing, more = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
-    other = sorted(n for n in found if n in expected and found[n] != expected[n]) if isinstance(found, dict) else []
+    other = (
+        sorted(n for n in found if n in expected and found[n] != expected[n])
+        if isinstance(found, dict)
+        else []
+    )
     return f"missing {missing[:5]}, too many {more[:5]}, other {other[:5]}"

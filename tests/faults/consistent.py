@@ -2,11 +2,12 @@
 
     python -m tests.faults.consistent [--tries N] [--seed N]
 
-A try changes one file of a small index (some bytes), or a row of a dataset with care (a text, a span, an id),
-and gives the manifest the hashes and versions that fit. The index may be refused, may verify with problems, or may
-answer as before. Anything else is missed. Vectors, their norms and what FAISS holds of them are compared with nothing.
-A changed row is no longer in its full-text index, as after an upsert: Lance searches it apart, and scores by words move
-in the second digit even where the row was written as it was. So answers after the change of a row are also compared
+A try changes one file of a small index (some bytes), or a row of a dataset with care (a text, a
+span, an id), and gives the manifest the hashes and versions that fit. The index may be refused, may
+verify with problems, or may answer as before. Anything else is missed. Vectors, their norms and
+what FAISS holds of them are compared with nothing. A changed row is no longer in its full-text
+index, as after an upsert: Lance searches it apart, and scores by words move in the second digit
+even where the row was written as it was. So answers after the change of a row are also compared
 with those of a sound index once both have made their full-text indexes anew.
 """
 
@@ -65,7 +66,9 @@ SQL = {
 
 
 def row(rng: random.Random, root: Path) -> str:
-    """Change a column of one row, or delete the row, by Lance itself: as a new version that the manifest then names."""
+    """Change a column of one row, or delete the row, by Lance itself: as a new version that the
+    manifest then names.
+    """
     import lance
 
     table = rng.choice(list(SQL))
@@ -77,7 +80,9 @@ def row(rng: random.Random, root: Path) -> str:
         opened.delete(f"{key} = {number}")
         change = "a row deleted"
     else:
-        values = {name: sql.replace("ZEROS", "00" * 32) for name, sql in rng.choice(SQL[table]).items()}
+        values = {
+            name: sql.replace("ZEROS", "00" * 32) for name, sql in rng.choice(SQL[table]).items()
+        }
         opened.update(values, where=f"{key} = {number}")
         change = str(values)
     reseal(root, {table: opened.version})
@@ -95,7 +100,11 @@ def reseal(root: Path, versions: dict[str, int]) -> None:
     made_of = Tables.open(root, read_manifest(root).tables).files()
 
     def name_files(body: dict[str, Any]) -> dict[str, Any]:
-        kept = {name: info for name, info in body["files"].items() if not name.partition("/")[0].endswith(".lance")}
+        kept = {
+            name: info
+            for name, info in body["files"].items()
+            if not name.partition("/")[0].endswith(".lance")
+        }
         body["files"] = kept | {name: {"bytes": 0, "sha256": ""} for name in made_of}
         return body
 
@@ -146,8 +155,12 @@ def answers(root: Path) -> Any:
         found += retriever.search_vectors(queries, granularity="passage")
         found += [retriever.search(f"word{i}", mode="lexical") for i in range(20)]
         found += [retriever.search(f"word{i} word{2 * i}", k=5) for i in range(20)]
-        listed = sorted((each.id, each.title, each.text, str(each.metadata)) for each in retriever.documents())
-        return [[(hit.id, round(hit.score, 4), hit.passage) for hit in hits] for hits in found], listed
+        listed = sorted(
+            (each.id, each.title, each.text, str(each.metadata)) for each in retriever.documents()
+        )
+        return [
+            [(hit.id, round(hit.score, 4), hit.passage) for hit in hits] for hits in found
+        ], listed
 
 
 def is_harmless(root: Path, folder: Path, factory: str, *, moved: bool) -> bool:

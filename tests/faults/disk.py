@@ -18,18 +18,32 @@ TRACED = (
     "symlinkat,unlink,unlinkat,rmdir,mkdir,mkdirat,mmap,io_uring_setup"
 )
 _NAMING = frozenset(
-    ["unlink", "unlinkat", "rmdir", "mkdir", "mkdirat", "rename", "renameat", "renameat2", "link", "linkat"]
+    [
+        "unlink",
+        "unlinkat",
+        "rmdir",
+        "mkdir",
+        "mkdirat",
+        "rename",
+        "renameat",
+        "renameat2",
+        "link",
+        "linkat",
+    ]
 )
 APPENDS = -1  # the place of a descriptor that always writes at the end
 State = dict[str, bytes | None]  # of a disk: bytes by path, None for a folder
 
 
-# --- what strace wrote ------------------------------------------------------------------------------------------------
+# --- what strace wrote
+# ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Call:
-    """A system call that succeeded, by any thread: its arguments as strace writes them, and what it returned."""
+    """A system call that succeeded, by any thread: its arguments as strace writes them, and what it
+    returned.
+    """
 
     name: str
     arguments: list[str]
@@ -58,7 +72,9 @@ def calls(log: Path) -> Iterator[Call]:
 
 
 def _split(arguments: str) -> list[str]:
-    """Arguments at the commas between them; with `-xx` no string holds one, but lists of buffers do."""
+    """Arguments at the commas between them; with `-xx` no string holds one, but lists of buffers
+    do.
+    """
     found, depth, start = [], 0, 0
     for place, sign in enumerate(arguments):
         if sign in "[{<":
@@ -73,17 +89,26 @@ def _split(arguments: str) -> list[str]:
 
 def _bytes(text: str) -> bytes:
     """The bytes of all strings in an argument."""
-    return b"".join(bytes.fromhex(each.replace("\\x", "")) for each in re.findall(r'"([^"]*)"', text))
+    return b"".join(
+        bytes.fromhex(each.replace("\\x", "")) for each in re.findall(r'"([^"]*)"', text)
+    )
 
 
 def of_fd(argument: str) -> tuple[int, Path | None]:
     """The number of a descriptor, and the path that strace knows of it."""
     number, _, path = argument.partition("<")
-    name = bytes.fromhex("".join(_HEX.findall(path)).replace("\\x", "")).decode() if "\\x" in path else path.rstrip(">")
-    return (int(number) if number.lstrip("-").isdigit() else -1), Path(name) if name.startswith("/") else None
+    name = (
+        bytes.fromhex("".join(_HEX.findall(path)).replace("\\x", "")).decode()
+        if "\\x" in path
+        else path.rstrip(">")
+    )
+    return (int(number) if number.lstrip("-").isdigit() else -1), (
+        Path(name) if name.startswith("/") else None
+    )
 
 
-# --- the disk ---------------------------------------------------------------------------------------------------------
+# --- the disk
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
@@ -139,13 +164,17 @@ class Disk:
         return ("rename" in name and self._remove(old)) or changed
 
     def _change(self, call: Call, number: int, file: File) -> bool:
-        """Change what a file holds, or the place in it where the next write goes; whether it holds something else."""
+        """Change what a file holds, or the place in it where the next write goes; whether it holds
+        something else.
+        """
         name, a = call.name, call.arguments
         if name == "lseek":
             self._places[number] = call.result
         elif name in ("write", "writev"):
             place = self._places.get(number, 0)
-            _put_bytes(file, len(file.data) if place == APPENDS else place, _bytes(a[1])[: call.result])
+            _put_bytes(
+                file, len(file.data) if place == APPENDS else place, _bytes(a[1])[: call.result]
+            )
             if place != APPENDS:
                 self._places[number] = place + call.result
         elif name in ("pwrite64", "pwritev", "pwritev2"):
@@ -153,7 +182,9 @@ class Disk:
         elif name == "ftruncate":
             del file.data[int(a[1]) :]
             file.data.extend(bytes(int(a[1]) - len(file.data)))
-        elif name not in ("fcntl", "dup", "dup2", "dup3", "mmap") or ("MAP_SHARED" in a[-3] and "PROT_WRITE" in a[2]):
+        elif name not in ("fcntl", "dup", "dup2", "dup3", "mmap") or (
+            "MAP_SHARED" in a[-3] and "PROT_WRITE" in a[2]
+        ):
             self.unknown[name] += 1
         return name in ("write", "writev", "pwrite64", "pwritev", "pwritev2", "ftruncate")
 

@@ -2,9 +2,10 @@
 
     python -m tests.faults.faults --faults 500 [--seed N] [--seconds N]
 
-strace makes the N-th call of one kind fail, in each thread that comes so far: calls of Lance's threads and of FAISS as
-well as Python's. A command ends with an error of ours, or as if nothing had been; readers find the index as it was
-before or after it; the same command then succeeds, in the same process, and everything is found.
+strace makes the N-th call of one kind fail, in each thread that comes so far: calls of Lance's
+threads and of FAISS as well as Python's. A command ends with an error of ours, or as if nothing had
+been; readers find the index as it was before or after it; the same command then succeeds, in the
+same process, and everything is found.
 """
 
 from __future__ import annotations
@@ -30,9 +31,17 @@ if TYPE_CHECKING:
     from multiprocessing.synchronize import Event
 
 CALLS = (
-    "write", "pwrite64", "fsync", "fdatasync", "rename,renameat,renameat2", "openat", "link,linkat", "unlink,unlinkat",
-    "ftruncate", "mkdir,mkdirat",
-)  # fmt: skip
+    "write",
+    "pwrite64",
+    "fsync",
+    "fdatasync",
+    "rename,renameat,renameat2",
+    "openat",
+    "link,linkat",
+    "unlink,unlinkat",
+    "ftruncate",
+    "mkdir,mkdirat",
+)
 CODES = ("ENOSPC", "EIO")
 ROUNDS = 40  # commands of one process and index
 DEEP_EVERY = 10
@@ -40,7 +49,9 @@ _INJECTED = re.compile(r"(\w+)\((.*)\(INJECTED\)")
 
 
 def serve(connection: Connection, root: Path, seed: int, returned: Event) -> None:
-    """Give commands when told to; what became of one is said when asked, since saying it is a system call, too."""
+    """Give commands when told to; what became of one is said when asked, since saying it is a
+    system call, too.
+    """
     quiet()
     workload.small_steps()
     _warm_up(root.parent / "warm", seed)
@@ -104,10 +115,19 @@ class Faults:
         self.child = Child(serve, self.root, self.seed, self.returned)
 
     def one(self, *, deep: bool) -> tuple[str, str] | None:
-        """Give the next command with a fault, check, and give it again; the call that failed, and what came of it."""
+        """Give the next command with a fault, check, and give it again; the call that failed, and
+        what came of it.
+        """
         command = workload.draw(self.seed, self.number, self.documents)
-        before, after = wanted(self.documents) if self.number else None, wanted(command.after(self.documents))
-        calls, code, when = self.rng.choice(CALLS), self.rng.choice(CODES), int(2 ** self.rng.uniform(0, 3.5))
+        before, after = (
+            wanted(self.documents) if self.number else None,
+            wanted(command.after(self.documents)),
+        )
+        calls, code, when = (
+            self.rng.choice(CALLS),
+            self.rng.choice(CODES),
+            int(2 ** self.rng.uniform(0, 3.5)),
+        )
         self.log.write_text("")
         inject = ["-e", f"trace={calls}", "-e", f"inject={calls}:error={code}:when={when}"]
         if calls == "write" and self.rng.random() < 0.8:
@@ -132,20 +152,35 @@ class Faults:
         return (failed[0][0], said) if failed and said != "given up" else None
 
     def _our_files(self) -> list[Path]:
-        """Files that Python and FAISS write, and not Lance: of these alone the names are known before."""
+        """Files that Python and FAISS write, and not Lance: of these alone the names are known
+        before.
+        """
         current = self.root / "current"
         number, build = 1, "x"
         if current.exists():
-            number, build = int(current.read_text()[1:7]) + 1, current.read_text().strip().partition("-")[2]
+            number, build = (
+                int(current.read_text()[1:7]) + 1,
+                current.read_text().strip().partition("-")[2],
+            )
         version = f"v{number:06d}-{build}"
         names = ["lock", "current.tmp", "journal.json.tmp", f"versions/{version}.json.tmp"]
-        names += [f"faiss/{kind}-{version}-{n}.faiss.tmp" for kind in ("document", "passage") for n in (0, 1)]
+        names += [
+            f"faiss/{kind}-{version}-{n}.faiss.tmp"
+            for kind in ("document", "passage")
+            for n in (0, 1)
+        ]
         return [self.root / name for name in names]
 
-    def _give(self, command: workload.Command, inject: Sequence[str], *, done: bool = False) -> tuple[str, str]:
+    def _give(
+        self, command: workload.Command, inject: Sequence[str], *, done: bool = False
+    ) -> tuple[str, str]:
         assert self.child.ask("prepare", command, done, bool(inject)) == "ready"
         self.returned.clear()
-        tracing = strace.attached(self.child.pid, "-y", "-o", str(self.log), *inject) if inject else nullcontext()
+        tracing = (
+            strace.attached(self.child.pid, "-y", "-o", str(self.log), *inject)
+            if inject
+            else nullcontext()
+        )
         with tracing:
             self.child.connection.send_bytes(b"go")
             deadline = time.monotonic() + 180.0
@@ -153,7 +188,8 @@ class Faults:
                 alive = self.child.process.is_alive()
                 if inject and not alive:
                     time.sleep(1.0)  # strace may write its last line after the process has ended
-                # a fault of what wakes a thread is no fault of a disk, and Lance's threads do not survive it
+                # a fault of what wakes a thread is no fault of a disk, and Lance's threads do not
+                # survive it
                 if inject and self._hit_no_file():
                     return "given up", ""
                 assert alive, f"{command} died with {inject}"
@@ -165,7 +201,10 @@ class Faults:
 
     def _hit_no_file(self) -> bool:
         return any(
-            "<anon_inode" in where or "<pipe:" in where or "<socket:" in where or str(self.root.parent) not in where
+            "<anon_inode" in where
+            or "<pipe:" in where
+            or "<socket:" in where
+            or str(self.root.parent) not in where
             for _, where in _INJECTED.findall(self.log.read_text(errors="replace"))
         )
 
@@ -173,8 +212,15 @@ class Faults:
 def faults(
     count: int, seed: int, folder: Path, deadline: float = float("inf")
 ) -> tuple[Counter[tuple[str, str]], list[str]]:
-    """Inject `count` faults that a command met; which calls failed and what became of the commands, and violations."""
-    rng, outcomes, violations, part = random.Random(f"faults {seed}"), Counter[tuple[str, str]](), list[str](), 0
+    """Inject `count` faults that a command met; which calls failed and what became of the commands,
+    and violations.
+    """
+    rng, outcomes, violations, part = (
+        random.Random(f"faults {seed}"),
+        Counter[tuple[str, str]](),
+        list[str](),
+        0,
+    )
     while sum(outcomes.values()) < count and time.monotonic() < deadline:
         place = folder / f"{part}"
         place.mkdir()
@@ -203,12 +249,15 @@ def main() -> None:
         raise SystemExit(reason)
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        outcomes, violations = faults(arguments.faults, arguments.seed, Path(folder), started + arguments.seconds)
+        outcomes, violations = faults(
+            arguments.faults, arguments.seed, Path(folder), started + arguments.seconds
+        )
     told: dict[str, Any] = {}
     for (call, said), number in sorted(outcomes.items()):
         told.setdefault(said, {})[call] = number
     print(
-        f"{sum(outcomes.values())} faults in {time.monotonic() - started:.0f} s: {told}; {len(violations)} violations"
+        f"{sum(outcomes.values())} faults in {time.monotonic() - started:.0f} s: {told};"
+        f" {len(violations)} violations"
     )
     raise SystemExit(bool(violations))
 

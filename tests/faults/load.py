@@ -1,10 +1,12 @@
-"""Many at once, for long: readers beside a writer that merges; memory, descriptors and disk must stay flat.
+"""Many at once, for long: readers beside a writer that merges; memory, descriptors and disk must
+stay flat.
 
     python -m tests.faults.load [--seconds 3600] [--readers 8] [--threads 4]
 
-One process writes: it replaces, changes and deletes, so that the index keeps its size, and compacts now and then.
-Readers, each a process, search and follow its versions; threads of one more process share an `Index`. Each looks at its
-own memory and descriptors, the writer also at the bytes of the folder.
+One process writes: it replaces, changes and deletes, so that the index keeps its size, and compacts
+now and then. Readers, each a process, search and follow its versions; threads of one more process
+share an `Index`. Each looks at its own memory and descriptors, the writer also at the bytes of the
+folder.
 """
 
 from __future__ import annotations
@@ -20,7 +22,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval import Index, Retriever, build_index, compact_index, delete_documents, upsert_documents
+from aveyb_retrieval import (
+    Index,
+    Retriever,
+    build_index,
+    compact_index,
+    delete_documents,
+    upsert_documents,
+)
 from aveyb_retrieval.indexes.changes.update import update_metadata
 from tests.faults import workload
 from tests.faults.processes import Child, quiet
@@ -63,7 +72,10 @@ class Usage:
 
     def __str__(self) -> str:
         disk = f"; disk MiB {self.disk}" if self.disk else ""
-        return f"{self.what}, {self.done:,} times: memory MiB {self.memory}; descriptors {self.descriptors}{disk}"
+        return (
+            f"{self.what}, {self.done:,} times: memory MiB {self.memory}; descriptors"
+            f" {self.descriptors}{disk}"
+        )
 
 
 def _bytes(root: Path) -> int:

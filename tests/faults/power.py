@@ -1,12 +1,14 @@
-"""A power cut, imitated: what a disk may hold at any moment of a command is made from a record of its system calls.
+"""A power cut, imitated: what a disk may hold at any moment of a command is made from a record of
+its system calls.
 
     python -m tests.faults.power [--every N] [--seed N] [--seconds N]
 
-strace records what a command writes, renames and flushes. From that every file has two contents, the one in memory and
-the one that a flush has brought to the disk, and every folder two lists of names. After a cut the disk may hold, for
-each file that was not flushed since its last write, the old bytes, none, some or all of them; for each folder, the old
-names or the new ones. Whatever it is, the index must open as it was before the command or, once that has returned, as
-it is after it; and the same command must go on from there.
+strace records what a command writes, renames and flushes. From that every file has two contents,
+the one in memory and the one that a flush has brought to the disk, and every folder two lists of
+names. After a cut the disk may hold, for each file that was not flushed since its last write, the
+old bytes, none, some or all of them; for each folder, the old names or the new ones. Whatever it
+is, the index must open as it was before the command or, once that has returned, as it is after it;
+and the same command must go on from there.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ def record(connection: Connection, root: Path, command: workload.Command) -> Non
     connection.recv()
 
 
-def prepared(kind: str, seed: int, folder: Path) -> tuple[Path, workload.Command, workload.Documents]:
+def prepared(
+    kind: str, seed: int, folder: Path
+) -> tuple[Path, workload.Command, workload.Documents]:
     """An index that a command of this kind can change, with a few versions behind it."""
     root, documents = folder / "ix", workload.Documents()
     with child(record_all, root, seed, kind) as run:
@@ -57,7 +61,9 @@ def record_all(connection: Connection, root: Path, seed: int, kind: str) -> None
     workload.small_steps()
     documents = workload.Documents()
     for number in range(0 if kind == "build" else 5):
-        command = workload.draw(seed, number, documents, ("upsert", "delete", "sync") if number else ("build",))
+        command = workload.draw(
+            seed, number, documents, ("upsert", "delete", "sync") if number else ("build",)
+        )
         command.prepare(root)
         command.run(root)
         documents = command.after(documents)
@@ -68,7 +74,9 @@ def record_all(connection: Connection, root: Path, seed: int, kind: str) -> None
 def cuts(
     kind: str, seed: int, folder: Path, *, every: int = 1, deadline: float = float("inf")
 ) -> tuple[int, list[str]]:
-    """Cut the power during a command of one kind and after it: how many disks were checked, and violations."""
+    """Cut the power during a command of one kind and after it: how many disks were checked, and
+    violations.
+    """
     place, before = folder / "place", folder / "before"
     place.mkdir(parents=True)
     root, command, documents = prepared(kind, seed, place)
@@ -106,13 +114,18 @@ def cuts(
 def _disks(
     disk: Disk, recorded: list[Call], moments: list[int], rng: random.Random
 ) -> list[tuple[tuple[int, str], State]]:
-    """The different disks after cuts at some moments, the last moment's first, the others in any order."""
+    """The different disks after cuts at some moments, the last moment's first, the others in any
+    order.
+    """
     found: dict[int, tuple[tuple[int, str], State]] = {}
     for at, call in enumerate(recorded):
         disk.apply(call)
         for loss in LOSSES * (3 if at == moments[0] else 1) if at in moments else ():
             state = disk.after_a_cut(loss, rng)
-            found[hash(tuple(sorted(state.items())))] = (at, loss), state  # the last moment of a state is the strictest
+            found[hash(tuple(sorted(state.items())))] = (
+                (at, loss),
+                state,
+            )  # the last moment of a state is the strictest
     disks = list(found.values())
     rng.shuffle(disks)
     return sorted(disks, key=lambda each: each[0][0] != moments[0])
@@ -129,9 +142,15 @@ def _write(place: Path, state: State) -> None:
 
 
 def check_disk(
-    connection: Connection, root: Path, command: workload.Command, documents: workload.Documents, returned: bool
+    connection: Connection,
+    root: Path,
+    command: workload.Command,
+    documents: workload.Documents,
+    returned: bool,
 ) -> None:
-    """Say what is wrong with an index after a cut, and after the command was given again; "" where nothing is."""
+    """Say what is wrong with an index after a cut, and after the command was given again; "" where
+    nothing is.
+    """
     quiet()
     workload.small_steps()
     before = wanted(documents) if command.number else None
@@ -165,10 +184,17 @@ def main() -> None:
     for kind in arguments.kind or KINDS:
         with tempfile.TemporaryDirectory() as folder:
             number, violations = cuts(
-                kind, arguments.seed, Path(folder), every=arguments.every, deadline=started + arguments.seconds
+                kind,
+                arguments.seed,
+                Path(folder),
+                every=arguments.every,
+                deadline=started + arguments.seconds,
             )
         wrong += len(violations)
-        print(f"{kind}: {number} disks after a cut, {len(violations)} violations ({time.monotonic() - started:.0f} s)")
+        print(
+            f"{kind}: {number} disks after a cut, {len(violations)} violations"
+            f" ({time.monotonic() - started:.0f} s)"
+        )
     raise SystemExit(bool(wrong))
 
 

@@ -1,8 +1,12 @@
-"""What the server of processes imports, once, before it is copied: modules only; nothing here may start a thread."""
+"""What the server of processes imports, once, before it is copied: modules only; nothing here may
+start a thread.
+"""
 
 import warnings
 
-warnings.filterwarnings("ignore", message="lance is not fork-safe")  # true of what runs; here nothing has run yet
+warnings.filterwarnings(
+    "ignore", message="lance is not fork-safe"
+)  # true of what runs; here nothing has run yet
 
 import faiss  # noqa: E402, F401
 import lance.query  # noqa: E402, F401

@@ -1,7 +1,8 @@
-"""Fresh processes in a hundredth of the time of new ones: copies of one that has imported everything and done nothing.
+"""Fresh processes in a hundredth of the time of new ones: copies of one that has imported
+everything and done nothing.
 
-multiprocessing's "forkserver" does that. Its server runs no code of an index, so no thread of Lance, FAISS or OpenMP is
-copied amid its work, which a fork of the tests' own process would do.
+multiprocessing's "forkserver" does that. Its server runs no code of an index, so no thread of
+Lance, FAISS or OpenMP is copied amid its work, which a fork of the tests' own process would do.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class Child:
     def __init__(self, target: Callable[..., None], *arguments: Any) -> None:
         self.connection: Connection
         self.connection, theirs = _context().Pipe()
-        self.process = _context().Process(target=_run, args=(target, theirs, *arguments), daemon=True)
+        self.process = _context().Process(
+            target=_run, args=(target, theirs, *arguments), daemon=True
+        )
         self.process.start()
         theirs.close()
 
@@ -79,7 +82,9 @@ class Child:
         return heard
 
     def end(self) -> int:
-        """Close the connection, which tells the process to end, and wait for that; its exit code."""
+        """Close the connection, which tells the process to end, and wait for that; its
+        exit code.
+        """
         self.connection.close()
         self.process.join(SECONDS)
         code = self.process.exitcode
@@ -119,7 +124,9 @@ def child(target: Callable[..., None], *arguments: Any) -> Iterator[Child]:
 
 
 def quiet() -> None:
-    """Give no warnings of stale locks, which each killed writer leaves, nor of forks, for which there is `preload`."""
+    """Give no warnings of stale locks, which each killed writer leaves, nor of forks, for which
+    there is `preload`.
+    """
     import logging
 
     logging.disable(logging.WARNING)

@@ -1,4 +1,6 @@
-"""Several writers, readers through many versions, a crowd: shortly here, longer in slow tests, for hours by `load`."""
+"""Several writers, readers through many versions, a crowd: shortly here, longer in slow tests, for
+hours by `load`.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,18 @@ if TYPE_CHECKING:
 
 
 def add(connection: Connection, root: Path, part: int) -> None:
-    """Add documents of a part, however often another writer is in the way; say how often that was."""
+    """Add documents of a part, however often another writer is in the way; say how
+    often that was.
+    """
     quiet()
     connection.send("ready")
     connection.recv()
     refused = 0
     while True:
         try:
-            add_documents(make_documents(5, seed=part, first=100 * part), root, model=FakeEmbedder())
+            add_documents(
+                make_documents(5, seed=part, first=100 * part), root, model=FakeEmbedder()
+            )
         except IndexLockedError:
             refused += 1
         else:
@@ -85,14 +91,18 @@ def test_a_build_that_comes_second_is_told_that_there_is_one(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("versions", [25, pytest.param(100, marks=pytest.mark.slow)])
-def test_a_reader_keeps_its_version_through_many_and_its_files_go_with_it(versions: int, tmp_path: Path) -> None:
+def test_a_reader_keeps_its_version_through_many_and_its_files_go_with_it(
+    versions: int, tmp_path: Path
+) -> None:
     root = tmp_path / "ix"
     build_index(make_documents(40), root, model=FakeEmbedder())
     first = IndexDirectory(root).visible()
     with child(read, root) as reader:
         assert reader.answer() == 40
         for number in range(versions):
-            upsert_documents(make_documents(2, seed=number, first=number % 50), root, model=FakeEmbedder())
+            upsert_documents(
+                make_documents(2, seed=number, first=number % 50), root, model=FakeEmbedder()
+            )
             if number % 10 == 5:
                 compact_index(root)
             assert number % 10 or reader.ask("again") == ""

@@ -25,7 +25,9 @@ from tests.indexes.fake import FakeEmbedder
 
 
 def test_blocks_of_vectors_are_never_empty(tmp_path: Path) -> None:
-    """FAISS's RaBitQ refuses to add nothing; a merge of the first documents of an index came to a block of others."""
+    """FAISS's RaBitQ refuses to add nothing; a merge of the first documents of an index came to a
+    block of others.
+    """
     build_index(make_documents(40), tmp_path / "ix", model=FakeEmbedder())
     tables = Tables.open(tmp_path / "ix", read_manifest(tmp_path / "ix").tables)
     blocks = list(StoredVectors(tables, "document", 16).blocks(1, 9, rows=4))
@@ -42,8 +44,12 @@ def broken(*arguments: object) -> Any:
     raise OSError(5, "Input/output error")
 
 
-def test_a_batch_that_failed_late_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its journal was waited for, and only the batch itself, gone with its process, could have continued it."""
+def test_a_batch_that_failed_late_stops_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its journal was waited for, and only the batch itself, gone with its process, could have
+    continued it.
+    """
 
     monkeypatch.setattr(ingest, "BATCH_DOCUMENTS", 5)  # such a batch has a journal
     build_index(make_documents(10), tmp_path / "ix", model=FakeEmbedder())
@@ -71,8 +77,12 @@ def test_a_file_that_cannot_be_read_is_an_error_of_ours(
     assert "cannot be read" in verify_index(tmp_path / "ix").problems[0]
 
 
-def test_the_name_of_a_new_index_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A power cut soon after a first build could lose the whole folder: its parent was never flushed."""
+def test_the_name_of_a_new_index_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut soon after a first build could lose the whole folder: its parent was never
+    flushed.
+    """
     flushed, fsync_folder = [], files.fsync_folder
 
     def noted(folder: Path) -> None:
@@ -93,11 +103,17 @@ def test_a_process_that_follows_a_writer_lets_go_of_deleted_files(
     build_index(make_documents(30), tmp_path / "ix", model=FakeEmbedder())
     with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as retriever:
         for number in range(40):
-            upsert_documents(make_documents(2, seed=number, first=2 * number), tmp_path / "ix", model=FakeEmbedder())
+            upsert_documents(
+                make_documents(2, seed=number, first=2 * number),
+                tmp_path / "ix",
+                model=FakeEmbedder(),
+            )
             retriever.reopen()
             retriever.search("word1 word2", mode="lexical")
         deleted = sum(_deleted(tmp_path))
-    assert deleted <= 6, "of each index of words that was merged since the caches were begun anew, one"
+    assert deleted <= 6, (
+        "of each index of words that was merged since the caches were begun anew, one"
+    )
 
 
 def _deleted(root: Path) -> list[bool]:
@@ -109,18 +125,27 @@ def _deleted(root: Path) -> list[bool]:
     return [name.endswith(" (deleted)") for name in names if str(root) in name]
 
 
-def test_blocks_of_vectors_ascend_whatever_was_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lance puts a fragment that it writes again behind others; codes were then compared with other vectors."""
+def test_blocks_of_vectors_ascend_whatever_was_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lance puts a fragment that it writes again behind others; codes were then compared with other
+    vectors.
+    """
     monkeypatch.setattr(dataset, "SMALL_FRAGMENTS", 3)
     build_index(make_documents(20), tmp_path / "ix", model=FakeEmbedder(), index="HNSW8")
     upsert_documents(make_documents(40, first=20), tmp_path / "ix", model=FakeEmbedder())
     delete_documents(tmp_path / "ix", [f"doc-{i}" for i in range(12)])
     for number in range(6):
-        upsert_documents(make_documents(1, first=60 + number), tmp_path / "ix", model=FakeEmbedder())
+        upsert_documents(
+            make_documents(1, first=60 + number), tmp_path / "ix", model=FakeEmbedder()
+        )
     tables = Tables.open(tmp_path / "ix", read_manifest(tmp_path / "ix").tables)
     stored = tables.texts.scan(["doc"])["doc"].to_numpy()
     assert (np.diff(stored) < 0).any(), "the test no longer makes what it is about"
-    blocks = [numbers.tolist() for numbers, _ in StoredVectors(tables, "document", 16).blocks(1, 50, rows=9)]
+    blocks = [
+        numbers.tolist()
+        for numbers, _ in StoredVectors(tables, "document", 16).blocks(1, 50, rows=9)
+    ]
     joined = [number for numbers in blocks for number in numbers]
     assert joined == sorted(joined) == list(range(13, 50))
     assert verify_index(tmp_path / "ix", deep=True).problems == []

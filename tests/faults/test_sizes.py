@@ -1,4 +1,6 @@
-"""Extreme sizes: long documents, many documents, large metadata, strange ids; right answers and flat memory."""
+"""Extreme sizes: long documents, many documents, large metadata, strange ids; right answers and
+flat memory.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +45,14 @@ def test_a_document_of_megabytes(tmp_path: Path, words: int) -> None:
     text = " ".join(f"w{i % 5000}" for i in range(words)) + " needle in the haystack"
     assert len(text) > 5.5 * words
     embedder = FakeEmbedder(split_size=256)
-    report = build_index([{"_id": "long", "text": text}, {"_id": "b", "text": "b"}], tmp_path / "ix", model=embedder)
+    report = build_index(
+        [{"_id": "long", "text": text}, {"_id": "b", "text": "b"}], tmp_path / "ix", model=embedder
+    )
     assert report.passages == (words + 4) // 256 + 2
     with Retriever.load(tmp_path / "ix", model=embedder) as retriever:
-        (hit,) = retriever.search("needle in the haystack", k=1, filter={}, granularity="passage", context=2)
+        (hit,) = retriever.search(
+            "needle in the haystack", k=1, filter={}, granularity="passage", context=2
+        )
         assert hit.id == "long"
         assert hit.text == text
         assert hit.span is not None
@@ -67,7 +73,9 @@ def test_large_and_nested_metadata(tmp_path: Path) -> None:
     build_index(rows, tmp_path / "ix", model=FakeEmbedder())
     with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as retriever:
         found = {hit.id: hit.metadata for hit in retriever.search("x", k=5, fold=False)}
-        assert found == {row["_id"]: {k: v for k, v in row.items() if k not in ("_id", "text")} for row in rows}
+        assert found == {
+            row["_id"]: {k: v for k, v in row.items() if k not in ("_id", "text")} for row in rows
+        }
         assert [h.id for h in retriever.search("x", filter={"list": 49_999})] == ["large"]
         assert [h.id for h in retriever.search("x", filter={"deep": {"$exists": True}})] == ["deep"]
 
@@ -99,14 +107,21 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
-    """Ten times the documents, less than a fifth more memory (their FAISS vectors are too short to count)."""
+    """Ten times the documents, less than a fifth more memory (their FAISS vectors are too short to
+    count).
+    """
     peaks = []
     for count in (600, 6000):
         command = [sys.executable, "-c", GROWTH, str(tmp_path / str(count)), str(count)]
-        done = subprocess.run(command, env=ENVIRONMENT, cwd=ROOT, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            command, env=ENVIRONMENT, cwd=ROOT, capture_output=True, text=True, check=True
+        )
         peaks.append(int(done.stdout))
     assert peaks[1] < 1.2 * peaks[0], peaks
-    print(f"\npeak memory, MiB: {peaks[0] / 1024:.0f} for 600 documents, {peaks[1] / 1024:.0f} for 6,000")
+    print(
+        f"\npeak memory, MiB: {peaks[0] / 1024:.0f} for 600 documents, {peaks[1] / 1024:.0f} for"
+        " 6,000"
+    )
 
 
 @pytest.mark.slow
@@ -115,7 +130,9 @@ def test_a_million_documents_of_one_word(tmp_path: Path) -> None:
     with path.open("w") as out:
         for i in range(1_000_000):
             out.write(json.dumps({"_id": i, "text": f"w{i % 1000}"}) + "\n")
-    report = build_index(path, tmp_path / "ix", model=FakeEmbedder(dim=8), granularity="document", index="Flat")
+    report = build_index(
+        path, tmp_path / "ix", model=FakeEmbedder(dim=8), granularity="document", index="Flat"
+    )
     assert report.documents == 1_000_000
     with Retriever.load(tmp_path / "ix", model=FakeEmbedder(dim=8)) as retriever:
         hits = retriever.search("w77", k=1000)

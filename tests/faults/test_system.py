@@ -1,4 +1,6 @@
-"""Kills, faults of system calls and power cuts: a few of each here, a hundred in slow tests, all by the campaigns."""
+"""Kills, faults of system calls and power cuts: a few of each here, a hundred in slow tests, all by
+the campaigns.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def test_nothing_is_lost_by_a_kill(count: int, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("traced")
 @pytest.mark.parametrize("count", FAULTS)
-def test_a_system_call_that_fails_is_an_error_of_ours_and_nothing_more(count: int, tmp_path: Path) -> None:
+def test_a_system_call_that_fails_is_an_error_of_ours_and_nothing_more(
+    count: int, tmp_path: Path
+) -> None:
     outcomes, violations = faults.faults(count, 0, tmp_path)
     print(f"\n{dict(outcomes)}")
     assert violations == []
@@ -44,7 +48,9 @@ def test_a_system_call_that_fails_is_an_error_of_ours_and_nothing_more(count: in
 
 
 @pytest.mark.usefixtures("traced")
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.slow) for kind in power.KINDS[1:]] + ["build"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow) for kind in power.KINDS[1:]] + ["build"]
+)
 def test_nothing_is_lost_by_a_power_cut(kind: str, tmp_path: Path) -> None:
     disks, violations = power.cuts(kind, 0, tmp_path, every=300 if kind == "build" else 60)
     print(f"\n{disks} disks")
@@ -56,12 +62,23 @@ def test_nothing_is_lost_by_a_power_cut(kind: str, tmp_path: Path) -> None:
 def test_the_command_line_says_it_in_one_line(tmp_path: Path) -> None:
     root = tmp_path / "ix"
     build_index(make_documents(10), root, model=FakeEmbedder())
-    command = [sys.executable, "-c", "from aveyb_retrieval.cli.index import main; main()", "delete", str(root), "doc-1"]
+    command = [
+        sys.executable,
+        "-c",
+        "from aveyb_retrieval.cli.index import main; main()",
+        "delete",
+        str(root),
+        "doc-1",
+    ]
     inject = ["strace", "-f", "-qq", "-o", os.devnull, "-e", "trace=fsync"]
-    failing = [[*inject, "-e", f"inject=fsync:error={code}:when=1", *command] for code in faults.CODES]
+    failing = [
+        [*inject, "-e", f"inject=fsync:error={code}:when=1", *command] for code in faults.CODES
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     for arguments, expected in (*((each, 2) for each in failing), (command, 0)):
-        done = subprocess.run(arguments, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(
+            arguments, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300
+        )
         assert done.returncode == expected, done.stderr
         assert "Traceback" not in done.stderr
         with Retriever.load(root, model=FakeEmbedder()) as retriever:

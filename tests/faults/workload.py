@@ -1,4 +1,6 @@
-"""Commands of every kind, drawn at random but always the same for a seed, and what an index must hold after each."""
+"""Commands of every kind, drawn at random but always the same for a seed, and what an index must
+hold after each.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,14 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval import Index, add_documents, build_index, compact_index, delete_documents, upsert_documents
+from aveyb_retrieval import (
+    Index,
+    add_documents,
+    build_index,
+    compact_index,
+    delete_documents,
+    upsert_documents,
+)
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.changes.sync import sync_index
@@ -30,7 +39,9 @@ KINDS = ("add", "upsert", "delete", "metadata", "compact", "sync", "shards", "ba
 
 @dataclass(frozen=True)
 class Document:
-    """What an index must hold of a document; `file`: it came from a file, which has metadata of its own."""
+    """What an index must hold of a document; `file`: it came from a file, which has metadata of its
+    own.
+    """
 
     text: str
     title: str = ""
@@ -46,7 +57,9 @@ Documents = dict[str, Document]
 
 @dataclass(frozen=True)
 class Command:
-    """One call: its kind, the documents it is given by id, and the ids that it removes or changes."""
+    """One call: its kind, the documents it is given by id, and the ids that it removes
+    or changes.
+    """
 
     kind: str
     number: int
@@ -66,11 +79,15 @@ class Command:
             after = {name: each for name, each in after.items() if name not in self.names}
         if self.kind == "metadata":
             for name in self.names:
-                after[name] = Document(after[name].text, after[name].title, self.number, after[name].file)
+                after[name] = Document(
+                    after[name].text, after[name].title, self.number, after[name].file
+                )
         return after
 
     def prepare(self, root: Path) -> None:
-        """Put beside the index what the call reads: the folder that is to be in step; nothing of an earlier call."""
+        """Put beside the index what the call reads: the folder that is to be in step; nothing of an
+        earlier call.
+        """
         folder = root.parent / "folder"
         for old in (folder, self._shards(root)):
             shutil.rmtree(old, ignore_errors=True)
@@ -85,7 +102,9 @@ class Command:
     def _build_shards(self, rows: list[dict[str, Any]], root: Path) -> Path:
         for number in (1, 2):
             shard = self._shards(root) / str(number)
-            build_index(rows, shard, model=FakeEmbedder(), share=(number, 2), index="none", overwrite=True)
+            build_index(
+                rows, shard, model=FakeEmbedder(), share=(number, 2), index="none", overwrite=True
+            )
         return self._shards(root)
 
     def run(self, root: Path, *, done: bool = False) -> None:
@@ -93,7 +112,13 @@ class Command:
         model, rows = FakeEmbedder(), [each.row(name) for name, each in self.given.items()]
         match self.kind:
             case "build":
-                build_index(rows, root, model=model, index=("HNSW8", "auto")[self.number % 2], overwrite=True)
+                build_index(
+                    rows,
+                    root,
+                    model=model,
+                    index=("HNSW8", "auto")[self.number % 2],
+                    overwrite=True,
+                )
             case "add":
                 self._add(done, rows, root, model=model)
             case "upsert":
@@ -142,13 +167,23 @@ def draw(seed: int, number: int, before: Documents, kinds: tuple[str, ...] = KIN
             given = {f"new-{number}-{i}": _document(rng) for i in range(many // 2)}
             for name in some:
                 old = before[name]
-                given[name] = rng.choice((old, Document(old.text + " " + _text(rng), old.title, 1), _document(rng)))
+                given[name] = rng.choice(
+                    (old, Document(old.text + " " + _text(rng), old.title, 1), _document(rng))
+                )
             given = {f"one-{number}": _document(rng), **given}
         case "sync":
-            files = {name: each for name, each in before.items() if each.file and rng.random() < 0.7}
+            files = {
+                name: each for name, each in before.items() if each.file and rng.random() < 0.7
+            }
             texts = [each.text for name, each in before.items() if each.file and name not in files]
-            moved = {f"moved-{number}-{i}.txt": Document(text, file=True) for i, text in enumerate(texts[::2])}
-            fresh = {f"file-{number}-{i}.txt": Document(_text(rng), file=True) for i in range(rng.randint(1, 9))}
+            moved = {
+                f"moved-{number}-{i}.txt": Document(text, file=True)
+                for i, text in enumerate(texts[::2])
+            }
+            fresh = {
+                f"file-{number}-{i}.txt": Document(_text(rng), file=True)
+                for i in range(rng.randint(1, 9))
+            }
             given = files | moved | fresh
     return Command(kind, number, given, some if kind in ("delete", "metadata", "batch") else ())
 
@@ -162,7 +197,9 @@ def _text(rng: random.Random) -> str:
 
 
 def small_steps() -> None:
-    """In this process: many small commits, merges and FAISS files, so that there is much to interrupt."""
+    """In this process: many small commits, merges and FAISS files, so that there is much to
+    interrupt.
+    """
     ingest.BATCH_DOCUMENTS = BATCH
     dataset.SMALL_FRAGMENTS = FRAGMENTS
     session.MOST_VERSIONS = VERSIONS

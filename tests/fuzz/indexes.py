@@ -1,4 +1,6 @@
-"""Attacks on an open index and on its folder: queries, filters, manifests, journals, Lance's files and FAISS's."""
+"""Attacks on an open index and on its folder: queries, filters, manifests, journals, Lance's files
+and FAISS's.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from aveyb_retrieval import Retriever, add_documents, build_index, delete_documents, upsert_documents
+from aveyb_retrieval import (
+    Retriever,
+    add_documents,
+    build_index,
+    delete_documents,
+    upsert_documents,
+)
 from aveyb_retrieval.errors import AveyBError
 from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.changes.verify import verify_apart, verify_index
@@ -44,7 +52,9 @@ def interrupted(folder: Path) -> Path:
     """An index that a change has left unfinished, with its journal."""
     root = folder / "interrupted"
     shutil.copytree(sound(folder), root)
-    full = mock.patch.object(IndexDirectory, "publish", side_effect=OSError(28, "No space left on device"))
+    full = mock.patch.object(
+        IndexDirectory, "publish", side_effect=OSError(28, "No space left on device")
+    )
     with full, mock.patch.object(ingest, "BATCH_DOCUMENTS", 7), contextlib.suppress(AveyBError):
         add_documents(_ADDED, root, model=FakeEmbedder())
     assert IndexDirectory(root).journal.exists()
@@ -53,7 +63,9 @@ def interrupted(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def damaged(folder: Path, rng: random.Random, of: Path) -> Iterator[Path]:
-    """A copy of an index to damage, never twice at the same place; nothing beside it may be touched."""
+    """A copy of an index to damage, never twice at the same place; nothing beside it may be
+    touched.
+    """
     place = folder / f"try-{rng.randrange(1 << 60):x}"
     root, outside = place / "ix", place / "outside.json"
     shutil.copytree(of, root)
@@ -74,7 +86,9 @@ def version(root: Path) -> Path:
 
 
 def seal(root: Path, change: Callable[[dict[str, Any]], Any] = lambda body: body) -> None:
-    """Change the manifest, give it the hashes that its files now have, and itself the checksum that fits."""
+    """Change the manifest, give it the hashes that its files now have, and itself the checksum that
+    fits.
+    """
     path = version(root)
     body = json.loads(path.read_bytes())
     for name in body["files"]:
@@ -99,7 +113,9 @@ def use(root: Path) -> None:
     """What a reader does with an index."""
     with Retriever.load(root, model=FakeEmbedder()) as retriever:
         for mode in ("dense", "lexical", "hybrid"):
-            retriever.search("word1 word2", k=5, mode=mode, filter={"year": {"$gte": 2001}}, context=1)  # type: ignore[arg-type]
+            retriever.search(
+                "word1 word2", k=5, mode=mode, filter={"year": {"$gte": 2001}}, context=1
+            )  # type: ignore[arg-type]
         retriever.get(["doc-1"], missing_ok=True)
         list(retriever.documents())
 
@@ -124,10 +140,23 @@ def retriever(folder: Path) -> Retriever:
 
 def query(rng: random.Random, folder: Path) -> None:
     text = " ".join(mutate.text(rng) for _ in range(rng.randrange(1, 5)))
-    options: dict[str, Any] = {"mode": rng.choice(("dense", "lexical", "hybrid")), "k": rng.choice((1, 3, 1000))}
+    options: dict[str, Any] = {
+        "mode": rng.choice(("dense", "lexical", "hybrid")),
+        "k": rng.choice((1, 3, 1000)),
+    }
     if rng.random() < 0.3:
         name = rng.choice(
-            ("k", "mode", "fusion", "weight", "passages", "context", "candidates", "granularity", "rerank")
+            (
+                "k",
+                "mode",
+                "fusion",
+                "weight",
+                "passages",
+                "context",
+                "candidates",
+                "granularity",
+                "rerank",
+            )
         )
         options[name] = mutate.value(rng)
     hits = retriever(folder).search(text, **options)
@@ -140,7 +169,19 @@ def where(rng: random.Random, depth: int = 0) -> Any:
     """A filter that is one more often than not."""
     if depth > 3 or rng.random() < 0.1:
         return mutate.value(rng)
-    operators = ("$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$in", "$nin", "$exists", "$not", mutate.text(rng))
+    operators = (
+        "$eq",
+        "$ne",
+        "$gt",
+        "$gte",
+        "$lt",
+        "$lte",
+        "$in",
+        "$nin",
+        "$exists",
+        "$not",
+        mutate.text(rng),
+    )
     out: dict[str, Any] = {}
     for _ in range(rng.randrange(1, 4)):
         if rng.random() < 0.3:
@@ -150,19 +191,31 @@ def where(rng: random.Random, depth: int = 0) -> Any:
         else:
             field = rng.choice(("year", "tags", "a.b", mutate.text(rng)))
             operator = rng.choice(operators)
-            operand = [mutate.value(rng) for _ in range(3)] if operator in ("$in", "$nin") else mutate.value(rng)
+            operand = (
+                [mutate.value(rng) for _ in range(3)]
+                if operator in ("$in", "$nin")
+                else mutate.value(rng)
+            )
             out[field] = {operator: operand} if rng.random() < 0.8 else operand
     return out
 
 
 def filter_(rng: random.Random, folder: Path) -> None:
     condition = where(rng)
-    found = {hit.id for hit in retriever(folder).search("word1", k=DOCUMENTS, mode="dense", filter=condition)}
+    found = {
+        hit.id
+        for hit in retriever(folder).search("word1", k=DOCUMENTS, mode="dense", filter=condition)
+    }
     others = {
-        hit.id for hit in retriever(folder).search("word1", k=DOCUMENTS, mode="dense", filter={"$not": condition})
+        hit.id
+        for hit in retriever(folder).search(
+            "word1", k=DOCUMENTS, mode="dense", filter={"$not": condition}
+        )
     }
     assert not found & others, "a document satisfies a filter and its opposite"
-    assert len(found | others) == DOCUMENTS - 1, "a document satisfies neither a filter nor its opposite"
+    assert len(found | others) == DOCUMENTS - 1, (
+        "a document satisfies neither a filter nor its opposite"
+    )
 
 
 def manifest(rng: random.Random, folder: Path) -> None:
@@ -182,9 +235,11 @@ def pointer(rng: random.Random, folder: Path) -> None:
 
 
 def journal(rng: random.Random, folder: Path) -> None:
-    """Of a change that was interrupted: what it continues must be what it was, and the visible version stays.
+    """Of a change that was interrupted: what it continues must be what it was, and the visible
+    version stays.
 
-    A journal with a checksum that fits was written to deceive, like a manifest: it may do no more than end the change.
+    A journal with a checksum that fits was written to deceive, like a manifest: it may do no more
+    than end the change.
     """
     with damaged(folder, rng, interrupted(folder)) as root:
         path = root / "journal.json"
@@ -212,23 +267,30 @@ def journal(rng: random.Random, folder: Path) -> None:
 def lance_file(rng: random.Random, folder: Path) -> None:
     """Any file of Lance's: rows, versions, indexes, deletions.
 
-    One that was made to harm may end the process that reads it first: `aveyb-index verify` uses one for that.
+    One that was made to harm may end the process that reads it first: `aveyb-index verify` uses one
+    for that.
     """
     with damaged(folder, rng, sound(folder)) as root:
-        part = rng.choice((".lance/data/", ".lance/_versions/", ".lance/_indices/", ".lance/_deletions/"))
+        part = rng.choice(
+            (".lance/data/", ".lance/_versions/", ".lance/_indices/", ".lance/_deletions/")
+        )
         path = root / rng.choice(listed(root, part))
         path.write_bytes(mutate.mutate_bytes(rng, path.read_bytes()))
         if rng.random() < 0.8:
             seal(root)
         else:
             changed = path.read_bytes() != (sound(folder) / path.relative_to(root)).read_bytes()
-            assert verify_index(root).problems or not changed, "a change without its hash was not found"
+            assert verify_index(root).problems or not changed, (
+                "a change without its hash was not found"
+            )
         if not verify_apart(root, deep=True).problems:
             attempt(lambda: use(root), lambda: change(root), lambda: verify_index(root))
 
 
 def faiss_file(rng: random.Random, folder: Path) -> None:
-    """For `verify`, which reads it in another process, where a crash is a finding like any other."""
+    """For `verify`, which reads it in another process, where a crash is a finding like
+    any other.
+    """
     with damaged(folder, rng, sound(folder, rng.choice(FACTORIES))) as root:
         path = root / rng.choice(listed(root, "faiss/"))
         path.write_bytes(mutate.mutate_bytes(rng, path.read_bytes()))

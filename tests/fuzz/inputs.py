@@ -1,4 +1,6 @@
-"""Attacks on files that a command reads: corpora, vectors, judgments, runs, and the page of results."""
+"""Attacks on files that a command reads: corpora, vectors, judgments, runs, and the page of
+results.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,10 @@ def corpus(rng: random.Random, folder: Path) -> None:
     else:
         out = io.StringIO()
         writer = csv.DictWriter(
-            out, ["_id", "title", "text"], delimiter="\t" if kind == ".tsv" else ",", extrasaction="ignore"
+            out,
+            ["_id", "title", "text"],
+            delimiter="\t" if kind == ".tsv" else ",",
+            extrasaction="ignore",
         )
         writer.writeheader()
         writer.writerows(rows)
@@ -81,7 +86,9 @@ def vectors(rng: random.Random, folder: Path) -> None:
     if path.suffix == ".npy":
         np.save(out, rows)
     else:
-        pyarrow.parquet.write_table(pyarrow.table({"_id": list("abcdef"), "vector": rows.tolist()}), out)
+        pyarrow.parquet.write_table(
+            pyarrow.table({"_id": list("abcdef"), "vector": rows.tolist()}), out
+        )
     path.write_bytes(mutate.mutate_bytes(rng, out.getvalue()))
     opened = PrecomputedVectors.open(path)
     for position in range(min(len(opened), 20)):
@@ -100,7 +107,9 @@ def qrels(rng: random.Random, folder: Path) -> None:
 
 def run(rng: random.Random, folder: Path) -> None:
     path = folder / "r.trec"
-    path.write_bytes(mutate.mutate_bytes(rng, b"q1 Q0 d1 1 0.5 tag\nq1 Q0 d2 2 0.25 tag\nq2 Q0 d1 1 3 tag\n"))
+    path.write_bytes(
+        mutate.mutate_bytes(rng, b"q1 Q0 d1 1 0.5 tag\nq1 Q0 d2 2 0.25 tag\nq2 Q0 d1 1 3 tag\n")
+    )
     found = read_run(path)
     write_run(path, found)
     assert read_run(path) == found, "a run changes when it is written and read back"

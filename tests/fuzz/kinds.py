@@ -1,7 +1,8 @@
-"""What is attacked. A try makes one damaged input from a random generator and uses it as a user would.
+"""What is attacked. A try makes one damaged input from a random generator and uses it as a user
+would.
 
-It may end well, or with an error of ours. Anything else is a finding: another exception, a crash, a hang, a false
-answer.
+It may end well, or with an error of ours. Anything else is a finding: another exception, a crash, a
+hang, a false answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Attacks on model folders: the tokenizer's files, the configuration, the weights, and how they are put together."""
+"""Attacks on model folders: the tokenizer's files, the configuration, the weights, and how they are
+put together.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +42,16 @@ FILES = {
 def sound(folder: Path) -> Path:
     """A model folder in order, of a few thousand parameters."""
     torch.manual_seed(0)
-    tokenizer = AveyBTokenizer.from_ranks([*(bytes([i]) for i in range(256)), b"so", b"or", b"me"], capitals="marks")
-    config = AveyBConfig.mini(vocab_size=tokenizer.vocab_size, hidden_size=16, num_hidden_layers=2, split_size=8)
+    tokenizer = AveyBTokenizer.from_ranks(
+        [*(bytes([i]) for i in range(256)), b"so", b"or", b"me"], capitals="marks"
+    )
+    config = AveyBConfig.mini(
+        vocab_size=tokenizer.vocab_size, hidden_size=16, num_hidden_layers=2, split_size=8
+    )
     path = folder / "sound-model"
-    sentence_transformer(AveyBModel(config), tokenizer, path, prompts={"query": "query: ", "document": "text: "})
+    sentence_transformer(
+        AveyBModel(config), tokenizer, path, prompts={"query": "query: ", "document": "text: "}
+    )
     return path
 
 

@@ -1,4 +1,6 @@
-"""Damage: a piece of data made from a sound one by some of the changes that disks, tools and attackers make."""
+"""Damage: a piece of data made from a sound one by some of the changes that disks, tools and
+attackers make.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import random
 
-INTERESTING = (0, 1, -1, 255, 256, 2**15, 2**31 - 1, 2**31, 2**32, 2**53 + 1, 2**63 - 1, 2**63, 10**30, -(2**63))
+INTERESTING = (
+    0,
+    1,
+    -1,
+    255,
+    256,
+    2**15,
+    2**31 - 1,
+    2**31,
+    2**32,
+    2**53 + 1,
+    2**63 - 1,
+    2**63,
+    10**30,
+    -(2**63),
+)
 TEXTS = (
     "",
     " ",
@@ -49,7 +66,9 @@ def mutate_bytes(rng: random.Random, data: bytes) -> bytes:
             case 4:
                 del out[place:]
             case 5:
-                out[place : place + 8] = (rng.choice(INTERESTING) % 2**64).to_bytes(8, rng.choice(("little", "big")))
+                out[place : place + 8] = (rng.choice(INTERESTING) % 2**64).to_bytes(
+                    8, rng.choice(("little", "big"))
+                )
             case _:
                 out[place : place + 4] = (rng.choice(INTERESTING) % 2**32).to_bytes(4, "little")
     return bytes(out)
@@ -76,7 +95,8 @@ def text(rng: random.Random) -> str:
     if rng.random() < 0.5:
         return rng.choice(TEXTS)
     return "".join(
-        chr(rng.choice((rng.randrange(128), rng.randrange(0x3000), rng.randrange(0x110000)))) for _ in range(5)
+        chr(rng.choice((rng.randrange(128), rng.randrange(0x3000), rng.randrange(0x110000))))
+        for _ in range(5)
     )
 
 

@@ -3,8 +3,9 @@
     python -m tests.fuzz --minutes N --seed S [--kind KIND ...] [--out DIR]
     python -m tests.fuzz --replay FILE
 
-Tries run in fresh processes that are watched: a try that crashes, hangs or raises anything but an error of ours is
-written to DIR as a small JSON file that `--replay` runs again. The exit code is 1 if there is one.
+Tries run in fresh processes that are watched: a try that crashes, hangs or raises anything but an
+error of ours is written to DIR as a small JSON file that `--replay` runs again. The exit code is 1
+if there is one.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ def attempt(kind: str, seed: int, number: int, folder: Path) -> str | None:
         attack(kind)(random.Random(f"{kind} {seed} {number}"), folder)
     except AveyBError:
         return None
-    except BaseException as error:  # whatever a try raises is what is looked for; Lance's panics are no Exceptions
+    except (
+        BaseException
+    ) as error:  # whatever a try raises is what is looked for; Lance's panics are no Exceptions
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise
         return traceback.format_exc(limit=-6)
@@ -80,12 +83,19 @@ def work(connection: Connection, kind: str, seed: int, first: int, folder: Path)
 
 
 def watch(kind: str, seed: int, first: int, deadline: float) -> tuple[int, list[Finding]]:
-    """Have a process run one try or more from `first` on until the deadline or its death; the next number, findings."""
+    """Have a process run one try or more from `first` on until the deadline or its death; the next
+    number, findings.
+    """
     found: list[Finding] = []
     number, running = first, False
-    with tempfile.TemporaryDirectory() as folder, child(work, kind, seed, first, Path(folder)) as process:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        child(work, kind, seed, first, Path(folder)) as process,
+    ):
         # a new process now and then: nothing of a try may hide what the next one does
-        while number == first or running or (time.monotonic() < deadline and number < first + TRIES):
+        while (
+            number == first or running or (time.monotonic() < deadline and number < first + TRIES)
+        ):
             if not process.connection.poll(HANG_SECONDS):
                 found.append(Finding(kind, seed, number, f"hangs for {HANG_SECONDS:.0f} s"))
                 return number + 1, found
@@ -104,7 +114,9 @@ def watch(kind: str, seed: int, first: int, deadline: float) -> tuple[int, list[
     return number, found
 
 
-def fuzz(minutes: float, seed: int, kinds: list[str], out: Path | None) -> tuple[Counter[str], list[Finding]]:
+def fuzz(
+    minutes: float, seed: int, kinds: list[str], out: Path | None
+) -> tuple[Counter[str], list[Finding]]:
     """Share the time evenly among the kinds; tries for each kind, and all findings."""
     tries: Counter[str] = Counter()
     findings: list[Finding] = []
@@ -114,7 +126,9 @@ def fuzz(minutes: float, seed: int, kinds: list[str], out: Path | None) -> tuple
             tries[kind], found = watch(kind, seed, tries[kind], deadline)
             for finding in found:
                 findings.append(finding)
-                alike = sum(other.last_line == finding.last_line for other in findings if other.kind == kind)
+                alike = sum(
+                    other.last_line == finding.last_line for other in findings if other.kind == kind
+                )
                 if out is not None and alike <= ALIKE:
                     out.mkdir(parents=True, exist_ok=True)
                     path = out / f"{kind}-{seed}-{finding.number}.json"
@@ -129,7 +143,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kind", action="append", help="only this kind; may be given several times")
+    parser.add_argument(
+        "--kind", action="append", help="only this kind; may be given several times"
+    )
     parser.add_argument("--out", type=Path, default=Path("fuzz-findings"))
     parser.add_argument("--replay", type=Path, metavar="FILE")
     arguments = parser.parse_args()
@@ -139,10 +155,15 @@ def main() -> None:
             what = attempt(finding.kind, finding.seed, finding.number, Path(folder))
         print(what or "nothing is wrong now")
         sys.exit(1 if what else 0)
-    tries, findings = fuzz(arguments.minutes, arguments.seed, arguments.kind or list(KINDS), arguments.out)
+    tries, findings = fuzz(
+        arguments.minutes, arguments.seed, arguments.kind or list(KINDS), arguments.out
+    )
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # tracebacks hold anything
     different = {(finding.kind, finding.last_line): finding for finding in reversed(findings)}
     for finding in different.values():
         print(f"\n{finding.kind} {finding.number}: {finding.what}")
-    print(f"\n{sum(tries.values()):,} tries, {len(findings)} findings, {len(different)} of them different")
+    print(
+        f"\n{sum(tries.values()):,} tries, {len(findings)} findings, {len(different)} of them"
+        " different"
+    )
     sys.exit(1 if findings else 0)

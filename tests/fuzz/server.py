@@ -3,13 +3,15 @@
     python -m tests.fuzz.server --minutes 30 --seed 7 [--out FILE]
     python -m tests.fuzz.server --replay SEED NUMBER
 
-Two things ask at once, each for all of the time: schemathesis, with what it draws from `/openapi.json` (where it is
-installed), and a fuzzer that writes bytes into connections: heads and framing that are no HTTP, JSON that is none,
-fields of any type, paths and parameters of any bytes, bodies that end early. Beside them, `/health` is asked every five
-seconds, and the server's resident memory noted. What was counted is written as JSON; the exit code is 1 where there was
-a finding: a status of 500, an answer that did not come within the time of a request, a health check that was not
-answered, a server that ended, or, in ten minutes or more, memory that grew by more than a tenth behind the first fifth,
-which begins with the largest requests that the server takes: what these need is kept by allocators.
+Two things ask at once, each for all of the time: schemathesis, with what it draws from
+`/openapi.json` (where it is installed), and a fuzzer that writes bytes into connections: heads and
+framing that are no HTTP, JSON that is none, fields of any type, paths and parameters of any bytes,
+bodies that end early. Beside them, `/health` is asked every five seconds, and the server's resident
+memory noted. What was counted is written as JSON; the exit code is 1 where there was a finding: a
+status of 500, an answer that did not come within the time of a request, a health check that was not
+answered, a server that ended, or, in ten minutes or more, memory that grew by more than a tenth
+behind the first fifth, which begins with the largest requests that the server takes: what these
+need is kept by allocators.
 """
 
 from __future__ import annotations
@@ -47,8 +49,9 @@ HANG = TIMEOUT + 20  # seconds after which an answer that did not come is a find
 FUZZERS = 3
 CLIENTS = 8  # that ask for as much as they may
 DEMAND = 90.0  # seconds in which they do
-CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
-GROWTH = 1.1  # times as much memory at the end as after the first fifth, of a run of LONG minutes or more:
+CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"  # noqa: E501
+# times as much memory at the end as after the first fifth, of a run of LONG minutes or more:
+GROWTH = 1.1
 LONG = 10.0  # in a shorter one there are threads that have not worked yet
 
 
@@ -62,11 +65,21 @@ class Seen:
     requests: int = 0
 
 
-# --- one request ------------------------------------------------------------------------------------------------------
+# --- one request
+# --------------------------------------------------------------------------------------------------
 
 SOUND: dict[str, dict[str, Any]] = {
-    "/search": {"query": "which filters are there?", "k": 3, "filter": {"kilobytes": {"$gte": 2}}, "unit": "passage"},
-    "/v1/embeddings": {"input": ["a valve", "a pump"], "model": "aveyb-base-en-v2", "encoding_format": "base64"},
+    "/search": {
+        "query": "which filters are there?",
+        "k": 3,
+        "filter": {"kilobytes": {"$gte": 2}},
+        "unit": "passage",
+    },
+    "/v1/embeddings": {
+        "input": ["a valve", "a pump"],
+        "model": "aveyb-base-en-v2",
+        "encoding_format": "base64",
+    },
     "/v1/rerank": {"query": "valve", "documents": ["a valve", {"text": "a pump"}], "top_n": 1},
 }
 
@@ -91,14 +104,32 @@ def _head(method: str, target: str, *headers: str) -> bytes:
 
 
 def _path(rng: random.Random) -> str:
-    return rng.choice(OPERATIONS).path.format(id=quote(text(rng).encode("utf-8", "replace")), name="aveyb-base-en-v2")
+    return rng.choice(OPERATIONS).path.format(
+        id=quote(text(rng).encode("utf-8", "replace")), name="aveyb-base-en-v2"
+    )
 
 
 def _get(rng: random.Random) -> bytes:
-    names = ["query", "k", "offset", "filter", "mode", "text", "start", "stop", "index", "context", "q"]
-    chosen = [(rng.choice(names), value(rng)) for _ in range(rng.randrange(6))] + [("query", "valve")]
+    names = [
+        "query",
+        "k",
+        "offset",
+        "filter",
+        "mode",
+        "text",
+        "start",
+        "stop",
+        "index",
+        "context",
+        "q",
+    ]
+    chosen = [(rng.choice(names), value(rng)) for _ in range(rng.randrange(6))] + [
+        ("query", "valve")
+    ]
     pairs = (f"{name}={quote(_written(rng, given))}" for name, given in chosen)
-    return _head(rng.choice(("GET", "GET", "HEAD", "DELETE", "OPTIONS")), f"{_path(rng)}?{'&'.join(pairs)}")
+    return _head(
+        rng.choice(("GET", "GET", "HEAD", "DELETE", "OPTIONS")), f"{_path(rng)}?{'&'.join(pairs)}"
+    )
 
 
 def _written(rng: random.Random, given: Any) -> bytes:
@@ -110,7 +141,9 @@ def _body(rng: random.Random) -> bytes:
     """A body whose fields are changed, dropped, added, or nested."""
     fields = dict(rng.choice(list(SOUND.values())))
     for _ in range(rng.randrange(3)):
-        name = rng.choice([*fields, "k", "offset", "filter", "context", "rerank", "min_score", text(rng)])
+        name = rng.choice(
+            [*fields, "k", "offset", "filter", "context", "rerank", "min_score", text(rng)]
+        )
         choice = rng.randrange(5)
         if choice == 0:
             fields.pop(name, None)
@@ -139,38 +172,64 @@ def _nested(rng: random.Random) -> Any:
 def _post(rng: random.Random, body: bytes) -> bytes:
     kind = rng.choice(("application/json",) * 8 + ("Application/JSON; charset=x", "text/plain", ""))
     headers = (f"Content-Type: {kind}", f"Content-Length: {len(body)}")
-    return _head("POST", rng.choice(list(SOUND)) if rng.random() < 0.9 else _path(rng), *headers) + body
+    return (
+        _head("POST", rng.choice(list(SOUND)) if rng.random() < 0.9 else _path(rng), *headers)
+        + body
+    )
 
 
 def _framed(rng: random.Random) -> bytes:
-    """A body whose length is told wrongly, twice, or in chunks of odd sizes; heads that are large or no heads."""
+    """A body whose length is told wrongly, twice, or in chunks of odd sizes; heads that are large
+    or no heads.
+    """
     body = _body(rng)
     kind = "Content-Type: application/json"
     size = rng.choice([0, 1, len(body) - 1, len(body) + 1, *INTERESTING])
-    chunks = b"".join(b"%x\r\n%b\r\n" % (len(body[i : i + 9]), body[i : i + 9]) for i in range(0, len(body), 9))
+    chunks = b"".join(
+        b"%x\r\n%b\r\n" % (len(body[i : i + 9]), body[i : i + 9]) for i in range(0, len(body), 9)
+    )
     return rng.choice(
         (
             _head("POST", "/search", kind, f"Content-Length: {size}") + body,
-            _head("POST", "/search", kind, f"Content-Length: {len(body)}", f"Content-Length: {size}") + body,
-            _head("POST", "/search", kind, "Transfer-Encoding: chunked") + mutate_bytes(rng, chunks + b"0\r\n\r\n"),
-            _head("POST", "/search", kind, "Transfer-Encoding: chunked", f"Content-Length: {size}") + chunks,
-            _head("GET", "/health", *(f"X-{i}: {'v' * rng.choice((1, 100))}" for i in range(rng.choice((1, 900))))),
+            _head(
+                "POST", "/search", kind, f"Content-Length: {len(body)}", f"Content-Length: {size}"
+            )
+            + body,
+            _head("POST", "/search", kind, "Transfer-Encoding: chunked")
+            + mutate_bytes(rng, chunks + b"0\r\n\r\n"),
+            _head("POST", "/search", kind, "Transfer-Encoding: chunked", f"Content-Length: {size}")
+            + chunks,
+            _head(
+                "GET",
+                "/health",
+                *(f"X-{i}: {'v' * rng.choice((1, 100))}" for i in range(rng.choice((1, 900)))),
+            ),
             _head("GET", "/" + "v" * rng.choice((100, 70_000))),
-            _head("POST", "/search", kind, "Expect: 100-continue", f"Content-Length: {len(body)}") + body,
-            _head("GET", "/health", "Upgrade: websocket", "Connection: Upgrade") * rng.choice((1, 50)),
+            _head("POST", "/search", kind, "Expect: 100-continue", f"Content-Length: {len(body)}")
+            + body,
+            _head("GET", "/health", "Upgrade: websocket", "Connection: Upgrade")
+            * rng.choice((1, 50)),
             rng.randbytes(rng.choice((1, 100, 10_000))),
         )
     )
 
 
 LARGEST = {
-    "/search": {"query": ["valve"] * 900, "k": 10, "text": True, "passages": 10, "context": 5, "candidates": 1000},
+    "/search": {
+        "query": ["valve"] * 900,
+        "k": 10,
+        "text": True,
+        "passages": 10,
+        "context": 5,
+        "candidates": 1000,
+    },
     "/v1/embeddings": {"input": ["the valve of a pump " * 200] * 64, "model": "aveyb-base-en-v2"},
     "/v1/rerank": {"query": "valve", "documents": ["the valve of a pump " * 200] * 64},
 }
 
 
-# --- many of them -----------------------------------------------------------------------------------------------------
+# --- many of them
+# --------------------------------------------------------------------------------------------------
 
 
 def ask(address: tuple[str, int], sent: bytes, *, is_whole: bool) -> str:
@@ -193,7 +252,9 @@ def ask(address: tuple[str, int], sent: bytes, *, is_whole: bool) -> str:
 
 
 def fuzz(address: tuple[str, int], seed: int, first: int, deadline: float, seen: Seen) -> None:
-    """Send requests until the deadline: of one seed the numbers `first`, and every `FUZZERS`-th behind it."""
+    """Send requests until the deadline: of one seed the numbers `first`, and every `FUZZERS`-th
+    behind it.
+    """
     number = first
     while time.monotonic() < deadline:
         sent, is_whole = request(random.Random(f"{seed} {number}"))
@@ -204,7 +265,9 @@ def fuzz(address: tuple[str, int], seed: int, first: int, deadline: float, seen:
         seen.statuses[status] += 1
         seen.requests += 1
         if status in ("hang", "500") or "Error" in status:
-            seen.findings.append({"what": status, "seed": seed, "number": number, "sent": repr(sent[:400])})
+            seen.findings.append(
+                {"what": status, "seed": seed, "number": number, "sent": repr(sent[:400])}
+            )
         number += FUZZERS
 
 
@@ -244,17 +307,41 @@ def draw(url: str, seed: int, minutes: float, folder: Path) -> dict[str, Any]:
     command = shutil.which("schemathesis", path=str(Path(sys.executable).parent))
     if command is None:
         return {"skipped": "schemathesis is not installed"}
-    options = ["--phases", "fuzzing", "--max-time", str(round(60 * minutes)), "--seed", str(seed), "--checks", CHECKS]
-    options += ["--suppress-health-check", "all", "--request-timeout", str(HANG), "--no-color", "--continue-on-failure"]
+    options = [
+        "--phases",
+        "fuzzing",
+        "--max-time",
+        str(round(60 * minutes)),
+        "--seed",
+        str(seed),
+        "--checks",
+        CHECKS,
+    ]
+    options += [
+        "--suppress-health-check",
+        "all",
+        "--request-timeout",
+        str(HANG),
+        "--no-color",
+        "--continue-on-failure",
+    ]
     arguments = [command, "run", f"{url}/openapi.json", *options]
-    done = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, timeout=60 * minutes + 600)
+    done = subprocess.run(
+        arguments, cwd=folder, capture_output=True, text=True, timeout=60 * minutes + 600
+    )
     cases = re.findall(r"([\d,]+) generated", done.stdout)
     said = "" if done.returncode == 0 else done.stdout[-1000:]
-    return {"exit_code": done.returncode, "cases": int(cases[-1].replace(",", "")) if cases else None, "said": said}
+    return {
+        "exit_code": done.returncode,
+        "cases": int(cases[-1].replace(",", "")) if cases else None,
+        "said": said,
+    }
 
 
 def attack(index: Path, minutes: float, seed: int, folder: Path) -> dict[str, Any]:
-    """Start a server of an index and attack it for some minutes; what was counted, and the findings."""
+    """Start a server of an index and attack it for some minutes; what was counted, and the
+    findings.
+    """
     limits = ("--timeout", str(TIMEOUT), "--head-timeout", str(HEAD), "--max-rate", str(1 << 30))
     seen = Seen()
     log: list[str] = []
@@ -293,7 +380,11 @@ def attack(index: Path, minutes: float, seed: int, folder: Path) -> dict[str, An
         "requests": seen.requests,
         "statuses": dict(sorted(seen.statuses.items())),
         "schemathesis": drawn,
-        "resident_mib": {"after_a_fifth": after[0] if after else None, "most": max(after, default=None), "kept": kept},
+        "resident_mib": {
+            "after_a_fifth": after[0] if after else None,
+            "most": max(after, default=None),
+            "kept": kept,
+        },
         "log_lines": len(log),
         "tracebacks": sum(line.startswith("Traceback") for line in log),
         "findings": seen.findings,
@@ -306,7 +397,9 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RESULT)
-    parser.add_argument("--replay", type=int, nargs=2, metavar=("SEED", "NUMBER"), help="show a request")
+    parser.add_argument(
+        "--replay", type=int, nargs=2, metavar=("SEED", "NUMBER"), help="show a request"
+    )
     options = parser.parse_args()
     if options.replay:
         sent, is_whole = request(random.Random("{} {}".format(*options.replay)))

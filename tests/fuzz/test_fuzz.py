@@ -16,11 +16,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-SLOW = ("faiss", "journal", "lance", "model", "pointer", "tokenizer")  # a try takes tenths of a second
+SLOW = (
+    "faiss",
+    "journal",
+    "lance",
+    "model",
+    "pointer",
+    "tokenizer",
+)  # a try takes tenths of a second
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=[pytest.mark.needs("torch")] * (".models." in home)) for k, home in KINDS.items()]
+    "kind",
+    [
+        pytest.param(k, marks=[pytest.mark.needs("torch")] * (".models." in home))
+        for k, home in KINDS.items()
+    ],
 )
 def test_no_try_of_the_first_few_is_a_finding(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rig, "HANG_SECONDS", 600.0)  # however busy the machine is

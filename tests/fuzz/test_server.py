@@ -38,8 +38,12 @@ def answering(answer: bytes) -> Iterator[tuple[str, int]]:
         listener.shutdown(socket.SHUT_RDWR)
 
 
-@pytest.mark.parametrize(("answer", "what"), [(b"HTTP/1.1 500 Internal Server Error\r\n\r\n", "500"), (b"", "hang")])
-def test_it_sees_what_no_client_may_see(answer: bytes, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("answer", "what"), [(b"HTTP/1.1 500 Internal Server Error\r\n\r\n", "500"), (b"", "hang")]
+)
+def test_it_sees_what_no_client_may_see(
+    answer: bytes, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("HANG", "TIMEOUT", "HEAD"):
         monkeypatch.setattr(rig, name, 0.2)
     seen = Seen()

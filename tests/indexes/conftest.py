@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 WORDS = [f"word{i}" for i in range(300)]
 
 
-def make_documents(count: int, *, seed: int = 0, first: int = 0, longest: int = 60) -> list[dict[str, Any]]:
+def make_documents(
+    count: int, *, seed: int = 0, first: int = 0, longest: int = 60
+) -> list[dict[str, Any]]:
     """Documents of random words; every tenth is empty."""
     rng = random.Random(seed)
     return [
@@ -36,7 +38,11 @@ def make_documents(count: int, *, seed: int = 0, first: int = 0, longest: int = 
 
 
 def encode_rows(rows: list[dict[str, Any]], embedder: FakeEmbedder) -> list[EncodedDocument]:
-    return list(embedder.encode_documents((f"{r['title']}\n" if r.get("title") else "", r["text"]) for r in rows))
+    return list(
+        embedder.encode_documents(
+            (f"{r['title']}\n" if r.get("title") else "", r["text"]) for r in rows
+        )
+    )
 
 
 def true_scores(
@@ -58,7 +64,9 @@ def true_scores(
     return scores
 
 
-def assert_best(hits: list[Hit], truth: dict[str, float], k: int, *, tolerance: float = 1e-5) -> None:
+def assert_best(
+    hits: list[Hit], truth: dict[str, float], k: int, *, tolerance: float = 1e-5
+) -> None:
     """The hits are the k best by true score, in order; equals may stand in any order."""
     expected = sorted(truth.values(), reverse=True)[:k]
     assert [h.score for h in hits] == pytest.approx(expected, abs=tolerance)
@@ -68,7 +76,9 @@ def assert_best(hits: list[Hit], truth: dict[str, float], k: int, *, tolerance: 
 
 @pytest.fixture(autouse=True)
 def few_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A deep check searches for 25 words of each dataset, not 200: the vocabulary is small, and checks are many."""
+    """A deep check searches for 25 words of each dataset, not 200: the vocabulary is small, and
+    checks are many.
+    """
     monkeypatch.setattr("aveyb_retrieval.indexes.changes.verify._SAMPLED", 25)
 
 
@@ -88,7 +98,10 @@ def jsonl(tmp_path: Path) -> Callable[..., Path]:
 
     def write(rows: list[Any], name: str = "corpus.jsonl") -> Path:
         path = tmp_path / name
-        lines = [r if isinstance(r, bytes) else (r if isinstance(r, str) else json.dumps(r)).encode() for r in rows]
+        lines = [
+            r if isinstance(r, bytes) else (r if isinstance(r, str) else json.dumps(r)).encode()
+            for r in rows
+        ]
         path.write_bytes(b"".join(line + b"\n" for line in lines))
         return path
 

@@ -1,4 +1,6 @@
-"""What lies in an index directory: for tests of its layout, and of what another hand has changed in it."""
+"""What lies in an index directory: for tests of its layout, and of what another hand has changed in
+it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,11 @@ def manifest_path(root: Path) -> Path:
 
 def files_of(root: Path) -> set[str]:
     """All that is in an index directory, but its folders."""
-    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_symlink() or not path.is_dir()}
+    return {
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*")
+        if path.is_symlink() or not path.is_dir()
+    }
 
 
 def files_of_one_version(root: Path) -> set[str]:
@@ -35,7 +41,9 @@ def rewrite_manifest(root: Path, change: Callable[[dict[str, Any]], object]) -> 
     body = json.loads(path.read_text(encoding="utf-8"))
     del body["checksum"]
     change(body)
-    checksum = hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    checksum = hashlib.sha256(
+        json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()
     path.write_text(json.dumps({"checksum": checksum, **body}), encoding="utf-8")
 
 

@@ -1,4 +1,6 @@
-"""A tiny deterministic model for tests: every word is a pseudo-random vector, a text the mean of its words."""
+"""A tiny deterministic model for tests: every word is a pseudo-random vector, a text the mean of
+its words.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
 
 
 def load_instead(monkeypatch: pytest.MonkeyPatch, load: Callable[..., FakeEmbedder]) -> None:
-    """Load every model by `load`, also one that a test before has loaded and that is still in memory."""
+    """Load every model by `load`, also one that a test before has loaded and that is still in
+    memory.
+    """
     monkeypatch.setattr("aveyb_retrieval.encoder.embedders.loading.load_encoder", load)
     forget_models(monkeypatch)
 
@@ -34,9 +38,13 @@ def forget_models(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FakeEmbedder:
-    """Splits a text into passages of `split_size` words; counts the words it has encoded in `encoded_words`."""
+    """Splits a text into passages of `split_size` words; counts the words it has encoded in
+    `encoded_words`.
+    """
 
-    def __init__(self, dim: int = 16, split_size: int = 8, seed: str = "a", max_tokens: int | None = None) -> None:
+    def __init__(
+        self, dim: int = 16, split_size: int = 8, seed: str = "a", max_tokens: int | None = None
+    ) -> None:
         self.dim = dim
         self.split_size = split_size
         self.max_tokens = max_tokens
@@ -55,9 +63,13 @@ class FakeEmbedder:
 
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedDocument]:
         for prefix, text in documents:
-            yield self._document(prefix, text, np.empty((0, self.dim), np.float32), np.empty(0, np.float32))
+            yield self._document(
+                prefix, text, np.empty((0, self.dim), np.float32), np.empty(0, np.float32)
+            )
 
-    def encode_grown(self, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray) -> EncodedDocument:
+    def encode_grown(
+        self, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray
+    ) -> EncodedDocument:
         return self._document(prefix, text, passages, norms)
 
     def unchanged_passages(self, old: tuple[str, str], new: tuple[str, str]) -> int:
@@ -75,20 +87,30 @@ class FakeEmbedder:
     def token_vectors(self, texts: Sequence[str], *, prompt: str) -> list[np.ndarray]:
         return [self._vectors(_words(text)) for text in texts]
 
-    def _document(self, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray) -> EncodedDocument:
+    def _document(
+        self, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray
+    ) -> EncodedDocument:
         found = _words(prefix + text)
         kept = found[: self.max_tokens]
         starts = range(0, len(kept), self.split_size)
         groups = [kept[i : i + self.split_size] for i in starts]
         means = [self._vectors(g).mean(axis=0) for g in groups[len(norms) :]]
         self.encoded_words += sum(len(g) for g in groups[len(norms) :])
-        units = np.concatenate([passages, *(_unit(m)[None] for m in means)]).astype(np.float32).reshape(-1, self.dim)
+        units = (
+            np.concatenate([passages, *(_unit(m)[None] for m in means)])
+            .astype(np.float32)
+            .reshape(-1, self.dim)
+        )
         lengths = np.concatenate([norms, [np.linalg.norm(m) for m in means]]).astype(np.float32)
         sizes = np.array([len(g) for g in groups], np.float32)
         total = (lengths * sizes) @ units if len(units) else np.zeros(self.dim, np.float32)
-        spans = np.array([[g[0][1], g[-1][2]] for g in groups], np.int64).reshape(-1, 2) - len(prefix)
+        spans = np.array([[g[0][1], g[-1][2]] for g in groups], np.int64).reshape(-1, 2) - len(
+            prefix
+        )
         spans = spans.clip(0, len(text))
-        marks, names = zip((-1, ""), *((each.start, each.words) for each in outline(text).headings), strict=True)
+        marks, names = zip(
+            (-1, ""), *((each.start, each.words) for each in outline(text).headings), strict=True
+        )
         headings = tuple(names[bisect_right(marks, start) - 1] for start in spans[:, 0].tolist())
         tokens = None
         if self._codec is not None:
@@ -97,7 +119,9 @@ class FakeEmbedder:
             codes = self._codec.encode(self._vectors([word for g in new for word in g]))
             tokens = TokenCodes(codes, np.stack([ends[:-1], ends[1:]], axis=1))
         cut = len(found) - len(kept)
-        return EncodedDocument(_unit(total), units, lengths, spans, len(kept), cut, headings, tokens)
+        return EncodedDocument(
+            _unit(total), units, lengths, spans, len(kept), cut, headings, tokens
+        )
 
     def _vectors(self, words: list[tuple[str, int, int]]) -> np.ndarray:
         rows = [_word_vector(self._seed, word, self.dim) for word, _, _ in words]

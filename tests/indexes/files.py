@@ -22,8 +22,9 @@ def make_pdf(
 ) -> bytes:
     """A PDF with the given lines on each page.
 
-    `labels` is the dictionary /PageLabels, such as "/Nums [0 << /S /r >>]"; `bookmarks` are (title, index of a page);
-    `images` are indexes of pages that show a picture; `sizes` of type are those of lines that are not of 12 points.
+    `labels` is the dictionary /PageLabels, such as "/Nums [0 << /S /r >>]"; `bookmarks` are (title,
+    index of a page); `images` are indexes of pages that show a picture; `sizes` of type are those
+    of lines that are not of 12 points.
     """
     count = len(pages)
     first_page, first_bookmark = 6, 6 + 2 * count
@@ -34,9 +35,15 @@ def make_pdf(
         f"<< /Type /Pages /Kids [{kids}] /Count {count} >>",
         "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
         f"<< /Type /Outlines /Count {len(bookmarks)} "
-        + (f"/First {first_bookmark} 0 R /Last {first_bookmark + len(bookmarks) - 1} 0 R >>" if bookmarks else ">>"),
-        "<< /Type /XObject /Subtype /Image /Width 1 /Height 1 /ColorSpace /DeviceGray /BitsPerComponent 8 "
-        "/Length 1 >>\nstream\nx\nendstream",
+        + (
+            f"/First {first_bookmark} 0 R /Last {first_bookmark + len(bookmarks) - 1} 0 R >>"
+            if bookmarks
+            else ">>"
+        ),
+        (
+            "<< /Type /XObject /Subtype /Image /Width 1 /Height 1 /ColorSpace /DeviceGray"
+            " /BitsPerComponent 8 /Length 1 >>\nstream\nx\nendstream"
+        ),
     ]
     for index, lines in enumerate(pages):
         drawn = "".join(
@@ -45,15 +52,18 @@ def make_pdf(
         )
         drawn += "q 100 0 0 100 72 72 cm /Im Do Q\n" if index in images else ""
         objects.append(
-            f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents {first_page + 2 * index + 1} 0 R "
-            "/Resources << /Font << /F1 3 0 R >> /XObject << /Im 5 0 R >> >> >>"
+            "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents"
+            f" {first_page + 2 * index + 1} 0 R /Resources << /Font << /F1 3 0 R >> /XObject << /Im"
+            " 5 0 R >> >> >>"
         )
         objects.append(f"<< /Length {len(drawn)} >>\nstream\n{drawn}endstream")
     for n, (name, page) in enumerate(bookmarks):
         following = f"/Next {first_bookmark + n + 1} 0 R" if n + 1 < len(bookmarks) else ""
         before = f"/Prev {first_bookmark + n - 1} 0 R" if n else ""
         target = f"/Dest [{first_page + 2 * page} 0 R /Fit]"
-        objects.append(f"<< /Title ({_escape(name)}) /Parent 4 0 R {target} {following} {before} >>")
+        objects.append(
+            f"<< /Title ({_escape(name)}) /Parent 4 0 R {target} {following} {before} >>"
+        )
     objects.append(f"<< /Title ({_escape(title)}) >>")
     out = io.BytesIO(b"")
     out.write(b"%PDF-1.4\n")
@@ -75,7 +85,9 @@ def _escape(text: str) -> str:
     return text.replace("\\", r"\\").replace("(", r"\(").replace(")", r"\)")
 
 
-def make_docx(paragraphs: Sequence[tuple[str, str]], *, title: str = "", table: Sequence[Sequence[str]] = ()) -> bytes:
+def make_docx(
+    paragraphs: Sequence[tuple[str, str]], *, title: str = "", table: Sequence[Sequence[str]] = ()
+) -> bytes:
     """A document of Word: (style, text) of each paragraph, then a table."""
     import docx
 
@@ -100,31 +112,37 @@ def make_epub(chapters: Sequence[str], *, title: str = "Book", encrypted: bool =
         book.writestr("mimetype", "application/epub+zip")
         book.writestr(
             "META-INF/container.xml",
-            '<?xml version="1.0"?><container xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles>'
-            '<rootfile full-path="OPS/book.opf" media-type="application/oebps-package+xml"/></rootfiles></container>',
+            '<?xml version="1.0"?><container'
+            ' xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles><rootfile'
+            ' full-path="OPS/book.opf"'
+            ' media-type="application/oebps-package+xml"/></rootfiles></container>',
         )
         if encrypted:
             book.writestr(
                 "META-INF/encryption.xml",
-                '<encryption xmlns:enc="http://www.w3.org/2001/04/xmlenc#"><enc:EncryptedData><enc:CipherData>'
-                '<enc:CipherReference URI="OPS/c0.xhtml"/></enc:CipherData></enc:EncryptedData></encryption>',
+                "<encryption"
+                ' xmlns:enc="http://www.w3.org/2001/04/xmlenc#"><enc:EncryptedData><enc:CipherData><enc:CipherReference'
+                ' URI="OPS/c0.xhtml"/></enc:CipherData></enc:EncryptedData></encryption>',
             )
         items = "".join(
-            f'<item id="c{i}" href="c{i}.xhtml" media-type="application/xhtml+xml"/>' for i in range(len(chapters))
+            f'<item id="c{i}" href="c{i}.xhtml" media-type="application/xhtml+xml"/>'
+            for i in range(len(chapters))
         )
         spine = "".join(f'<itemref idref="c{i}"/>' for i in range(len(chapters)))
         book.writestr(
             "OPS/book.opf",
-            '<?xml version="1.0"?><package xmlns="http://www.idpf.org/2007/opf" '
-            f'xmlns:dc="http://purl.org/dc/elements/1.1/"><metadata><dc:title>{title}</dc:title></metadata><manifest>'
-            '<item id="nav" href="nav.xhtml" media-type="application/xhtml+xml" properties="nav"/>'
-            f'{items}</manifest><spine><itemref idref="nav"/>{spine}</spine></package>',
+            '<?xml version="1.0"?><package xmlns="http://www.idpf.org/2007/opf"'
+            f' xmlns:dc="http://purl.org/dc/elements/1.1/"><metadata><dc:title>{title}</dc:title></metadata><manifest><item'
+            ' id="nav" href="nav.xhtml" media-type="application/xhtml+xml"'
+            f' properties="nav"/>{items}</manifest><spine><itemref'
+            f' idref="nav"/>{spine}</spine></package>',
         )
         book.writestr("OPS/nav.xhtml", "<html><body><nav>contents</nav></body></html>")
         for i, body in enumerate(chapters):
             book.writestr(
                 f"OPS/c{i}.xhtml",
-                f'<?xml version="1.0"?><html xmlns="http://www.w3.org/1999/xhtml"><head><title/></head>{body}</html>',
+                '<?xml version="1.0"?><html'
+                f' xmlns="http://www.w3.org/1999/xhtml"><head><title/></head>{body}</html>',
             )
     return out.getvalue()
 

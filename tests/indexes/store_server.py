@@ -1,4 +1,6 @@
-"""An S3 server on this machine, moto as a stand-in, and a proxy before it that counts, delays, fails and cuts."""
+"""An S3 server on this machine, moto as a stand-in, and a proxy before it that counts, delays,
+fails and cuts.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,13 @@ class Weather:
 
     Attributes:
         delay: Seconds before each.
-        fails, cuts: Shares of requests that are answered 503, and of answers whose bodies end early.
+        fails, cuts: Shares of requests that are answered 503, and of answers whose bodies end
+            early.
         forgets: Whether lists are empty.
         ignores: Whether conditions of writes are taken away.
         hook: Called with the number of each request since it was set.
-        keeps: Whether ranges are cut from objects that are kept here: moto reads an object whole for each range of it.
+        keeps: Whether ranges are cut from objects that are kept here: moto reads an object whole
+            for each range of it.
         requests, bytes: How many there were, with bodies of so many bytes in both directions.
         log: Their methods and paths.
         failure: What is answered instead of 503: a status and a body.
@@ -82,13 +86,21 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if dice[0] < weather.fails:
             self._answer(weather.failure[0], [], weather.failure[1])
             return
-        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range") or "") if weather.keeps else None
+        asked = (
+            re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range") or "")
+            if weather.keeps
+            else None
+        )
         if asked is not None:
             self._give_range(int(asked[1]), int(asked[2]) + 1)
             return
         dropped = {"transfer-encoding", "connection", "content-length", "host"}
-        dropped |= {"if-match", "if-none-match"} if weather.ignores and self.command == "PUT" else set()
-        headers = {name: value for name, value in self.headers.items() if name.lower() not in dropped}
+        dropped |= (
+            {"if-match", "if-none-match"} if weather.ignores and self.command == "PUT" else set()
+        )
+        headers = {
+            name: value for name, value in self.headers.items() if name.lower() not in dropped
+        }
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         with contextlib.closing(connection):
             sent = body if body or self.command in ("PUT", "POST") else None
@@ -96,19 +108,33 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             answer = connection.getresponse()
             data = answer.read()
         if weather.forgets and "list-type" in self.path:
-            data = data[: data.index(b"<Contents>")] + b"</ListBucketResult>" if b"<Contents>" in data else data
+            data = (
+                data[: data.index(b"<Contents>")] + b"</ListBucketResult>"
+                if b"<Contents>" in data
+                else data
+            )
         with weather.lock:
             weather.bytes += len(data) + len(body)
         self._answer(answer.status, answer.getheaders(), data, cut=dice[1] < weather.cuts)
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = forward
 
-    def _answer(self, status: int, headers: list[tuple[str, str]], data: bytes, *, cut: bool = False) -> None:
+    def _answer(
+        self, status: int, headers: list[tuple[str, str]], data: bytes, *, cut: bool = False
+    ) -> None:
         self.send_response(status)
         for name, value in headers:
-            if name.lower() not in ("transfer-encoding", "connection", "content-length", "server", "date"):
+            if name.lower() not in (
+                "transfer-encoding",
+                "connection",
+                "content-length",
+                "server",
+                "date",
+            ):
                 self.send_header(name, value)
-        length = dict(headers).get("Content-Length", "0") if self.command == "HEAD" else str(len(data))
+        length = (
+            dict(headers).get("Content-Length", "0") if self.command == "HEAD" else str(len(data))
+        )
         self.send_header("Content-Length", length)
         self.end_headers()
         if self.command != "HEAD":
@@ -122,14 +148,19 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
                 with contextlib.closing(connection):
                     headers = {
-                        name: value for name, value in self.headers.items() if name.lower() not in ("range", "host")
+                        name: value
+                        for name, value in self.headers.items()
+                        if name.lower() not in ("range", "host")
                     }
                     connection.request("GET", self.path, headers=headers)
                     self.weather.kept[self.path] = connection.getresponse().read()
             kept = self.weather.kept[self.path]
             data = kept[start:stop]
             self.weather.bytes += len(data)
-        about = {"Content-Range": f"bytes {start}-{start + len(data) - 1}/{len(kept)}", "ETag": '"kept"'}
+        about = {
+            "Content-Range": f"bytes {start}-{start + len(data) - 1}/{len(kept)}",
+            "ETag": '"kept"',
+        }
         about["Last-Modified"] = "Fri, 27 Nov 2026 00:00:00 GMT"
         self._answer(206, list(about.items()), data)
 
@@ -162,11 +193,19 @@ def store_server(bucket: str = "shelf") -> Iterator[tuple[Weather, dict[str, str
     server.start()
     _, port = server.get_host_and_port()
     weather = Weather()
-    front = _Threads(("127.0.0.1", 0), type("Handler", (_Handler,), {"weather": weather, "port": port}))
+    front = _Threads(
+        ("127.0.0.1", 0), type("Handler", (_Handler,), {"weather": weather, "port": port})
+    )
     thread = threading.Thread(target=front.serve_forever, daemon=True)
     thread.start()
-    secrets = {"aws_access_key_id": "AKIAEXAMPLE", "aws_secret_access_key": SECRET, "region_name": "us-east-1"}
-    boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", **secrets).create_bucket(Bucket=bucket)
+    secrets = {
+        "aws_access_key_id": "AKIAEXAMPLE",
+        "aws_secret_access_key": SECRET,
+        "region_name": "us-east-1",
+    }
+    boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", **secrets).create_bucket(
+        Bucket=bucket
+    )
     try:
         yield (
             weather,

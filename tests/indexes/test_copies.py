@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-CLAUSE = "The Tenant may end this lease by giving three months' written notice, not later than 31 March 2025."
+CLAUSE = (
+    "The Tenant may end this lease by giving three months' written notice, not later than 31 March"
+    " 2025."
+)
 SAME = [
     CLAUSE.upper(),
     CLAUSE.replace(" ", "  \n"),
@@ -28,7 +31,7 @@ SAME = [
     f"# “{CLAUSE}”",
     CLAUSE.replace("notice", "no\N{SOFT HYPHEN}tice").replace("lease", "\N{ZERO WIDTH SPACE}lease"),
     CLAUSE.replace("written", "writ-\nten"),
-    CLAUSE.replace("2025", "２０２５"),  # noqa: RUF001  # full width
+    CLAUSE.replace("2025", "２０２５"),  # full width  # noqa: RUF001
     f"\N{BULLET} {CLAUSE}",
 ]
 CHANGES = {
@@ -113,22 +116,34 @@ def test_clauses_that_say_something_else_are_all_shown(tmp_path: Path) -> None:
     rows = [{"_id": f"clause {i}", "text": text} for i, text in enumerate([*clauses, *SAME[:2]])]
     build_index(rows, tmp_path / "ix", model=FakeEmbedder(split_size=64))
     options: list[dict[str, Any]] = [
-        {"unit": unit, "mode": mode} for unit in ("passage", "document") for mode in ("hybrid", "dense", "lexical")
+        {"unit": unit, "mode": mode}
+        for unit in ("passage", "document")
+        for mode in ("hybrid", "dense", "lexical")
     ]
     with Retriever.load(tmp_path / "ix", model=FakeEmbedder(split_size=64)) as retriever:
         for option in options:
             hits = retriever.search("written notice", k=20, **option)
             assert len(hits) == len(clauses), option
-            assert sorted(len(hit.duplicates) for hit in hits) == [0] * (len(clauses) - 1) + [2], option
+            assert sorted(len(hit.duplicates) for hit in hits) == [0] * (len(clauses) - 1) + [2], (
+                option
+            )
             assert len(retriever.search("written notice", k=20, fold=False, **option)) == len(rows)
-        assert len(retriever.rank(["written notice"], k=20)[0]) == len(rows), "an evaluation never folds"
+        assert len(retriever.rank(["written notice"], k=20)[0]) == len(rows), (
+            "an evaluation never folds"
+        )
         first = retriever.search("written notice", k=4)
-        pages = [hit for start in range(0, 4, 2) for hit in retriever.search("written notice", k=2, offset=start)]
+        pages = [
+            hit
+            for start in range(0, 4, 2)
+            for hit in retriever.search("written notice", k=2, offset=start)
+        ]
         assert [hit.id for hit in pages] == [hit.id for hit in first], "folded before pages are cut"
 
 
 def changed(clause: str, draw: random.Random) -> Iterator[str]:
-    """A clause with one change each that gives it another meaning, of those that its words allow."""
+    """A clause with one change each that gives it another meaning, of those that its
+    words allow.
+    """
 
     def swapped(pattern: str, new: Callable[[re.Match[str]], str]) -> Iterator[str]:
         if found := list(re.finditer(pattern, clause)):
@@ -141,10 +156,16 @@ def changed(clause: str, draw: random.Random) -> Iterator[str]:
     yield from swapped(r"\b(shall|may|will|must)\b", lambda m: {"may": "shall"}.get(m[0], "may"))
     yield from swapped(r"\b(any|all|each|either)\b", lambda _: "no")
     yield from swapped(r"\b(days|months|years|hours)\b", lambda _: "weeks")
-    yield from swapped(r"\b(Party|Company|Licensee|Distributor|Agent)\b", lambda _: "Customer's Guarantor")
+    yield from swapped(
+        r"\b(Party|Company|Licensee|Distributor|Agent)\b", lambda _: "Customer's Guarantor"
+    )
     yield from swapped(r"\b(January|March|April|June|July|October)\b", lambda _: "August")
     words = clause.split(" ")
-    places = [i for i, (a, b) in enumerate(pairwise(words)) if a.isalpha() and b.isalpha() and a.lower() != b.lower()]
+    places = [
+        i
+        for i, (a, b) in enumerate(pairwise(words))
+        if a.isalpha() and b.isalpha() and a.lower() != b.lower()
+    ]
     if places:
         at = draw.choice(places)
         yield " ".join([*words[:at], words[at + 1], words[at], *words[at + 2 :]])
@@ -154,7 +175,9 @@ def test_contracts_with_one_change_are_not_folded(shared: Path) -> None:
     draw, pairs = random.Random(0), 0
     with (shared / "data" / "cuad-long" / "corpus.jsonl").open(encoding="utf-8") as lines:
         texts = [json.loads(line)["text"] for line in islice(lines, 60)]
-    for clause in (part for text in texts for part in re.split(r"\n\s*\n", text) if 80 < len(part) < 2000):
+    for clause in (
+        part for text in texts for part in re.split(r"\n\s*\n", text) if 80 < len(part) < 2000
+    ):
         for other in changed(clause, draw):
             assert not same_words(clause, other), (clause, other)
             pairs += 1

@@ -1,4 +1,6 @@
-"""Readers: every format gives the same documents; every broken line is told with its file, line and reason."""
+"""Readers: every format gives the same documents; every broken line is told with its file, line and
+reason.
+"""
 
 from __future__ import annotations
 
@@ -96,8 +98,13 @@ def test_standard_input_mappings_and_datasets(monkeypatch: pytest.MonkeyPatch) -
         ("hello, wide world", "hello, wide world"),
     ],
 )
-def test_what_is_no_list_of_documents_is_refused(tmp_path: Path, name: str, given: Any, words: str) -> None:
-    with Index.create(tmp_path / "ix", model=FakeEmbedder()) as index, pytest.raises(InputError, match=words):
+def test_what_is_no_list_of_documents_is_refused(
+    tmp_path: Path, name: str, given: Any, words: str
+) -> None:
+    with (
+        Index.create(tmp_path / "ix", model=FakeEmbedder()) as index,
+        pytest.raises(InputError, match=words),
+    ):
         if name == "build":
             build_index(given, tmp_path / "other", model=FakeEmbedder())
         else:
@@ -109,7 +116,9 @@ def test_several_files_and_globs_are_read_in_order(tmp_path: Path) -> None:
         (tmp_path / f"part-{i}.jsonl").write_text(json.dumps({"id": i, "text": "t"}) + "\n")
     globbed = [r.id for r in read_corpus(str(tmp_path / "part-*.jsonl")) if isinstance(r, Record)]
     listed = [
-        r.id for r in read_corpus([tmp_path / "part-3.jsonl", tmp_path / "part-1.jsonl"]) if isinstance(r, Record)
+        r.id
+        for r in read_corpus([tmp_path / "part-3.jsonl", tmp_path / "part-1.jsonl"])
+        if isinstance(r, Record)
     ]
     assert (globbed, listed) == (["1", "2", "3"], ["3", "1"])
 
@@ -134,10 +143,14 @@ def test_a_folder_of_texts_has_paths_as_ids_and_a_beir_folder_its_corpus(tmp_pat
 
 
 def test_nested_metadata_is_merged_and_fields_can_be_renamed() -> None:
-    (item,) = read_corpus([{"_id": 7, "text": "t", "metadata": {"a": 1, "b": 2}, "b": 3, "id": "kept"}])
+    (item,) = read_corpus(
+        [{"_id": 7, "text": "t", "metadata": {"a": 1, "b": 2}, "b": 3, "id": "kept"}]
+    )
     assert isinstance(item, Record)
     assert (item.id, item.metadata) == ("7", {"a": 1, "b": 3, "id": "kept"})
-    (item,) = read_corpus([{"key": "k", "head": "h", "body": "b"}], Reading(FieldNames("key", "head", "body")))
+    (item,) = read_corpus(
+        [{"key": "k", "head": "h", "body": "b"}], Reading(FieldNames("key", "head", "body"))
+    )
     assert isinstance(item, Record)
     assert (item.id, item.title, item.text, item.metadata) == ("k", "h", "b", {})
 
@@ -170,7 +183,9 @@ BAD_LINES = {
 
 
 @pytest.mark.parametrize("line", BAD_LINES, ids=range(len(BAD_LINES)))
-def test_a_bad_line_is_told_with_file_line_and_reason(jsonl: Callable[..., Path], line: bytes) -> None:
+def test_a_bad_line_is_told_with_file_line_and_reason(
+    jsonl: Callable[..., Path], line: bytes
+) -> None:
     path = jsonl([ROWS[0], line, ROWS[1]])
     first, bad, last = read_corpus(path)
     assert isinstance(first, Record)
@@ -206,7 +221,9 @@ def test_a_row_of_the_wrong_length_is_told_with_its_line(tmp_path: Path) -> None
         ("c", b"", "no suffix"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path, name: str, data: bytes, words: str) -> None:
+def test_a_file_that_cannot_be_read_is_an_error(
+    tmp_path: Path, name: str, data: bytes, words: str
+) -> None:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(InputError, match=words) as caught:
         list(read_corpus(tmp_path / name))
@@ -214,7 +231,11 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path, name: str, data:
 
 
 def test_sources_that_are_not_there_are_errors(tmp_path: Path) -> None:
-    for source in (tmp_path / "missing.jsonl", tmp_path / "no-folder" / "x", str(tmp_path / "*.jsonl")):
+    for source in (
+        tmp_path / "missing.jsonl",
+        tmp_path / "no-folder" / "x",
+        str(tmp_path / "*.jsonl"),
+    ):
         with pytest.raises(InputError, match=r"no such file|no file matches"):
             list(read_corpus(source))
     with pytest.raises(InputError, match="holds no"):
@@ -236,7 +257,9 @@ def test_json_arrays_and_objects_over_several_lines_are_read(tmp_path: Path, for
     assert content(read_corpus(path)) == EXPECTED
     many = [{"_id": str(i), "text": "x" * (i % 2000)} for i in range(3000)]
     path.write_text(ARRAYS[form](many), encoding="utf-8")
-    assert [item.id for item in read_corpus(path) if isinstance(item, Record)] == [row["_id"] for row in many]
+    assert [item.id for item in read_corpus(path) if isinstance(item, Record)] == [
+        row["_id"] for row in many
+    ]
 
 
 @pytest.mark.parametrize(
@@ -260,7 +283,10 @@ def test_a_broken_array_is_an_error_with_its_line(tmp_path: Path, text: str, wor
 @pytest.mark.parametrize("form", ["lines", "array"])
 def test_white_space_before_documents_is_counted_and_not_kept(form: str) -> None:
     """Positions in messages count it; memory holds one block of it, however much there is."""
-    texts = {"lines": b'{"_id": "a", "text": "t"}\n5\n', "array": b'[{"_id": "a", "text": "t"},\n5]'}
+    texts = {
+        "lines": b'{"_id": "a", "text": "t"}\n5\n',
+        "array": b'[{"_id": "a", "text": "t"},\n5]',
+    }
     blank = b"\n" * (1 << 20)
     blocks = itertools.chain((blank for _ in range(64)), [texts[form]])
     tracemalloc.start()
@@ -278,7 +304,10 @@ def test_white_space_before_documents_is_counted_and_not_kept(form: str) -> None
 
 def test_elements_that_are_no_documents_are_rejected_one_by_one(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
-    path.write_text('[{"_id": "a", "text": "t"},\n 5,\n {"_id": "b"}, {"_id": "c", "text": "%s"}]' % ("x" * 3000))
+    path.write_text(
+        '[{"_id": "a", "text": "t"},\n 5,\n {"_id": "b"}, {"_id": "c", "text": "%s"}]'
+        % ("x" * 3000)
+    )
     first, second, third, fourth = read_corpus(path, Reading(max_line=1000))
     assert isinstance(fourth, Rejected)
     assert "at most 1,000" in fourth.reason
@@ -300,14 +329,18 @@ def test_blank_lines_of_a_table_are_skipped(tmp_path: Path) -> None:
 
 def test_a_number_of_too_many_digits_is_told_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
-    path.write_text('[{"_id": "a", "text": "t"},\n {"_id": "b", "text": "t", "n": ' + "1" * 5000 + "}]")
+    path.write_text(
+        '[{"_id": "a", "text": "t"},\n {"_id": "b", "text": "t", "n": ' + "1" * 5000 + "}]"
+    )
     with pytest.raises(InputError, match=r"c\.json, line 2: "):
         list(read_corpus(path))
 
 
 def test_columns_have_types_inferred_or_given(tmp_path: Path) -> None:
     path = tmp_path / "c.csv"
-    path.write_text("_id;text;year;price;code;open;mixed;blank\n1;t;2016;1.5;007;true;3;\n2;t;;-2;12;False;x;\n")
+    path.write_text(
+        "_id;text;year;price;code;open;mixed;blank\n1;t;2016;1.5;007;true;3;\n2;t;;-2;12;False;x;\n"
+    )
     first, second = read_corpus(path)
     assert isinstance(first, Record)
     assert isinstance(second, Record)
@@ -330,7 +363,10 @@ def test_columns_have_types_inferred_or_given(tmp_path: Path) -> None:
 def test_tables_have_other_separators_and_encodings(tmp_path: Path) -> None:
     path = tmp_path / "c.csv"
     for separator in ",;\t|":
-        path.write_text(separator.join(["_id", "text"]) + "\n" + separator.join(["a", "caf\u00e9"]), encoding="cp1252")
+        path.write_text(
+            separator.join(["_id", "text"]) + "\n" + separator.join(["a", "caf\u00e9"]),
+            encoding="cp1252",
+        )
         (item,) = read_corpus(path, Reading(encoding="cp1252"))
         assert isinstance(item, Record)
         assert item.text == "caf\u00e9"
@@ -362,21 +398,35 @@ def test_ids_are_made_of_the_content_where_there_are_none(tmp_path: Path) -> Non
 def test_plain_texts_are_documents_and_mistyped_paths_are_not(tmp_path: Path) -> None:
     texts = ["one text of words", "another one"]
     assert [item.text for item in read_corpus(texts) if isinstance(item, Record)] == texts
-    assert [item.text for item in read_corpus(iter(["word"])) if isinstance(item, Record)] == ["word"]
-    for mistyped in ("handbok", "data/handbok", "hand book.jsonl", ["word"], ["some text", "corpus.jsonl"]):
+    assert [item.text for item in read_corpus(iter(["word"])) if isinstance(item, Record)] == [
+        "word"
+    ]
+    for mistyped in (
+        "handbok",
+        "data/handbok",
+        "hand book.jsonl",
+        ["word"],
+        ["some text", "corpus.jsonl"],
+    ):
         with pytest.raises(InputError, match="no such file or folder"):
             list(read_corpus(mistyped))
 
 
 def test_a_sentence_may_end_as_a_source_file_does() -> None:
-    assert [item.text for item in read_corpus(["we use node.js", "written in main.c"]) if isinstance(item, Record)] == [
+    assert [
+        item.text
+        for item in read_corpus(["we use node.js", "written in main.c"])
+        if isinstance(item, Record)
+    ] == [
         "we use node.js",
         "written in main.c",
     ]
 
 
 def test_a_title_field_that_no_document_has_is_reported() -> None:
-    *_, last = read_corpus([{"_id": "a", "text": "t", "title": "T"}], Reading(FieldNames(title="name")))
+    *_, last = read_corpus(
+        [{"_id": "a", "text": "t", "title": "T"}], Reading(FieldNames(title="name"))
+    )
     assert isinstance(last, Notice)
     assert "'name'" in last.reason
 

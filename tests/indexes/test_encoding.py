@@ -1,4 +1,6 @@
-"""`Encoding`: what says how vectors were made is compared in one place, and so nowhere forgotten."""
+"""`Encoding`: what says how vectors were made is compared in one place, and so nowhere
+forgotten.
+"""
 
 from __future__ import annotations
 
@@ -32,18 +34,33 @@ if TYPE_CHECKING:
 MODEL = {"name": "m", "fingerprint": "f" * 64, "dim": 8}
 ONE = Encoding(MODEL, "here", 8, "both", passage_tokens=256)
 OTHERS: dict[str, Any] = {
-    "model": {**MODEL, "fingerprint": "e" * 64}, "dim": 9, "granularity": "document", "storage_dtype": "float16",
-    "max_tokens": 5, "passage_tokens": 64, "passage_overlap": 9, "late": True, "titled": True,
-    "token_vectors": "int8", "token_dim": 8, "language": "german", "keep_accents": True,
+    "model": {**MODEL, "fingerprint": "e" * 64},
+    "dim": 9,
+    "granularity": "document",
+    "storage_dtype": "float16",
+    "max_tokens": 5,
+    "passage_tokens": 64,
+    "passage_overlap": 9,
+    "late": True,
+    "titled": True,
+    "token_vectors": "int8",
+    "token_dim": 8,
+    "language": "german",
+    "keep_accents": True,
     "synonyms": "car, automobile",
-}  # fmt: skip
+}
 
 
-# --- differences ------------------------------------------------------------------------------------------------------
+# --- differences
+# --------------------------------------------------------------------------------------------------
 
 
 def test_every_field_is_a_difference_but_where_the_model_lay() -> None:
-    assert {field.name for field in dataclasses.fields(Encoding)} == {*OTHERS, "model_source", "model_beside"}
+    assert {field.name for field in dataclasses.fields(Encoding)} == {
+        *OTHERS,
+        "model_source",
+        "model_beside",
+    }
     assert ONE.differences(dataclasses.replace(ONE, model_source="there")) == {}
     for name, value in OTHERS.items():
         other = dataclasses.replace(ONE, **{name: value})
@@ -54,12 +71,16 @@ def test_every_field_is_a_difference_but_where_the_model_lay() -> None:
             assert ONE.differences(other)[name] == (getattr(ONE, name), value)
 
 
-@pytest.mark.parametrize("name", ["model", "dim", "max_tokens", "passage_tokens", "passage_overlap", "late", "titled"])
+@pytest.mark.parametrize(
+    "name", ["model", "dim", "max_tokens", "passage_tokens", "passage_overlap", "late", "titled"]
+)
 def test_what_decides_vectors_must_be_equal_to_be_put_together(name: str) -> None:
     other = dataclasses.replace(ONE, **{name: OTHERS[name]})
     with pytest.raises(ConfigError, match=f"there: {name} is .*, of here "):
         ONE.check_takes(other, "here", "there")
-    with pytest.raises(ConfigError, match=f"here: {name} of the collection is .*publish them as a whole"):
+    with pytest.raises(
+        ConfigError, match=f"here: {name} of the collection is .*publish them as a whole"
+    ):
         CollectionSettings(ONE, "1").check_same(CollectionSettings(other, "2"), "here")
 
 
@@ -70,11 +91,16 @@ def test_vectors_are_taken_where_they_are_more_than_is_kept() -> None:
     documents.check_takes(dataclasses.replace(ONE, passage_tokens=64), "here", "there")
     with pytest.raises(ConfigError, match="there: granularity 'document', of here 'both'"):
         ONE.check_takes(documents, "here", "there")
-    with pytest.raises(ConfigError, match=r"there: without the token vectors \(int8\) that here keeps"):
-        dataclasses.replace(ONE, token_vectors="int8", token_dim=8).check_takes(ONE, "here", "there")
+    with pytest.raises(
+        ConfigError, match=r"there: without the token vectors \(int8\) that here keeps"
+    ):
+        dataclasses.replace(ONE, token_vectors="int8", token_dim=8).check_takes(
+            ONE, "here", "there"
+        )
 
 
-# --- a resumed build --------------------------------------------------------------------------------------------------
+# --- a resumed build
+# --------------------------------------------------------------------------------------------------
 
 
 class Stopping(FakeEmbedder):
@@ -122,12 +148,15 @@ def test_an_interrupted_build_never_goes_on_with_another_encoding(
     assert found[0] == found[1]
 
 
-# --- an index as vectors of another -----------------------------------------------------------------------------------
+# --- an index as vectors of another
+# -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("granularity", ["document", "passage", "both"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_an_index_of_every_kind_is_built_again(tmp_path: Path, granularity: str, dtype: str) -> None:
+def test_an_index_of_every_kind_is_built_again(
+    tmp_path: Path, granularity: str, dtype: str
+) -> None:
     chosen: dict[str, Any] = {"granularity": granularity, "storage_dtype": dtype}
     build_index(make_documents(40), tmp_path / "ix", model=FakeEmbedder(), **chosen)
     build_index(None, tmp_path / "again", vectors=tmp_path / "ix")
@@ -142,16 +171,24 @@ def test_an_index_of_ready_made_vectors_is_built_again(tmp_path: Path) -> None:
     build_index(None, tmp_path / "ix", vectors=vectors, granularity="document")
     build_index(None, tmp_path / "again", vectors=tmp_path / "ix")
     with Retriever.load(tmp_path / "again") as retriever:
-        assert [hits[0].id for hits in retriever.search_vectors(vectors, k=1)] == [str(i) for i in range(20)]
+        assert [hits[0].id for hits in retriever.search_vectors(vectors, k=1)] == [
+            str(i) for i in range(20)
+        ]
 
 
 def test_the_language_is_kept_or_changed(tmp_path: Path) -> None:
-    rows = [{"_id": "a", "text": "Die H\u00e4user der Stadt"}, {"_id": "b", "text": "the running houses"}]
+    rows = [
+        {"_id": "a", "text": "Die H\u00e4user der Stadt"},
+        {"_id": "b", "text": "the running houses"},
+    ]
     build_index(rows, tmp_path / "ix", model=FakeEmbedder(), language="german")
     assert StoredShards(tmp_path / "ix").encoding.language == "german"
     build_index(None, tmp_path / "again", vectors=tmp_path / "ix")
     build_index(None, tmp_path / "plain", vectors=tmp_path / "ix", language="none")
-    assert [describe(tmp_path / name)["language"] for name in ("again", "plain")] == ["german", "none"]
+    assert [describe(tmp_path / name)["language"] for name in ("again", "plain")] == [
+        "german",
+        "none",
+    ]
     with Retriever.load(tmp_path / "again") as german, Retriever.load(tmp_path / "plain") as plain:
         assert [hit.id for hit in german.search("das Haus", mode="lexical")] == ["a"]
         assert plain.search("Haus", mode="lexical") == []
@@ -166,7 +203,8 @@ def test_token_vectors_are_needed_where_they_are_kept(tmp_path: Path) -> None:
         upsert_documents(None, tmp_path / "ix", vectors=tmp_path / "without")
 
 
-# --- passages of another size -----------------------------------------------------------------------------------------
+# --- passages of another size
+# -----------------------------------------------------------------------------------------
 
 TEXT = "The pump runs at noon. The valve is closed at night. " * 30
 
@@ -175,12 +213,16 @@ def test_passages_of_another_size_are_not_put_together(tmp_path: Path) -> None:
     model = Embedder.load()
     build_index([{"_id": "a", "text": TEXT}], tmp_path / "ix", model=model, passage_tokens=64)
     for tokens in (32, 64):
-        build_index([{"_id": "b", "text": TEXT}], tmp_path / f"{tokens}", model=model, passage_tokens=tokens)
+        build_index(
+            [{"_id": "b", "text": TEXT}], tmp_path / f"{tokens}", model=model, passage_tokens=tokens
+        )
     for change in (add_documents, upsert_documents):
         with pytest.raises(ConfigError, match=r"passage_tokens is 32, of .*ix 64"):
             change(None, tmp_path / "ix", vectors=tmp_path / "32")
     assert add_documents(None, tmp_path / "ix", vectors=tmp_path / "64").documents == 2
-    with pytest.raises(InputError, match=r"1 and .*2 were encoded differently: passage_tokens is 32 and 64"):
+    with pytest.raises(
+        InputError, match=r"1 and .*2 were encoded differently: passage_tokens is 32 and 64"
+    ):
         encode_two_ways(model, tmp_path / "mixed")
 
 

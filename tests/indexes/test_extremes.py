@@ -14,12 +14,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NOTE = {"_id": "note", "text": "A plain note about valves."}
-MODES: list[dict[str, Any]] = [{}, {"mode": "lexical"}, {"mode": "dense"}, {"unit": "passage"}, {"operators": True}]
+MODES: list[dict[str, Any]] = [
+    {},
+    {"mode": "lexical"},
+    {"mode": "dense"},
+    {"unit": "passage"},
+    {"operators": True},
+]
 
 
 @pytest.mark.parametrize("letters", ["x", "aB1"])
 @pytest.mark.parametrize("count", [2_000_000, pytest.param(10_000_000, marks=pytest.mark.slow)])
-def test_a_document_of_millions_of_letters_without_a_space(tmp_path: Path, letters: str, count: int) -> None:
+def test_a_document_of_millions_of_letters_without_a_space(
+    tmp_path: Path, letters: str, count: int
+) -> None:
     drawn = np.random.default_rng(0).integers(len(letters), size=count, dtype=np.uint8)
     text = np.frombuffer(letters.encode(), np.uint8)[drawn].tobytes().decode()
     model = FakeEmbedder()
@@ -30,8 +38,12 @@ def test_a_document_of_millions_of_letters_without_a_space(tmp_path: Path, lette
             hits = retriever.search("plain valves", k=2, **options)
             assert hits[0].id == "note"
         asked = [f"plain {text[:9]}{sign}" for sign in "*~"]
-        assert [retriever.search(query, operators=True).unmet for query in asked] == [(each[6:],) for each in asked]
-        (giant,) = (hit for hit in retriever.search("plain", k=2, mode="dense") if hit.id == "giant")
+        assert [retriever.search(query, operators=True).unmet for query in asked] == [
+            (each[6:],) for each in asked
+        ]
+        (giant,) = (
+            hit for hit in retriever.search("plain", k=2, mode="dense") if hit.id == "giant"
+        )
         assert giant.text == text
         assert giant.span == (0, len(text))
 
@@ -52,11 +64,18 @@ def test_a_document_of_very_many_passages(tmp_path: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "query", [" ".join(f"w{i}" for i in range(10_000)), " ".join(["valves"] * 10_000), "y" * 1_000_000]
+    "query",
+    [" ".join(f"w{i}" for i in range(10_000)), " ".join(["valves"] * 10_000), "y" * 1_000_000],
 )
 def test_a_query_of_ten_thousand_words(tmp_path: Path, query: str) -> None:
     model = FakeEmbedder()
-    rows = [NOTE, *({"_id": f"d{i}", "text": f"Number w{i} is closed, the others stay open."} for i in range(50))]
+    rows = [
+        NOTE,
+        *(
+            {"_id": f"d{i}", "text": f"Number w{i} is closed, the others stay open."}
+            for i in range(50)
+        ),
+    ]
     build_index(rows, tmp_path / "ix", model=model)
     with Retriever.load(tmp_path / "ix", model=model) as retriever:
         for options in MODES:

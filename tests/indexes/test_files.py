@@ -20,7 +20,11 @@ def test_the_hash_is_that_of_the_file(tmp_path: Path) -> None:
             out.write(block)
     data = b"".join(blocks)
     assert (tmp_path / "f").read_bytes() == data
-    assert out.info() == files.FileInfo(len(data), hashlib.sha256(data).hexdigest()) == files.hash_file(tmp_path / "f")
+    assert (
+        out.info()
+        == files.FileInfo(len(data), hashlib.sha256(data).hexdigest())
+        == files.hash_file(tmp_path / "f")
+    )
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
 
 

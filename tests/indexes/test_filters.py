@@ -1,4 +1,6 @@
-"""Filters: an index and a plain-Python reading of the same filter always agree; nothing of a filter becomes syntax."""
+"""Filters: an index and a plain-Python reading of the same filter always agree; nothing of a filter
+becomes syntax.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ METADATA = st.fixed_dictionaries(
         "n": st.fixed_dictionaries({}, optional={"inner": SCALARS}),
     },
 )
-ORDERED = st.one_of(st.integers(-3, 3), st.sampled_from([0.5, -1.5]), st.sampled_from(["", "a", "b"]))
+ORDERED = st.one_of(
+    st.integers(-3, 3), st.sampled_from([0.5, -1.5]), st.sampled_from(["", "a", "b"])
+)
 CONDITION = st.one_of(
     SCALARS,
     st.fixed_dictionaries({"$eq": SCALARS}),
@@ -62,7 +66,8 @@ FILTER = st.recursive(
     max_leaves=4,
 )
 
-# --- the same language in plain Python --------------------------------------------------------------------------------
+# --- the same language in plain Python
+# --------------------------------------------------------------------------------
 
 
 MISSING = object()
@@ -101,7 +106,12 @@ def compare(value: Any, operator: str, operand: Any) -> bool:
     if kind(value) not in ("number", "text"):
         return False
     return bool(
-        {"$gt": value > operand, "$gte": value >= operand, "$lt": value < operand, "$lte": value <= operand}[operator]
+        {
+            "$gt": value > operand,
+            "$gte": value >= operand,
+            "$lt": value < operand,
+            "$lte": value <= operand,
+        }[operator]
     )
 
 
@@ -133,7 +143,10 @@ def operator(value: Any, op: str, operand: Any) -> bool:
         if isinstance(value, str):
             return op == "$contains" and isinstance(operand, str) and operand in value
         wanted = [operand] if op == "$contains" else operand
-        held = [isinstance(value, list) and any(compare(v, "$eq", w) for v in elements(value)) for w in wanted]
+        held = [
+            isinstance(value, list) and any(compare(v, "$eq", w) for v in elements(value))
+            for w in wanted
+        ]
         return isinstance(value, list) and (any(held) if op == "$any" else all(held))
     found = elements(value)
     if op == "$in":
@@ -141,32 +154,70 @@ def operator(value: Any, op: str, operand: Any) -> bool:
     return any(compare(v, op, operand) for v in found)
 
 
-# --- agreement --------------------------------------------------------------------------------------------------------
+# --- agreement
+# --------------------------------------------------------------------------------------------------
 
-VALUES: list[Any] = [None, True, False, -3, -1, 0, 1, 2, 3, 0.5, -1.5, 2.0, "", "a", "b", "2", "ab", "{}", "[]"]
+VALUES: list[Any] = [
+    None,
+    True,
+    False,
+    -3,
+    -1,
+    0,
+    1,
+    2,
+    3,
+    0.5,
+    -1.5,
+    2.0,
+    "",
+    "a",
+    "b",
+    "2",
+    "ab",
+    "{}",
+    "[]",
+]
 LISTS: list[Any] = [
-    [], [[]], [{}], [[1, 2], ["ab", "b"]], ["a", 1], ["", None], [True, 2.0], ["ab", "b", "a"], [-1.5, "2"],
-]  # fmt: skip
+    [],
+    [[]],
+    [{}],
+    [[1, 2], ["ab", "b"]],
+    ["a", 1],
+    ["", None],
+    [True, 2.0],
+    ["ab", "b", "a"],
+    [-1.5, "2"],
+]
 METADATAS = [
     {},
     *({field: value} for field, value in product(("x", "y"), [*VALUES, *LISTS, {}, {"inner": 1}])),
     *({"n": {"inner": value}} for value in [*VALUES, *LISTS]),
-    *({"x": one, "y": other, "n": {"inner": one}} for one, other in zip(VALUES, VALUES[::-1], strict=True)),
+    *(
+        {"x": one, "y": other, "n": {"inner": one}}
+        for one, other in zip(VALUES, VALUES[::-1], strict=True)
+    ),
 ]
 Select = "Callable[[list[dict[str, Any]], Any], list[int]]"
 
 
 @pytest.fixture(scope="module")
-def select(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[dict[str, Any]], Any], list[int]]:
+def select(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[list[dict[str, Any]], Any], list[int]]:
     """Gives the places of the metadata that satisfy a filter, by an index of them."""
     made: dict[int, Index] = {}
 
     def select(metadata: list[dict[str, Any]], where: Any) -> list[int]:
         if id(metadata) not in made:
             index = Index.create(
-                tmp_path_factory.mktemp("ix") / "ix", model=FakeEmbedder(dim=2), granularity="document"
+                tmp_path_factory.mktemp("ix") / "ix",
+                model=FakeEmbedder(dim=2),
+                granularity="document",
             )
-            index.add([{"_id": f"{i}", "text": "", "metadata": each} for i, each in enumerate(metadata)])
+            index.add(
+                [{"_id": f"{i}", "text": "", "metadata": each} for i, each in enumerate(metadata)]
+            )
             made[id(metadata)] = index
         index = made[id(metadata)]
         found = [int(document.id) for document in index.documents(where)]
@@ -182,27 +233,65 @@ def test_an_index_agrees_with_plain_python(select: Any, where: dict[str, Any]) -
     assert select(METADATAS, where) == [i for i, each in enumerate(METADATAS) if holds(where, each)]
 
 
-@pytest.mark.parametrize("operation", ["$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$contains", "$exists", "$is_empty"])
+@pytest.mark.parametrize(
+    "operation", ["$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$contains", "$exists", "$is_empty"]
+)
 def test_every_operator_agrees_for_every_value(select: Any, operation: str) -> None:
     values = VALUES if operation in ("$eq", "$ne", "$contains") else [True, False]
     if operation in ("$gt", "$gte", "$lt", "$lte"):
         values = [value for value in VALUES if value is not None and not isinstance(value, bool)]
     for field, value in product(("x", "n.inner"), values):
         where = {field: {operation: value}}
-        assert select(METADATAS, where) == [i for i, each in enumerate(METADATAS) if holds(where, each)], where
+        assert select(METADATAS, where) == [
+            i for i, each in enumerate(METADATAS) if holds(where, each)
+        ], where
 
 
-# --- numbers and texts ------------------------------------------------------------------------------------------------
+# --- numbers and texts
+# ------------------------------------------------------------------------------------------------
 
 NUMBERS: list[dict[str, Any]] = [
     {"x": number}
     for number in (
-        -1e300, -1e19, -(1 << 63), -(1 << 63) + 1, -5, -0.1, 0, 5e-324, 1e-300, 1e-7, 0.1, 0.1 + 0.2, 0.5, 1, 1.25,
-        123456789.125, (1 << 53) + 1, 1e16, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 1e19 * 3, 1e22,
-        1.7976931348623157e308, 1 << 53, 2.0**53, (1 << 53) + 2, 2.0**53 + 2, (1 << 53) + 3, 2.0**53 + 4,
-        -(1 << 53) - 1, -(2.0**53), (1 << 60) + 5, 2.0**60, (1 << 60) + 200, 2.0**60 + 256, 2.0**63,
+        -1e300,
+        -1e19,
+        -(1 << 63),
+        -(1 << 63) + 1,
+        -5,
+        -0.1,
+        0,
+        5e-324,
+        1e-300,
+        1e-7,
+        0.1,
+        0.1 + 0.2,
+        0.5,
+        1,
+        1.25,
+        123456789.125,
+        (1 << 53) + 1,
+        1e16,
+        (1 << 63) - 1,
+        1 << 63,
+        (1 << 64) - 1,
+        1e19 * 3,
+        1e22,
+        1.7976931348623157e308,
+        1 << 53,
+        2.0**53,
+        (1 << 53) + 2,
+        2.0**53 + 2,
+        (1 << 53) + 3,
+        2.0**53 + 4,
+        -(1 << 53) - 1,
+        -(2.0**53),
+        (1 << 60) + 5,
+        2.0**60,
+        (1 << 60) + 200,
+        2.0**60 + 256,
+        2.0**63,
     )
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("operation", ["$eq", "$gt", "$gte", "$lt", "$lte", "$in", "$all"])
@@ -211,22 +300,32 @@ def test_numbers_of_every_size_compare_as_they_are(select: Any, operation: str) 
         where = {"x": {operation: [number] if operation == "$in" else number}}
         if operation == "$all":
             where = {"$not": {"x": {"$not": {"$eq": number}}}}
-        assert select(NUMBERS, where) == [i for i, each in enumerate(NUMBERS) if holds(where, each)], where
+        assert select(NUMBERS, where) == [
+            i for i, each in enumerate(NUMBERS) if holds(where, each)
+        ], where
 
 
 def test_numbers_that_metadata_cannot_hold_are_still_above_or_below(select: Any) -> None:
     everything = list(range(len(NUMBERS)))
     for huge in (float("inf"), 10**400, 1 << 2000):
-        assert select(NUMBERS, {"x": {"$lt": huge}}) == select(NUMBERS, {"x": {"$gt": -huge}}) == everything
+        assert (
+            select(NUMBERS, {"x": {"$lt": huge}})
+            == select(NUMBERS, {"x": {"$gt": -huge}})
+            == everything
+        )
         assert select(NUMBERS, {"x": {"$gte": huge}}) == select(NUMBERS, {"x": huge}) == []
     assert select(NUMBERS, {"x": {"$gt": np.float64(0.1)}}) == select(NUMBERS, {"x": {"$gt": 0.1}})
 
 
-@pytest.mark.parametrize("number", [1 << 64, -(1 << 63) - 1, 10**4000], ids=["above", "below", "far above"])
+@pytest.mark.parametrize(
+    "number", [1 << 64, -(1 << 63) - 1, 10**4000], ids=["above", "below", "far above"]
+)
 def test_whole_numbers_of_more_than_64_bits_are_refused(tmp_path: Path, number: int) -> None:
     with Index.create(tmp_path / "ix", model=FakeEmbedder()) as index:
         for metadata in ({"n": number}, {"n": [{"m": number}]}):
-            with pytest.raises(InputError, match="a whole number of more than 64 bits; write it as a string"):
+            with pytest.raises(
+                InputError, match="a whole number of more than 64 bits; write it as a string"
+            ):
                 index.add([{"_id": "a", "text": "w", **metadata}])
         index.add([{"_id": "a", "text": "w"}])
         with pytest.raises(InputError, match="more than 64 bits; write it as a string"):
@@ -235,11 +334,50 @@ def test_whole_numbers_of_more_than_64_bits_are_refused(tmp_path: Path, number: 
 
 
 HOSTILE = [
-    "') OR 1=1 --", "x'; DROP TABLE documents; --", "''", "'", "a$", "$", "$[*]", "@", "? (@ > 0)", ")", "&&", "a[0]",
-    "a' AND '1'='1", "%", "_", "*", "**", "\\", "\\n", "\\u0041", "?", "a\nb", "\t", "\x01", "\x7f", "\u00e9",
-    "e\u0301", "\u4e2d\u6587", "\U0001f600", "\u2028", "\ufeff", " ", "  a ", "true", "null", "1", "{}", "x" * 5000,
-]  # fmt: skip
-TEXTS = [{"x": "other"}, *({"x": text} for text in HOSTILE), *({"x": ["y", text]} for text in HOSTILE)]
+    "') OR 1=1 --",
+    "x'; DROP TABLE documents; --",
+    "''",
+    "'",
+    "a$",
+    "$",
+    "$[*]",
+    "@",
+    "? (@ > 0)",
+    ")",
+    "&&",
+    "a[0]",
+    "a' AND '1'='1",
+    "%",
+    "_",
+    "*",
+    "**",
+    "\\",
+    "\\n",
+    "\\u0041",
+    "?",
+    "a\nb",
+    "\t",
+    "\x01",
+    "\x7f",
+    "\u00e9",
+    "e\u0301",
+    "\u4e2d\u6587",
+    "\U0001f600",
+    "\u2028",
+    "\ufeff",
+    " ",
+    "  a ",
+    "true",
+    "null",
+    "1",
+    "{}",
+    "x" * 5000,
+]
+TEXTS = [
+    {"x": "other"},
+    *({"x": text} for text in HOSTILE),
+    *({"x": ["y", text]} for text in HOSTILE),
+]
 QUOTED = [{"x": text} for text in ('"', 'say "a"', '\\"', '"]', '""', "plain")]
 
 
@@ -251,13 +389,17 @@ def test_hostile_values_are_only_data(select: Any, text: str) -> None:
     assert select(TEXTS, {"x": {"$any": [text]}}) == here[1:]
     for operation in ("$ne", "$gt", "$lte", "$contains"):
         where = {"x": {operation: text}}
-        assert select(TEXTS, where) == [i for i, each in enumerate(TEXTS) if holds(where, each)], where
+        assert select(TEXTS, where) == [i for i, each in enumerate(TEXTS) if holds(where, each)], (
+            where
+        )
 
 
 def test_quotes_inside_a_value_are_only_data(select: Any) -> None:
     for row, operation in product(QUOTED, ("$eq", "$ne", "$gt", "$lte", "$contains")):
         where = {"x": {operation: row["x"]}}
-        assert select(QUOTED, where) == [i for i, each in enumerate(QUOTED) if holds(where, each)], where
+        assert select(QUOTED, where) == [
+            i for i, each in enumerate(QUOTED) if holds(where, each)
+        ], where
 
 
 NAMES = [text for text in HOSTILE if not text.startswith("$")]  # such a field would be an operator
@@ -283,11 +425,18 @@ def test_a_filter_may_have_many_parts_and_levels(select: Any) -> None:
     here = [i for i, each in enumerate(METADATAS) if holds({"x": 2}, each)]
     many = [{"x": f"nothing {i}"} for i in range(900)]
     assert select(METADATAS, {"$or": [*many, {"x": 2}]}) == here
-    assert select(METADATAS, {"$and": [*({"x": {"$ne": part["x"]}} for part in many), {"x": 2}]}) == here
+    assert (
+        select(METADATAS, {"$and": [*({"x": {"$ne": part["x"]}} for part in many), {"x": 2}]})
+        == here
+    )
     assert select(METADATAS, {"x": {"$in": [*range(100, 10_099), 2]}}) == here
     deep: dict[str, Any] = {"x": 2}
     for level in range(18):
-        deep = {"$or": [deep, {"x": f"level {level}"}]} if level % 2 else {"$and": [deep, {"x": {"$exists": True}}]}
+        deep = (
+            {"$or": [deep, {"x": f"level {level}"}]}
+            if level % 2
+            else {"$and": [deep, {"x": {"$exists": True}}]}
+        )
     assert select(METADATAS, deep) == here
 
 

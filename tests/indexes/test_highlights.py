@@ -1,4 +1,6 @@
-"""What matched: the query's words and the best sentence, as characters of the text, whatever the script or spelling."""
+"""What matched: the query's words and the best sentence, as characters of the text, whatever the
+script or spelling.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ from tests.indexes.fake import FakeEmbedder
 if TYPE_CHECKING:
     from pathlib import Path
 
-TEXT = "The pump stands still. Close the valve, then the valves of the filter. A filter is a filter is a filter."
+TEXT = (
+    "The pump stands still. Close the valve, then the valves of the filter. A filter is a filter is"
+    " a filter."
+)
 
 
 def opened(path: Path, text: str = TEXT, **options: Any) -> Index:
@@ -37,7 +42,9 @@ def sentence(hit: Hit) -> str | None:
 
 @pytest.mark.parametrize("unit", ["document", "passage"])
 @pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid"])
-def test_a_hit_says_which_words_matched_and_which_sentence_is_best(tmp_path: Path, unit: Any, mode: Any) -> None:
+def test_a_hit_says_which_words_matched_and_which_sentence_is_best(
+    tmp_path: Path, unit: Any, mode: Any
+) -> None:
     with opened(tmp_path / "ix") as index:
         hits = {hit.id: hit for hit in index.search("the valve of a filter", unit=unit, mode=mode)}
         assert marked(hits["a"]) == ["valve", "valves", "filter", "filter", "filter", "filter"]
@@ -63,7 +70,7 @@ def test_words_are_marked_in_what_is_shown_and_nowhere_else(tmp_path: Path) -> N
 
 def test_a_document_without_passages_is_marked_at_its_beginning(tmp_path: Path) -> None:
     with opened(tmp_path / "ix", f"zinc {'word ' * 5000} zinc", granularity="document") as index:
-        (hit, *_) = index.search("zinc", mode="lexical")
+        hit, *_ = index.search("zinc", mode="lexical")
         assert (marked(hit), hit.best_sentence) == (["zinc"], None)
 
 
@@ -78,19 +85,30 @@ def test_a_vector_has_no_words(tmp_path: Path) -> None:
     [
         ("甲方应当在书面通知解除本合同。", "书面通知", ["书面通知"]),
         ("Python3プログラミングGPU", "gpu プログラミング", ["プログラミング", "GPU"]),
-        (unicodedata.normalize("NFD", "ein CAFÉ, zwei Cafés"), "café", ["CAFE\u0301", "Cafe\u0301s"]),
-        (unicodedata.normalize("NFD", "그는 한국어 문서를"), "한국어", [unicodedata.normalize("NFD", "한국어")]),
+        (
+            unicodedata.normalize("NFD", "ein CAFÉ, zwei Cafés"),
+            "café",
+            ["CAFE\u0301", "Cafe\u0301s"],
+        ),
+        (
+            unicodedata.normalize("NFD", "그는 한국어 문서를"),
+            "한국어",
+            [unicodedata.normalize("NFD", "한국어")],
+        ),
         ("DİL \U0001f600 dil", "dil", ["DİL", "dil"]),
         ("snake_case <b>cases</b>", "case", ["case", "cases"]),
     ],
 )
-def test_words_are_marked_as_they_are_written(tmp_path: Path, text: str, query: str, words: list[str]) -> None:
+def test_words_are_marked_as_they_are_written(
+    tmp_path: Path, text: str, query: str, words: list[str]
+) -> None:
     with opened(tmp_path / "ix", text) as index:
         assert marked(index.search(query, 1, mode="lexical")[0]) == words
 
 
 TEXTS = st.text(
-    st.sampled_from("aB\u0301İßé \u3042京都각\u1100\u1161_-1\u0938\u094d\U0001f600\u03a3\u03c3ẞǅÅ"), max_size=20
+    st.sampled_from("aB\u0301İßé \u3042京都각\u1100\u1161_-1\u0938\u094d\U0001f600\u03a3\u03c3ẞǅÅ"),
+    max_size=20,
 )
 
 

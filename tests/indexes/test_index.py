@@ -1,4 +1,6 @@
-"""`Index`: searched and changed in one program, always at its newest version, by many threads, processes and copies."""
+"""`Index`: searched and changed in one program, always at its newest version, by many threads,
+processes and copies.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,13 @@ from aveyb_retrieval import (
     update_metadata,
     upsert_documents,
 )
-from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, IndexLockedError, InputError
+from aveyb_retrieval.errors import (
+    AveyBError,
+    ConfigError,
+    IndexFormatError,
+    IndexLockedError,
+    InputError,
+)
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, writer_lock
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder, load_instead
@@ -48,14 +56,17 @@ def ids(index: Retriever, query: str, **options: Any) -> set[str]:
     return {hit.id for hit in index.search(query, k=100, mode="lexical", **options)}
 
 
-# --- opening ----------------------------------------------------------------------------------------------------------
+# --- opening
+# --------------------------------------------------------------------------------------------------
 
 
 def test_an_index_is_made_where_there_is_none_if_that_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(IndexFormatError, match="no index here; make one with"):
         Index.open(tmp_path / "ix", model=FakeEmbedder())
     assert not (tmp_path / "ix").exists()
-    with Index.open(tmp_path / "ix", create=True, model=FakeEmbedder(), granularity="document") as index:
+    with Index.open(
+        tmp_path / "ix", create=True, model=FakeEmbedder(), granularity="document"
+    ) as index:
         assert (len(index), index.granularity, index.search("word1")) == (0, "document", [])
         index.add([{"_id": "a", "text": "word1"}])
     with Index.open(tmp_path / "ix", create=True, model=FakeEmbedder()) as index:
@@ -82,7 +93,8 @@ def test_a_closed_index_says_so(index: Index) -> None:
         index.search("word1")
 
 
-# --- what was written is found ----------------------------------------------------------------------------------------
+# --- what was written is found
+# ----------------------------------------------------------------------------------------
 
 
 def test_a_closed_index_stays_closed_after_a_change(index: Index) -> None:
@@ -106,7 +118,10 @@ def test_the_next_search_finds_what_was_written(index: Index) -> None:
     assert index.upsert([{"_id": "new", "text": "copper wires", "year": 1}]).replaced == 1
     assert (ids(index, "zinc"), ids(index, "copper")) == (set(), {"new"})
     assert index.update_metadata({"year": 2}, ["new"], remove=["nothing"]).replaced == 1
-    assert (index.count({"year": 1}), [document.id for document in index.documents({"year": 2})]) == (0, ["new"])
+    assert (
+        index.count({"year": 1}),
+        [document.id for document in index.documents({"year": 2})],
+    ) == (0, ["new"])
     assert index.delete(["new"]).deleted == 1
     assert ids(index, "copper") == set()
     assert index.delete(where={"year": {"$gte": 2010}}).deleted == 10
@@ -147,7 +162,10 @@ def test_a_change_that_cannot_be_made_changes_nothing(index: Index, root: Path) 
         index.delete()
     with pytest.raises(ConfigError, match="no option 'modle'"):
         index.upsert([{"_id": "new", "text": "x"}], modle="x")  # type: ignore[call-arg]
-    with writer_lock(IndexDirectory(root).lock), pytest.raises(IndexLockedError, match="another writer is at work"):
+    with (
+        writer_lock(IndexDirectory(root).lock),
+        pytest.raises(IndexLockedError, match="another writer is at work"),
+    ):
         index.add([{"_id": "new", "text": "x"}])
     assert index.upsert([]).documents == 20
     assert index.delete(["nobody"], missing_ok=True).documents == 20
@@ -177,7 +195,8 @@ def test_threads_share_it(index: Index) -> None:
     assert index.verify(deep=True).problems == []
 
 
-# --- changes together -------------------------------------------------------------------------------------------------
+# --- changes together
+# -------------------------------------------------------------------------------------------------
 
 
 def test_a_batch_is_seen_as_a_whole(index: Index, root: Path) -> None:
@@ -199,7 +218,9 @@ def test_a_batch_is_seen_as_a_whole(index: Index, root: Path) -> None:
 
 def test_what_a_batch_added_can_be_changed_and_removed_in_it(index: Index) -> None:
     with index.batch() as batch:
-        batch.add([{"_id": "new", "text": "zinc", "year": 1}, {"_id": "other", "text": "zinc", "year": 2}])
+        batch.add(
+            [{"_id": "new", "text": "zinc", "year": 1}, {"_id": "other", "text": "zinc", "year": 2}]
+        )
         batch.update_metadata({"year": 3}, where={"year": 2})
         batch.delete(where={"year": 1})
     assert [document.metadata for document in index.get(["other"])] == [{"year": 3}]
@@ -207,7 +228,9 @@ def test_what_a_batch_added_can_be_changed_and_removed_in_it(index: Index) -> No
 
 
 @pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
-def test_an_exception_in_the_block_drops_a_batch(index: Index, root: Path, error: type[BaseException]) -> None:
+def test_an_exception_in_the_block_drops_a_batch(
+    index: Index, root: Path, error: type[BaseException]
+) -> None:
     before = (root / "current").read_text()
     with pytest.raises(error), index.batch() as batch:
         batch.add([{"_id": "new", "text": "zinc"}])
@@ -237,7 +260,8 @@ def test_a_batch_without_changes_makes_no_version(index: Index, root: Path) -> N
     assert (root / "current").read_text() == before
 
 
-# --- models and copies ------------------------------------------------------------------------------------------------
+# --- models and copies
+# ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,4 +1,6 @@
-"""What people set in an index stays: metadata, whatever becomes of the file, the model or the place."""
+"""What people set in an index stays: metadata, whatever becomes of the file, the model or the
+place.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def test_metadata_survive_edits_and_renames_of_files(folder: Path, root: Path) -
     assert verify_index(root, deep=True).problems == []
 
 
-def test_metadata_survive_a_build_with_another_model_and_a_copy(folder: Path, root: Path, tmp_path: Path) -> None:
+def test_metadata_survive_a_build_with_another_model_and_a_copy(
+    folder: Path, root: Path, tmp_path: Path
+) -> None:
     build_index(None, tmp_path / "again", vectors=root)
     (folder / "lease.md").write_text("# Lease\n\nAnother text.")
     sync_index(folder, tmp_path / "again", model=MODEL)
@@ -70,7 +74,10 @@ def test_metadata_survive_a_build_with_another_model_and_a_copy(folder: Path, ro
     build_index(folder, root, model=other, overwrite=True)
     for path, model in ((tmp_path / "again", MODEL), (root, other)):
         with Retriever.load(path, model=model) as retriever:
-            assert {d.id for d in retriever.documents({"dept": "IT"})} == {"lease.md", "wiki/vpn.md"}
+            assert {d.id for d in retriever.documents({"dept": "IT"})} == {
+                "lease.md",
+                "wiki/vpn.md",
+            }
 
 
 def test_clear_brings_back_what_was_read(folder: Path, root: Path) -> None:
@@ -125,7 +132,9 @@ def test_edits_are_read_as_they_were_written() -> None:
 def test_damaged_edits_are_told(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Edits, "to_json", lambda self: "nothing")
     update_metadata(root, {"a": 1}, ["lease.md"])
-    with pytest.raises(IndexFormatError, match=r"in the metadata of document 'lease\.md' is damaged"):
+    with pytest.raises(
+        IndexFormatError, match=r"in the metadata of document 'lease\.md' is damaged"
+    ):
         update_metadata(root, {"a": 1}, ["lease.md"])
 
 
@@ -138,8 +147,12 @@ def test_an_index_of_another_format_can_be_built_again(folder: Path, root: Path)
     assert verify_index(root, deep=True).problems == []
 
 
-def test_metadata_that_are_not_what_was_set_are_found(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metadata_that_are_not_what_was_set_are_found(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Edits, "merged", {"a": 2})
     update_metadata(root, {"a": 1}, ["lease.md"])
     monkeypatch.undo()
-    assert any("'lease.md': its metadata" in problem for problem in verify_index(root, deep=True).problems)
+    assert any(
+        "'lease.md': its metadata" in problem for problem in verify_index(root, deep=True).problems
+    )

@@ -1,4 +1,6 @@
-"""What of a hit is read when it is asked for: from the version that was searched, or one clear error."""
+"""What of a hit is read when it is asked for: from the version that was searched, or one clear
+error.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aveyb_retrieval import Retriever, build_index, compact_index, delete_documents, upsert_documents
+from aveyb_retrieval import (
+    Retriever,
+    build_index,
+    compact_index,
+    delete_documents,
+    upsert_documents,
+)
 from aveyb_retrieval.errors import AveyBError
 from aveyb_retrieval.indexes.search.documents import READ, DocumentSearch
 from aveyb_retrieval.indexes.store.dataset import Dataset
@@ -37,7 +45,9 @@ def load(root: Path) -> Retriever:
     return Retriever.load(root, model=FakeEmbedder())
 
 
-def test_a_search_reads_no_texts_and_all_of_them_at_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_reads_no_texts_and_all_of_them_at_once(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read: list[tuple[int, Any]] = []
     whole = Tables.read_documents
 
@@ -62,7 +72,9 @@ def test_a_search_reads_no_texts_and_all_of_them_at_once(root: Path, monkeypatch
         assert len(read) == 1
         assert ["heading"] not in taken
         assert [hit.heading for hit in hits] == [""] * len(hits)
-        assert taken.count(["heading"]) <= taken.count(["text"]) < len(hits), "of all that were read together"
+        assert taken.count(["heading"]) <= taken.count(["text"]) < len(hits), (
+            "of all that were read together"
+        )
         for hit in hits:
             assert hit.context == hit.text[slice(*hit.context_span)]  # type: ignore[misc]
             assert all(passage.text == hit.text[slice(*passage.span)] for passage in hit.passages)
@@ -87,10 +99,14 @@ def test_copies_have_all_of_a_hit(root: Path) -> None:
 
 def test_a_hit_stays_with_the_version_that_was_searched(root: Path) -> None:
     changes: list[Any] = [
-        lambda: upsert_documents([{**ROWS[0], "text": "Another text."}], root, model=FakeEmbedder()),
+        lambda: upsert_documents(
+            [{**ROWS[0], "text": "Another text."}], root, model=FakeEmbedder()
+        ),
         lambda: delete_documents(root, ["long", "d1"]),
         lambda: compact_index(root),
-        lambda: build_index([{"_id": "long", "text": "Third."}], root, model=FakeEmbedder(), overwrite=True),
+        lambda: build_index(
+            [{"_id": "long", "text": "Third."}], root, model=FakeEmbedder(), overwrite=True
+        ),
     ]
     with load(root) as retriever:
         found = [retriever.search("closed pump", k=3) for _ in changes]
@@ -125,7 +141,9 @@ def test_what_cannot_be_read_any_more_is_one_clear_error(root: Path, lost: str) 
             assert value == {"text": LONG, "metadata": {"year": 2001}}[name]
 
 
-def test_without_passages_as_many_texts_are_read_as_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_passages_as_many_texts_are_read_as_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [{"_id": f"d{i}", "text": f"Note {i}: a pump."} for i in range(80)]
     build_index(rows, tmp_path / "ix", model=FakeEmbedder(), granularity="document")
     read, real = list[int](), DocumentSearch._whole_texts

@@ -33,17 +33,22 @@ def as_document(row: dict[str, Any]) -> Document:
     return Document(row["_id"], row["text"], row.get("title", ""), rest)
 
 
-# --- reading ----------------------------------------------------------------------------------------------------------
+# --- reading
+# --------------------------------------------------------------------------------------------------
 
 
-def test_documents_are_fetched_by_id_in_the_order_asked_for(tmp_path: Path, embedder: FakeEmbedder) -> None:
+def test_documents_are_fetched_by_id_in_the_order_asked_for(
+    tmp_path: Path, embedder: FakeEmbedder
+) -> None:
     rows = make_documents(600)
     build_index(rows, tmp_path / "ix", model=embedder)
     with Retriever.load(tmp_path / "ix") as retriever:
         wanted = [f"doc-{i}" for i in (599, 3, 300, 3)]
         assert retriever.get(wanted) == [as_document(rows[i]) for i in (599, 3, 300, 3)]
         assert retriever.get([]) == []
-        assert [each.id for each in retriever.get(["doc-1", "nobody", "doc-0"], missing_ok=True)] == ["doc-1", "doc-0"]
+        assert [
+            each.id for each in retriever.get(["doc-1", "nobody", "doc-0"], missing_ok=True)
+        ] == ["doc-1", "doc-0"]
         with pytest.raises(InputError, match="no document has the id 'nobody'"):
             retriever.get(["doc-1", "nobody"])
         with pytest.raises(InputError, match=r"one string; give a list of ids, as \['doc-1'\]"):
@@ -52,15 +57,22 @@ def test_documents_are_fetched_by_id_in_the_order_asked_for(tmp_path: Path, embe
             retriever.get([1])  # type: ignore[list-item]
 
 
-def test_documents_are_listed_and_counted_under_a_filter(tmp_path: Path, embedder: FakeEmbedder) -> None:
+def test_documents_are_listed_and_counted_under_a_filter(
+    tmp_path: Path, embedder: FakeEmbedder
+) -> None:
     rows = make_documents(600)
     build_index(rows, tmp_path / "ix", model=embedder)
     with Retriever.load(tmp_path / "ix") as retriever:
         assert list(retriever.documents()) == [as_document(row) for row in rows]
-        assert list(retriever.documents(limit=2, offset=400)) == [as_document(row) for row in rows[400:402]]
+        assert list(retriever.documents(limit=2, offset=400)) == [
+            as_document(row) for row in rows[400:402]
+        ]
         recent = [as_document(row) for row in rows if row["year"] >= 2015]
         assert list(retriever.documents({"year": {"$gte": 2015}})) == recent
-        assert list(retriever.documents({"year": {"$gte": 2015}}, limit=7, offset=149)) == recent[149:156]
+        assert (
+            list(retriever.documents({"year": {"$gte": 2015}}, limit=7, offset=149))
+            == recent[149:156]
+        )
         assert list(retriever.documents(offset=600)) == list(retriever.documents(limit=0)) == []
         assert retriever.count() == len(retriever) == 600
         assert retriever.count({"year": {"$gte": 2015}}) == len(recent)
@@ -73,7 +85,14 @@ def test_documents_are_listed_and_counted_under_a_filter(tmp_path: Path, embedde
 
 
 def test_what_a_document_gives_can_be_indexed_again(tmp_path: Path, embedder: FakeEmbedder) -> None:
-    rows = [{"_id": "a", "text": "x y", "title": "T", "metadata": {"metadata": {"title": "inner"}, "text": 1}}]
+    rows = [
+        {
+            "_id": "a",
+            "text": "x y",
+            "title": "T",
+            "metadata": {"metadata": {"title": "inner"}, "text": 1},
+        }
+    ]
     build_index(rows, tmp_path / "ix", model=embedder)
     with Retriever.load(tmp_path / "ix") as retriever:
         (document,) = retriever.documents()
@@ -93,7 +112,9 @@ def test_listing_counting_and_changing_agree_with_plain_python(
     build_index(rows, root, model=FakeEmbedder(dim=2), granularity="document")
     chosen = [holds(where, each) for each in metadata]
     with Retriever.load(root) as retriever:
-        assert [document.id for document in retriever.documents(where)] == [f"{i}" for i, c in enumerate(chosen) if c]
+        assert [document.id for document in retriever.documents(where)] == [
+            f"{i}" for i, c in enumerate(chosen) if c
+        ]
         assert retriever.count(where) == sum(chosen)
         update_metadata(root, {"x": ["new"], "z": 1}, where=where, remove=["y"])
         retriever.reopen()
@@ -108,7 +129,8 @@ def test_listing_counting_and_changing_agree_with_plain_python(
             ]
 
 
-# --- an index without documents ---------------------------------------------------------------------------------------
+# --- an index without documents
+# ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("factory", ["auto", "Flat", "HNSW8", "IVF2,Flat", "SQ8"])
@@ -122,7 +144,12 @@ def test_an_index_may_begin_empty(tmp_path: Path, embedder: FakeEmbedder, factor
     with Retriever.load(root, model=embedder) as retriever:
         assert retriever.search("word1") == retriever.search("word1", unit="passage") == []
         assert retriever.search("word1", mode="lexical", filter={"year": 2000}) == []
-        assert retriever.count() == retriever.count({"year": 2000}) == len(list(retriever.documents())) == 0
+        assert (
+            retriever.count()
+            == retriever.count({"year": 2000})
+            == len(list(retriever.documents()))
+            == 0
+        )
     assert compact_index(root).documents == 0
     add_documents(rows, root, model=embedder)
     with Retriever.load(root, model=embedder) as retriever:
@@ -130,22 +157,31 @@ def test_an_index_may_begin_empty(tmp_path: Path, embedder: FakeEmbedder, factor
     assert verify_index(root, deep=True).problems == []
 
 
-def test_an_empty_index_is_not_made_of_a_file_that_is_not_there(tmp_path: Path, embedder: FakeEmbedder) -> None:
+def test_an_empty_index_is_not_made_of_a_file_that_is_not_there(
+    tmp_path: Path, embedder: FakeEmbedder
+) -> None:
     with pytest.raises(InputError, match="no such file"):
         build_index(tmp_path / "none.jsonl", tmp_path / "ix", model=embedder, allow_empty=True)
 
 
-# --- metadata ---------------------------------------------------------------------------------------------------------
+# --- metadata
+# --------------------------------------------------------------------------------------------------
 
 
-def test_metadata_are_changed_by_id_and_by_filter_without_encoding(tmp_path: Path, embedder: FakeEmbedder) -> None:
+def test_metadata_are_changed_by_id_and_by_filter_without_encoding(
+    tmp_path: Path, embedder: FakeEmbedder
+) -> None:
     root, rows = tmp_path / "ix", make_documents(50)
     build_index(rows, root, model=embedder)
     encoded = embedder.encoded_words
     with Retriever.load(root, model=embedder) as retriever:
         before = retriever.search("word1 word2", k=5)
-        update_metadata(root, {"year": 1999, "read": datetime.date(2024, 2, 29)}, ["doc-1", "doc-2"])
-        update_metadata(root, {"old": True}, where={"year": {"$lt": 2003}}, remove=["tags", "nothing"])
+        update_metadata(
+            root, {"year": 1999, "read": datetime.date(2024, 2, 29)}, ["doc-1", "doc-2"]
+        )
+        update_metadata(
+            root, {"old": True}, where={"year": {"$lt": 2003}}, remove=["tags", "nothing"]
+        )
         assert retriever.count({"year": 1999}) == 0
         retriever.reopen()
         one, three = retriever.get(["doc-1", "doc-3"])
@@ -154,7 +190,9 @@ def test_metadata_are_changed_by_id_and_by_filter_without_encoding(tmp_path: Pat
         assert [each.id for each in retriever.documents({"year": 1999})] == ["doc-1", "doc-2"]
         assert embedder.encoded_words == encoded
         after = retriever.search("word1 word2", k=5)
-        assert [(hit.id, hit.score, hit.passage) for hit in after] == [(h.id, h.score, h.passage) for h in before]
+        assert [(hit.id, hit.score, hit.passage) for hit in after] == [
+            (h.id, h.score, h.passage) for h in before
+        ]
     assert verify_index(root, deep=True).problems == []
     upsert_documents(rows, root, model=embedder)
     assert embedder.encoded_words == encoded
@@ -171,7 +209,9 @@ def test_metadata_that_cannot_be_changed_so(tmp_path: Path, embedder: FakeEmbedd
         update_metadata(root, {"a": 1}, ["doc-1"], remove=["a"])
     for own in ("_id", "title", "text"):
         for change in ({"changes": {own: "new"}}, {"changes": {"a": 1}, "remove": [own]}):
-            with pytest.raises(ConfigError, match=f"'{own}' is a document's own, not metadata.*upsert"):
+            with pytest.raises(
+                ConfigError, match=f"'{own}' is a document's own, not metadata.*upsert"
+            ):
                 update_metadata(root, ids=["doc-1"], **change)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="remove='year' is one string"):
         update_metadata(root, {}, ["doc-1"], remove="year")

@@ -10,10 +10,24 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from aveyb_retrieval import build_index, compact_index, delete_documents, update_metadata, upsert_documents
+from aveyb_retrieval import (
+    build_index,
+    compact_index,
+    delete_documents,
+    update_metadata,
+    upsert_documents,
+)
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.store import dataset
-from aveyb_retrieval.indexes.store.dataset import FILES, LAYOUT, SPAN, VECTOR, WORDS, MappedVectors, open_texts
+from aveyb_retrieval.indexes.store.dataset import (
+    FILES,
+    LAYOUT,
+    SPAN,
+    VECTOR,
+    WORDS,
+    MappedVectors,
+    open_texts,
+)
 from aveyb_retrieval.indexes.store.place import read_manifest
 from aveyb_retrieval.indexes.store.tables import Tables, fixed_lists
 from aveyb_retrieval.indexes.types import expand_passages, widened
@@ -22,7 +36,9 @@ from tests.indexes.fake import FakeEmbedder
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_they_are_what_lance_reads(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_they_are_what_lance_reads(
+    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(dataset, "SMALL_FRAGMENTS", 4)
     root, model = tmp_path / "ix", FakeEmbedder()
     build_index(make_documents(1), root, model=model, storage_dtype=dtype)
@@ -30,7 +46,10 @@ def test_they_are_what_lance_reads(dtype: str, tmp_path: Path, monkeypatch: pyte
     changes: list[Any] = [
         lambda: upsert_documents(make_documents(50, seed=1), root, model=model),
         lambda: delete_documents(root, [f"doc-{i}" for i in range(0, 50, 3)]),
-        *(lambda i=i: upsert_documents(make_documents(2, seed=2, first=5 * i), root, model=model) for i in range(9)),
+        *(
+            lambda i=i: upsert_documents(make_documents(2, seed=2, first=5 * i), root, model=model)
+            for i in range(9)
+        ),
         lambda: update_metadata(root, {"seen": True}, ["doc-1"]),
         lambda: compact_index(root),
     ]
@@ -60,7 +79,9 @@ def test_they_are_what_lance_reads(dtype: str, tmp_path: Path, monkeypatch: pyte
 def test_every_half_is_widened_as_it_is() -> None:
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).reshape(256, 256)
     wide, finite = widened(halves), np.isfinite(halves)
-    assert np.array_equal(wide[finite].view(np.uint32), halves.astype(np.float32)[finite].view(np.uint32))
+    assert np.array_equal(
+        wide[finite].view(np.uint32), halves.astype(np.float32)[finite].view(np.uint32)
+    )
 
 
 def test_what_was_deleted_has_no_vector(tmp_path: Path) -> None:
@@ -79,11 +100,15 @@ def test_a_file_of_many_pages(tmp_path: Path) -> None:
     schema = pa.schema([pa.field("doc", pa.int64()), pa.field(VECTOR, kind, metadata=LAYOUT)])
     table = pa.table({"doc": np.arange(len(rows)), VECTOR: fixed_lists(rows, kind)}, schema=schema)
     batches = table.to_batches(max_chunksize=1000)
-    made = lance.write_dataset(pa.RecordBatchReader.from_batches(schema, batches), str(tmp_path / "x"))
+    made = lance.write_dataset(
+        pa.RecordBatchReader.from_batches(schema, batches), str(tmp_path / "x")
+    )
     (file,) = made.get_fragments()[0].metadata.files
     path = tmp_path / "x" / "data" / file.path
     mapped = MappedVectors.open(path, VECTOR)
-    opened = [each for each in Path("/proc/self/fd").glob("*") if each.resolve() == path.resolve()]  # of Linux
+    opened = [
+        each for each in Path("/proc/self/fd").glob("*") if each.resolve() == path.resolve()
+    ]  # of Linux
     assert len(opened) <= 1, "one map, however many pages there are"
     assert len(mapped.starts) > 1
     wanted = np.random.default_rng(1).permutation(len(rows))[:5000]
@@ -126,7 +151,9 @@ def test_another_layout_is_refused(tmp_path: Path) -> None:
     ids=["one", "alike", "empty", "bytes", "short", "repeated", "pages", "other"],
 )
 def test_texts_of_every_size(texts: list[str], tmp_path: Path) -> None:
-    schema = pa.schema([pa.field("n", pa.int64()), pa.field(WORDS, pa.large_string(), metadata=LAYOUT)])
+    schema = pa.schema(
+        [pa.field("n", pa.int64()), pa.field(WORDS, pa.large_string(), metadata=LAYOUT)]
+    )
     rows = pa.table({"n": range(len(texts)), WORDS: texts}, schema=schema)
     made = lance.write_dataset(rows, str(tmp_path / "x"), data_storage_version=FILES)
     (file,) = made.get_fragments()[0].metadata.files
@@ -137,11 +164,20 @@ def test_texts_of_every_size(texts: list[str], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "texts",
-    [["a", None, "b"] * 40, [None] * 5, ["c", None, *map(str, range(500))], [f" text {i} " * 50 for i in range(100)]],
+    [
+        ["a", None, "b"] * 40,
+        [None] * 5,
+        ["c", None, *map(str, range(500))],
+        [f" text {i} " * 50 for i in range(100)],
+    ],
 )
-def test_texts_that_are_null_or_compressed_are_refused(texts: list[str | None], tmp_path: Path) -> None:
+def test_texts_that_are_null_or_compressed_are_refused(
+    texts: list[str | None], tmp_path: Path
+) -> None:
     layout = LAYOUT if None in texts else None
-    schema = pa.schema([pa.field("n", pa.int64()), pa.field(WORDS, pa.large_string(), metadata=layout)])
+    schema = pa.schema(
+        [pa.field("n", pa.int64()), pa.field(WORDS, pa.large_string(), metadata=layout)]
+    )
     rows = pa.table({"n": range(len(texts)), WORDS: texts}, schema=schema)
     made = lance.write_dataset(rows, str(tmp_path / "x"), data_storage_version=FILES)
     (file,) = made.get_fragments()[0].metadata.files

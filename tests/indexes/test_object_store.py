@@ -1,4 +1,6 @@
-"""An index in an object store: built, changed, followed and copied there, with failures on the way."""
+"""An index in an object store: built, changed, followed and copied there, with failures
+on the way.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,23 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from aveyb_retrieval import Index, Retriever, build_index, copy_index, delete_documents, upsert_documents, verify_index
+from aveyb_retrieval import (
+    Index,
+    Retriever,
+    build_index,
+    copy_index,
+    delete_documents,
+    upsert_documents,
+    verify_index,
+)
 from aveyb_retrieval.cli.index import main
-from aveyb_retrieval.errors import AveyBError, ConfigError, EngineError, IndexFormatError, IndexLockedError
+from aveyb_retrieval.errors import (
+    AveyBError,
+    ConfigError,
+    EngineError,
+    IndexFormatError,
+    IndexLockedError,
+)
 from aveyb_retrieval.indexes.changes.transaction import Transaction
 from aveyb_retrieval.indexes.search import retriever as retriever_module
 from aveyb_retrieval.indexes.store import objects, parts, place
@@ -65,7 +81,9 @@ def build(where: str | Path, count: int = 30) -> None:
 
 
 def upsert(where: str | Path, name: str, **options: Any) -> None:
-    upsert_documents([{"_id": name, "text": f"a document called {name}"}], where, model=MODEL, **options)
+    upsert_documents(
+        [{"_id": name, "text": f"a document called {name}"}], where, model=MODEL, **options
+    )
 
 
 def ids(where: str | Path) -> set[str]:
@@ -83,21 +101,38 @@ def other_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str = "
     monkeypatch.setattr(objects.socket, "gethostname", lambda: name)
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
+# --- reading
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("whole", ["0", "268435456"])
-def test_it_finds_what_a_folder_finds(whole: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_finds_what_a_folder_finds(
+    whole: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AVEYB_INDEX_CACHE_WHOLE", whole)
     for each in (where, tmp_path / "folder"):
         build(each, 60)
         delete_documents(each, ["doc-3", "doc-4"])
         upsert(each, "fresh")
-    with Retriever.load(where, model=MODEL) as there, Retriever.load(tmp_path / "folder", model=MODEL) as here:
-        for options in ({}, {"mode": "lexical"}, {"mode": "dense", "exact": True}, {"unit": "passage"}):
+    with (
+        Retriever.load(where, model=MODEL) as there,
+        Retriever.load(tmp_path / "folder", model=MODEL) as here,
+    ):
+        for options in (
+            {},
+            {"mode": "lexical"},
+            {"mode": "dense", "exact": True},
+            {"unit": "passage"},
+        ):
             questions = ["word1 word2 word3", "called fresh", "word250"]
-            found = [there.search(questions, k=7, **options), here.search(questions, k=7, **options)]
-            pairs = [[[(hit.id, round(hit.score, 5), hit.text) for hit in hits] for hits in each] for each in found]
+            found = [
+                there.search(questions, k=7, **options),
+                here.search(questions, k=7, **options),
+            ]
+            pairs = [
+                [[(hit.id, round(hit.score, 5), hit.text) for hit in hits] for hits in each]
+                for each in found
+            ]
             assert pairs[0] == pairs[1]
         assert there.count({"year": 2004}) == here.count({"year": 2004})
         assert str(there.path) == where
@@ -113,7 +148,11 @@ def test_a_warm_cache_asks_for_the_pointer_alone(where: str, weather: Weather) -
 
 
 def test_what_was_read_of_a_large_index_is_kept_and_mended(
-    where: str, weather: Weather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    where: str,
+    weather: Weather,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setenv("AVEYB_INDEX_CACHE_WHOLE", "0")
     build(where, 60)
@@ -123,7 +162,9 @@ def test_what_was_read_of_a_large_index_is_kept_and_mended(
         weather.clear()
         with Retriever.load(where, model=MODEL) as opened:
             found = opened.search("word1 word2", k=7)
-        return [(hit.id, hit.score) for hit in found], len([line for line in weather.log if "/data/" in line])
+        return [(hit.id, hit.score) for hit in found], len(
+            [line for line in weather.log if "/data/" in line]
+        )
 
     first, cold = asked()
     again, warm = asked()
@@ -131,7 +172,9 @@ def test_what_was_read_of_a_large_index_is_kept_and_mended(
     kept = list(tmp_path.glob("parts/*/*/*/data/*.parts"))
     assert kept
     for path in kept:
-        path.write_bytes(bytes(path.stat().st_size))  # as after a power cut: the checksums do not fit
+        path.write_bytes(
+            bytes(path.stat().st_size)
+        )  # as after a power cut: the checksums do not fit
     assert asked()[0] == first
     assert asked() == (first, warm)
     for path in kept:
@@ -159,7 +202,9 @@ def test_searches_follow_and_never_wait_for_the_store(
         monkeypatch.setattr(retriever_module, "_LOOK_SECONDS", 0.0)
         asked, go = threading.Event(), threading.Event()
         weather.hook = lambda number: (asked.set(), go.wait(10))  # type: ignore[assignment]
-        assert opened.search("zeppelin", k=1)[0].id != "zeppelin"  # while the store has not answered
+        assert (
+            opened.search("zeppelin", k=1)[0].id != "zeppelin"
+        )  # while the store has not answered
         assert asked.wait(10)
         go.set()
         for thread in threading.enumerate():
@@ -200,7 +245,10 @@ def test_a_damaged_cache_is_mended_and_a_damaged_store_is_told(where: str, tmp_p
     cached.unlink()
     for other in (tmp_path / "cache").glob("*/writing/passages.lance/data/*"):
         other.unlink()
-    with pytest.raises(IndexFormatError, match=re.escape(f"{where}/{name}: missing; copy a sound index there again")):
+    with pytest.raises(
+        IndexFormatError,
+        match=re.escape(f"{where}/{name}: missing; copy a sound index there again"),
+    ):
         ids(where)
 
 
@@ -222,7 +270,8 @@ def test_the_cache_is_bounded(where: str, monkeypatch: pytest.MonkeyPatch, tmp_p
         ids(second)
 
 
-# --- writing ---------------------------------------------------------------------------------------------------------
+# --- writing
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_second_writer_is_told_who_is_first_and_takes_over_where_that_one_is_gone(
@@ -233,7 +282,9 @@ def test_a_second_writer_is_told_who_is_first_and_takes_over_where_that_one_is_g
         held._ended.set()  # it renews nothing any more
         with monkeypatch.context() as changed:
             other_machine(changed, tmp_path)
-            with pytest.raises(IndexLockedError, match=r"another writer is at work \(pid \d+ on .*wait longer"):
+            with pytest.raises(
+                IndexLockedError, match=r"another writer is at work \(pid \d+ on .*wait longer"
+            ):
                 upsert(where, "late", wait=0.1)
             changed.setattr(objects, "TAKEN", 0.2)
             changed.setattr(objects, "_LOOK", 0.05)
@@ -261,7 +312,9 @@ def test_a_writer_that_lost_its_lease_publishes_nothing(
         return send(*arguments)
 
     monkeypatch.setattr(place, "send_version", stalled)
-    with pytest.raises(IndexLockedError, match=r"nothing of this change is visible|could not renew"):
+    with pytest.raises(
+        IndexLockedError, match=r"nothing of this change is visible|could not renew"
+    ):
         upsert(where, "loser")
     assert {"winner"} == ids(where) - {row["_id"] for row in make_documents(30)}
     upsert(where, "loser")
@@ -311,7 +364,9 @@ def test_writers_killed_at_any_request_lose_nothing_and_leave_nothing(
             except Killed:
                 pass
             objects._opened.cache_clear()
-            assert {hit.id for hit in reader.search("word1", k=50, mode="dense")} >= {f"doc-{i}" for i in range(5)}
+            assert {hit.id for hit in reader.search("word1", k=50, mode="dense")} >= {
+                f"doc-{i}" for i in range(5)
+            }
             assert acknowledged <= ids(where)
             if f"k{turn}" in acknowledged:
                 break
@@ -323,7 +378,12 @@ def test_writers_killed_at_any_request_lose_nothing_and_leave_nothing(
     with place.StoredDirectory(where).lease(1) as held:
         place.clean_store(ObjectStore.at(where), read_manifest(where), held)
     manifest = read_manifest(where)
-    assert names_in(where) == {"current", "lease", f"versions/{manifest.name}.json", *manifest.files}
+    assert names_in(where) == {
+        "current",
+        "lease",
+        f"versions/{manifest.name}.json",
+        *manifest.files,
+    }
 
 
 def test_a_build_that_was_interrupted_goes_on(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,7 +406,9 @@ def test_a_build_that_was_interrupted_goes_on(where: str, monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trouble", [{"fails": 0.2}, {"cuts": 0.2}, {"forgets": True}])
-def test_a_store_with_troubles_loses_nothing(trouble: dict[str, Any], where: str, weather: Weather) -> None:
+def test_a_store_with_troubles_loses_nothing(
+    trouble: dict[str, Any], where: str, weather: Weather
+) -> None:
     build(where, 10)
     vars(weather).update(trouble)
     acknowledged, reader = set(), Retriever.load(where, model=MODEL)
@@ -363,20 +425,28 @@ def test_a_store_with_troubles_loses_nothing(trouble: dict[str, Any], where: str
     assert verify_index(where, deep=True).problems == []
 
 
-def test_one_of_two_writers_wins_each_time(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both believe that they hold the lease: the condition on `current` lets one of them publish."""
+def test_one_of_two_writers_wins_each_time(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both believe that they hold the lease: the condition on `current` lets one of
+    them publish.
+    """
     build(where, 5)
     store = ObjectStore.at(where)
     for turn in range(10):
         pointer, start, won = store.read("current"), threading.Barrier(2), []
         assert pointer is not None
 
-        def write(name: bytes, pointer: objects.Found = pointer, start: Any = start, won: Any = won) -> None:
+        def write(
+            name: bytes, pointer: objects.Found = pointer, start: Any = start, won: Any = won
+        ) -> None:
             start.wait()
             if store.replace("current", name, pointer.mark) is not None:
                 won.append(name)
 
-        writers = [threading.Thread(target=write, args=(f"v{turn:06d}-{x * 8}\n".encode(),)) for x in "ab"]
+        writers = [
+            threading.Thread(target=write, args=(f"v{turn:06d}-{x * 8}\n".encode(),)) for x in "ab"
+        ]
         for writer in writers:
             writer.start()
         for writer in writers:
@@ -393,7 +463,8 @@ def test_a_store_without_conditional_writes_is_refused(where: str, weather: Weat
     assert names_in(where) == set()
 
 
-# --- copies ----------------------------------------------------------------------------------------------------------
+# --- copies
+# --------------------------------------------------------------------------------------------------
 
 
 def test_copies_carry_only_what_is_missing(where: str, weather: Weather, tmp_path: Path) -> None:
@@ -417,7 +488,9 @@ def test_copies_carry_only_what_is_missing(where: str, weather: Weather, tmp_pat
         copy_index(back, where)
     build(tmp_path / "other", 3)
     for target in (where, back):
-        with pytest.raises(ConfigError, match="another index is there; replace it with --overwrite"):
+        with pytest.raises(
+            ConfigError, match="another index is there; replace it with --overwrite"
+        ):
             copy_index(tmp_path / "other", target)
         copy_index(tmp_path / "other", target, overwrite=True)
         assert len(ids(target)) == 3
@@ -439,7 +512,8 @@ def test_an_interrupted_copy_is_not_seen_and_goes_on(where: str, tmp_path: Path)
     assert ids(where) == ids(tmp_path / "here")
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- what is refused
+# -------------------------------------------------------------------------------------------------
 
 
 def test_what_cannot_be_is_one_line_without_secrets(
@@ -458,11 +532,19 @@ def test_what_cannot_be_is_one_line_without_secrets(
     assert "no such bucket" in said("info", "s3://nobucket/x.index")
     assert "no such bucket" in said("delete", "s3://nobucket/x.index", "d1")
     assert "credentials in it" in said("info", f"s3://AKIA:{SECRET}@shelf/x.index")
-    for address in (f"s3://shelf/x?sig={SECRET}", f"az://shelf/x#{SECRET}", f"https://AKIA:{SECRET}@shelf/x"):
+    for address in (
+        f"s3://shelf/x?sig={SECRET}",
+        f"az://shelf/x#{SECRET}",
+        f"https://AKIA:{SECRET}@shelf/x",
+    ):
         assert ":" in said("info", address)
         assert ":" in said("copy", where, address)
     assert "write it as s3://BUCKET/PATH" in said("info", "s3://shelf")
-    for command in (("add", where, "a question", "--name", "a"), ("list", where), ("remove", where, "a")):
+    for command in (
+        ("add", where, "a question", "--name", "a"),
+        ("list", where),
+        ("remove", where, "a"),
+    ):
         assert "saved questions are kept in folders" in said("alerts", *command)
     assert "cannot be written" in said("count", where, "--cache", "/proc/none")
     monkeypatch.setenv("AVEYB_INDEX_CACHE", str(tmp_path / "cache"))
@@ -480,7 +562,7 @@ def test_what_cannot_be_is_one_line_without_secrets(
 
 
 def _xml(code: str) -> bytes:
-    return f"<Error><Code>{code}</Code><Message>{code} of arn:aws:iam::1:user/x</Message></Error>".encode()
+    return f"<Error><Code>{code}</Code><Message>{code} of arn:aws:iam::1:user/x</Message></Error>".encode()  # noqa: E501
 
 
 @pytest.mark.parametrize("whole", ["0", "268435456"])
@@ -490,12 +572,21 @@ def _xml(code: str) -> bytes:
         ((403, _xml("AccessDenied")), "no right to do this (AccessDenied)"),
         ((403, _xml("InvalidAccessKeyId")), "no right to do this (InvalidAccessKeyId)"),
         ((301, _xml("PermanentRedirect")), "the bucket is in another region; set AWS_REGION"),
-        ((400, _xml("AuthorizationHeaderMalformed")), "the bucket is in another region; set AWS_REGION"),
+        (
+            (400, _xml("AuthorizationHeaderMalformed")),
+            "the bucket is in another region; set AWS_REGION",
+        ),
     ],
     ids=["no rights", "no such key", "another region", "signed for another region"],
 )
 def test_what_a_store_refuses_is_one_line_of_every_command(
-    failure: tuple[int, bytes], line: str, whole: str, where: str, weather: Weather, tmp_path: Path, monkeypatch: Any
+    failure: tuple[int, bytes],
+    line: str,
+    whole: str,
+    where: str,
+    weather: Weather,
+    tmp_path: Path,
+    monkeypatch: Any,
 ) -> None:
     monkeypatch.setenv("AVEYB_INDEX_CACHE_WHOLE", whole)
     build(where, 3)
@@ -512,7 +603,10 @@ def test_what_a_store_refuses_is_one_line_of_every_command(
         ("check", where, str(tmp_path / "c.jsonl")),
     ):
         done = CliRunner().invoke(main, command)
-        assert (done.exit_code, line in done.output, SECRET in done.output) == (2, True, False), (command, done.output)
+        assert (done.exit_code, line in done.output, SECRET in done.output) == (2, True, False), (
+            command,
+            done.output,
+        )
         assert len(done.output.strip().splitlines()) == 1, done.output
 
 
@@ -528,7 +622,9 @@ def test_a_store_that_asks_for_rights(where: str, monkeypatch: pytest.MonkeyPatc
     assert len(ids(where)) == 3
 
 
-def test_a_cache_that_is_full_is_one_line(where: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_cache_that_is_full_is_one_line(
+    where: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     build(where, 3)
     monkeypatch.setenv("AVEYB_INDEX_CACHE", str(tmp_path / "full"))
 
@@ -539,7 +635,10 @@ def test_a_cache_that_is_full_is_one_line(where: str, monkeypatch: pytest.Monkey
     for command in (("search", where, "x"), ("delete", where, "doc-1"), ("count", where)):
         done = CliRunner().invoke(main, command)
         assert (done.exit_code, len(done.output.strip().splitlines())) == (2, 1), done.output
-        assert f"{tmp_path / 'full'}: the cache of stored indexes cannot be written (No space left" in done.output
+        assert (
+            f"{tmp_path / 'full'}: the cache of stored indexes cannot be written (No space left"
+            in done.output
+        )
 
 
 def test_what_is_missing_in_a_store_is_named_with_the_remedy(where: str, tmp_path: Path) -> None:
@@ -562,17 +661,24 @@ def test_what_is_missing_in_a_store_is_named_with_the_remedy(where: str, tmp_pat
     [
         ("403 Forbidden: <Code>AccessDenied</Code>", "no right to do this (AccessDenied)"),
         ("301 Moved Permanently", "in another region; set AWS_REGION"),
-        ("500 Internal Server Error: <Code>InternalError</Code>", "the store failed (500 Internal Server Error"),
+        (
+            "500 Internal Server Error: <Code>InternalError</Code>",
+            "the store failed (500 Internal Server Error",
+        ),
     ],
 )
 def test_errors_of_a_store_are_told_in_a_line(answer: str, line: str, where: str) -> None:
-    error = ObjectStore.at(where)._error("current", OSError(f"Error - Server returned non-2xx status code: {answer}\n"))
+    error = ObjectStore.at(where)._error(
+        "current", OSError(f"Error - Server returned non-2xx status code: {answer}\n")
+    )
     assert line in str(error)
     assert "\n" not in str(error)
 
 
 def test_a_server_follows_a_stored_index(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aveyb_retrieval.server.indexes.load_recorded", lambda *places, **options: MODEL)
+    monkeypatch.setattr(
+        "aveyb_retrieval.server.indexes.load_recorded", lambda *places, **options: MODEL
+    )
     build(where, 3)
     served = Indexes.open({"there": where})
     assert served.model is not None

@@ -89,7 +89,11 @@ class CountingEngine(Asked):
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("once") / "ix"
-    build_index([*ROWS, *({**row, "_id": f"copy of {row['_id']}"} for row in ROWS[:20])], path, model=FakeEmbedder())
+    build_index(
+        [*ROWS, *({**row, "_id": f"copy of {row['_id']}"} for row in ROWS[:20])],
+        path,
+        model=FakeEmbedder(),
+    )
     return path
 
 
@@ -97,16 +101,27 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid"])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"passages": 3}, {"context": 1}, {"rerank": Reranker()}, {"min_score": 0.1}, {"fusion": "rrf", "passages": 2},
-     {"fusion": "rrf", "min_score": 0.1, "context": 2}, {"fusion": "rrf", "rerank": Reranker(), "passages": 2},
-     {"granularity": "document", "min_score": 0.1}, {"filter": {"year": {"$gte": 2010}}}],
+    [
+        {},
+        {"passages": 3},
+        {"context": 1},
+        {"rerank": Reranker()},
+        {"min_score": 0.1},
+        {"fusion": "rrf", "passages": 2},
+        {"fusion": "rrf", "min_score": 0.1, "context": 2},
+        {"fusion": "rrf", "rerank": Reranker(), "passages": 2},
+        {"granularity": "document", "min_score": 0.1},
+        {"filter": {"year": {"$gte": 2010}}},
+    ],
     ids=lambda options: " ".join(options) or "plain",
-)  # fmt: skip
+)
 def test_words_passages_documents_and_vectors_are_asked_for_once(
     root: Path, unit: Any, mode: Any, options: dict[str, Any]
 ) -> None:
     if unit == "passage":
-        options = {name: value for name, value in options.items() if name not in ("fusion", "granularity")}
+        options = {
+            name: value for name, value in options.items() if name not in ("fusion", "granularity")
+        }
     counts: Counter[Any] = Counter()
 
     class Opening:
@@ -126,10 +141,17 @@ def test_words_passages_documents_and_vectors_are_asked_for_once(
     assert {key for key, count in once.items() if count > 1} == set()
 
 
-@pytest.mark.parametrize("nothing", [{"ids": []}, {"ids": ["nobody"]}, {"filter": {"year": 1}}], ids=str)
+@pytest.mark.parametrize(
+    "nothing", [{"ids": []}, {"ids": ["nobody"]}, {"filter": {"year": 1}}], ids=str
+)
 @pytest.mark.parametrize("mode", ["dense", "hybrid"])
-def test_where_nothing_can_be_found_no_model_is_asked_for(tmp_path: Path, mode: Any, nothing: dict[str, Any]) -> None:
-    np.save(tmp_path / "vectors.npy", np.random.default_rng(0).normal(size=(len(ROWS), 16)).astype(np.float32))
+def test_where_nothing_can_be_found_no_model_is_asked_for(
+    tmp_path: Path, mode: Any, nothing: dict[str, Any]
+) -> None:
+    np.save(
+        tmp_path / "vectors.npy",
+        np.random.default_rng(0).normal(size=(len(ROWS), 16)).astype(np.float32),
+    )
     build_index(ROWS, tmp_path / "ix", vectors=tmp_path / "vectors.npy", granularity="document")
     with Retriever.load(tmp_path / "ix") as retriever:  # nobody has named its model
         assert retriever.search(QUERY, mode=mode, **nothing) == []

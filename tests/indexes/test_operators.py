@@ -1,4 +1,6 @@
-"""Words that must be there: conditions in every mode, of documents and of passages, in any script."""
+"""Words that must be there: conditions in every mode, of documents and of passages, in
+any script.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ TEXTS = {
 
 
 @pytest.fixture(scope="module", params=["english", "none"])
-def retriever(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Retriever]:
+def retriever(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Retriever]:
     place = tmp_path_factory.mktemp("operators") / request.param
     rows = [{"_id": name, "text": text} for name, text in TEXTS.items()]
     build_index(rows, place, model=FakeEmbedder(split_size=100), language=request.param)
@@ -70,7 +74,9 @@ CASES = [
 
 @pytest.mark.parametrize("mode", ["hybrid", "lexical", "dense"])
 @pytest.mark.parametrize(("query", "wanted"), CASES)
-def test_conditions_limit_what_any_mode_finds(retriever: Retriever, query: str, wanted: set[str], mode: Any) -> None:
+def test_conditions_limit_what_any_mode_finds(
+    retriever: Retriever, query: str, wanted: set[str], mode: Any
+) -> None:
     for unit in ("document", "passage"):
         assert found(retriever, query, mode=mode, unit=unit) == wanted
 
@@ -109,7 +115,11 @@ def test_signs_by_themselves_mean_nothing(retriever: Retriever, query: str) -> N
         ("covid-19*", ConfigError, "of one word"),
         (f'"pump"{"x" * 1000}', ConfigError, "xx…' behind a phrase"),
         (f"-{'x' * 1000}", InputError, "only says"),
-        (" ".join(f"+w{i}" for i in range(10_000)), ConfigError, "10,000 conditions in one query; at most 100"),
+        (
+            " ".join(f"+w{i}" for i in range(10_000)),
+            ConfigError,
+            "10,000 conditions in one query; at most 100",
+        ),
     ],
 )
 def test_what_means_nothing_is_said_in_one_line(
@@ -132,7 +142,11 @@ def test_a_beginning_of_too_many_words_is_refused(tmp_path: Path) -> None:
 
 def test_what_fulfilled_a_condition_is_marked(retriever: Retriever) -> None:
     def marked(query: str) -> list[str]:
-        return [hit.text[a:b] for hit in retriever.search(query, 10, operators=True) for a, b in hit.highlights]
+        return [
+            hit.text[a:b]
+            for hit in retriever.search(query, 10, operators=True)
+            for a, b in hit.highlights
+        ]
 
     assert marked("managem*") == ["management"]
     assert marked('"pump house" -hull') == ["pump", "house"]
@@ -142,7 +156,9 @@ def test_what_fulfilled_a_condition_is_marked(retriever: Retriever) -> None:
 def test_a_condition_that_nothing_fulfills_is_named(retriever: Retriever) -> None:
     nothing = retriever.search('+pump +submarine "hull pump" -house', operators=True)
     assert (list(nothing), nothing.unmet) == ([], ("+submarine", '"hull pump"'))
-    assert retriever.search("+pump +hull", operators=True).unmet == ("+pump +hull",)  # each alone is there
+    assert retriever.search("+pump +hull", operators=True).unmet == (
+        "+pump +hull",
+    )  # each alone is there
     for query in ("+pump -pump", '"pump house" -pump', "+hull -ship*"):
         assert list(retriever.search(query, operators=True)) == []
         assert retriever.search(query, operators=True).unmet == (query,)
@@ -159,7 +175,10 @@ def test_words_that_a_search_leaves_out_are_not_suggested(tmp_path: Path) -> Non
 def test_words_that_no_document_has_are_suggested_and_not_searched(retriever: Retriever) -> None:
     result = retriever.search("the corosion of bearigns, 1999 书写 qqqqqq", mode="lexical")
     assert bool(result) == ("of" in retriever.words("of corosion"))
-    assert (result.suggestions["corosion"], result.suggestions["bearigns"][0]) == (("corrosion",), "bearings")
+    assert (result.suggestions["corosion"], result.suggestions["bearigns"][0]) == (
+        ("corrosion",),
+        "bearings",
+    )
     assert result.suggestions.keys() == {"corosion", "bearigns"}
     assert retriever.search("corrosion bearing").suggestions == {}
     again = pickle.loads(pickle.dumps(result))
@@ -171,7 +190,9 @@ def test_letters_written_in_parts_are_letters(tmp_path: Path) -> None:
     build_index([{"_id": "a", "text": text}], tmp_path / "ix", model=FakeEmbedder(split_size=100))
     with Retriever.load(tmp_path / "ix", model=FakeEmbedder(split_size=100)) as opened:
         for query in ("한국어~", "계약*", "-한국", "+계약서"):
-            assert found(opened, unicodedata.normalize("NFD", f"भारत {query}")) == ({"a"} if query[0] != "-" else set())
+            assert found(opened, unicodedata.normalize("NFD", f"भारत {query}")) == (
+                {"a"} if query[0] != "-" else set()
+            )
         assert opened.search("हिन्दि", mode="lexical").suggestions == {"हिन्दि": ("हिन्दी",)}
 
 
@@ -179,7 +200,13 @@ def test_letters_written_in_parts_are_letters(tmp_path: Path) -> None:
 def test_suggestions_stand_as_texts_have_them(granularity: str, tmp_path: Path) -> None:
     texts = ["Résumés lie here.\n\nCRÈME of Zoë", "the résumé of Zürich", "ZÜRICH", "RÉSUMÉ"]
     documents = [{"_id": str(n), "text": text} for n, text in enumerate(texts)]
-    build_index(documents, tmp_path / "ix", model=FakeEmbedder(), granularity=granularity, language="english")
+    build_index(
+        documents,
+        tmp_path / "ix",
+        model=FakeEmbedder(),
+        granularity=granularity,
+        language="english",
+    )
     with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as opened:
         suggested = opened.search("rezume cremme zurihc").suggestions
     assert suggested == {"rezume": ("résumé",), "cremme": ("crème",), "zurihc": ("zürich",)}
@@ -188,7 +215,9 @@ def test_suggestions_stand_as_texts_have_them(granularity: str, tmp_path: Path) 
 def test_conditions_see_what_was_changed_just_now(tmp_path: Path) -> None:
     with Index.create(tmp_path / "ix", model=FakeEmbedder()) as index:
         index.add([{"_id": str(i), "text": f"zinc anode number{i}"} for i in range(300)])
-        index.upsert([{"_id": "7", "text": "a submarine valve"}, {"_id": "new", "text": "submarines dive"}])
+        index.upsert(
+            [{"_id": "7", "text": "a submarine valve"}, {"_id": "new", "text": "submarines dive"}]
+        )
         assert found(index, "submarin*") == {"7", "new"}
         assert found(index, "submarines~", mode="dense") == {"7", "new"}
         assert found(index, '"submarine valve"', unit="passage") == {"7"}
@@ -199,7 +228,9 @@ def test_conditions_see_what_was_changed_just_now(tmp_path: Path) -> None:
         assert found(index, "submarin* -zinc") == {"new"}
         assert index.search("submarina").suggestions == {"submarina": ("submarines",)}
         index.delete(where={})
-        assert index.search("submarina submarines").suggestions == {}, "words of deleted documents are no help"
+        assert index.search("submarina submarines").suggestions == {}, (
+            "words of deleted documents are no help"
+        )
 
 
 def test_several_indexes_are_searched_with_conditions(tmp_path: Path) -> None:

@@ -20,12 +20,26 @@ def test_pages_are_checked() -> None:
     assert "unit" not in pages.to_json()
     assert Pages((0, 3)).at(3) == (2, "2", "page")
     assert [page.number for page in pages.range(3, 6)] == [1, 3]
-    assert [page.number for page in pages.range(4, 5)] == [page.number for page in pages.range(4, 4)] == [1, 1]
+    assert (
+        [page.number for page in pages.range(4, 5)]
+        == [page.number for page in pages.range(4, 4)]
+        == [1, 1]
+    )
     assert str(Pages((0, 3), ("0:01", "0:02"), "time").at(3)) == "time 0:02"
     assert Pages.from_json(json.loads(pages.to_json())) == pages
-    for bad in ({"starts": [], "labels": []}, {"starts": [1], "labels": []}, {"starts": [0, 5, 2], "labels": []},
-                {"starts": [0], "labels": ["a", "b"]}, {"starts": [0, True], "labels": []}, {"starts": 0, "labels": []},
-                {"starts": [0], "labels": [5]}, {"starts": [0]}, [], None,
-                {"starts": [0], "labels": [], "unit": "chapter"}, {"starts": [0], "labels": [], "x": 1}):  # fmt: skip
+    for bad in (
+        {"starts": [], "labels": []},
+        {"starts": [1], "labels": []},
+        {"starts": [0, 5, 2], "labels": []},
+        {"starts": [0], "labels": ["a", "b"]},
+        {"starts": [0, True], "labels": []},
+        {"starts": 0, "labels": []},
+        {"starts": [0], "labels": [5]},
+        {"starts": [0]},
+        [],
+        None,
+        {"starts": [0], "labels": [], "unit": "chapter"},
+        {"starts": [0], "labels": [], "x": 1},
+    ):
         with pytest.raises(ValueError, match="page"):
             Pages.from_json(bad)

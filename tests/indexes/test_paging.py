@@ -1,4 +1,6 @@
-"""Pages of a search are slices of one ranking, in every mode, whatever the engine finds at which depth."""
+"""Pages of a search are slices of one ranking, in every mode, whatever the engine finds at which
+depth.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +27,32 @@ if TYPE_CHECKING:
 WORDS = ["valve", "pump", "lease", "notice", "budget", "meeting"]
 MODEL = FakeEmbedder(dim=6, split_size=4)
 OPTIONS: list[dict[str, Any]] = [
-    {}, {"mode": "dense"}, {"mode": "lexical"}, {"fusion": "rrf"}, {"weight": 0.2, "granularity": "passage"},
-    {"granularity": "document"}, {"mode": "dense", "granularity": "passage"}, {"rerank": "maxsim"},
-    {"mode": "lexical", "rerank": "maxsim"}, {"boost": {"stars": 0.5}}, {"boost": {"stars": -0.5}, "rerank": "maxsim"},
-    {"min_score": 0.08}, {"mode": "dense", "min_score": 0.1}, {"unit": "passage"}, {"unit": "passage", "fold": False},
-    {"unit": "passage", "mode": "lexical", "fold": False}, {"unit": "passage", "mode": "dense", "per_document": 1},
-    {"unit": "passage", "diversity": 0.4}, {"unit": "passage", "rerank": "maxsim", "fold": False},
-]  # fmt: skip
+    {},
+    {"mode": "dense"},
+    {"mode": "lexical"},
+    {"fusion": "rrf"},
+    {"weight": 0.2, "granularity": "passage"},
+    {"granularity": "document"},
+    {"mode": "dense", "granularity": "passage"},
+    {"rerank": "maxsim"},
+    {"mode": "lexical", "rerank": "maxsim"},
+    {"boost": {"stars": 0.5}},
+    {"boost": {"stars": -0.5}, "rerank": "maxsim"},
+    {"min_score": 0.08},
+    {"mode": "dense", "min_score": 0.1},
+    {"unit": "passage"},
+    {"unit": "passage", "fold": False},
+    {"unit": "passage", "mode": "lexical", "fold": False},
+    {"unit": "passage", "mode": "dense", "per_document": 1},
+    {"unit": "passage", "diversity": 0.4},
+    {"unit": "passage", "rerank": "maxsim", "fold": False},
+]
 
 
 class MemoryView:
-    """An engine of a few documents, whose nearest vectors are others at other depths, as those of FAISS are."""
+    """An engine of a few documents, whose nearest vectors are others at other depths, as those of
+    FAISS are.
+    """
 
     encoding = Encoding.__new__(Encoding)
     tokens = None
@@ -47,9 +64,14 @@ class MemoryView:
         made = list(MODEL.encode_documents([("", text) for text in texts]))
         self.texts, self.spans = texts, [each.spans for each in made]
         docs = np.arange(len(texts))
-        passages = np.concatenate([(doc << PASSAGE_BITS) + np.arange(len(s)) for doc, s in enumerate(self.spans)])
+        passages = np.concatenate(
+            [(doc << PASSAGE_BITS) + np.arange(len(s)) for doc, s in enumerate(self.spans)]
+        )
         vectors = np.concatenate([each.passages for each in made])
-        self.of = {"document": (docs, np.stack([each.vector for each in made])), "passage": (passages, vectors)}
+        self.of = {
+            "document": (docs, np.stack([each.vector for each in made])),
+            "passage": (passages, vectors),
+        }
         self.mean_vector = self.of["document"][1].mean(axis=0)
         self.info = EngineInfo("memory", "1", 6, "both", len(docs), len(passages), None, None, "")
 
@@ -66,7 +88,9 @@ class MemoryView:
         ids, vectors = self.of[kind]
         return vectors[np.searchsorted(ids, numbers)]
 
-    def nearest(self, kind: str, queries: Any, k: int, selection: Any = None, *, exact: bool = False) -> Any:
+    def nearest(
+        self, kind: str, queries: Any, k: int, selection: Any = None, *, exact: bool = False
+    ) -> Any:
         ids, vectors = self.of[kind]
         scores = (queries.astype(np.float64) @ vectors.astype(np.float64).T).astype(np.float32)
         noise = np.random.default_rng(k).normal(size=scores.shape) * 0.1
@@ -77,7 +101,11 @@ class MemoryView:
 
     @cached_property
     def _stored(self) -> dict[tuple[str, int], str]:
-        return {(k, i): self.language.stored(self._text(k, i)) for k, (ids, _) in self.of.items() for i in ids.tolist()}
+        return {
+            (k, i): self.language.stored(self._text(k, i))
+            for k, (ids, _) in self.of.items()
+            for i in ids.tolist()
+        }
 
     def _text(self, kind: str, number: int) -> str:
         if kind == "document":
@@ -85,9 +113,13 @@ class MemoryView:
         start, stop = self.spans[number >> PASSAGE_BITS][number & 0xFFFFF]
         return self.texts[number >> PASSAGE_BITS][start:stop]
 
-    def by_words(self, kind: str, words: Sequence[str], k: int, selection: Any = None) -> list[tuple[int, float]]:
+    def by_words(
+        self, kind: str, words: Sequence[str], k: int, selection: Any = None
+    ) -> list[tuple[int, float]]:
         held = {i: self._held(kind, i, words) for i in self.of[kind][0].tolist()}
-        return sorted(((i, float(sum(h))) for i, h in held.items() if any(h)), key=lambda e: (-e[1], e[0]))[:k]
+        return sorted(
+            ((i, float(sum(h))) for i, h in held.items() if any(h)), key=lambda e: (-e[1], e[0])
+        )[:k]
 
     def _held(self, kind: str, number: int, words: Sequence[str]) -> list[bool]:
         return [f" {word} " in self._stored[kind, number] for word in words]
@@ -96,23 +128,38 @@ class MemoryView:
         return [3 for _ in words]
 
     def documents(self, docs: Sequence[int], parts: Sequence[str] = PARTS) -> Any:
-        return {doc: StoredDocument(doc, f"d{doc}", "", self.texts[doc], {"stars": doc % 5}) for doc in docs}
+        return {
+            doc: StoredDocument(doc, f"d{doc}", "", self.texts[doc], {"stars": doc % 5})
+            for doc in docs
+        }
 
     def passages(self, numbers: Any, words: Sequence[str] = ()) -> StoredPassages:
         there = numbers[np.isin(numbers, self.of["passage"][0])]
-        spans = np.array([self.spans[i >> PASSAGE_BITS][i & 0xFFFFF] for i in there.tolist()], np.int64).reshape(-1, 2)
+        spans = np.array(
+            [self.spans[i >> PASSAGE_BITS][i & 0xFFFFF] for i in there.tolist()], np.int64
+        ).reshape(-1, 2)
         held = [self._held("passage", i, words) for i in there.tolist()]
-        return StoredPassages.of(there, spans[:, 0], spans[:, 1], np.array(held, bool).reshape(len(there), len(words)))
+        return StoredPassages.of(
+            there, spans[:, 0], spans[:, 1], np.array(held, bool).reshape(len(there), len(words))
+        )
 
     def shown_passages(self, numbers: Sequence[int]) -> Any:
-        spans = {number: tuple(self.spans[number >> PASSAGE_BITS][number & 0xFFFFF]) for number in numbers}
-        return {number: ShownPassage(self._text("passage", number), str, span) for number, span in spans.items()}
+        spans = {
+            number: tuple(self.spans[number >> PASSAGE_BITS][number & 0xFFFFF])
+            for number in numbers
+        }
+        return {
+            number: ShownPassage(self._text("passage", number), str, span)
+            for number, span in spans.items()
+        }
 
     def passage_counts(self, docs: Any) -> Any:
         return np.array([len(self.spans[doc]) for doc in docs.tolist()], np.int64)
 
     def best_passages(self, docs: Any, query: Any, words: Sequence[str], each: int) -> Any:
-        return np.concatenate([(doc << PASSAGE_BITS) + np.arange(len(self.spans[doc])) for doc in docs.tolist()])
+        return np.concatenate(
+            [(doc << PASSAGE_BITS) + np.arange(len(self.spans[doc])) for doc in docs.tolist()]
+        )
 
 
 class MemoryEngine:
@@ -146,7 +193,10 @@ def test_pages_are_slices_of_one_ranking(options: dict[str, Any], corpora: int) 
     register_engine("memory", Opening)
     draw = random.Random(str(options))
     for number in range(corpora):
-        texts = [" ".join(draw.choices(WORDS, k=draw.randint(1, 80 if draw.random() < 0.1 else 6))) for _ in range(30)]
+        texts = [
+            " ".join(draw.choices(WORDS, k=draw.randint(1, 80 if draw.random() < 0.1 else 6)))
+            for _ in range(30)
+        ]
         texts += texts[:15]  # of equal scores
         MemoryEngine.views = {"memory://a": MemoryView(texts)}
         retriever = Retriever.load("memory://a", model=MODEL)
@@ -159,7 +209,9 @@ def test_pages_are_slices_of_one_ranking(options: dict[str, Any], corpora: int) 
             paged += page
         found = [(key(hit, unit), hit.score, hit.passage) for hit in paged]
         assert found == [(key(hit, unit), hit.score, hit.passage) for hit in whole], number
-        assert len({each for each, *_ in found}) == len(found) >= (1 if "min_score" in options else 10), number
+        assert (
+            len({each for each, *_ in found}) == len(found) >= (1 if "min_score" in options else 10)
+        ), number
         scores = [hit.score for hit in paged]
         assert scores == sorted(scores, reverse=True), number
 
@@ -167,9 +219,13 @@ def test_pages_are_slices_of_one_ranking(options: dict[str, Any], corpora: int) 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     draw, path = random.Random(3), tmp_path_factory.mktemp("paging") / "ix"
-    texts = [" ".join(draw.choices(WORDS, k=draw.randint(2, 120 if draw.random() < 0.1 else 12))) for _ in range(60)]
+    texts = [
+        " ".join(draw.choices(WORDS, k=draw.randint(2, 120 if draw.random() < 0.1 else 12)))
+        for _ in range(60)
+    ]
     rows = [
-        {"_id": f"d{i:03}", "text": text, "stars": i % 7} for i, text in enumerate([*texts, *["pump is open"] * 130])
+        {"_id": f"d{i:03}", "text": text, "stars": i % 7}
+        for i, text in enumerate([*texts, *["pump is open"] * 130])
     ]
     build_index(rows, path, model=MODEL)
     return path
@@ -188,7 +244,9 @@ def test_pages_of_an_index_are_slices_of_one_ranking(root: Path, options: dict[s
 
 
 @pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid"])
-def test_equal_texts_have_one_score_and_come_in_the_order_of_documents(root: Path, mode: Any) -> None:
+def test_equal_texts_have_one_score_and_come_in_the_order_of_documents(
+    root: Path, mode: Any
+) -> None:
     with Retriever.load(root, model=MODEL) as retriever:
         hits = retriever.search("pump open", k=280, mode=mode, candidates=500, fold=False)
         alike = [hit for hit in hits if hit.text == "pump is open"]

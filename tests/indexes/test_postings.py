@@ -27,7 +27,9 @@ SIZES = {"one": 1, "rest": 127, "block": 128, "more": 129, "blocks": 256}
 def _rows(first: int, count: int, seed: int) -> dict[int, Counter[str]]:
     """Rows with words of all frequencies, some without words."""
     rng = np.random.default_rng(seed)
-    rows = {number: Counter[str]() for number in (first + np.cumsum(rng.integers(1, 9, count))).tolist()}
+    rows = {
+        number: Counter[str]() for number in (first + np.cumsum(rng.integers(1, 9, count))).tolist()
+    }
     numbers = list(rows)
     for word, share in SHARES.items():
         for number in rng.permutation(numbers)[: int(share * (count - 1))].tolist():
@@ -45,8 +47,14 @@ def _table(rows: dict[int, Counter[str]]) -> pa.Table:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Dataset, dict[int, Counter[str]]]:
-    """Two thousand rows in the index of words, a hundred in none, and which of them are not deleted."""
-    path, old, new = tmp_path_factory.mktemp("postings") / "x.lance", _rows(0, 2000, 0), _rows(20_000, 300, 1)
+    """Two thousand rows in the index of words, a hundred in none, and which of them are not
+    deleted.
+    """
+    path, old, new = (
+        tmp_path_factory.mktemp("postings") / "x.lance",
+        _rows(0, 2000, 0),
+        _rows(20_000, 300, 1),
+    )
     lance.write_dataset(_table(old), str(path))
     dataset = Dataset(path, "doc", lance.dataset(str(path)))
     dataset.index(WORDS)
@@ -57,17 +65,25 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Dataset, dict[int, C
 
 
 @pytest.mark.parametrize("word", [*SHARES, *SIZES, "none"])
-def test_lists_are_those_of_the_rows(made: tuple[Dataset, dict[int, Counter[str]]], word: str) -> None:
+def test_lists_are_those_of_the_rows(
+    made: tuple[Dataset, dict[int, Counter[str]]], word: str
+) -> None:
     dataset, rows = made
     listed, twice = dataset.postings([word, word], lambda numbers: numbers % 3 > 0)
     assert np.array_equal(listed, twice)
     found = {n: (count, length) for n, count, length in listed.tolist() if n in rows}
-    assert found == {n: (words[word], words.total()) for n, words in rows.items() if word in words and n % 3}
-    assert [n for n in dataset.holding((word,)).tolist() if n in rows] == [n for n in rows if word in rows[n]]
+    assert found == {
+        n: (words[word], words.total()) for n, words in rows.items() if word in words and n % 3
+    }
+    assert [n for n in dataset.holding((word,)).tolist() if n in rows] == [
+        n for n in rows if word in rows[n]
+    ]
 
 
 @pytest.mark.parametrize("share", [1, 3, 40])
-def test_scores_of_some_are_those_of_all(made: tuple[Dataset, dict[int, Counter[str]]], share: int) -> None:
+def test_scores_of_some_are_those_of_all(
+    made: tuple[Dataset, dict[int, Counter[str]]], share: int
+) -> None:
     dataset, rows = made
     words = ["few", "half", "block", "none"]
     numbers, scores = dataset.by_words(words, len(rows))
@@ -76,13 +92,17 @@ def test_scores_of_some_are_those_of_all(made: tuple[Dataset, dict[int, Counter[
     for k in (10, len(rows)):
         found, values = dataset.scored(words, k, lambda each: np.isin(each, some))
         assert values == pytest.approx(scores[there][:k], rel=1e-5)
-        assert dict(zip(found, values, strict=True)).keys() >= set(numbers[there][: k // 2].tolist())
+        assert dict(zip(found, values, strict=True)).keys() >= set(
+            numbers[there][: k // 2].tolist()
+        )
 
 
 def test_lists_of_another_layout_are_refused(
     made: tuple[Dataset, dict[int, Counter[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aveyb_retrieval.indexes.store.postings._LAYOUT", {b"posting_block_size": b"256"})
+    monkeypatch.setattr(
+        "aveyb_retrieval.indexes.store.postings._LAYOUT", {b"posting_block_size": b"256"}
+    )
     again = Dataset.open(made[0].path, made[0].version, "doc")
     with pytest.raises(IndexFormatError, match="another layout"):
         again.holding(("some",))
@@ -100,7 +120,9 @@ def test_halves_as_good_as_the_last_are_all_found() -> None:
         assert np.array_equal(best_halves(rows, queries, k, 1e-3), wanted)
 
 
-def test_a_reader_that_follows_a_writer_keeps_the_words_of_its_version_alone(tmp_path: Path) -> None:
+def test_a_reader_that_follows_a_writer_keeps_the_words_of_its_version_alone(
+    tmp_path: Path,
+) -> None:
     build_index(make_documents(60), tmp_path / "ix", model=FakeEmbedder())
     with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as reader:
         for number in range(4):
@@ -108,6 +130,10 @@ def test_a_reader_that_follows_a_writer_keeps_the_words_of_its_version_alone(tmp
             texts = reader._engine.snapshot.tables.texts
             for column, sets in texts._word_sets.items():
                 assert list(sets) == [file for file, _ in texts._words_indexed(column)[0]]
-            add_documents([{"_id": f"new{number}", "text": "word1 anew"}], tmp_path / "ix", model=FakeEmbedder())
+            add_documents(
+                [{"_id": f"new{number}", "text": "word1 anew"}],
+                tmp_path / "ix",
+                model=FakeEmbedder(),
+            )
             compact_index(tmp_path / "ix")
             reader.reopen()

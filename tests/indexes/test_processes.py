@@ -1,4 +1,6 @@
-"""A process that was forked from one with an open index says so, instead of waiting for threads that are not there."""
+"""A process that was forked from one with an open index says so, instead of waiting for threads
+that are not there.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def _try(send: Any, actions: list[Any]) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="nothing is forked there")
 def test_a_forked_process_says_what_to_do(tmp_path: Path) -> None:
     build_index([{"_id": "a", "text": "hello world"}], tmp_path / "ix", model=FakeEmbedder())
-    retriever, index = (kind.load(tmp_path / "ix", model=FakeEmbedder()) for kind in (Retriever, Index))
+    retriever, index = (
+        kind.load(tmp_path / "ix", model=FakeEmbedder()) for kind in (Retriever, Index)
+    )
     retriever.search("hello")
     actions = [
         lambda: retriever.search("hello"),

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LOAN = (
-    "# Loan\n\nThe borrower repays the loan in twelve instalments of 1,250.50 EUR. Interest of 4.5 % a year is due on "
-    "1 March. The lender may not sell the loan without consent.\n\n## Default\n\nA well-known rule: who is 30 days "
-    "late pays 2 % more."
+    "# Loan\n\nThe borrower repays the loan in twelve instalments of 1,250.50 EUR. Interest of 4.5"
+    " % a year is due on 1 March. The lender may not sell the loan without consent.\n\n##"
+    " Default\n\nA well-known rule: who is 30 days late pays 2 % more."
 )
 TANK = (
-    "# Tank\n\nThe tank holds 900 litres at -5 degrees. Nobody enters it alone. Open the vent before the hatch. "
-    "It leaks in 1e-5 of all cases."
+    "# Tank\n\nThe tank holds 900 litres at -5 degrees. Nobody enters it alone. Open the vent"
+    " before the hatch. It leaks in 1e-5 of all cases."
 )
-JAPANESE = "\u5951\u7d04\u306f\u4e09\u304b\u6708\u524d\u306e\u901a\u77e5\u3067\u7d42\u4e86\u3059\u308b\u3002"
+JAPANESE = "\u5951\u7d04\u306f\u4e09\u304b\u6708\u524d\u306e\u901a\u77e5\u3067\u7d42\u4e86\u3059\u308b\u3002"  # noqa: E501
 ROWS = [
     {"_id": "loan", "text": LOAN, "team": "bank"},
     {"_id": "tank", "text": TANK, "team": "plant"},
@@ -53,24 +53,39 @@ def verdicts(retriever: Retriever, answer: str) -> list[str]:
     ("answer", "expected"),
     [
         ('It says "one two" and \u201ethree\u201c.', ["one two", "three"]),
-        ("\u00abone\u00bb \u00bbtwo\u00ab \u300cthree\u300d \u2018four\u2019", ["one", "two", "three", "four"]),
+        (
+            "\u00abone\u00bb \u00bbtwo\u00ab \u300cthree\u300d \u2018four\u2019",
+            ["one", "two", "three", "four"],
+        ),
         ("\u2018the tenant\u2019s notice\u2019 counts", ["the tenant\u2019s notice"]),
         ("> one\n> two\n\nand\n\n> three", ["one\ntwo", "three"]),
         ('`"code"` and\n```\n"code"\n```\n"text"', ["text"]),
         ('a 5" pipe, an open "quotation', []),
         ('"" \u201c \u201d', []),
-        ("\u3008one\u3009 \uff62two\uff63 \u05f4three\u05f4 ``four''", ["one", "two", "three", "four"]),
+        (
+            "\u3008one\u3009 \uff62two\uff63 \u05f4three\u05f4 ``four''",
+            ["one", "two", "three", "four"],
+        ),
         ("'the tenants' notice' counts, and the owner's 'rent'", ["the tenants' notice", "rent"]),
         ("the '90s, rock 'n' roll and the boys' club", []),
         ("'cats and dogs' are loved", ["cats and dogs"]),
         ('"foo bar. Then "one two" and', ["one two"]),
         ('"one "two" three" four', ['one "two" three']),
         ("\u201cone.\n\n\u201ctwo.\u201d", ["one.\n\n\u201ctwo."]),
-        ('\u4ed6\u8bf4"\u79df\u91d1"\u7684\u65f6\u5019"\u4e0d\u51cf"\u3002', ["\u79df\u91d1", "\u4e0d\u51cf"]),
+        (
+            '\u4ed6\u8bf4"\u79df\u91d1"\u7684\u65f6\u5019"\u4e0d\u51cf"\u3002',
+            ["\u79df\u91d1", "\u4e0d\u51cf"],
+        ),
         (">> one\n>> two [12] three\n", ["one\ntwo [12] three"]),
-        ("it says &quot;one &amp; two&quot;, &#34;three&#34; and &laquo;four&raquo;", ["one & two", "three", "four"]),
+        (
+            "it says &quot;one &amp; two&quot;, &#34;three&#34; and &laquo;four&raquo;",
+            ["one & two", "three", "four"],
+        ),
         ('<q>one <b>two</b></q> and <Q cite="x">three</Q>', ["one  two", "three"]),
-        ("<p>So:</p><blockquote class='a'>\n<p>one \"two\" three [4]</p>\n</blockquote>", ['one "two" three']),
+        (
+            "<p>So:</p><blockquote class='a'>\n<p>one \"two\" three [4]</p>\n</blockquote>",
+            ['one "two" three'],
+        ),
         ("don&#39;t, a <q>quotation, a </q> and <quote>none</quote>", ["quotation, a"]),
         ("`<q>code</q>` and &amp;quot;", []),
         # one mark typed, the other one set
@@ -79,18 +94,33 @@ def verdicts(retriever: Retriever, answer: str) -> list[str]:
         ('"nine months\u201d, "one\u201c.', ["nine months", "one"]),
         ("\u201done\" and \u201atwo'. Or \u2018three'.", ["one", "two", "three"]),
         ("'four\u2019 is 'five\u2019.", ["four", "five"]),
-        ('\u201cone" and "two\u201d; \u201ethree." und \u201efour."[1]', ["one", "two", "three.", "four."]),
-        ('&ldquo;one" and \u201etwo 2025" und \u201ethree 2026" x', ["one", "two 2025", "three 2026"]),
+        (
+            '\u201cone" and "two\u201d; \u201ethree." und \u201efour."[1]',
+            ["one", "two", "three.", "four."],
+        ),
+        (
+            '&ldquo;one" and \u201etwo 2025" und \u201ethree 2026" x',
+            ["one", "two 2025", "three 2026"],
+        ),
         ('\u201eone "two" three." \u201efour "five""', ['one "two" three.', 'four "five"']),
         # as before
         ('\u201ca 5" pipe, 6" \u201d', ['a 5" pipe, 6"']),
         ('"a 5\u201d pipe"', ["a 5\u201d pipe"]),
         ('\u201cone "(two)" three, the "-sign\u201d', ['one "(two)" three, the "-sign']),
-        ("\u2018the tenants' rock 'n' roll, o' course\u2019", ["the tenants' rock 'n' roll, o' course"]),
+        (
+            "\u2018the tenants' rock 'n' roll, o' course\u2019",
+            ["the tenants' rock 'n' roll, o' course"],
+        ),
         ('the \u201890s, "the tenants\' notice" and "two"', ["the tenants' notice", "two"]),
-        ('"\u4ed6\u201c\u300a\u4e66\u300b\u597d\u201d\u3002"', ["\u4ed6\u201c\u300a\u4e66\u300b\u597d\u201d\u3002"]),
+        (
+            '"\u4ed6\u201c\u300a\u4e66\u300b\u597d\u201d\u3002"',
+            ["\u4ed6\u201c\u300a\u4e66\u300b\u597d\u201d\u3002"],
+        ),
         ('\u201c\u4ed6\u8bf4"\u4f60\u597d"\u4e86\u201d', ['\u4ed6\u8bf4"\u4f60\u597d"\u4e86']),
-        ('"\u201cone\u201d two" \u201c"(three)" four\u201d', ["\u201cone\u201d two", '"(three)" four']),
+        (
+            '"\u201cone\u201d two" \u201c"(three)" four\u201d',
+            ["\u201cone\u201d two", '"(three)" four'],
+        ),
         ('\u201ca 5" pipe.\n\n\u201ctwo.\u201d', ['a 5" pipe.\n\n\u201ctwo.']),
         ('\u201cone.\n\n\u201ctwo."', ["one.\n\n\u201ctwo."]),
     ],
@@ -135,7 +165,12 @@ def test_the_marks_beside_it(answer: str, mark: tuple[int, ...]) -> None:
 
 def test_a_mark_belongs_to_one_quotation() -> None:
     found = quotations('"one" [1] and "two" are there. [3] says "three" and "four".')
-    assert [(each.text, each.marks) for each in found] == [("one", (1,)), ("two", ()), ("three", (3,)), ("four", ())]
+    assert [(each.text, each.marks) for each in found] == [
+        ("one", (1,)),
+        ("two", ()),
+        ("three", (3,)),
+        ("four", ()),
+    ]
 
 
 def test_marks_without_end_take_linear_time() -> None:
@@ -194,14 +229,18 @@ def test_found(quote: str, retriever: Retriever) -> None:
         ("who is 30 days late \u2026 may not sell the loan", None),
     ],
 )
-def test_altered(quote: str, differences: list[tuple[str, str]] | None, retriever: Retriever) -> None:
+def test_altered(
+    quote: str, differences: list[tuple[str, str]] | None, retriever: Retriever
+) -> None:
     (check,) = retriever.check_quotes(f'"{quote}"')
     assert check.verdict == "altered"
     if differences is not None:
         assert list(check.differences) == differences
 
 
-@pytest.mark.parametrize("quote", ["The garden is watered by the neighbours on Sunday", "the and of is a in it to be"])
+@pytest.mark.parametrize(
+    "quote", ["The garden is watered by the neighbours on Sunday", "the and of is a in it to be"]
+)
 def test_absent(quote: str, retriever: Retriever) -> None:
     (check,) = retriever.check_quotes(f'"{quote}"')
     assert (check.verdict, check.id, check.span) == ("absent", None, None)
@@ -261,7 +300,8 @@ def test_what_is_no_answer(retriever: Retriever) -> None:
         retriever.check_quotes(3)  # type: ignore[arg-type]
 
 
-# --- reading without a search -----------------------------------------------------------------------------------------
+# --- reading without a search
+# -----------------------------------------------------------------------------------------
 
 
 def test_grep(retriever: Retriever) -> None:
@@ -283,7 +323,9 @@ def test_grep(retriever: Retriever) -> None:
         ("a", {"limit": 1001}, "must be 1 to 1,000"),
     ],
 )
-def test_what_is_no_expression(pattern: str, options: dict[str, int], message: str, retriever: Retriever) -> None:
+def test_what_is_no_expression(
+    pattern: str, options: dict[str, int], message: str, retriever: Retriever
+) -> None:
     with pytest.raises(ConfigError, match=message):
         retriever.grep(pattern, **options)  # type: ignore[arg-type]
 
@@ -315,32 +357,54 @@ def test_outline_and_parts(retriever: Retriever) -> None:
         retriever.read("loan", heading="Rent")
     with pytest.raises(InputError):
         retriever.outline("nothing")
-    for options in ({"span": (0, 10_000)}, {"span": (5, 2)}, {"span": (0, 1), "heading": "Loan"}, {"max_tokens": 0}):
+    for options in (
+        {"span": (0, 10_000)},
+        {"span": (5, 2)},
+        {"span": (0, 1), "heading": "Loan"},
+        {"max_tokens": 0},
+    ):
         with pytest.raises(ConfigError):
             retriever.read("loan", **options)  # type: ignore[arg-type]
 
 
 def test_contents(tmp_path: Path) -> None:
     rows = [{"_id": f"laws/{i % 2}/{i}", "text": f"# Law {i}", "team": i % 3} for i in range(301)]
-    build_index([*rows, {"_id": "readme", "text": "# About"}], tmp_path / "ix", model=FakeEmbedder())
+    build_index(
+        [*rows, {"_id": "readme", "text": "# About"}], tmp_path / "ix", model=FakeEmbedder()
+    )
     with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as found:
         top = found.contents()
-        assert (top.folders, [each.id for each in top.documents], top.left) == ([("laws/", 301)], ["readme"], 0)
+        assert (top.folders, [each.id for each in top.documents], top.left) == (
+            [("laws/", 301)],
+            ["readme"],
+            0,
+        )
         assert found.contents("laws/").folders == [("laws/0/", 151), ("laws/1/", 150)]
         assert found.contents("laws/", offset=1).folders == [("laws/1/", 150)]
         few = found.contents("laws/1/")
-        assert (len(few.documents), few.documents[1].name, few.folders, few.left) == (150, "Law 3", [], 0)
+        assert (len(few.documents), few.documents[1].name, few.folders, few.left) == (
+            150,
+            "Law 3",
+            [],
+            0,
+        )
         assert len(found.contents(filter={"team": 1}).documents) == 100
         assert found.contents("none/") == ([], [], 0)
         assert [each.id for each in found.contents(offset=1).documents] == ["readme"]
     done = CliRunner().invoke(main, ["outline", str(tmp_path / "ix"), "laws/"])
     assert done.stdout == "laws/0/  151 documents\nlaws/1/  150 documents\n"
-    assert CliRunner().invoke(main, ["outline", str(tmp_path / "ix")]).stdout.endswith("readme  About\n")
+    assert (
+        CliRunner()
+        .invoke(main, ["outline", str(tmp_path / "ix")])
+        .stdout.endswith("readme  About\n")
+    )
     assert CliRunner().invoke(main, ["outline", str(tmp_path / "ix"), "laws"]).exit_code == 2
 
 
 def test_of_many_documents_in_one_folder_the_rest_is_counted(tmp_path: Path) -> None:
-    build_index([{"_id": str(i), "text": "a"} for i in range(203)], tmp_path / "ix", model=FakeEmbedder())
+    build_index(
+        [{"_id": str(i), "text": "a"} for i in range(203)], tmp_path / "ix", model=FakeEmbedder()
+    )
     with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as found:
         assert (len(found.contents().documents), found.contents().left) == (200, 3)
         assert [each.id for each in found.contents(offset=200).documents] == ["200", "201", "202"]
@@ -351,10 +415,21 @@ def test_what_a_document_is_called(retriever: Retriever) -> None:
 
 
 def test_frequent_words_alone_are_found_though_other_documents_have_more_of_them(tmp_path):
-    rows = [{"_id": f"many-{i}", "text": "was this all of it and that " * 3 + f"story{i}"} for i in range(30)]
-    rows.append({"_id": "one", "text": "A long report of the harbour. " * 20 + "And that was all of it, this is it."})
+    rows = [
+        {"_id": f"many-{i}", "text": "was this all of it and that " * 3 + f"story{i}"}
+        for i in range(30)
+    ]
+    rows.append(
+        {
+            "_id": "one",
+            "text": "A long report of the harbour. " * 20 + "And that was all of it, this is it.",
+        }
+    )
     build_index(rows, tmp_path / "ix", model=FakeEmbedder())
     with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as retriever:
         (check,) = retriever.check_quotes('He said "and that was all of it, this is it".')
         assert (check.verdict, check.id) == ("found", "one")
-        assert retriever.check_quotes('He said "and that is all this was, it of".')[0].verdict == "altered"
+        assert (
+            retriever.check_quotes('He said "and that is all this was, it of".')[0].verdict
+            == "altered"
+        )

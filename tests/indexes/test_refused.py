@@ -1,4 +1,6 @@
-"""What is no sound index of this format: one line that says what and what to do, and nothing outside is touched."""
+"""What is no sound index of this format: one line that says what and what to do, and nothing
+outside is touched.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index with every kind of file: FAISS files, deleted rows, what was left out, token vectors."""
+    """An index with every kind of file: FAISS files, deleted rows, what was left out, token
+    vectors.
+    """
     root = tmp_path_factory.mktemp("sound") / "ix"
     build_index(make_documents(50), root, model=FakeEmbedder(), index="SQ8", token_vectors="int8")
     delete_documents(root, ["doc-3", "doc-4"])
@@ -54,7 +58,9 @@ USES: dict[str, Callable[[Path], object]] = {
     "open": lambda root: Index.open(root, model=FakeEmbedder()),
     "describe": describe,
     "add": lambda root: add_documents([{"_id": "new", "text": "x"}], root, model=FakeEmbedder()),
-    "upsert": lambda root: upsert_documents([{"_id": "new", "text": "x"}], root, model=FakeEmbedder()),
+    "upsert": lambda root: upsert_documents(
+        [{"_id": "new", "text": "x"}], root, model=FakeEmbedder()
+    ),
     "delete": lambda root: delete_documents(root, ["doc-1"]),
     "update": lambda root: update_metadata(root, {"a": 1}, ["doc-1"]),
     "compact": compact_index,
@@ -72,11 +78,14 @@ def told(use: Callable[[Path], object], root: Path) -> str:
 
 def run(*arguments: object) -> tuple[int, str]:
     """The exit code of `aveyb-index`, and what it writes to standard error."""
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments], catch_exceptions=False)
+    result = CliRunner().invoke(
+        main, [str(argument) for argument in arguments], catch_exceptions=False
+    )
     return result.exit_code, result.stderr
 
 
-# --- older formats ----------------------------------------------------------------------------------------------------
+# --- older formats
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=[1, 2])
@@ -84,7 +93,9 @@ def old(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """An index directory as formats 1 and 2 had it."""
     root = tmp_path / "old"
     (root / "v000007" / "vectors").mkdir(parents=True)
-    (root / "v000007" / "manifest.json").write_text(json.dumps({"format": request.param, "checksum": "0"}))
+    (root / "v000007" / "manifest.json").write_text(
+        json.dumps({"format": request.param, "checksum": "0"})
+    )
     (root / "v000007" / "store.sqlite").write_bytes(b"SQLite format 3\0")
     (root / "current").write_text("v000007\n")
     (root / "lock").touch()
@@ -94,19 +105,27 @@ def old(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("use", USES)
 def test_an_index_of_an_older_format_is_to_be_built_again(old: Path, use: str) -> None:
     before = files_of(old)
-    assert "an index of format 1 or 2, which is not read any more; build it again" in told(USES[use], old)
+    assert "an index of format 1 or 2, which is not read any more; build it again" in told(
+        USES[use], old
+    )
     assert files_of(old) == before
 
 
 def test_a_command_on_an_older_format_ends_with_exit_code_2(old: Path, tmp_path: Path) -> None:
     (tmp_path / "c.jsonl").write_text('{"_id": "a", "text": "b"}\n')
     before = files_of(old)
-    commands: list[tuple[object, ...]] = [(name, old) for name in ("info", "count", "compact", "verify", "list")]
+    commands: list[tuple[object, ...]] = [
+        (name, old) for name in ("info", "count", "compact", "verify", "list")
+    ]
     commands += [("search", old, "q"), ("add", old, tmp_path / "c.jsonl"), ("delete", old, "a")]
     commands += [("build", tmp_path / "c.jsonl", "-o", old), ("verify", old, "--repair")]
     for command in commands:
         code, said = run(*command)
-        assert (code, len(said.strip().splitlines()), "build it again" in said) == (2, 1, True), command
+        assert (code, len(said.strip().splitlines()), "build it again" in said) == (
+            2,
+            1,
+            True,
+        ), command
     assert files_of(old) == before
 
 
@@ -116,10 +135,13 @@ def test_an_index_of_a_format_to_come_is_refused(root: Path) -> None:
         assert "format 6, this version of the package reads 5" in told(use, root)
 
 
-# --- missing and damaged ----------------------------------------------------------------------------------------------
+# --- missing and damaged
+# ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["documents.lance", "texts.lance", "passages.lance", "faiss", "versions"])
+@pytest.mark.parametrize(
+    "name", ["documents.lance", "texts.lance", "passages.lance", "faiss", "versions"]
+)
 def test_a_folder_that_is_missing_is_told(root: Path, name: str) -> None:
     shutil.rmtree(root / name)
     assert name in told(USES["load"], root)
@@ -131,7 +153,9 @@ def test_a_folder_that_is_missing_is_told(root: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "changed"])
-def test_every_file_of_an_index_is_missed_cut_or_changed_by_name(root: Path, tmp_path: Path, damage: str) -> None:
+def test_every_file_of_an_index_is_missed_cut_or_changed_by_name(
+    root: Path, tmp_path: Path, damage: str
+) -> None:
     for name in sorted(json.loads(manifest_path(root).read_text())["files"]):
         copy = shutil.copytree(root, tmp_path / "copy")
         data = (copy / name).read_bytes()
@@ -146,7 +170,9 @@ def test_every_file_of_an_index_is_missed_cut_or_changed_by_name(root: Path, tmp
         shutil.rmtree(copy)
 
 
-@pytest.mark.parametrize("pattern", ["faiss/document-*", "faiss/passage-*", "*.lance/_indices/*/*", "rejected/*"])
+@pytest.mark.parametrize(
+    "pattern", ["faiss/document-*", "faiss/passage-*", "*.lance/_indices/*/*", "rejected/*"]
+)
 def test_what_can_be_made_again_is_repaired(root: Path, pattern: str) -> None:
     for path in root.glob(pattern):
         path.write_bytes(b"nothing")
@@ -158,7 +184,9 @@ def test_what_can_be_made_again_is_repaired(root: Path, pattern: str) -> None:
         assert retriever.search("word1 word2", k=5)
 
 
-@pytest.mark.parametrize("pattern", ["documents.lance/data/*", "texts.lance/data/*", "passages.lance/_deletions/*"])
+@pytest.mark.parametrize(
+    "pattern", ["documents.lance/data/*", "texts.lance/data/*", "passages.lance/_deletions/*"]
+)
 def test_what_has_no_second_copy_is_not_repaired(root: Path, pattern: str) -> None:
     path = next(root.glob(pattern))
     path.write_bytes(b"nothing")
@@ -169,7 +197,14 @@ def test_what_has_no_second_copy_is_not_repaired(root: Path, pattern: str) -> No
 
 def test_a_pointer_that_names_nothing_is_told_and_repaired(root: Path) -> None:
     name = (root / "current").read_text()
-    for text in ("", "nothing\n", "../../etc/passwd", "v000009-00000000\n", "v000001-XYZ", "\xff" * 70):
+    for text in (
+        "",
+        "nothing\n",
+        "../../etc/passwd",
+        "v000009-00000000\n",
+        "v000001-XYZ",
+        "\xff" * 70,
+    ):
         (root / "current").write_text(text)
         assert str(root) in told(USES["load"], root)
         assert verify_index(root).problems
@@ -189,20 +224,40 @@ def test_a_manifest_that_is_none_is_told(root: Path) -> None:
     assert path.name in told(USES["load"], root)
 
 
-# --- a manifest by another hand ---------------------------------------------------------------------------------------
+# --- a manifest by another hand
+# ---------------------------------------------------------------------------------------
 
 FOREIGN = [
-    "../outside", "faiss/../../outside", "/etc/passwd", "outside", "", "faiss", "faiss/", "faiss//x", "faiss/./x",
-    "faiss/..", "faiss/\0", "faiss/a b", "~/x", "versions/x.json", "current", "documents.lance/../../outside",
-    "documents.lance/data/../../../outside", "elsewhere/x", "faiss/a/b/c/d/e", "faiss\\..\\outside",
-]  # fmt: skip
+    "../outside",
+    "faiss/../../outside",
+    "/etc/passwd",
+    "outside",
+    "",
+    "faiss",
+    "faiss/",
+    "faiss//x",
+    "faiss/./x",
+    "faiss/..",
+    "faiss/\0",
+    "faiss/a b",
+    "~/x",
+    "versions/x.json",
+    "current",
+    "documents.lance/../../outside",
+    "documents.lance/data/../../../outside",
+    "elsewhere/x",
+    "faiss/a/b/c/d/e",
+    "faiss\\..\\outside",
+]
 
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_a_manifest_that_names_files_elsewhere_is_refused(root: Path, name: str) -> None:
     outside = root.parent / "outside"
     outside.write_text("precious")
-    rewrite_manifest(root, lambda body: body["files"].update({name: {"bytes": 8, "sha256": "0" * 64}}))
+    rewrite_manifest(
+        root, lambda body: body["files"].update({name: {"bytes": 8, "sha256": "0" * 64}})
+    )
     for use in USES.values():
         assert "which is no file of an index" in told(use, root)
     assert outside.read_text() == "precious"
@@ -246,15 +301,29 @@ def test_a_version_of_a_dataset_that_is_not_there_is_told(root: Path) -> None:
         assert "texts.lance" in told(USES[name], root)
 
 
-# --- links ------------------------------------------------------------------------------------------------------------
+# --- links
+# --------------------------------------------------------------------------------------------------
 
-LINKED = ["current", "lock", "journal.json", "versions", "faiss", "rejected", "documents.lance", "texts.lance/data",
-          "passages.lance/_versions", "documents.lance/_indices", "passages.lance/_deletions"]  # fmt: skip
+LINKED = [
+    "current",
+    "lock",
+    "journal.json",
+    "versions",
+    "faiss",
+    "rejected",
+    "documents.lance",
+    "texts.lance/data",
+    "passages.lance/_versions",
+    "documents.lance/_indices",
+    "passages.lance/_deletions",
+]
 
 
 @pytest.mark.parametrize("name", LINKED)
 @pytest.mark.parametrize("use", ["add", "upsert", "delete", "update", "compact"])
-def test_a_link_in_an_index_never_leads_a_writer_outside(root: Path, tmp_path: Path, name: str, use: str) -> None:
+def test_a_link_in_an_index_never_leads_a_writer_outside(
+    root: Path, tmp_path: Path, name: str, use: str
+) -> None:
     outside, path = tmp_path / "outside", root / name
     if path.is_dir():
         path.rename(outside)
@@ -263,12 +332,22 @@ def test_a_link_in_an_index_never_leads_a_writer_outside(root: Path, tmp_path: P
         outside.write_bytes(path.read_bytes() if path.exists() else b"precious")
         path.unlink(missing_ok=True)
         path.symlink_to(outside)
-    before = {found: (tmp_path / found).read_bytes() for found in files_of(tmp_path) if found.startswith("outside")}
+    before = {
+        found: (tmp_path / found).read_bytes()
+        for found in files_of(tmp_path)
+        if found.startswith("outside")
+    }
     try:
         USES[use](root)
     except IndexFormatError as error:
-        assert "not a plain file; an index has no links, devices or pipes in it: remove it" in str(error)
-    after = {found: (tmp_path / found).read_bytes() for found in files_of(tmp_path) if found.startswith("outside")}
+        assert "not a plain file; an index has no links, devices or pipes in it: remove it" in str(
+            error
+        )
+    after = {
+        found: (tmp_path / found).read_bytes()
+        for found in files_of(tmp_path)
+        if found.startswith("outside")
+    }
     assert after == before
 
 
@@ -284,7 +363,13 @@ def test_a_file_of_an_index_that_is_a_link_is_refused(root: Path, tmp_path: Path
 
 
 def test_pipes_in_an_index_are_not_waited_for(root: Path) -> None:
-    for name in ("current", "lock", "journal.json", "faiss/planted", f"versions/{manifest_path(root).name}"):
+    for name in (
+        "current",
+        "lock",
+        "journal.json",
+        "faiss/planted",
+        f"versions/{manifest_path(root).name}",
+    ):
         kept = (root / name).read_bytes() if (root / name).exists() else None
         (root / name).unlink(missing_ok=True)
         os.mkfifo(root / name)

@@ -12,7 +12,13 @@ import numpy as np
 import pytest
 
 from aveyb_retrieval import Hit, Retriever, build_index
-from aveyb_retrieval.errors import AveyBError, BackendError, ConfigError, IndexFormatError, InputError
+from aveyb_retrieval.errors import (
+    AveyBError,
+    BackendError,
+    ConfigError,
+    IndexFormatError,
+    InputError,
+)
 from aveyb_retrieval.indexes.search import documents, scoring
 from aveyb_retrieval.indexes.search.scoring import MAXSIM_WEIGHT
 from tests.indexes.conftest import assert_best, make_documents, true_scores
@@ -23,10 +29,21 @@ if TYPE_CHECKING:
 
 ROWS: list[dict[str, Any]] = [
     *make_documents(80),
-    {"_id": "rust", "title": "Iron", "text": "Corrosion of ships. " * 13 + "Zinc protects the hull.", "year": 1900},
-    {"_id": "weird", "title": "", "text": 'NEAR(a b) AND "quoted" * : ^ - NOT', "year": 1901, "n": {"a": [1]}},
+    {
+        "_id": "rust",
+        "title": "Iron",
+        "text": "Corrosion of ships. " * 13 + "Zinc protects the hull.",
+        "year": 1900,
+    },
+    {
+        "_id": "weird",
+        "title": "",
+        "text": 'NEAR(a b) AND "quoted" * : ^ - NOT',
+        "year": 1901,
+        "n": {"a": [1]},
+    },
     {"_id": "日本 id\u0000", "title": "π", "text": "ünïcødé wörds", "year": 1902},
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +59,20 @@ def retriever(root: Path) -> Retriever:
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
-    heavy = ("torch", "faiss", "transformers", "numpy", "datasets", "lance", "pyarrow", "aveyb_retrieval.indexes.index")
-    code = f"import sys, aveyb_retrieval, aveyb_retrieval.cli.index; print([m for m in {heavy} if m in sys.modules])"
+    heavy = (
+        "torch",
+        "faiss",
+        "transformers",
+        "numpy",
+        "datasets",
+        "lance",
+        "pyarrow",
+        "aveyb_retrieval.indexes.index",
+    )
+    code = (
+        f"import sys, aveyb_retrieval, aveyb_retrieval.cli.index; print([m for m in {heavy} if m in"
+        " sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -72,7 +101,9 @@ def test_a_hit_holds_the_document_and_its_passage_with_neighbours(retriever: Ret
     assert hit.context == hit.text[slice(*hit.context_span)]
     assert hit.context_span[0] < hit.span[0]
     assert hit.context_span[1] == hit.span[1], "it is the last passage"
-    assert [p.score for p in hit.passages] == sorted((p.score or 0.0 for p in hit.passages), reverse=True)
+    assert [p.score for p in hit.passages] == sorted(
+        (p.score or 0.0 for p in hit.passages), reverse=True
+    )
     assert len(hit.passages) == 3
     assert hit.passages[0].span == hit.span
     assert all(p.text == hit.text[slice(*p.span)] for p in hit.passages)
@@ -89,10 +120,24 @@ def test_scores_are_true_cosines(retriever: Retriever, granularity: str, k: int)
 @pytest.mark.parametrize("mode", ["lexical", "hybrid"])
 @pytest.mark.parametrize(
     "query",
-    ['NEAR(a b)', '"quoted', "a* OR b", "title:zinc", "-zinc", "^ : *", "'; DROP TABLE documents; --", "{}[]()",
-     "\x00zinc", "zinc AND", "(", "NOT NOT NOT", "x" * 5000, "zinc " * 3000],
+    [
+        "NEAR(a b)",
+        '"quoted',
+        "a* OR b",
+        "title:zinc",
+        "-zinc",
+        "^ : *",
+        "'; DROP TABLE documents; --",
+        "{}[]()",
+        "\x00zinc",
+        "zinc AND",
+        "(",
+        "NOT NOT NOT",
+        "x" * 5000,
+        "zinc " * 3000,
+    ],
     ids=range(14),
-)  # fmt: skip
+)
 def test_user_text_is_never_syntax(retriever: Retriever, mode: str, query: str) -> None:
     assert isinstance(retriever.search(query, k=3, mode=mode), list)
 
@@ -111,23 +156,37 @@ def test_lexical_search_stems_and_orders_by_bm25(retriever: Retriever) -> None:
 def test_hybrid_search_finds_what_either_finds(retriever: Retriever, fusion: str) -> None:
     hits = retriever.search("zinc hull", k=5, mode="hybrid", fusion=fusion)
     assert hits[0].id == "rust"
-    assert set(hits[0].scores) == {"dense", "lexical"} | ({"passage"} if fusion == "weighted" else set())
+    assert set(hits[0].scores) == {"dense", "lexical"} | (
+        {"passage"} if fusion == "weighted" else set()
+    )
     assert len(hits) == 5
     by_passage: dict[str, Any] = {"k": 5, "granularity": "passage"}
-    dense = retriever.search("zinc hull", mode="hybrid", fusion="weighted", weight=1.0, **by_passage)
-    assert [h.id for h in dense] == [h.id for h in retriever.search("zinc hull", mode="dense", **by_passage)]
-    words = retriever.search("zinc hull", mode="hybrid", fusion="weighted", weight=0.0, **by_passage)
-    assert words[0].scores["passage"] == pytest.approx(2, abs=1e-6), "all words, which count twice, and no vectors"
+    dense = retriever.search(
+        "zinc hull", mode="hybrid", fusion="weighted", weight=1.0, **by_passage
+    )
+    assert [h.id for h in dense] == [
+        h.id for h in retriever.search("zinc hull", mode="dense", **by_passage)
+    ]
+    words = retriever.search(
+        "zinc hull", mode="hybrid", fusion="weighted", weight=0.0, **by_passage
+    )
+    assert words[0].scores["passage"] == pytest.approx(2, abs=1e-6), (
+        "all words, which count twice, and no vectors"
+    )
 
 
 def best_passages(retriever: Retriever, query: str, weight: float) -> dict[str, float]:
-    """By their definition, from what hits show: the scores of the best passages of documents, by id."""
+    """By their definition, from what hits show: the scores of the best passages of documents, by
+    id.
+    """
     (vector,) = retriever._model().encode_queries([query])
     background = float(retriever._engine.snapshot.mean_vector @ vector)
     hits = retriever.search(query, k=5000, unit="passage", fold=False, candidates=5000, exact=True)
     words = [{word.strip(".").lower() for word in (hit.passage or "").split()} for hit in hits]
     holding = {word: np.array([word in each for each in words]) for word in query.split()}
-    weights = {w: np.log(1 + (len(hits) - h.sum() + 0.5) / (h.sum() + 0.5)) for w, h in holding.items()}
+    weights = {
+        w: np.log(1 + (len(hits) - h.sum() + 0.5) / (h.sum() + 0.5)) for w, h in holding.items()
+    }
     coverage = sum(weights[word] * held for word, held in holding.items()) / sum(weights.values())
     best: dict[str, float] = {}
     for hit, covered in zip(hits, coverage.tolist(), strict=True):
@@ -138,9 +197,13 @@ def best_passages(retriever: Retriever, query: str, weight: float) -> dict[str, 
 
 @pytest.mark.parametrize("granularity", ["document", "passage", "both"])
 def test_weighted_fusion_is_its_equation(retriever: Retriever, granularity: str) -> None:
-    """Every candidate has both scores, as shares of the way from a document at random to the best one."""
+    """Every candidate has both scores, as shares of the way from a document at random to the best
+    one.
+    """
     query, weight = "word1 zinc hull", 0.3
-    everything = retriever.search(query, k=len(ROWS), mode="dense", granularity=granularity, exact=True)
+    everything = retriever.search(
+        query, k=len(ROWS), mode="dense", granularity=granularity, exact=True
+    )
     cosine = {h.id: h.score for h in everything}
     words = {h.id: h.score for h in retriever.search(query, k=len(ROWS), mode="lexical")}
     vector = retriever._model().encode_queries([query])[0]
@@ -148,7 +211,9 @@ def test_weighted_fusion_is_its_equation(retriever: Retriever, granularity: str)
     best = best_passages(retriever, query, weight)
     not_alone = 1 - len(ROWS) / retriever._engine.snapshot.info.passages
     assert 0.1 < not_alone < 0.9, "else this tests less than it says"
-    hits = retriever.search(query, k=20, fusion="weighted", weight=weight, granularity=granularity, candidates=20)
+    hits = retriever.search(
+        query, k=20, fusion="weighted", weight=weight, granularity=granularity, candidates=20
+    )
     for hit in hits:
         near = (cosine[hit.id] - background) / (max(cosine.values()) - background)
         share = words[hit.id] / max(words.values()) if "lexical" in hit.scores else 0
@@ -169,7 +234,9 @@ def test_passages_that_are_alone_add_nothing(tmp_path: Path) -> None:
         assert hits[0].score <= 1, "a weighted mean of two shares"
 
 
-def test_passages_of_the_first_documents_are_read(retriever: Retriever, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passages_of_the_first_documents_are_read(
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
     every: dict[str, Any] = {"k": 3, "candidates": len(ROWS)}
     found = retriever.search("zinc hull word1", **every)
     assert retriever.search("zinc hull word1", **every, min_score=0.0) == found, "50 are enough"
@@ -180,16 +247,23 @@ def test_passages_of_the_first_documents_are_read(retriever: Retriever, monkeypa
 
 def test_hybrid_is_the_default(retriever: Retriever) -> None:
     query = "zinc hull"
-    assert retriever.search(query, k=5) == retriever.search(query, k=5, mode="hybrid", fusion="weighted", weight=0.5)
+    assert retriever.search(query, k=5) == retriever.search(
+        query, k=5, mode="hybrid", fusion="weighted", weight=0.5
+    )
 
 
 def test_maxsim_orders_the_candidates(retriever: Retriever) -> None:
     query = "zinc protects the hull"
     for mode in ("dense", "lexical", "hybrid"):
-        before = {hit.id: hit.score if mode == "hybrid" else 0 for hit in retriever.search(query, k=100, mode=mode)}
+        before = {
+            hit.id: hit.score if mode == "hybrid" else 0
+            for hit in retriever.search(query, k=100, mode=mode)
+        }
         hits = retriever.search(query, k=5, mode=mode, rerank="maxsim")
         assert hits[0].id == "rust"
-        assert hits[0].scores["maxsim"] == pytest.approx(1.0, abs=1e-5), "every word of the query is in the passage"
+        assert hits[0].scores["maxsim"] == pytest.approx(1.0, abs=1e-5), (
+            "every word of the query is in the passage"
+        )
         weight = MAXSIM_WEIGHT if mode == "hybrid" else 1
         wanted = [before[h.id] + weight * h.scores["maxsim"] for h in hits]
         assert [h.score for h in hits] == pytest.approx(wanted)
@@ -200,7 +274,12 @@ def test_filters_come_before_the_search(retriever: Retriever) -> None:
     for mode in ("dense", "lexical", "hybrid"):
         hits = retriever.search("word1 word2 zinc", k=50, mode=mode, filter={"year": {"$lt": 1902}})
         assert {h.id for h in hits} <= {"rust", "weird"}
-    assert len(retriever.search("word1", k=50, filter={"tags": {"$in": ["a"]}, "year": {"$gte": 2010}})) > 3
+    assert (
+        len(
+            retriever.search("word1", k=50, filter={"tags": {"$in": ["a"]}, "year": {"$gte": 2010}})
+        )
+        > 3
+    )
     assert retriever.search("word1", filter={"year": 3000}) == []
     assert len(retriever.search("word1", k=500, filter={}, granularity="document")) == len(ROWS)
 
@@ -226,7 +305,9 @@ def test_filters_come_before_the_search(retriever: Retriever) -> None:
         ({"filter": {"$bad": 1}}, r"\$bad"),
     ],
 )
-def test_an_option_out_of_range_is_told(retriever: Retriever, options: dict[str, Any], words: str) -> None:
+def test_an_option_out_of_range_is_told(
+    retriever: Retriever, options: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ConfigError, match=words):
         retriever.search("word1", **options)
 
@@ -267,7 +348,8 @@ def test_what_is_no_index_is_told(tmp_path: Path) -> None:
             Retriever.load(path)
 
 
-# --- devices ---------------------------------------------------------------------------------------------------------
+# --- devices
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_gpu_that_is_not_there_is_an_error(root: Path) -> None:
@@ -280,7 +362,9 @@ def test_a_gpu_that_is_not_there_is_an_error(root: Path) -> None:
         Retriever.load(root, model=FakeEmbedder(), device="tpu")
 
 
-@pytest.mark.parametrize("options", [{"mode": "hybrid"}, {"rerank": "maxsim"}, {"mode": "hybrid", "rerank": "maxsim"}])
+@pytest.mark.parametrize(
+    "options", [{"mode": "hybrid"}, {"rerank": "maxsim"}, {"mode": "hybrid", "rerank": "maxsim"}]
+)
 def test_a_passage_keeps_its_cosine_whatever_orders_the_documents(
     retriever: Retriever, options: dict[str, Any]
 ) -> None:

@@ -1,4 +1,6 @@
-"""The mean cosine that hybrid scores count from is of the same documents, in whatever order they came."""
+"""The mean cosine that hybrid scores count from is of the same documents, in whatever order they
+came.
+"""
 
 from __future__ import annotations
 
@@ -56,12 +58,22 @@ def test_it_is_the_mean_of_the_documents_whose_ids_have_the_least_hashes(
     build_index(ROWS, tmp_path / "index", model=embedder, granularity=granularity)
     chosen = sorted(ROWS, key=lambda row: id_digest(row["_id"]))[:8]
     prefixes = [f"{row['title']}\n" if row["title"] else "" for row in chosen]
-    encoded = list(embedder.encode_documents(zip(prefixes, [row["text"] for row in chosen], strict=True)))
-    vectors = [d.passages for d in encoded] if granularity == "passage" else [d.vector[None] for d in encoded]
-    np.testing.assert_allclose(mean(tmp_path / "index"), np.concatenate(vectors).mean(axis=0), atol=1e-6)
+    encoded = list(
+        embedder.encode_documents(zip(prefixes, [row["text"] for row in chosen], strict=True))
+    )
+    vectors = (
+        [d.passages for d in encoded]
+        if granularity == "passage"
+        else [d.vector[None] for d in encoded]
+    )
+    np.testing.assert_allclose(
+        mean(tmp_path / "index"), np.concatenate(vectors).mean(axis=0), atol=1e-6
+    )
 
 
-def test_hybrid_scores_do_not_depend_on_the_order_of_documents(tmp_path: Path, embedder: FakeEmbedder) -> None:
+def test_hybrid_scores_do_not_depend_on_the_order_of_documents(
+    tmp_path: Path, embedder: FakeEmbedder
+) -> None:
     build_index(ROWS, tmp_path / "plain", model=embedder)
     wanted = [pytest.approx(scores, abs=1e-5) for scores in hybrid(tmp_path / "plain", embedder)]
     shuffled = random.Random(1).sample(ROWS, len(ROWS))
@@ -73,7 +85,9 @@ def test_hybrid_scores_do_not_depend_on_the_order_of_documents(tmp_path: Path, e
     assert hybrid(tmp_path / "of shards", embedder) == wanted
 
 
-def test_an_index_that_grew_and_shrank_scores_as_one_built_at_once(tmp_path: Path, embedder: FakeEmbedder) -> None:
+def test_an_index_that_grew_and_shrank_scores_as_one_built_at_once(
+    tmp_path: Path, embedder: FakeEmbedder
+) -> None:
     build_index(ROWS, tmp_path / "at once", model=embedder)
     others = make_documents(20, first=100)
     root = tmp_path / "step by step"

@@ -1,4 +1,6 @@
-"""What a search promises: the least score, one scale for passages, errors for damage, diversity among what is shown."""
+"""What a search promises: the least score, one scale for passages, errors for damage, diversity
+among what is shown.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.types import EmbedderLike
 
-ROWS = [{**row, "title": ""} for row in make_documents(80)]  # without titles, a passage's text gives its vector
+ROWS = [
+    {**row, "title": ""} for row in make_documents(80)
+]  # without titles, a passage's text gives its vector
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +50,9 @@ def test_the_least_score_leaves_out_hits_before_the_best_are_taken(retriever: Re
     least = sorted(confidence)[-3]
     expected = [hit.id for hit in everything if (hit.confidence or 0.0) >= least]
     assert [hit.id for hit in everything[:2]] != expected[:2]
-    assert [hit.id for hit in retriever.search("word1 word2 word3", k=2, min_score=least)] == expected[:2]
+    assert [
+        hit.id for hit in retriever.search("word1 word2 word3", k=2, min_score=least)
+    ] == expected[:2]
 
 
 @pytest.mark.parametrize("mode", ["dense", "hybrid"])
@@ -55,7 +61,12 @@ def test_passages_have_one_scale_in_both_units(retriever: Retriever, mode: Any) 
     found = retriever.search(query, k=500, unit="passage", mode=mode, fold=False, candidates=500)
     scores = {(hit.id, passage.span): passage.score for hit in found for passage in hit.passages}
     hits = retriever.search(query, k=5, passages=3, **options)
-    compared = [(p.score, scores[h.id, p.span]) for h in hits for p in h.passages if (h.id, p.span) in scores]
+    compared = [
+        (p.score, scores[h.id, p.span])
+        for h in hits
+        for p in h.passages
+        if (h.id, p.span) in scores
+    ]
     assert len(compared) >= 5
     assert all(ours == pytest.approx(theirs, abs=1e-5) for ours, theirs in compared)
     if mode == "hybrid":
@@ -82,17 +93,23 @@ def test_a_model_given_by_its_path_searches_precomputed_vectors(
 
 def _without_its_model(rows: list[dict[str, Any]], folder: Path) -> Path:
     """Build an index of vectors that are there already, of a model that nobody names."""
-    np.save(folder / "vectors.npy", np.random.default_rng(0).normal(size=(len(rows), 16)).astype(np.float32))
+    np.save(
+        folder / "vectors.npy",
+        np.random.default_rng(0).normal(size=(len(rows), 16)).astype(np.float32),
+    )
     build_index(rows, folder / "ix", vectors=folder / "vectors.npy", granularity="document")
     return folder / "ix"
 
 
-# --- damage ----------------------------------------------------------------------------------------------------------
+# --- damage
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def unchecked(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the index, of whose files no hash is compared when it is opened, as of a large one."""
+    """A copy of the index, of whose files no hash is compared when it is opened, as of
+    a large one.
+    """
     monkeypatch.setattr(snapshot_module, "check_files", lambda *_, **__: None)
     return shutil.copytree(root, tmp_path / "copy")
 
@@ -100,24 +117,33 @@ def unchecked(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 @pytest.mark.parametrize("mode", ["dense", "hybrid"])
 @pytest.mark.parametrize("unit", ["document", "passage"])
 @pytest.mark.parametrize("lost", ["documents", "texts", "passages"])
-def test_files_that_are_lost_under_a_reader_are_one_error(unchecked: Path, lost: str, unit: Any, mode: Any) -> None:
+def test_files_that_are_lost_under_a_reader_are_one_error(
+    unchecked: Path, lost: str, unit: Any, mode: Any
+) -> None:
     for path in (unchecked / f"{lost}.lance").glob("data/*"):
         path.write_bytes(b"nothing")
     one_error = pytest.raises(
-        IndexFormatError, match=f"copy/{lost}.lance: files of the version that is open are missing or"
+        IndexFormatError,
+        match=f"copy/{lost}.lance: files of the version that is open are missing or",
     )
     with one_error, Retriever.load(unchecked, model=FakeEmbedder()) as retriever:
         retriever.search("word1", k=3, unit=unit, mode=mode)
 
 
-# --- choosing --------------------------------------------------------------------------------------------------------
+# --- choosing
+# --------------------------------------------------------------------------------------------------
 
 
 def test_diversity_counts_likeness_with_chosen_passages_only(retriever: Retriever) -> None:
-    """Maximal marginal relevance by its definition, over all candidates, with one passage of each document."""
+    """Maximal marginal relevance by its definition, over all candidates, with one passage of each
+    document.
+    """
     query, weight, k = "word1 word2 word3", 0.6, 12
     plain = retriever.search(query, k=5000, unit="passage", fold=False, candidates=5000)
-    vectors = [next(iter(FakeEmbedder().encode_documents([("", hit.passage or "")]))).vector for hit in plain]
+    vectors = [
+        next(iter(FakeEmbedder().encode_documents([("", hit.passage or "")]))).vector
+        for hit in plain
+    ]
     highest = max(hit.score for hit in plain)
     expected: list[int] = []
     while len(expected) < k:
@@ -129,7 +155,9 @@ def test_diversity_counts_likeness_with_chosen_passages_only(retriever: Retrieve
             return (1 - weight) * plain[i].score / highest - weight * max(likeness, 0.0)
 
         expected.append(max(rest, key=value))
-    hits = retriever.search(query, k=k, unit="passage", fold=False, per_document=1, diversity=weight, candidates=5000)
+    hits = retriever.search(
+        query, k=k, unit="passage", fold=False, per_document=1, diversity=weight, candidates=5000
+    )
     assert [_place(hit) for hit in hits] == [_place(plain[i]) for i in expected]
 
 
@@ -138,15 +166,21 @@ def _place(hit: Hit) -> tuple[str, Any]:
 
 
 def test_an_empty_name_of_a_reranker_is_refused(retriever: Retriever) -> None:
-    with pytest.raises(ConfigError, match="rerank='': must be 'maxsim', a CrossEncoder, or the name of one"):
+    with pytest.raises(
+        ConfigError, match="rerank='': must be 'maxsim', a CrossEncoder, or the name of one"
+    ):
         retriever.search("word1", rerank="")
 
 
 def test_options_may_be_given_their_default_values(retriever: Retriever) -> None:
     given = Options(k=10)
-    assert retriever.search("word1", fold=True, per_document=None, diversity=0.0) == retriever.search("word1")
+    assert retriever.search(
+        "word1", fold=True, per_document=None, diversity=0.0
+    ) == retriever.search("word1")
     defaults: dict[str, Any] = {"weight": given.weight, "fusion": given.fusion, "granularity": None}
-    assert retriever.search("word1", unit="passage", **defaults) == retriever.search("word1", unit="passage")
+    assert retriever.search("word1", unit="passage", **defaults) == retriever.search(
+        "word1", unit="passage"
+    )
 
 
 @pytest.mark.parametrize("unit", ["document", "passage"])
@@ -154,7 +188,10 @@ def test_a_hybrid_search_finds_the_same_whoever_does_its_parts(
     retriever: Retriever, monkeypatch: pytest.MonkeyPatch, unit: Any
 ) -> None:
     def ask() -> list[tuple[str, float, dict[str, float]]]:
-        return [(hit.id, hit.score, hit.scores) for hit in retriever.search("word1 word2 word3", unit=unit)]
+        return [
+            (hit.id, hit.score, hit.scores)
+            for hit in retriever.search("word1 word2 word3", unit=unit)
+        ]
 
     expected, free = ask(), threading.Event()
     assert len(expected) == 10

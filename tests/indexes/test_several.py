@@ -27,7 +27,12 @@ EXACT: list[dict[str, Any]] = [
     {"mode": "dense", "rerank": "maxsim"},
     {"unit": "passage", "candidates": 1000},
     {"unit": "passage", "candidates": 1000, "per_document": 1, "diversity": 0.4, "context": 1},
-    {"unit": "passage", "candidates": 1000, "ids": [f"doc-{i}" for i in range(0, 150, 4)], "fold": False},
+    {
+        "unit": "passage",
+        "candidates": 1000,
+        "ids": [f"doc-{i}" for i in range(0, 150, 4)],
+        "fold": False,
+    },
     {"unit": "passage", "candidates": 1000, "rerank": "maxsim", "min_score": 0.1},
 ]
 
@@ -51,7 +56,15 @@ def several(root: Path) -> Retriever:
 
 
 def shown(hit: Hit) -> Any:
-    return hit.id, hit.span, pytest.approx(hit.score, abs=1e-5), hit.text, hit.metadata, hit.context, hit.duplicates
+    return (
+        hit.id,
+        hit.span,
+        pytest.approx(hit.score, abs=1e-5),
+        hit.text,
+        hit.metadata,
+        hit.context,
+        hit.duplicates,
+    )
 
 
 @pytest.mark.parametrize("options", EXACT, ids=str)
@@ -61,14 +74,20 @@ def test_vectors_and_passages_rank_as_in_one_index(
     wanted = whole.search(QUERY, 12, **options)
     found = several.search(QUERY, 12, **options)
     assert [shown(hit) for hit in found] == [shown(hit) for hit in wanted]
-    assert [hit.confidence for hit in found] == pytest.approx([hit.confidence for hit in wanted], abs=1e-5)
+    assert [hit.confidence for hit in found] == pytest.approx(
+        [hit.confidence for hit in wanted], abs=1e-5
+    )
     for hit in found:
         assert hit.id in {row["_id"] for row in PARTS[hit.index or ""]}
     assert {hit.index for hit in wanted} == {None}
 
 
-@pytest.mark.parametrize("options", [{}, {"fusion": "rrf"}, {"rerank": "maxsim"}, {"mode": "lexical"}], ids=str)
-def test_words_rank_nearly_as_in_one_index(several: Retriever, whole: Retriever, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"fusion": "rrf"}, {"rerank": "maxsim"}, {"mode": "lexical"}], ids=str
+)
+def test_words_rank_nearly_as_in_one_index(
+    several: Retriever, whole: Retriever, options: dict[str, Any]
+) -> None:
     queries = [f"word{i} word{i + 1}" for i in range(0, 40, 2)]
     same = [
         len({hit.id for hit in found} & {hit.id for hit in wanted})
@@ -86,10 +105,19 @@ def test_words_that_are_common_in_one_index_are_weighed_as_among_all(tmp_path: P
     }
     for name, some in rows.items():
         build_index(some, tmp_path / name, model=FakeEmbedder())
-    build_index([row for some in rows.values() for row in some], tmp_path / "all", model=FakeEmbedder())
+    build_index(
+        [row for some in rows.values() for row in some], tmp_path / "all", model=FakeEmbedder()
+    )
     both = Retriever.load([tmp_path / name for name in rows], model=FakeEmbedder())
-    of_all = {hit.id: hit.score for hit in Retriever.load(tmp_path / "all").search("zinc", 31, mode="lexical")}
-    alone = {hit.id: hit.score for each in both.indexes.values() for hit in each.search("zinc", 31, mode="lexical")}
+    of_all = {
+        hit.id: hit.score
+        for hit in Retriever.load(tmp_path / "all").search("zinc", 31, mode="lexical")
+    }
+    alone = {
+        hit.id: hit.score
+        for each in both.indexes.values()
+        for hit in each.search("zinc", 31, mode="lexical")
+    }
     found = {hit.id: hit.score for hit in both.search("zinc", 31, mode="lexical")}
     assert alone["r0"] > 5 * alone["c0"], "each by itself"
     assert found == pytest.approx(of_all, rel=0.1)
@@ -97,26 +125,46 @@ def test_words_that_are_common_in_one_index_are_weighed_as_among_all(tmp_path: P
 
 def test_documents_of_the_same_id_are_both_found_and_told_apart(tmp_path: Path) -> None:
     for name in "ab":
-        build_index([{"_id": "memo", "text": f"word1 word2 of {name}"}], tmp_path / name, model=FakeEmbedder())
+        build_index(
+            [{"_id": "memo", "text": f"word1 word2 of {name}"}],
+            tmp_path / name,
+            model=FakeEmbedder(),
+        )
     both = Retriever.load({"left": tmp_path / "a", "right": tmp_path / "b"}, model=FakeEmbedder())
     hits = both.search("word1", unit="passage")
-    assert sorted((hit.index, hit.id, hit.text[-1]) for hit in hits) == [("left", "memo", "a"), ("right", "memo", "b")]
+    assert sorted((hit.index, hit.id, hit.text[-1]) for hit in hits) == [
+        ("left", "memo", "a"),
+        ("right", "memo", "b"),
+    ]
     assert sorted(document.index or "" for document in both.documents()) == ["left", "right"]
-    assert [hit.index for hit in both.search("word1", ids=["memo"])] in (["left", "right"], ["right", "left"])
+    assert [hit.index for hit in both.search("word1", ids=["memo"])] in (
+        ["left", "right"],
+        ["right", "left"],
+    )
     assert both.indexes["right"].get(["memo"])[0].text.endswith("b")
     with pytest.raises(ConfigError, match=r"left|retriever.indexes\[hit.index\].get\(ids\)"):
         both.get(["memo"])
 
 
 def test_quotations_are_looked_for_in_all_of_them(tmp_path: Path) -> None:
-    said = {"a": "The lease of the garage ends in June.", "b": "The lease of the cellar ends in July."}
+    said = {
+        "a": "The lease of the garage ends in June.",
+        "b": "The lease of the cellar ends in July.",
+    }
     for name, text in said.items():
         build_index([{"_id": "memo", "text": text}], tmp_path / name, model=FakeEmbedder())
     both = Retriever.load({name: tmp_path / name for name in said}, model=FakeEmbedder())
     quotes = [f'"{text}"' for text in said.values()]
-    found = both.check_quotes(" ".join([*quotes, '"The lease of the cellar ends in May"', '"Nobody was ever there"']))
+    found = both.check_quotes(
+        " ".join([*quotes, '"The lease of the cellar ends in May"', '"Nobody was ever there"'])
+    )
     told = [(check.verdict, check.index, check.id) for check in found]
-    assert told == [("found", "a", "memo"), ("found", "b", "memo"), ("altered", "b", "memo"), ("absent", None, None)]
+    assert told == [
+        ("found", "a", "memo"),
+        ("found", "b", "memo"),
+        ("altered", "b", "memo"),
+        ("absent", None, None),
+    ]
     assert [check.version for check in found[:2]] == [both.indexes[name].version for name in said]
     hits = sorted(both.search("lease"), key=lambda hit: hit.index or "")
     (marked,) = both.check_quotes(f"{quotes[1]} [1, 2]", hits)
@@ -127,13 +175,17 @@ def test_quotations_are_looked_for_in_all_of_them(tmp_path: Path) -> None:
     assert (alone.verdict, alone.index) == ("found", None)
 
 
-def test_counts_and_values_add_up(several: Retriever, whole: Retriever, tmp_path: Path, root: Path) -> None:
+def test_counts_and_values_add_up(
+    several: Retriever, whole: Retriever, tmp_path: Path, root: Path
+) -> None:
     assert len(several) == several.count() == len(ROWS)
     for where in ({"year": 2004}, {"tags": "a"}, {"_id": {"$in": ["doc-1", "doc-140"]}}):
         assert several.count(where) == whole.count(where)
         assert several.values("tags", where) == whole.values("tags", where)
     assert several.values("year", limit=3) == whole.values("year", limit=3)
-    assert [d.id for d in several.documents(limit=40, offset=10)] == [row["_id"] for row in ROWS[10:50]]
+    assert [d.id for d in several.documents(limit=40, offset=10)] == [
+        row["_id"] for row in ROWS[10:50]
+    ]
     build_index([{"_id": "x", "text": "w", "only": True}], tmp_path / "other", model=FakeEmbedder())
     wider = Retriever.load([root / "a", tmp_path / "other"])
     assert wider.values("only") == [(True, 1)]
@@ -144,7 +196,9 @@ def test_counts_and_values_add_up(several: Retriever, whole: Retriever, tmp_path
 
 def test_a_value_is_counted_however_rare_it_is_in_one_index(tmp_path: Path) -> None:
     many = [f"a{number:05}" for number in range(MOST_GIVEN)]
-    build_index([{"_id": "x", "text": "w", "tags": [*many, "rare"]}], tmp_path / "a", model=FakeEmbedder())
+    build_index(
+        [{"_id": "x", "text": "w", "tags": [*many, "rare"]}], tmp_path / "a", model=FakeEmbedder()
+    )
     build_index([{"_id": "y", "text": "w", "tags": ["rare"]}], tmp_path / "b", model=FakeEmbedder())
     both = Retriever.load([tmp_path / "a", tmp_path / "b"])
     assert both.values("tags", limit=2) == [("rare", 2), ("a00000", 1)]
@@ -153,7 +207,9 @@ def test_a_value_is_counted_however_rare_it_is_in_one_index(tmp_path: Path) -> N
 
 def test_queries_that_are_vectors_and_pairs(several: Retriever, whole: Retriever) -> None:
     vectors = FakeEmbedder().encode_queries([QUERY, "word9"])
-    for found, wanted in zip(several.search_vectors(vectors, 5), whole.search_vectors(vectors, 5), strict=True):
+    for found, wanted in zip(
+        several.search_vectors(vectors, 5), whole.search_vectors(vectors, 5), strict=True
+    ):
         assert [shown(hit) for hit in found] == [shown(hit) for hit in wanted]
     assert [name for name, _ in several.rank([QUERY], 5, mode="dense")[0]] == [
         hit.id for hit in whole.search(QUERY, 5, mode="dense")
@@ -165,7 +221,9 @@ def test_retrievers_that_are_open_are_taken_and_followed(tmp_path: Path) -> None
     with Index.create(tmp_path / "a", model=FakeEmbedder()) as index:
         build_index([{"_id": "b", "text": "zinc"}], tmp_path / "b", model=FakeEmbedder())
         both = Retriever.load([index, tmp_path / "b"], model=FakeEmbedder())
-        assert [(hit.index, hit.id) for hit in both.search("zinc", fold=False)] == [(str(tmp_path / "b"), "b")]
+        assert [(hit.index, hit.id) for hit in both.search("zinc", fold=False)] == [
+            (str(tmp_path / "b"), "b")
+        ]
         index.add([{"_id": "a", "text": "zinc"}])
         assert {hit.id for hit in both.search("zinc", fold=False)} == {"a", "b"}
         upsert_documents([{"_id": "c", "text": "zinc"}], tmp_path / "b", model=FakeEmbedder())
@@ -180,7 +238,10 @@ def test_retrievers_that_are_open_are_taken_and_followed(tmp_path: Path) -> None
     [
         ({"model": FakeEmbedder(seed="z")}, "other: model is 'fake-z .*', of a 'fake-a .*'"),
         ({"granularity": "document"}, "other: granularity is 'document', of a 'both'"),
-        ({"language": "german"}, "other: language is 'german', of a 'english'; one ranking is of indexes"),
+        (
+            {"language": "german"},
+            "other: language is 'german', of a 'english'; one ranking is of indexes",
+        ),
     ],
     ids=["model", "granularity", "language"],
 )

@@ -1,4 +1,7 @@
-"""Shards: indexes of the shares of a corpus. Whoever makes them, an index of them is that of one process."""
+"""Shards: indexes of the shares of a corpus.
+
+Whoever makes them, an index of them is that of one process.
+"""
 
 from __future__ import annotations
 
@@ -44,21 +47,29 @@ QUERIES = ["word1 word2", "word7 word80 word120", "title 7"]
 
 def build_shards(documents: Any, folder: Path, of: int, **options: Any) -> Path:
     for number in range(of, 0, -1):  # any order
-        build_index(documents, folder / f"{number}-of-{of}", share=(number, of), index="none", **options)
+        build_index(
+            documents, folder / f"{number}-of-{of}", share=(number, of), index="none", **options
+        )
     return folder
 
 
 def answers(root: Path, embedder: FakeEmbedder) -> list[Any]:
     """Scores of all that is found, by what it is, for each kind of search and query.
 
-    In one part, of one step: at the edge of another the last digits of scores decide which documents belong to it.
+    In one part, of one step: at the edge of another the last digits of scores decide which
+    documents belong to it.
     """
     found = []
-    with Retriever.load(root, model=embedder) as retriever, patch.object(search_documents, "READ", 200):
+    with (
+        Retriever.load(root, model=embedder) as retriever,
+        patch.object(search_documents, "READ", 200),
+    ):
         for mode in ("dense", "lexical", "hybrid"):
             for unit in ("document", "passage"):
                 for hits in retriever.search(QUERIES, k=200, candidates=2000, mode=mode, unit=unit):
-                    found.append({(hit.id, hit.span, hit.passage, hit.title): hit.score for hit in hits})
+                    found.append(
+                        {(hit.id, hit.span, hit.passage, hit.title): hit.score for hit in hits}
+                    )
     return found
 
 
@@ -104,13 +115,21 @@ def test_one_kind_of_vectors(
     granularity: str, tmp_path: Path, documents: list[dict[str, Any]], embedder: FakeEmbedder
 ) -> None:
     build_index(documents, tmp_path / "one", model=embedder, granularity=granularity)
-    with pytest.raises(ConfigError, match=f"granularity '{granularity}', of .*both 'both'; choose one that both have"):
+    with pytest.raises(
+        ConfigError,
+        match=f"granularity '{granularity}', of .*both 'both'; choose one that both have",
+    ):
         build_index(None, tmp_path / "both", vectors=tmp_path / "one", granularity="both")
     build_index(None, tmp_path / "again", vectors=tmp_path / "one")
     found = []
     for root in ("again", "one"):
         with Retriever.load(tmp_path / root, model=embedder) as retriever:
-            found.append([(h.id, round(h.score, 5)) for h in retriever.search("word1 word2", k=20, mode="dense")])
+            found.append(
+                [
+                    (h.id, round(h.score, 5))
+                    for h in retriever.search("word1 word2", k=20, mode="dense")
+                ]
+            )
     assert found[0] == found[1]
 
 
@@ -123,7 +142,10 @@ def test_an_index_is_given_as_vectors_of_another(
     build_index(None, tmp_path / "again", vectors=tmp_path / "ix")
     assert_same_answers(tmp_path / "again", tmp_path / "ix", embedder)
     assert verify_index(tmp_path / "again", deep=True).problems == []
-    [ours], [theirs] = ([r for r in StoredShards(tmp_path / n).documents() if r.id == "doc-7"] for n in ("ix", "again"))
+    [ours], [theirs] = (
+        [r for r in StoredShards(tmp_path / n).documents() if r.id == "doc-7"]
+        for n in ("ix", "again")
+    )
     for name in ("vector", "passages", "spans", "norms"):
         assert np.array_equal(getattr(encoded_of(ours), name), getattr(encoded_of(theirs), name))
 
@@ -144,13 +166,19 @@ class Interrupted(FakeEmbedder):
 
 
 def test_an_interrupted_shard_is_continued(
-    tmp_path: Path, documents: list[dict[str, Any]], embedder: FakeEmbedder, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    documents: list[dict[str, Any]],
+    embedder: FakeEmbedder,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ingest, "BATCH_DOCUMENTS", 8)
     build_index(documents, tmp_path / "s" / "1", share=(1, 2), model=embedder)
     with pytest.raises(KeyboardInterrupt):
         build_index(documents, tmp_path / "s" / "2", share=(2, 2), model=Interrupted(33))
-    with pytest.raises(InputError, match="1 of 2 shards are missing or not complete: 2; build them with --share 2/2"):
+    with pytest.raises(
+        InputError,
+        match="1 of 2 shards are missing or not complete: 2; build them with --share 2/2",
+    ):
         StoredShards(tmp_path / "s")
     with pytest.raises(ConfigError, match="share"):
         build_index(documents, tmp_path / "s" / "2", share=(1, 2), model=embedder)
@@ -163,7 +191,10 @@ def test_an_interrupted_shard_is_continued(
 
 
 def test_a_build_of_shards_is_continued(
-    tmp_path: Path, documents: list[dict[str, Any]], embedder: FakeEmbedder, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    documents: list[dict[str, Any]],
+    embedder: FakeEmbedder,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shards = build_shards(documents, tmp_path / "shards", 2, model=embedder)
     monkeypatch.setattr(ingest, "BATCH_DOCUMENTS", 8)
@@ -184,7 +215,9 @@ def test_a_build_of_shards_is_continued(
     assert_same_answers(tmp_path / "ix", tmp_path / "here", embedder)
 
 
-def test_shards_are_added_and_upserted(tmp_path: Path, documents: list[dict[str, Any]], embedder: FakeEmbedder) -> None:
+def test_shards_are_added_and_upserted(
+    tmp_path: Path, documents: list[dict[str, Any]], embedder: FakeEmbedder
+) -> None:
     build_index(documents[:60], tmp_path / "ix", model=embedder)
     more = build_shards(documents[60:], tmp_path / "more", 2, model=embedder)
     assert add_documents(None, tmp_path / "ix", vectors=more).documents == len(documents)
@@ -196,13 +229,21 @@ def test_shards_are_added_and_upserted(tmp_path: Path, documents: list[dict[str,
     assert_same_answers(tmp_path / "ix", tmp_path / "here", embedder)
 
 
-def test_lines_that_are_no_documents_are_counted_once(tmp_path: Path, embedder: FakeEmbedder) -> None:
-    rows: list[Any] = [*make_documents(30), {"_id": "x"}, {"_id": "", "text": "y"}, *make_documents(10, first=50)]
+def test_lines_that_are_no_documents_are_counted_once(
+    tmp_path: Path, embedder: FakeEmbedder
+) -> None:
+    rows: list[Any] = [
+        *make_documents(30),
+        {"_id": "x"},
+        {"_id": "", "text": "y"},
+        *make_documents(10, first=50),
+    ]
     for number in (1, 2, 3):
         with pytest.raises(InputError, match="no text"):
             build_index(rows, tmp_path / "s" / str(number), share=(number, 3), model=embedder)
     made = [
-        build_index(rows, tmp_path / "t" / str(n), share=(n, 3), model=embedder, on_error="skip") for n in (1, 2, 3)
+        build_index(rows, tmp_path / "t" / str(n), share=(n, 3), model=embedder, on_error="skip")
+        for n in (1, 2, 3)
     ]
     assert sum(each.documents for each in made) == 40
     assert sum(each.rejected for each in made) == 2
@@ -222,7 +263,9 @@ def test_no_faiss_file_where_none_is_wanted(tmp_path: Path, embedder: FakeEmbedd
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_shards(make_documents(120), tmp_path_factory.mktemp("built"), 3, model=FakeEmbedder())
+    return build_shards(
+        make_documents(120), tmp_path_factory.mktemp("built"), 3, model=FakeEmbedder()
+    )
 
 
 class TestRefused:
@@ -236,21 +279,31 @@ class TestRefused:
 
     def test_a_missing_shard(self, shards: Path) -> None:
         shutil.rmtree(shards / "2-of-3")
-        self.refused(shards, r"1 of 3 shards are missing or not complete: 2; build them with --share 2/3")
+        self.refused(
+            shards, r"1 of 3 shards are missing or not complete: 2; build them with --share 2/3"
+        )
 
     def test_nothing(self, tmp_path: Path) -> None:
         (tmp_path / "empty").mkdir()
         self.refused(tmp_path / "empty", "no index here, and no folder of indexes")
 
-    def test_another_division(self, shards: Path, documents: list[dict[str, Any]], embedder: FakeEmbedder) -> None:
+    def test_another_division(
+        self, shards: Path, documents: list[dict[str, Any]], embedder: FakeEmbedder
+    ) -> None:
         build_index(documents, shards / "other", share=(1, 2), model=embedder)
         self.refused(shards, "shards of 2 and shards of 3")
 
     def test_another_model(self, shards: Path, documents: list[dict[str, Any]]) -> None:
-        build_index(documents, shards / "2-of-3", share=(2, 3), model=FakeEmbedder(seed="b"), overwrite=True)
-        self.refused(shards, r"2-of-3 were encoded differently: model is 'fake-a \(.*' and 'fake-b \(")
+        build_index(
+            documents, shards / "2-of-3", share=(2, 3), model=FakeEmbedder(seed="b"), overwrite=True
+        )
+        self.refused(
+            shards, r"2-of-3 were encoded differently: model is 'fake-a \(.*' and 'fake-b \("
+        )
 
-    def test_another_corpus(self, shards: Path, documents: list[dict[str, Any]], embedder: FakeEmbedder) -> None:
+    def test_another_corpus(
+        self, shards: Path, documents: list[dict[str, Any]], embedder: FakeEmbedder
+    ) -> None:
         build_index(documents[1:], shards / "2-of-3", share=(2, 3), model=embedder, overwrite=True)
         self.refused(shards, "2-of-3 are of different corpora")
 
@@ -258,10 +311,14 @@ class TestRefused:
         add_documents([{"_id": "new", "text": "word1"}], shards / "2-of-3", model=embedder)
         self.refused(shards, "2-of-3: no shard, or changed since it was one")
 
-    def test_an_id_twice(self, tmp_path: Path, documents: list[dict[str, Any]], embedder: FakeEmbedder) -> None:
+    def test_an_id_twice(
+        self, tmp_path: Path, documents: list[dict[str, Any]], embedder: FakeEmbedder
+    ) -> None:
         of = shard_of("doc-4", 2)
         with pytest.raises(InputError, match=r"document 121: the id 'doc-4' is already in use"):
-            build_index([*documents, documents[4]], tmp_path / "twice", share=(of, 2), model=embedder)
+            build_index(
+                [*documents, documents[4]], tmp_path / "twice", share=(of, 2), model=embedder
+            )
 
     def test_a_corpus_beside_shards(self, shards: Path, documents: list[dict[str, Any]]) -> None:
         with pytest.raises(ConfigError, match="leave the corpus out"):
@@ -273,7 +330,9 @@ class TestRefused:
         with pytest.raises(ConfigError, match=r"model is 'fake-a \(.*'fake-b \("):
             build_index(None, shards.parent / "ix", vectors=shards, model=FakeEmbedder(seed="b"))
         build_index([{"_id": "a", "text": "b"}], shards.parent / "ix", model=FakeEmbedder(dim=8))
-        with pytest.raises(ConfigError, match=r"model is 'fake-a \(.*encode them with what is there"):
+        with pytest.raises(
+            ConfigError, match=r"model is 'fake-a \(.*encode them with what is there"
+        ):
             add_documents(None, shards.parent / "ix", vectors=shards)
 
     @pytest.mark.parametrize("share", [(0, 3), (4, 3), (1, 10_000), (1.0, 2), "1/2", (1,)])
@@ -332,7 +391,9 @@ class TestOnRay:
     ) -> None:
         seen: list[tuple[Any, ...]] = []
         progress = lambda *news: seen.append(news)
-        report = build_on_ray(documents, tmp_path / "ix", of=4, cpus=2, model=embedder, progress=progress)
+        report = build_on_ray(
+            documents, tmp_path / "ix", of=4, cpus=2, model=embedder, progress=progress
+        )
         assert report.documents == len(documents)
         assert ray.started is None
         assert ray.options["num_cpus"] == 2
@@ -363,12 +424,16 @@ class TestOnRay:
             ({"colour": 1}, "colour"),
         ],
     )
-    def test_what_it_is_not_for(self, change: dict[str, Any], message: str, tmp_path: Path, ray: FakeRay) -> None:
+    def test_what_it_is_not_for(
+        self, change: dict[str, Any], message: str, tmp_path: Path, ray: FakeRay
+    ) -> None:
         given = {"corpus": [{"_id": "a", "text": "b"}], "of": 2, **change}
         with pytest.raises(ConfigError, match=message):
             build_on_ray(given.pop("corpus"), tmp_path / "ix", **given)
 
-    def test_no_cluster(self, tmp_path: Path, ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_cluster(
+        self, tmp_path: Path, ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def init(**_: Any) -> None:
             raise ConnectionError("Could not find any running Ray instance.\nand more")
 

@@ -1,4 +1,6 @@
-"""Random changes against a plain-Python model of the index: the two never disagree (exact index)."""
+"""Random changes against a plain-Python model of the index: the two never disagree
+(exact index).
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,27 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.indexes.changes.change import compact_index
-from aveyb_retrieval.indexes.changes.update import add_documents, delete_documents, update_metadata, upsert_documents
+from aveyb_retrieval.indexes.changes.update import (
+    add_documents,
+    delete_documents,
+    update_metadata,
+    upsert_documents,
+)
 from aveyb_retrieval.indexes.changes.verify import verify_index
 from tests.indexes.conftest import assert_best, true_scores
 from tests.indexes.fake import FakeEmbedder
 
-IDS = st.sampled_from(["a", "b", "c", "d", "\u4e2d", "id with spaces", "'; DROP TABLE documents; --", "0"])
+IDS = st.sampled_from(
+    ["a", "b", "c", "d", "\u4e2d", "id with spaces", "'; DROP TABLE documents; --", "0"]
+)
 TEXTS = st.lists(st.sampled_from([f"w{i}" for i in range(12)]), max_size=20).map(" ".join)
 ROW = st.fixed_dictionaries(
-    {"_id": IDS, "text": TEXTS, "title": st.sampled_from(["", "w1", "w2 w3"]), "year": st.integers(2000, 2004)}
+    {
+        "_id": IDS,
+        "text": TEXTS,
+        "title": st.sampled_from(["", "w1", "w2 w3"]),
+        "year": st.integers(2000, 2004),
+    }
 )
 ROWS = st.lists(ROW, min_size=1, max_size=6)
 UNIQUE_ROWS = st.lists(ROW, min_size=1, max_size=6, unique_by=lambda row: row["_id"])
@@ -92,7 +106,9 @@ class IndexMachine(RuleBasedStateMachine):
     def change_metadata(self, old: int, new: int) -> None:
         encoded = self.embedder.encoded_words
         update_metadata(self.root, {"year": new}, where={"year": old})
-        self.model = {k: {**v, "year": new} if v["year"] == old else v for k, v in self.model.items()}
+        self.model = {
+            k: {**v, "year": new} if v["year"] == old else v for k, v in self.model.items()
+        }
         assert self.embedder.encoded_words == encoded
 
     @rule()
@@ -104,26 +120,38 @@ class IndexMachine(RuleBasedStateMachine):
         self.reader.close()
         self.reader = Retriever.load(self.root, model=self.embedder)
 
-    @rule(query=TEXTS, k=st.integers(1, 9), granularity=st.sampled_from(["document", "passage", "both"]))
+    @rule(
+        query=TEXTS,
+        k=st.integers(1, 9),
+        granularity=st.sampled_from(["document", "passage", "both"]),
+    )
     def search(self, query: str, k: int, granularity: str) -> None:
         if query:
             self.reader.reopen()
             truth = true_scores(list(self.model.values()), self.embedder, query, granularity)
-            assert_best(self.reader.search(query, k=k, mode="dense", granularity=granularity, fold=False), truth, k)
+            assert_best(
+                self.reader.search(query, k=k, mode="dense", granularity=granularity, fold=False),
+                truth,
+                k,
+            )
 
     @rule(query=TEXTS, year=st.integers(2000, 2004))
     def filtered_search(self, query: str, year: int) -> None:
         if query:
             self.reader.reopen()
             rows = [row for row in self.model.values() if row["year"] in (year, 2002)]
-            hits = self.reader.search(query, k=9, mode="dense", filter={"year": {"$in": [year, 2002]}}, fold=False)
+            hits = self.reader.search(
+                query, k=9, mode="dense", filter={"year": {"$in": [year, 2002]}}, fold=False
+            )
             assert_best(hits, true_scores(rows, self.embedder, query), 9)
 
     @rule(word=st.sampled_from([f"w{i}" for i in range(12)]))
     def lexical_search(self, word: str) -> None:
         self.reader.reopen()
         found = {hit.id for hit in self.reader.search(word, k=20, mode="lexical", fold=False)}
-        assert found == {k for k, v in self.model.items() if word in f"{v['title']} {v['text']}".split()}
+        assert found == {
+            k for k, v in self.model.items() if word in f"{v['title']} {v['text']}".split()
+        }
 
     @invariant()
     def contents_agree(self) -> None:
@@ -132,9 +160,15 @@ class IndexMachine(RuleBasedStateMachine):
             assert len(self.reader) == self.reader.count() == len(self.model)
             for hit in self.reader.search("w1 w2 w3", k=50, mode="dense", granularity="document"):
                 row = self.model[hit.id]
-                assert (hit.text, hit.title, hit.metadata) == (row["text"], row["title"], {"year": row["year"]})
+                assert (hit.text, hit.title, hit.metadata) == (
+                    row["text"],
+                    row["title"],
+                    {"year": row["year"]},
+                )
             for year in range(2000, 2005):
-                listed = {document.id: document for document in self.reader.documents({"year": year})}
+                listed = {
+                    document.id: document for document in self.reader.documents({"year": year})
+                }
                 assert listed.keys() == {k for k, v in self.model.items() if v["year"] == year}
                 assert self.reader.get(list(listed)) == list(listed.values())
 
@@ -145,7 +179,12 @@ class IndexMachine(RuleBasedStateMachine):
 
 
 class TestIndex(IndexMachine.TestCase):  # type: ignore[misc, name-defined]
-    settings = settings(max_examples=4, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck))
+    settings = settings(
+        max_examples=4,
+        stateful_step_count=15,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
 
 
 @pytest.mark.slow

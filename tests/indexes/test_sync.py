@@ -1,4 +1,6 @@
-"""`sync_index`: after it an index holds what the folder holds, whatever happened to the files or to the process."""
+"""`sync_index`: after it an index holds what the folder holds, whatever happened to the files or to
+the process.
+"""
 
 from __future__ import annotations
 
@@ -86,28 +88,61 @@ def test_new_changed_renamed_and_deleted_files(folder: Path, tmp_path: Path) -> 
     assert plan.renamed == (("sub/c.pdf", "d.pdf"),)
     embedder = FakeEmbedder()
     done = sync_index(folder, root, model=embedder)
-    assert (done.added, done.replaced, done.renamed, done.deleted, done.unchanged) == (1, 1, 1, 1, 0)
+    assert (done.added, done.replaced, done.renamed, done.deleted, done.unchanged) == (
+        1,
+        1,
+        1,
+        1,
+        0,
+    )
     assert embedder.encoded_words < 12  # the renamed file was not encoded again
     assert_like_a_new_build(root, folder, tmp_path)
     with Retriever.load(root, model=FakeEmbedder()) as retriever:
         hit = retriever.search("dates", k=1, mode="lexical")[0]
-        assert (hit.id, hit.page, hit.page_label, hit.metadata["path"]) == ("d.pdf", 2, "2", "d.pdf")
+        assert (hit.id, hit.page, hit.page_label, hit.metadata["path"]) == (
+            "d.pdf",
+            2,
+            "2",
+            "d.pdf",
+        )
         assert "(d.pdf, page 2, characters " in hits_to_prompt([hit])
 
 
-def test_a_hit_says_the_page_of_its_best_sentence_and_the_pages_of_its_passage(tmp_path: Path) -> None:
+def test_a_hit_says_the_page_of_its_best_sentence_and_the_pages_of_its_passage(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "docs"
     folder.mkdir()
-    lines = [["the manual begins here"], ["pumps are red and"], ["valves are closed first."], ["the end"]]
+    lines = [
+        ["the manual begins here"],
+        ["pumps are red and"],
+        ["valves are closed first."],
+        ["the end"],
+    ]
     (folder / "m.pdf").write_bytes(make_pdf(lines, labels="/Nums [0 << /S /r >>]"))
     build_index(folder, tmp_path / "ix", model=FakeEmbedder(split_size=100))
     with Retriever.load(tmp_path / "ix", model=FakeEmbedder(split_size=100)) as retriever:
-        for query, page, label in (("closed valves", 3, "iii"), ("which manual", 1, "i"), ("nothing of it", 1, "i")):
+        for query, page, label in (
+            ("closed valves", 3, "iii"),
+            ("which manual", 1, "i"),
+            ("nothing of it", 1, "i"),
+        ):
             for unit in ("document", "passage"):
                 hit = retriever.search(query, k=1, unit=unit)[0]
-                assert (hit.page, hit.page_label, hit.page_unit, hit.pages) == (page, label, "page", (1, 4)), query
-                assert (hit.passages[0].page, hit.passages[0].pages, hit.place) == (page, (1, 4), f"page {label}")
-        assert "(m.pdf, page iii, characters " in hits_to_prompt(retriever.search("closed valves", k=1))
+                assert (hit.page, hit.page_label, hit.page_unit, hit.pages) == (
+                    page,
+                    label,
+                    "page",
+                    (1, 4),
+                ), query
+                assert (hit.passages[0].page, hit.passages[0].pages, hit.place) == (
+                    page,
+                    (1, 4),
+                    f"page {label}",
+                )
+        assert "(m.pdf, page iii, characters " in hits_to_prompt(
+            retriever.search("closed valves", k=1)
+        )
         by_vector = retriever.search("closed valves", k=1, mode="dense")[0]
         assert (by_vector.page, by_vector.to_dict()["pages"]) == (3, (1, 4))
 
@@ -121,7 +156,11 @@ def test_a_file_that_cannot_be_read_stops_or_is_left_out(folder: Path, tmp_path:
         sync_index(folder, root, model=FakeEmbedder(), on_error="stop")
     assert len(contents(root)) == 3  # nothing has changed
     done = sync_index(folder, root, model=FakeEmbedder())
-    assert (done.deleted, done.rejected, done.unchanged) == (2, 1, 1)  # an old text is not kept as if it were today's
+    assert (done.deleted, done.rejected, done.unchanged) == (
+        2,
+        1,
+        1,
+    )  # an old text is not kept as if it were today's
     assert contents(root).keys() == {"b.md"}
 
 
@@ -163,13 +202,21 @@ def test_a_sync_that_was_killed_continues_with_the_folder_as_it_is_then(
     (folder / "01.txt").unlink()
     done = sync_index(folder, root, model=FakeEmbedder())
     assert done.resumed
-    assert (done.added, done.replaced, done.renamed, done.deleted, done.unchanged) == (0, 19, 1, 1, 2)
+    assert (done.added, done.replaced, done.renamed, done.deleted, done.unchanged) == (
+        0,
+        19,
+        1,
+        1,
+        2,
+    )
     assert_like_a_new_build(root, folder, tmp_path)
 
 
 def test_shards_carry_hashes_and_pages(folder: Path, tmp_path: Path) -> None:
     for number in (1, 2):
-        build_index(folder, tmp_path / "shards" / str(number), share=(number, 2), model=FakeEmbedder())
+        build_index(
+            folder, tmp_path / "shards" / str(number), share=(number, 2), model=FakeEmbedder()
+        )
     build_index(None, tmp_path / "ix", vectors=tmp_path / "shards")
     assert_like_a_new_build(tmp_path / "ix", folder, tmp_path)
     build_index(None, tmp_path / "again", vectors=tmp_path / "ix")
@@ -182,18 +229,29 @@ def test_shards_carry_hashes_and_pages(folder: Path, tmp_path: Path) -> None:
     assert_like_a_new_build(tmp_path / "again", folder, tmp_path)
 
 
-@pytest.mark.parametrize("pages", ['{"starts": [5], "labels": []}', "nothing", "5", '{"starts": [0]}'])
-def test_damaged_pages_are_told(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pages: str) -> None:
+@pytest.mark.parametrize(
+    "pages", ['{"starts": [5], "labels": []}', "nothing", "5", '{"starts": [0]}']
+)
+def test_damaged_pages_are_told(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pages: str
+) -> None:
     monkeypatch.setattr(Pages, "to_json", lambda self: pages)
     build_index(folder, tmp_path / "ix", model=FakeEmbedder())
     with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as retriever:
         assert len(retriever.get(["a.txt", "b.md"])) == 2
-        with pytest.raises(IndexFormatError, match=r"the pages of document 'sub/c\.pdf' are damaged"):
+        with pytest.raises(
+            IndexFormatError, match=r"the pages of document 'sub/c\.pdf' are damaged"
+        ):
             retriever.get(["sub/c.pdf"])
-    assert any("'sub/c.pdf' are damaged" in problem for problem in verify_index(tmp_path / "ix", deep=True).problems)
+    assert any(
+        "'sub/c.pdf' are damaged" in problem
+        for problem in verify_index(tmp_path / "ix", deep=True).problems
+    )
 
 
-def test_pages_outside_their_text_are_found(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_outside_their_text_are_found(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Pages, "to_json", lambda self: '{"starts": [0, 9999], "labels": []}')
     build_index(folder, tmp_path / "ix", model=FakeEmbedder())
     (problem,) = verify_index(tmp_path / "ix", deep=True).problems
@@ -222,7 +280,9 @@ def test_a_folder_is_watched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(sync.time, "sleep", sleep)
     with pytest.raises(KeyboardInterrupt):
-        sync.watch_folder(folder, 1.0, lambda: acted.append({f.id for f in folders.list_folder(folder)[0]}))
+        sync.watch_folder(
+            folder, 1.0, lambda: acted.append({f.id for f in folders.list_folder(folder)[0]})
+        )
     assert acted == [
         {"a.txt", "b.md", "sub/c.pdf"},
         {"a.txt", "b.md", "sub/c.pdf", "n.txt"},
@@ -276,7 +336,9 @@ def test_a_plan_stops_where_the_sync_would(folder: Path, tmp_path: Path) -> None
             call(folder, tmp_path / "none", only=["sub"])
 
 
-def test_a_part_is_no_folder_of_its_own(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_is_no_folder_of_its_own(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = tmp_path / "ix"
     build_index(folder, root, model=FakeEmbedder())
     with pytest.raises(ConfigError, match=r"--only sub/"):
@@ -284,7 +346,10 @@ def test_a_part_is_no_folder_of_its_own(folder: Path, tmp_path: Path, monkeypatc
     (folder / "a.txt").unlink()
     (folder / "sub" / "new.txt").write_text("figs")
     monkeypatch.chdir(folder / "sub")
-    for place, parts in (("..", ["sub/"]), (".", ["sub"])):  # the folder with the part, or the part itself
+    for place, parts in (
+        ("..", ["sub/"]),
+        (".", ["sub"]),
+    ):  # the folder with the part, or the part itself
         assert plan_sync(place, root, only=parts).new == ("sub/new.txt",)
     done = sync_index("..", root, model=FakeEmbedder(), only=["./sub/"])
     assert (done.added, done.unchanged, done.deleted) == (1, 1, 0)
@@ -298,7 +363,9 @@ def test_a_part_is_no_folder_of_its_own(folder: Path, tmp_path: Path, monkeypatc
     assert sync_index(".", root, model=FakeEmbedder()).deleted == 1
 
 
-def test_another_folder_is_refused_unless_it_stands_in_the_place_of_the_first(folder: Path, tmp_path: Path) -> None:
+def test_another_folder_is_refused_unless_it_stands_in_the_place_of_the_first(
+    folder: Path, tmp_path: Path
+) -> None:
     root, copy = tmp_path / "ix", tmp_path / "copy"
     build_index(folder, root, model=FakeEmbedder())
     shutil.copytree(folder, copy)
@@ -311,7 +378,9 @@ def test_another_folder_is_refused_unless_it_stands_in_the_place_of_the_first(fo
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_a_moved_folder_is_recorded_where_no_file_changed(folder: Path, tmp_path: Path, moved: bool) -> None:
+def test_a_moved_folder_is_recorded_where_no_file_changed(
+    folder: Path, tmp_path: Path, moved: bool
+) -> None:
     root, there = tmp_path / "ix", tmp_path / "there"
     sync_index(folder, root, model=FakeEmbedder())
     folder.rename(there)
@@ -319,7 +388,9 @@ def test_a_moved_folder_is_recorded_where_no_file_changed(folder: Path, tmp_path
     version = sync_index(there, root, model=FakeEmbedder()).version
     files = stored_files(Tables.open(root, read_manifest(root).tables))
     assert {file.folder for file in files.values()} == {str(there)}
-    assert sync_index(there, root, model=FakeEmbedder()).version == version  # there is nothing to record again
+    assert (
+        sync_index(there, root, model=FakeEmbedder()).version == version
+    )  # there is nothing to record again
     with pytest.raises(ConfigError, match=r"is a part; sync the whole, or name the part"):
         sync_index(there / "sub", root, model=FakeEmbedder())
     folder.mkdir()
@@ -338,7 +409,10 @@ def test_a_sync_reads_the_folder_as_the_build_did(tmp_path: Path) -> None:
     assert sync_index(folder, root, model=FakeEmbedder()).unchanged == 3
     delete_documents(root, ["hr/a.txt"])
     assert plan_sync(folder, root).new == ("hr/a.txt",)
-    assert sync_index(folder, root, model=FakeEmbedder(), path_fields=None, follow_links=False).added == 1
+    assert (
+        sync_index(folder, root, model=FakeEmbedder(), path_fields=None, follow_links=False).added
+        == 1
+    )
     with Retriever.load(root, model=FakeEmbedder()) as retriever:
         assert dict(retriever.values("team")) == {"hr": 1, "it": 2}
         assert retriever.count({"team": {"$nin": ["hr"]}}) == 2
@@ -399,11 +473,16 @@ def test_of_copies_each_keeps_its_name(tmp_path: Path) -> None:
     (folder / "new").mkdir()
     for name in "cba":
         (folder / f"{name}.txt").rename(folder / "new" / f"{name}.txt")
-    assert sorted(plan_sync(folder, root).renamed) == [(f"{name}.txt", f"new/{name}.txt") for name in "abc"]
+    assert sorted(plan_sync(folder, root).renamed) == [
+        (f"{name}.txt", f"new/{name}.txt") for name in "abc"
+    ]
 
 
 def test_a_watch_waits_for_another_writer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    acted, told = iter([IndexLockedError("held"), IndexLockedError("held"), None, KeyboardInterrupt()]), []
+    acted, told = (
+        iter([IndexLockedError("held"), IndexLockedError("held"), None, KeyboardInterrupt()]),
+        [],
+    )
 
     def act() -> None:
         if (error := next(acted)) is not None:
@@ -419,7 +498,10 @@ def test_a_watch_waits_for_another_writer(folder: Path, monkeypatch: pytest.Monk
 def test_a_writer_waits_for_another_one(folder: Path, tmp_path: Path) -> None:
     root = tmp_path / "ix"
     build_index(folder, root, model=FakeEmbedder())
-    with writer_lock(IndexDirectory(root).lock), pytest.raises(IndexLockedError, match=r"also after 0\.1 seconds"):
+    with (
+        writer_lock(IndexDirectory(root).lock),
+        pytest.raises(IndexLockedError, match=r"also after 0\.1 seconds"),
+    ):
         delete_documents(root, ["a.txt"], wait=0.1)
     held = ExitStack()
     held.enter_context(writer_lock(IndexDirectory(root).lock))

@@ -1,4 +1,6 @@
-"""Token vectors in an index: what is kept of them, what a search makes of them, and every change of an index."""
+"""Token vectors in an index: what is kept of them, what a search makes of them, and every change of
+an index.
+"""
 
 from __future__ import annotations
 
@@ -46,13 +48,19 @@ def stored(root: Path, embedder: Any) -> dict[str, list[np.ndarray]]:
         opened = snapshot(retriever)
         assert opened.tokens is not None
         for doc, document in opened.documents(opened.tables.numbers("document").tolist()).items():
-            numbers = [doc] if opened.info.granularity == "document" else opened.tables.passage_numbers([doc])
+            numbers = (
+                [doc]
+                if opened.info.granularity == "document"
+                else opened.tables.passage_numbers([doc])
+            )
             block = opened.tokens.gather(np.array(numbers, dtype=np.int64))
             found[document.id] = [block.codes[a:b] for a, b in block.ranges.tolist()]
     return found
 
 
-def expected(rows: list[dict[str, Any]], embedder: FakeEmbedder, storage: str) -> dict[str, list[np.ndarray]]:
+def expected(
+    rows: list[dict[str, Any]], embedder: FakeEmbedder, storage: str
+) -> dict[str, list[np.ndarray]]:
     """The same, from a model that encodes whole documents now."""
     codec = TokenCodec(embedder.dim, storage)
     found = {}
@@ -60,7 +68,9 @@ def expected(rows: list[dict[str, Any]], embedder: FakeEmbedder, storage: str) -
         prefix = f"{row['title']}\n" if row.get("title") else ""
         (vectors,) = embedder.token_vectors([prefix + row["text"]], prompt="document")
         codes = codec.encode(vectors)
-        found[row["_id"]] = [codes[a : a + embedder.split_size] for a in range(0, len(codes), embedder.split_size)]
+        found[row["_id"]] = [
+            codes[a : a + embedder.split_size] for a in range(0, len(codes), embedder.split_size)
+        ]
     return found
 
 
@@ -72,11 +82,14 @@ def assert_same(found: dict[str, list[np.ndarray]], wanted: dict[str, list[np.nd
             np.testing.assert_array_equal(one, other, err_msg=name)
 
 
-# --- the codec -------------------------------------------------------------------------------------------------------
+# --- the codec
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("dim", "width"), [(16, 16), (100, 96), (256, WIDTH), (384, WIDTH)])
-def test_codes_have_the_documented_size_and_stand_for_the_documented_vectors(dim: int, width: int) -> None:
+def test_codes_have_the_documented_size_and_stand_for_the_documented_vectors(
+    dim: int, width: int
+) -> None:
     vectors = np.random.default_rng(0).standard_normal((50, dim), np.float32)
     for storage, row_bytes in (("int8", width), ("1bit", width // 8)):
         codec = TokenCodec(dim, storage)
@@ -85,9 +98,13 @@ def test_codes_have_the_documented_size_and_stand_for_the_documented_vectors(dim
         kept = vectors @ codec.projection.T
         kept /= np.linalg.norm(kept, axis=1, keepdims=True)
         whole = codec.decode(codes)
-        np.testing.assert_array_equal(whole, np.rint(kept * 127) if storage == "int8" else np.where(kept >= 0, 1, -1))
+        np.testing.assert_array_equal(
+            whole, np.rint(kept * 127) if storage == "int8" else np.where(kept >= 0, 1, -1)
+        )
         unit = 1 / 127 if storage == "int8" else width**-0.5
-        np.testing.assert_allclose(codec.query(vectors) @ whole.T, kept @ (whole * unit).T, atol=1e-5)
+        np.testing.assert_allclose(
+            codec.query(vectors) @ whole.T, kept @ (whole * unit).T, atol=1e-5
+        )
     rows = codec.projection @ codec.projection.T * (1 << (dim - 1).bit_length()) / dim
     assert np.abs(np.diag(rows) - 1).max() < 1e-5
     if dim & (dim - 1) == 0:  # a power of two: the rows of a rotation
@@ -100,12 +117,20 @@ def test_torch_and_numpy_score_the_same(storage: str) -> None:
     from aveyb_retrieval.kernels.maxsim import late_interaction
 
     rng, codec = np.random.default_rng(0), TokenCodec(256, storage)
-    query, vectors = rng.standard_normal((7, 256), np.float32), rng.standard_normal((50, 256), np.float32)
-    assert np.abs(codec.encode(torch.from_numpy(vectors)).astype(int) - codec.encode(vectors)).max() <= 1
+    query, vectors = (
+        rng.standard_normal((7, 256), np.float32),
+        rng.standard_normal((50, 256), np.float32),
+    )
+    assert (
+        np.abs(codec.encode(torch.from_numpy(vectors)).astype(int) - codec.encode(vectors)).max()
+        <= 1
+    )
     codes, starts, asked = codec.encode(vectors), np.array([0, 20, 20, 50]), codec.query(query)
     found = late_interaction_numpy(asked, codec.decode(codes), starts[:-1], starts[1:])
     rows = torch.from_numpy(codec.decode(codes)).float().requires_grad_()
-    wanted = late_interaction(torch.from_numpy(asked), rows, torch.from_numpy(starts)).detach().numpy()
+    wanted = (
+        late_interaction(torch.from_numpy(asked), rows, torch.from_numpy(starts)).detach().numpy()
+    )
     np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
@@ -115,7 +140,9 @@ def test_the_projection_is_the_same_everywhere() -> None:
     rows = np.eye(256, dtype=np.float32)
     near, far = rows[:1] + np.float32(0.3) * rows[1:2], rows[2:3]
     codec = TokenCodec(256, "1bit")
-    scores = (codec.query(rows[:1]) @ codec.decode(codec.encode(np.concatenate([near, far]))).T)[0].tolist()
+    scores = (codec.query(rows[:1]) @ codec.decode(codec.encode(np.concatenate([near, far]))).T)[
+        0
+    ].tolist()
     assert scores[0] > 0.5 > abs(scores[1])
 
 
@@ -127,7 +154,8 @@ def test_unknown_codecs_are_refused(dim: int, storage: str, reason: str) -> None
         TokenCodec(dim, storage)
 
 
-# --- what is kept ----------------------------------------------------------------------------------------------------
+# --- what is kept
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("storage", STORAGES)
@@ -144,7 +172,9 @@ def test_every_change_keeps_the_token_vectors_of_every_document(
     grown = [{**row, "text": row["text"] + " word1 word2 word3"} for row in rows[10:30]]
     encoded = embedder.encoded_words
     upsert_documents(grown, root, model=embedder)
-    assert embedder.encoded_words - encoded < sum(len(row["text"].split()) for row in grown)  # only what is new
+    assert embedder.encoded_words - encoded < sum(
+        len(row["text"].split()) for row in grown
+    )  # only what is new
     rows[10:30] = grown
     delete_documents(root, [row["_id"] for row in rows[5:15]])
     del rows[5:15]
@@ -159,7 +189,9 @@ def test_every_change_keeps_the_token_vectors_of_every_document(
 
 def answers(root: Path, embedder: Any) -> list[Any]:
     with Retriever.load(root, model=embedder) as retriever:
-        hits = retriever.search([QUERY, "word5 word6"], k=20, unit="passage", rerank="token-vectors", fold=False)
+        hits = retriever.search(
+            [QUERY, "word5 word6"], k=20, unit="passage", rerank="token-vectors", fold=False
+        )
         return [(hit.id, hit.span, hit.score) for found in hits for hit in found]
 
 
@@ -191,7 +223,9 @@ def test_a_build_that_dies_is_resumed_with_the_same_token_vectors(
     assert verify_index(root).problems == []
 
 
-def test_an_index_of_documents_alone_keeps_the_tokens_of_documents(tmp_path: Path, embedder: FakeEmbedder) -> None:
+def test_an_index_of_documents_alone_keeps_the_tokens_of_documents(
+    tmp_path: Path, embedder: FakeEmbedder
+) -> None:
     rows, root = make_documents(30), tmp_path / "ix"
     build_index(rows, root, model=embedder, granularity="document", token_vectors="int8")
     whole = {
@@ -200,21 +234,27 @@ def test_an_index_of_documents_alone_keeps_the_tokens_of_documents(tmp_path: Pat
     }
     assert_same(stored(root, embedder), whole)
     with Retriever.load(root, model=embedder) as retriever:
-        (hit, *_) = retriever.search(rows[3]["text"], k=3, rerank="token-vectors")
+        hit, *_ = retriever.search(rows[3]["text"], k=3, rerank="token-vectors")
         assert hit.id == rows[3]["_id"]
     delete_documents(root, ["doc-3"])
     compact_index(root)
     assert verify_index(root).problems == []
 
 
-# --- searching -------------------------------------------------------------------------------------------------------
+# --- searching
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.parametrize("unit", ["document", "passage"])
 @pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid"])
 def test_stored_vectors_give_the_maxsim_of_vectors_encoded_now_and_rounded(
-    storage: str, unit: Any, mode: Any, tmp_path: Path, embedder: FakeEmbedder, monkeypatch: pytest.MonkeyPatch
+    storage: str,
+    unit: Any,
+    mode: Any,
+    tmp_path: Path,
+    embedder: FakeEmbedder,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows, root = make_documents(60), tmp_path / "ix"
     build_index(rows, root, model=embedder, token_vectors=storage)
@@ -225,8 +265,12 @@ def test_stored_vectors_give_the_maxsim_of_vectors_encoded_now_and_rounded(
         first = retriever.search(QUERY, k=20, unit=unit, mode=mode, candidates=20, passages=1)
         with monkeypatch.context() as patch:
             patch.setattr(FakeEmbedder, "token_vectors", only_queries(FakeEmbedder.token_vectors))
-            hits = retriever.search(QUERY, k=20, unit=unit, mode=mode, candidates=20, rerank="maxsim")
-            assert hits == retriever.search(QUERY, k=20, unit=unit, mode=mode, candidates=20, rerank="token-vectors")
+            hits = retriever.search(
+                QUERY, k=20, unit=unit, mode=mode, candidates=20, rerank="maxsim"
+            )
+            assert hits == retriever.search(
+                QUERY, k=20, unit=unit, mode=mode, candidates=20, rerank="token-vectors"
+            )
         assert len(hits) == len(first) > 5
         for hit in hits:
             title, (start, stop) = hit.title, hit.span or (0, 0)
@@ -236,7 +280,9 @@ def test_stored_vectors_give_the_maxsim_of_vectors_encoded_now_and_rounded(
             prefix = f"{title}\n" if start == 0 and title else ""
             (vectors,) = embedder.token_vectors([prefix + hit.text[start:stop]], prompt="document")
             cosines = asked @ codec.decode(codec.encode(vectors)).T
-            assert hit.scores["maxsim"] == pytest.approx(float(cosines.max(axis=1).mean()), abs=1e-6)
+            assert hit.scores["maxsim"] == pytest.approx(
+                float(cosines.max(axis=1).mean()), abs=1e-6
+            )
         scores = [hit.score for hit in hits]
         assert scores == sorted(scores, reverse=True)
         if mode != "hybrid":
@@ -264,7 +310,8 @@ def only_queries(original: Any) -> Any:
     return token_vectors
 
 
-# --- mistakes and damage ---------------------------------------------------------------------------------------------
+# --- mistakes and damage
+# ---------------------------------------------------------------------------------------------
 
 
 def test_what_cannot_be_had_is_refused(tmp_path: Path, embedder: FakeEmbedder) -> None:
@@ -272,7 +319,8 @@ def test_what_cannot_be_had_is_refused(tmp_path: Path, embedder: FakeEmbedder) -
     build_index(rows, root, model=embedder)
     with Retriever.load(root, model=embedder) as retriever:
         with pytest.raises(
-            ConfigError, match=r"ix: rerank='token-vectors': this index keeps no token vectors; build it"
+            ConfigError,
+            match=r"ix: rerank='token-vectors': this index keeps no token vectors; build it",
         ):
             retriever.search(QUERY, rerank="token-vectors")
         assert retriever.search(QUERY, rerank="maxsim")
@@ -280,7 +328,9 @@ def test_what_cannot_be_had_is_refused(tmp_path: Path, embedder: FakeEmbedder) -
         build_index(rows, tmp_path / "no", model=embedder, token_vectors="int4")
     vectors = np.eye(12, 16, dtype=np.float32)
     with pytest.raises(ConfigError, match="with ready-made vectors: there is no model"):
-        build_index(rows, tmp_path / "no", vectors=vectors, granularity="document", token_vectors="int8")
+        build_index(
+            rows, tmp_path / "no", vectors=vectors, granularity="document", token_vectors="int8"
+        )
 
     keeping = tmp_path / "keeping"
     build_index(rows, keeping, model=embedder, granularity="document", token_vectors="int8")
@@ -289,7 +339,10 @@ def test_what_cannot_be_had_is_refused(tmp_path: Path, embedder: FakeEmbedder) -
 
     class NoTokens:
         dim, model_name, fingerprint = 16, "plain", "0" * 64
-        encode_documents, encode_queries = FakeEmbedder.encode_documents, FakeEmbedder.encode_queries
+        encode_documents, encode_queries = (
+            FakeEmbedder.encode_documents,
+            FakeEmbedder.encode_queries,
+        )
         token_vectors = FakeEmbedder.token_vectors
 
     with pytest.raises(ConfigError, match="the model plain gives no token vectors of documents"):
@@ -302,15 +355,27 @@ def test_codes_that_are_not_whole_rows_are_found(
     tmp_path: Path, embedder: FakeEmbedder, monkeypatch: pytest.MonkeyPatch, granularity: Any
 ) -> None:
     root, encode = tmp_path / "ix", TokenCodec.encode
-    monkeypatch.setattr(TokenCodec, "encode", lambda self, vectors: encode(self, vectors)[:, :7].copy())
-    build_index(make_documents(12), root, model=embedder, token_vectors="int8", granularity=granularity)
+    monkeypatch.setattr(
+        TokenCodec, "encode", lambda self, vectors: encode(self, vectors)[:, :7].copy()
+    )
+    build_index(
+        make_documents(12), root, model=embedder, token_vectors="int8", granularity=granularity
+    )
     monkeypatch.undo()
-    assert any("codes of tokens that are not whole rows" in problem for problem in verify_index(root).problems)
-    with Retriever.load(root, model=embedder) as retriever, pytest.raises(IndexFormatError, match="damaged codes"):
+    assert any(
+        "codes of tokens that are not whole rows" in problem
+        for problem in verify_index(root).problems
+    )
+    with (
+        Retriever.load(root, model=embedder) as retriever,
+        pytest.raises(IndexFormatError, match="damaged codes"),
+    ):
         retriever.search(QUERY, rerank="token-vectors")
 
 
-def test_a_faiss_file_is_repaired_beside_token_vectors(tmp_path: Path, embedder: FakeEmbedder) -> None:
+def test_a_faiss_file_is_repaired_beside_token_vectors(
+    tmp_path: Path, embedder: FakeEmbedder
+) -> None:
     root, rows = tmp_path / "ix", make_documents(30)
     build_index(rows, root, model=embedder, token_vectors="1bit", index="SQ8")
     (damaged,) = root.glob("faiss/passage-*")
@@ -320,10 +385,12 @@ def test_a_faiss_file_is_repaired_beside_token_vectors(tmp_path: Path, embedder:
     assert_same(stored(root, embedder), expected(rows, embedder, "1bit"))
 
 
-# --- real models -----------------------------------------------------------------------------------------------------
+# --- real models
+# --------------------------------------------------------------------------------------------------
 
 STORY = "".join(
-    f"On day {day} the keeper wound the clock {day % 7} times. The tide came in at {day % 12} o'clock. "
+    f"On day {day} the keeper wound the clock {day % 7} times. The tide came in at {day % 12}"
+    " o'clock. "
     for day in range(60)
 )
 
@@ -363,7 +430,9 @@ def test_our_model_gives_the_tokens_of_its_passages(overlap: int) -> None:
 def test_passages_that_overlap_survive_compaction(tmp_path: Path) -> None:
     model, root = Embedder.load(passage_size=PassageSize(64, 16)), tmp_path / "ix"
     rows = [{"_id": str(i), "text": STORY[i * 100 :]} for i in range(3)]
-    build_index(rows, root, model=model, token_vectors="1bit", passage_tokens=64, passage_overlap=16)
+    build_index(
+        rows, root, model=model, token_vectors="1bit", passage_tokens=64, passage_overlap=16
+    )
     before, size = stored(root, model), token_rows(root, model)
     delete_documents(root, ["1"])
     compact_index(root)
@@ -378,7 +447,9 @@ def token_rows(root: Path, model: Any) -> int:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_sentence_transformers_model_gives_the_tokens_of_its_passages(late: bool, tmp_path: Path) -> None:
+def test_a_sentence_transformers_model_gives_the_tokens_of_its_passages(
+    late: bool, tmp_path: Path
+) -> None:
     from aveyb_retrieval.encoder.embedders.sentence_embedder import SentenceEmbedder
     from tests.encoder.test_sentence_embedder import SENTENCES, save_bert
 
@@ -393,10 +464,15 @@ def test_a_sentence_transformers_model_gives_the_tokens_of_its_passages(late: bo
     assert (np.diff(ranges.ravel()) >= 0).all() and ranges[-1, 1] == len(encoded.tokens.codes)
     if not late:
         texts = [SENTENCES[a:b] for a, b in encoded.spans.tolist()]
-        for (a, b), vectors in zip(ranges.tolist(), model.token_vectors(texts, prompt="document"), strict=True):
+        for (a, b), vectors in zip(
+            ranges.tolist(), model.token_vectors(texts, prompt="document"), strict=True
+        ):
             wanted = codec.encode(vectors)
             assert np.abs(encoded.tokens.codes[a:b].astype(int) - wanted).max() <= 1
-    rows, root = [{"_id": "story", "text": SENTENCES}, {"_id": "short", "text": "A heron."}], tmp_path / "ix"
+    rows, root = (
+        [{"_id": "story", "text": SENTENCES}, {"_id": "short", "text": "A heron."}],
+        tmp_path / "ix",
+    )
     build_index(rows, root, model=model, token_vectors="int8")
     upsert_documents([{"_id": "story", "text": SENTENCES + "The pump stops."}], root, model=model)
     assert verify_index(root, deep=True).problems == []

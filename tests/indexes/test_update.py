@@ -1,4 +1,6 @@
-"""Changes of an existing index: only what changed is encoded, and nothing that was removed is found."""
+"""Changes of an existing index: only what changed is encoded, and nothing that was removed is
+found.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ FACTORIES = ["HNSW8", "IVF4,Flat", "PCA8,IVF4,PQ4x2"]
 MORE = ["Flat", "SQ8", "PCA8,Flat", "IVF4_HNSW8,SQ8", "IVF4,PQ4x4fs"]
 
 
-def exactly(root: Path, embedder: FakeEmbedder, rows: list[dict[str, Any]], *, exact: bool = False) -> None:
+def exactly(
+    root: Path, embedder: FakeEmbedder, rows: list[dict[str, Any]], *, exact: bool = False
+) -> None:
     """The index answers as if it had been built from these rows."""
     assert verify_index(root, deep=True).problems == []
     encoded = encode_rows(rows, embedder)
@@ -36,8 +40,12 @@ def exactly(root: Path, embedder: FakeEmbedder, rows: list[dict[str, Any]], *, e
                 assert_best(hits, true_scores(rows, embedder, row["text"], encoded_rows=encoded), 5)
 
 
-@pytest.mark.parametrize("factory", [*FACTORIES, *(pytest.param(each, marks=pytest.mark.slow) for each in MORE)])
-def test_a_chain_of_changes_leaves_what_a_build_would(tmp_path: Path, embedder: FakeEmbedder, factory: str) -> None:
+@pytest.mark.parametrize(
+    "factory", [*FACTORIES, *(pytest.param(each, marks=pytest.mark.slow) for each in MORE)]
+)
+def test_a_chain_of_changes_leaves_what_a_build_would(
+    tmp_path: Path, embedder: FakeEmbedder, factory: str
+) -> None:
     rows = {row["_id"]: row for row in make_documents(150)}
     root = tmp_path / "ix"
     build_index(list(rows.values()), root, model=embedder, index=factory)
@@ -52,7 +60,9 @@ def test_a_chain_of_changes_leaves_what_a_build_would(tmp_path: Path, embedder: 
     exactly(root, embedder, list(rows.values()), exact=True)
     gone = make_documents(150)[3]["text"]
     with Retriever.load(root, model=embedder) as retriever:
-        assert "doc-3" not in [hit.id for hit in retriever.search(gone, k=len(rows))], "not even far down"
+        assert "doc-3" not in [hit.id for hit in retriever.search(gone, k=len(rows))], (
+            "not even far down"
+        )
         assert len(retriever.search("word1", k=1000, granularity="document")) == len(rows)
     compact_index(root)
     exactly(root, embedder, list(rows.values()), exact=True)
@@ -60,15 +70,21 @@ def test_a_chain_of_changes_leaves_what_a_build_would(tmp_path: Path, embedder: 
         assert [(file["factory"], file["dead"]) for file in files] == [(factory, 0)], kind
 
 
-def test_a_faiss_file_keeps_what_is_deleted_until_that_is_too_much(tmp_path: Path, embedder: FakeEmbedder) -> None:
+def test_a_faiss_file_keeps_what_is_deleted_until_that_is_too_much(
+    tmp_path: Path, embedder: FakeEmbedder
+) -> None:
     rows = make_documents(100)
     build_index(rows, tmp_path / "ix", model=embedder, index="HNSW8", granularity="document")
     delete_documents(tmp_path / "ix", [f"doc-{i}" for i in range(15)])
     assert describe(tmp_path / "ix")["indexes"]["document"][0]["dead"] == 15
     delete_documents(tmp_path / "ix", [f"doc-{i}" for i in range(15, 25)])
-    assert describe(tmp_path / "ix")["indexes"]["document"][0]["dead"] == 0, "made anew beyond a fifth"
+    assert describe(tmp_path / "ix")["indexes"]["document"][0]["dead"] == 0, (
+        "made anew beyond a fifth"
+    )
     with Retriever.load(tmp_path / "ix", model=embedder) as retriever:
-        assert {h.id for h in retriever.search("word1", k=100)} == {f"doc-{i}" for i in range(25, 100)}
+        assert {h.id for h in retriever.search("word1", k=100)} == {
+            f"doc-{i}" for i in range(25, 100)
+        }
 
 
 def test_unchanged_and_grown_documents_are_not_encoded_again(tmp_path: Path) -> None:
@@ -80,15 +96,23 @@ def test_unchanged_and_grown_documents_are_not_encoded_again(tmp_path: Path) -> 
     newer = [{**row, "year": 1900} for row in rows]
     upsert_documents(newer, tmp_path / "ix", model=embedder)
     assert embedder.encoded_words == 0, "metadata alone cost no encoding"
-    grown = {**newer[-1], "text": newer[-1]["text"] + " " + " ".join(f"word{i}" for i in range(100, 120))}
+    grown = {
+        **newer[-1],
+        "text": newer[-1]["text"] + " " + " ".join(f"word{i}" for i in range(100, 120)),
+    }
     upsert_documents([grown], tmp_path / "ix", model=embedder)
     assert embedder.encoded_words == 101 + 20 - 96, "twelve full splits of title and text are kept"
     exactly(tmp_path / "ix", FakeEmbedder(split_size=8), [*newer[:-1], grown])
     with Retriever.load(tmp_path / "ix", model=embedder) as retriever:
-        assert len(retriever.search("word1", k=99, filter={"year": 1900}, granularity="document")) == 41
+        assert (
+            len(retriever.search("word1", k=99, filter={"year": 1900}, granularity="document"))
+            == 41
+        )
 
 
-def test_the_same_id_twice_in_one_upsert_keeps_the_last(tmp_path: Path, embedder: FakeEmbedder) -> None:
+def test_the_same_id_twice_in_one_upsert_keeps_the_last(
+    tmp_path: Path, embedder: FakeEmbedder
+) -> None:
     build_index([{"_id": "a", "text": "word1"}], tmp_path / "ix", model=embedder)
     rows = [
         {"_id": "a", "text": "word2"},
@@ -100,17 +124,26 @@ def test_the_same_id_twice_in_one_upsert_keeps_the_last(tmp_path: Path, embedder
     exactly(tmp_path / "ix", embedder, rows[1::2])
 
 
-def test_a_stored_document_and_then_a_changed_one_of_its_id(tmp_path: Path, embedder: FakeEmbedder) -> None:
-    """The first needs new metadata only, the second new vectors; both are of one commit, and the second counts."""
+def test_a_stored_document_and_then_a_changed_one_of_its_id(
+    tmp_path: Path, embedder: FakeEmbedder
+) -> None:
+    """The first needs new metadata only, the second new vectors; both are of one commit, and the
+    second counts.
+    """
     build_index([{"_id": "a", "text": "word1", "year": 2000}], tmp_path / "ix", model=embedder)
-    rows = [{"_id": "a", "text": "word1", "year": 2001}, {"_id": "a", "text": "word2", "year": 2004}]
+    rows = [
+        {"_id": "a", "text": "word1", "year": 2001},
+        {"_id": "a", "text": "word2", "year": 2004},
+    ]
     upsert_documents(rows, tmp_path / "ix", model=embedder)
     with Retriever.load(tmp_path / "ix", model=embedder) as retriever:
         (document,) = retriever.get(["a"])
     assert (document.text, document.metadata) == ("word2", {"year": 2004})
 
 
-def test_deleting_everything_leaves_an_index_to_add_to(tmp_path: Path, embedder: FakeEmbedder) -> None:
+def test_deleting_everything_leaves_an_index_to_add_to(
+    tmp_path: Path, embedder: FakeEmbedder
+) -> None:
     rows = make_documents(20)
     build_index(rows, tmp_path / "ix", model=embedder)
     assert delete_documents(tmp_path / "ix", where={}).documents == 0
@@ -151,32 +184,55 @@ def test_ready_made_vectors_are_added_too(tmp_path: Path) -> None:
     rows = [{"_id": "x", "text": ""}, {"_id": "y", "text": ""}]
     add_documents(rows, tmp_path / "ix", vectors=vectors[4:])
     with Retriever.load(tmp_path / "ix") as retriever:
-        assert [h[0].id for h in retriever.search_vectors(vectors, k=1)] == ["0", "1", "2", "3", "x", "y"]
+        assert [h[0].id for h in retriever.search_vectors(vectors, k=1)] == [
+            "0",
+            "1",
+            "2",
+            "3",
+            "x",
+            "y",
+        ]
     with pytest.raises(ConfigError, match="dimension 5"):
         add_documents(rows, tmp_path / "ix", vectors=np.ones((2, 5), np.float32))
 
 
 @pytest.mark.parametrize(
     ("index", "least"),
-    [("HNSW8;efSearch=64", 0.75), ("IVF16,Flat;nprobe=16", 1.0), ("IVF16,PQ4x4;nprobe=16;rescore=2000", 1.0)],
+    [
+        ("HNSW8;efSearch=64", 0.75),
+        ("IVF16,Flat;nprobe=16", 1.0),
+        ("IVF16,PQ4x4;nprobe=16;rescore=2000", 1.0),
+    ],
 )
-def test_settings_of_a_search_are_kept_with_the_type(tmp_path: Path, index: str, least: float) -> None:
+def test_settings_of_a_search_are_kept_with_the_type(
+    tmp_path: Path, index: str, least: float
+) -> None:
     vectors = np.random.default_rng(0).normal(size=(2000, 16)).astype(np.float32)
-    report = build_index(None, tmp_path / "ix", vectors=vectors, granularity="document", index=index)
+    report = build_index(
+        None, tmp_path / "ix", vectors=vectors, granularity="document", index=index
+    )
     factory, *settings = index.split(";")
     (tier,) = report.indexes["document"]
-    assert (tier.factory, [f"{name}={value}" for name, value in tier.params.items()]) == (factory, settings)
+    assert (tier.factory, [f"{name}={value}" for name, value in tier.params.items()]) == (
+        factory,
+        settings,
+    )
     assert describe(tmp_path / "ix")["index"] == index
     with Retriever.load(tmp_path / "ix") as retriever:
         queries = vectors[:50] + 0.1
         exact = retriever.search_vectors(queries, k=10, exact=True)
         found = retriever.search_vectors(queries, k=10)
-        shares = [len({h.id for h in a} & {h.id for h in b}) / 10 for a, b in zip(exact, found, strict=True)]
+        shares = [
+            len({h.id for h in a} & {h.id for h in b}) / 10
+            for a, b in zip(exact, found, strict=True)
+        ]
     assert np.mean(shares) >= least
 
 
 @pytest.fixture(scope="module", params=["HNSW16", "IVF32,Flat;nprobe=24", "IVF32,PQ8x4;nprobe=24"])
-def numbered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]:
+def numbered(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, np.ndarray]:
     """An approximate index of 4,000 random vectors with a field that tells their number."""
     root = tmp_path_factory.mktemp("numbered") / "ix"
     vectors = np.random.default_rng(0).normal(size=(4000, 16)).astype(np.float32)
@@ -186,7 +242,9 @@ def numbered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.mark.parametrize("share", [0.5, 0.1, 0.01, 0.001])
-def test_filters_keep_recall_and_give_k_results(numbered: tuple[Path, np.ndarray], share: float) -> None:
+def test_filters_keep_recall_and_give_k_results(
+    numbered: tuple[Path, np.ndarray], share: float
+) -> None:
     root, vectors = numbered
     where = {"n": {"$lt": int(4000 * share)}}
     with Retriever.load(root) as retriever:
@@ -195,21 +253,30 @@ def test_filters_keep_recall_and_give_k_results(numbered: tuple[Path, np.ndarray
     expected = min(10, int(4000 * share))
     assert all(len(hits) == expected for hits in found)
     assert all(int(h.id) < 4000 * share for hits in found for h in hits)
-    overlap = [len({h.id for h in a} & {h.id for h in b}) / expected for a, b in zip(found, truth, strict=True)]
+    overlap = [
+        len({h.id for h in a} & {h.id for h in b}) / expected
+        for a, b in zip(found, truth, strict=True)
+    ]
     assert np.mean(overlap) >= 0.95
 
 
 def test_an_index_that_began_without_vectors_is_trained_when_the_first_ones_come(
     tmp_path: Path, embedder: FakeEmbedder
 ) -> None:
-    build_index([{"_id": "a", "text": "", "year": 2001}], tmp_path / "ix", model=embedder, index="SQ8")
-    upsert_documents([{"_id": "a", "text": "word1 word2", "year": 2001}], tmp_path / "ix", model=embedder)
+    build_index(
+        [{"_id": "a", "text": "", "year": 2001}], tmp_path / "ix", model=embedder, index="SQ8"
+    )
+    upsert_documents(
+        [{"_id": "a", "text": "word1 word2", "year": 2001}], tmp_path / "ix", model=embedder
+    )
     with Retriever.load(tmp_path / "ix", model=embedder) as retriever:
         (hit,) = retriever.search("word1 word2", granularity="passage")
     assert (hit.id, hit.passage) == ("a", "word1 word2")
 
 
-def test_a_file_of_what_was_added_is_of_a_type_for_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_what_was_added_is_of_a_type_for_so_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(faiss_file, "EXACT_COMPONENTS", 50 * 16)
     monkeypatch.setattr(faiss_file, "ONE_LIST", 1000)
     rows = [{"_id": str(number), "text": f"word{number}"} for number in range(2060)]
@@ -224,7 +291,9 @@ def test_a_file_of_what_was_added_is_of_a_type_for_so_many(tmp_path: Path, monke
 
 
 def test_one_string_is_no_list_of_ids(tmp_path: Path, embedder: FakeEmbedder) -> None:
-    build_index([{"_id": "1", "text": "a"}, {"_id": "12", "text": "b"}], tmp_path / "ix", model=embedder)
+    build_index(
+        [{"_id": "1", "text": "a"}, {"_id": "12", "text": "b"}], tmp_path / "ix", model=embedder
+    )
     with pytest.raises(InputError, match="is one string; give a list"):
         delete_documents(tmp_path / "ix", "12", missing_ok=True)
 
@@ -243,6 +312,8 @@ def test_an_emptied_index_can_be_compacted_and_filled_again(
 
 
 def test_an_index_that_lost_its_last_words_is_sound(tmp_path: Path, embedder: FakeEmbedder) -> None:
-    build_index([{"_id": "a", "text": "", "title": ""}], tmp_path / "ix", model=embedder, index="Flat")
+    build_index(
+        [{"_id": "a", "text": "", "title": ""}], tmp_path / "ix", model=embedder, index="Flat"
+    )
     delete_documents(tmp_path / "ix", ["a"])
     assert verify_index(tmp_path / "ix", deep=True).problems == []

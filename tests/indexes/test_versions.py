@@ -1,4 +1,6 @@
-"""Versions: a reader keeps the one that it opened, an index made again is another one, and old ones leave nothing."""
+"""Versions: a reader keeps the one that it opened, an index made again is another one, and old ones
+leave nothing.
+"""
 
 from __future__ import annotations
 
@@ -43,16 +45,26 @@ def answers(reader: Retriever) -> list[Any]:
     found: list[Any] = [reader.search(list(QUERIES), k=9, mode=mode) for mode in MODES]
     found += [reader.search(list(QUERIES), k=9, unit="passage", filter={"year": {"$gte": 2005}})]
     found = pickle.loads(pickle.dumps(found))  # which reads all of the hits
-    return [*found, list(reader.documents()), reader.count({"year": 2003}), len(reader), reader.version]
+    return [
+        *found,
+        list(reader.documents()),
+        reader.count({"year": 2003}),
+        len(reader),
+        reader.version,
+    ]
 
 
-# --- readers ----------------------------------------------------------------------------------------------------------
+# --- readers
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_reader_keeps_its_version_through_fifty_changes(tmp_path: Path) -> None:
     root = tmp_path / "ix"
     build_index(make_documents(60), root, model=FakeEmbedder())
-    with Index.open(root, model=FakeEmbedder()) as index, Retriever.load(root, model=FakeEmbedder()) as reader:
+    with (
+        Index.open(root, model=FakeEmbedder()) as index,
+        Retriever.load(root, model=FakeEmbedder()) as reader,
+    ):
         before = answers(reader)
         changes: list[Callable[[int], object]] = [
             lambda i: index.add(make_documents(1, first=100 + i)),
@@ -92,23 +104,33 @@ def test_the_vectors_of_a_retriever_may_be_in_memory(tmp_path: Path) -> None:
         assert answers(mapped) == answers(read)
 
 
-# --- an index made again at the same place ----------------------------------------------------------------------------
+# --- an index made again at the same place
+# ----------------------------------------------------------------------------
 
 
 def old_and_new(seed: str = "a") -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Two corpora of the same shape, so that versions, numbers and sizes are alike, without a document in common."""
+    """Two corpora of the same shape, so that versions, numbers and sizes are alike, without a
+    document in common.
+    """
     old = [{**row, "_id": f"old-{row['_id']}"} for row in make_documents(60, seed=1)]
-    new = [{**row, "_id": f"new-{row['_id']}", "text": f"new {row['text']}"} for row in make_documents(60, seed=2)]
+    new = [
+        {**row, "_id": f"new-{row['_id']}", "text": f"new {row['text']}"}
+        for row in make_documents(60, seed=2)
+    ]
     return old, new
 
 
-def make_again(root: Path, rows: list[dict[str, Any]], *, model: FakeEmbedder | None = None) -> None:
+def make_again(
+    root: Path, rows: list[dict[str, Any]], *, model: FakeEmbedder | None = None
+) -> None:
     shutil.rmtree(root)
     build_index(rows, root, model=model or FakeEmbedder())
 
 
 @pytest.fixture(params=["removed", "overwritten", "moved here"])
-def again(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Path, list[dict[str, Any]]], None]:
+def again(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Callable[[Path, list[dict[str, Any]]], None]:
     """Ways in which another index comes to the same place."""
 
     def make(root: Path, rows: list[dict[str, Any]]) -> None:
@@ -124,7 +146,9 @@ def again(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Path, lis
     return make
 
 
-def test_a_reader_of_an_index_that_was_made_again_never_mixes_the_two(tmp_path: Path, again: Any) -> None:
+def test_a_reader_of_an_index_that_was_made_again_never_mixes_the_two(
+    tmp_path: Path, again: Any
+) -> None:
     root, (old, new) = tmp_path / "ix", old_and_new()
     build_index(old, root, model=FakeEmbedder())
     texts = {row["_id"]: row["text"] for row in old}
@@ -144,7 +168,9 @@ def test_a_reader_of_an_index_that_was_made_again_never_mixes_the_two(tmp_path: 
         assert answers(reader)[:-1] == answers(read)[:-1] == answers(alone)[:-1] != before[:-1]
 
 
-def assert_old_or_one_clear_error(reader: Retriever, question: str, texts: dict[str, str], root: Path) -> None:
+def assert_old_or_one_clear_error(
+    reader: Retriever, question: str, texts: dict[str, str], root: Path
+) -> None:
     """What a stale reader answers is all of the old index, or one line that says what to do."""
     try:
         if question == "documents":
@@ -169,7 +195,9 @@ def test_an_index_follows_one_that_was_made_again(tmp_path: Path, again: Any) ->
     with Index.open(root, model=FakeEmbedder()) as index:
         assert index.search("word1")
         again(root, new)
-        assert {hit.id for hit in index.search("new", k=100, mode="lexical", fold=False)} == {row["_id"] for row in new}
+        assert {hit.id for hit in index.search("new", k=100, mode="lexical", fold=False)} == {
+            row["_id"] for row in new
+        }
         assert index.upsert([{"_id": "more", "text": "zinc"}]).documents == 61
         assert [hit.id for hit in index.search("zinc", mode="lexical")] == ["more"]
         assert index.verify(deep=True).problems == []
@@ -185,18 +213,27 @@ def test_an_index_that_was_changed_before_it_was_made_again_is_followed_too(tmp_
         upsert_documents(make_documents(5, seed=4), root, model=FakeEmbedder())
         texts = {row["_id"]: row["text"] for row in [*new, *make_documents(5, seed=4)]}
         assert {document.id: document.text for document in index.documents()} == texts
-        assert all(hit.text == texts[hit.id] for hit in index.search("word1 word2", k=65, mode="dense"))
+        assert all(
+            hit.text == texts[hit.id] for hit in index.search("word1 word2", k=65, mode="dense")
+        )
 
 
 def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
     root = tmp_path / "ix"
     build_index(make_documents(5), root, model=FakeEmbedder())
-    with Index.open(root, model=FakeEmbedder()) as index, Retriever.load(root, model=FakeEmbedder()) as reader:
+    with (
+        Index.open(root, model=FakeEmbedder()) as index,
+        Retriever.load(root, model=FakeEmbedder()) as reader,
+    ):
         shutil.rmtree(root)
         assert reader.is_stale
         with pytest.raises(IndexFormatError, match="no index here"):
             reader.reopen()
-        for ask in (lambda: index.search("word1"), lambda: len(index), lambda: index.add(make_documents(1, first=9))):
+        for ask in (
+            lambda: index.search("word1"),
+            lambda: len(index),
+            lambda: index.add(make_documents(1, first=9)),
+        ):
             with pytest.raises(IndexFormatError, match="no index here"):
                 ask()
     assert not root.exists()
@@ -205,21 +242,35 @@ def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
 def test_an_index_made_again_by_another_model_is_refused_naming_both(tmp_path: Path) -> None:
     root, (old, new) = tmp_path / "ix", old_and_new()
     build_index(old, root, model=FakeEmbedder())
-    with Index.open(root, model=FakeEmbedder()) as index, Retriever.load(root, model=FakeEmbedder()) as reader:
+    with (
+        Index.open(root, model=FakeEmbedder()) as index,
+        Retriever.load(root, model=FakeEmbedder()) as reader,
+    ):
         make_again(root, new, model=FakeEmbedder(seed="b"))
-        for ask in (reader.reopen, lambda: index.search("word1"), lambda: index.add([{"_id": "x", "text": "y"}])):
-            with pytest.raises(IndexFormatError, match=r"made by the model fake-b .* but this is fake-a"):
+        for ask in (
+            reader.reopen,
+            lambda: index.search("word1"),
+            lambda: index.add([{"_id": "x", "text": "y"}]),
+        ):
+            with pytest.raises(
+                IndexFormatError, match=r"made by the model fake-b .* but this is fake-a"
+            ):
                 ask()
     with Index.open(root, model=FakeEmbedder(seed="b")) as other:
         assert len(other) == 60
 
 
-# --- the disk ---------------------------------------------------------------------------------------------------------
+# --- the disk
+# --------------------------------------------------------------------------------------------------
 
 CHANGES: dict[str, Callable[[Path], object]] = {
-    "build": lambda root: build_index(make_documents(30, seed=8), root, model=FakeEmbedder(), overwrite=True),
+    "build": lambda root: build_index(
+        make_documents(30, seed=8), root, model=FakeEmbedder(), overwrite=True
+    ),
     "add": lambda root: add_documents(make_documents(9, first=90), root, model=FakeEmbedder()),
-    "upsert": lambda root: upsert_documents(make_documents(9, seed=3, first=5), root, model=FakeEmbedder()),
+    "upsert": lambda root: upsert_documents(
+        make_documents(9, seed=3, first=5), root, model=FakeEmbedder()
+    ),
     "metadata": lambda root: update_metadata(root, {"year": 1}, where={"year": 2004}),
     "delete": lambda root: delete_documents(root, ["doc-3"]),
     "delete all": lambda root: delete_documents(root, where={}),
@@ -228,8 +279,12 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize(("change", "factory"), [*((change, "HNSW8") for change in CHANGES), ("upsert", "auto")])
-def test_compaction_leaves_nothing_of_older_versions(tmp_path: Path, change: str, factory: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "factory"), [*((change, "HNSW8") for change in CHANGES), ("upsert", "auto")]
+)
+def test_compaction_leaves_nothing_of_older_versions(
+    tmp_path: Path, change: str, factory: str
+) -> None:
     root = tmp_path / "ix"
     build_index(make_documents(25, longest=20), root, model=FakeEmbedder(), index=factory)
     assert files_of(root) == files_of_one_version(root)
@@ -301,7 +356,9 @@ def test_versions_are_counted_and_named_by_their_build(tmp_path: Path) -> None:
         build_index(make_documents(5), root, model=FakeEmbedder())
 
 
-def test_a_clean_up_that_fails_does_not_undo_a_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_clean_up_that_fails_does_not_undo_a_change(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     root = tmp_path / "ix"
     build_index(make_documents(20), root, model=FakeEmbedder())
     first = manifest_path(root)

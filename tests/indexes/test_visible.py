@@ -1,4 +1,6 @@
-"""`Retriever.visible`: an index with hidden documents answers as one that never had them, to the last digit."""
+"""`Retriever.visible`: an index with hidden documents answers as one that never had them, to the
+last digit.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,13 @@ WORDS = [
     "garden",
 ]
 SECRET = ["tenderness", "zygomorphic", "tenants", "bonus", "salary"]
-QUERIES = ["tenant lease", "notice of a month", "zygomorphic rent", "tennant", "the boiler of the roof and the garden"]
+QUERIES = [
+    "tenant lease",
+    "notice of a month",
+    "zygomorphic rent",
+    "tennant",
+    "the boiler of the roof and the garden",
+]
 CHOICES: list[dict[str, Any]] = [
     {},
     {"unit": "passage"},
@@ -59,7 +67,9 @@ def documents(team: str, count: int, seed: int) -> list[dict[str, Any]]:
         {
             "_id": f"{team}-{i}",
             "title": rng.choice(words),
-            "text": " ".join(rng.choices(words, range(1, len(words) + 1), k=rng.randint(0, longest))),
+            "text": " ".join(
+                rng.choices(words, range(1, len(words) + 1), k=rng.randint(0, longest))
+            ),
             "team": team,
             "year": 2000 + i % 10,
             **({"wage": i} if team == "board" else {}),
@@ -69,9 +79,15 @@ def documents(team: str, count: int, seed: int) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module", params=["built", "changed"])
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Retriever]]:
+def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[Retriever]]:
     """What can be seen of an index with hidden documents, and an index without them."""
-    top, shown, hidden = tmp_path_factory.mktemp("visible"), documents("legal", 60, 1), documents("board", 200, 2)
+    top, shown, hidden = (
+        tmp_path_factory.mktemp("visible"),
+        documents("legal", 60, 1),
+        documents("board", 200, 2),
+    )
     mixed = [*hidden[:100], *shown, *hidden[100:]]
     model = FakeEmbedder()
     build_index(shown, top / "without", model=model)
@@ -80,11 +96,19 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     else:  # in pieces, of which Lance's index has not all, with documents that are gone
         build_index(mixed[:120], top / "with", model=model)
         with Index.open(top / "with", model=model) as index:
-            index.add([{**each, "_id": f"x{i}", "text": each["text"] + " roof"} for i, each in enumerate(shown)])
+            index.add(
+                [
+                    {**each, "_id": f"x{i}", "text": each["text"] + " roof"}
+                    for i, each in enumerate(shown)
+                ]
+            )
             for start in range(120, 260, 35):
                 index.add(mixed[start : start + 35])
             index.delete([f"x{i}" for i in range(60)])
-    with Retriever.load(top / "with", model=model) as whole, Retriever.load(top / "without", model=model) as alone:
+    with (
+        Retriever.load(top / "with", model=model) as whole,
+        Retriever.load(top / "without", model=model) as alone,
+    ):
         yield [whole.visible(SEEN), alone]
 
 
@@ -93,14 +117,23 @@ def check_same(part: Result, alone: Result) -> None:
     for one, other in zip(part, alone, strict=True):
         found = [hit.to_dict(text=True) for hit in (one, other)]
         numbers = [
-            [each.pop("score"), each.pop("confidence", None) or 0.0, *each.pop("scores").values()] for each in found
+            [each.pop("score"), each.pop("confidence", None) or 0.0, *each.pop("scores").values()]
+            for each in found
         ]
         assert numbers[0] == pytest.approx(numbers[1], abs=1e-6)
         passages = [[(p.span, p.text) for p in hit.passages] for hit in (one, other)]
         assert passages[0] == passages[1]
-        assert [p.score for p in one.passages] == pytest.approx([p.score for p in other.passages], abs=1e-6)
-        assert [{**each, "passages": 0} for each in found[:1]] == [{**each, "passages": 0} for each in found[1:]]
-    assert (part.words, part.unmet, part.suggestions) == (alone.words, alone.unmet, alone.suggestions)
+        assert [p.score for p in one.passages] == pytest.approx(
+            [p.score for p in other.passages], abs=1e-6
+        )
+        assert [{**each, "passages": 0} for each in found[:1]] == [
+            {**each, "passages": 0} for each in found[1:]
+        ]
+    assert (part.words, part.unmet, part.suggestions) == (
+        alone.words,
+        alone.unmet,
+        alone.suggestions,
+    )
 
 
 @pytest.mark.parametrize("options", CHOICES, ids=str)
@@ -134,9 +167,16 @@ def test_operators_stand_for_words_that_can_be_seen(pair: list[Retriever], query
 
 def test_without_it_a_filter_has_the_statistics_of_all(tmp_path: Path) -> None:
     """The reason for it: the same search under a filter alone scores otherwise."""
-    build_index([*documents("legal", 20, 1), *documents("board", 40, 2)], tmp_path / "i", model=FakeEmbedder())
+    build_index(
+        [*documents("legal", 20, 1), *documents("board", 40, 2)],
+        tmp_path / "i",
+        model=FakeEmbedder(),
+    )
     with Retriever.load(tmp_path / "i", model=FakeEmbedder()) as whole:
-        ways = [whole.search("tenant lease", 5, filter=SEEN), whole.visible(SEEN).search("tenant lease", 5)]
+        ways = [
+            whole.search("tenant lease", 5, filter=SEEN),
+            whole.visible(SEEN).search("tenant lease", 5),
+        ]
     assert ways[0][0].score != pytest.approx(ways[1][0].score, abs=1e-3)
 
 
@@ -148,7 +188,10 @@ def test_all_that_reads_documents_sees_no_others(pair: list[Retriever]) -> None:
     assert sorted(part.values("year")) == sorted(alone.values("year"))
     assert part.grep("zygomorphic") == [] and part.contents().left == 0
     assert part.get(["board-1"], missing_ok=True) == [] and part.advice({"wage": 1}) == []
-    assert part.check_quotes('It says "zygomorphic bonus tenderness salary bonus".')[0].verdict == "absent"
+    assert (
+        part.check_quotes('It says "zygomorphic bonus tenderness salary bonus".')[0].verdict
+        == "absent"
+    )
     with pytest.raises(InputError, match="no document has the id 'board-1'"):
         part.get(["board-1"])
     for ask in (lambda: part.values("wage"), lambda: part.search("rent", boost={"wage": 1.0})):
@@ -166,7 +209,9 @@ def test_what_cannot_be_seen_stays_so_in_copies_and_in_several(pair: list[Retrie
 
 
 def test_a_copy_by_pickle_sees_no_more(tmp_path: Path) -> None:
-    build_index([*documents("legal", 3, 1), *documents("board", 3, 2)], tmp_path / "i", model=FakeEmbedder())
+    build_index(
+        [*documents("legal", 3, 1), *documents("board", 3, 2)], tmp_path / "i", model=FakeEmbedder()
+    )
     with Retriever.load(tmp_path / "i") as whole:
         copy = pickle.loads(pickle.dumps(whole.visible(SEEN)))
     assert copy.count() == 3

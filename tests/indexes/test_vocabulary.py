@@ -23,10 +23,14 @@ LETTERS = "abcdetoz-/&%AZ09\u00e9\u0431\u0939\u093f\u66f8\U0001f600"
 
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Vocabulary, Counter[str]]:
-    """Every letter of ASCII, nodes of more than 32 and of all kinds, and rows that are not indexed yet."""
+    """Every letter of ASCII, nodes of more than 32 and of all kinds, and rows that are not indexed
+    yet.
+    """
     draw = random.Random(0)
     words = {"".join(draw.choices(LETTERS, k=draw.randint(1, 5))) for _ in range(3000)}
-    words |= {chr(code) for code in range(33, 127)} | {"same" * each + end for each in (15, 50) for end in ("", "s")}
+    words |= {chr(code) for code in range(33, 127)} | {
+        "same" * each + end for each in (15, 50) for end in ("", "s")
+    }
     rows = [[word] for word in sorted(words)] + [draw.sample(sorted(words), 30) for _ in range(20)]
     fresh = [["abc", "abd"], ["abc", "\u66f8\u66f8new"]]
     return _stored(tmp_path_factory.mktemp("words"), rows, fresh), Counter(
@@ -51,11 +55,16 @@ def test_every_word_is_read_with_its_rows(counted: tuple[Vocabulary, Counter[str
     vocabulary, words = counted
     assert vocabulary.beginning("") == dict(words)
     assert vocabulary.counts(words) == list(words.values())
-    assert vocabulary.counts(["", "nosuchword", "same", "\u66f8\u66f8\u66f8\u66f8\u66f8\u66f8"]) == [0, 0, 0, 0]
+    assert vocabulary.counts(
+        ["", "nosuchword", "same", "\u66f8\u66f8\u66f8\u66f8\u66f8\u66f8"]
+    ) == [0, 0, 0, 0]
 
 
 def _damaged(part: WordSet) -> list[WordSet]:
-    return [replace(part, rows=part.rows[:1], _nodes={}), replace(part, data=part.data[-20:], _nodes={})]
+    return [
+        replace(part, rows=part.rows[:1], _nodes={}),
+        replace(part, data=part.data[-20:], _nodes={}),
+    ]
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -63,7 +72,11 @@ def test_words_whose_numbers_or_bytes_lead_nowhere_are_damage(which: int, tmp_pa
     (part,) = _stored(tmp_path, [["alpha"], ["beta"], ["zeta"]], []).parts
     assert isinstance(part, WordSet)
     words = Vocabulary([_damaged(part)[which]], {})
-    for ask in (lambda: words.counts(["zeta"]), lambda: words.beginning("z"), lambda: words.near("zeto", 1)):
+    for ask in (
+        lambda: words.counts(["zeta"]),
+        lambda: words.beginning("z"),
+        lambda: words.near("zeto", 1),
+    ):
         with pytest.raises(IndexFormatError, match="missing or damaged"):
             ask()
 
@@ -71,12 +84,20 @@ def test_words_whose_numbers_or_bytes_lead_nowhere_are_damage(which: int, tmp_pa
 @pytest.mark.parametrize("start", ["a", "ab", "\u66f8", "\u0939\u093f", "same", "nosuch"])
 def test_words_that_begin_alike(counted: tuple[Vocabulary, Counter[str]], start: str) -> None:
     vocabulary, words = counted
-    assert vocabulary.beginning(start) == {word: rows for word, rows in words.items() if word.startswith(start)}
+    assert vocabulary.beginning(start) == {
+        word: rows for word, rows in words.items() if word.startswith(start)
+    }
 
 
 @pytest.mark.parametrize("edits", [0, 1, 2])
 @pytest.mark.parametrize("word", ["abd", "\u66f8ab", "zz", "b\u00e9to", "\U0001f600a", "same" * 15])
-def test_words_a_few_edits_away(counted: tuple[Vocabulary, Counter[str]], word: str, edits: int) -> None:
+def test_words_a_few_edits_away(
+    counted: tuple[Vocabulary, Counter[str]], word: str, edits: int
+) -> None:
     vocabulary, words = counted
-    near = {each: rows for each, rows in words.items() if within(word, each, edits) or each in swaps(word)}
+    near = {
+        each: rows
+        for each, rows in words.items()
+        if within(word, each, edits) or each in swaps(word)
+    }
     assert vocabulary.near(word, edits) == near

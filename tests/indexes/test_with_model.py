@@ -35,14 +35,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     tokenizer = AveyBTokenizer.from_ranks([bytes([i]) for i in range(256)])
     config = AveyBConfig.mini(
-        vocab_size=tokenizer.vocab_size, hidden_size=32, num_hidden_layers=4, split_size=32, initializer_range=0.2
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=32,
+        num_hidden_layers=4,
+        split_size=32,
+        initializer_range=0.2,
     )
     path = tmp_path_factory.mktemp("model")
-    sentence_transformer(AveyBModel(config), tokenizer, path, prompts={"query": "query: ", "document": "text: "})
+    sentence_transformer(
+        AveyBModel(config), tokenizer, path, prompts={"query": "query: ", "document": "text: "}
+    )
     return path
 
 
-def test_build_search_and_grow_with_our_encoder(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_build_search_and_grow_with_our_encoder(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [
         {"_id": "log", "title": "Pump 7", "text": LOG},
         {"_id": "other", "text": "Something else altogether, in one short line."},
@@ -61,7 +69,9 @@ def test_build_search_and_grow_with_our_encoder(folder: Path, tmp_path: Path, mo
     calls: list[int] = []
     original = Embedder.encode_grown
 
-    def counted(self: Embedder, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray) -> object:
+    def counted(
+        self: Embedder, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray
+    ) -> object:
         calls.append(len(norms))
         return original(self, prefix, text, passages, norms)
 
@@ -73,7 +83,9 @@ def test_build_search_and_grow_with_our_encoder(folder: Path, tmp_path: Path, mo
     build_index([grown, *rows[1:]], tmp_path / "anew", model=folder, passage_tokens=100)
     assert verify_index(tmp_path / "ix").problems == []
     with Retriever.load(tmp_path / "ix") as a, Retriever.load(tmp_path / "anew") as b:
-        for one, other in zip(a.search("pump", k=3, passages=9), b.search("pump", k=3, passages=9), strict=True):
+        for one, other in zip(
+            a.search("pump", k=3, passages=9), b.search("pump", k=3, passages=9), strict=True
+        ):
             assert (one.id, one.span) == (other.id, other.span)
             assert one.score == pytest.approx(other.score, abs=1e-5)
 
@@ -85,7 +97,9 @@ def rows_of(index: Path, document: str) -> list[str]:
     return next([passage.text for passage in hit.passages] for hit in hits if hit.id == document)
 
 
-def test_passages_are_those_that_were_asked_for_and_later_changes_keep_to_them(folder: Path, tmp_path: Path) -> None:
+def test_passages_are_those_that_were_asked_for_and_later_changes_keep_to_them(
+    folder: Path, tmp_path: Path
+) -> None:
     rows = [{"_id": "log", "text": LOG}]
     for overlap, lines in ((0, 3), (40, 4)):
         index = tmp_path / f"ix{overlap}"
@@ -102,7 +116,9 @@ def test_passages_are_those_that_were_asked_for_and_later_changes_keep_to_them(f
     with pytest.raises(ConfigError, match="passage_tokens is 3"):
         build_index(rows, tmp_path / "bad", model=folder, passage_tokens=3)
     for wrong in (0.5, "10%"):
-        with pytest.raises(ConfigError, match=r"passage_overlap is (0\.5|'10%'); it must be a whole number"):
+        with pytest.raises(
+            ConfigError, match=r"passage_overlap is (0\.5|'10%'); it must be a whole number"
+        ):
             build_index(rows, tmp_path / "bad", model=folder, passage_overlap=wrong)  # type: ignore[typeddict-item]
     with pytest.raises(ConfigError, match="late=False"):
         build_index(rows, tmp_path / "bad", model=folder, late=False)
@@ -120,33 +136,48 @@ def test_a_limit_of_tokens_holds_for_later_changes_too(folder: Path, tmp_path: P
 
 
 def test_what_is_not_asked_for_is_as_the_model_was_loaded(folder: Path, tmp_path: Path) -> None:
-    rows, model = [{"_id": "log", "text": LOG}], Embedder.load(folder, passage_size=PassageSize(64, 16, late=True))
+    rows, model = (
+        [{"_id": "log", "text": LOG}],
+        Embedder.load(folder, passage_size=PassageSize(64, 16, late=True)),
+    )
     asked: tuple[BuildOptions, ...] = ({"passage_tokens": 90}, {"passage_overlap": 0})
-    for number, (options, made) in enumerate(zip(asked, ((90, 16, True), (64, 0, True)), strict=True)):
+    for number, (options, made) in enumerate(
+        zip(asked, ((90, 16, True), (64, 0, True)), strict=True)
+    ):
         build_index(rows, tmp_path / f"ix{number}", model=model, **options)
         encoding = read_manifest(tmp_path / f"ix{number}").encoding
         assert (encoding.passage_tokens, encoding.passage_overlap, encoding.late) == made
 
 
-def test_a_model_that_cuts_in_its_own_way_does_so_in_later_changes_too(folder: Path, tmp_path: Path) -> None:
+def test_a_model_that_cuts_in_its_own_way_does_so_in_later_changes_too(
+    folder: Path, tmp_path: Path
+) -> None:
     """Its splits are the passages."""
     index, grown = tmp_path / "ix", LOG + "24:00 the pump stopped\n"
-    build_index([{"_id": "log", "text": LOG}], index, model=Embedder.load(folder, passage_size=None))
+    build_index(
+        [{"_id": "log", "text": LOG}], index, model=Embedder.load(folder, passage_size=None)
+    )
     assert describe(index)["passage_tokens"] is None
-    upsert_documents([{"_id": "log", "text": grown}, {"_id": "new", "text": LOG}], index, model=folder)
+    upsert_documents(
+        [{"_id": "log", "text": grown}, {"_id": "new", "text": LOG}], index, model=folder
+    )
     before = len("text: ")
     for document, text in (("log", grown), ("new", LOG)):
         with Retriever.load(index, model=folder) as retriever:
             hits = retriever.search("pump", k=9, passages=99)
         spans = sorted(p.span for hit in hits if hit.id == document for p in hit.passages)
         assert spans == [
-            (max(start - before, 0), min(start + 32 - before, len(text))) for start in range(0, len(text) + before, 32)
+            (max(start - before, 0), min(start + 32 - before, len(text)))
+            for start in range(0, len(text) + before, 32)
         ]
     assert verify_index(index).problems == []
 
 
 def test_later_changes_repeat_titles_if_the_index_does(folder: Path, tmp_path: Path) -> None:
-    rows = [{"_id": "log", "title": "Pump 7", "text": LOG}, {"_id": "other", "title": "Pump 8", "text": LOG[99:]}]
+    rows = [
+        {"_id": "log", "title": "Pump 7", "text": LOG},
+        {"_id": "other", "title": "Pump 8", "text": LOG[99:]},
+    ]
     now = [{**rows[0], "text": LOG + "24:00 the pump stopped\n"}, rows[1], rows[1] | {"_id": "new"}]
     scores = {}
     for titled in (True, False):
@@ -170,13 +201,18 @@ def test_a_model_that_changed_under_the_index_is_noticed(folder: Path, tmp_path:
     before = config.read_bytes()
     config.write_bytes(before + b"\n")
     try:
-        with Retriever.load(tmp_path / "ix") as retriever, pytest.raises(IndexFormatError, match="made by the model"):
+        with (
+            Retriever.load(tmp_path / "ix") as retriever,
+            pytest.raises(IndexFormatError, match="made by the model"),
+        ):
             retriever.search("x")
     finally:
         config.write_bytes(before)
 
 
-def test_an_own_model_is_found_from_anywhere(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_own_model_is_found_from_anywhere(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = tmp_path / "one"
     place.mkdir()
     shutil.copytree(folder, place / "mine")
@@ -202,8 +238,13 @@ def test_an_own_model_is_found_from_anywhere(folder: Path, tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("precision", ["bfloat16"])
-def test_documents_and_queries_of_another_precision(folder: Path, tmp_path: Path, precision: str) -> None:
-    rows = [{"_id": "log", "text": LOG}, {"_id": "other", "text": "Something else altogether, in one short line."}]
+def test_documents_and_queries_of_another_precision(
+    folder: Path, tmp_path: Path, precision: str
+) -> None:
+    rows = [
+        {"_id": "log", "text": LOG},
+        {"_id": "other", "text": "Something else altogether, in one short line."},
+    ]
     build_index(rows, tmp_path / "exact", model=folder)
     build_index(rows, tmp_path / "ix", model=folder, precision=precision)
     with Retriever.load(tmp_path / "exact") as exact:
@@ -213,5 +254,8 @@ def test_documents_and_queries_of_another_precision(folder: Path, tmp_path: Path
             found = {hit.id: hit.score for hit in retriever.search("the pump", k=2, mode="dense")}
         assert found == pytest.approx(expected, abs=0.05)
         assert found != expected, "the vectors are not those of float32"
-    with Retriever.load(tmp_path / "ix", precision="int4") as retriever, pytest.raises(ConfigError, match="'int4'"):
+    with (
+        Retriever.load(tmp_path / "ix", precision="int4") as retriever,
+        pytest.raises(ConfigError, match="'int4'"),
+    ):
         retriever.search("the pump", mode="dense")

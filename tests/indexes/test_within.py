@@ -1,4 +1,6 @@
-"""Searches within documents: by id, by title, page after page, by values of any type that metadata may have."""
+"""Searches within documents: by id, by title, page after page, by values of any type that metadata
+may have.
+"""
 
 from __future__ import annotations
 
@@ -54,15 +56,28 @@ def chosen(index: Retriever, where: dict[str, Any]) -> list[str]:
 def test_filters_know_ids_and_titles(titled: Index, field: str) -> None:
     for name in [*NAMES, "a1", "nobody"]:
         for condition in (
-            name, {"$ne": name}, {"$gt": name}, {"$lte": name}, {"$contains": name}, {"$any": [name]},
-            {"$in": [name, "ab", "7"]}, {"$nin": [name]}, {"$not": {"$gte": name}}, {"$exists": True},
-            {"$exists": False}, {"$is_empty": True}, {"$in": []},
-        ):  # fmt: skip
+            name,
+            {"$ne": name},
+            {"$gt": name},
+            {"$lte": name},
+            {"$contains": name},
+            {"$any": [name]},
+            {"$in": [name, "ab", "7"]},
+            {"$nin": [name]},
+            {"$not": {"$gte": name}},
+            {"$exists": True},
+            {"$exists": False},
+            {"$is_empty": True},
+            {"$in": []},
+        ):
             for where in ({field: condition}, {"$or": [{field: condition}, {"x": {"$lt": 3}}]}):
                 expected = [
-                    each["_id"] for each in TITLED
-                    if holds(where, {**each["metadata"], "_id": each["_id"], "title": each["title"]})
-                ]  # fmt: skip
+                    each["_id"]
+                    for each in TITLED
+                    if holds(
+                        where, {**each["metadata"], "_id": each["_id"], "title": each["title"]}
+                    )
+                ]
                 assert chosen(titled, where) == expected, where
 
 
@@ -77,25 +92,36 @@ def test_an_id_and_a_title_are_compared_with_texts(titled: Index, field: str, va
 def test_the_title_is_the_documents_own(tmp_path: Path) -> None:
     with Index.create(tmp_path / "ix", model=FakeEmbedder()) as index:
         index.add(
-            [{"key": "a", "name": "Own", "text": "w", "title": "of metadata"}], id_field="key", title_field="name"
+            [{"key": "a", "name": "Own", "text": "w", "title": "of metadata"}],
+            id_field="key",
+            title_field="name",
         )
-        assert (chosen(index, {"title": "Own"}), chosen(index, {"title": "of metadata"})) == (["a"], [])
+        assert (chosen(index, {"title": "Own"}), chosen(index, {"title": "of metadata"})) == (
+            ["a"],
+            [],
+        )
         (document,) = index.documents({"title": {"$contains": "wn"}})
         assert (document.title, document.metadata) == ("Own", {"title": "of metadata"})
         index.delete(where={"title": "Own"})
         assert len(index) == 0
 
 
-@pytest.mark.parametrize("options", [{}, {"mode": "dense"}, {"mode": "lexical"}, {"unit": "passage"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"mode": "dense"}, {"mode": "lexical"}, {"unit": "passage"}], ids=str
+)
 def test_a_search_keeps_to_the_ids_given(words: Index, options: dict[str, Any]) -> None:
     some = [f"doc-{i}" for i in range(0, 120, 7)]
-    everything = [hit.id for hit in words.search("word1 word2 word3", 500, candidates=500, **options)]
+    everything = [
+        hit.id for hit in words.search("word1 word2 word3", 500, candidates=500, **options)
+    ]
     hits = words.search("word1 word2 word3", 500, ids=[*some, "nobody"], candidates=500, **options)
     assert {hit.id for hit in hits} == set(some) & set(everything)
     assert words.search("word1", ids=(), **options) == []
     both = words.search("word1 word2", 99, ids=some, filter={"year": {"$lt": 2010}}, **options)
     assert {hit.id for hit in both} <= {name for name in some if int(name[4:]) % 20 < 10} != set()
-    assert words.search("word1", 3, ids=iter(some), **options) == words.search("word1", 3, ids=some, **options)
+    assert words.search("word1", 3, ids=iter(some), **options) == words.search(
+        "word1", 3, ids=some, **options
+    )
 
 
 @pytest.mark.parametrize(
@@ -127,10 +153,18 @@ def test_more_ids_than_fit_are_told(words: Index) -> None:
 
 
 OPTIONS: list[dict[str, Any]] = [
-    {}, {"mode": "dense"}, {"mode": "lexical"}, {"unit": "passage"}, {"unit": "passage", "per_document": 1},
-    {"rerank": "maxsim"}, {"unit": "passage", "diversity": 0.3}, {"fusion": "rrf"}, {"min_score": 0.0},
-    {"boost": {"year": 0.5}}, {"boost": {"year": 0.5}, "mode": "lexical"},
-]  # fmt: skip
+    {},
+    {"mode": "dense"},
+    {"mode": "lexical"},
+    {"unit": "passage"},
+    {"unit": "passage", "per_document": 1},
+    {"rerank": "maxsim"},
+    {"unit": "passage", "diversity": 0.3},
+    {"fusion": "rrf"},
+    {"min_score": 0.0},
+    {"boost": {"year": 0.5}},
+    {"boost": {"year": 0.5}, "mode": "lexical"},
+]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -138,9 +172,13 @@ def test_pages_follow_each_other(words: Index, options: dict[str, Any]) -> None:
     query = "word1 word5 word7"
     whole = words.search(query, 20, **options)
     pages = [words.search(query, 5, offset=offset, **options) for offset in (0, 5, 10, 15)]
-    assert [(hit.id, hit.span, hit.score) for page in pages for hit in page] == [(h.id, h.span, h.score) for h in whole]
+    assert [(hit.id, hit.span, hit.score) for page in pages for hit in page] == [
+        (h.id, h.span, h.score) for h in whole
+    ]
     assert words.search(query, 5, offset=10_000, **options) == []
-    assert words.rank([query], 4, offset=3, **options) == [[(hit.id, hit.score) for hit in whole[3:7]]]
+    assert words.rank([query], 4, offset=3, **options) == [
+        [(hit.id, hit.score) for hit in whole[3:7]]
+    ]
 
 
 def test_pages_follow_each_other_where_passages_are_read_in_parts(
@@ -152,16 +190,24 @@ def test_pages_follow_each_other_where_passages_are_read_in_parts(
     whole = ranked(40)
     monkeypatch.setattr(documents, "READ", 7)
     in_parts = ranked(40)
-    assert [each for offset in (0, 10, 20, 30) for each in ranked(10, offset=offset)] == in_parts != whole
+    assert (
+        [each for offset in (0, 10, 20, 30) for each in ranked(10, offset=offset)]
+        == in_parts
+        != whole
+    )
     assert in_parts == sorted(in_parts, key=lambda each: -each[1])
-    assert len({score for _, score in in_parts}) == 40, "an evaluation orders equal scores in its own way"
+    assert len({score for _, score in in_parts}) == 40, (
+        "an evaluation orders equal scores in its own way"
+    )
     assert ranked(40, min_score=0.0) == in_parts
     assert ranked(40, boost={}) == whole, "where the order changes later, all are one part"
 
 
 @pytest.mark.parametrize("offset", [-1, 1.5, None, True, "2"])
 def test_an_offset_that_is_none_is_told(words: Index, offset: Any) -> None:
-    with pytest.raises(ConfigError, match=f"offset={offset!r}: must be a whole number of at least 0"):
+    with pytest.raises(
+        ConfigError, match=f"offset={offset!r}: must be a whole number of at least 0"
+    ):
         words.search("word1", offset=offset)
 
 
@@ -181,11 +227,23 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("given", "stored"), VALUES, ids=repr)
-def test_what_is_stored_and_what_is_asked_are_converted_alike(tmp_path: Path, given: Any, stored: Any) -> None:
+def test_what_is_stored_and_what_is_asked_are_converted_alike(
+    tmp_path: Path, given: Any, stored: Any
+) -> None:
     with Index.create(tmp_path / "ix", model=FakeEmbedder(), granularity="document") as index:
-        index.add([{"_id": "a", "text": "w", "x": given, "xs": [given], "in": {"x": given}}, {"_id": "b", "text": "w"}])
+        index.add(
+            [
+                {"_id": "a", "text": "w", "x": given, "xs": [given], "in": {"x": given}},
+                {"_id": "b", "text": "w"},
+            ]
+        )
         index.update_metadata({"later": given}, ["a"])
-        assert index.get(["a"])[0].metadata == {"x": stored, "xs": [stored], "in": {"x": stored}, "later": stored}
+        assert index.get(["a"])[0].metadata == {
+            "x": stored,
+            "xs": [stored],
+            "in": {"x": stored},
+            "later": stored,
+        }
         for field in ("x", "xs", "in.x", "later"):
             for asked in (given, stored):
                 for condition in (asked, {"$in": [asked]}, {"$gte": asked, "$lte": asked}):
@@ -196,12 +254,16 @@ def test_what_is_stored_and_what_is_asked_are_converted_alike(tmp_path: Path, gi
 
 def test_truth_values_of_numpy_are_truth_values(tmp_path: Path) -> None:
     with Index.create(tmp_path / "ix", model=FakeEmbedder(), granularity="document") as index:
-        index.add([{"_id": "a", "text": "w", "x": np.bool_(True)}, {"_id": "b", "text": "w", "x": 1}])
+        index.add(
+            [{"_id": "a", "text": "w", "x": np.bool_(True)}, {"_id": "b", "text": "w", "x": 1}]
+        )
         assert chosen(index, {"x": np.True_}) == chosen(index, {"x": True}) == ["a"]
         assert chosen(index, {"x": np.int8(1)}) == ["b"]
 
 
-@pytest.mark.parametrize("value", [Decimal("NaN"), Decimal("sNaN"), np.float32("nan"), 1j, np.complex64(1), object()])
+@pytest.mark.parametrize(
+    "value", [Decimal("NaN"), Decimal("sNaN"), np.float32("nan"), 1j, np.complex64(1), object()]
+)
 def test_what_json_has_nothing_for_is_refused_in_both(tmp_path: Path, value: Any) -> None:
     with Index.create(tmp_path / "ix", model=FakeEmbedder()) as index:
         with pytest.raises(InputError, match=r"document 1.*(no number for|not JSON)"):
@@ -210,32 +272,69 @@ def test_what_json_has_nothing_for_is_refused_in_both(tmp_path: Path, value: Any
             index.count({"x": value})
 
 
-# --- values -----------------------------------------------------------------------------------------------------------
+# --- values
+# --------------------------------------------------------------------------------------------------
 
 
 def test_values_are_counted_by_document(words: Index) -> None:
     rows = make_documents(120)
-    for where in (None, {"year": {"$lt": 2005}}, {"_id": {"$in": ["doc-3", "doc-8", "nobody"]}}, {"tags": "b"}):
+    for where in (
+        None,
+        {"year": {"$lt": 2005}},
+        {"_id": {"$in": ["doc-3", "doc-8", "nobody"]}},
+        {"tags": "b"},
+    ):
         among = [row for row in rows if where is None or holds(where, row)]
         for field, values in (
             ("tags", "abcdef"),
             ("year", range(2000, 2020)),
             ("title", {row["title"] for row in rows}),
         ):
-            counts = {value: sum(value in row[field] if field == "tags" else value == row[field] for row in among)
-                      for value in values}  # fmt: skip
-            expected = sorted(((v, n) for v, n in counts.items() if n), key=lambda each: (-each[1], each[0]))
+            counts = {
+                value: sum(
+                    value in row[field] if field == "tags" else value == row[field] for row in among
+                )
+                for value in values
+            }
+            expected = sorted(
+                ((v, n) for v, n in counts.items() if n), key=lambda each: (-each[1], each[0])
+            )
             assert words.values(field, where) == expected[:100]
             assert words.values(field, where, limit=2) == expected[:2]
 
 
 def test_values_of_every_type_are_told_apart(tmp_path: Path) -> None:
     with Index.create(tmp_path / "ix", model=FakeEmbedder(), granularity="document") as index:
-        held = [2, 2.0, True, "2", None, [], {}, ["a", "a", 2], [None, ["b"], {"c": 1}], "", False, 0, -0.5, "true"]
-        index.add([{"_id": f"{i}", "text": "w", "deep": {"x": value}} for i, value in enumerate(held)])
+        held = [
+            2,
+            2.0,
+            True,
+            "2",
+            None,
+            [],
+            {},
+            ["a", "a", 2],
+            [None, ["b"], {"c": 1}],
+            "",
+            False,
+            0,
+            -0.5,
+            "true",
+        ]
+        index.add(
+            [{"_id": f"{i}", "text": "w", "deep": {"x": value}} for i, value in enumerate(held)]
+        )
         assert index.values("deep.x") == [
-            (2, 3), (-0.5, 1), (0, 1), (False, 1), (True, 1), ("", 1), ("2", 1), ("a", 1), ("true", 1)
-        ]  # fmt: skip
+            (2, 3),
+            (-0.5, 1),
+            (0, 1),
+            (False, 1),
+            (True, 1),
+            ("", 1),
+            ("2", 1),
+            ("a", 1),
+            ("true", 1),
+        ]
         assert [type(value) for value, _ in index.values("deep.x")[2:5]] == [int, bool, bool]
         assert index.values("deep.x", ids=["0", "3"]) == [(2, 1), ("2", 1)]
         assert index.values("deep") == index.values("deep.x", {"_id": "4"}) == []
@@ -264,22 +363,31 @@ def test_the_advice_on_a_name_with_a_dot_works(tmp_path: Path) -> None:
             index.values("amount.eur")
         advised = ast.literal_eval(re.search("did you mean ('.*?')", str(refused.value))[1])  # type: ignore[index]
         assert index.values(advised) == [(3, 1)]
-        with pytest.raises(ConfigError, match=r"'No\.' cannot be a field; .* a dot that is in a key is written \\\."):
+        with pytest.raises(
+            ConfigError,
+            match=r"'No\.' cannot be a field; .* a dot that is in a key is written \\\.",
+        ):
             index.values("No.")
         assert index.values(r"No\.") == [(1, 1)]
 
 
 @pytest.mark.parametrize("limit", [0, -1, 10_001, 1.5, True, None])
 def test_a_limit_that_is_none_is_told(words: Index, limit: Any) -> None:
-    with pytest.raises(ConfigError, match=f"limit={limit!r}: must be a whole number from 1 to 10,000"):
+    with pytest.raises(
+        ConfigError, match=f"limit={limit!r}: must be a whole number from 1 to 10,000"
+    ):
         words.values("year", limit=limit)
 
 
-def test_a_field_with_too_many_values_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_field_with_too_many_values_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("aveyb_retrieval.indexes.store.tables.MOST_COUNTED", 50)
     with Index.create(tmp_path / "ix", model=FakeEmbedder(), granularity="document") as index:
         index.add([{"_id": f"{i}", "text": "w", "n": i} for i in range(60)])
-        with pytest.raises(ConfigError, match="the field 'n' has more than 50 values; ask for another field"):
+        with pytest.raises(
+            ConfigError, match="the field 'n' has more than 50 values; ask for another field"
+        ):
             index.values("n")
         assert len(index.values("n", {"n": {"$lt": 50}})) == 50
 

@@ -1,5 +1,7 @@
-# ruff: noqa: RUF001
-"""Words: in every language what is asked for is found however it is inflected, spaced, or written."""
+# ruff: noqa: RUF001  # letters of many scripts are what these tests are about
+"""Words: in every language what is asked for is found however it is inflected, spaced,
+or written.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,15 @@ from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.store import columns
 from aveyb_retrieval.indexes.store.columns import word_columns
 from aveyb_retrieval.indexes.store.tables import held_words
-from aveyb_retrieval.indexes.store.words import K1, LANGUAGES, B, language, read_synonyms, runs_of, spaced
+from aveyb_retrieval.indexes.store.words import (
+    K1,
+    LANGUAGES,
+    B,
+    language,
+    read_synonyms,
+    runs_of,
+    spaced,
+)
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -75,19 +85,31 @@ def test_another_form_of_a_word_is_found_in_every_language(tmp_path: Path, name:
         index.add([{"_id": "other", "text": "zzz qqq 123"}, {"_id": "a", "text": text}])
         assert found(index, query) == found(index, text) == ["a"]
         assert [hit.id for hit in index.search(query, mode="lexical", unit="passage")] == ["a"]
-        assert found(index, text.upper()) == ["a"] or name in ("turkish", "greek"), "whose capitals lose a mark"
-        index.upsert([{"_id": "a", "text": "nothing of it"}, {"_id": "b", "text": text, "title": "word1"}])
+        assert found(index, text.upper()) == ["a"] or name in (
+            "turkish",
+            "greek",
+        ), "whose capitals lose a mark"
+        index.upsert(
+            [{"_id": "a", "text": "nothing of it"}, {"_id": "b", "text": text, "title": "word1"}]
+        )
         index.compact()
         assert found(index, query) == ["b"]
         assert index.verify(deep=True).problems == []
 
 
 def test_rules_of_one_language_are_not_those_of_another(tmp_path: Path) -> None:
-    rows = [{"_id": "a", "text": "Die Häuser der Stadt"}, {"_id": "b", "text": "the running houses"}]
+    rows = [
+        {"_id": "a", "text": "Die Häuser der Stadt"},
+        {"_id": "b", "text": "the running houses"},
+    ]
     for name in ("german", "none", "english"):
         build_index(rows, tmp_path / name, model=FakeEmbedder(), language=name)
     with Retriever.load(tmp_path / "german") as german, Retriever.load(tmp_path / "none") as plain:
-        assert (found(german, "das Haus"), found(plain, "Haus"), found(plain, "häuser")) == (["a"], [], ["a"])
+        assert (found(german, "das Haus"), found(plain, "Haus"), found(plain, "häuser")) == (
+            ["a"],
+            [],
+            ["a"],
+        )
         assert found(plain, "the") == ["b"]
         assert german.words("das Haus der Stadt") == ["haus", "stadt"]
     with Retriever.load(tmp_path / "english") as english:
@@ -99,9 +121,14 @@ def test_rules_of_one_language_are_not_those_of_another(tmp_path: Path) -> None:
 
 def test_stop_words_count_where_there_are_no_others(tmp_path: Path) -> None:
     with Index.create(tmp_path / "ix", model=FakeEmbedder()) as index:
-        index.add([{"_id": "a", "text": "to be or not to be"}, {"_id": "b", "text": "the zinc anode"}])
+        index.add(
+            [{"_id": "a", "text": "to be or not to be"}, {"_id": "b", "text": "the zinc anode"}]
+        )
         assert found(index, "the") == ["b"]
-        assert found(index, "the or not") == ["b", "a"] or set(found(index, "the or not")) == {"a", "b"}
+        assert found(index, "the or not") == ["b", "a"] or set(found(index, "the or not")) == {
+            "a",
+            "b",
+        }
         assert found(index, "not the zinc") == ["b"]
 
 
@@ -157,15 +184,27 @@ def test_what_is_between_words_is_never_one(tmp_path: Path) -> None:
 
 def test_titles_and_headings_are_words_too(tmp_path: Path) -> None:
     with Index.create(tmp_path / "ix", model=FakeEmbedder()) as index:
-        index.add([{"_id": "a", "title": "Anodes", "text": "zinc"}, {"_id": "b", "title": "Zinc", "text": ""}])
+        index.add(
+            [
+                {"_id": "a", "title": "Anodes", "text": "zinc"},
+                {"_id": "b", "title": "Zinc", "text": ""},
+            ]
+        )
         assert found(index, "anodes") == ["a"]
         assert set(found(index, "zinc")) == {"a", "b"}
         assert found(index, "anodes", unit="passage") == [], "a title belongs to the document"
 
 
 def test_a_long_text_and_a_long_word_are_found(tmp_path: Path) -> None:
-    with Index.create(tmp_path / "ix", model=FakeEmbedder(split_size=1000), language="none") as index:
-        index.add([{"_id": "a", "text": " ".join(f"w{i}" for i in range(20_000))}, {"_id": "b", "text": "x" * 10_000}])
+    with Index.create(
+        tmp_path / "ix", model=FakeEmbedder(split_size=1000), language="none"
+    ) as index:
+        index.add(
+            [
+                {"_id": "a", "text": " ".join(f"w{i}" for i in range(20_000))},
+                {"_id": "b", "text": "x" * 10_000},
+            ]
+        )
         assert found(index, "w19999") == ["a"]
         assert found(index, "x" * 10_000) == ["b"]
         assert found(index, "x" * 9_999) == []
@@ -210,20 +249,52 @@ def test_texts_of_ascii_are_split_as_all_others_are() -> None:
         "..._",
     ):
         words, beside, forms = rules.split(f"{text} Ω")
-        assert rules.split(text) == (words.removesuffix("ω").strip(), beside, forms.removesuffix("ω").strip())
+        assert rules.split(text) == (
+            words.removesuffix("ω").strip(),
+            beside,
+            forms.removesuffix("ω").strip(),
+        )
 
 
 @pytest.mark.parametrize("name", ["english", "greek", "turkish", "none"])
 def test_words_of_many_texts_and_their_passages_are_those_of_each_alone(name: str) -> None:
-    """Cuts inside words, marks, overlaps, and texts, titles and passages without words make no difference."""
+    """Cuts inside words, marks, overlaps, and texts, titles and passages without words make no
+    difference.
+    """
     rng, rules = random.Random(name), language(name)
-    drawn = ["running", "don't", "Ship-shape", "\u039f\u0394\u039f\u03a3", "\u03a3'\u0391", "cafe\u0301", "\u0301"]
-    drawn += ["東京都", "한국", "\ufb01n", "2.5", " ", "\n\n", "\u00a0", "\u2014", "parseHTTPHeader", "été", "İ"]
+    drawn = [
+        "running",
+        "don't",
+        "Ship-shape",
+        "\u039f\u0394\u039f\u03a3",
+        "\u03a3'\u0391",
+        "cafe\u0301",
+        "\u0301",
+    ]
+    drawn += [
+        "東京都",
+        "한국",
+        "\ufb01n",
+        "2.5",
+        " ",
+        "\n\n",
+        "\u00a0",
+        "\u2014",
+        "parseHTTPHeader",
+        "été",
+        "İ",
+    ]
     drawn += map(chr, range(128))
     texts = []
     for _ in range(600):
-        text = "".join(rng.choice(drawn) + rng.choice(["", " ", "  ", "\n"]) for _ in range(rng.randrange(12)))
-        edges = [0, len(text), *(at for at in range(len(text)) if rng.random() < 0.5 or text[at].isspace())]
+        text = "".join(
+            rng.choice(drawn) + rng.choice(["", " ", "  ", "\n"]) for _ in range(rng.randrange(12))
+        )
+        edges = [
+            0,
+            len(text),
+            *(at for at in range(len(text)) if rng.random() < 0.5 or text[at].isspace()),
+        ]
         spans = [sorted(rng.choices(edges, k=2)) for _ in range(rng.randrange(4))]
         title, headings = rng.choice(["", text[:9]]), rng.choices(["", *drawn], k=len(spans))
         texts.append((title, text, np.array(spans).reshape(-1, 2), headings))
@@ -241,11 +312,15 @@ def test_words_of_many_texts_and_their_passages_are_those_of_each_alone(name: st
 
 
 def test_characters_of_a_text_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Overlapping passages that begin and end beside blanks: each piece between two cuts is split into words once."""
+    """Overlapping passages that begin and end beside blanks: each piece between two cuts is split
+    into words once.
+    """
     rules, seen = language("none"), list[str]()
     monkeypatch.setattr(columns, "runs_of", lambda text: seen.append(text) or runs_of(text))
     text = "één twéé drië viér fîve".replace(" ", "\u00a0")
-    _, passages, _ = word_columns(rules, [("", text, np.array([[0, 13], [8, 18], [19, 23]]), [""] * 3)])
+    _, passages, _ = word_columns(
+        rules, [("", text, np.array([[0, 13], [8, 18], [19, 23]]), [""] * 3)]
+    )
     of_each = [text[0:13], text[8:18], text[19:23]]
     assert passages.to_pylist() == [rules.stored(each) for each in of_each]
     assert "".join(seen) == text
@@ -291,7 +366,9 @@ def test_characters_of_a_text_are_looked_at_once(monkeypatch: pytest.MonkeyPatch
         ("می\u200cخواهم", "میخواهم"),
     ],
 )
-def test_words_of_any_script_are_found_as_they_are_written(name: str, stored: str, query: str) -> None:
+def test_words_of_any_script_are_found_as_they_are_written(
+    name: str, stored: str, query: str
+) -> None:
     rules = language(name)
     held = rules.stored(stored).split()
     asked = [*rules.words(query), *rules.beside(query)]
@@ -303,7 +380,13 @@ def test_words_of_any_script_are_found_as_they_are_written(name: str, stored: st
 
 def test_letters_with_other_marks_are_other_letters() -> None:
     rules = language("none")
-    for one, other in (("йод", "иод"), ("が", "か"), ("हिन्दी", "दिन"), ("कि", "की"), ("ñandú x", "y")):
+    for one, other in (
+        ("йод", "иод"),
+        ("が", "か"),
+        ("हिन्दी", "दिन"),
+        ("कि", "की"),
+        ("ñandú x", "y"),
+    ):
         assert not set(rules.words(one)) & set(rules.stored(other).split())
 
 
@@ -313,15 +396,27 @@ def test_turkish_has_two_letters_i() -> None:
 
 
 @pytest.mark.parametrize("name", ["english", "french", "spanish", "german", "turkish", "none"])
-def test_a_word_is_found_without_its_accents_and_the_exact_one_first(tmp_path: Path, name: str) -> None:
+def test_a_word_is_found_without_its_accents_and_the_exact_one_first(
+    tmp_path: Path, name: str
+) -> None:
     with Index.create(tmp_path / "ix", model=FakeEmbedder(), language=name) as index:
-        index.add([{"_id": "plain", "text": "un resume noir"}, {"_id": "accents", "text": "un résumé noir"}])
+        index.add(
+            [
+                {"_id": "plain", "text": "un resume noir"},
+                {"_id": "accents", "text": "un résumé noir"},
+            ]
+        )
         index.add([{"_id": "other", "text": "zzz qqq"}])
         assert found(index, "résumé") == ["accents", "plain"]
         assert found(index, "resume") == ["plain", "accents"]
 
 
-RULES = ["car, automobile, motor car  # or c#, by others", "k8s => kubernetes, container cluster", "# said", "wings"]
+RULES = [
+    "car, automobile, motor car  # or c#, by others",
+    "k8s => kubernetes, container cluster",
+    "# said",
+    "wings",
+]
 TEXTS = {
     "auto": "An automobile is parked.",
     "motor": "The motor car of the year.",
@@ -337,7 +432,9 @@ TEXTS = {
 def test_synonyms_are_looked_for_and_protected_words_are_not_stemmed(tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text("\n".join(RULES), encoding="utf-8")
     rows = [{"_id": name, "text": text} for name, text in TEXTS.items()]
-    with Index.create(tmp_path / "ix", model=FakeEmbedder(), synonyms=tmp_path / "words.txt") as index:
+    with Index.create(
+        tmp_path / "ix", model=FakeEmbedder(), synonyms=tmp_path / "words.txt"
+    ) as index:
         index.add(rows)
         for query in ("cars", "an automobile", "the motor car"):
             assert set(found(index, query)) == {"auto", "motor", "car"}, query
@@ -388,7 +485,9 @@ def test_synonyms_of_every_kind(name: str, lines: list[str], query: str, words: 
         ("automobile -car*", {"auto"}),
     ],
 )
-def test_a_condition_is_of_the_word_and_not_of_its_synonyms(tmp_path: Path, query: str, wanted: set[str]) -> None:
+def test_a_condition_is_of_the_word_and_not_of_its_synonyms(
+    tmp_path: Path, query: str, wanted: set[str]
+) -> None:
     rows = [{"_id": name, "text": text} for name, text in TEXTS.items()]
     with Index.create(tmp_path / "ix", model=FakeEmbedder(), synonyms=RULES) as index:
         index.add(rows)
@@ -405,22 +504,38 @@ def test_a_condition_is_of_the_word_and_not_of_its_synonyms(tmp_path: Path, quer
         ([f"a{i}, b{i}" for i in range(10_001)], "at most 10,000"),
     ],
 )
-def test_synonyms_that_say_nothing_are_named_by_their_line(tmp_path: Path, lines: list[str] | str, said: str) -> None:
+def test_synonyms_that_say_nothing_are_named_by_their_line(
+    tmp_path: Path, lines: list[str] | str, said: str
+) -> None:
     with pytest.raises(InputError, match=said):
-        build_index([{"_id": "a", "text": "b"}], tmp_path / "ix", model=FakeEmbedder(), synonyms=lines)
+        build_index(
+            [{"_id": "a", "text": "b"}], tmp_path / "ix", model=FakeEmbedder(), synonyms=lines
+        )
 
 
 def test_accents_can_be_kept_apart(tmp_path: Path) -> None:
     rows = [{"_id": "plain", "text": "ma"}, {"_id": "accents", "text": "mạ"}]
     build_index(rows, tmp_path / "ix", model=FakeEmbedder(), language="none", keep_accents=True)
     with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as reader:
-        assert (found(reader, "ma"), found(reader, unicodedata.normalize("NFD", "mạ"))) == (["plain"], ["accents"])
+        assert (found(reader, "ma"), found(reader, unicodedata.normalize("NFD", "mạ"))) == (
+            ["plain"],
+            ["accents"],
+        )
 
 
 def test_stored_words_are_found_whole_whatever_their_length_and_script() -> None:
     rng = random.Random(5)
     known = ["".join(rng.choice("abé本") for _ in range(rng.randint(1, 6))) for _ in range(60)]
-    known += ["agreement", "agreements", "agreed", "a" * 16, "a" * 17, "a" * 24, "abcdefgh", "abcdefghi"]
+    known += [
+        "agreement",
+        "agreements",
+        "agreed",
+        "a" * 16,
+        "a" * 17,
+        "a" * 24,
+        "abcdefgh",
+        "abcdefghi",
+    ]
     texts = [rng.choices(known, k=rng.randint(0, 40)) for _ in range(80)]
     stored = [f" {' '.join(text)} ".encode() if text else b"" for text in texts]
     asked = [*known[::2], "agree", "a" * 15, "abcdefg"]

@@ -20,12 +20,25 @@ DOCUMENTS = [
     {
         "_id": "lease",
         "title": "Lease",
-        "text": "# Notice\n\nThe tenant may end the lease with three months' notice.\n\n# Rent\n\nIt is due monthly.",
+        "text": (
+            "# Notice\n\nThe tenant may end the lease with three months' notice.\n\n# Rent\n\nIt is"
+            " due monthly."
+        ),
         "year": 2021,
         "tags": ["rent", "notice"],
     },
-    {"_id": "manual", "title": "Pump manual", "text": "Close the valve before opening the filter.", "year": 2019},
-    {"_id": "minutes", "title": "Minutes", "text": "The budget was moved to the next meeting.", "year": 2023},
+    {
+        "_id": "manual",
+        "title": "Pump manual",
+        "text": "Close the valve before opening the filter.",
+        "year": 2019,
+    },
+    {
+        "_id": "minutes",
+        "title": "Minutes",
+        "text": "The budget was moved to the next meeting.",
+        "year": 2023,
+    },
     {"_id": "memo", "title": "", "text": "Visitors sign in at the north gate.", "year": 2024},
 ]
 
@@ -41,7 +54,10 @@ def pdf_index(tmp_path: Path, embedder: Embedder) -> Path:
     """An index of a PDF whose second page, called "i", says where visitors sign in."""
     pytest.importorskip("pypdfium2", reason="pypdfium2 is not installed: pip install '.[files]'")
     (tmp_path / "folder").mkdir()
-    pages = [["The tenant may end the lease with three months' notice."] * 4, ["Visitors sign in at the north gate."]]
+    pages = [
+        ["The tenant may end the lease with three months' notice."] * 4,
+        ["Visitors sign in at the north gate."],
+    ]
     labels = "/Nums [0 << /S /D >> 1 << /S /r >>]"
     (tmp_path / "folder" / "rules.pdf").write_bytes(make_pdf(pages, title="Rules", labels=labels))
     build_index(tmp_path / "folder", tmp_path / "pdf", model=embedder, passage_tokens=16)

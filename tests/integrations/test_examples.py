@@ -21,7 +21,12 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    ("name", "module"), [("langchain", "langchain_core"), ("llama_index", "llama_index.core"), ("haystack", "haystack")]
+    ("name", "module"),
+    [
+        ("langchain", "langchain_core"),
+        ("llama_index", "llama_index.core"),
+        ("haystack", "haystack"),
+    ],
 )
 def test_the_rag_example_answers(
     name: str, module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -38,7 +43,9 @@ def test_the_rag_example_answers(
 
 
 class _Model(BaseHTTPRequestHandler):
-    """A language model's server: it streams the passage that it was given as 1, and says where it read it."""
+    """A language model's server: it streams the passage that it was given as 1, and says where it
+    read it.
+    """
 
     asked: ClassVar[list[dict[str, Any]]] = []
 
@@ -62,20 +69,30 @@ def test_a_folder_is_asked_and_what_changed_is_found(
 ) -> None:
     folder = tmp_path / "handbook"
     folder.mkdir()
-    (folder / "lease.md").write_text("# Lease\n\nThe tenant may end the lease with three months' notice, in writing.\n")
+    (folder / "lease.md").write_text(
+        "# Lease\n\nThe tenant may end the lease with three months' notice, in writing.\n"
+    )
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Model)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     arguments = [str(folder), "how can the tenant end it?"]
     arguments += ["--url", f"http://127.0.0.1:{server.server_port}/v1", "--model", "local"]
     monkeypatch.setattr(sys, "argv", ["ask_folder.py", *arguments])
     try:
-        for added in ("", "Pumps are oiled in May.", "It is the second of the tenant's duties to heat."):
+        for added in (
+            "",
+            "Pumps are oiled in May.",
+            "It is the second of the tenant's duties to heat.",
+        ):
             if added:
                 (folder / f"more-{len(added)}.txt").write_text(added)
             runpy.run_path(str(ROOT / "examples" / "ask_folder.py"), run_name="__main__")
             assert capsys.readouterr().out.startswith("Three months, in writing [1].\n\n[1] Lease")
             asked = _Model.asked[-1]
-            assert (asked["path"], asked["model"], asked["stream"]) == ("/v1/chat/completions", "local", True)
+            assert (asked["path"], asked["model"], asked["stream"]) == (
+                "/v1/chat/completions",
+                "local",
+                True,
+            )
             passages = asked["messages"][-1]["content"]
             assert "three months' notice, in writing" in passages
             assert added in passages
@@ -84,7 +101,9 @@ def test_a_folder_is_asked_and_what_changed_is_found(
 
 
 class _Agent(BaseHTTPRequestHandler):
-    """A language model's server that calls the first tool it is given, else answers in the form that DSPy asks for."""
+    """A language model's server that calls the first tool it is given, else answers in the form
+    that DSPy asks for.
+    """
 
     asked: ClassVar[list[dict[str, Any]]] = []
 
@@ -95,8 +114,15 @@ class _Agent(BaseHTTPRequestHandler):
         if "tools" not in body:
             message["content"] = "[[ ## answer ## ]]\nThree months [1].\n\n[[ ## completed ## ]]"
         elif body["messages"][-1]["role"] != "tool":
-            call = {"name": body["tools"][0]["function"]["name"], "arguments": json.dumps({"query": "notice period"})}
-            message = {**message, "content": None, "tool_calls": [{"id": "1", "type": "function", "function": call}]}
+            call = {
+                "name": body["tools"][0]["function"]["name"],
+                "arguments": json.dumps({"query": "notice period"}),
+            }
+            message = {
+                **message,
+                "content": None,
+                "tool_calls": [{"id": "1", "type": "function", "function": call}],
+            }
         answer = {
             "id": "1",
             "object": "chat.completion",
@@ -119,17 +145,33 @@ def test_an_index_is_asked_by_the_model_of(name: str, tmp_path: Path) -> None:
     if find_spec(name) is None:  # importing them takes seconds
         pytest.skip(f"{name} is not installed: pip install dspy 'pydantic-ai-slim[openai]'")
     documents = [
-        {"_id": "lease", "title": "Lease", "text": "The tenant may end it with three months' notice."},
+        {
+            "_id": "lease",
+            "title": "Lease",
+            "text": "The tenant may end it with three months' notice.",
+        },
         {"_id": "pump", "title": "Pump", "text": "Close the valve before opening the filter."},
     ]
     build_index(documents, tmp_path / "index")
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Agent)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    command = [sys.executable, f"examples/rag_{name}.py", str(tmp_path / "index"), "how long is the notice period?"]
+    command = [
+        sys.executable,
+        f"examples/rag_{name}.py",
+        str(tmp_path / "index"),
+        "how long is the notice period?",
+    ]
     command += ["--url", f"http://127.0.0.1:{server.server_port}/v1", "--model", "local"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "DSPY_CACHEDIR": str(tmp_path), "NO_PROXY": "127.0.0.1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "DSPY_CACHEDIR": str(tmp_path),
+        "NO_PROXY": "127.0.0.1",
+    }
     try:
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+        )
     finally:
         server.shutdown()
     assert done.returncode == 0, done.stderr
@@ -143,5 +185,7 @@ def test_importing_the_package_loads_no_framework() -> None:
         "names = ('langchain_core', 'llama_index', 'haystack', 'mcp', 'starlette', 'pydantic'); "
         "print([n for n in names if n in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"

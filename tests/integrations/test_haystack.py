@@ -1,4 +1,6 @@
-"""Haystack's own suites for document stores, unmodified; then pipelines, and where the store differs by design."""
+"""Haystack's own suites for document stores, unmodified; then pipelines, and where the store
+differs by design.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 pytest.importorskip(
-    "haystack", reason="haystack-ai (Python 3.11 and newer) is not installed: pip install '.[integrations]'"
+    "haystack",
+    reason="haystack-ai (Python 3.11 and newer) is not installed: pip install '.[integrations]'",
 )
 
 from haystack import Document, Pipeline
@@ -41,7 +44,9 @@ class TestStoreConforms(
         return AveyBDocumentStore(str(tmp_path / "store"), model=embedder)
 
     def test_write_documents(self, document_store: DocumentStore) -> None:
-        """The suite has every store say here what its default policy is: ours refuses ids that are there."""
+        """The suite has every store say here what its default policy is: ours refuses ids that are
+        there.
+        """
         document = Document(content="test doc")
         assert document_store.write_documents([document]) == 1
         with pytest.raises(DuplicateDocumentError, match="nothing was written"):
@@ -83,7 +88,8 @@ def test_only_the_tests_of_the_default_policy_are_our_own() -> None:
         assert {name for name in vars(ours) if name.startswith("test_")} == allowed
 
 
-# --- what the suites do not look at -----------------------------------------------------------------------------------
+# --- what the suites do not look at
+# -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -92,10 +98,20 @@ def store(tmp_path: Path, embedder: Embedder) -> AveyBDocumentStore:
     made.write_documents(
         [
             Document(
-                id="lease", content="The tenant may end the lease with three months' notice.", meta={"year": 2021}
+                id="lease",
+                content="The tenant may end the lease with three months' notice.",
+                meta={"year": 2021},
             ),
-            Document(id="manual", content="Close the valve before opening the filter.", meta={"year": 2019}),
-            Document(id="memo", content="Visitors sign in at the north gate.", meta={"title": "Memo", "year": 2024}),
+            Document(
+                id="manual",
+                content="Close the valve before opening the filter.",
+                meta={"year": 2019},
+            ),
+            Document(
+                id="memo",
+                content="Visitors sign in at the north gate.",
+                meta={"title": "Memo", "year": 2024},
+            ),
         ]
     )
     return made
@@ -104,9 +120,9 @@ def store(tmp_path: Path, embedder: Embedder) -> AveyBDocumentStore:
 def test_a_pipeline_writes_and_finds(tmp_path: Path, store: AveyBDocumentStore) -> None:
     writing = Pipeline()
     writing.add_component("writer", DocumentWriter(store))
-    assert writing.run({"documents": [Document(id="soup", content="The canteen offers soup.")]}) == {
-        "writer": {"documents_written": 1}
-    }
+    assert writing.run(
+        {"documents": [Document(id="soup", content="The canteen offers soup.")]}
+    ) == {"writer": {"documents_written": 1}}
     asking = Pipeline()
     asking.add_component("retriever", AveyBRetriever(store, top_k=1))
     (found,) = asking.run({"query": "what does the canteen offer?"})["retriever"]["documents"]
@@ -134,11 +150,22 @@ def test_a_retriever_filters_and_gives_passages(store: AveyBDocumentStore) -> No
     assert retriever.run("gate", top_k=0)["documents"] == []
     with pytest.raises(ConfigError, match="give an AveyBDocumentStore"):
         AveyBRetriever(store.path)  # type: ignore[arg-type]  # the mistake
-    (passage,) = AveyBRetriever(store, top_k=1, search_options={"unit": "passage"}).run("gate")["documents"]
-    assert AveyBRetriever(store, search_options={"operators": True}).run("gate +nowhere")["documents"] == []
-    exact = AveyBRetriever(store, filters=recent, search_options={"operators": True, "unit": "passage"})
+    (passage,) = AveyBRetriever(store, top_k=1, search_options={"unit": "passage"}).run("gate")[
+        "documents"
+    ]
+    assert (
+        AveyBRetriever(store, search_options={"operators": True}).run("gate +nowhere")["documents"]
+        == []
+    )
+    exact = AveyBRetriever(
+        store, filters=recent, search_options={"operators": True, "unit": "passage"}
+    )
     assert [each.meta["source_id"] for each in exact.run("the -gate")["documents"]] == ["lease"]
-    assert (passage.meta["source_id"], passage.meta["title"], passage.meta["year"]) == ("memo", "Memo", 2024)
+    assert (passage.meta["source_id"], passage.meta["title"], passage.meta["year"]) == (
+        "memo",
+        "Memo",
+        2024,
+    )
     start, stop = passage.meta["span"]
     assert passage.id == f"memo#{start}-{stop}"
     assert passage.content == "Visitors sign in at the north gate."[start:stop]
@@ -148,18 +175,32 @@ def test_components_are_described_and_made_again(tmp_path: Path) -> None:
     store = AveyBDocumentStore(str(tmp_path / "store"), storage_dtype="float16")
     store.write_documents([Document(content="one gate")])
     asking = Pipeline()
-    asking.add_component("retriever", AveyBRetriever(store, top_k=3, search_options={"mode": "lexical"}))
-    again = Pipeline.loads(asking.dumps(), allowed_modules=["aveyb_retrieval.integrations.haystack"])
+    asking.add_component(
+        "retriever", AveyBRetriever(store, top_k=3, search_options={"mode": "lexical"})
+    )
+    again = Pipeline.loads(
+        asking.dumps(), allowed_modules=["aveyb_retrieval.integrations.haystack"]
+    )
     assert again.to_dict() == asking.to_dict()
-    assert [each.content for each in again.run({"query": "gate"})["retriever"]["documents"]] == ["one gate"]
+    assert [each.content for each in again.run({"query": "gate"})["retriever"]["documents"]] == [
+        "one gate"
+    ]
 
 
 def test_documents_come_back_as_they_went_in(store: AveyBDocumentStore) -> None:
     written = [
         Document(id="none", content=None),
         Document(id="empty", content=""),
-        Document(id="blob", blob=ByteStream(b"\x00\xff", meta={"a": 1}, mime_type="x/y"), embedding=[0.1, 1 / 3]),
-        Document(id="meta", content="x", meta={"content": 1, "id": "inner", "metadata": {"meta": [1, {"a": None}]}}),
+        Document(
+            id="blob",
+            blob=ByteStream(b"\x00\xff", meta={"a": 1}, mime_type="x/y"),
+            embedding=[0.1, 1 / 3],
+        ),
+        Document(
+            id="meta",
+            content="x",
+            meta={"content": 1, "id": "inner", "metadata": {"meta": [1, {"a": None}]}},
+        ),
     ]
     assert store.write_documents(written, DuplicatePolicy.SKIP) == 4
     assert store.filter_documents()[3:] == written
@@ -169,7 +210,9 @@ def test_where_filters_differ_from_haystacks_own_by_design(store: AveyBDocumentS
     """A list meets a condition if an element does; dates are compared as they are written."""
     store.write_documents(
         [
-            Document(id="list", content="x", meta={"tags": ["a", "b"], "date": datetime(2024, 1, 1)}),
+            Document(
+                id="list", content="x", meta={"tags": ["a", "b"], "date": datetime(2024, 1, 1)}
+            ),
             Document(id="zone", content="y", meta={"date": "2024-01-01T00:00:00+09:00"}),
         ]
     )
@@ -192,7 +235,9 @@ def test_where_filters_differ_from_haystacks_own_by_design(store: AveyBDocumentS
         ({"operator": "AND"}, "has no 'conditions'"),
     ],
 )
-def test_filters_that_mean_nothing(store: AveyBDocumentStore, filters: dict[str, Any], words: str) -> None:
+def test_filters_that_mean_nothing(
+    store: AveyBDocumentStore, filters: dict[str, Any], words: str
+) -> None:
     with pytest.raises(FilterError, match=words):
         store.filter_documents(filters)
 
@@ -205,7 +250,9 @@ def test_a_title_is_the_same_to_filters_and_to_whoever_reads_it(store: AveyBDocu
     assert (found("==", None), found("!=", None)) == (["lease", "manual"], ["memo"])
     assert found("in", [None, "Memo"]) == ["lease", "manual", "memo"]
     with pytest.raises(ConfigError, match="'title' is a document's own"):
-        store.update_by_filter({"field": "meta.year", "operator": "==", "value": 2024}, {"title": "New"})
+        store.update_by_filter(
+            {"field": "meta.year", "operator": "==", "value": 2024}, {"title": "New"}
+        )
     (memo,) = store.filter_documents({"field": "meta.year", "operator": "==", "value": 2024})
     memo.meta["title"] = "New"
     store.write_documents([memo], DuplicatePolicy.OVERWRITE)

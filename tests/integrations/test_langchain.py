@@ -1,4 +1,6 @@
-"""LangChain's own suites for retrievers, vector stores and embeddings, unmodified; and what they do not look at."""
+"""LangChain's own suites for retrievers, vector stores and embeddings, unmodified; and what they do
+not look at.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.importorskip("langchain_tests", reason="langchain-tests is not installed: pip install '.[integrations]'")
+pytest.importorskip(
+    "langchain_tests", reason="langchain-tests is not installed: pip install '.[integrations]'"
+)
 
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
@@ -79,7 +83,8 @@ class TestEmbeddingsConform(EmbeddingsIntegrationTests):
         return AveyBEmbeddings
 
 
-# --- what the suites do not look at -----------------------------------------------------------------------------------
+# --- what the suites do not look at
+# -----------------------------------------------------------------------------------
 
 
 def test_a_retriever_gives_passages_with_their_sources(index: Path, embedder: Embedder) -> None:
@@ -92,9 +97,18 @@ def test_a_retriever_gives_passages_with_their_sources(index: Path, embedder: Em
     assert 0 < found.metadata["confidence"] <= 1
     options = {"unit": "document", "filter": {"year": {"$gte": 2023}}}
     assert {each.id for each in retriever.invoke("budget", k=9, **options)} == {"minutes", "memo"}
-    wide = AveyBRetriever(path=str(index), model=embedder, search_options={"filter": {"tags": {"$all": ["rent"]}}})
+    wide = AveyBRetriever(
+        path=str(index), model=embedder, search_options={"filter": {"tags": {"$all": ["rent"]}}}
+    )
     assert {each.id for each in wide.invoke("anything")} == {"lease"}
-    assert len(AveyBRetriever(path=str(index), model=embedder, search_options={"k": 2}).invoke("anything")) == 2
+    assert (
+        len(
+            AveyBRetriever(path=str(index), model=embedder, search_options={"k": 2}).invoke(
+                "anything"
+            )
+        )
+        == 2
+    )
     with pytest.raises(ConfigError, match="did you mean 'k'"):
         retriever.invoke("budget", top_k=3)
 
@@ -119,25 +133,39 @@ def test_a_vector_store_filters_and_searches_by_words(tmp_path: Path, embedder: 
     assert len(set(ids)) == 3
     best = store.similarity_search("XK-42", k=1)
     assert [(each.id, each.metadata) for each in best] == [(ids[0], {"n": 0, "title": "T0"})]
-    assert [each.metadata["n"] for each in store.similarity_search("valve", k=5, filter={"n": {"$gt": 0}})] == [1, 2]
+    assert [
+        each.metadata["n"]
+        for each in store.similarity_search("valve", k=5, filter={"n": {"$gt": 0}})
+    ] == [1, 2]
     assert [each.id for each in store.similarity_search('+"xk 42"', k=5, operators=True)] == ids[:1]
     late: Any = {"filter": {"n": {"$gt": 0}}, "operators": True}
     for unit in ("document", "passage"):
-        assert [each.metadata["n"] for each in store.similarity_search("val*", k=5, unit=unit, **late)] == [1]
+        assert [
+            each.metadata["n"] for each in store.similarity_search("val*", k=5, unit=unit, **late)
+        ] == [1]
     assert store.delete(filter={"n": 0})
     assert store.get_by_ids(ids)[0].id == ids[1]
     assert store.as_retriever(search_kwargs={"k": 1}).invoke("YL-17")[0].id == ids[1]
     assert verify_index(tmp_path / "index", deep=True).problems == []
 
 
-def test_scores_are_cosines_and_relevance_is_their_share(tmp_path: Path, embedder: Embedder) -> None:
+def test_scores_are_cosines_and_relevance_is_their_share(
+    tmp_path: Path, embedder: Embedder
+) -> None:
     embeddings = AveyBEmbeddings(embedder)
-    store = AveyBVectorStore.from_texts(["close the valve", "open the gate"], embeddings, path=tmp_path / "index")
+    store = AveyBVectorStore.from_texts(
+        ["close the valve", "open the gate"], embeddings, path=tmp_path / "index"
+    )
     (document, score), *_ = store.similarity_search_with_score("how is the valve closed?", k=2)
-    query, text = embeddings.embed_query("how is the valve closed?"), embeddings.embed_documents(["close the valve"])[0]
+    query, text = (
+        embeddings.embed_query("how is the valve closed?"),
+        embeddings.embed_documents(["close the valve"])[0],
+    )
     assert document.page_content == "close the valve"
     assert score == pytest.approx(sum(a * b for a, b in zip(query, text, strict=True)), abs=1e-5)
-    assert store.similarity_search_with_relevance_scores("how is the valve closed?", k=1)[0][1] == pytest.approx(score)
+    assert store.similarity_search_with_relevance_scores("how is the valve closed?", k=1)[0][
+        1
+    ] == pytest.approx(score)
 
 
 def test_relevance_in_a_hybrid_search_is_confidence(tmp_path: Path, embedder: Embedder) -> None:
@@ -147,10 +175,14 @@ def test_relevance_in_a_hybrid_search_is_confidence(tmp_path: Path, embedder: Em
     with Retriever.load(tmp_path / "index", model=embedder) as retriever:
         hits = retriever.search("close the valve", k=2)
     assert hits[0].score > 1, "a share of vectors and words, and the best passage"
-    assert [(each.id, score) for each, score in found] == [(hit.id, pytest.approx(hit.confidence)) for hit in hits]
+    assert [(each.id, score) for each, score in found] == [
+        (hit.id, pytest.approx(hit.confidence)) for hit in hits
+    ]
 
 
-async def test_a_store_is_made_asynchronously_and_opened_again(tmp_path: Path, embedder: Embedder) -> None:
+async def test_a_store_is_made_asynchronously_and_opened_again(
+    tmp_path: Path, embedder: Embedder
+) -> None:
     made = await AveyBVectorStore.afrom_documents(
         [Document("close the valve", id="a"), Document("open the gate", id="b")],
         AveyBEmbeddings(embedder),
@@ -162,9 +194,18 @@ async def test_a_store_is_made_asynchronously_and_opened_again(tmp_path: Path, e
     assert {each.id for each in again.similarity_search("form", k=3)} == {"a", "b", "c"}
 
 
-def test_an_index_refuses_other_embeddings_than_those_that_made_it(tmp_path: Path, embedder: Embedder) -> None:
+def test_an_index_refuses_other_embeddings_than_those_that_made_it(
+    tmp_path: Path, embedder: Embedder
+) -> None:
     AveyBVectorStore(tmp_path / "index", DeterministicFakeEmbedding(size=6)).add_texts(["a", "b"])
-    assert len(AveyBVectorStore(tmp_path / "index", DeterministicFakeEmbedding(size=6)).similarity_search("a")) == 2
+    assert (
+        len(
+            AveyBVectorStore(
+                tmp_path / "index", DeterministicFakeEmbedding(size=6)
+            ).similarity_search("a")
+        )
+        == 2
+    )
     with pytest.raises(IndexFormatError, match="DeterministicFakeEmbedding"):
         AveyBVectorStore(tmp_path / "index", DeterministicFakeEmbedding(size=7))
     with pytest.raises(IndexFormatError, match="DeterministicFakeEmbedding"):
@@ -174,8 +215,14 @@ def test_an_index_refuses_other_embeddings_than_those_that_made_it(tmp_path: Pat
 
 
 def test_a_hit_in_a_pdf_names_its_page(pdf_index: Path, embedder: Embedder) -> None:
-    (found,) = AveyBRetriever(path=str(pdf_index), model=embedder, k=1).invoke("where do visitors sign in?")
-    assert (found.metadata["page"], found.metadata["page_label"], found.metadata["title"]) == (2, "i", "Rules")
+    (found,) = AveyBRetriever(path=str(pdf_index), model=embedder, k=1).invoke(
+        "where do visitors sign in?"
+    )
+    assert (found.metadata["page"], found.metadata["page_label"], found.metadata["title"]) == (
+        2,
+        "i",
+        "Rules",
+    )
 
 
 def test_mmr_finds_documents_that_differ(tmp_path: Path, embedder: Embedder) -> None:
@@ -189,7 +236,9 @@ def test_mmr_finds_documents_that_differ(tmp_path: Path, embedder: Embedder) -> 
     question = "how much notice ends the contract?"
     found = {}
     for share in (1.0, 0.2):
-        retriever = store.as_retriever(search_type="mmr", search_kwargs={"k": 2, "lambda_mult": share})
+        retriever = store.as_retriever(
+            search_type="mmr", search_kwargs={"k": 2, "lambda_mult": share}
+        )
         found[share] = [each.id for each in retriever.invoke(question)]
     assert set(found[1.0]) == {"a", "b"}
     assert (found[0.2][0], found[0.2][1]) == (found[1.0][0], "c")
@@ -202,11 +251,17 @@ def test_copies_by_pickle_open_the_same_index(index: Path, tmp_path: Path) -> No
     assert pickle.loads(pickle.dumps(retriever)).invoke(question) == retriever.invoke(question)
     store = AveyBVectorStore(tmp_path / "store")
     store.add_texts(["close the valve"], ids=["a"])
-    assert pickle.loads(pickle.dumps(store)).similarity_search("valve") == store.similarity_search("valve")
+    assert pickle.loads(pickle.dumps(store)).similarity_search("valve") == store.similarity_search(
+        "valve"
+    )
 
 
-@pytest.mark.parametrize("make", [AveyBEmbeddings, lambda: DeterministicFakeEmbedding(size=6)], ids=["ours", "fake"])
-def test_copies_by_pickle_search_with_the_embedding_that_was_given(tmp_path: Path, make: Any) -> None:
+@pytest.mark.parametrize(
+    "make", [AveyBEmbeddings, lambda: DeterministicFakeEmbedding(size=6)], ids=["ours", "fake"]
+)
+def test_copies_by_pickle_search_with_the_embedding_that_was_given(
+    tmp_path: Path, make: Any
+) -> None:
     store = AveyBVectorStore(tmp_path / "store", make())
     store.add_texts(["close the valve"], ids=["a"])
     twin = pickle.loads(pickle.dumps(store))

@@ -1,4 +1,6 @@
-"""LlamaIndex: retriever, vector store and embedding, under its own query engine, index and ingestion pipeline."""
+"""LlamaIndex: retriever, vector store and embedding, under its own query engine, index and
+ingestion pipeline.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-pytest.importorskip("llama_index.core", reason="llama-index-core is not installed: pip install '.[integrations]'")
+pytest.importorskip(
+    "llama_index.core", reason="llama-index-core is not installed: pip install '.[integrations]'"
+)
 
 from llama_index.core import MockEmbedding, StorageContext, VectorStoreIndex
 from llama_index.core.ingestion import IngestionPipeline
@@ -26,7 +30,11 @@ from llama_index.core.vector_stores.types import VectorStoreQueryMode
 from llama_index.core.vector_stores.utils import build_metadata_filter_fn
 
 from aveyb_retrieval import ConfigError, Embedder, Retriever, add_documents, verify_index
-from aveyb_retrieval.integrations.llama_index import AveyBEmbedding, AveyBRetriever, AveyBVectorStore
+from aveyb_retrieval.integrations.llama_index import (
+    AveyBEmbedding,
+    AveyBRetriever,
+    AveyBVectorStore,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,7 +62,9 @@ def nodes() -> list[TextNode]:
 
 @pytest.fixture(autouse=True)
 def _own_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """LlamaIndex brings the vocabulary that it counts tokens with, but looks elsewhere if this says so."""
+    """LlamaIndex brings the vocabulary that it counts tokens with, but looks elsewhere if this says
+    so.
+    """
     monkeypatch.delenv("TIKTOKEN_CACHE_DIR", raising=False)
 
 
@@ -63,12 +73,15 @@ def store(tmp_path: Path, embedder: Embedder) -> AveyBVectorStore:
     return AveyBVectorStore(tmp_path / "store", model=embedder)
 
 
-# --- retriever --------------------------------------------------------------------------------------------------------
+# --- retriever
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_query_engine_answers_from_passages(index: Path, embedder: Embedder) -> None:
     retriever = AveyBRetriever(index, similarity_top_k=1, model=embedder)
-    response = RetrieverQueryEngine.from_args(retriever, llm=MockLLM()).query("how long is the notice period?")
+    response = RetrieverQueryEngine.from_args(retriever, llm=MockLLM()).query(
+        "how long is the notice period?"
+    )
     (source,) = response.source_nodes
     assert "three months' notice" in str(response)  # the mock repeats its prompt
     assert "modified" not in str(response), "of metadata only title, heading and page"
@@ -82,11 +95,20 @@ def test_a_query_engine_answers_from_passages(index: Path, embedder: Embedder) -
 
 
 async def test_a_retriever_filters_and_follows_the_index(index: Path, embedder: Embedder) -> None:
-    filters = MetadataFilters(filters=[MetadataFilter(key="year", value=2022, operator=FilterOperator.GT)])
+    filters = MetadataFilters(
+        filters=[MetadataFilter(key="year", value=2022, operator=FilterOperator.GT)]
+    )
     retriever = AveyBRetriever(index, 9, filters=filters, model=embedder)
-    assert {each.node.ref_doc_id for each in await retriever.aretrieve("gate")} == {"minutes", "memo"}
+    assert {each.node.ref_doc_id for each in await retriever.aretrieve("gate")} == {
+        "minutes",
+        "memo",
+    }
     add_documents([{"_id": "new", "text": "The gate is new.", "year": 2025}], index, model=embedder)
-    assert {each.node.ref_doc_id for each in retriever.retrieve("gate")} == {"minutes", "memo", "new"}
+    assert {each.node.ref_doc_id for each in retriever.retrieve("gate")} == {
+        "minutes",
+        "memo",
+        "new",
+    }
     assert len(AveyBRetriever(index, search_options={"k": 2}, model=embedder).retrieve("gate")) == 2
     exact = AveyBRetriever(index, 9, search_options={"operators": True}, model=embedder)
     assert {each.node.ref_doc_id for each in exact.retrieve("valve* -gate")} == {"manual"}
@@ -94,25 +116,42 @@ async def test_a_retriever_filters_and_follows_the_index(index: Path, embedder: 
         options = {"operators": True, "unit": unit}
         late = AveyBRetriever(index, 9, filters=filters, search_options=options, model=embedder)
         assert {each.node.ref_doc_id for each in late.retrieve("+the -gate")} == {"minutes"}
-    whole = AveyBRetriever(index, 1, search_options={"unit": "document", "mode": "lexical"}, model=embedder)
+    whole = AveyBRetriever(
+        index, 1, search_options={"unit": "document", "mode": "lexical"}, model=embedder
+    )
     assert [each.node.ref_doc_id for each in whole.retrieve("valve")] == ["manual"]
 
 
-# --- vector store -----------------------------------------------------------------------------------------------------
+# --- vector store
+# --------------------------------------------------------------------------------------------------
 
 
-def test_a_vector_index_over_the_store_answers(tmp_path: Path, store: AveyBVectorStore, embedder: Embedder) -> None:
-    documents = [Document(text="Close the valve before opening the filter.", doc_id="manual", metadata={"year": 2019})]
+def test_a_vector_index_over_the_store_answers(
+    tmp_path: Path, store: AveyBVectorStore, embedder: Embedder
+) -> None:
+    documents = [
+        Document(
+            text="Close the valve before opening the filter.",
+            doc_id="manual",
+            metadata={"year": 2019},
+        )
+    ]
     context = StorageContext.from_defaults(vector_store=store)
     index = VectorStoreIndex.from_documents(documents, storage_context=context, embed_model=NOTHING)
     index.insert(Document(text="Visitors sign in at the north gate.", doc_id="memo"))
-    response = index.as_query_engine(llm=MockLLM(), similarity_top_k=1).query("where do visitors go?")
+    response = index.as_query_engine(llm=MockLLM(), similarity_top_k=1).query(
+        "where do visitors go?"
+    )
     assert [source.node.ref_doc_id for source in response.source_nodes] == ["memo"]
     index.delete_ref_doc("memo")
-    opened = VectorStoreIndex.from_vector_store(AveyBVectorStore(tmp_path / "store", model=embedder), NOTHING)
+    opened = VectorStoreIndex.from_vector_store(
+        AveyBVectorStore(tmp_path / "store", model=embedder), NOTHING
+    )
     for mode in ("default", "hybrid", "text_search", "sparse"):
         found = opened.as_retriever(vector_store_query_mode=mode, alpha=0.5).retrieve("valve")
-        assert [(each.node.ref_doc_id, each.node.metadata) for each in found] == [("manual", {"year": 2019})]
+        assert [(each.node.ref_doc_id, each.node.metadata) for each in found] == [
+            ("manual", {"year": 2019})
+        ]
     assert verify_index(tmp_path / "store", deep=True).problems == []
 
 
@@ -152,7 +191,10 @@ def test_queries_name_nodes_and_documents(store: AveyBVectorStore) -> None:
     assert found(node_ids=["n1", "n2"]) == {"n1", "n2"}
     assert found(doc_ids=["source-0"]) == {"n0", "n2"}
     assert found(doc_ids=["source-0"], node_ids=["n1", "n2"]) == {"n2"}
-    assert len(found(mode=VectorStoreQueryMode.HYBRID, alpha=0.0, hybrid_top_k=2, similarity_top_k=1)) == 2
+    assert (
+        len(found(mode=VectorStoreQueryMode.HYBRID, alpha=0.0, hybrid_top_k=2, similarity_top_k=1))
+        == 2
+    )
     with pytest.raises(ConfigError, match="'svm' has no equal"):
         found(mode=VectorStoreQueryMode.SVM)
     with pytest.raises(ConfigError, match="needs its text"):
@@ -160,11 +202,22 @@ def test_queries_name_nodes_and_documents(store: AveyBVectorStore) -> None:
 
 
 OPERATORS = [
-    ("==", "year", 2020), ("!=", "year", 2020), (">", "year", 2020), (">=", "year", 2021), ("<", "year", 2021),
-    ("<=", "year", 2021), ("in", "lang", ["en", "de"]), ("nin", "lang", ["en", "de"]), ("any", "tags", ["a", "c"]),
-    ("all", "tags", ["a", "b"]), ("contains", "tags", "b"), ("text_match", "lang", "en"), ("is_empty", "tags", None),
-    ("is_empty", "lang", None), ("==", "a.b", 1),
-]  # fmt: skip
+    ("==", "year", 2020),
+    ("!=", "year", 2020),
+    (">", "year", 2020),
+    (">=", "year", 2021),
+    ("<", "year", 2021),
+    ("<=", "year", 2021),
+    ("in", "lang", ["en", "de"]),
+    ("nin", "lang", ["en", "de"]),
+    ("any", "tags", ["a", "c"]),
+    ("all", "tags", ["a", "b"]),
+    ("contains", "tags", "b"),
+    ("text_match", "lang", "en"),
+    ("is_empty", "tags", None),
+    ("is_empty", "lang", None),
+    ("==", "a.b", 1),
+]
 
 
 @pytest.mark.parametrize(("operator", "key", "value"), OPERATORS)
@@ -185,31 +238,40 @@ def test_filters_mean_what_they_mean_in_llama_index(
         assert [node.node_id for node in store.get_nodes(filters=wanted)] == [
             f"n{i}" for i in range(len(METADATA)) if holds(f"n{i}")
         ]
-    nested = MetadataFilters(filters=[MetadataFilters(filters=[one]), other], condition=FilterCondition.OR)
+    nested = MetadataFilters(
+        filters=[MetadataFilters(filters=[one]), other], condition=FilterCondition.OR
+    )
     assert "n1" in [node.node_id for node in store.get_nodes(filters=nested)]
 
 
 def test_an_operator_without_an_equal_is_an_error(store: AveyBVectorStore) -> None:
     filters = MetadataFilters(
-        filters=[MetadataFilter(key="lang", value="EN", operator=FilterOperator.TEXT_MATCH_INSENSITIVE)]
+        filters=[
+            MetadataFilter(key="lang", value="EN", operator=FilterOperator.TEXT_MATCH_INSENSITIVE)
+        ]
     )
     with pytest.raises(ConfigError, match="'text_match_insensitive' on 'lang'"):
         store.get_nodes(filters=filters)
 
 
-# --- embedding --------------------------------------------------------------------------------------------------------
+# --- embedding
+# --------------------------------------------------------------------------------------------------
 
 
 async def test_embeddings_are_those_of_the_model(embedder: Embedder) -> None:
     embedding = AveyBEmbedding(embedder)
-    assert np.allclose(embedding.get_query_embedding("valve"), embedder.encode_queries(["valve"])[0])
+    assert np.allclose(
+        embedding.get_query_embedding("valve"), embedder.encode_queries(["valve"])[0]
+    )
     (document,) = embedder.encode_documents([("", "Close the valve. " * 200)])
     assert np.allclose(embedding.get_text_embedding("Close the valve. " * 200), document.vector)
     texts = ["a gate", "a valve", "a form"]
     batch = embedding.get_text_embedding_batch(texts)
     assert np.allclose(batch, await embedding.aget_text_embedding_batch(texts))
     assert np.allclose(batch[1], await embedding.aget_text_embedding("a valve"), atol=1e-6)
-    assert np.allclose(await embedding.aget_query_embedding("valve"), embedding.get_query_embedding("valve"))
+    assert np.allclose(
+        await embedding.aget_query_embedding("valve"), embedding.get_query_embedding("valve")
+    )
     assert embedding.to_dict()["class_name"] == "AveyBEmbedding"
 
 

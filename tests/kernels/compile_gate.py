@@ -1,4 +1,5 @@
-"""Every kernel at every shipped tile, compiled for GPUs that need not be there; `--write` renews the committed table.
+"""Every kernel at every shipped tile, compiled for GPUs that need not be there; `--write` renews
+the committed table.
 
 python -m tests.kernels.compile_gate --write
 """
@@ -32,7 +33,8 @@ TABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "compile_gate"
 WIDTH, SPLIT = 768, 256  # the base model
 SHARED_MEMORY = {"sm_90": 232_448, "sm_80": 166_912, "sm_89": 101_376}  # bytes one program may use
 
-# What the presets switch: released (L1, no sigma, no bias, GELU) and paper (sum, ReLU, bias, ReLU squared).
+# What the presets switch: released (L1, no sigma, no bias, GELU) and paper (sum, ReLU, bias, ReLU
+# squared).
 RELEASED = {"RELEASED": True, "L1": True, "RELU": False, "BIAS": False}
 PAPER = {"RELEASED": False, "L1": False, "RELU": True, "BIAS": True}
 # As training calls them, and as inference does: the gate comes without its activation.
@@ -50,7 +52,10 @@ KERNELS: dict[str, list[tuple[Any, list[dict[str, Any]]]]] = {
         (positionwise.activate_kernel, [GAP | GELU, PAPER_GAP | RELU2]),
         (positionwise.relu2_backward_kernel, [{"COLUMNS": 4 * WIDTH}]),
     ],
-    "dynamic_mix_norms": [(dynamic_mix.norms_kernel, [{}]), (dynamic_mix.mixture_grad_kernel, [RELEASED, PAPER])],
+    "dynamic_mix_norms": [
+        (dynamic_mix.norms_kernel, [{}]),
+        (dynamic_mix.mixture_grad_kernel, [RELEASED, PAPER]),
+    ],
     "dynamic_mix_shares": [(dynamic_mix.shares_kernel, [RELEASED, PAPER])],
     "dynamic_mix_cosines": [(dynamic_mix.backward_cosines_kernel, [RELEASED, PAPER])],
     "dynamic_mix_weights": [(dynamic_mix.backward_weights_kernel, [{}])],
@@ -72,10 +77,14 @@ WITHOUT_PRODUCTS = {
     "dynamic_mix_weights",
 }  # they gather, add and round
 POINTERS = {
-    "*fp32": "inverse_norms denominators row_terms bias_sums weight_partials bias_partials scales scores "
-    " best_out best counts",
-    "*i64": "lengths first_split current earlier by_current current_starts by_earlier earlier_starts "
-    "ids entries starts begins asked_from asked_to",
+    "*fp32": (
+        "inverse_norms denominators row_terms bias_sums weight_partials bias_partials scales scores"
+        "  best_out best counts"
+    ),
+    "*i64": (
+        "lengths first_split current earlier by_current current_starts by_earlier earlier_starts "
+        "ids entries starts begins asked_from asked_to"
+    ),
     "*i32": "arguments",
     "i32": "T S n_rows n_splits n_candidates n_query n_vocabulary width",
     "fp32": "eps",
@@ -86,14 +95,19 @@ ABSENT = {
     "RAGGED": "lengths",
     "ALPHA": "alpha",
 }
-_BACKWARD = positionwise.relu2_backward_kernel, dynamic_mix.mixture_grad_kernel  # they share a row with a forward
+_BACKWARD = (
+    positionwise.relu2_backward_kernel,
+    dynamic_mix.mixture_grad_kernel,
+)  # they share a row with a forward
 _REPORTS: dict[str, Report] = {}
 TYPE_OF = {name: kind for kind, names in POINTERS.items() for name in names.split()}
 
 
 @dataclass(frozen=True)
 class Case:
-    """One compilation: a kernel, the switches that matter, an architecture, an element type and a tile."""
+    """One compilation: a kernel, the switches that matter, an architecture, an element type and a
+    tile.
+    """
 
     name: str
     kernel: Any
@@ -118,9 +132,15 @@ class Case:
     def _compile(self) -> Report:
         names = self.kernel.arg_names
         constants = {
-            "D": WIDTH, "C": SPLIT, "M": self.tile.m, "N": self.tile.n, "K": self.tile.k, "WHOLE": True,
-            "PRECISION": "tf32x3" if self.element == "fp32" else "ieee", **self.switches,
-        }  # fmt: skip
+            "D": WIDTH,
+            "C": SPLIT,
+            "M": self.tile.m,
+            "N": self.tile.n,
+            "K": self.tile.k,
+            "WHOLE": True,
+            "PRECISION": "tf32x3" if self.element == "fp32" else "ieee",
+            **self.switches,
+        }
         constants = {k: v for k, v in constants.items() if k in names}
         for switch, tensors in ABSENT.items():
             if switch in constants and not constants[switch]:
@@ -149,13 +169,19 @@ def shipped() -> Iterator[tuple[str, str, int]]:
 
 
 def cases() -> Iterator[Case]:
-    """Every row of the shipped table with every preset (float16 compiles to the same code as bfloat16)."""
+    """Every row of the shipped table with every preset (float16 compiles to the same code as
+    bfloat16).
+    """
     for arch, name, size in shipped():
         for kernel, variants in KERNELS[name]:
-            for switches, ragged in product(variants, (False, True) if "RAGGED" in kernel.arg_names else (None,)):
+            for switches, ragged in product(
+                variants, (False, True) if "RAGGED" in kernel.arg_names else (None,)
+            ):
                 element = {2: "bf16", 4: "fp32"}[size]
                 rows = {} if ragged is None else {"RAGGED": ragged}
-                yield Case(name, kernel, switches | rows, arch, element, config_for(name, arch, size))
+                yield Case(
+                    name, kernel, switches | rows, arch, element, config_for(name, arch, size)
+                )
 
 
 def row(case: Case, report: Report) -> dict[str, Any]:
@@ -195,21 +221,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="renew the committed table")
     parser.add_argument(
-        "--only", default="", help="compile new cases and those that match this expression; the others stay"
+        "--only",
+        default="",
+        help="compile new cases and those that match this expression; the others stay",
     )
     options = parser.parse_args()
-    before = {line["case"]: line for line in json.loads(TABLE.with_suffix(".json").read_text())["rows"]}
-    chosen = [case for case in cases() if re.search(options.only, case.key) or case.key not in before]
+    before = {
+        line["case"]: line for line in json.loads(TABLE.with_suffix(".json").read_text())["rows"]
+    }
+    chosen = [
+        case for case in cases() if re.search(options.only, case.key) or case.key not in before
+    ]
     found = {case.key: row(case, case.compile()) for case in chosen}
     rows = [found.get(case.key) or before[case.key] for case in cases()]
     print(markdown(list(found.values())))
     if options.write:
         about = (
-            f"Assembled without a GPU by Triton {triton.__version__}; d {WIDTH}, S {SPLIT}. Nothing here is a timing."
+            f"Assembled without a GPU by Triton {triton.__version__}; d {WIDTH}, S {SPLIT}. Nothing"
+            " here is a timing."
         )
         text = f"# Compile gate\n\n{about}\n\n{markdown(rows)}\n"
         TABLE.with_suffix(".md").write_text(text)
-        TABLE.with_suffix(".json").write_text(json.dumps({"triton": triton.__version__, "rows": rows}, indent=1) + "\n")
+        TABLE.with_suffix(".json").write_text(
+            json.dumps({"triton": triton.__version__, "rows": rows}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""Launches and bytes of our model's layers on a GPU, in inference and in training, counted without one.
+"""Launches and bytes of our model's layers on a GPU, in inference and in training, counted without
+one.
 
-Operations run on tensors without values ("meta"), where reading a value back is an error, and which are taken for ones
-on a GPU. An operation that writes memory counts as one launch, and moves what it reads and writes once. `python -m
-tests.kernels.counts --write` renews benchmarks/results/gpu_counts.json, which docs/kernels.md shows.
+Operations run on tensors without values ("meta"), where reading a value back is an error, and which
+are taken for ones on a GPU. An operation that writes memory counts as one launch, and moves what it
+reads and writes once. `python -m tests.kernels.counts --write` renews
+benchmarks/results/gpu_counts.json, which docs/kernels.md shows.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
 PRESETS = {"released": AveyBConfig.released_base, "paper": AveyBConfig.paper_base}
 BATCH, LENGTHS = 8, (512, 2048, 8192, 98_304)
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "gpu_counts.json"
-# By `pretended_device.forward_waits` with as many splits, of 16 tokens instead of 256, at commit e0d46cf.
+# By `pretended_device.forward_waits` with as many splits, of 16 tokens instead of 256, at commit
+# e0d46cf.
 WAITS_BEFORE = {512: 21, 2048: 21, 8192: 39, 98_304: 333}
 # By `ranker_launches` for 8 documents of 384 splits, at commit 8ca0209.
 RANKER_BEFORE = 401
@@ -52,7 +55,9 @@ FREE = (
 
 @dataclass
 class Counts:
-    """launches: operations that run on the device; bytes: read and written by them; names: of each, in order."""
+    """launches: operations that run on the device; bytes: read and written by them; names: of each,
+    in order.
+    """
 
     launches: int = 0
     bytes: int = 0
@@ -70,14 +75,18 @@ class Counter(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         name = func._schema.name.split("::")[1]
         returns = func._schema.returns
-        renames = bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+        renames = bool(returns) and all(
+            r.alias_info is not None and not r.alias_info.is_write for r in returns
+        )
         if not renames and name not in FREE:
             tensors = [t for t in tree_leaves((args, kwargs, out)) if isinstance(t, torch.Tensor)]
             written = {id(t) for t in tree_leaves(out) if isinstance(t, torch.Tensor)}
             in_place = sum(
                 _bytes(value)
                 for argument, value in zip(func._schema.arguments, args, strict=False)
-                if argument.alias_info is not None and argument.alias_info.is_write and id(value) not in written
+                if argument.alias_info is not None
+                and argument.alias_info.is_write
+                and id(value) not in written
             )
             if name == "activate_around":  # neither reads nor writes the columns from start to stop
                 in_place -= 2 * _bytes(args[0][..., args[2] : args[3]])
@@ -88,7 +97,9 @@ class Counter(TorchDispatchMode):
 
 
 def _bytes(tensor: torch.Tensor) -> int:
-    """Of the elements that a view shows, each counted once where it is repeated by a stride of 0."""
+    """Of the elements that a view shows, each counted once where it is repeated by a
+    stride of 0.
+    """
     elements = 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         elements *= size if stride or size == 0 else 1
@@ -96,7 +107,9 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 
 @torch.library.custom_op(
-    "aveyb_counts::rms_norm", mutates_args=(), schema="(Tensor x, int[] shape, Tensor weight, float eps) -> Tensor"
+    "aveyb_counts::rms_norm",
+    mutates_args=(),
+    schema="(Tensor x, int[] shape, Tensor weight, float eps) -> Tensor",
 )
 def _rms_norm(x: torch.Tensor, shape: list[int], weight: torch.Tensor, eps: float) -> torch.Tensor:
     raise NotImplementedError("counted only")
@@ -108,12 +121,16 @@ def _(x: torch.Tensor, *_: Any) -> torch.Tensor:
 
 
 @torch.library.custom_op("aveyb_counts::rms_norm_backward", mutates_args=())
-def _rms_norm_backward(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _rms_norm_backward(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     raise NotImplementedError("counted only")
 
 
 @_rms_norm_backward.register_fake
-def _(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.empty_like(x), torch.empty_like(weight)
 
 
@@ -136,10 +153,14 @@ def hopper() -> Iterator[None]:
     RMSNorm is one operation there (as on CUDA since torch 2.8); off CUDA torch takes it apart.
     """
     with (
-        mock.patch.object(torch.Tensor, "is_cuda", property(lambda tensor: tensor.device.type == "meta")),
+        mock.patch.object(
+            torch.Tensor, "is_cuda", property(lambda tensor: tensor.device.type == "meta")
+        ),
         mock.patch.object(torch.nn.functional, "rms_norm", _rms_norm),
         mock.patch.object(dispatch, "_TRITON_INSTALLED", True),
-        mock.patch.object(dispatch, "_INTERPRETING", True),  # do not ask for the device's capability
+        mock.patch.object(
+            dispatch, "_INTERPRETING", True
+        ),  # do not ask for the device's capability
     ):
         yield
 
@@ -150,13 +171,20 @@ def layer_counts(preset: str, tokens: int, *, fused: bool = True) -> Counts:
     fused: as inference runs them; False: as they stand.
     """
     model, x = _model(preset, tokens, PRESETS[preset]().num_hidden_layers)
-    with hopper(), torch.no_grad(), nullcontext() if fused else _nothing_fused(), Counter() as counter:
+    with (
+        hopper(),
+        torch.no_grad(),
+        nullcontext() if fused else _nothing_fused(),
+        Counter() as counter,
+    ):
         model.run_layers(x, None)
     return counter.counts
 
 
 def training_counts(preset: str, tokens: int, *, fused: bool = True) -> Counts:
-    """Counts of two layers, a static and a dynamic one, forward and backward; fused False: ReLU squared in torch."""
+    """Counts of two layers, a static and a dynamic one, forward and backward; fused False: ReLU
+    squared in torch.
+    """
     model, x = _model(preset, tokens, 2)
     with hopper(), nullcontext() if fused else _nothing_fused(), Counter() as counter:
         out = model.run_layers(x.requires_grad_(), None)
@@ -165,7 +193,9 @@ def training_counts(preset: str, tokens: int, *, fused: bool = True) -> Counts:
 
 
 def ranker_launches(documents: int, splits: int) -> int:
-    """Launches that score every pair of splits of some documents of more splits than one launch of MaxSim takes."""
+    """Launches that score every pair of splits of some documents of more splits than one launch of
+    MaxSim takes.
+    """
     from tests.kernels.pretended_device import no_scores_by_token
 
     ids = torch.empty((documents * splits, 256), dtype=torch.int64, device="meta")
@@ -173,7 +203,9 @@ def ranker_launches(documents: int, splits: int) -> int:
     table = torch.empty((1000, 64), dtype=torch.bfloat16, device="meta")
     starts = [splits * i for i in range(documents + 1)]
     kernels = mock.patch("aveyb_retrieval.kernels.triton.maxsim.by_token", no_scores_by_token)
-    no_autocast = mock.patch.object(torch, "autocast", lambda *_, **__: nullcontext())  # there is none for "meta"
+    no_autocast = mock.patch.object(
+        torch, "autocast", lambda *_, **__: nullcontext()
+    )  # there is none for "meta"
     with hopper(), kernels, no_autocast, Counter() as counter:
         split_scores(ids, lengths, starts, table, 1e-12)
     return counter.counts.launches + 1  # two kernels stand for one `zeros`
@@ -195,23 +227,37 @@ def _model(preset: str, tokens: int, layers: int) -> tuple[AveyBModel, torch.Ten
     with torch.device("meta"):
         model = AveyBModel(config).to(torch.bfloat16).eval()
         splits = BATCH * -(-tokens // config.split_size)
-        return model, torch.empty(splits, config.split_size, config.hidden_size, dtype=torch.bfloat16)
+        return model, torch.empty(
+            splits, config.split_size, config.hidden_size, dtype=torch.bfloat16
+        )
 
 
 def rows(*, waits: bool) -> list[dict[str, Any]]:
-    """One row for each preset and length; without `waits`, which take seconds, the columns of layers alone."""
+    """One row for each preset and length; without `waits`, which take seconds, the columns of
+    layers alone.
+    """
     from tests.kernels.pretended_device import forward_waits
 
     found: list[dict[str, Any]] = []
     for preset, tokens in product(PRESETS, LENGTHS):
         row: dict[str, Any] = {"preset": preset, "tokens": tokens}
-        kinds = {"": (layer_counts, PRESETS[preset]().num_hidden_layers), "training_": (training_counts, 2)}
-        for (kind, (count, layers)), (name, fused) in product(kinds.items(), (("before", False), ("now", True))):
+        kinds = {
+            "": (layer_counts, PRESETS[preset]().num_hidden_layers),
+            "training_": (training_counts, 2),
+        }
+        for (kind, (count, layers)), (name, fused) in product(
+            kinds.items(), (("before", False), ("now", True))
+        ):
             counts = count(preset, tokens, fused=fused)
             row[f"{kind}launches_per_layer_{name}"] = round(counts.launches / layers, 2)
-            row[f"{kind}bytes_per_token_and_layer_{name}"] = round(counts.bytes / (layers * BATCH * tokens))
+            row[f"{kind}bytes_per_token_and_layer_{name}"] = round(
+                counts.bytes / (layers * BATCH * tokens)
+            )
         row["bytes_floor"] = 2 * 2 * PRESETS[preset]().hidden_size
-        row["ranker_launches_before"], row["ranker_launches_now"] = RANKER_BEFORE, ranker_launches(BATCH, 384)
+        row["ranker_launches_before"], row["ranker_launches_now"] = (
+            RANKER_BEFORE,
+            ranker_launches(BATCH, 384),
+        )
         if waits:
             row["waits_per_forward_before"] = WAITS_BEFORE[tokens]
             row["waits_per_forward_now"] = sum(forward_waits(BATCH, tokens // 16).values())
@@ -220,7 +266,9 @@ def rows(*, waits: bool) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    before = "layers as they stand; waits of e0d46cf; the ranker of 8ca0209, documents of 384 splits"
+    before = (
+        "layers as they stand; waits of e0d46cf; the ranker of 8ca0209, documents of 384 splits"
+    )
     document = {"batch": BATCH, "precision": "bfloat16", "before": before}
     text = json.dumps(document | {"rows": rows(waits=True)}, indent=1)
     print(text)

@@ -1,14 +1,18 @@
-"""Read a compiled kernel's loops for data races of Hopper's asynchronous matrix instruction (wgmma), and for prefetch.
+"""Read a compiled kernel's loops for data races of Hopper's asynchronous matrix instruction
+(wgmma), and for prefetch.
 
-A wgmma reads its operands from shared memory (A also from registers) after it was issued, until a wait says that it is
-done. Two mistakes of a compiler escape the interpreter, the assembler and most runs on a GPU:
+A wgmma reads its operands from shared memory (A also from registers) after it was issued, until a
+wait says that it is done. Two mistakes of a compiler escape the interpreter, the assembler and most
+runs on a GPU:
 
-* a copy into shared memory overwrites a buffer that a pending wgmma still reads (triton-lang/triton issue 6691);
-* the next iteration writes the registers of A while the wgmma of this one is pending (triton-lang/triton issue 9433).
+* a copy into shared memory overwrites a buffer that a pending wgmma still reads (triton-lang/triton
+  issue 6691);
+* the next iteration writes the registers of A while the wgmma of this one is pending
+  (triton-lang/triton issue 9433).
 
-Both show in TTGIR, the compiler's last form before LLVM: buffers, copies, products and waits stand there in the order
-in which they run. Every loop is stepped through a few times with that order, with the products that may be pending and
-the copies that may be in flight.
+Both show in TTGIR, the compiler's last form before LLVM: buffers, copies, products and waits stand
+there in the order in which they run. Every loop is stepped through a few times with that order,
+with the products that may be pending and the copies that may be in flight.
 """
 
 from __future__ import annotations
@@ -22,12 +26,18 @@ if TYPE_CHECKING:
 
 _ITERATIONS = 6  # more than any pipeline has stages, so that every buffer has been used again
 _VALUE = r"%[\w#]+"
-_ALLOCATION = re.compile(rf"({_VALUE})(?::\d+)? = ttg\.local_alloc ?({_VALUE})? ?:? ?.*-> !ttg\.memdesc<([\dx]+)x")
-_VIEW = re.compile(rf"({_VALUE}) = ttg\.memdesc_(?:index|trans|subslice|reinterpret|reshape) ({_VALUE})")
+_ALLOCATION = re.compile(
+    rf"({_VALUE})(?::\d+)? = ttg\.local_alloc ?({_VALUE})? ?:? ?.*-> !ttg\.memdesc<([\dx]+)x"
+)
+_VIEW = re.compile(
+    rf"({_VALUE}) = ttg\.memdesc_(?:index|trans|subslice|reinterpret|reshape) ({_VALUE})"
+)
 _COPY = re.compile(rf"ttg\.async_copy_global_to_local {_VALUE}, ({_VALUE})")
 _BULK_COPY = re.compile(r"ttng\.async_tma_copy_global_to_local (.*?) :")
 _STORE = re.compile(rf"ttg\.local_store {_VALUE}, ({_VALUE})")
-_PRODUCT = re.compile(rf"({_VALUE}) = ttng\.warp_group_dot ({_VALUE}), ({_VALUE}), .*? : (tensor|!ttg\.memdesc)<")
+_PRODUCT = re.compile(
+    rf"({_VALUE}) = ttng\.warp_group_dot ({_VALUE}), ({_VALUE}), .*? : (tensor|!ttg\.memdesc)<"
+)
 _PRODUCT_WAIT = re.compile(r"ttng\.warp_group_dot_wait .*pendings = (\d+)")
 _PLAIN_PRODUCT = re.compile(r"= tt\.dot ")
 _COMMIT = re.compile(r"= ttg\.async_commit_group")
@@ -37,7 +47,9 @@ _DEFINITIONS = re.compile(rf"\s*({_VALUE}(?::\d+)?(?:, {_VALUE}(?::\d+)?)*) = ")
 
 @dataclass
 class Loop:
-    """The lines of one region (a function's body or a loop's), nested loops as items of their own."""
+    """The lines of one region (a function's body or a loop's), nested loops as items of
+    their own.
+    """
 
     items: list[str | Loop] = field(default_factory=list)
 
@@ -54,8 +66,9 @@ class Loop:
 class Findings:
     """What stepping through a kernel showed.
 
-    races: one sentence each; none in a sound kernel. prefetched: in the worst loop that both copies and multiplies,
-    iterations whose copies are in flight while a product is started; None without such a loop.
+    races: one sentence each; none in a sound kernel. prefetched: in the worst loop that both copies
+    and multiplies, iterations whose copies are in flight while a product is started; None without
+    such a loop.
     """
 
     races: tuple[str, ...]
@@ -70,7 +83,10 @@ def find(ttgir: str) -> Findings:
 
 
 def _parse(ttgir: str) -> Loop:
-    """The text as nested loops. An `scf.if` is part of its surroundings: its branches are taken one after the other."""
+    """The text as nested loops.
+
+    An `scf.if` is part of its surroundings: its branches are taken one after the other.
+    """
     root = Loop()
     stack = [(-1, root)]
     for line in ttgir.splitlines():
@@ -88,7 +104,9 @@ def _parse(ttgir: str) -> Loop:
 
 @dataclass(frozen=True)
 class _Pending:
-    """A wgmma that may still be reading: its buffers as (allocation, slot), and its A where that is in registers."""
+    """A wgmma that may still be reading: its buffers as (allocation, slot), and its A where that is
+    in registers.
+    """
 
     name: str
     reads: frozenset[tuple[str, int]]
@@ -96,7 +114,10 @@ class _Pending:
 
 
 class _Walk:
-    """Shared memory and pending products, line after line. Two loops may use one name for different values."""
+    """Shared memory and pending products, line after line.
+
+    Two loops may use one name for different values.
+    """
 
     def __init__(self) -> None:
         self.races: set[str] = set()
@@ -110,12 +131,20 @@ class _Walk:
 
     def region(self, loop: Loop, inside: bool = False) -> None:
         """Step through a region: a loop's `_ITERATIONS` times."""
-        names = {name for line in loop.lines() if (m := _DEFINITIONS.match(line)) for name in re.findall(r"%\w+", m[1])}
+        names = {
+            name
+            for line in loop.lines()
+            if (m := _DEFINITIONS.match(line))
+            for name in re.findall(r"%\w+", m[1])
+        }
         groups = sum(1 for item in loop.items if isinstance(item, str) and _COMMIT.search(item))
         for _ in range(_ITERATIONS if inside else 1):
             for product in self._pending if inside else ():
                 if product.registers is not None and product.registers.split("#")[0] in names:
-                    self.races.add(f"registers: {product.registers} is rewritten while {product.name} may read it")
+                    self.races.add(
+                        f"registers: {product.registers} is rewritten while {product.name} may"
+                        " read it"
+                    )
             used: set[str] = set()
             for item in loop.items:
                 if isinstance(item, Loop):
@@ -133,7 +162,9 @@ class _Walk:
         elif wait := _PRODUCT_WAIT.search(line):
             self._pending = self._pending[max(0, len(self._pending) - int(wait[1])) :]
         if groups and (product or _PLAIN_PRODUCT.search(line)):
-            self.prefetched[loop] = min(self.prefetched.get(loop, _ITERATIONS), self._in_flight // groups)
+            self.prefetched[loop] = min(
+                self.prefetched.get(loop, _ITERATIONS), self._in_flight // groups
+            )
 
     def _step_memory(self, line: str) -> None:
         if match := _ALLOCATION.search(line):
@@ -148,7 +179,9 @@ class _Walk:
         elif match := _COPY.search(line) or _STORE.search(line):
             self._write(self._root(match[1]))
         elif match := _BULK_COPY.search(line):
-            for root in {self._root(value) for value in re.findall(_VALUE, match[1])} & self._buffers.keys():
+            for root in {
+                self._root(value) for value in re.findall(_VALUE, match[1])
+            } & self._buffers.keys():
                 self._write(root)
         elif _COMMIT.search(line):
             self._in_flight += 1
@@ -160,12 +193,18 @@ class _Walk:
         for value in (match[3],) if match[4] == "tensor" else (match[2], match[3]):
             root = self._root(value)
             if root not in self._buffers:
-                raise ValueError(f"{match[1]} reads {value}, of which no allocation is known: {match[0]}")
+                raise ValueError(
+                    f"{match[1]} reads {value}, of which no allocation is known: {match[0]}"
+                )
             if self._written[root] == 0:
-                raise ValueError(f"{match[1]} reads {root} before anything was written to it: {match[0]}")
+                raise ValueError(
+                    f"{match[1]} reads {root} before anything was written to it: {match[0]}"
+                )
             used.add(root)
             reads.add((root, self._read[root] % self._buffers[root]))
-        self._pending.append(_Pending(match[1], frozenset(reads), match[2] if match[4] == "tensor" else None))
+        self._pending.append(
+            _Pending(match[1], frozenset(reads), match[2] if match[4] == "tensor" else None)
+        )
 
     def _write(self, root: str) -> None:
         """The next buffer of an allocation is overwritten."""
@@ -173,7 +212,8 @@ class _Walk:
         for product in self._pending:
             if (root, slot) in product.reads:
                 self.races.add(
-                    f"buffer: {root} ({self._buffers[root]} of it) is refilled while {product.name} may read it"
+                    f"buffer: {root} ({self._buffers[root]} of it) is refilled while {product.name}"
+                    " may read it"
                 )
         self._written[root] += 1
 

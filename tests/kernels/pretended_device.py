@@ -1,9 +1,11 @@
-"""A device that is not there: tensors that say they are on it, hold values, and count what the host waits for.
+"""A device that is not there: tensors that say they are on it, hold values, and count what the host
+waits for.
 
-The host waits for a CUDA device when it reads a value, copies to it from memory that is not page-locked, copies from
-it, or asks for a result whose size depends on values (`nonzero`, boolean indexing, `unique`). Here every operation runs
-on the values, in CPU memory; a mixture of devices is an error, as on a real one. Kernels give zeros. The device calls
-itself "meta", the one besides the CPU that torch has in every build.
+The host waits for a CUDA device when it reads a value, copies to it from memory that is not
+page-locked, copies from it, or asks for a result whose size depends on values (`nonzero`, boolean
+indexing, `unique`). Here every operation runs on the values, in CPU memory; a mixture of devices is
+an error, as on a real one. Kernels give zeros. The device calls itself "meta", the one besides the
+CPU that torch has in every build.
 
 python -m tests.kernels.pretended_device     # the counts of docs/kernels.md
 """
@@ -26,7 +28,15 @@ if TYPE_CHECKING:
 
 DEVICE = torch.device("meta")
 # Operations whose result has a size that depends on values, or that give the host a value.
-WAITS = {"_local_scalar_dense", "_unique2", "equal", "masked_select", "nonzero", "unique_consecutive", "unique_dim"}
+WAITS = {
+    "_local_scalar_dense",
+    "_unique2",
+    "equal",
+    "masked_select",
+    "nonzero",
+    "unique_consecutive",
+    "unique_dim",
+}
 
 
 class DeviceTensor(torch.Tensor):
@@ -91,13 +101,26 @@ class _Device(TorchDispatchMode):
             if locked:
                 self._locked.add(out.untyped_storage().data_ptr())
             schema = zip(func._schema.arguments, args, strict=False)
-            written = [value for argument, value in schema if argument.alias_info and argument.alias_info.is_write]
+            written = [
+                value
+                for argument, value in schema
+                if argument.alias_info and argument.alias_info.is_write
+            ]
             if written and isinstance(out, torch.Tensor):
                 return written[0]
-            return tree_map(lambda x: DeviceTensor(x) if to and isinstance(x, torch.Tensor) else x, out)
+            return tree_map(
+                lambda x: DeviceTensor(x) if to and isinstance(x, torch.Tensor) else x, out
+            )
 
     def _count(
-        self, name: str, tensors: list[torch.Tensor], args: Any, kwargs: dict[str, Any], *, there: bool, to: bool
+        self,
+        name: str,
+        tensors: list[torch.Tensor],
+        args: Any,
+        kwargs: dict[str, Any],
+        *,
+        there: bool,
+        to: bool,
     ) -> None:
         if name in ("_to_copy", "copy_"):
             source = args[0] if name == "_to_copy" else args[1]
@@ -112,12 +135,16 @@ class _Device(TorchDispatchMode):
         elif there:
             foreign = sum(1 for t in tensors if not isinstance(t, DeviceTensor) and t.dim())
             if name in ("index", "index_put", "index_put_", "_index_put_impl_"):
-                masks = sum(1 for t in args[1] if t is not None and t.dtype in (torch.bool, torch.uint8))
+                masks = sum(
+                    1 for t in args[1] if t is not None and t.dtype in (torch.bool, torch.uint8)
+                )
                 self.waits["boolean index"] += masks
                 self.waits["copy of unlocked memory"] += foreign
             elif foreign:
                 raise RuntimeError(f"{name}: tensors on the device and on the CPU together")
-            self.waits[name] += name in WAITS or (name == "repeat_interleave" and kwargs.get("output_size") is None)
+            self.waits[name] += name in WAITS or (
+                name == "repeat_interleave" and kwargs.get("output_size") is None
+            )
 
 
 def _held(x: Any) -> Any:
@@ -134,18 +161,24 @@ def _zeros(x: Any) -> Any:
     return torch.zeros(x.shape, dtype=x.dtype) if isinstance(x, torch.Tensor) else x
 
 
-def _no_scores(vectors: torch.Tensor, _: Any, lengths: torch.Tensor, first: torch.Tensor, width: int) -> torch.Tensor:
+def _no_scores(
+    vectors: torch.Tensor, _: Any, lengths: torch.Tensor, first: torch.Tensor, width: int
+) -> torch.Tensor:
     split, column = (torch.arange(size, device=vectors.device) for size in (len(vectors), width))
     scores = vectors.new_zeros(len(vectors), width, dtype=torch.float32)
     return scores.masked_fill(first[:, None] + column >= split[:, None], float("-inf"))
 
 
-def no_scores_by_token(table: torch.Tensor, scales: torch.Tensor, vocabulary: Any, width: int) -> torch.Tensor:
+def no_scores_by_token(
+    table: torch.Tensor, scales: torch.Tensor, vocabulary: Any, width: int
+) -> torch.Tensor:
     """What stands for `kernels.triton.maxsim.by_token`."""
     return table.new_zeros(len(vocabulary.first), width, dtype=torch.float32)
 
 
-def _tensor(data: Any, *, device: Any = None, make: Any = torch.tensor, **options: Any) -> torch.Tensor:
+def _tensor(
+    data: Any, *, device: Any = None, make: Any = torch.tensor, **options: Any
+) -> torch.Tensor:
     """`torch.tensor`, whose own copy to a device does not show."""
     made: torch.Tensor = make(data, **options)
     return made if device is None else made.to(device)
@@ -153,20 +186,28 @@ def _tensor(data: Any, *, device: Any = None, make: Any = torch.tensor, **option
 
 @contextmanager
 def pretended_device() -> Iterator[Counter[str]]:
-    """Within the block `DEVICE` is taken for a GPU with Triton; gives what the host waited for, by kind."""
+    """Within the block `DEVICE` is taken for a GPU with Triton; gives what the host waited for, by
+    kind.
+    """
     from aveyb_retrieval.kernels.triton import maxsim
 
     device = _Device()
     with ExitStack() as stack:
         patches = [
-            mock.patch.object(torch.Tensor, "is_cuda", property(lambda tensor: tensor.device == DEVICE)),
+            mock.patch.object(
+                torch.Tensor, "is_cuda", property(lambda tensor: tensor.device == DEVICE)
+            ),
             mock.patch.object(dispatch, "_TRITON_INSTALLED", True),
-            mock.patch.object(dispatch, "_INTERPRETING", True),  # do not ask for the device's capability
+            mock.patch.object(
+                dispatch, "_INTERPRETING", True
+            ),  # do not ask for the device's capability
             mock.patch.object(torch, "tensor", _tensor),
             mock.patch.object(
                 torch, "inference_mode", lambda mode=True: torch.no_grad()
             ),  # its tensors have no versions, views need one
-            mock.patch.object(torch, "autocast", lambda *_, **__: nullcontext()),  # there is none for this device
+            mock.patch.object(
+                torch, "autocast", lambda *_, **__: nullcontext()
+            ),  # there is none for this device
             mock.patch.object(maxsim, "all_pairs", _no_scores),
             mock.patch.object(maxsim, "by_token", no_scores_by_token),
             mock.patch.object(dispatch, "_FROM_PAGE_LOCKED", (DEVICE.type,)),
@@ -198,7 +239,10 @@ def forward_waits(
     )
     model = AveyBModel(config).eval()
     model.max_group_tokens = 64 * 16  # as many splits as a group of the base model has
-    ids, present = torch.randint(0, 300, (texts, tokens)), torch.ones(texts, tokens, dtype=torch.int64)
+    ids, present = (
+        torch.randint(0, 300, (texts, tokens)),
+        torch.ones(texts, tokens, dtype=torch.int64),
+    )
     if ragged:
         present[torch.arange(tokens) >= torch.linspace(1, tokens, texts)[:, None]] = 0
     with pretended_device() as waits, torch.no_grad():

@@ -1,4 +1,6 @@
-"""Compile a Triton kernel for a GPU that is not there, and read what the assembler says about it."""
+"""Compile a Triton kernel for a GPU that is not there, and read what the assembler says
+about it.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ MATRIX_INSTRUCTIONS = re.compile(r"\b(HGMMA|QGMMA|HMMA|QMMA|IMMA)\b")
 class Report:
     """What one compiled kernel uses, and what its loops may do wrong.
 
-    shared: bytes of shared memory; registers and stack (spills): of a thread; matrix_instructions: how many stand in
-    its code; findings: races, and how far copies run ahead (see `hazards.py`).
+    shared: bytes of shared memory; registers and stack (spills): of a thread; matrix_instructions:
+    how many stand in its code; findings: races, and how far copies run ahead (see `hazards.py`).
     """
 
     shared: int
@@ -34,14 +36,21 @@ class Report:
 
 
 def compile_kernel(
-    kernel: Any, types: dict[str, str], constants: dict[str, Any], *, capability: int, warps: int, stages: int
+    kernel: Any,
+    types: dict[str, str],
+    constants: dict[str, Any],
+    *,
+    capability: int,
+    warps: int,
+    stages: int,
 ) -> Report:
     """Compile for compute capability `capability` (90 for sm_90) without a device.
 
     Args:
         kernel: a `triton.jit` function.
         types: Triton type names of the arguments that are not constants ("*bf16", "i32", "fp32").
-        constants: values of the `tl.constexpr` arguments; None for an optional tensor that is left out.
+        constants: values of the `tl.constexpr` arguments; None for an optional tensor that is left
+            out.
         capability: 80, 89 or 90.
         warps: warps of a program.
         stages: stages of the software pipeline.
@@ -54,9 +63,13 @@ def compile_kernel(
         for i, name in enumerate(names)
         if name not in constants and name not in loose and signature[name] != "fp32"
     }
-    source = ASTSource(kernel, signature, {(names.index(k),): v for k, v in constants.items()}, aligned)
+    source = ASTSource(
+        kernel, signature, {(names.index(k),): v for k, v in constants.items()}, aligned
+    )
     target = GPUTarget("cuda", capability, 32)
-    compiled = triton.compile(source, target=target, options={"num_warps": warps, "num_stages": stages})
+    compiled = triton.compile(
+        source, target=target, options={"num_warps": warps, "num_stages": stages}
+    )
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder) / "kernel.cubin"
         cubin.write_bytes(compiled.asm["cubin"])

@@ -1,4 +1,6 @@
-"""Every kernel and shipped tile assembles for its GPU without spills, within shared memory, on the matrix units."""
+"""Every kernel and shipped tile assembles for its GPU without spills, within shared memory, on the
+matrix units.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ import pytest
 
 triton = pytest.importorskip("triton", reason="Triton is not installed")
 
-from tests.kernels import compile_gate  # noqa: E402  (it needs Triton)
+from tests.kernels import compile_gate  # noqa: E402
 
 
 def committed() -> dict:
@@ -21,13 +23,20 @@ def test_tile_fits(case: compile_gate.Case, record_property: pytest.RecordProper
     table = committed()
     line = compile_gate.row(case, case.compile())
     record_property("compile_gate", json.dumps(line))
-    # Tiles are chosen with the Triton of the committed table; 3.7.1 spills eight registers in one float32 tile.
-    assert line["stack"] <= (0 if table["triton"] == triton.__version__ else 32), "registers spill to memory"
+    # Tiles are chosen with the Triton of the committed table; 3.7.1 spills eight registers in one
+    # float32 tile.
+    assert line["stack"] <= (0 if table["triton"] == triton.__version__ else 32), (
+        "registers spill to memory"
+    )
     assert line["shared_bytes"] <= line["shared_limit"]
-    assert line["matrix_instructions"] > 0 or case.name in compile_gate.WITHOUT_PRODUCTS, "products run on scalar units"
+    assert line["matrix_instructions"] > 0 or case.name in compile_gate.WITHOUT_PRODUCTS, (
+        "products run on scalar units"
+    )
     if table["triton"] == triton.__version__:
         before = next((row for row in table["rows"] if row["case"] == case.key), None)
-        assert before is not None, "not in the committed table: python -m tests.kernels.compile_gate --write"
+        assert before is not None, (
+            "not in the committed table: python -m tests.kernels.compile_gate --write"
+        )
         # One ptxas gives a kernel up to fifty registers more on another host: one program less.
         assert line["programs_per_multiprocessor"] >= before["programs_per_multiprocessor"] - 1
 
@@ -39,4 +48,6 @@ def test_no_race(case: compile_gate.Case) -> None:
 
 
 def test_the_committed_table_is_complete() -> None:
-    assert sorted(row["case"] for row in committed()["rows"]) == sorted(case.key for case in compile_gate.cases())
+    assert sorted(row["case"] for row in committed()["rows"]) == sorted(
+        case.key for case in compile_gate.cases()
+    )

@@ -23,7 +23,9 @@ def test_the_cpu_takes_torch() -> None:
 def test_an_order_that_cannot_be_carried_out_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "_INTERPRETING", False)
     monkeypatch.setattr(dispatch, "_TRITON_INSTALLED", False)
-    with pytest.raises(BackendError, match=r"dynamic_mix: Triton is not installed .*pip install .*\[gpu\]"):
+    with pytest.raises(
+        BackendError, match=r"dynamic_mix: Triton is not installed .*pip install .*\[gpu\]"
+    ):
         dynamic_mix(SPLIT, SPLIT, normalization="l1", eps=1e-12, backend="triton")
     monkeypatch.setattr(dispatch, "_TRITON_INSTALLED", True)
     with pytest.raises(BackendError, match="on cpu, kernels run on CUDA devices"):

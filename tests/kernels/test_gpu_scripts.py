@@ -42,7 +42,9 @@ def rows(run: Any, folder: Path, function: str, group: str, seconds: float) -> l
     return [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize(("function", "group"), [("operations.check", "9"), ("models.check", "released")])
+@pytest.mark.parametrize(
+    ("function", "group"), [("operations.check", "9"), ("models.check", "released")]
+)
 def test_checks_are_right(run: Any, tmp_path: Path, function: str, group: str) -> None:
     found = rows(run, tmp_path, function, group, 60)
     assert found
@@ -50,8 +52,12 @@ def test_checks_are_right(run: Any, tmp_path: Path, function: str, group: str) -
     assert all(row["error"] <= 2e-2 for row in found if "error" in row)
 
 
-@pytest.mark.parametrize(("function", "group"), [("operations.timing", "kernels"), ("models.encode", "launches")])
-def test_what_there_is_no_time_for_is_said(run: Any, tmp_path: Path, function: str, group: str) -> None:
+@pytest.mark.parametrize(
+    ("function", "group"), [("operations.timing", "kernels"), ("models.encode", "launches")]
+)
+def test_what_there_is_no_time_for_is_said(
+    run: Any, tmp_path: Path, function: str, group: str
+) -> None:
     found = rows(run, tmp_path, function, group, 4)
     assert all(row.get("note", "no time") == "no time" for row in found), found
     assert any(row.get("torch_ms", row.get("ms", 0)) > 0 for row in found)

@@ -1,4 +1,6 @@
-"""Starts the interpreter suite: Triton reads TRITON_INTERPRET when a kernel is defined, so it needs its own process."""
+"""Starts the interpreter suite: Triton reads TRITON_INTERPRET when a kernel is defined, so it needs
+its own process.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,11 @@ LENGTHS = pytest.mark.parametrize("lengths", [[3], [1, 7, 2], [0, 5, 0, 0, 2], [
 
 def by_definition(query: torch.Tensor, documents: list[torch.Tensor]) -> list[float]:
     return [
-        sum(max(float(q.double() @ d.double()) for d in document) for q in query) if len(document) else 0.0
+        (
+            sum(max(float(q.double() @ d.double()) for d in document) for q in query)
+            if len(document)
+            else 0.0
+        )
         for document in documents
     ]
 
@@ -34,7 +38,9 @@ def packed(documents: list[torch.Tensor], dim: int = 8) -> tuple[torch.Tensor, t
 
 def by_numpy(query: torch.Tensor, rows: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
     bounds = starts.numpy()
-    return torch.from_numpy(module.late_interaction_numpy(query.float().numpy(), rows.numpy(), bounds[:-1], bounds[1:]))
+    return torch.from_numpy(
+        module.late_interaction_numpy(query.float().numpy(), rows.numpy(), bounds[:-1], bounds[1:])
+    )
 
 
 FORMS = pytest.mark.parametrize("score", [late_interaction, by_numpy], ids=["torch", "numpy"])
@@ -47,7 +53,9 @@ def seeded() -> None:
 
 @LENGTHS
 @FORMS
-def test_both_forms_equal_the_definition(score: Callable[..., torch.Tensor], lengths: list[int]) -> None:
+def test_both_forms_equal_the_definition(
+    score: Callable[..., torch.Tensor], lengths: list[int]
+) -> None:
     query, documents = torch.randn(4, 8), random_documents(lengths)
     got = score(query, *packed(documents))
     assert got.dtype == torch.float32
@@ -86,10 +94,19 @@ def test_blocks_of_any_size_give_the_same(monkeypatch: pytest.MonkeyPatch, block
 
 @pytest.mark.parametrize(
     ("score", "dtype"),
-    [(late_interaction, torch.float16), (late_interaction, torch.bfloat16), (by_numpy, torch.float16)],
+    [
+        (late_interaction, torch.float16),
+        (late_interaction, torch.bfloat16),
+        (by_numpy, torch.float16),
+    ],
 )
-def test_half_precision_rows_are_multiplied_in_float32(score: Callable[..., torch.Tensor], dtype: torch.dtype) -> None:
-    query, documents = torch.randn(3, 8).to(dtype), [d.to(dtype) for d in random_documents([5, 1, 9])]
+def test_half_precision_rows_are_multiplied_in_float32(
+    score: Callable[..., torch.Tensor], dtype: torch.dtype
+) -> None:
+    query, documents = (
+        torch.randn(3, 8).to(dtype),
+        [d.to(dtype) for d in random_documents([5, 1, 9])],
+    )
     got = score(query, torch.cat(documents), torch.tensor([0, 5, 6, 15]))
     assert got.tolist() == pytest.approx(by_definition(query, documents), rel=1e-6)
 

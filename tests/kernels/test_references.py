@@ -1,4 +1,6 @@
-"""The plain torch operations against their equations, written again in float64, and against numerical gradients."""
+"""The plain torch operations against their equations, written again in float64, and against
+numerical gradients.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ import torch
 from aveyb_retrieval.kernels import maxsim
 from aveyb_retrieval.kernels.maxsim import batch_vocabulary, most_ids, vocabulary_of
 from aveyb_retrieval.kernels.mixing import dynamic_mix, static_mix
-from aveyb_retrieval.kernels.positionwise import activate_around, add_norm, enrich, enricher_activation, fuse
+from aveyb_retrieval.kernels.positionwise import (
+    activate_around,
+    add_norm,
+    enrich,
+    enricher_activation,
+    fuse,
+)
 
 PRESETS = pytest.mark.parametrize("preset", ["released", "paper"])
 LENGTHS = pytest.mark.parametrize("length", [1, 15, 16, 17, 40], ids="length{}".format)
@@ -22,7 +30,9 @@ def sigma(x: torch.Tensor, preset: str) -> torch.Tensor:
 
 
 def tail(preset: str, *shape: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """mixed and gate as the enricher would give them: ReLU squared in the paper, GELU in the released code."""
+    """mixed and gate as the enricher would give them: ReLU squared in the paper, GELU in the
+    released code.
+    """
     mixed, gate = torch.randn(2, *shape, dtype=torch.float64)
     act = (lambda x: x.relu().square()) if preset == "paper" else torch.nn.functional.gelu
     return act(mixed) + (1e-3 if preset == "paper" else 0), act(gate)
@@ -54,10 +64,21 @@ def test_dynamic_mix_is_equations_5_to_7(preset: str, length: int) -> None:
     mixed, gate = tail(preset, 2, 40, 8)
     options = settings(preset, 40)
     normalization = "sum" if preset == "paper" else "l1"
-    got = dynamic_mix(mixed, gate, normalization=normalization, eps=EPS, lengths=torch.tensor([length, 40]), **options)
+    got = dynamic_mix(
+        mixed,
+        gate,
+        normalization=normalization,
+        eps=EPS,
+        lengths=torch.tensor([length, 40]),
+        **options,
+    )
     z = mixed[0, :length]
-    cosine = torch.stack([torch.stack([torch.dot(a, b) / (a.norm() * b.norm()) for b in z]) for a in z])
-    shares = cosine / (cosine.sum(1, True) + EPS if preset == "paper" else cosine.abs().sum(1, True))
+    cosine = torch.stack(
+        [torch.stack([torch.dot(a, b) / (a.norm() * b.norm()) for b in z]) for a in z]
+    )
+    shares = cosine / (
+        cosine.sum(1, True) + EPS if preset == "paper" else cosine.abs().sum(1, True)
+    )
     bias = 0 if options["bias"] is None else options["bias"][:length, None]
     assert torch.allclose(got[0, :length], gate[0, :length] * sigma(shares @ z + bias, preset))
     assert not got[0, length:].any()
@@ -103,12 +124,19 @@ def test_residual_and_norm(alpha: float | None) -> None:
 
 @pytest.mark.parametrize("alpha", [None, 0.7])
 def test_fuse_is_equation_3(alpha: float | None) -> None:
-    context, bypass = torch.randn(2, 5, 8, dtype=torch.float64), torch.randn(2, 5, 16, dtype=torch.float64)
+    context, bypass = (
+        torch.randn(2, 5, 8, dtype=torch.float64),
+        torch.randn(2, 5, 16, dtype=torch.float64),
+    )
     weight, bias = torch.randn(8, 24, dtype=torch.float64), torch.randn(8, dtype=torch.float64)
     residual = torch.randn(2, 5, 8, dtype=torch.float64)
     scale = None if alpha is None else torch.tensor(alpha, dtype=torch.float64)
     got = fuse(context, bypass, weight[:, :8], weight[:, 8:], bias, residual, scale)
-    wanted = torch.cat([context, bypass], -1) @ weight.T + bias + (1 if alpha is None else alpha) * residual
+    wanted = (
+        torch.cat([context, bypass], -1) @ weight.T
+        + bias
+        + (1 if alpha is None else alpha) * residual
+    )
     assert torch.allclose(got, wanted)
 
 
@@ -118,7 +146,9 @@ def test_gradients_of_the_mixing_operations(preset: str) -> None:
     leaves = [x.requires_grad_() for x in tail(preset, 2, 5, 4)]
     weight = torch.randn(5, 5, dtype=torch.float64).requires_grad_()
     options = settings(preset, 5) | {"lengths": torch.tensor([5, 3])}
-    assert torch.autograd.gradcheck(lambda m, g, v: static_mix(m, g, v, **options), (*leaves, weight))
+    assert torch.autograd.gradcheck(
+        lambda m, g, v: static_mix(m, g, v, **options), (*leaves, weight)
+    )
     normalization = "sum" if preset == "paper" else "l1"
     mix = partial(dynamic_mix, normalization=normalization, eps=EPS, **options)
     assert torch.autograd.gradcheck(mix, leaves)
@@ -165,7 +195,9 @@ def test_a_batch_scores_each_document_as_if_alone() -> None:
 
 @pytest.mark.parametrize("documents", [[1], [5], [7, 1, 3], [2, 9]])
 @pytest.mark.parametrize("vocabulary", [12, 48, 500])
-def test_the_vocabulary_of_a_batch_is_that_of_each_document(documents: list[int], vocabulary: int) -> None:
+def test_the_vocabulary_of_a_batch_is_that_of_each_document(
+    documents: list[int], vocabulary: int
+) -> None:
     torch.manual_seed(len(documents))
     starts = [sum(documents[:i]) for i in range(len(documents) + 1)]
     parts = [splits(n, 16, 1 + 5 * i, vocabulary) for i, n in enumerate(documents)]
@@ -224,4 +256,6 @@ def test_chosen_pairs_have_the_scores_of_all_pairs_and_exact_gradients() -> None
     assert torch.allclose(scores, by_definition(ids, lengths, table)[current, earlier])
     # Only distinct cosines have a derivative: move every row by its own small step.
     apart = (unit + 1e-2 * torch.randn_like(unit)).detach().requires_grad_()
-    assert torch.autograd.gradcheck(lambda u: maxsim.maxsim_selected(u, lengths, current, earlier), apart)
+    assert torch.autograd.gradcheck(
+        lambda u: maxsim.maxsim_selected(u, lengths, current, earlier), apart
+    )

@@ -34,7 +34,9 @@ def test_a_mask_on_the_device_is_waited_for_once(tokens: int) -> None:
 
 
 class _Direct(cuda_graphs.CudaGraphs):
-    """Captures like a GPU's, and replays nothing: `DeviceTensor` has no values that would be missed."""
+    """Captures like a GPU's, and replays nothing: `DeviceTensor` has no values that would be
+    missed.
+    """
 
     def _record(self, run: Callable[[], None]) -> Callable[[], None]:
         run()
@@ -82,7 +84,9 @@ def test_an_embedder_waits_for_its_results_only() -> None:
         ("copy of unlocked memory", lambda x: x[torch.tensor([0, 1])]),
     ],
 )
-def test_what_makes_the_host_wait_is_counted(kind: str, ask: Callable[[torch.Tensor], object]) -> None:
+def test_what_makes_the_host_wait_is_counted(
+    kind: str, ask: Callable[[torch.Tensor], object]
+) -> None:
     with pretended_device() as waits:
         (x,) = to_device([torch.arange(4).numpy()], DEVICE)
         assert not +waits

@@ -18,14 +18,26 @@ from aveyb_retrieval.errors import AveyBError, ConfigError, InputError
 from aveyb_retrieval.indexes.changes.sync import sync_index
 from aveyb_retrieval.indexes.changes.update import update_metadata
 from aveyb_retrieval.indexes.search import alerts as module
-from aveyb_retrieval.indexes.search.alerts import Alert, add_alert, list_alerts, remove_alert, run_alerts
+from aveyb_retrieval.indexes.search.alerts import (
+    Alert,
+    add_alert,
+    list_alerts,
+    remove_alert,
+    run_alerts,
+)
 from aveyb_retrieval.indexes.search.citations import check_citation, read_citation
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-LEASE = "# Lease\n\nThe tenant may end this lease with three months' notice in writing. The deposit is returned."
-PUMP = "# Pump\n\nClose the inlet valve before you open the filter. The seal is replaced every 2,000 hours."
+LEASE = (
+    "# Lease\n\nThe tenant may end this lease with three months' notice in writing. The deposit is"
+    " returned."
+)
+PUMP = (
+    "# Pump\n\nClose the inlet valve before you open the filter. The seal is replaced every 2,000"
+    " hours."
+)
 STAFF = "# Staff\n\nEvery employee has 28 days of leave. Sick notes are due on the third day."
 
 
@@ -39,7 +51,9 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def citation_of(root: Path, question: str = "when may the tenant end the lease") -> dict[str, object]:
+def citation_of(
+    root: Path, question: str = "when may the tenant end the lease"
+) -> dict[str, object]:
     with Retriever.load(root) as retriever:
         return json.loads(json.dumps(retriever.search(question, k=1)[0].citation()))
 
@@ -62,24 +76,34 @@ class TestCitations:
         assert checked.span[0] > kept["span"][0]
         assert checked.notes == ("the original has changed since",)
 
-    def test_changed_words_and_another_index_are_one_line(self, folder: Path, tmp_path: Path) -> None:
+    def test_changed_words_and_another_index_are_one_line(
+        self, folder: Path, tmp_path: Path
+    ) -> None:
         kept = citation_of(folder.parent / "i")
         (folder / "lease.md").write_text(LEASE.replace("three", "four"))
         build_index(folder, tmp_path / "other")
         (tmp_path / "c.json").write_text(json.dumps(kept))
-        found = CliRunner().invoke(main, ["check", str(tmp_path / "other"), "--citation", str(tmp_path / "c.json")])
+        found = CliRunner().invoke(
+            main, ["check", str(tmp_path / "other"), "--citation", str(tmp_path / "c.json")]
+        )
         assert found.exit_code == 1
         assert len(found.output.splitlines()) == 1
         assert "another index" in found.output
         assert "has changed" in found.output
 
-    @pytest.mark.parametrize("span", [[], [1], ["0", "1"], [0, 1.5], [-3, 1], [0, 1, 2], None, [True, 2]])
+    @pytest.mark.parametrize(
+        "span", [[], [1], ["0", "1"], [0, 1.5], [-3, 1], [0, 1, 2], None, [True, 2]]
+    )
     def test_a_span_that_is_none_is_refused_in_one_line(self, folder: Path, span: object) -> None:
-        (folder / "c.json").write_text(json.dumps({**citation_of(folder.parent / "i"), "span": span}))
+        (folder / "c.json").write_text(
+            json.dumps({**citation_of(folder.parent / "i"), "span": span})
+        )
         with pytest.raises(InputError, match="its 'span' is missing or none"):
             read_citation(folder / "c.json")
 
-    @pytest.mark.parametrize("text", ["", "[]", '{"id": 3}', '{"id": "a", "quote": " ", "span": [0, 1]}'])
+    @pytest.mark.parametrize(
+        "text", ["", "[]", '{"id": 3}', '{"id": "a", "quote": " ", "span": [0, 1]}']
+    )
     def test_what_is_no_citation_is_refused(self, tmp_path: Path, text: str) -> None:
         (tmp_path / "c.json").write_text(text)
         with pytest.raises(InputError):
@@ -90,12 +114,17 @@ class TestCitations:
             copied = pickle.loads(pickle.dumps(retriever.search("tenant", k=1)[0]))
         with pytest.raises(ConfigError, match="copy of a hit"):
             copied.citation()
-        with pytest.raises(InputError, match="not read from a PDF"), Retriever.load(folder.parent / "i") as retriever:
+        with (
+            pytest.raises(InputError, match="not read from a PDF"),
+            Retriever.load(folder.parent / "i") as retriever,
+        ):
             retriever.search("tenant", k=1)[0].boxes()
 
 
 class TestFromAnIndex:
-    def test_texts_files_and_edits_are_kept_without_the_files(self, folder: Path, tmp_path: Path) -> None:
+    def test_texts_files_and_edits_are_kept_without_the_files(
+        self, folder: Path, tmp_path: Path
+    ) -> None:
         root, new = tmp_path / "i", tmp_path / "j"
         update_metadata(root, {"team": "legal"}, ["lease.md"])
         for file in folder.iterdir():
@@ -113,7 +142,12 @@ class TestFromAnIndex:
             assert "team" not in b.get(["lease.md"])[0].metadata
 
     def test_words_are_found_as_there_unless_asked_otherwise(self, tmp_path: Path) -> None:
-        build_index([{"_id": "a", "text": "caf\u00e9"}], tmp_path / "i", keep_accents=True, synonyms=["car, auto"])
+        build_index(
+            [{"_id": "a", "text": "caf\u00e9"}],
+            tmp_path / "i",
+            keep_accents=True,
+            synonyms=["car, auto"],
+        )
         build_index(None, tmp_path / "j", from_index=tmp_path / "i")
         with Retriever.load(tmp_path / "j") as retriever:
             assert not retriever.search("cafe", mode="lexical")
@@ -133,10 +167,14 @@ class TestFromAnIndex:
         assert [row["question"] for row in found["questions"]] == ["Lease", "Pump", "Staff"]
         assert found["questions"][0]["hits"][1][0] == "lease.md"
         (tmp_path / "q.txt").write_text("inlet valve\n\n")
-        lines = CliRunner().invoke(main, ["info", str(root), "--compare", str(new)]).stdout.splitlines()
+        lines = (
+            CliRunner().invoke(main, ["info", str(root), "--compare", str(new)]).stdout.splitlines()
+        )
         info = CliRunner().invoke(main, ["info", str(root)]).stdout.splitlines()
         shown = next(line for line in info if line.startswith("characters"))
-        assert next(line for line in lines if line.startswith("characters")).startswith(f"{shown}  ->  ")
+        assert next(line for line in lines if line.startswith("characters")).startswith(
+            f"{shown}  ->  "
+        )
         options = ["--compare", str(root), "--questions", str(tmp_path / "q.txt")]
         shown = CliRunner().invoke(main, ["info", str(new), *options]).stdout
         assert f"missing in {new}: new.md" in shown and "inlet valve  (3 in both)" in shown
@@ -151,13 +189,20 @@ class TestBadAnswers:
         [(b"a" * ((10 << 20) + 1), "more than 10 MiB"), (b"It says \xff", "byte 8 is not UTF-8")],
         ids=["too large", "no text"],
     )
-    def test_an_answer_that_cannot_be_checked_is_a_line(self, folder: Path, data: bytes, said: str) -> None:
+    def test_an_answer_that_cannot_be_checked_is_a_line(
+        self, folder: Path, data: bytes, said: str
+    ) -> None:
         (folder.parent / "a.md").write_bytes(data)
-        done = CliRunner().invoke(main, ["check", str(folder.parent / "i"), str(folder.parent / "a.md")])
+        done = CliRunner().invoke(
+            main, ["check", str(folder.parent / "i"), str(folder.parent / "a.md")]
+        )
         assert (done.exit_code, said in done.stderr, len(done.stderr.splitlines())) == (2, True, 1)
 
     def test_hundreds_of_quotations_are_all_checked(self, folder: Path) -> None:
-        said = "\u201cthree months\u2019 notice in writing\u201d, \u201csix months\u2019 notice in writing\u201d. "
+        said = (
+            "\u201cthree months\u2019 notice in writing\u201d, \u201csix months\u2019 notice in"
+            " writing\u201d. "
+        )
         with Retriever.load(folder.parent / "i") as retriever:
             checks = retriever.check_quotes(100 * said)
         assert [check.verdict for check in checks] == 100 * ["found", "altered"]
@@ -174,7 +219,9 @@ class TestAlerts:
         return root
 
     def more(self, folder: Path, root: Path) -> None:
-        (folder / "flat.md").write_text("# Flat\n\nThe lease of the flat ends with one month's notice in writing.")
+        (folder / "flat.md").write_text(
+            "# Flat\n\nThe lease of the flat ends with one month's notice in writing."
+        )
         sync_index(folder, root)
 
     def test_only_new_passages_are_told_and_once(self, folder: Path, tmp_path: Path) -> None:
@@ -186,7 +233,9 @@ class TestAlerts:
         assert not failed
         assert [json.loads(line) for line in out.read_text().splitlines()] == new
         assert run_alerts(root, file=out) == ([], [])
-        (folder / "flat.md").write_text((folder / "flat.md").read_text() + "\n")  # changed, not what it says
+        (folder / "flat.md").write_text(
+            (folder / "flat.md").read_text() + "\n"
+        )  # changed, not what it says
         sync_index(folder, root)
         assert len(run_alerts(root, file=out)[0]) == 0
 

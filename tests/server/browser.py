@@ -1,4 +1,6 @@
-"""Drive headless Chromium over its debugging pipe (Chrome DevTools Protocol): JSON messages that end in a zero byte."""
+"""Drive headless Chromium over its debugging pipe (Chrome DevTools Protocol): JSON messages that
+end in a zero byte.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FLAGS = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-quic", "--disable-sync",
-    "--disable-background-networking", "--disable-component-update", "--remote-debugging-pipe", "--hide-scrollbars",
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-quic",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--remote-debugging-pipe",
+    "--hide-scrollbars",
     "--disable-dev-shm-usage",
-)  # fmt: skip
+)
 KEYS = {"Enter": 13, "Escape": 27, "ArrowDown": 40, "ArrowUp": 38, "Tab": 9, "/": 191}
 
 
@@ -91,7 +101,9 @@ class Page:
         self.console: list[str] = []
         self.requests: list[str] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
 
@@ -109,7 +121,9 @@ class Page:
         params = message.get("params", {})
         kind = message.get("method")
         if kind == "Runtime.consoleAPICalled":
-            self.console.append(f"{params['type']}: {[argument.get('value') for argument in params['args']]}")
+            self.console.append(
+                f"{params['type']}: {[argument.get('value') for argument in params['args']]}"
+            )
         elif kind == "Runtime.exceptionThrown":
             self.console.append(str(params["exceptionDetails"]))
         elif kind == "Log.entryAdded":
@@ -119,7 +133,9 @@ class Page:
 
     def run(self, expression: str) -> Any:
         """Evaluate JavaScript and return its value, of a promise what it resolves to."""
-        result = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        result = self.call(
+            "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
+        )
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
 
@@ -132,13 +148,20 @@ class Page:
         """Wait until JavaScript is true."""
         end = time.monotonic() + seconds
         while not self.run(condition):
-            assert time.monotonic() < end, (condition, self.console, self.run("document.body.innerText"))
+            assert time.monotonic() < end, (
+                condition,
+                self.console,
+                self.run("document.body.innerText"),
+            )
             time.sleep(0.05)
 
     def click(self, selector: str) -> None:
         """Click the middle of the first element that fits, with a mouse."""
         middle = "const r = e.getClientRects()[0]; return [r.x + r.width / 2, r.y + r.height / 2];"
-        find = f"const e = document.querySelector({json.dumps(selector)}); e.scrollIntoView({{block: 'nearest'}});"
+        find = (
+            f"const e = document.querySelector({json.dumps(selector)}); e.scrollIntoView({{block:"
+            " 'nearest'});"
+        )
         x, y = self.run(f"(() => {{ {find} {middle} }})()")
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
@@ -167,4 +190,6 @@ class Page:
 
     def screenshot(self, path: Path) -> None:
         """Write what is seen as a PNG file."""
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+        path.write_bytes(
+            base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
+        )

@@ -50,7 +50,9 @@ Open = Callable[..., TestClient]
 
 @pytest.fixture
 def open_client(folder: Path, model: CountingEmbedder) -> Iterator[Open]:
-    """Makes a client of an application in this process: `open_client({name: folder}, limits=...)`."""
+    """Makes a client of an application in this process: `open_client({name: folder},
+    limits=...)`.
+    """
     with ExitStack() as stack:
 
         def make(paths: dict[str, Path] | None = None, **options: Any) -> TestClient:
@@ -77,7 +79,14 @@ class Running:
 @contextmanager
 def running(*arguments: str | Path) -> Iterator[Running]:
     """Run `aveyb-serve` until the end of the block."""
-    command = [sys.executable, "-m", "aveyb_retrieval.cli.serve", *map(str, arguments), "--port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "aveyb_retrieval.cli.serve",
+        *map(str, arguments),
+        "--port",
+        "0",
+    ]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     said = []
@@ -98,7 +107,11 @@ def running(*arguments: str | Path) -> Iterator[Running]:
 
 def pages_of_this_project() -> list[dict[str, Any]]:
     """The documentation of this project: real text for the model and the page."""
-    paths = [*sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("recipes/*/README.md"))]
+    paths = [
+        *sorted(ROOT.glob("docs/*.md")),
+        *sorted(ROOT.glob("*.md")),
+        *sorted(ROOT.glob("recipes/*/README.md")),
+    ]
     documents = []
     for path in paths:
         text = path.read_text(encoding="utf-8")[:LONGEST]
@@ -117,7 +130,9 @@ def pages_of_this_project() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def handbook(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index of the documentation, made by the embedded model: once for all processes that tests run in."""
+    """An index of the documentation, made by the embedded model: once for all processes that tests
+    run in.
+    """
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent

@@ -1,4 +1,6 @@
-"""Make the pictures of docs/server.md: `python -m tests.server.screenshots` from the root of the project."""
+"""Make the pictures of docs/server.md: `python -m tests.server.screenshots` from the root of the
+project.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,39 @@ QUESTION = "how is damage on the disk found?"
 ARABIC = [
     {"_id": f"{file}.md", "title": title, "text": text, "القسم": part, "السنة": year}
     for file, title, text, part, year in (
-        ("lease", "عقد الإيجار", "يجب إخطار المالك قبل ثلاثة أشهر من إنهاء عقد الإيجار. انظر section 4 من العقد.\n\n"
-         "يكون الإخطار كتابيا، ويسلم باليد أو بالبريد المسجل.", "القانون", 2021),
-        ("rent", "دفع الإيجار", "يدفع الإيجار في أول كل شهر. إذا تأخر الدفع أرسل المالك إنذارا.", "القانون", 2021),
-        ("pump", "دليل المضخة", "أغلق الصمام قبل فتح المرشح، ثم انتظر حتى ينخفض الضغط.", "الصيانة", 2023),
-        ("keys", "تسليم المفاتيح", "عند إنهاء العقد تسلم المفاتيح إلى المالك في يوم الخروج.", "القانون", 2023),
+        (
+            "lease",
+            "عقد الإيجار",
+            (
+                "يجب إخطار المالك قبل ثلاثة أشهر من إنهاء عقد الإيجار. انظر section 4 من العقد.\n\n"
+                "يكون الإخطار كتابيا، ويسلم باليد أو بالبريد المسجل."
+            ),
+            "القانون",
+            2021,
+        ),
+        (
+            "rent",
+            "دفع الإيجار",
+            "يدفع الإيجار في أول كل شهر. إذا تأخر الدفع أرسل المالك إنذارا.",
+            "القانون",
+            2021,
+        ),
+        (
+            "pump",
+            "دليل المضخة",
+            "أغلق الصمام قبل فتح المرشح، ثم انتظر حتى ينخفض الضغط.",
+            "الصيانة",
+            2023,
+        ),
+        (
+            "keys",
+            "تسليم المفاتيح",
+            "عند إنهاء العقد تسلم المفاتيح إلى المالك في يوم الخروج.",
+            "القانون",
+            2023,
+        ),
     )
-]  # fmt: skip
+]
 ARABIC_QUESTION = "متى يجب إخطار المالك لإنهاء العقد؟"
 MANUAL = """Chapter 3
 
@@ -66,7 +94,9 @@ def save(page: Page, path: Path) -> None:
 
 
 def main(folder: Path) -> None:
-    """Take a search with an open document, in light, in dark, and on a phone; its facets; and one in Arabic."""
+    """Take a search with an open document, in light, in dark, and on a phone; its facets; and one
+    in Arabic.
+    """
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     assert chromium, "chromium is not installed (Debian package `chromium`)"
     folder.mkdir(exist_ok=True)
@@ -75,7 +105,11 @@ def main(folder: Path) -> None:
         build_index(pages_of_this_project(), index)
         with running(index) as server, Browser(chromium, Path(scratch) / "profile") as browser:
             page = browser.open()
-            for name, dark, phone in (("light", False, False), ("dark", True, False), ("phone", False, True)):
+            for name, dark, phone in (
+                ("light", False, False),
+                ("dark", True, False),
+                ("phone", False, True),
+            ):
                 page.screen(*((390, 780) if phone else (1360, 850)), dark=dark, phone=phone)
                 page.go(f"{server.url}/")
                 page.wait("document.getElementById('name').textContent !== 'Search'")
@@ -89,7 +123,9 @@ def main(folder: Path) -> None:
             page.wait("!document.getElementById('facets').hidden")
             save(page, folder / "facets-light.png")
         (Path(scratch) / "manuals").mkdir()
-        (Path(scratch) / "manuals" / "pump.pdf").write_bytes(make_pdf([MANUAL.splitlines()], sizes={"Chapter 3": 20}))
+        (Path(scratch) / "manuals" / "pump.pdf").write_bytes(
+            make_pdf([MANUAL.splitlines()], sizes={"Chapter 3": 20})
+        )
         build_index(Path(scratch) / "manuals", Path(scratch) / "machines")
         with (
             running(Path(scratch) / "machines", "--originals") as server,
@@ -106,7 +142,10 @@ def main(folder: Path) -> None:
                 page.wait("!document.getElementById('sheet').hidden")
                 save(page, folder / f"printed-{name}.png")
         build_index(ARABIC, Path(scratch) / "العقود")
-        with running(Path(scratch) / "العقود") as server, Browser(chromium, Path(scratch) / "second") as browser:
+        with (
+            running(Path(scratch) / "العقود") as server,
+            Browser(chromium, Path(scratch) / "second") as browser,
+        ):
             page = browser.open()
             page.screen(1360, 620)
             page.go(f"{server.url}/?query={quote(ARABIC_QUESTION)}")

@@ -1,4 +1,6 @@
-"""Queries of many threads are encoded together, each gets its own vectors, and a bad one fails alone."""
+"""Queries of many threads are encoded together, each gets its own vectors, and a bad one fails
+alone.
+"""
 
 from __future__ import annotations
 
@@ -49,10 +51,16 @@ def test_waiting_queries_are_encoded_together_and_a_bad_one_fails_alone():
         futures = hold(pool, model, batched, [[query] for query in queries])
         model.gate.set()
         for query, future in zip(queries[:-1], futures, strict=False):
-            np.testing.assert_allclose(future.result(), CountingEmbedder().encode_queries([query]), atol=1e-6)
+            np.testing.assert_allclose(
+                future.result(), CountingEmbedder().encode_queries([query]), atol=1e-6
+            )
         with pytest.raises(InputError, match="a bad query"):
             futures[-1].result()
-    assert list(map(len, model.calls)) == [1, 20, *[1] * 20]  # together, then one by one for the bad one's sake
+    assert list(map(len, model.calls)) == [
+        1,
+        20,
+        *[1] * 20,
+    ]  # together, then one by one for the bad one's sake
     assert sizes == [1] * 20
     batched.close()
 
@@ -88,5 +96,9 @@ def test_best_sentences_are_chosen_by_the_same_vectors_as_without_a_server():
     batched = BatchedModel(embedder)
     assert isinstance(batched, WordVectors)
     assert batched.token_dim == embedder.dim
-    assert np.array_equal(batched.word_vectors(["the gate"])[0], embedder.word_vectors(["the gate"])[0])
-    assert not isinstance(BatchedModel(CountingEmbedder()), WordVectors), "its words have to be equal"
+    assert np.array_equal(
+        batched.word_vectors(["the gate"])[0], embedder.word_vectors(["the gate"])[0]
+    )
+    assert not isinstance(BatchedModel(CountingEmbedder()), WordVectors), (
+        "its words have to be equal"
+    )

@@ -1,4 +1,6 @@
-"""The container's files are true, as far as that can be told without a registry of images: copies, extras, commands."""
+"""The container's files are true, as far as that can be told without a registry of images: copies,
+extras, commands.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def test_what_is_installed_is_what_pyproject_has() -> None:
     (extras,) = re.findall(r"'\.\[(.+?)\]'", install)
     for extra in extras.split(","):
         assert re.search(rf"^{extra} = \[", pyproject, re.MULTILINE), extra
-    assert f"-c {shlex.split(install)[shlex.split(install).index('-c') + 1]}" == "-c constraints.txt"
+    assert (
+        f"-c {shlex.split(install)[shlex.split(install).index('-c') + 1]}" == "-c constraints.txt"
+    )
     (image,) = [rest for name, rest in instructions() if name == "FROM"]
     version = image.removeprefix("python:").removesuffix("-slim")
     assert f"Programming Language :: Python :: {version}" in pyproject
@@ -98,7 +102,9 @@ def test_ports_volumes_and_folders_agree() -> None:
 
 
 @pytest.mark.slow
-def test_a_server_with_the_containers_arguments_is_healthy_until_it_stops(handbook: Path, tmp_path: Path) -> None:
+def test_a_server_with_the_containers_arguments_is_healthy_until_it_stops(
+    handbook: Path, tmp_path: Path
+) -> None:
     (tmp_path / "key").write_text("a-key\n")
     _, *options = array("CMD")
     options[options.index("--api-key-file") + 1] = str(tmp_path / "key")

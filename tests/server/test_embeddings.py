@@ -17,19 +17,33 @@ TEXTS = ["word1 word2", "word3"]
 
 
 def document_vectors(model):
-    return np.stack([encoded.vector for encoded in model.encode_documents(("", text) for text in TEXTS)])
+    return np.stack(
+        [encoded.vector for encoded in model.encode_documents(("", text) for text in TEXTS)]
+    )
 
 
 def test_openai_embeddings(client, model):
-    answer = client.post("/v1/embeddings", json={"model": "fake-a", "input": TEXTS, "user": "me"}).json()
+    answer = client.post(
+        "/v1/embeddings", json={"model": "fake-a", "input": TEXTS, "user": "me"}
+    ).json()
     assert (answer["object"], answer["model"]) == ("list", "fake-a")
     assert answer["usage"] == {"prompt_tokens": 3, "total_tokens": 3}
-    assert [(item["object"], item["index"]) for item in answer["data"]] == [("embedding", 0), ("embedding", 1)]
-    np.testing.assert_array_equal([item["embedding"] for item in answer["data"]], document_vectors(model))
+    assert [(item["object"], item["index"]) for item in answer["data"]] == [
+        ("embedding", 0),
+        ("embedding", 1),
+    ]
+    np.testing.assert_array_equal(
+        [item["embedding"] for item in answer["data"]], document_vectors(model)
+    )
 
 
 def test_openai_base64_and_the_name_for_queries(client, model):
-    fields = {"model": "fake-a:query", "input": TEXTS[1], "encoding_format": "base64", "dimensions": 16}
+    fields = {
+        "model": "fake-a:query",
+        "input": TEXTS[1],
+        "encoding_format": "base64",
+        "dimensions": 16,
+    }
     (item,) = client.post("/v1/embeddings", json=fields).json()["data"]
     vector = np.frombuffer(base64.b64decode(item["embedding"]), dtype="<f4")
     np.testing.assert_array_equal(vector, model.encode_queries(TEXTS[1:])[0])
@@ -46,9 +60,21 @@ def test_openai_models(client):
 @pytest.mark.parametrize(
     ("fields", "status", "message"),
     [
-        ({"input": "a", "model": "text-embedding-3-small"}, 404, "there are 'fake-a', 'fake-a:query'"),
-        ({"input": "a", "dimensions": 8}, 422, "dimensions=8: this model's vectors have 16 and cannot be shortened"),
-        ({"input": "a", "encoding_format": "int8"}, 422, "encoding_format='int8': must be 'float' or 'base64'"),
+        (
+            {"input": "a", "model": "text-embedding-3-small"},
+            404,
+            "there are 'fake-a', 'fake-a:query'",
+        ),
+        (
+            {"input": "a", "dimensions": 8},
+            422,
+            "dimensions=8: this model's vectors have 16 and cannot be shortened",
+        ),
+        (
+            {"input": "a", "encoding_format": "int8"},
+            422,
+            "encoding_format='int8': must be 'float' or 'base64'",
+        ),
         ({"input": [1, 2, 3]}, 422, "ids of tokens cannot be used"),
         ({"input": [[1, 2], [3]]}, 422, "ids of tokens cannot be used"),
         ({"input": ""}, 422, "input: empty"),
@@ -75,10 +101,25 @@ def test_health(client):
     ("path", "fields", "status", "message"),
     [
         ("/v1/rerank", {"query": "a", "documents": []}, 422, "documents: an empty list"),
-        ("/v1/rerank", {"query": "a", "documents": "b"}, 422, "documents: a string; a list of texts is needed"),
+        (
+            "/v1/rerank",
+            {"query": "a", "documents": "b"},
+            422,
+            "documents: a string; a list of texts is needed",
+        ),
         ("/v1/rerank", {"documents": ["a"]}, 422, "query: missing"),
-        ("/v1/rerank", {"query": "a", "documents": ["b"], "return_text": True}, 422, "'return_text' is not a field"),
-        ("/v2/rerank", {"query": "a", "documents": ["b"] * 4}, 413, "documents: 4 texts; at most 3"),
+        (
+            "/v1/rerank",
+            {"query": "a", "documents": ["b"], "return_text": True},
+            422,
+            "'return_text' is not a field",
+        ),
+        (
+            "/v2/rerank",
+            {"query": "a", "documents": ["b"] * 4},
+            413,
+            "documents: 4 texts; at most 3",
+        ),
     ],
     ids=str,
 )
@@ -119,15 +160,31 @@ def test_the_model_is_warm_before_the_first_request(monkeypatch):
 @pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank"])
 def test_cohere_and_jina_rerank(client, path):
     documents = ["word9 word8", {"text": "word1 word2"}, "word1 word7"]
-    fields = {"model": "any", "query": "word1 word2", "documents": documents, "top_n": 2, "return_documents": True}
+    fields = {
+        "model": "any",
+        "query": "word1 word2",
+        "documents": documents,
+        "top_n": 2,
+        "return_documents": True,
+    }
     answer = client.post(path, json=fields).json()
     assert [result["index"] for result in answer["results"]] == [1, 2]
     assert answer["results"][0]["relevance_score"] == pytest.approx(1.0, abs=1e-5)
     assert answer["results"][0]["document"] == {"text": "word1 word2"}
-    assert "document" not in client.post(path, json={"query": "a", "documents": ["b"]}).json()["results"][0]
-    nothing = dict.fromkeys(("top_n", "max_tokens_per_doc", "max_chunks_per_doc", "priority"))  # as LangChain sends it
+    assert (
+        "document"
+        not in client.post(path, json={"query": "a", "documents": ["b"]}).json()["results"][0]
+    )
+    nothing = dict.fromkeys(
+        ("top_n", "max_tokens_per_doc", "max_chunks_per_doc", "priority")
+    )  # as LangChain sends it
     assert len(client.post(path, json={**fields, **nothing}).json()["results"]) == 3
-    for wrong in ({"documents": [{"title": "a"}]}, {"documents": "a"}, {"top_n": 0}, {"documents": [1]}):
+    for wrong in (
+        {"documents": [{"title": "a"}]},
+        {"documents": "a"},
+        {"top_n": 0},
+        {"documents": [1]},
+    ):
         refused = client.post(path, json={**fields, **wrong})
         assert refused.status_code == 422
 

@@ -71,13 +71,19 @@ def test_every_answer_has_safe_headers(client):
         policy = headers["content-security-policy"]
         assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
         assert "unsafe" not in policy
-        assert headers["cache-control"] == ("no-cache" if path in OPEN and path != "/health" else "no-store")
+        assert headers["cache-control"] == (
+            "no-cache" if path in OPEN and path != "/health" else "no-store"
+        )
 
 
 def test_files_of_the_page_are_not_sent_twice(client):
     first = client.get("/page/style.css")
     again = client.get("/page/style.css", headers={"If-None-Match": first.headers["etag"]})
-    assert (first.headers["content-type"], again.status_code, again.content) == ("text/css; charset=utf-8", 304, b"")
+    assert (first.headers["content-type"], again.status_code, again.content) == (
+        "text/css; charset=utf-8",
+        304,
+        b"",
+    )
 
 
 def test_requests_are_counted_by_route_and_status(client):
@@ -112,7 +118,9 @@ class Slow:
 def ask_in_background(client, count):
     answers = []
     threads = [
-        threading.Thread(target=lambda: answers.append(client.post("/search", json={"query": "word1"})))
+        threading.Thread(
+            target=lambda: answers.append(client.post("/search", json={"query": "word1"}))
+        )
         for _ in range(count)
     ]
     for thread in threads:
@@ -143,8 +151,14 @@ def test_what_takes_too_long_is_given_up_and_keeps_its_place_until_it_ends(open_
     try:
         for thread in threads:
             thread.join()
-        assert sorted(answer.status_code for answer in answers) == [429, 503]  # one never had its turn
-        assert "took longer than the 0.3 s" in next(a for a in answers if a.status_code == 503).json()["error"]
+        assert sorted(answer.status_code for answer in answers) == [
+            429,
+            503,
+        ]  # one never had its turn
+        assert (
+            "took longer than the 0.3 s"
+            in next(a for a in answers if a.status_code == 503).json()["error"]
+        )
     finally:
         slow.gate.set()
     wait_for(lambda: client.post("/search", json={"query": "word1"}).status_code == 200)

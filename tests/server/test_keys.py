@@ -20,7 +20,8 @@ KEY, ALL = "k-legal-0123456789", "k-board-0123456789"
 ENTRY = {"name": "legal", "key": KEY, "filter": {"team": "legal"}, "rights": ["search", "read"]}
 BOARD = {"name": "board", "key": ALL, "rights": ["search", "read", "write", "admin"]}
 SHOWN = [
-    {"_id": f"lease-{i}", "text": f"# Lease {i}\n\nThe tenant gives notice {i}.", "team": "legal"} for i in range(4)
+    {"_id": f"lease-{i}", "text": f"# Lease {i}\n\nThe tenant gives notice {i}.", "team": "legal"}
+    for i in range(4)
 ]
 HIDDEN = [
     {
@@ -34,11 +35,21 @@ HIDDEN = [
 ]
 SECRETS = ("zygomorphic", "bonus", "Salaries", '"board"', '"copy"')
 PATHS = document(Limits())["paths"]
-ASKED = [(path, method) for path, methods in PATHS.items() for method in methods if method in ("get", "post")]
+ASKED = [
+    (path, method)
+    for path, methods in PATHS.items()
+    for method in methods
+    if method in ("get", "post")
+]
 # What somebody tries who guesses at the documents that are hidden.
 TRIES = {
     "query": ["zygomorphik", "notice", "Salaries"],
-    "filter": [{"bonus": 9}, {"$or": [{"team": "board"}, {"_id": "pay"}]}, {"$not": {"team": "legal"}}, {"bonuss": 9}],
+    "filter": [
+        {"bonus": 9},
+        {"$or": [{"team": "board"}, {"_id": "pay"}]},
+        {"$not": {"team": "legal"}},
+        {"bonuss": 9},
+    ],
     "facets": [["team"], ["bonus"], ["title"]],
     "ids": [["pay", "lease-1"]],
     "boost": [{"bonus": 0.5}, {"bonuss": 0.5}],
@@ -117,7 +128,14 @@ def tries(path, method):
     least = {name: NEEDED[name] for name in fields if name in NEEDED}
     yield least
     if "operators" in fields:
-        for query in ("zygo*", "zygomorphik~", "bonus", '"zygomorphic bonus"', "+zygomorphic notice", "notice -bonus"):
+        for query in (
+            "zygo*",
+            "zygomorphik~",
+            "bonus",
+            '"zygomorphic bonus"',
+            "+zygomorphic notice",
+            "notice -bonus",
+        ):
             yield {**least, "query": query, "operators": True}
     for name in fields:
         for value in TRIES.get(name, ()):
@@ -138,15 +156,32 @@ def test_a_route_answers_as_if_hidden_documents_were_not_there(clients, path, me
             assert told(both[0]) == told(both[1]), (asked, fields)
             sent = json.dumps([asked, fields])
             if path != "/openapi.json":
-                assert [word for word in SECRETS if word in both[0].text and word.strip('"') not in sent] == []
+                assert [
+                    word for word in SECRETS if word in both[0].text and word.strip('"') not in sent
+                ] == []
 
 
-@pytest.mark.parametrize("path", [path for path, method in ASKED if "{" in path and method == "get"])
+@pytest.mark.parametrize(
+    "path", [path for path, method in ASKED if "{" in path and method == "get"]
+)
 def test_a_hidden_document_is_named_as_one_that_is_not_there(clients, path):
-    """Status, body and its length are those of an id that never was; the owner of all documents is told of it."""
-    for fields in ({}, {"start": 0, "stop": 5, "page": 1}, {"heading": "Salaries"}, {"max_tokens": 9}):
-        hidden, missing = (clients[0].get(path.format(id=name, name=name), params=fields) for name in ("pay", "nix"))
-        assert (hidden.status_code, hidden.text.replace("pay", "nix")) == (missing.status_code, missing.text)
+    """Status, body and its length are those of an id that never was; the owner of all documents is
+    told of it.
+    """
+    for fields in (
+        {},
+        {"start": 0, "stop": 5, "page": 1},
+        {"heading": "Salaries"},
+        {"max_tokens": 9},
+    ):
+        hidden, missing = (
+            clients[0].get(path.format(id=name, name=name), params=fields)
+            for name in ("pay", "nix")
+        )
+        assert (hidden.status_code, hidden.text.replace("pay", "nix")) == (
+            missing.status_code,
+            missing.text,
+        )
         assert hidden.headers.get("content-length") == missing.headers.get("content-length")
     clients[0].headers["Authorization"] = f"Bearer {ALL}"
     assert clients[0].get("/documents/pay").status_code == 200
@@ -165,7 +200,8 @@ def test_no_time_tells_a_hidden_document(clients):
     for _ in range(20):
         seconds("pay"), seconds("nix")
     longer = sum(
-        seconds("pay") > seconds("nix") if number % 2 else not seconds("nix") > seconds("pay") for number in range(1000)
+        seconds("pay") > seconds("nix") if number % 2 else not seconds("nix") > seconds("pay")
+        for number in range(1000)
     )
     assert 420 < longer < 580  # five standard deviations of a fair coin
 
@@ -181,11 +217,20 @@ def test_rights_expiry_and_several_keys(open_client, folders, tmp_path):
     client = open_client({"words": folders[0]}, keys=KeyFile(keys))
 
     def status(key, method="GET", path="/search?query=a", **options):
-        return client.request(method, path, headers={"Authorization": f"Bearer {key}"}, **options).status_code
+        return client.request(
+            method, path, headers={"Authorization": f"Bearer {key}"}, **options
+        ).status_code
 
-    assert [status(key) for key in ("k-hr-new-0123456789", "k-hr-old-0123456789", KEY, "k-gone-0123456789", "x")] == [
-        200, 200, 200, 401, 401,
-    ]  # fmt: skip
+    assert [
+        status(key)
+        for key in ("k-hr-new-0123456789", "k-hr-old-0123456789", KEY, "k-gone-0123456789", "x")
+    ] == [
+        200,
+        200,
+        200,
+        401,
+        401,
+    ]
     assert client.get("/search?query=a").status_code == 401
     for path in ("/documents/pay", "/originals/pay", "/outline", "/outline/pay", "/metrics"):
         assert status("k-hr-new-0123456789", path=path) == 403, path
@@ -195,7 +240,9 @@ def test_rights_expiry_and_several_keys(open_client, folders, tmp_path):
     assert status(ALL, "POST", "/v1/embeddings", json={"input": "a"}) == 200
 
 
-def test_the_file_is_read_again_when_it_changes_and_kept_where_it_is_wrong(open_client, folders, tmp_path):
+def test_the_file_is_read_again_when_it_changes_and_kept_where_it_is_wrong(
+    open_client, folders, tmp_path
+):
     path = write_keys(tmp_path / "keys.json", ENTRY)
     client = open_client({"words": folders[0]}, keys=KeyFile(path))
 
@@ -222,7 +269,10 @@ def test_the_file_is_read_again_when_it_changes_and_kept_where_it_is_wrong(open_
         ({"name": "a", "key": KEY}, "has the same key"),
         ({"name": "a", "key": ALL, "rights": ["fly"]}, "rights"),
         ({"name": "a", "key": ALL, "filter": {"a": {"$near": 1}}}, "$near"),
-        ({"name": "a", "key": ALL, "filter": {"a": 1}, "rights": ["write"]}, "search and read only"),
+        (
+            {"name": "a", "key": ALL, "filter": {"a": 1}, "rights": ["write"]},
+            "search and read only",
+        ),
         ({"name": "a", "key": ALL, "expires": "soon"}, "soon"),
         ({"name": "a", "key": ALL, "colour": 1}, "colour"),
     ],
@@ -232,7 +282,9 @@ def test_a_wrong_entry_is_refused_in_one_line(tmp_path, entry, words):
     path = write_keys(tmp_path / "keys.json", ENTRY, entry)
     with pytest.raises(ConfigError) as error:
         read_key_file(path)
-    assert words in str(error.value) and str(path) in str(error.value) and "\n" not in str(error.value)
+    assert (
+        words in str(error.value) and str(path) in str(error.value) and "\n" not in str(error.value)
+    )
     done = CliRunner().invoke(main, [str(tmp_path / "none"), "--keys", str(path)])
     assert (done.exit_code, words in done.stderr) == (2, True)
 
@@ -241,8 +293,14 @@ def test_the_log_says_who_asked_for_what(open_client, folders, tmp_path):
     keys = KeyFile(write_keys(tmp_path / "keys.json", ENTRY))
     for questions in (False, True):
         log = tmp_path / f"{questions}.jsonl"
-        client = open_client({"words": folders[0]}, keys=keys, log=AccessLog(str(log), questions=questions))
-        client.post("/search", json={"query": ["notice", "rent"]}, headers={"Authorization": f"Bearer {KEY}"})
+        client = open_client(
+            {"words": folders[0]}, keys=keys, log=AccessLog(str(log), questions=questions)
+        )
+        client.post(
+            "/search",
+            json={"query": ["notice", "rent"]},
+            headers={"Authorization": f"Bearer {KEY}"},
+        )
         client.get("/documents/pay")
         log.rename(tmp_path / "old.jsonl")  # as logrotate does
         client.get("/health")

@@ -1,4 +1,6 @@
-"""`/openapi.json` is true: it has every route; they take what it declares, refuse the rest, and answer as it says."""
+"""`/openapi.json` is true: it has every route; they take what it declares, refuse the rest, and
+answer as it says.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,15 @@ from aveyb_retrieval.server.requests import MEANINGS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = document(Limits())
-OPERATIONS = [(path, method) for path, operations in DOCUMENT["paths"].items() for method in operations]
+OPERATIONS = [
+    (path, method) for path, operations in DOCUMENT["paths"].items() for method in operations
+]
 POSTS = [path for path, method in OPERATIONS if method == "post"]
-CHANGES = {"put": "/documents", "patch": "/documents/{id}", "delete": "/documents/{id}"}  # in the order to ask them
+CHANGES = {
+    "put": "/documents",
+    "patch": "/documents/{id}",
+    "delete": "/documents/{id}",
+}  # in the order to ask them
 PLACES = {"id": "doc-3", "name": "fake-a"}
 # A value of each declared field, by which it is asked for.
 VALUES = {
@@ -157,7 +165,11 @@ def test_every_field_has_a_meaning_which_the_page_shows_and_every_meaning_a_fiel
         found += [(path, parameter["name"], parameter["description"]) for parameter in parameters]
         found += declared_fields([operation.get("requestBody"), operation["responses"]], path)
     text = runpy.run_path(str(ROOT / "docs" / "make_http.py"))["page"]()
-    assert [(of, name) for of, name, meaning in found if not meaning or "\n" in meaning or meaning not in text] == []
+    assert [
+        (of, name)
+        for of, name, meaning in found
+        if not meaning or "\n" in meaning or meaning not in text
+    ] == []
     known = {(of, name) for of, name, _ in found} | {("", name) for _, name, _ in found}
     assert {(of, name) for of, names in MEANINGS.items() for name in names} - known == set()
 
@@ -176,9 +188,15 @@ def test_routes_answer_as_declared(client, path, method):
             assert is_valid(body_schema(path), fields) is (answer.status_code == 200), fields
             check_answer(operation, answer)
         return
-    needed = {parameter["name"]: parameter for parameter in operation.get("parameters", ()) if parameter["required"]}
+    needed = {
+        parameter["name"]: parameter
+        for parameter in operation.get("parameters", ())
+        if parameter["required"]
+    }
     asked = path.format(**PLACES)
-    params = {name: VALUES[name] for name, parameter in needed.items() if parameter["in"] == "query"}
+    params = {
+        name: VALUES[name] for name, parameter in needed.items() if parameter["in"] == "query"
+    }
     answer = client.get(asked, params=params)
     assert answer.status_code == (404 if path in OF_FILES else 200)  # it was no file
     check_answer(operation, answer)
@@ -195,7 +213,9 @@ FIELDS = [(path, name) for path in POSTS for name in body_schema(path)["properti
 @pytest.mark.parametrize(("path", "name"), FIELDS, ids=str)
 def test_every_declared_field_is_taken_and_checked(client, path, name):
     schema, fields = body_schema(path), least(path)
-    fields[name] = VALUES[name] if name != "cursor" else client.post(path, json=fields).json()["next"]
+    fields[name] = (
+        VALUES[name] if name != "cursor" else client.post(path, json=fields).json()["next"]
+    )
     if name in OF_PASSAGES:
         fields["unit"] = "passage"
     assert is_valid(schema, fields)
@@ -217,11 +237,15 @@ def test_parameters_of_a_url_are_those_of_a_body(client):
         if name == "cursor":
             VALUES[name] = client.get("/search", params={"query": "word1"}).json()["next"]
         value = VALUES[name] if isinstance(VALUES[name], str) else json.dumps(VALUES[name])
-        given = {"query": "word1", name: value} | ({"unit": "passage"} if name in OF_PASSAGES else {})
+        given = {"query": "word1", name: value} | (
+            {"unit": "passage"} if name in OF_PASSAGES else {}
+        )
         answer = client.get("/search", params=given)
         assert answer.status_code == 200, (name, answer.text)
         check_answer(operation, answer)
-    part = client.get("/documents/" + quote("doc-3"), params={"start": 2, "stop": 9, "index": "words"})
+    part = client.get(
+        "/documents/" + quote("doc-3"), params={"start": 2, "stop": 9, "index": "words"}
+    )
     check_answer(DOCUMENT["paths"]["/documents/{id}"]["get"], part)
 
 
@@ -231,17 +255,24 @@ def test_keys_are_declared_where_there_are_some(open_client):
     assert declared["security"] == [{"key": []}]
     for path, method in OPERATIONS:
         operation = declared["paths"][path][method]
-        answer = client.request(method, path.format(**PLACES), json={} if method == "post" else None)
+        answer = client.request(
+            method, path.format(**PLACES), json={} if method == "post" else None
+        )
         open_to_all = operation.get("security") == []
         assert (answer.status_code == 401) is not (open_to_all or method in CHANGES), (path, method)
         check_answer(operation, answer)
 
 
 def test_changes_answer_as_declared(open_client, folder, tmp_path):
-    client = open_client({"words": shutil.copytree(folder, tmp_path / "words")}, keys=Keys(writing=["writer"]))
+    client = open_client(
+        {"words": shutil.copytree(folder, tmp_path / "words")}, keys=Keys(writing=["writer"])
+    )
     client.headers["Authorization"] = "Bearer writer"
     declared = client.get("/openapi.json").json()["paths"]
-    fields = {"put": {"_id": "doc-3", "text": "word1"}, "patch": {"metadata": {"a": 1}, "remove": ["year"]}}
+    fields = {
+        "put": {"_id": "doc-3", "text": "word1"},
+        "patch": {"metadata": {"a": 1}, "remove": ["year"]},
+    }
     for method, path in CHANGES.items():
         operation, body = declared[path][method], fields.get(method)
         assert operation["security"] == [{"key": []}]
@@ -259,14 +290,33 @@ def test_changes_answer_as_declared(open_client, folder, tmp_path):
 
 @pytest.mark.slow
 def test_schemathesis_finds_nothing(server, tmp_path):
-    """Requests that are drawn from the document: no error of the server, and every answer as declared."""
+    """Requests that are drawn from the document: no error of the server, and every answer as
+    declared.
+    """
     command = shutil.which("schemathesis", path=str(Path(sys.executable).parent))
     if command is None:
         pytest.skip("schemathesis is not installed")
-    checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
-    options = ["--phases", "fuzzing", "--max-examples", "25", "--checks", checks, "--suppress-health-check", "all"]
+    checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"  # noqa: E501
+    options = [
+        "--phases",
+        "fuzzing",
+        "--max-examples",
+        "25",
+        "--checks",
+        checks,
+        "--suppress-health-check",
+        "all",
+    ]
     done = subprocess.run(
-        [command, "run", f"{server.url}/openapi.json", *options, "--request-timeout", "60", "--no-color"],
+        [
+            command,
+            "run",
+            f"{server.url}/openapi.json",
+            *options,
+            "--request-timeout",
+            "60",
+            "--no-color",
+        ],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -1,4 +1,6 @@
-"""The file that a document was read from: given out where it is asked for, from the folder that was read, unchanged."""
+"""The file that a document was read from: given out where it is asked for, from the folder that was
+read, unchanged.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def files(tmp_path):
 
 @pytest.fixture
 def ask(files, tmp_path, open_client):
-    client = open_client({"handbook": tmp_path / "index"}, originals=True, limits=Limits(max_answer=5000))
+    client = open_client(
+        {"handbook": tmp_path / "index"}, originals=True, limits=Limits(max_answer=5000)
+    )
     return lambda name: client.get(f"/originals/{name}")
 
 
@@ -49,7 +53,10 @@ def test_the_document_says_whether_there_is_one(open_client, files, folder, tmp_
     off = open_client(paths)
     assert off.get("/documents/pump.txt?index=handbook").json()["original"] is False
     refused = off.get("/originals/pump.txt?index=handbook")
-    assert (refused.status_code, "--originals is not given" in refused.json()["error"]) == (404, True)
+    assert (refused.status_code, "--originals is not given" in refused.json()["error"]) == (
+        404,
+        True,
+    )
 
 
 def changed(files):
@@ -80,7 +87,9 @@ def test_a_file_that_is_not_as_it_was_is_not_given_out(ask, files, harm):
     assert str(files.parent) not in answer.text
 
 
-@pytest.mark.parametrize("name", ["../secret.txt", "%2e%2e/secret.txt", "law/../../secret.txt", "/etc/passwd", "none"])
+@pytest.mark.parametrize(
+    "name", ["../secret.txt", "%2e%2e/secret.txt", "law/../../secret.txt", "/etc/passwd", "none"]
+)
 def test_only_what_is_in_the_index_is_asked_for(ask, name):
     answer = ask(name)
     assert answer.status_code == 404
@@ -91,11 +100,16 @@ def test_a_file_beyond_the_largest_answer_is_not_read_whole(open_client, tmp_pat
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "long.txt").write_bytes(b"word " * 2000)
     build_index(tmp_path / "files", tmp_path / "long", model=FakeEmbedder())
-    client = open_client({"long": tmp_path / "long"}, originals=True, limits=Limits(max_answer=5000))
+    client = open_client(
+        {"long": tmp_path / "long"}, originals=True, limits=Limits(max_answer=5000)
+    )
     assert client.get("/originals/long.txt").status_code == 404
 
 
-MANUAL = [["The relief valve opens at nine bar", "and closes at eight bar."], ["The pump is started by hand."]]
+MANUAL = [
+    ["The relief valve opens at nine bar", "and closes at eight bar."],
+    ["The pump is started by hand."],
+]
 
 
 @pytest.fixture
@@ -112,10 +126,14 @@ def test_boxes_of_a_passage_are_its_lines(open_client, manual):
     client = open_client({"manual": manual / "manual"}, originals=True)
     text = client.get("/documents/m.pdf").json()["text"]
     start, stop = text.index("valve opens"), text.index("eight bar") + 9
-    first, second = client.get("/boxes/m.pdf", params={"start": start, "stop": stop}).json()["boxes"]
+    first, second = client.get("/boxes/m.pdf", params={"start": start, "stop": stop}).json()[
+        "boxes"
+    ]
     assert first["page"] == second["page"] == 1
     assert first["left"] > second["left"] and first["bottom"] > second["top"]
-    third = client.get("/boxes/m.pdf", params={"start": text.index("pump"), "stop": len(text)}).json()["boxes"]
+    third = client.get(
+        "/boxes/m.pdf", params={"start": text.index("pump"), "stop": len(text)}
+    ).json()["boxes"]
     assert [box["page"] for box in third] == [2]
 
 
@@ -123,7 +141,11 @@ def test_a_page_comes_as_a_picture_with_the_passage_marked(open_client, manual):
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     client = open_client({"manual": manual / "manual"}, originals=True)
     marks = []
-    for asked in ({"page": 1}, {"page": 1, "start": 0, "stop": 30}, {"page": 2, "start": 0, "stop": 30}):
+    for asked in (
+        {"page": 1},
+        {"page": 1, "start": 0, "stop": 30},
+        {"page": 2, "start": 0, "stop": 30},
+    ):
         answer = client.get("/pages/m.pdf", params=asked)
         assert (answer.status_code, answer.headers["content-type"]) == (200, "image/png")
         with image.open(io.BytesIO(answer.content)) as picture:
@@ -137,7 +159,10 @@ def test_nothing_is_looked_at_but_an_unchanged_pdf(open_client, manual, where):
     client = open_client({"manual": manual / "manual"}, originals=True)
     off = open_client({"manual": manual / "manual"})
     assert client.get(where.format("m.pdf")).status_code == 200
-    refused = [off.get(where.format("m.pdf")), *(client.get(where.format(name)) for name in ("note.md", "none"))]
+    refused = [
+        off.get(where.format("m.pdf")),
+        *(client.get(where.format(name)) for name in ("note.md", "none")),
+    ]
     refused += [client.get("/pages/m.pdf?page=3")]
     for harm in (b"\n", b"%PDF-1.4 damaged"):
         (manual / "pdf" / "m.pdf").write_bytes(harm)

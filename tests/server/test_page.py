@@ -1,4 +1,6 @@
-"""The page in a real browser: search, read, turn pages, filter; keyboard and phone; nothing foreign is loaded."""
+"""The page in a real browser: search, read, turn pages, filter; keyboard and phone; nothing foreign
+is loaded.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from tests.server.browser import Browser
 from tests.server.conftest import pages_of_this_project, running
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian package `chromium`)")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="chromium is not installed (Debian package `chromium`)"
+)
 
 AXE = "4.14.1"
 QUESTION = "how do I replace an index while readers use it?"
@@ -71,7 +75,12 @@ MIXED = [
         "tags": ["rent", "notice"],
         "year": 2021,
     },
-    {"_id": "pump", "title": "Pump", "text": "Close the valve before opening the filter.", "tags": ["pump"]},
+    {
+        "_id": "pump",
+        "title": "Pump",
+        "text": "Close the valve before opening the filter.",
+        "tags": ["pump"],
+    },
 ]
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script><b>bold</b> \U0001f600 " * 3
 MARKED_UP = [
@@ -97,12 +106,17 @@ VALVES = [
     }
     for number in range(24)
 ]
-PUMP = [["The pump is started by hand."], ["The relief valve opens at nine bar", "and closes at eight bar."]]
+PUMP = [
+    ["The pump is started by hand."],
+    ["The relief valve opens at nine bar", "and closes at eight bar."],
+]
 
 
 @pytest.fixture(scope="module")
 def small_indexes(tmp_path_factory):
-    """A folder of files, and small indexes: of these files, and of other documents than real ones."""
+    """A folder of files, and small indexes: of these files, and of other documents than
+    real ones.
+    """
     folder = tmp_path_factory.mktemp("small")
     (folder / "handbook" / "law").mkdir(parents=True)
     (folder / "handbook" / "law" / "lease.md").write_text(
@@ -119,7 +133,9 @@ def small_indexes(tmp_path_factory):
 def small(small_indexes):
     """A server of these indexes, of which `mixed` is the first."""
     names = [("mixed", "mixed"), ("<b>x", "marked"), ("valves", "valves"), ("files", "files")]
-    with running(*(f"{name}={small_indexes / path}" for name, path in names), "--originals") as started:
+    with running(
+        *(f"{name}={small_indexes / path}" for name, path in names), "--originals"
+    ) as started:
         yield started
 
 
@@ -131,7 +147,10 @@ def small_page(browser, small):
 
 def search(page, url, query=QUESTION):
     page.go(f"{url}/")
-    page.wait("document.activeElement.id === 'query' && document.getElementById('name').textContent !== 'Search'")
+    page.wait(
+        "document.activeElement.id === 'query' && document.getElementById('name').textContent !=="
+        " 'Search'"
+    )
     page.type(query)
     page.press("Enter")
     page.wait(f"{HITS} === 10 && {COUNTED}")  # on a phone, facets push the hits down
@@ -160,8 +179,12 @@ def test_search_open_a_hit_turn_the_page_filter(page, server):
     page.click("#next")
     page.wait("document.getElementById('page-number').textContent === 'Page 2'")
     assert page.run("document.getElementById('hits').start") == 11
-    assert page.run(HITS) == min(len(pages_of_this_project()) - 10, 10)  # the question finds all documents
-    assert page.run("document.getElementById('next').disabled") is (len(pages_of_this_project()) <= 20)
+    assert page.run(HITS) == min(
+        len(pages_of_this_project()) - 10, 10
+    )  # the question finds all documents
+    assert page.run("document.getElementById('next').disabled") is (
+        len(pages_of_this_project()) <= 20
+    )
     page.run("history.back()")
     page.wait("document.getElementById('page-number').textContent === 'Page 1'")
     assert page.run("document.querySelector('#hits h2').textContent") == first
@@ -173,9 +196,14 @@ def test_search_open_a_hit_turn_the_page_filter(page, server):
     page.type("docs")
     page.press("Enter")
     page.wait("document.querySelectorAll('#filters button').length === 1")
-    only = "[...document.querySelectorAll('#hits > li')].every((hit) => hit.dataset.id.startsWith('docs/'))"
+    only = (
+        "[...document.querySelectorAll('#hits > li')].every((hit) =>"
+        " hit.dataset.id.startsWith('docs/'))"
+    )
     page.wait(f"{HITS} > 0 && {only}")
-    assert json.loads(page.run("new URLSearchParams(location.search).get('filter')")) == {"folder": "docs"}
+    assert json.loads(page.run("new URLSearchParams(location.search).get('filter')")) == {
+        "folder": "docs"
+    }
     page.click("#filters button")
     page.wait(f"!({only})")
 
@@ -185,11 +213,15 @@ HOLD = """(() => {
   const real = window.fetch;
   const held = new Promise((resolve) => { window.release = resolve; });
   window.fetch = (path, options) => path === "search" ? held.then(() => real(path, options)) : real(path, options);
-})()"""
+})()"""  # noqa: E501
 
 
-@pytest.mark.parametrize(("steps", "shown", "said"), [(1, 10, "The best documents, 1 to 10,"), (2, 0, "")])
-def test_back_from_a_search_that_is_not_answered_shows_what_belongs_there(page, server, steps, shown, said):
+@pytest.mark.parametrize(
+    ("steps", "shown", "said"), [(1, 10, "The best documents, 1 to 10,"), (2, 0, "")]
+)
+def test_back_from_a_search_that_is_not_answered_shows_what_belongs_there(
+    page, server, steps, shown, said
+):
     search(page, server.url)
     page.run(HOLD)
     page.click("#next")
@@ -247,7 +279,8 @@ def test_on_a_phone_the_document_covers_the_hits_and_nothing_sticks_out(page, se
     page.click("#hits h2 a")
     page.wait(OPENED)
     box = page.run(
-        "(({x, y, width, height}) => [x, y, width, height])(document.getElementById('reader').getBoundingClientRect())"
+        "(({x, y, width, height}) => [x, y, width,"
+        " height])(document.getElementById('reader').getBoundingClientRect())"
     )
     assert box == [0, 0, 390, 780]
     assert page.run(narrow)
@@ -258,10 +291,15 @@ def test_markup_in_documents_stays_text(small_page, small):
     small_page.wait(f"{HITS} === 2")
     small_page.click("#hits h2 a")
     small_page.wait(OPENED)
-    marked = "document.querySelectorAll('main img, main script, main b, main i, main u, header b').length"
+    marked = (
+        "document.querySelectorAll('main img, main script, main b, main i, main u, header"
+        " b').length"
+    )
     assert small_page.run(marked) == 0
     shown = small_page.run("document.getElementById('text').textContent")
-    texts = [document["text"].replace("# <u>", "<u>") for document in MARKED_UP]  # signs of Markdown are not shown
+    texts = [
+        document["text"].replace("# <u>", "<u>") for document in MARKED_UP
+    ]  # signs of Markdown are not shown
     assert "".join(shown.split()) in ["".join(text.split()) for text in texts]
     small_page.click("#hits .chips button")
     small_page.wait("document.querySelectorAll('#filters button').length === 1")
@@ -269,7 +307,11 @@ def test_markup_in_documents_stays_text(small_page, small):
 
 
 def test_all_indexes_are_searched_in_one_ranking(browser, handbook, tmp_path):
-    note = {"_id": "README.md", "title": "Replacing", "text": f"{QUESTION} Readers keep the version that they opened."}
+    note = {
+        "_id": "README.md",
+        "title": "Replacing",
+        "text": f"{QUESTION} Readers keep the version that they opened.",
+    }
     build_index([note], tmp_path / "notes")
     with running(f"pages={handbook}", f"notes={tmp_path / 'notes'}") as server:
         page = browser.open()
@@ -279,19 +321,26 @@ def test_all_indexes_are_searched_in_one_ranking(browser, handbook, tmp_path):
         assert page.run("[...document.getElementById('index').options].map((o) => o.text)") == [
             "pages", "notes", "all indexes",
         ]  # fmt: skip
-        page.run("(i => { i.value = '*'; i.dispatchEvent(new Event('change')); })(document.getElementById('index'))")
+        page.run(
+            "(i => { i.value = '*'; i.dispatchEvent(new Event('change'));"
+            " })(document.getElementById('index'))"
+        )
         page.wait("document.getElementById('name').textContent === 'All indexes'")
         page.wait("document.querySelector('#hits > li').dataset.of === 'notes'")
         count = len(pages_of_this_project()) + 1
         assert page.run("document.getElementById('size').textContent") == f"{count} documents"
         assert page.run("document.querySelector('#hits .place').textContent").startswith("notes")
         page.click("#hits h2 a")
-        page.wait("document.getElementById('text').textContent.includes('the version that they opened')")
+        page.wait(
+            "document.getElementById('text').textContent.includes('the version that they opened')"
+        )
         sent = page.run("location.search")
         assert "index=*" in sent and "of=notes" in sent
         page.go(f"{server.url}/?doc=README.md&of=pages&index=*")  # the same id in the other index
         page.wait("document.getElementById('text').textContent.length > 1000")
-        assert not page.run("document.getElementById('text').textContent.includes('the version that they opened')")
+        assert not page.run(
+            "document.getElementById('text').textContent.includes('the version that they opened')"
+        )
         assert page.console == []
         page.go("about:blank")
 
@@ -318,7 +367,9 @@ def test_a_key_is_asked_for_once(browser, handbook, tmp_path):
 @pytest.fixture(scope="session")
 def axe(tmp_path_factory):
     """The script of axe-core, from npm, kept in the user's cache."""
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aveyb-retrieval-tests"
+    root = (
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aveyb-retrieval-tests"
+    )
     script = root / f"axe-{AXE}.min.js"
     if not script.is_file():
         if shutil.which("npm") is None:
@@ -340,13 +391,16 @@ def axe(tmp_path_factory):
 def violations(page, axe):
     page.run(axe)
     found = page.run(
-        "axe.run().then((result) => result.violations.map((v) => [v.impact, v.id, v.nodes.map((n) => n.html)]))"
+        "axe.run().then((result) => result.violations.map((v) => [v.impact, v.id, v.nodes.map((n)"
+        " => n.html)]))"
     )
     return [violation for violation in found if violation[0] in ("serious", "critical", "moderate")]
 
 
 @pytest.mark.parametrize(
-    ("dark", "phone"), [(False, False), (True, False), (False, True)], ids=["light", "dark", "phone"]
+    ("dark", "phone"),
+    [(False, False), (True, False), (False, True)],
+    ids=["light", "dark", "phone"],
 )
 def test_axe_finds_nothing_serious(page, server, axe, dark, phone):
     page.screen(*((390, 780) if phone else (1280, 800)), dark=dark, phone=phone)
@@ -363,11 +417,12 @@ def test_axe_finds_nothing_serious(page, server, axe, dark, phone):
     assert violations(page, axe) == []
 
 
-# --- other documents: right to left, links, lists, what fits badly ----------------------------------------------------
+# --- other documents: right to left, links, lists, what fits badly
+# ----------------------------------------------------
 
 
 FACETS = """Object.fromEntries([...document.querySelectorAll('.facet')].map((group) => [
-  group.querySelector('p').textContent, [...group.querySelectorAll('button')].map((each) => each.innerText.trim())]))"""
+  group.querySelector('p').textContent, [...group.querySelectorAll('button')].map((each) => each.innerText.trim())]))"""  # noqa: E501
 
 
 def test_facets_count_narrow_down_and_are_reached_by_keyboard(small_page, small):
@@ -375,9 +430,19 @@ def test_facets_count_narrow_down_and_are_reached_by_keyboard(small_page, small)
     small_page.go(f"{small.url}/?index=valves&query=which+valve+is+closed")
     small_page.wait(COUNTED)
     facets = small_page.run(FACETS)
-    assert list(facets) == ["file.type", "tags", "year"]  # neither what all have nor what each has alone
-    assert [" ".join(each.split()) for each in facets["file.type"]] == ["pdf 16 documents", "docx 8 documents"]
-    assert [" ".join(each.split()) for each in facets["tags"]] == ["b 24 documents", "a 5 documents"]
+    assert list(facets) == [
+        "file.type",
+        "tags",
+        "year",
+    ]  # neither what all have nor what each has alone
+    assert [" ".join(each.split()) for each in facets["file.type"]] == [
+        "pdf 16 documents",
+        "docx 8 documents",
+    ]
+    assert [" ".join(each.split()) for each in facets["tags"]] == [
+        "b 24 documents",
+        "a 5 documents",
+    ]
     assert len(facets["year"]) == 13 and facets["year"][-1] == "4 more"
     left, right = small_page.run(
         "[document.getElementById('facets').getBoundingClientRect().right,"
@@ -387,10 +452,15 @@ def test_facets_count_narrow_down_and_are_reached_by_keyboard(small_page, small)
     small_page.run("document.querySelector('.facet button').focus()")
     small_page.press("Enter")
     small_page.wait(f"{COUNTED} && document.querySelectorAll('#filters button').length === 1")
-    assert json.loads(small_page.run("new URLSearchParams(location.search).get('filter')")) == {"file\\.type": "pdf"}
+    assert json.loads(small_page.run("new URLSearchParams(location.search).get('filter')")) == {
+        "file\\.type": "pdf"
+    }
     assert small_page.run("document.activeElement.id") == "results"
     small_page.wait(f"({FACETS})['file.type'] === undefined")
-    small_page.run("[...document.querySelectorAll('.facet button')].find((b) => b.innerText.startsWith('a')).click()")
+    small_page.run(
+        "[...document.querySelectorAll('.facet button')].find((b) =>"
+        " b.innerText.startsWith('a')).click()"
+    )
     small_page.wait(f"{HITS} === 3")  # 1, 2 and 4
     small_page.screen(390, 780, phone=True)
     small_page.go(f"{small.url}/?index=valves&query=which+valve+is+closed")
@@ -407,27 +477,43 @@ def direction(page, selector):
 
 
 def test_text_runs_in_the_direction_of_its_language(small_page, small):
-    small_page.go(f"{small.url}/?query=%D8%B9%D9%82%D8%AF+%D8%A7%D9%84%D8%A5%D9%8A%D8%AC%D8%A7%D8%B1")
+    small_page.go(
+        f"{small.url}/?query=%D8%B9%D9%82%D8%AF+%D8%A7%D9%84%D8%A5%D9%8A%D8%AC%D8%A7%D8%B1"
+    )
     small_page.wait(f"{HITS} > 0")
     first = "#hits li[data-id='عقد']"
     assert direction(small_page, "#query") == "rtl"
-    assert direction(small_page, f"{first} h2") == direction(small_page, f"{first} .snippet") == "rtl"
+    assert (
+        direction(small_page, f"{first} h2") == direction(small_page, f"{first} .snippet") == "rtl"
+    )
     assert direction(small_page, "#hits li[data-id='pump'] h2") == "ltr"
     assert direction(small_page, "body") == "ltr"
     small_page.click(f"{first} h2 a")
     small_page.wait(OPENED)
-    assert direction(small_page, "#reader-title") == direction(small_page, "#text .current") == "rtl"
+    assert (
+        direction(small_page, "#reader-title") == direction(small_page, "#text .current") == "rtl"
+    )
 
 
 def test_addresses_are_links_and_lists_are_shown(small_page, small):
     small_page.go(f"{small.url}/?query=lease+section")
     small_page.wait(f"{HITS} > 0")
-    links = "[...document.querySelectorAll('#hits .chips a')].map((link) => [link.href, link.target, link.rel])"
-    assert small_page.run(links) == [["https://example.org/lease?a=1", "_blank", "noopener noreferrer"]]
-    buttons = small_page.run("[...document.querySelectorAll('#hits .chips button')].map((each) => each.textContent)")
-    assert {"tags: rent", "tags: notice", "year: 2021", "bad: javascript:window.pwned=1"} <= set(buttons)
+    links = (
+        "[...document.querySelectorAll('#hits .chips a')].map((link) => [link.href, link.target,"
+        " link.rel])"
+    )
+    assert small_page.run(links) == [
+        ["https://example.org/lease?a=1", "_blank", "noopener noreferrer"]
+    ]
+    buttons = small_page.run(
+        "[...document.querySelectorAll('#hits .chips button')].map((each) => each.textContent)"
+    )
+    assert {"tags: rent", "tags: notice", "year: 2021", "bad: javascript:window.pwned=1"} <= set(
+        buttons
+    )
     small_page.run(
-        "[...document.querySelectorAll('#hits .chips button')].find((b) => b.textContent === 'tags: rent').click()"
+        "[...document.querySelectorAll('#hits .chips button')].find((b) => b.textContent === 'tags:"
+        " rent').click()"
     )
     small_page.wait(f"{HITS} === 1")
     filtered = json.loads(small_page.run("new URLSearchParams(location.search).get('filter')"))
@@ -436,7 +522,9 @@ def test_addresses_are_links_and_lists_are_shown(small_page, small):
     small_page.wait(OPENED)
     small_page.click("#about summary")
     described = small_page.run("document.getElementById('metadata').innerText")
-    assert all(words in described for words in ("rent, notice", "2021", "https://example.org/lease?a=1"))
+    assert all(
+        words in described for words in ("rent, notice", "2021", "https://example.org/lease?a=1")
+    )
     assert small_page.run("document.querySelectorAll('#metadata a').length") == 1
 
 
@@ -444,7 +532,10 @@ def test_a_link_to_a_document_alone_opens_it_at_its_place(small_page, small, ser
     at = len(ARABIC) + 2
     small_page.go(f"{small.url}/?doc=%D8%B9%D9%82%D8%AF&at={at}")
     small_page.wait(OPENED)
-    assert small_page.run("document.querySelector('#text .current').textContent") == "The second paragraph is English."
+    assert (
+        small_page.run("document.querySelector('#text .current').textContent")
+        == "The second paragraph is English."
+    )
     assert small_page.run("document.getElementById('reader-title').textContent") == "عقد الإيجار"
     small_page.press("Escape")
     small_page.wait("document.getElementById('reader').hidden")
@@ -459,7 +550,10 @@ def test_a_link_to_a_document_alone_opens_it_at_its_place(small_page, small, ser
 def test_it_says_where_nothing_fits(page, server):
     page.go(f"{server.url}/?query=who+won+the+chess+championship")
     page.wait(f"{HITS} > 0")
-    assert page.run("document.getElementById('unsure').innerText") == "Nothing fits well. These come nearest."
+    assert (
+        page.run("document.getElementById('unsure').innerText")
+        == "Nothing fits well. These come nearest."
+    )
     assert "fits poorly" in page.run("document.querySelector('#hits .place').textContent")
     page.click("#hits h2 a")
     page.wait(OPENED)
@@ -470,18 +564,22 @@ def test_it_says_where_nothing_fits(page, server):
     assert "fit" in page.run("document.querySelector('#hits .place').textContent")
 
 
-@pytest.mark.parametrize("written", ["{}", '{"a":{}}', '{"$and":[null]}', '{"a":null}', '{"$or":[]}'])
+@pytest.mark.parametrize(
+    "written", ["{}", '{"a":{}}', '{"$and":[null]}', '{"a":null}', '{"$or":[]}']
+)
 def test_no_filter_in_the_address_breaks_the_page(browser, server, written):
     page = browser.open()
     page.go(f"{server.url}/?query=index&filter={quote(written)}")
     page.wait(
-        f"{HITS} > 0 || !document.getElementById('problem').hidden || document.getElementById('summary').textContent"
+        f"{HITS} > 0 || !document.getElementById('problem').hidden ||"
+        " document.getElementById('summary').textContent"
     )
     assert "TypeError" not in page.run("document.body.innerText")
     assert [line for line in page.console if "422" not in line] == []
 
 
-# --- pages of other origins -------------------------------------------------------------------------------------------
+# --- pages of other origins
+# -------------------------------------------------------------------------------------------
 
 
 ASKS = """(async () => {
@@ -508,13 +606,20 @@ ASKS = """(async () => {
     setTimeout(done, 2000);
   });
   return said;
-})()"""
+})()"""  # noqa: E501
 
 
 def answered(url):
     """How many requests to search and embed were executed."""
     text = urllib.request.urlopen(f"{url}/metrics", timeout=30).read().decode()
-    return sum(map(float, re.findall(r'aveyb_requests_total\{route="(?:search|embed.*)",status="200"\} (\S+)', text)))
+    return sum(
+        map(
+            float,
+            re.findall(
+                r'aveyb_requests_total\{route="(?:search|embed.*)",status="200"\} (\S+)', text
+            ),
+        )
+    )
 
 
 def test_a_page_of_another_origin_asks_only_with_permission(browser, handbook, server, tmp_path):
@@ -525,11 +630,16 @@ def test_a_page_of_another_origin_asks_only_with_permission(browser, handbook, s
         origin = f"http://localhost:{elsewhere.server_port}"
         try:
             with running(handbook, "--cors-origin", origin) as allowing:
-                for asked, said, executed in ((server, ["TypeError"] * 2, 0), (allowing, [200, 200], 2)):
+                for asked, said, executed in (
+                    (server, ["TypeError"] * 2, 0),
+                    (allowing, [200, 200], 2),
+                ):
                     page, before = browser.open(), answered(asked.url)
                     page.go(f"{origin}/")
                     assert page.run(ASKS.replace("URL", json.dumps(asked.url))) == said
-                    assert answered(asked.url) - before == executed  # those that read answers, none blindly
+                    assert (
+                        answered(asked.url) - before == executed
+                    )  # those that read answers, none blindly
         finally:
             elsewhere.shutdown()
 
@@ -539,14 +649,12 @@ def test_the_original_file_is_kept(browser, small, small_indexes):
     page = browser.open()
     page.go(f"{small.url}/?index=files&doc=law/lease.md")
     page.wait("!document.getElementById('original').hidden")
-    page.run(
-        """window.kept = null;
+    page.run("""window.kept = null;
         const make = URL.createObjectURL;
         URL.createObjectURL = (blob) => {
           blob.text().then((text) => { window.kept = text; });
           return make(blob);
-        };"""
-    )
+        };""")
     page.click("#original button")
     page.wait("window.kept !== null")
     assert page.run("window.kept") == file.read_text()
@@ -568,11 +676,13 @@ def test_the_page_of_a_pdf_is_shown_with_the_passage_marked(small_page, small):
     small_page.click("#paper button")
     small_page.wait("!document.getElementById('sheet').hidden")
     assert small_page.run("document.getElementById('text').hidden")
-    assert small_page.run("document.querySelector('#sheet canvas').getAttribute('aria-label')").startswith("Page ")
+    assert small_page.run(
+        "document.querySelector('#sheet canvas').getAttribute('aria-label')"
+    ).startswith("Page ")
     seen = """(() => { const c = document.querySelector('#sheet canvas');
       const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; let n = 0;
       for (let i = 0; i < d.length; i += 4) n += d[i] === 255 && d[i + 1] === 230 && d[i + 2] === 130;
-      return n; })()"""
+      return n; })()"""  # noqa: E501
     assert small_page.run(seen) > 1000
     small_page.click("#paper button")
     small_page.wait("!document.getElementById('text').hidden")

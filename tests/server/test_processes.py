@@ -1,4 +1,6 @@
-"""Processes that search answer as threads do, follow as they do, are replaced when they end, end with the server."""
+"""Processes that search answer as threads do, follow as they do, are replaced when they end, end
+with the server.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,20 @@ from tests.indexes.conftest import make_documents
 from tests.server.conftest import CountingEmbedder, running
 from tests.server.test_search import wait_for
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux, to see processes")
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/task").is_dir(), reason="needs Linux, to see processes"
+)
 READ, WRITE = "legal-0123456789", "writer-0123456789"
 KEYS = [
     {"name": "legal", "key": READ, "filter": {"team": "legal"}},
     {"name": "all", "key": WRITE, "rights": ["search", "read", "write", "admin"]},
 ]
 DOCUMENTS = [
-    {"_id": f"d{i}", "text": f"Valve {i} opens. The pump stops.", "team": "legal" if i % 2 else "sales"}
+    {
+        "_id": f"d{i}",
+        "text": f"Valve {i} opens. The pump stops.",
+        "team": "legal" if i % 2 else "sales",
+    }
     for i in range(9)
 ]
 
@@ -60,19 +68,30 @@ def server(paths):
 def children(server):
     tasks = Path(f"/proc/{server.process.pid}/task").glob("*/children")
     found = [pid for task in tasks for pid in task.read_text().split()]
-    return sorted(int(pid) for pid in found if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text())
+    return sorted(
+        int(pid) for pid in found if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()
+    )
 
 
 def gone(pids):
-    return not any(Path(f"/proc/{pid}/cmdline").is_file() and Path(f"/proc/{pid}/cmdline").read_text() for pid in pids)
+    return not any(
+        Path(f"/proc/{pid}/cmdline").is_file() and Path(f"/proc/{pid}/cmdline").read_text()
+        for pid in pids
+    )
 
 
 def search(server, key=WRITE, **fields):
-    return httpx2.post(f"{server.url}/search", json=fields, headers={"Authorization": f"Bearer {key}"}, timeout=60)
+    return httpx2.post(
+        f"{server.url}/search", json=fields, headers={"Authorization": f"Bearer {key}"}, timeout=60
+    )
 
 
 def test_answers_and_errors_are_those_of_one_process(server, paths):
-    alone = TestClient(create_app(Indexes.open({name: paths / name for name in "ab"}), keys=KeyFile(paths / "keys")))
+    alone = TestClient(
+        create_app(
+            Indexes.open({name: paths / name for name in "ab"}), keys=KeyFile(paths / "keys")
+        )
+    )
     asked = [
         {"query": "which valve?", "index": "a", "k": 3},
         {"query": ["valve 1", "pump"] * 5, "indexes": ["a", "b"], "text": True},
@@ -86,7 +105,9 @@ def test_answers_and_errors_are_those_of_one_process(server, paths):
     with alone:
         for key in (READ, WRITE):
             for fields in asked:
-                expected = alone.post("/search", json=fields, headers={"Authorization": f"Bearer {key}"})
+                expected = alone.post(
+                    "/search", json=fields, headers={"Authorization": f"Bearer {key}"}
+                )
                 got = search(server, key, **fields)
                 assert (got.status_code, got.json()) == (expected.status_code, expected.json())
     first = search(server, query="valve", index="a", k=2).json()
@@ -105,7 +126,9 @@ def test_what_was_written_is_found_by_the_next_search_and_what_others_write_soon
         found = search(server, query="zygomorphic", index="a").json()["hits"]
         assert f"new{number}" in {hit["id"] for hit in found}
     upsert_documents([{"_id": "new", "text": "A zygomorphic flange."}], paths / "b")
-    wait_for(lambda: search(server, query="zygomorphic", index="b").json()["hits"][0]["id"] == "new")
+    wait_for(
+        lambda: search(server, query="zygomorphic", index="b").json()["hits"][0]["id"] == "new"
+    )
 
 
 def test_a_process_that_is_killed_fails_its_own_search_alone_and_is_replaced(server):
@@ -128,7 +151,11 @@ def test_none_outlives_a_server_that_is_killed(paths):
         wait_for(lambda: gone(pids))
 
 
-ERRORS = [Refusal(404, "none", "model_not_found"), InputError("a line"), OptionalDependencyError("faiss", "cpu", "it")]
+ERRORS = [
+    Refusal(404, "none", "model_not_found"),
+    InputError("a line"),
+    OptionalDependencyError("faiss", "cpu", "it"),
+]
 
 
 def fail(indexes, ticket, number):
@@ -168,19 +195,27 @@ def test_errors_arrive_as_they_are_and_too_long_work_is_ended(paths, monkeypatch
 
 def test_a_loaded_model_is_refused(paths):
     build_index(make_documents(3), paths / "fake", model=CountingEmbedder())
-    with pytest.raises(ConfigError, match="processes=2: each loads the model; give its folder or name"):
-        create_app(Indexes.open({"fake": paths / "fake"}, model=CountingEmbedder()), limits=Limits(processes=2))
+    with pytest.raises(
+        ConfigError, match="processes=2: each loads the model; give its folder or name"
+    ):
+        create_app(
+            Indexes.open({"fake": paths / "fake"}, model=CountingEmbedder()),
+            limits=Limits(processes=2),
+        )
 
 
 def test_a_process_moves_to_another_model_when_the_server_has(tmp_path, monkeypatch):
     models = {each.fingerprint: each for each in (CountingEmbedder(), CountingEmbedder(seed="b"))}
     monkeypatch.setattr(
-        "aveyb_retrieval.server.indexes.load_recorded", lambda places, described, **_: models[described["fingerprint"]]
+        "aveyb_retrieval.server.indexes.load_recorded",
+        lambda places, described, **_: models[described["fingerprint"]],
     )
     first, second = models.values()
     build_index(make_documents(3), tmp_path / "a", model=first)
     indexes = Indexes.open({"a": tmp_path / "a"})
     build_index(make_documents(3), tmp_path / "a", model=second, overwrite=True)
-    told = processes._answer(lambda: indexes, {"a": "another"}, lambda found, _: found.model.fingerprint, None)
+    told = processes._answer(
+        lambda: indexes, {"a": "another"}, lambda found, _: found.model.fingerprint, None
+    )
     assert told == (second.fingerprint, None)
     indexes.close()

@@ -1,4 +1,6 @@
-"""`/search`, `/documents` and `/indexes` give what `Retriever` gives, and refuse what it refuses in its words."""
+"""`/search`, `/documents` and `/indexes` give what `Retriever` gives, and refuse what it refuses in
+its words.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ OPTIONS = [
 def test_search_gives_what_the_retriever_gives(client, folder, model, options):
     with Retriever.load(folder, model=model) as retriever:
         # the server looks one further, to say whether there is more
-        expected = [hit.to_dict() for hit in retriever.search("word1 word2 word3", 8, **options)[:7]]
+        expected = [
+            hit.to_dict() for hit in retriever.search("word1 word2 word3", 8, **options)[:7]
+        ]
     posted = client.post("/search", json={"query": "word1 word2 word3", "k": 7, **options})
     assert posted.status_code == 200, posted.text
     assert posted.json()["hits"] == json.loads(json.dumps(expected))
@@ -54,21 +58,28 @@ def test_search_gives_what_the_retriever_gives(client, folder, model, options):
 def test_operators_suggestions_and_what_nothing_fulfills_are_told(client):
     asked = {"query": "+word1 -word2", "operators": True, "k": 100, "mode": "lexical"}
     answer = client.post("/search", json=asked).json()
-    texts = [hit["passage"].split() for hit in client.post("/search", json={**asked, "unit": "passage"}).json()["hits"]]
+    texts = [
+        hit["passage"].split()
+        for hit in client.post("/search", json={**asked, "unit": "passage"}).json()["hits"]
+    ]
     assert answer["words"] == ["word1"]
     assert texts
     assert all("word1" in text and "word2" not in text for text in texts)
-    recent = client.post("/search", json={**asked, "unit": "passage", "filter": {"year": {"$gte": 2010}}}).json()[
-        "hits"
-    ]
+    recent = client.post(
+        "/search", json={**asked, "unit": "passage", "filter": {"year": {"$gte": 2010}}}
+    ).json()["hits"]
     assert {(hit["id"], *hit["span"]) for hit in recent} == {
         (hit["id"], *hit["span"])
         for hit in client.post("/search", json={**asked, "unit": "passage"}).json()["hits"]
         if hit["metadata"]["year"] >= 2010
     }
-    nothing = client.get("/search", params={"query": '+word1 "word1 nowhere"', "operators": "true"}).json()
+    nothing = client.get(
+        "/search", params={"query": '+word1 "word1 nowhere"', "operators": "true"}
+    ).json()
     assert (nothing["hits"], nothing["unmet"]) == ([], ['"word1 nowhere"'])
-    assert client.post("/search", json={"query": "wrod1"}).json()["suggestions"] == {"wrod1": ["word1"]}
+    assert client.post("/search", json={"query": "wrod1"}).json()["suggestions"] == {
+        "wrod1": ["word1"]
+    }
     refused = client.post("/search", json={"query": 'an "open quote', "operators": True})
     assert refused.status_code == 422
     assert "does not close" in refused.json()["error"]
@@ -108,23 +119,43 @@ def test_the_last_page_ends_where_a_search_may_not_go_on(client, k):
 
 def test_a_cursor_of_another_search_is_refused(client):
     cursor = client.post("/search", json={"query": "word1 word5", "k": 5}).json()["next"]
-    for other in ({"query": "word1"}, {"query": "word1 word5", "mode": "dense"}, {"query": "word5 word1"}):
+    for other in (
+        {"query": "word1"},
+        {"query": "word1 word5", "mode": "dense"},
+        {"query": "word5 word1"},
+    ):
         answer = client.post("/search", json={**other, "cursor": cursor})
-        assert (answer.status_code, "of another search, or the index has changed" in answer.text) == (409, True)
+        assert (
+            answer.status_code,
+            "of another search, or the index has changed" in answer.text,
+        ) == (409, True)
     for wrong in ("5", "x-1", f"{cursor}0", "-1-0123456789abcdef", "\u0661-0123456789abcdef"):
-        assert client.post("/search", json={"query": "word1 word5", "cursor": wrong}).status_code == 422
+        assert (
+            client.post("/search", json={"query": "word1 word5", "cursor": wrong}).status_code
+            == 422
+        )
     for more in ({"offset": 3}, {"query": ["word1 word5"]}):
-        assert client.post("/search", json={"query": "word1 word5", "cursor": cursor, **more}).status_code == 422
+        assert (
+            client.post(
+                "/search", json={"query": "word1 word5", "cursor": cursor, **more}
+            ).status_code
+            == 422
+        )
 
 
 def test_facets_follow_the_query_where_it_is_asked_for(client):
-    found = client.post("/search", json={"query": "word1", "mode": "lexical", "k": 100}).json()["hits"]
+    found = client.post("/search", json={"query": "word1", "mode": "lexical", "k": 100}).json()[
+        "hits"
+    ]
     assert 0 < len(found) < 100
     years = Counter(hit["metadata"]["year"] for hit in found)
     asked = {"query": "word1", "k": 1, "facets": ["year"], "facets_of": "found"}
     answer = client.post("/search", json=asked).json()
     assert {each["value"]: each["count"] for each in answer["facets"]["year"]} == years
-    assert client.post("/search", json={**asked, "query": "nothing-like-it"}).json()["facets"]["year"] == []
+    assert (
+        client.post("/search", json={**asked, "query": "nothing-like-it"}).json()["facets"]["year"]
+        == []
+    )
 
 
 def test_facets_count_what_the_filter_and_the_ids_let_through(client, folder):
@@ -151,12 +182,16 @@ def test_the_last_page_says_so(client):
     rare = {"query": "word1", "mode": "lexical", "filter": {"year": 2003}}
     answer = client.post("/search", json={**rare, "k": 100}).json()
     assert answer["next"] is None
-    assert client.post("/search", json={"query": "word1", "k": 100}).json()["next"] is None  # as far as max_k goes
+    assert (
+        client.post("/search", json={"query": "word1", "k": 100}).json()["next"] is None
+    )  # as far as max_k goes
 
 
 def test_texts_come_only_when_asked_for(client):
     assert "text" not in client.get("/search", params={"query": "word1"}).json()["hits"][0]
-    hit = client.get("/search", params={"query": "word1", "text": "true", "mode": "lexical"}).json()["hits"][0]
+    hit = client.get(
+        "/search", params={"query": "word1", "text": "true", "mode": "lexical"}
+    ).json()["hits"][0]
     assert "word1" in hit["text"]
 
 
@@ -179,7 +214,11 @@ REFUSED = [
     ({"query": "a", "offset": -1}, 422, "offset=-1"),
     ({"query": "a", "candidates": 10**9}, 422, "candidates=1000000000"),
     ({"query": "a", "index": "other"}, 404, "index='other': no such index; there are 'words'"),
-    ({"query": "a", "rerank": "some/cross-encoder"}, 422, "rerank='some/cross-encoder': must be 'maxsim'"),
+    (
+        {"query": "a", "rerank": "some/cross-encoder"},
+        422,
+        "rerank='some/cross-encoder': must be 'maxsim'",
+    ),
     ({"query": "a", "filter": "year"}, 422, "filter: 'year' is not an object"),
     ({"query": "a", "filter": {"year": {"$around": 3}}}, 422, "$around"),
     ({"query": "a", "top_k": 3}, 422, "a search has no option 'top_k'; did you mean 'k'?"),
@@ -189,7 +228,11 @@ REFUSED = [
     ({"query": "a", "ids": [3]}, 422, "the id 3 is of type int; ids are strings"),
     ({"query": "a", "filter": {"_id": 3}}, 422, "'_id' is a text, and never 3"),
     ({"query": "a", "facets": "year"}, 422, "facets: a string; a list of texts is needed"),
-    ({"query": "a", "facets": ["yeer"]}, 422, "none has the field 'yeer'; did you mean 'year'? The fields are"),
+    (
+        {"query": "a", "facets": ["yeer"]},
+        422,
+        "none has the field 'yeer'; did you mean 'year'? The fields are",
+    ),
     ({"q": "a", "k": 1}, 422, "a search has no option 'q'; did you mean 'query'?"),
     ({"query": "a", "facets": ["a"] * 21}, 413, "facets: 21 texts; at most 20"),
     ({"query": "a", "text": "yes"}, 422, "text='yes': must be true or false"),
@@ -197,7 +240,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "status", "message"), REFUSED, ids=[str(fields)[:60] for fields, _, _ in REFUSED])
+@pytest.mark.parametrize(
+    ("fields", "status", "message"), REFUSED, ids=[str(fields)[:60] for fields, _, _ in REFUSED]
+)
 def test_refusals_name_the_field_and_the_value(client, fields, status, message):
     answer = client.post("/search", content=json.dumps(fields), headers=JSON)
     assert (answer.status_code, message in answer.json()["error"]) == (status, True), answer.text
@@ -279,14 +324,25 @@ def test_documents_by_id(client):
     beyond = client.get("/documents/doc-3", params={"start": 10**6}).json()
     assert (beyond["text"], beyond["span"][0]) == ("", document["length"])
     missing = client.get("/documents/doc-3000")
-    assert (missing.status_code, missing.json()["error"]) == (404, "index 'words': no document has the id 'doc-3000'")
+    assert (missing.status_code, missing.json()["error"]) == (
+        404,
+        "index 'words': no document has the id 'doc-3000'",
+    )
     assert client.get("/documents/doc-3", params={"start": -1}).status_code == 422
-    assert client.get("/documents/doc-3", params={"page": 1}).json()["error"].startswith("'page' is not a field")
+    assert (
+        client.get("/documents/doc-3", params={"page": 1})
+        .json()["error"]
+        .startswith("'page' is not a field")
+    )
 
 
 def test_ids_may_hold_anything(open_client, tmp_path):
     ids = ["a/b c", "ä?#&=", "12", "null", "a//b"]
-    build_index([{"_id": each, "text": f"text of {each}"} for each in ids], tmp_path / "odd", model=FakeEmbedder())
+    build_index(
+        [{"_id": each, "text": f"text of {each}"} for each in ids],
+        tmp_path / "odd",
+        model=FakeEmbedder(),
+    )
     client = open_client({"odd": tmp_path / "odd"})
     from urllib.parse import quote
 
@@ -298,14 +354,24 @@ def test_several_indexes_by_name(open_client, folder, tmp_path):
     build_index(make_documents(5, first=500), tmp_path / "few", model=FakeEmbedder())
     client = open_client({"words": folder, "few": tmp_path / "few"})
     listed = client.get("/indexes").json()
-    assert [(index["name"], index["documents"]) for index in listed["indexes"]] == [("words", 120), ("few", 5)]
+    assert [(index["name"], index["documents"]) for index in listed["indexes"]] == [
+        ("words", 120),
+        ("few", 5),
+    ]
     hits = client.post("/search", json={"query": "word1", "index": "few", "k": 9}).json()["hits"]
     assert {hit["id"] for hit in hits} <= {f"doc-{i}" for i in range(500, 505)}
     assert client.get("/documents/doc-500", params={"index": "few"}).status_code == 200
-    both = client.post("/search", json={"query": "word1", "indexes": ["words", "few"], "k": 40, "facets": ["year"]})
-    assert {(hit["index"], hit["id"] >= "doc-5") for hit in both.json()["hits"]} >= {("words", False), ("few", True)}
+    both = client.post(
+        "/search", json={"query": "word1", "indexes": ["words", "few"], "k": 40, "facets": ["year"]}
+    )
+    assert {(hit["index"], hit["id"] >= "doc-5") for hit in both.json()["hits"]} >= {
+        ("words", False),
+        ("few", True),
+    }
     assert sum(value["count"] for value in both.json()["facets"]["year"]) == 125
-    with Retriever.load({"words": folder, "few": tmp_path / "few"}, model=FakeEmbedder()) as several:
+    with Retriever.load(
+        {"words": folder, "few": tmp_path / "few"}, model=FakeEmbedder()
+    ) as several:
         assert [(hit["index"], hit["id"], hit["score"]) for hit in both.json()["hits"]] == [
             (hit.index, hit.id, hit.score) for hit in several.search("word1", 41)[:40]
         ]
@@ -317,19 +383,26 @@ def test_several_indexes_by_name(open_client, folder, tmp_path):
     ):  # fmt: skip
         assert client.post("/search", json={"query": "word1", **wrong}).status_code == status, wrong
     unnamed = client.post("/search", json={"query": "word1"})
-    assert (unnamed.status_code, "name one of 'words', 'few'" in unnamed.json()["error"]) == (422, True)
+    assert (unnamed.status_code, "name one of 'words', 'few'" in unnamed.json()["error"]) == (
+        422,
+        True,
+    )
 
 
 def test_a_new_version_is_followed(open_client, tmp_path):
     build_index(make_documents(10), tmp_path / "growing", model=FakeEmbedder())
     client = open_client({"growing": tmp_path / "growing"})
-    upsert_documents([{"_id": "new", "text": "entirely fresh"}], tmp_path / "growing", model=FakeEmbedder())
+    upsert_documents(
+        [{"_id": "new", "text": "entirely fresh"}], tmp_path / "growing", model=FakeEmbedder()
+    )
     wait_for(lambda: client.get("/documents/new").status_code == 200)
     delete_documents(tmp_path / "growing", ["new"])
     wait_for(lambda: client.get("/documents/new").status_code == 404)
 
 
-def test_a_server_moves_to_the_index_of_another_model_without_a_failed_request(tmp_path, monkeypatch):
+def test_a_server_moves_to_the_index_of_another_model_without_a_failed_request(
+    tmp_path, monkeypatch
+):
     models = {each.fingerprint: each for each in (CountingEmbedder(), CountingEmbedder(seed="b"))}
     first, second = models.values()
     loaded = lambda places, description, **options: models[description["fingerprint"]]
@@ -345,7 +418,11 @@ def test_a_server_moves_to_the_index_of_another_model_without_a_failed_request(t
         def ask():
             while not stop.is_set():
                 for name in ("a", "b"):
-                    statuses[client.post("/search", json={"query": "word1 word2", "index": name}).status_code] += 1
+                    statuses[
+                        client.post(
+                            "/search", json={"query": "word1 word2", "index": name}
+                        ).status_code
+                    ] += 1
 
         asking = threading.Thread(target=ask)
         asking.start()
@@ -357,9 +434,13 @@ def test_a_server_moves_to_the_index_of_another_model_without_a_failed_request(t
         stop.set()
         asking.join()
         assert set(statuses) == {200}
-        hits = client.post("/search", json={"query": "word1", "index": "b", "mode": "dense"}).json()["hits"]
+        hits = client.post(
+            "/search", json={"query": "word1", "index": "b", "mode": "dense"}
+        ).json()["hits"]
         with Retriever.load(tmp_path / "b", model=second) as expected:
-            assert [hit["id"] for hit in hits] == [hit.id for hit in expected.search("word1", mode="dense")]
+            assert [hit["id"] for hit in hits] == [
+                hit.id for hit in expected.search("word1", mode="dense")
+            ]
 
 
 def test_the_model_that_was_left_is_let_go(tmp_path, monkeypatch):

@@ -1,4 +1,6 @@
-"""Spans of OpenTelemetry: there when its own command starts the server, and with its environment variables."""
+"""Spans of OpenTelemetry: there when its own command starts the server, and with its environment
+variables.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ import httpx2
 import pytest
 
 pytest.importorskip(
-    "opentelemetry.instrumentation.starlette", reason="OpenTelemetry is not installed: pip install '.[telemetry]'"
+    "opentelemetry.instrumentation.starlette",
+    reason="OpenTelemetry is not installed: pip install '.[telemetry]'",
 )
 
 ROOT = Path(__file__).parents[2]
@@ -30,12 +33,19 @@ def test_a_request_is_a_span_of_its_callers_trace(handbook: Path, tmp_path: Path
     command = [*instrument, "-m", "aveyb_retrieval.cli.serve", str(handbook), "--port", "0"]
     with (tmp_path / "spans").open("w") as written:
         environment = {**os.environ, **SETTINGS}
-        server = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=written, stderr=subprocess.PIPE, text=True)
+        server = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=written, stderr=subprocess.PIPE, text=True
+        )
         try:
             assert server.stderr is not None
             url = next(line.strip() for line in server.stderr if line.startswith("http://"))
             headers = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
-            assert httpx2.post(f"{url}search", json={"query": "valve"}, headers=headers, timeout=60).status_code == 200
+            assert (
+                httpx2.post(
+                    f"{url}search", json={"query": "valve"}, headers=headers, timeout=60
+                ).status_code
+                == 200
+            )
         finally:
             server.terminate()
             assert server.wait(timeout=60) == 0

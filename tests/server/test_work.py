@@ -36,9 +36,15 @@ async def test_clients_take_turns_however_much_one_asks_for():
     work, order, gate = Work("test", 1, 100), [], threading.Event()
     first = asyncio.ensure_future(work.run(gate.wait, ticket("flood")))
     await settle()
-    flood = [asyncio.ensure_future(work.run(lambda: order.append("flood"), ticket("flood"))) for _ in range(20)]
+    flood = [
+        asyncio.ensure_future(work.run(lambda: order.append("flood"), ticket("flood")))
+        for _ in range(20)
+    ]
     await settle()
-    polite = [asyncio.ensure_future(work.run(lambda: order.append("polite"), ticket("polite"))) for _ in range(2)]
+    polite = [
+        asyncio.ensure_future(work.run(lambda: order.append("polite"), ticket("polite")))
+        for _ in range(2)
+    ]
     await settle()
     gate.set()
     await asyncio.gather(first, *flood, *polite)
@@ -70,7 +76,9 @@ async def test_parts_of_long_requests_leave_three_quarters_to_short_ones():
 
 async def test_who_waits_for_most_loses_the_last_place():
     work, gate = Work("test", 1, 3), threading.Event()
-    held = [asyncio.ensure_future(work.run(gate.wait, ticket("flood"))) for _ in range(4)]  # one runs, three wait
+    held = [
+        asyncio.ensure_future(work.run(gate.wait, ticket("flood"))) for _ in range(4)
+    ]  # one runs, three wait
     await settle()
     polite = asyncio.ensure_future(work.run(lambda: "answer", ticket("polite")))
     await settle()
@@ -97,7 +105,9 @@ async def test_a_client_that_leaves_ends_its_work_and_gives_its_place_back():
                 raise
 
     running = asyncio.ensure_future(work.run(long_work, ticket(connection=connection)))
-    waiting = asyncio.ensure_future(work.run(lambda: seen.append("never"), ticket(connection=connection)))
+    waiting = asyncio.ensure_future(
+        work.run(lambda: seen.append("never"), ticket(connection=connection))
+    )
     while not entered.is_set():
         await asyncio.sleep(0.01)
     connection.left.set()

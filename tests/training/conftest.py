@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:  # without torch these cannot be imported, and the tests here are skipped one file after the other
+# without torch these cannot be imported, and the tests here are skipped one file after the other
+if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aveyb_retrieval.encoder.config import AveyBConfig
@@ -19,9 +20,23 @@ if TYPE_CHECKING:  # without torch these cannot be imported, and the tests here 
 RECIPES = Path(__file__).parents[2] / "recipes"
 sys.path.insert(0, str(RECIPES / "aveyb-base-en"))
 
-SUBJECTS = ("the heron", "a small boat", "the old miller", "our neighbour", "the red fox", "a tired clerk")
+SUBJECTS = (
+    "the heron",
+    "a small boat",
+    "the old miller",
+    "our neighbour",
+    "the red fox",
+    "a tired clerk",
+)
 VERBS = ("watches", "crosses", "remembers", "repairs", "avoids", "paints")
-OBJECTS = ("the river", "a wooden gate", "the winter barn", "an empty street", "the far hill", "a broken clock")
+OBJECTS = (
+    "the river",
+    "a wooden gate",
+    "the winter barn",
+    "an empty street",
+    "the far hill",
+    "a broken clock",
+)
 SENTENCES = [f"{s} {v} {o} before noon." for s in SUBJECTS for v in VERBS for o in OBJECTS]
 
 
@@ -50,7 +65,13 @@ def tiny() -> AveyBConfig:
 def tiny_config(**changes: object) -> AveyBConfig:
     from aveyb_retrieval.encoder.config import AveyBConfig
 
-    sizes = {"vocab_size": 360, "hidden_size": 32, "num_hidden_layers": 2, "split_size": 16, "num_retrieved": 1}
+    sizes = {
+        "vocab_size": 360,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "split_size": 16,
+        "num_retrieved": 1,
+    }
     return AveyBConfig.mini(**{**sizes, **changes})
 
 
@@ -62,7 +83,9 @@ def text_file(tmp_path: Path) -> Path:
 
 
 def in_two_processes(function: Callable[[Path], None], folder: Path) -> None:
-    """Calls a test module's function with `folder` in two processes that gloo connects, one thread each."""
+    """Calls a test module's function with `folder` in two processes that gloo connects, one thread
+    each.
+    """
     root = Path(__file__).parents[2]
     worker = folder / "worker.py"
     worker.write_text(
@@ -71,9 +94,22 @@ def in_two_processes(function: Callable[[Path], None], folder: Path) -> None:
         f"torch.set_num_threads(1)\n{function.__name__}(Path(sys.argv[1]))\n"
     )
     subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", worker, folder],
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nproc-per-node=2",
+            "--standalone",
+            worker,
+            folder,
+        ],
         check=True,
         cwd=root,
-        env=os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        env=os.environ
+        | {
+            "PYTHONPATH": str(root),
+            "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+        },
         timeout=600,
     )

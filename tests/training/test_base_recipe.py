@@ -1,4 +1,6 @@
-"""The recipe of the embedded model at toy size: texts, a student, whole documents, and the form that ships."""
+"""The recipe of the embedded model at toy size: texts, a student, whole documents, and the form
+that ships.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def test_a_student_opens_and_ships_with_its_embeddings_once(student: Path, tmp_p
     assert "model_int8.onnx" in run("shrink", student, small)
     before, after = Embedder.load(student, precision="float32"), Embedder.load(small)
     assert after.precision == "int8"
-    assert (before.encode_queries(SENTENCES[:5]) * after.encode_queries(SENTENCES[:5])).sum(1).min() > 0.995
+    assert (before.encode_queries(SENTENCES[:5]) * after.encode_queries(SENTENCES[:5])).sum(
+        1
+    ).min() > 0.995
     sizes = [(folder / "model.safetensors").stat().st_size for folder in (student, small)]
     assert sizes[1] < 0.55 * sizes[0]
     assert "is there already" in run("shrink", student, small, code=2)
@@ -88,7 +92,9 @@ def test_a_step_has_the_vectors_of_an_index(tokenizer: AveyBTokenizer, tmp_path:
     drawn = [steps.draw(1, rng) for _ in range(6)]
     assert {len(step.runs) for step in drawn} == {len(ends) for ends in document.ends}
     for size in documents.SIZES:
-        embedder = Embedder.load(tmp_path / "model", precision="float32").with_passage_size(PassageSize(size))
+        embedder = Embedder.load(tmp_path / "model", precision="float32").with_passage_size(
+            PassageSize(size)
+        )
         (exact,) = embedder.encode_documents([(f"{RECORD['title']}\n", RECORD["text"])])
         step = next(step for step in drawn if len(step.runs) == len(exact.passages))
         with torch.no_grad():
@@ -101,8 +107,12 @@ TEACHERS = ("all-MiniLM-L6-v2", "all-mpnet-base-v2", "snowflake-arctic-embed-xs"
 
 
 @pytest.mark.slow
-def test_the_whole_recipe_runs_from_toy_teachers_and_goes_on_where_it_was_killed(tmp_path: Path) -> None:
-    """Teachers of other widths, with other vocabularies; what a killed stage leaves is in its place."""
+def test_the_whole_recipe_runs_from_toy_teachers_and_goes_on_where_it_was_killed(
+    tmp_path: Path,
+) -> None:
+    """Teachers of other widths, with other vocabularies; what a killed stage leaves is in its
+    place.
+    """
     for i, name in enumerate(TEACHERS):
         save_teacher(tmp_path / "teachers" / name, SENTENCES[i:], width=32 + 8 * i, seed=i)
     work = tmp_path / "work"
@@ -116,15 +126,21 @@ def test_the_whole_recipe_runs_from_toy_teachers_and_goes_on_where_it_was_killed
     for name, lines in rows.items():
         (work / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     settings = {
-        "WORK": str(work), "TEACHERS": str(tmp_path / "teachers"), "DATA": "", "PYTHON": sys.executable,
+        "WORK": str(work),
+        "TEACHERS": str(tmp_path / "teachers"),
+        "DATA": "",
+        "PYTHON": sys.executable,
         "DISTILL": "--steps 2 --batch-size 8 --save-every 1 --device cpu --precision float32",
         "DOCUMENTS": "--steps 1 --step-tokens 600 --run-splits 2 --device cpu",
-        "PYTHONPATH": str(RECIPES.parent), "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
+        "PYTHONPATH": str(RECIPES.parent),
+        "OMP_NUM_THREADS": "1",
+    }
     command = ["sh", str(RECIPES / "aveyb-base-en" / "run.sh")]
 
     def made() -> str:
-        done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, timeout=600)
+        done = subprocess.run(
+            command, env=os.environ | settings, capture_output=True, text=True, timeout=600
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout + done.stderr
 
@@ -141,7 +157,10 @@ def test_the_whole_recipe_runs_from_toy_teachers_and_goes_on_where_it_was_killed
 
 def test_documents_are_learned_and_the_rest_is_held(student: Path, tmp_path: Path) -> None:
     documents = recipe("documents")
-    tokenizer, model = documents.read_vocabulary(student), AveyBModel.from_pretrained(student).train()
+    tokenizer, model = (
+        documents.read_vocabulary(student),
+        AveyBModel.from_pretrained(student).train(),
+    )
     document = documents.read_document(tokenizer, with_questions(), 256)
     texts = [tokenizer.encode_ids(text).astype(np.int64) for text in SENTENCES[:30]]
     steps = documents.Steps([document], texts, 256, 3)
@@ -159,18 +178,41 @@ def test_documents_are_learned_and_the_rest_is_held(student: Path, tmp_path: Pat
 
 def test_documents_are_read_from_files(student: Path, tmp_path: Path) -> None:
     (tmp_path / "documents.jsonl").write_text(json.dumps(with_questions()) + "\n")
-    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in SENTENCES[:9]))
-    options = ["--texts", tmp_path / "texts.jsonl", "--model", student, "--out", tmp_path / "out", "--steps", 1]
-    options += ["--step-tokens", 600, "--run-splits", 2, "--documents", tmp_path / "documents.jsonl"]
+    (tmp_path / "texts.jsonl").write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in SENTENCES[:9])
+    )
+    options = [
+        "--texts",
+        tmp_path / "texts.jsonl",
+        "--model",
+        student,
+        "--out",
+        tmp_path / "out",
+        "--steps",
+        1,
+    ]
+    options += [
+        "--step-tokens",
+        600,
+        "--run-splits",
+        2,
+        "--documents",
+        tmp_path / "documents.jsonl",
+    ]
     assert "1 steps over 1 documents" in run("documents", *options)
-    assert Embedder.load(tmp_path / "out", precision="float32").encode_queries(["part"]).shape == (1, 32)
+    assert Embedder.load(tmp_path / "out", precision="float32").encode_queries(["part"]).shape == (
+        1,
+        32,
+    )
     assert "is there already" in run("documents", *options, code=2)
     (tmp_path / "documents.jsonl").write_text(json.dumps(RECORD | {"questions": []}) + "\n")
     options[options.index(tmp_path / "out")] = tmp_path / "again"
     assert "0 documents of several passages" in run("documents", *options, code=2)
 
 
-def test_texts_leave_out_what_evaluation_needs(student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_leave_out_what_evaluation_needs(
+    student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     texts, sources = recipe("texts"), recipe("sources")
     for name, value in {"TRAIN_SETS": ["one"], "PRETRAIN": [], "EVAL_ONLY": []}.items():
         monkeypatch.setattr(sources, name, value)
@@ -183,17 +225,27 @@ def test_texts_leave_out_what_evaluation_needs(student: Path, tmp_path: Path, mo
     secret, open_text = " ".join(f"secret {i}" for i in range(9)), " ".join(SENTENCES[60:66])
     for name, rows in {
         "corpus": [{"_id": "a", "text": secret}, {"_id": "b", "text": open_text}],
-        "queries": [{"_id": "1", "text": "what is kept secret here"}, {"_id": "2", "text": "who paints a gate"}],
+        "queries": [
+            {"_id": "1", "text": "what is kept secret here"},
+            {"_id": "2", "text": "who paints a gate"},
+        ],
     }.items():
-        (tmp_path / "one" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (tmp_path / "one" / f"{name}.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in rows)
+        )
     for split, line in {"test": "1\ta\t1", "train": "2\tb\t1"}.items():
-        (tmp_path / "one" / "qrels" / f"{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{line}\n")
+        (tmp_path / "one" / "qrels" / f"{split}.tsv").write_text(
+            f"query-id\tcorpus-id\tscore\n{line}\n"
+        )
     articles = [{"text": f"Quoted: {secret}"}, RECORD]
     lines = "".join(json.dumps(row) + "\n" for row in articles).encode()
     (tmp_path / "train" / "articles.jsonl.zst").write_bytes(zstandard.compress(lines))
     run("texts", "--data", tmp_path, "--vocabulary", student, "--out", tmp_path / "out")
     found = {
-        name: [json.loads(line) for line in (tmp_path / "out" / f"{name}.jsonl").read_text().splitlines()]
+        name: [
+            json.loads(line)
+            for line in (tmp_path / "out" / f"{name}.jsonl").read_text().splitlines()
+        ]
         for name in ("texts", "queries", "documents")
     }
     everything = json.dumps(found)
@@ -206,7 +258,9 @@ def test_texts_leave_out_what_evaluation_needs(student: Path, tmp_path: Path, mo
 def test_stable_adamw_is_adamw_but_for_a_sudden_gradient() -> None:
     kinds = (torch.optim.AdamW, recipe("muon").StableAdamW)
     weights = [torch.nn.Parameter(torch.arange(1.0, 5.0)) for _ in kinds]
-    for weight, kind in zip(weights, kinds, strict=True):  # on the first step g^2 / v is one everywhere
+    for weight, kind in zip(
+        weights, kinds, strict=True
+    ):  # on the first step g^2 / v is one everywhere
         (weight**2).sum().backward()
         kind([weight], lr=0.1, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.1).step()
     assert torch.allclose(*weights, atol=1e-6)

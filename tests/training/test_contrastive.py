@@ -31,7 +31,8 @@ SETTINGS = ContrastiveSettings(
     steps=6, batch_size=8, learning_rate=1e-3, precision="float32", log_every=1, save_every=100
 )
 DATA = {"pairs": "written in the tests"}
-# MS MARCO's schema: a question, the sentence that answers it, and one that shares words with it but does not.
+# MS MARCO's schema: a question, the sentence that answers it, and one that shares words with it but
+# does not.
 TRIPLETS = [
     {
         "query": f"when {verb} {subject} {thing}?",
@@ -49,13 +50,22 @@ def write(path: Path, records: list[dict]) -> Path:
     return path
 
 
-def make(folder: Path, tokenizer: AveyBTokenizer, prompts: dict[str, str] | None = None, **changes: object):
+def make(
+    folder: Path,
+    tokenizer: AveyBTokenizer,
+    prompts: dict[str, str] | None = None,
+    **changes: object,
+):
     torch.manual_seed(0)
-    return sentence_transformer(AveyBModel(tiny_config(**changes)), tokenizer, folder, prompts=prompts)
+    return sentence_transformer(
+        AveyBModel(tiny_config(**changes)), tokenizer, folder, prompts=prompts
+    )
 
 
 def ndcg_at_10(model, queries: list[str], relevant: list[str], corpus: list[str]) -> float:
-    """With one relevant text for each query: the mean of 1 / log2(rank + 1) over those found in the first ten."""
+    """With one relevant text for each query: the mean of 1 / log2(rank + 1) over those found in the
+    first ten.
+    """
     scores = model.encode_query(queries) @ model.encode_document(corpus).T
     own = scores[np.arange(len(queries)), [corpus.index(text) for text in relevant]]
     ranks = 1 + (scores > own[:, None]).sum(1)
@@ -74,7 +84,9 @@ def test_msmarco_schema_improves_ndcg(tokenizer: AveyBTokenizer, tmp_path: Path)
     from sentence_transformers import SentenceTransformer
 
     held_out, trained = TRIPLETS[::7], [t for i, t in enumerate(TRIPLETS) if i % 7]
-    model = make(tmp_path / "start", tokenizer, prompts={"query": "Query: ", "document": "Document: "})
+    model = make(
+        tmp_path / "start", tokenizer, prompts={"query": "Query: ", "document": "Document: "}
+    )
     question = [t["query"] for t in held_out], [t["positive"] for t in held_out], SENTENCES
     before = ndcg_at_10(model, *question)
     folder = train_contrastive(
@@ -82,14 +94,19 @@ def test_msmarco_schema_improves_ndcg(tokenizer: AveyBTokenizer, tmp_path: Path)
         read_pairs([write(tmp_path / "train.jsonl", trained)]),
         tmp_path / "run",
         data=DATA,
-        settings=replace(SETTINGS, steps=20, batch_size=16, learning_rate=8e-3, log_every=20, micro_batch=8),
+        settings=replace(
+            SETTINGS, steps=20, batch_size=16, learning_rate=8e-3, log_every=20, micro_batch=8
+        ),
         device="cpu",
     )
     assert ndcg_at_10(model, *question) > before + 0.1
     again = SentenceTransformer(str(folder), device="cpu")
     assert again.prompts == {"query": "Query: ", "document": "Document: "}
     assert ndcg_at_10(again, *question) == pytest.approx(ndcg_at_10(model, *question), abs=1e-6)
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["settings"]["prompts"]["negative"] == "Document: "
+    assert (
+        json.loads((tmp_path / "run" / "run.json").read_text())["settings"]["prompts"]["negative"]
+        == "Document: "
+    )
 
 
 def test_interrupted_and_resumed_equals_unbroken(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
@@ -97,7 +114,9 @@ def test_interrupted_and_resumed_equals_unbroken(tokenizer: AveyBTokenizer, tmp_
 
     def run(name: str, resume: bool = False):
         model = make(tmp_path / f"{name}-start", tokenizer)
-        train_contrastive(model, pairs, tmp_path / name, data=DATA, settings=SETTINGS, resume=resume, device="cpu")
+        train_contrastive(
+            model, pairs, tmp_path / name, data=DATA, settings=SETTINGS, resume=resume, device="cpu"
+        )
         return model
 
     whole = run("whole")
@@ -106,23 +125,30 @@ def test_interrupted_and_resumed_equals_unbroken(tokenizer: AveyBTokenizer, tmp_
         run("broken")
     assert same(whole, run("broken", resume=True))
     losses = [
-        [m["loss"] for m in read_metrics(tmp_path / f / "metrics.jsonl") if "loss" in m] for f in ("whole", "broken")
+        [m["loss"] for m in read_metrics(tmp_path / f / "metrics.jsonl") if "loss" in m]
+        for f in ("whole", "broken")
     ]
     assert losses[0] == losses[1]
 
 
-def test_nan_stops_and_the_last_good_checkpoint_goes_on(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+def test_nan_stops_and_the_last_good_checkpoint_goes_on(
+    tokenizer: AveyBTokenizer, tmp_path: Path
+) -> None:
     pairs = read_pairs([write(tmp_path / "train.jsonl", TRIPLETS)])
 
     def run(name: str, resume: bool = False, **changes: object):
         model = make(tmp_path / f"{name}-start", tokenizer, **changes)
         settings = replace(SETTINGS, save_every=2)
-        train_contrastive(model, pairs, tmp_path / name, data=DATA, settings=settings, resume=resume, device="cpu")
+        train_contrastive(
+            model, pairs, tmp_path / name, data=DATA, settings=settings, resume=resume, device="cpu"
+        )
         return model
 
     with pytest.MonkeyPatch.context() as patch:
         NaNAt(patch, 3)
-        with pytest.raises(InputError, match=r"batch at step 4 is nan: stopped, nothing was .* is .*checkpoint-2"):
+        with pytest.raises(
+            InputError, match=r"batch at step 4 is nan: stopped, nothing was .* is .*checkpoint-2"
+        ):
             run("bad")
     assert not (tmp_path / "bad" / "model").exists()
     with pytest.raises(ModelError, match="belongs to another model"):
@@ -144,7 +170,10 @@ def test_cached_gradients_equal_whole_batch(tokenizer: AveyBTokenizer, tmp_path:
 
 def two_process_run(folder: Path) -> None:
     """What each of two processes does; one process with the whole batch does the same."""
-    pairs, tokenizer = read_pairs([folder / "train.jsonl"]), AveyBTokenizer.load(folder / "vocabulary")
+    pairs, tokenizer = (
+        read_pairs([folder / "train.jsonl"]),
+        AveyBTokenizer.load(folder / "vocabulary"),
+    )
     name = os.environ.get("WORLD_SIZE", "1")
     train_contrastive(
         make(folder / f"{name}-start-{os.environ.get('RANK')}", tokenizer),
@@ -165,8 +194,12 @@ def test_two_processes_equal_one(tokenizer: AveyBTokenizer, tmp_path: Path) -> N
     same_to(1e-5, tmp_path / "1" / "model", tmp_path / "2" / "model")
 
 
-def test_answers_of_the_same_question_are_no_negatives(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
-    """Two questions with two answers each, two rows with one answer: only the other question's texts count."""
+def test_answers_of_the_same_question_are_no_negatives(
+    tokenizer: AveyBTokenizer, tmp_path: Path
+) -> None:
+    """Two questions with two answers each, two rows with one answer: only the other question's
+    texts count.
+    """
     import torch
 
     rows = [
@@ -187,13 +220,22 @@ def test_answers_of_the_same_question_are_no_negatives(tokenizer: AveyBTokenizer
     same = [model.preprocess([text] * 4) for text in ("which river?", "the river")]
     for micro_batch in (1, 4):
         loss = ranking_loss(model, micro_batch=micro_batch)
-        assert loss([dict(f) for f in same], None).item() == pytest.approx(np.log(4), abs=1e-5)  # never learned
-        assert loss([dict(f) for f in same], torch.tensor([[0, 1]] * 4)).item() == pytest.approx(0, abs=1e-6)
+        assert loss([dict(f) for f in same], None).item() == pytest.approx(
+            np.log(4), abs=1e-5
+        )  # never learned
+        assert loss([dict(f) for f in same], torch.tensor([[0, 1]] * 4)).item() == pytest.approx(
+            0, abs=1e-6
+        )
 
 
-def test_masked_and_plain_loss_agree_where_nothing_is_equal(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+def test_masked_and_plain_loss_agree_where_nothing_is_equal(
+    tokenizer: AveyBTokenizer, tmp_path: Path
+) -> None:
     model = make(tmp_path / "m", tokenizer)
-    features = [model.preprocess([t[side] for t in TRIPLETS[:6]]) for side in ("query", "positive", "negative")]
+    features = [
+        model.preprocess([t[side] for t in TRIPLETS[:6]])
+        for side in ("query", "positive", "negative")
+    ]
     apart = torch.arange(18).view(6, 3)
     for dimensions in ((), (8, 32)):
         loss = ranking_loss(model, micro_batch=4, dimensions=dimensions)
@@ -201,13 +243,17 @@ def test_masked_and_plain_loss_agree_where_nothing_is_equal(tokenizer: AveyBToke
         assert torch.allclose(plain, masked, atol=1e-6)
 
 
-def test_duplicates_are_masked_in_a_run_unless_they_are_kept(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+def test_duplicates_are_masked_in_a_run_unless_they_are_kept(
+    tokenizer: AveyBTokenizer, tmp_path: Path
+) -> None:
     rows = [{"query": "which river?", "positive": text} for text in SENTENCES[:8]]
     pairs = read_pairs([write(tmp_path / "a.jsonl", rows)])
     for choice in ("mask", "keep"):
         settings = replace(SETTINGS, steps=1, duplicates=choice)
         model = make(tmp_path / f"{choice}-start", tokenizer)
-        train_contrastive(model, pairs, tmp_path / choice, data=DATA, settings=settings, device="cpu")
+        train_contrastive(
+            model, pairs, tmp_path / choice, data=DATA, settings=settings, device="cpu"
+        )
         loss = read_metrics(tmp_path / choice / "metrics.jsonl")[0]["loss"]
         assert loss == pytest.approx(0, abs=1e-6) if choice == "mask" else loss > 1
 
@@ -215,36 +261,70 @@ def test_duplicates_are_masked_in_a_run_unless_they_are_kept(tokenizer: AveyBTok
 @pytest.mark.parametrize(
     "rows",
     [
-        [{"query": "q", "positive": "a", "negative": "b"}, {"query": "q", "positive": "c", "negative": "C\n"}],
-        [{"query": "q", "positive": "a", "negative": "b"}, {"query": " Q", "positive": "c", "negative": "a"}],
+        [
+            {"query": "q", "positive": "a", "negative": "b"},
+            {"query": "q", "positive": "c", "negative": "C\n"},
+        ],
+        [
+            {"query": "q", "positive": "a", "negative": "b"},
+            {"query": " Q", "positive": "c", "negative": "a"},
+        ],
     ],
 )
-def test_a_negative_that_is_a_positive_of_its_question_is_refused(tmp_path: Path, rows: list[dict]) -> None:
-    with pytest.raises(InputError, match=r"a.jsonl, line 2: the negative .* is a positive of the question"):
+def test_a_negative_that_is_a_positive_of_its_question_is_refused(
+    tmp_path: Path, rows: list[dict]
+) -> None:
+    with pytest.raises(
+        InputError, match=r"a.jsonl, line 2: the negative .* is a positive of the question"
+    ):
         read_pairs([write(tmp_path / "a.jsonl", rows)])
 
 
-def test_long_texts_are_cut_while_training_and_told(tokenizer, tmp_path: Path, caplog, monkeypatch) -> None:
+def test_long_texts_are_cut_while_training_and_told(
+    tokenizer, tmp_path: Path, caplog, monkeypatch
+) -> None:
     rows = [{"query": f"q {i}", "positive": " ".join(SENTENCES[i : i + 3])} for i in range(8)]
     model = make(tmp_path / "start", tokenizer)
     pairs, seen = read_pairs([write(tmp_path / "a.jsonl", rows)]), []
     encode = AveyBModel.encode_batch
     monkeypatch.setattr(
-        AveyBModel, "encode_batch", lambda self, ids, *a, **k: seen.append(ids.shape[1]) or encode(self, ids, *a, **k)
+        AveyBModel,
+        "encode_batch",
+        lambda self, ids, *a, **k: seen.append(ids.shape[1]) or encode(self, ids, *a, **k),
     )
     settings = replace(SETTINGS, steps=1, max_tokens=7)
-    train_contrastive(model, pairs, tmp_path / "run", data=DATA, settings=settings, tokenizer=tokenizer, device="cpu")
+    train_contrastive(
+        model,
+        pairs,
+        tmp_path / "run",
+        data=DATA,
+        settings=settings,
+        tokenizer=tokenizer,
+        device="cpu",
+    )
     assert max(seen) == 7 and "8 texts are longer than 7 tokens: cut while training" in caplog.text
     assert "| texts cut | 8.0000 |" in (tmp_path / "run" / "README.md").read_text()
-    assert Embedder.load(tmp_path / "run" / "model").max_tokens is None  # the model itself reads all
+    assert (
+        Embedder.load(tmp_path / "run" / "model").max_tokens is None
+    )  # the model itself reads all
 
 
-def test_a_step_that_would_not_fit_is_refused_before_it_starts(tokenizer, tmp_path: Path, monkeypatch) -> None:
+def test_a_step_that_would_not_fit_is_refused_before_it_starts(
+    tokenizer, tmp_path: Path, monkeypatch
+) -> None:
     monkeypatch.setattr(trainer, "free_bytes", lambda device: 1 << 16)
     pairs = read_pairs([write(tmp_path / "a.jsonl", TRIPLETS)])
-    with pytest.raises(ConfigError, match=r"8 texts are read at once, .* need about .* GiB of memory, and 0.0 GiB are"):
+    with pytest.raises(
+        ConfigError,
+        match=r"8 texts are read at once, .* need about .* GiB of memory, and 0.0 GiB are",
+    ):
         train_contrastive(
-            make(tmp_path / "start", tokenizer), pairs, tmp_path / "run", data=DATA, settings=SETTINGS, device="cpu"
+            make(tmp_path / "start", tokenizer),
+            pairs,
+            tmp_path / "run",
+            data=DATA,
+            settings=SETTINGS,
+            device="cpu",
         )
     assert not (tmp_path / "run" / "model").exists()
 
@@ -278,7 +358,10 @@ def test_names_of_sides(tmp_path: Path, record: dict, columns: list[str]) -> Non
     [
         ([], "no pairs"),
         ([{"query": "a"}], "line 1: no field positive"),
-        ([{"query": "a", "positive": "b"}, {"query": "a"}], "line 2: field 'positive' must be a text, it is None"),
+        (
+            [{"query": "a", "positive": "b"}, {"query": "a"}],
+            "line 2: field 'positive' must be a text, it is None",
+        ),
         ([{"query": "a", "positive": " "}], "line 1: field 'positive'"),
         ([{"query": ["a"], "positive": "b"}], "line 1: field 'query'"),
     ],
@@ -291,13 +374,21 @@ def test_missing_sides(tmp_path: Path, records: list[dict], reason: str) -> None
 def test_fields_named_by_the_user_and_a_limit_on_rows(tmp_path: Path) -> None:
     records = [{"q": f"q{i}", "query": "no", "hit": f"h{i}", "miss": f"m{i}"} for i in range(3)]
     path = write(tmp_path / "a.jsonl", records)
-    rows = read_pairs([path], columns={"anchor": "q", "positive": "hit", "negative": "miss"}, rows=2)
-    assert list(rows) == [{"anchor": f"q{i}", "positive": f"h{i}", "negative": f"m{i}"} for i in range(2)]
-    with pytest.raises(InputError, match=r"a.jsonl, line 1: no field bad; the line has hit, miss, q"):
+    rows = read_pairs(
+        [path], columns={"anchor": "q", "positive": "hit", "negative": "miss"}, rows=2
+    )
+    assert list(rows) == [
+        {"anchor": f"q{i}", "positive": f"h{i}", "negative": f"m{i}"} for i in range(2)
+    ]
+    with pytest.raises(
+        InputError, match=r"a.jsonl, line 1: no field bad; the line has hit, miss, q"
+    ):
         read_pairs([path], columns={"positive": "hit", "negative": "bad"})
 
 
 def test_less_than_a_batch(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
     pairs = read_pairs([write(tmp_path / "a.jsonl", TRIPLETS[:3])])
     with pytest.raises(InputError, match="has 3 rows, less than one batch of 8"):
-        train_contrastive(make(tmp_path / "m", tokenizer), pairs, tmp_path / "run", data=DATA, settings=SETTINGS)
+        train_contrastive(
+            make(tmp_path / "m", tokenizer), pairs, tmp_path / "run", data=DATA, settings=SETTINGS
+        )

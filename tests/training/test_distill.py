@@ -64,7 +64,9 @@ class Echo(torch.nn.Module):
 
 
 def unit(rows: int, dim: int, seed: int) -> torch.Tensor:
-    return torch.nn.functional.normalize(torch.randn(rows, dim, generator=torch.Generator().manual_seed(seed)), dim=-1)
+    return torch.nn.functional.normalize(
+        torch.randn(rows, dim, generator=torch.Generator().manual_seed(seed)), dim=-1
+    )
 
 
 def with_identity(loss: DistillationLoss) -> DistillationLoss:
@@ -90,14 +92,20 @@ def test_terms_against_plain_formulas() -> None:
 
     def value(**weights: float) -> float:
         zero = {"vector_weight": 0.0, "score_weight": 0.0}
-        loss = DistillationLoss(Echo(5), teachers.numpy(), temperature=temperature, **{**zero, **weights})
+        loss = DistillationLoss(
+            Echo(5), teachers.numpy(), temperature=temperature, **{**zero, **weights}
+        )
         return with_identity(loss)(features, rows).item()
 
     matched = torch.cat([teachers[rows[:, 0]], teachers[rows[:, 1]]])
-    assert value(vector_weight=2.0) == pytest.approx(2 * (1 - (students * matched).sum(1).mean()).item(), abs=1e-6)
+    assert value(vector_weight=2.0) == pytest.approx(
+        2 * (1 - (students * matched).sum(1).mean()).item(), abs=1e-6
+    )
     p = (teachers[rows[:, 0]] @ teachers[rows[:, 1]].T / temperature).softmax(1)
     q = (students[:2] @ students[2:].T / temperature).softmax(1)
-    assert value(score_weight=1.0) == pytest.approx((p * (p / q).log()).sum(1).mean().item(), abs=1e-6)
+    assert value(score_weight=1.0) == pytest.approx(
+        (p * (p / q).log()).sum(1).mean().item(), abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("texts", [1, 2])
@@ -112,7 +120,9 @@ def test_gradients_are_finite_for_single_texts() -> None:
     given = unit(5, 4, seed=3).requires_grad_()
     loss = DistillationLoss(Echo(4), unit(5, 6, seed=4).numpy())
     loss([{"given": given}], torch.arange(5)[:, None]).backward()
-    assert given.grad is not None and torch.isfinite(given.grad).all() and given.grad.abs().sum() > 0
+    assert (
+        given.grad is not None and torch.isfinite(given.grad).all() and given.grad.abs().sum() > 0
+    )
 
 
 def test_bad_losses() -> None:
@@ -128,19 +138,31 @@ def test_bad_losses() -> None:
         loss([{"given": torch.ones(2, 3)}], torch.tensor([[1], [4]]))
 
 
-def test_a_teacher_of_another_dimension(tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path) -> None:
+def test_a_teacher_of_another_dimension(
+    tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path
+) -> None:
     make(tmp_path / "other", tokenizer, seed=9, hidden_size=40)
 
     def run(name: str, resume: bool = False) -> None:
         student = make(tmp_path / "start", tokenizer)
         settings = replace(SETTINGS, steps=2, save_every=1)
-        train_distill(student, TEXTS, name, tmp_path / "run", data=DATA, settings=settings, resume=resume, device="cpu")
+        train_distill(
+            student,
+            TEXTS,
+            name,
+            tmp_path / "run",
+            data=DATA,
+            settings=settings,
+            resume=resume,
+            device="cpu",
+        )
 
     run(teacher)
     for resume in (False, True):
         with pytest.raises(InputError, match=r"'dim': 48.*'dim': 40"):
             run(str(tmp_path / "other"), resume)
-    # The teacher's vectors replaced behind the run's back: its head has 48 outputs, the new vectors 40.
+    # The teacher's vectors replaced behind the run's back: its head has 48 outputs, the new vectors
+    # 40.
     shutil.rmtree(tmp_path / "run" / "teacher")
     with pytest.raises(InputError, match="their shapes differ"):
         run(str(tmp_path / "other"), True)
@@ -161,18 +183,31 @@ def test_distillation_moves_the_student_towards_the_teacher(
 
     before = agreement()
     settings = replace(SETTINGS, steps=60, batch_size=16, log_every=20)
-    folder = train_distill(student, TEXTS, teacher, tmp_path / "run", data=DATA, settings=settings, device="cpu")
+    folder = train_distill(
+        student, TEXTS, teacher, tmp_path / "run", data=DATA, settings=settings, device="cpu"
+    )
     assert agreement() > before + 0.1
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["settings"]["vector_weight"] == 5.0
+    assert (
+        json.loads((tmp_path / "run" / "run.json").read_text())["settings"]["vector_weight"] == 5.0
+    )
     again = SentenceTransformer(str(folder), device="cpu")
     assert np.allclose(again.encode(TEXTS), student.encode(TEXTS), atol=1e-5)
 
 
-def test_interrupted_and_resumed_equals_unbroken(tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path) -> None:
+def test_interrupted_and_resumed_equals_unbroken(
+    tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path
+) -> None:
     def run(name: str, resume: bool = False):
         student = make(tmp_path / f"{name}-start", tokenizer)
         train_distill(
-            student, TEXTS, teacher, tmp_path / name, data=DATA, settings=SETTINGS, resume=resume, device="cpu"
+            student,
+            TEXTS,
+            teacher,
+            tmp_path / name,
+            data=DATA,
+            settings=SETTINGS,
+            resume=resume,
+            device="cpu",
         )
         return student
 
@@ -187,7 +222,10 @@ def test_a_checkpoint_that_a_killed_run_left_half_written_is_passed_over(
     tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path
 ) -> None:
     def run(resume: bool = False):
-        settings, student = replace(SETTINGS, steps=3, save_every=1), make(tmp_path / "start", tokenizer)
+        settings, student = (
+            replace(SETTINGS, steps=3, save_every=1),
+            make(tmp_path / "start", tokenizer),
+        )
         options = {"data": DATA, "settings": settings, "resume": resume, "device": "cpu"}
         train_distill(student, TEXTS, teacher, tmp_path / "run", **options)
         return student
@@ -204,12 +242,16 @@ def test_a_checkpoint_that_a_killed_run_left_half_written_is_passed_over(
 
 
 def two_process_run(folder: Path) -> None:
-    """What each of two processes does: batches of pairs and of single texts, both terms of the loss."""
+    """What each of two processes does: batches of pairs and of single texts, both terms of the
+    loss.
+    """
     tokenizer, name = AveyBTokenizer.load(folder / "vocabulary"), os.environ.get("WORLD_SIZE", "1")
     student = make(folder / f"{name}-start-{os.environ.get('RANK')}", tokenizer)
     torch.manual_seed(5)
     loss = DistillationLoss(student, np.load(folder / "teacher.npy"), temperature=0.2)
-    pairs = [{"anchor": TEXTS[i], "positive": TEXTS[i + 1], "label": [i, i + 1]} for i in range(0, 40, 2)]
+    pairs = [
+        {"anchor": TEXTS[i], "positive": TEXTS[i + 1], "label": [i, i + 1]} for i in range(0, 40, 2)
+    ]
     single = [{"text": text, "label": [i]} for i, text in enumerate(TEXTS)]
     train_sentence_model(
         student,
@@ -230,7 +272,10 @@ def test_two_processes_equal_one(tokenizer: AveyBTokenizer, tmp_path: Path) -> N
     two_process_run(tmp_path)
     in_two_processes(two_process_run, tmp_path)
     same_to(1e-5, tmp_path / "1" / "model", tmp_path / "2" / "model")
-    heads = [load_file(tmp_path / n / "checkpoints/checkpoint-20/loss.safetensors")["head.weight"] for n in "12"]
+    heads = [
+        load_file(tmp_path / n / "checkpoints/checkpoint-20/loss.safetensors")["head.weight"]
+        for n in "12"
+    ]
     assert torch.allclose(*heads, atol=1e-5)
 
 
@@ -238,13 +283,23 @@ def test_too_few_texts(tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path) 
     student = make(tmp_path / "student", tokenizer)
     with pytest.raises(InputError, match="2 texts are less than one batch of 8"):
         train_distill(
-            student, ["one", "two", " "], teacher, tmp_path / "run", data=DATA, settings=SETTINGS, device="cpu"
+            student,
+            ["one", "two", " "],
+            teacher,
+            tmp_path / "run",
+            data=DATA,
+            settings=SETTINGS,
+            device="cpu",
         )
 
 
 @pytest.mark.parametrize("device", [None, "cpu"])
 def test_the_teacher_runs_where_the_student_does(
-    tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str | None
+    tokenizer: AveyBTokenizer,
+    teacher: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: str | None,
 ) -> None:
     asked: list[str | None] = []
 
@@ -255,11 +310,15 @@ def test_the_teacher_runs_where_the_student_does(
     monkeypatch.setattr("aveyb_retrieval.training.teacher.load_teacher", load)
     student = make(tmp_path / "student", tokenizer)
     with pytest.raises(KeyboardInterrupt):
-        train_distill(student, TEXTS, teacher, tmp_path / "run", data=DATA, settings=SETTINGS, device=device)
+        train_distill(
+            student, TEXTS, teacher, tmp_path / "run", data=DATA, settings=SETTINGS, device=device
+        )
     assert asked == [device]
 
 
-def test_sentence_model_views_any_folder(tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path) -> None:
+def test_sentence_model_views_any_folder(
+    tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path
+) -> None:
     view, own = sentence_model(teacher, tmp_path / "view", {"query": "ask: "})
     assert view.prompts == {"query": "ask: ", "document": ""}
     assert view.get_embedding_dimension() == 48
@@ -272,6 +331,10 @@ def test_a_student_reads_its_own_prompts(
     student = make(tmp_path / "student", tokenizer)
     student.prompts = {"query": "q: ", "document": "d: "}
     asked: dict[str, object] = {}
-    monkeypatch.setattr(distill, "train_sentence_model", lambda *_, **options: asked.update(options))
-    train_distill(student, TEXTS, teacher, tmp_path / "run", data=DATA, settings=SETTINGS, device="cpu")
+    monkeypatch.setattr(
+        distill, "train_sentence_model", lambda *_, **options: asked.update(options)
+    )
+    train_distill(
+        student, TEXTS, teacher, tmp_path / "run", data=DATA, settings=SETTINGS, device="cpu"
+    )
     assert asked["prompts"] == {"text": "d: ", "query": "q: "}

@@ -1,4 +1,6 @@
-"""What a model folder holds beside its encoder is kept or refused: in training, in `Embedder`, in other tools."""
+"""What a model folder holds beside its encoder is kept or refused: in training, in `Embedder`, in
+other tools.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ LONG = " ".join(SENTENCES[:9])
 def folder(tokenizer: AveyBTokenizer, tmp_path: Path) -> Path:
     torch.manual_seed(0)
     model = AveyBModel(tiny_config())
-    sentence_transformer(model, tokenizer, tmp_path / "m", prompts={"query": "q: ", "document": "d: "})
+    sentence_transformer(
+        model, tokenizer, tmp_path / "m", prompts={"query": "q: ", "document": "d: "}
+    )
     return tmp_path / "m"
 
 
@@ -48,13 +52,23 @@ def edit(path: Path, **fields: object) -> None:
 
 
 @pytest.mark.parametrize("capitals", ["bytes", "marks"])
-def test_a_folder_that_sentence_transformers_saved_again_opens(tmp_path: Path, capitals: str) -> None:
+def test_a_folder_that_sentence_transformers_saved_again_opens(
+    tmp_path: Path, capitals: str
+) -> None:
     tokenizer = train_vocabulary(SENTENCES, 360, capitals=capitals)
-    sentence_transformer(AveyBModel(tiny_config()), tokenizer, tmp_path / "m", prompts={"query": "q: "})
+    sentence_transformer(
+        AveyBModel(tiny_config()), tokenizer, tmp_path / "m", prompts={"query": "q: "}
+    )
     opened(tmp_path / "m").save(str(tmp_path / "again"), create_model_card=False)
     first, again = (load_encoder(tmp_path / name) for name in ("m", "again"))
-    assert tokenizer_files(tmp_path / "again") == ("tokenizer.json",) and again.fingerprint != first.fingerprint
-    assert load_encoder(tmp_path / "again", recorded=again.fingerprint).fingerprint == again.fingerprint
+    assert (
+        tokenizer_files(tmp_path / "again") == ("tokenizer.json",)
+        and again.fingerprint != first.fingerprint
+    )
+    assert (
+        load_encoder(tmp_path / "again", recorded=again.fingerprint).fingerprint
+        == again.fingerprint
+    )
     texts = [*SENTENCES[:3], "McDonald's  NASA\n\u00e9\U0001f600"]
     assert np.array_equal(first.encode_queries(texts), again.encode_queries(texts))
     (tmp_path / "again" / "tokenizer.json").unlink()
@@ -70,9 +84,15 @@ def test_a_folder_that_sentence_transformers_saved_again_opens(tmp_path: Path, c
         ("1_Pooling/config.json", {"include_prompt": False}, "include_prompt False"),
     ],
 )
-def test_what_changes_vectors_is_refused_everywhere(folder: Path, tmp_path: Path, file, fields, named) -> None:
+def test_what_changes_vectors_is_refused_everywhere(
+    folder: Path, tmp_path: Path, file, fields, named
+) -> None:
     edit(folder / file, **fields)
-    for open_it in (Embedder.load, load_encoder, lambda path: sentence_model(path, tmp_path / "start", {})):
+    for open_it in (
+        Embedder.load,
+        load_encoder,
+        lambda path: sentence_model(path, tmp_path / "start", {}),
+    ):
         with pytest.raises(ModelError, match=named):
             open_it(folder)
 
@@ -93,7 +113,11 @@ def test_a_saved_limit_of_tokens_is_kept(folder: Path, tmp_path: Path) -> None:
     edit(limited / "tokenizer_config.json", model_max_length=10)
     embedder = load_encoder(limited)
     [encoded] = embedder.encode_documents([("", LONG)])
-    assert embedder.max_tokens == 10 and encoded.n_cut > 0 and embedder.fingerprint != whole.fingerprint
+    assert (
+        embedder.max_tokens == 10
+        and encoded.n_cut > 0
+        and embedder.fingerprint != whole.fingerprint
+    )
     assert np.allclose(encoded.vector, model.encode_document([LONG])[0], atol=1e-5)
     assert Embedder.load(limited, max_tokens=1000).max_tokens == 1000
     assert load_encoder(limited, recorded=embedder.fingerprint).max_tokens == 10
@@ -102,12 +126,18 @@ def test_a_saved_limit_of_tokens_is_kept(folder: Path, tmp_path: Path) -> None:
     from aveyb_retrieval.encoder.embedders.sentence_transformers import save_again
 
     save_again(student, tokenizer, tmp_path / "saved")
-    assert Embedder.load(tmp_path / "saved").max_tokens == opened(tmp_path / "saved").max_seq_length == 10
+    assert (
+        Embedder.load(tmp_path / "saved").max_tokens
+        == opened(tmp_path / "saved").max_seq_length
+        == 10
+    )
 
 
 def test_one_text_is_one_text(folder: Path) -> None:
     embedder = Embedder.load(folder)
-    assert np.array_equal(embedder.encode_queries("which river?"), embedder.encode_queries(["which river?"]))
+    assert np.array_equal(
+        embedder.encode_queries("which river?"), embedder.encode_queries(["which river?"])
+    )
     assert len(embedder.token_vectors("which river?", prompt="query")) == 1
     assert len(embedder.count_tokens("which river?", prompt="query")) == 1
     for wrong in (None, 3, [None], ["a", 1]):

@@ -34,7 +34,9 @@ NO_MARGIN = MiningRules(negatives=9, relative_margin=None)
 
 
 class Angles:
-    """Queries lie on the first axis, a text of `COSINES` at its cosine from it, any other at right angles."""
+    """Queries lie on the first axis, a text of `COSINES` at its cosine from it, any other at right
+    angles.
+    """
 
     dim, model_name, fingerprint = 2, "angles", "0" * 64
 
@@ -52,19 +54,36 @@ class Angles:
 
 
 def mine(pairs: Iterable[tuple[str, str]], rules: MiningRules, **options: object) -> Mined:
-    rows = Dataset.from_list([{"anchor": anchor, "positive": positive} for anchor, positive in pairs])
+    rows = Dataset.from_list(
+        [{"anchor": anchor, "positive": positive} for anchor, positive in pairs]
+    )
     return mine_negatives(rows, rules, model=Angles(), **options)
 
 
 def negatives(mined: Mined, anchor: str, positive: str) -> list[str]:
-    return [r["negative"] for r in mined.triplets if (r["anchor"], r["positive"]) == (anchor, positive)]
+    return [
+        r["negative"] for r in mined.triplets if (r["anchor"], r["positive"]) == (anchor, positive)
+    ]
 
 
 def test_nearest_first_without_the_anchors_own_positives() -> None:
-    pairs = [("drink", COFFEE), ("drink", BOATS), ("song", BIRDS), ("song", BIRDS), ("drink", COFFEE)]
+    pairs = [
+        ("drink", COFFEE),
+        ("drink", BOATS),
+        ("song", BIRDS),
+        ("song", BIRDS),
+        ("drink", COFFEE),
+    ]
     mined = mine(pairs, NO_MARGIN, corpus=[TEA, STEEL, "  ", TEA])
-    assert negatives(mined, "drink", COFFEE) == negatives(mined, "drink", BOATS) == [TEA, STEEL, BIRDS]
-    assert negatives(mined, "song", BIRDS) == [TEA, COFFEE, STEEL, BOATS]  # a pair given twice counts once
+    assert (
+        negatives(mined, "drink", COFFEE) == negatives(mined, "drink", BOATS) == [TEA, STEEL, BIRDS]
+    )
+    assert negatives(mined, "song", BIRDS) == [
+        TEA,
+        COFFEE,
+        STEEL,
+        BOATS,
+    ]  # a pair given twice counts once
     assert (mined.texts, mined.anchors, len(mined.triplets)) == (5, 2, 10)
     assert mined.short == ["drink", "song"] and mined.left_out == []
 
@@ -82,7 +101,9 @@ def test_an_answer_in_other_white_space_or_case_or_around_or_within_is_no_negati
         corpus=[f"{COFFEE}\n", TEA.title(), around, "is  Brewed", STEEL],
     )
     assert {row["negative"] for row in mined.triplets} == {STEEL}
-    assert negatives(mine([("drink", "yes")], NO_MARGIN, corpus=["her eyes"]), "drink", "yes") == ["her eyes"]
+    assert negatives(mine([("drink", "yes")], NO_MARGIN, corpus=["her eyes"]), "drink", "yes") == [
+        "her eyes"
+    ]
 
 
 def test_negatives_are_cut_as_an_index_cuts_them() -> None:
@@ -90,7 +111,10 @@ def test_negatives_are_cut_as_an_index_cuts_them() -> None:
     from aveyb_retrieval.encoder.text.passages import PassageSize
 
     model = Embedder.load().with_passage_size(PassageSize(16))
-    long = "Boats float on the river in summer. Birds sing in the trees all day. Steel is made in the north. " * 2
+    long = (
+        "Boats float on the river in summer. Birds sing in the trees all day. Steel is made in the"
+        " north. " * 2
+    )
     rows = Dataset.from_list([{"anchor": "what do birds do", "positive": "they sing"}])
     found = mine_negatives(rows, NO_MARGIN, model=model, corpus=[long]).triplets["negative"]
     assert len(found) > 2 and all(text in long and len(text) < 100 for text in found)
@@ -123,17 +147,28 @@ def test_margin_of_a_positive_below_zero() -> None:
 
 
 def test_ranks_are_counted_without_positives_and_before_margins() -> None:
-    mined = mine([("drink", COFFEE)], MiningRules(range_min=1, range_max=3, relative_margin=None), corpus=COSINES)
+    mined = mine(
+        [("drink", COFFEE)],
+        MiningRules(range_min=1, range_max=3, relative_margin=None),
+        corpus=COSINES,
+    )
     assert negatives(mined, "drink", COFFEE) == [STEEL]  # tea has rank 0
     mined = mine([("drink", COFFEE)], MiningRules(negatives=2, range_max=2), corpus=COSINES)
-    assert negatives(mined, "drink", COFFEE) == [STEEL] and mined.short == ["drink"]  # the margin took tea, of two
+    assert negatives(mined, "drink", COFFEE) == [STEEL] and mined.short == [
+        "drink"
+    ]  # the margin took tea, of two
 
 
 def test_words_propose_and_cosines_decide() -> None:
     pairs = [("tea brewed", STEEL)]
     lexical = mine(pairs, NO_MARGIN, corpus=COSINES, mode="lexical")
-    assert negatives(lexical, "tea brewed", STEEL) == [TEA, COFFEE]  # the others hold none of the words
-    with pytest.raises(InputError, match=r"none of 1 anchors has a negative among 5 texts, ranks 0 to 50"):
+    assert negatives(lexical, "tea brewed", STEEL) == [
+        TEA,
+        COFFEE,
+    ]  # the others hold none of the words
+    with pytest.raises(
+        InputError, match=r"none of 1 anchors has a negative among 5 texts, ranks 0 to 50"
+    ):
         mine(pairs, MiningRules(), corpus=COSINES, mode="lexical")
     hybrid = mine(pairs, MiningRules(negatives=2), corpus=COSINES, mode="hybrid")
     assert set(negatives(hybrid, "tea brewed", STEEL)) == {BOATS, BIRDS}
@@ -158,7 +193,10 @@ def test_saved_triplets_are_read_as_pairs(tmp_path: Path) -> None:
     mined = mine([("tée", TEA)], NO_MARGIN, corpus=COSINES)
     mined.save(tmp_path / "new" / "triplets.jsonl")
     assert list(read_pairs([tmp_path / "new" / "triplets.jsonl"])) == list(mined.triplets)
-    assert json.loads((tmp_path / "new" / "triplets.jsonl").read_text().splitlines()[0])["negative"] == COFFEE
+    assert (
+        json.loads((tmp_path / "new" / "triplets.jsonl").read_text().splitlines()[0])["negative"]
+        == COFFEE
+    )
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["triplets.jsonl"]
 
 
@@ -179,4 +217,8 @@ def test_rules_out_of_range(rules: dict[str, float], reason: str) -> None:
 
 def test_unknown_mode_is_refused_before_anything_is_encoded() -> None:
     with pytest.raises(ConfigError, match="mode='sparse'"):
-        mine_negatives(Dataset.from_list([{"anchor": "a", "positive": TEA}]), mode="sparse", model="no such folder")
+        mine_negatives(
+            Dataset.from_list([{"anchor": "a", "positive": TEA}]),
+            mode="sparse",
+            model="no such folder",
+        )

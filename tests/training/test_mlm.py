@@ -1,4 +1,6 @@
-"""Masked-language modeling end to end on a tiny text: it learns, resumes bit for bit, and spreads over processes."""
+"""Masked-language modeling end to end on a tiny text: it learns, resumes bit for bit, and spreads
+over processes.
+"""
 
 import json
 import re
@@ -45,12 +47,17 @@ def run(
     folder: Path, tokenizer: AveyBTokenizer, settings: MLMSettings = SETTINGS, **options: object
 ) -> AveyBForMaskedLM:
     model = options.pop("model", None) or fresh()
-    pretrain(model, tokenizer, SENTENCES, folder, data=DATA, settings=settings, device="cpu", **options)
+    pretrain(
+        model, tokenizer, SENTENCES, folder, data=DATA, settings=settings, device="cpu", **options
+    )
     return model
 
 
 def same(left: torch.nn.Module, right: torch.nn.Module) -> bool:
-    return all(a.equal(b) for a, b in zip(left.state_dict().values(), right.state_dict().values(), strict=True))
+    return all(
+        a.equal(b)
+        for a, b in zip(left.state_dict().values(), right.state_dict().values(), strict=True)
+    )
 
 
 def same_to(tolerance: float, left: Path, right: Path) -> None:
@@ -85,14 +92,26 @@ def test_interrupted_and_resumed_equals_unbroken(tokenizer: AveyBTokenizer, tmp_
     resumed = run(tmp_path / "broken", tokenizer, resume=True)
     assert same(whole, resumed)
     losses = [
-        [m["loss"] for m in read_metrics(tmp_path / f / "metrics.jsonl") if "loss" in m] for f in ("whole", "broken")
+        [m["loss"] for m in read_metrics(tmp_path / f / "metrics.jsonl") if "loss" in m]
+        for f in ("whole", "broken")
     ]
     assert losses[0] == losses[1] and len(losses[0]) == 8
 
 
 def test_overfits_a_small_text(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
-    settings = replace(SETTINGS, steps=130, batch_size=8, micro_batch=8, log_every=10, save_every=1000, length=20,
-                       mask_rate=0.1, held_out_every=0, warmup=0.05, learning_rate=1e-2)  # fmt: skip
+    settings = replace(
+        SETTINGS,
+        steps=130,
+        batch_size=8,
+        micro_batch=8,
+        log_every=10,
+        save_every=1000,
+        length=20,
+        mask_rate=0.1,
+        held_out_every=0,
+        warmup=0.05,
+        learning_rate=1e-2,
+    )
     model = fresh(hidden_size=48)
     pretrain(model, tokenizer, SENTENCES[:4], tmp_path, data=DATA, settings=settings, device="cpu")
     losses = [m["loss"] for m in read_metrics(tmp_path / "metrics.jsonl") if "loss" in m]
@@ -143,7 +162,9 @@ def test_a_loss_that_is_no_number_stops_the_run(tokenizer: AveyBTokenizer, tmp_p
     handler = signal.getsignal(signal.SIGINT)
     with pytest.MonkeyPatch.context() as patch:
         NaNAt(patch, 5)
-        with pytest.raises(InputError, match=r"batch at step 6 is nan: stopped, nothing was .* is .*checkpoint-4"):
+        with pytest.raises(
+            InputError, match=r"batch at step 6 is nan: stopped, nothing was .* is .*checkpoint-4"
+        ):
             run(tmp_path / "bad", tokenizer)
     assert signal.getsignal(signal.SIGINT) is handler
     assert not (tmp_path / "bad" / "model").exists()
@@ -151,24 +172,38 @@ def test_a_loss_that_is_no_number_stops_the_run(tokenizer: AveyBTokenizer, tmp_p
     assert same(run(tmp_path / "bad", tokenizer, resume=True), run(tmp_path / "good", tokenizer))
 
 
-def test_held_out_loss_along_the_run_changes_nothing(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
-    watched = run(tmp_path / "watched", tokenizer, replace(SETTINGS, held_out_every=5, evaluate_every=4))
+def test_held_out_loss_along_the_run_changes_nothing(
+    tokenizer: AveyBTokenizer, tmp_path: Path
+) -> None:
+    watched = run(
+        tmp_path / "watched", tokenizer, replace(SETTINGS, held_out_every=5, evaluate_every=4)
+    )
     assert same(watched, run(tmp_path / "plain", tokenizer, replace(SETTINGS, held_out_every=5)))
     seen = [m for m in read_metrics(tmp_path / "watched" / "metrics.jsonl") if "eval_loss" in m]
     assert [m["step"] for m in seen] == [4, 8]
-    last = evaluate_labels(watched, open_held_out(tmp_path / "watched", tokenizer, SETTINGS), batch_size=3)
+    last = evaluate_labels(
+        watched, open_held_out(tmp_path / "watched", tokenizer, SETTINGS), batch_size=3
+    )
     assert seen[-1]["eval_loss"] == pytest.approx(last["loss"], abs=1e-5)
     assert seen[-1]["eval_accuracy"] == pytest.approx(last["accuracy"])
-    with pytest.raises(InputError, match="holds less than one sequence of 40 tokens, evaluate_every is 4"):
+    with pytest.raises(
+        InputError, match="holds less than one sequence of 40 tokens, evaluate_every is 4"
+    ):
         run(tmp_path / "none", tokenizer, replace(SETTINGS, held_out_every=0, evaluate_every=4))
 
 
-def test_a_resume_with_another_model_or_vocabulary_is_refused(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+def test_a_resume_with_another_model_or_vocabulary_is_refused(
+    tokenizer: AveyBTokenizer, tmp_path: Path
+) -> None:
     settings = replace(SETTINGS, steps=4)
     run(tmp_path, tokenizer, settings)
     files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    other = AveyBTokenizer.from_ranks(sorted(tokenizer.ranks, key=tokenizer.ranks.__getitem__), pattern=GPT2_PATTERN)
-    with pytest.raises(ConfigError, match=r"settings model.mix_activation = 'relu', now it is 'none'"):
+    other = AveyBTokenizer.from_ranks(
+        sorted(tokenizer.ranks, key=tokenizer.ranks.__getitem__), pattern=GPT2_PATTERN
+    )
+    with pytest.raises(
+        ConfigError, match=r"settings model.mix_activation = 'relu', now it is 'none'"
+    ):
         run(tmp_path, tokenizer, settings, model=fresh(mix_activation="none"), resume=True)
     with pytest.raises(InputError, match=r"data vocabulary = '[0-9a-f]{64}', now it is"):
         run(tmp_path, other, settings, resume=True)
@@ -181,7 +216,10 @@ def test_a_resume_with_another_model_or_vocabulary_is_refused(tokenizer: AveyBTo
         ({"hidden_size": 48}, r"has the shape \[360, 32\], in the model to train \[360, 48\]"),
         ({"num_hidden_layers": 1}, "layers.1.* is no weight of the model to train"),
         ({"num_hidden_layers": 3}, "layers.2.* has the shape None"),
-        ({"layer_pattern": ["dynamic", "static"]}, "layers.1.* has the shape None"),  # as many of each shape
+        (
+            {"layer_pattern": ["dynamic", "static"]},
+            "layers.1.* has the shape None",
+        ),  # as many of each shape
     ],
 )
 def test_a_checkpoint_of_another_model(
@@ -199,13 +237,18 @@ def test_a_run_that_ended_before_its_first_checkpoint_is_started_again(
     def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    for cause in ("pretraining.pack_texts", "run_folder.RunCallback.on_step_end"):  # the second has logged nothing yet
+    for cause in (
+        "pretraining.pack_texts",
+        "run_folder.RunCallback.on_step_end",
+    ):  # the second has logged nothing yet
         folder = tmp_path / cause
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(f"aveyb_retrieval.training.{cause}", killed)
             with pytest.raises(KeyboardInterrupt):
                 run(folder, tokenizer, replace(SETTINGS, steps=1))
-        with pytest.raises(InputError, match="holds no checkpoint to resume from: start the run again without"):
+        with pytest.raises(
+            InputError, match="holds no checkpoint to resume from: start the run again without"
+        ):
             run(folder, tokenizer, replace(SETTINGS, steps=1), resume=True)
         run(folder, tokenizer, replace(SETTINGS, steps=1))
         assert (folder / "model").is_dir()
@@ -231,14 +274,24 @@ def test_progress_is_shown_with_loss_speed_and_time_left(
         ({"keep": 0}, "keep is 0"),
     ],
 )
-def test_bad_settings(tokenizer: AveyBTokenizer, tmp_path: Path, changes: dict, reason: str) -> None:
+def test_bad_settings(
+    tokenizer: AveyBTokenizer, tmp_path: Path, changes: dict, reason: str
+) -> None:
     with pytest.raises(ConfigError, match=reason):
         run(tmp_path, tokenizer, replace(SETTINGS, **changes))
 
 
 def test_too_little_text_and_too_small_a_model(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="one sequence needs 40"):
-        pretrain(fresh(), tokenizer, ["short"], tmp_path / "a", data=DATA, settings=SETTINGS, device="cpu")
+        pretrain(
+            fresh(),
+            tokenizer,
+            ["short"],
+            tmp_path / "a",
+            data=DATA,
+            settings=SETTINGS,
+            device="cpu",
+        )
     with pytest.raises(ConfigError, match="the model 300 embeddings"):
         run(tmp_path / "b", tokenizer, model=fresh(vocab_size=300))
 
@@ -261,7 +314,9 @@ def test_a_step_that_would_not_fit_is_refused_before_it_starts(
 ) -> None:
     asked: list[int] = []
     monkeypatch.setattr(trainer, "free_bytes", lambda device: asked.append(1) or (1 << 18))
-    with pytest.raises(ConfigError, match=r"500 sequences of 40 tokens are read .* need about .* lower micro"):
+    with pytest.raises(
+        ConfigError, match=r"500 sequences of 40 tokens are read .* need about .* lower micro"
+    ):
         run(tmp_path / "run", tokenizer, replace(SETTINGS, batch_size=500, micro_batch=500))
     assert not (tmp_path / "run").exists()
     monkeypatch.setattr(trainer, "free_bytes", lambda device: 1 << 24)

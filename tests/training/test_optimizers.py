@@ -46,7 +46,9 @@ def test_after_the_warm_up_schedules_are_those_of_transformers() -> None:
 
     for name in ("cosine", "linear", "trapezoidal"):
         factor = learning_rate_factor(name, steps, rising / steps)
-        assert [factor(step) for step in range(rising, steps + 1)] == pytest.approx(theirs(name), abs=1e-9), name
+        assert [factor(step) for step in range(rising, steps + 1)] == pytest.approx(
+            theirs(name), abs=1e-9
+        ), name
 
 
 def test_unknown_names() -> None:

@@ -13,7 +13,14 @@ from .conftest import SENTENCES
 
 @pytest.fixture
 def packed(tokenizer: AveyBTokenizer, tmp_path: Path) -> Path:
-    pack_texts(SENTENCES, tokenizer, tmp_path / "train", tmp_path / "held", separator=tokenizer.sep_id, every=10)
+    pack_texts(
+        SENTENCES,
+        tokenizer,
+        tmp_path / "train",
+        tmp_path / "held",
+        separator=tokenizer.sep_id,
+        every=10,
+    )
     return tmp_path / "train"
 
 
@@ -29,12 +36,16 @@ def test_masking_is_a_function_of_seed_and_number(tokenizer: AveyBTokenizer, pac
     first = MaskedSequences(packed, seed=3, **settings)
     backwards = [MaskedSequences(packed, seed=3, **settings)[i] for i in (400, 7, 0)]
     for i, sample in zip((400, 7, 0), backwards, strict=True):
-        assert first[i]["input_ids"].equal(sample["input_ids"]) and first[i]["labels"].equal(sample["labels"])
+        assert first[i]["input_ids"].equal(sample["input_ids"]) and first[i]["labels"].equal(
+            sample["labels"]
+        )
     other = MaskedSequences(packed, seed=4, **settings)
     assert not first[0]["labels"].equal(other[0]["labels"])
 
 
-def test_exactly_the_share_is_masked_and_labels_restore_the_text(tokenizer: AveyBTokenizer, packed: Path) -> None:
+def test_exactly_the_share_is_masked_and_labels_restore_the_text(
+    tokenizer: AveyBTokenizer, packed: Path
+) -> None:
     tokens = np.fromfile(packed, dtype="<i4")
     for i, sample in enumerate(MaskedSequences(packed, length=40, mask_id=tokenizer.mask_id)):
         asked = sample["labels"] != IGNORED_LABEL
@@ -44,13 +55,17 @@ def test_exactly_the_share_is_masked_and_labels_restore_the_text(tokenizer: Avey
         assert restored.tolist() == tokens[i * 40 : (i + 1) * 40].tolist()
 
 
-def test_an_epoch_sees_every_sequence_once_in_an_order_of_its_own(tokenizer: AveyBTokenizer, packed: Path) -> None:
+def test_an_epoch_sees_every_sequence_once_in_an_order_of_its_own(
+    tokenizer: AveyBTokenizer, packed: Path
+) -> None:
     once = MaskedSequences(packed, length=40, mask_id=tokenizer.mask_id)
     n = once.sequences
     run = MaskedSequences(packed, length=40, mask_id=tokenizer.mask_id, samples=2 * n)
 
     def whole(sample: dict) -> tuple[int, ...]:
-        return tuple(sample["input_ids"].where(sample["labels"] == IGNORED_LABEL, sample["labels"]).tolist())
+        return tuple(
+            sample["input_ids"].where(sample["labels"] == IGNORED_LABEL, sample["labels"]).tolist()
+        )
 
     everything = sorted(whole(once[i]) for i in range(n))
     first, second = [whole(run[i]) for i in range(n)], [whole(run[i]) for i in range(n, 2 * n)]

@@ -13,13 +13,27 @@ from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.training.distill import rows_to_learn, train_distill
 from aveyb_retrieval.training.settings import DistillSettings
-from aveyb_retrieval.training.teacher import Targets, Teacher, centred, phrases, read_targets, turned, unit
+from aveyb_retrieval.training.teacher import (
+    Targets,
+    Teacher,
+    centred,
+    phrases,
+    read_targets,
+    turned,
+    unit,
+)
 
 from .conftest import SENTENCES, tiny_config
 
 TEXTS, QUERIES = SENTENCES[:40], [" ".join(text.split()[:4]) for text in SENTENCES[5:17]]
 SETTINGS = DistillSettings(
-    steps=40, batch_size=12, learning_rate=3e-3, schedule="linear", precision="float32", log_every=20, near=3
+    steps=40,
+    batch_size=12,
+    learning_rate=3e-3,
+    schedule="linear",
+    precision="float32",
+    log_every=20,
+    near=3,
 )
 
 
@@ -62,7 +76,9 @@ def test_a_query_goes_with_a_text_near_it() -> None:
 def test_phrases_are_runs_of_words_of_texts_that_are_long_enough() -> None:
     long = " ".join(f"w{i}" for i in range(30))
     drawn = phrases(["too short", long], 20, 0)
-    assert len(drawn) == 20 and all(phrase in long and 3 <= len(phrase.split()) <= 16 for phrase in drawn)
+    assert len(drawn) == 20 and all(
+        phrase in long and 3 <= len(phrase.split()) <= 16 for phrase in drawn
+    )
     assert drawn == phrases(["too short", long], 20, 0) != phrases(["too short", long], 20, 1)
 
 
@@ -97,14 +113,25 @@ def test_rows_name_their_targets(teachers: list[Teacher], tmp_path: Path) -> Non
     assert alone[2] == {"query": QUERIES[2], "label": [len(TEXTS) + 2]}
 
 
-def test_what_cannot_be_learned_is_refused(tokenizer: AveyBTokenizer, teachers: list[Teacher], tmp_path: Path) -> None:
+def test_what_cannot_be_learned_is_refused(
+    tokenizer: AveyBTokenizer, teachers: list[Teacher], tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match="name each one once"):
         read([teachers[0], teachers[0]], tmp_path)
     student = sentence_transformer(AveyBModel(tiny_config()), tokenizer, tmp_path / "student")
     with pytest.raises(ConfigError, match="near is 3, but there are no queries"):
-        train_distill(student, TEXTS, teachers, tmp_path / "run", data={}, settings=SETTINGS, device="cpu")
+        train_distill(
+            student, TEXTS, teachers, tmp_path / "run", data={}, settings=SETTINGS, device="cpu"
+        )
     with pytest.raises(ConfigError, match="near is 3, but there are no queries"):
         train_distill(
-            student, TEXTS, teachers, tmp_path / "run", data={}, queries=[" "], settings=SETTINGS, device="cpu"
+            student,
+            TEXTS,
+            teachers,
+            tmp_path / "run",
+            data={},
+            queries=[" "],
+            settings=SETTINGS,
+            device="cpu",
         )
     assert not (tmp_path / "run").exists()

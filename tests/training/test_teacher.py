@@ -47,10 +47,16 @@ def test_goes_on_where_it_was(teacher: str, tmp_path: Path) -> None:
 
 def test_queries_and_documents_have_prompts_of_their_own(teacher: str, tmp_path: Path) -> None:
     def read(name: str, kind: str, prompts: tuple[str, str] | None = None) -> np.ndarray:
-        return read_vectors(cache_vectors(TEXTS, tmp_path / name, model=teacher, kind=kind, prompts=prompts))
+        return read_vectors(
+            cache_vectors(TEXTS, tmp_path / name, model=teacher, kind=kind, prompts=prompts)
+        )
 
     prompts = ("who: ", "what: ")
-    plain, query, document = read("plain", "query"), read("q", "query", prompts), read("d", "document", prompts)
+    plain, query, document = (
+        read("plain", "query"),
+        read("q", "query", prompts),
+        read("d", "document", prompts),
+    )
     assert np.array_equal(plain, read("same", "document"))
     assert not np.allclose(query, plain, atol=1e-2) and not np.allclose(query, document, atol=1e-2)
     assert np.array_equal(query, read("q", "query", prompts))
@@ -84,7 +90,9 @@ def test_unknown_precision(teacher: str, tmp_path: Path) -> None:
 
 
 def test_a_teacher_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"teacher .*nothing: sentence-transformers cannot load it"):
+    with pytest.raises(
+        ModelError, match=r"teacher .*nothing: sentence-transformers cannot load it"
+    ):
         cache_vectors(TEXTS, tmp_path / "cache", model=str(tmp_path / "nothing"))
 
 
@@ -112,7 +120,10 @@ def test_a_teachers_own_limit_and_prompts_stay(teacher: str, tmp_path: Path) -> 
         loaded.max_seq_length == 5
         and load_teacher(str(tmp_path / "own"), device="cpu", max_tokens=3)[0].max_seq_length == 3
     )
-    assert name.rpartition("@")[2] != load_teacher(teacher, device="cpu", max_tokens=256)[1].rpartition("@")[2]
+    assert (
+        name.rpartition("@")[2]
+        != load_teacher(teacher, device="cpu", max_tokens=256)[1].rpartition("@")[2]
+    )
     cached = read_vectors(cache_vectors(TEXTS, tmp_path / "cache", model=str(tmp_path / "own")))
     assert np.allclose(cached, own.encode_document(TEXTS, normalize_embeddings=True), atol=2e-3)
 
@@ -122,7 +133,11 @@ def test_a_table_of_vectors_teaches(teacher: str, tmp_path: Path) -> None:
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
     from tokenizers import Tokenizer
 
-    table = StaticEmbedding(Tokenizer.from_file(str(Path(teacher) / "tokenizer.json")), embedding_dim=6)
-    SentenceTransformer(modules=[table], device="cpu").save(str(tmp_path / "table"), create_model_card=False)
+    table = StaticEmbedding(
+        Tokenizer.from_file(str(Path(teacher) / "tokenizer.json")), embedding_dim=6
+    )
+    SentenceTransformer(modules=[table], device="cpu").save(
+        str(tmp_path / "table"), create_model_card=False
+    )
     cached = read_vectors(cache_vectors(TEXTS, tmp_path / "cache", model=str(tmp_path / "table")))
     assert cached.shape == (len(TEXTS), 6)

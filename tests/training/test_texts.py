@@ -14,7 +14,11 @@ LINES = b"".join(json.dumps({"text": f"text {i} é"}).encode() + b"\n" for i in 
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst"])
 def test_reads_every_kind(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"a{suffix}"
-    pack = {".jsonl": bytes, ".jsonl.gz": gzip.compress, ".jsonl.zst": zstandard.ZstdCompressor().compress}[suffix]
+    pack = {
+        ".jsonl": bytes,
+        ".jsonl.gz": gzip.compress,
+        ".jsonl.zst": zstandard.ZstdCompressor().compress,
+    }[suffix]
     path.write_bytes(pack(LINES))
     assert list(read_texts([path])) == ["text 0 é", "text 1 é", "text 2 é"]
 
@@ -73,5 +77,8 @@ def test_fingerprint_follows_the_bytes(tmp_path: Path) -> None:
 def test_links_to_training_files_are_read(tmp_path: Path) -> None:
     (tmp_path / "real.jsonl").write_bytes(LINES)
     (tmp_path / "link.jsonl").symlink_to(tmp_path / "real.jsonl")
-    assert fingerprint(tmp_path / "link.jsonl")["sha256"] == fingerprint(tmp_path / "real.jsonl")["sha256"]
+    assert (
+        fingerprint(tmp_path / "link.jsonl")["sha256"]
+        == fingerprint(tmp_path / "real.jsonl")["sha256"]
+    )
     assert len(list(read_texts([tmp_path / "link.jsonl"]))) == 3

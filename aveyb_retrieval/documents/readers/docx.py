@@ -1,6 +1,8 @@
-"""Documents of Word: paragraphs with headings and list numbers, tables, boxes, equations, charts, notes and comments.
+"""Documents of Word: paragraphs with headings and list numbers, tables, boxes, equations, charts,
+notes and comments.
 
-What was inserted with changes tracked is read, what was deleted is not; hidden text is left out and told.
+What was inserted with changes tracked is read, what was deleted is not; hidden text is left out and
+told.
 """
 
 from __future__ import annotations
@@ -27,16 +29,36 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
-_UNREAD = ("del", "moveFrom", "instrText", "delText", "rPr", "pPr", "sectPr", "sdtPr", "tblPr", "trPr", "tcPr", "rt")
+_UNREAD = (
+    "del",
+    "moveFrom",
+    "instrText",
+    "delText",
+    "rPr",
+    "pPr",
+    "sectPr",
+    "sdtPr",
+    "tblPr",
+    "trPr",
+    "tcPr",
+    "rt",
+)
 _RUN_STYLE, _HIDING = f"{W}rStyle", {f"{W}vanish", f"{W}color"}
 _SKIPPED = {f"{W}{name}" for name in _UNREAD} | {FALLBACK}
 _PROPERTIES, _RUN, _STYLE, _NUMBERS, _OUTLINE, _DELETED = (
     f"{W}{name}" for name in ("pPr", "rPr", "pStyle", "numPr", "outlineLvl", "del")
 )
 _DELETED_ROW = f"{W}trPr/{W}del"
-_ASIDES = ("footnotes", "endnotes", "comments", "header", "footer")  # parts that stand behind the text, in this order
+_ASIDES = (
+    "footnotes",
+    "endnotes",
+    "comments",
+    "header",
+    "footer",
+)  # parts that stand behind the text, in this order
 _SYMBOLS = str.maketrans(  # of the font Symbol
-    "abgdezhqiklmnxoprstufcywABGDEZHQIKLMNXOPRSTUFCYW", "αβγδεζηθικλμνξοπρστυφχψωΑΒΓΔΕΖΗΘΙΚΛΜΝΞΟΠΡΣΤΥΦΧΨΩ"
+    "abgdezhqiklmnxoprstufcywABGDEZHQIKLMNXOPRSTUFCYW",
+    "αβγδεζηθικλμνξοπρστυφχψωΑΒΓΔΕΖΗΘΙΚΛΜΝΞΟΠΡΣΤΥΦΧΨΩ",
 )
 _CHECKS = {"Wingdings": {0xFE: "☒", 0xFD: "☒", 0xFC: "✓", 0xA8: "☐", 0x6F: "☐"}}
 _MOST_COLUMNS, _MOST_STYLES = 1000, 20  # of a table, and one based on the other
@@ -54,14 +76,21 @@ def read_docx(data: bytes) -> FileText:
         for part in package.related(name, kind):
             aside = package.part(part)
             found = () if aside is None else _Reader(package, part, reader).asides(aside, kind)
-            around = kind in ("header", "footer")  # without blank lines: none of theirs is a heading
+            around = kind in (
+                "header",
+                "footer",
+            )  # without blank lines: none of theirs is a heading
             text = "\n".join(filter(str.strip, found) if around else found)
             if text.strip() and text not in seen:
                 seen.add(text)
                 lines += [text] if around else [text, ""]
     title, metadata = package.properties()
     told = [f"hidden text left out ({plural(reader.hidden, 'place')})"] if reader.hidden else []
-    told += ["another document that is embedded in it is not read"] if package.related(name, "aFChunk") else []
+    told += (
+        ["another document that is embedded in it is not read"]
+        if package.related(name, "aFChunk")
+        else []
+    )
     return FileText(title, paragraphs(lines), None, package.warning(*told), metadata)
 
 
@@ -83,7 +112,9 @@ class _Line:
 
     parts: list[str] = field(default_factory=list)
     boxes: list[Any] = field(default_factory=list)
-    readings: list[str] = field(default_factory=list)  # of the characters before, in East Asian text
+    readings: list[str] = field(
+        default_factory=list
+    )  # of the characters before, in East Asian text
 
     def add(self, text: str) -> None:
         if text:
@@ -104,11 +135,18 @@ class _Reader:
     """Reads one part of a document with the styles and lists of all."""
 
     def __init__(self, package: Package, name: str, whole: _Reader | None = None) -> None:
-        self._package, self._relations, self._whole, self.hidden = package, package.relations(name), whole or self, 0
+        self._package, self._relations, self._whole, self.hidden = (
+            package,
+            package.relations(name),
+            whole or self,
+            0,
+        )
         if whole is None:
             related = dict(self._relations.values())
             self._styles = _Styles(package.part(related.get("styles", "word/styles.xml")))
-            self._numbering = Numbering(package.part(related.get("numbering", "word/numbering.xml")))
+            self._numbering = Numbering(
+                package.part(related.get("numbering", "word/numbering.xml"))
+            )
         else:
             self._styles, self._numbering = whole._styles, whole._numbering
 
@@ -124,14 +162,18 @@ class _Reader:
                 yield from ("", f"Comment{f' ({author})' if author else ''}: {text}", "")
 
     def lines(self, top: Any) -> Iterator[str]:
-        """The text of all paragraphs and tables below an element, in order; blank lines between paragraphs."""
+        """The text of all paragraphs and tables below an element, in order; blank lines between
+        paragraphs.
+        """
         line = _Line()
         for child in top:
             if child.tag == f"{W}p":
                 self._runs(child, line)
                 properties = child.find(_PROPERTIES)
                 own = {} if properties is None else {inner.tag: inner for inner in properties}
-                if _RUN not in own or own[_RUN].find(_DELETED) is None:  # else the following paragraph goes on here
+                if (
+                    _RUN not in own or own[_RUN].find(_DELETED) is None
+                ):  # else the following paragraph goes on here
                     if text := line.text():
                         yield from self._styled(text, child, own)
                     for box in line.boxes:
@@ -144,7 +186,9 @@ class _Reader:
                 yield from ("", *self._rows(child), "")
             elif child.tag == f"{M}oMath":
                 yield from ("", math_text(child), "")
-            elif isinstance(child.tag, str) and child.tag not in _SKIPPED and not _is_contents(child):
+            elif (
+                isinstance(child.tag, str) and child.tag not in _SKIPPED and not _is_contents(child)
+            ):
                 yield from self.lines(child)
 
     def _styled(self, text: str, paragraph: Any, own: dict[str, Any]) -> Iterator[str]:
@@ -220,7 +264,11 @@ class _Reader:
         text = "".join(inside.parts)
         own = {child.tag: child.get(f"{W}val") or "" for child in properties}
         style = self._styles.get(own[_RUN_STYLE]) if _RUN_STYLE in own else _NO_STYLE
-        if (style.hidden or not own.keys().isdisjoint(_HIDING)) and text.strip() and _is_hidden(run, properties, style):
+        if (
+            (style.hidden or not own.keys().isdisjoint(_HIDING))
+            and text.strip()
+            and _is_hidden(run, properties, style)
+        ):
             self._whole.hidden += 1
             return
         align = own.get(f"{W}vertAlign") or style.align
@@ -230,7 +278,9 @@ class _Reader:
         line.readings += inside.readings
 
     def _ruby(self, ruby: Any, line: _Line) -> None:
-        """Characters of East Asian text with their reading, which stands behind the word that they are part of."""
+        """Characters of East Asian text with their reading, which stands behind the word that they
+        are part of.
+        """
         for name, parts in (("rubyBase", line.parts), ("rt", line.readings)):
             inside = _Line()
             for part in ruby.iter(f"{W}{name}"):
@@ -257,11 +307,19 @@ def _character(element: Any) -> str:
         code &= 0xFF
     if font in _CHECKS:
         return _CHECKS[font].get(code, "")
-    return chr(code).translate(_SYMBOLS) if font == "Symbol" and code < 0x100 else chr(code) if code < 0xD800 else ""
+    return (
+        chr(code).translate(_SYMBOLS)
+        if font == "Symbol" and code < 0x100
+        else chr(code)
+        if code < 0xD800
+        else ""
+    )
 
 
 def _is_hidden(run: Any, properties: Any, style: _Style) -> bool:
-    """Whether a run is hidden, or white on white: in a table or a box its ground may have a colour."""
+    """Whether a run is hidden, or white on white: in a table or a box its ground may
+    have a colour.
+    """
     vanish = properties.find(f"{W}vanish")
     if style.hidden if vanish is None else is_on(vanish, f"{W}val"):
         return True
@@ -294,7 +352,9 @@ def _list_of(element: Any) -> tuple[str, int]:
 
 
 class _Styles:
-    """The styles of a document by their ids, each with what it has from the styles that it is based on."""
+    """The styles of a document by their ids, each with what it has from the styles that it is based
+    on.
+    """
 
     def __init__(self, root: Any | None) -> None:
         styles = () if root is None else root.iterfind(f"{W}style")
@@ -341,7 +401,9 @@ class _Level:
 
 
 class Numbering:
-    """The lists of a document, by its part of numbering, and how far each is counted (ECMA-376, part 1, 17.9)."""
+    """The lists of a document, by its part of numbering, and how far each is counted (ECMA-376,
+    part 1, 17.9).
+    """
 
     def __init__(self, root: Any | None) -> None:
         self._shapes: dict[str, dict[int, _Level]] = {}
@@ -367,10 +429,16 @@ class Numbering:
                 if start := _value(override, "startOverride"):
                     starts[whole(override.get(f"{W}ilvl"))] = whole(start, 1)
                 own |= _levels(override)
-            self._lists[element.get(f"{W}numId") or ""] = (_value(element, "abstractNumId"), starts, own)
+            self._lists[element.get(f"{W}numId") or ""] = (
+                _value(element, "abstractNumId"),
+                starts,
+                own,
+            )
 
     def next(self, listed: str, depth: int) -> str | None:
-        """Count one item of a list: its number, "-" of a bullet, "" where nothing is shown; None of an unknown list."""
+        """Count one item of a list: its number, "-" of a bullet, "" where nothing is shown; None of
+        an unknown list.
+        """
         if listed not in self._lists:
             return None
         shape, starts, own = self._lists[listed]
@@ -399,7 +467,10 @@ class Numbering:
     def level_of(self, listed: str, style: str) -> int:
         """The level of a list that belongs to a style, 0 where none does."""
         shape = self._lists.get(listed, ("", {}, {}))[0]
-        return next((depth for depth, level in self._shapes.get(shape, {}).items() if level.style == style), 0)
+        return next(
+            (depth for depth, level in self._shapes.get(shape, {}).items() if level.style == style),
+            0,
+        )
 
 
 def _levels(element: Any) -> dict[int, _Level]:

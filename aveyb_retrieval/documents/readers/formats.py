@@ -1,4 +1,5 @@
-"""Which files hold one document each, the reader of each kind, and the process that reads them (`main`).
+"""Which files hold one document each, the reader of each kind, and the process that reads them
+(`main`).
 
 The process is ended when a file takes too long or too much memory.
 """
@@ -62,7 +63,13 @@ from aveyb_retrieval.documents.records import (
 )
 from aveyb_retrieval.errors import InputError, OptionalDependencyError, how_it_ended, shortened
 from aveyb_retrieval.files import open_file
-from aveyb_retrieval.system import LIMITED, forbid_dumps, limit_memory, limit_seconds, memory_of_the_machine
+from aveyb_retrieval.system import (
+    LIMITED,
+    forbid_dumps,
+    limit_memory,
+    limit_seconds,
+    memory_of_the_machine,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -78,15 +85,28 @@ SUFFIXES = {
     ".ipynb": "notebook", ".srt": "subtitles", ".vtt": "subtitles", ".zip": "zip",
     **{suffix: name for name, language in LANGUAGES.items() for suffix in language.suffixes},
 }  # fmt: skip
-# Files that are many documents where they are named, and one sheet where they are found in a folder or a mail.
+# Files that are many documents where they are named, and one sheet where they are found in a folder
+# or a mail.
 TABLES = dict.fromkeys((".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"), "table")
 PACKAGES = {  # what a kind needs, and the extra that brings it
-    "pdf": ("pypdfium2", "files"), "docx": ("lxml", "files"), "odt": ("lxml", "files"), "rtf": ("striprtf", "files"),
-    "epub": ("selectolax", "files"), "html": ("selectolax", "files"), "pptx": ("lxml", "files"),
-    "spreadsheet": ("lxml", "files"), "mail": ("selectolax", "files"), "outlook": ("oxmsg", "files"),
-    **{name: (language.package, "code") for name, language in LANGUAGES.items() if language.package},
-}  # fmt: skip
-AS_LONG = ("markdown", "text")  # their text is about as long as their bytes: refused before it is decoded
+    "pdf": ("pypdfium2", "files"),
+    "docx": ("lxml", "files"),
+    "odt": ("lxml", "files"),
+    "rtf": ("striprtf", "files"),
+    "epub": ("selectolax", "files"),
+    "html": ("selectolax", "files"),
+    "pptx": ("lxml", "files"),
+    "spreadsheet": ("lxml", "files"),
+    "mail": ("selectolax", "files"),
+    "outlook": ("oxmsg", "files"),
+    **{
+        name: (language.package, "code") for name, language in LANGUAGES.items() if language.package
+    },
+}
+AS_LONG = (
+    "markdown",
+    "text",
+)  # their text is about as long as their bytes: refused before it is decoded
 
 
 class FileKind(NamedTuple):
@@ -111,8 +131,8 @@ def read_file(
 ) -> tuple[FileText, str]:
     """Read the document that a file holds; also give the SHA-256 of the file's bytes.
 
-    `encoding` is that of text files that do not name their own; the text may have `longest` bytes in UTF-8. Raises
-    Unreadable: it cannot be read; the message is the reason.
+    `encoding` is that of text files that do not name their own; the text may have `longest` bytes
+    in UTF-8. Raises Unreadable: it cannot be read; the message is the reason.
     """
     data = read_bytes(path, follow_links=follow_links)
     digest = hashlib.sha256(data).hexdigest()
@@ -121,7 +141,10 @@ def read_file(
     if kind.name in AS_LONG:
         _check_length(len(data), longest)
     found = _parse(kind.name, data, encoding, longest)
-    _check_length(len(found.text) if found.text.isascii() else len(found.text.encode(errors="replace")), longest)
+    _check_length(
+        len(found.text) if found.text.isascii() else len(found.text.encode(errors="replace")),
+        longest,
+    )
     if (length := len(found.title)) > LONGEST_TITLE:
         cut = f"a title of {length:,} characters, of which {LONGEST_TITLE:,} are kept"
         warning = "; ".join(filter(None, (found.warning, cut)))
@@ -130,7 +153,10 @@ def read_file(
 
 
 def read_bytes(path: Path, *, follow_links: bool = True) -> bytes:
-    """Read a whole file. Raises Unreadable: it is not a plain file, too large, or the system refuses."""
+    """Read a whole file.
+
+    Raises Unreadable: it is not a plain file, too large, or the system refuses.
+    """
     try:
         with os.fdopen(open_file(path, os.O_RDONLY, follow_links=follow_links), "rb") as handle:
             about = os.fstat(handle.fileno())
@@ -166,21 +192,29 @@ def _check_length(length: int, longest: int) -> None:
 
 
 def missing_package(kind: str) -> tuple[str, str] | None:
-    """The package that a kind needs and the extra that brings it, where it is not installed; None where nothing is."""
+    """The package that a kind needs and the extra that brings it, where it is not installed; None
+    where nothing is.
+    """
     needed = PACKAGES.get(kind)
     return needed if needed and importlib.util.find_spec(needed[0]) is None else None
 
 
 def _parse(kind: str, data: bytes, encoding: str | None, longest: int, depth: int = 0) -> FileText:
-    """Read contents by the reader of their kind; files that they hold are read the same way, `depth` deep."""
+    """Read contents by the reader of their kind; files that they hold are read the same way,
+    `depth` deep.
+    """
     if kind in LANGUAGES:
         return read_code(data, encoding, longest, kind)
     if kind in _HOLDERS:
-        return _HOLDERS[kind](data, encoding, InnerFiles(partial(_parse_inner, encoding, longest), longest, depth))
+        return _HOLDERS[kind](
+            data, encoding, InnerFiles(partial(_parse_inner, encoding, longest), longest, depth)
+        )
     return _READERS[kind](data, encoding, longest)
 
 
-def _parse_inner(encoding: str | None, longest: int, name: str, data: bytes, depth: int) -> FileText | None:
+def _parse_inner(
+    encoding: str | None, longest: int, name: str, data: bytes, depth: int
+) -> FileText | None:
     kind = kind_of(PurePosixPath(name), found=True)
     if kind is None:
         return None
@@ -216,7 +250,9 @@ _READERS: dict[str, Callable[[bytes, str | None, int], FileText]] = {
 
 
 WALL_SECONDS = 900.0  # a process that waits for something else than the processor
-LOST_SECONDS = 600.0  # what files that cannot be read may take together, before each has SHORT_SECONDS only
+LOST_SECONDS = (
+    600.0  # what files that cannot be read may take together, before each has SHORT_SECONDS only
+)
 SHORT_SECONDS = 5
 
 _START = (
@@ -226,10 +262,11 @@ _START = (
 
 
 class FileReader:
-    """Reads files in another process, one after the other, each in `seconds` of processor time. Use it in a `with`.
+    """Reads files in another process, one after the other, each in `seconds` of processor time. Use
+    it in a `with`.
 
-    Where files that could not be read have taken `LOST_SECONDS` together, somebody has made them for that, and each
-    further file has `SHORT_SECONDS`.
+    Where files that could not be read have taken `LOST_SECONDS` together, somebody has made them
+    for that, and each further file has `SHORT_SECONDS`.
     """
 
     def __init__(self, encoding: str | None, longest: int, seconds: int = FILE_SECONDS) -> None:
@@ -243,34 +280,57 @@ class FileReader:
     def __exit__(self, *exc: object) -> None:
         self._stop()
 
-    def read(self, path: Path, kind: FileKind, *, follow_links: bool = True) -> tuple[FileText, str]:
-        """Read a file as `read_file` does. Also raises OptionalDependencyError: a package is not installed."""
+    def read(
+        self, path: Path, kind: FileKind, *, follow_links: bool = True
+    ) -> tuple[FileText, str]:
+        """Read a file as `read_file` does.
+
+        Also raises OptionalDependencyError: a package is not installed.
+        """
         if missing := missing_package(kind.name):
             raise OptionalDependencyError(*missing, f"reading {path_text(path)}")
         began = time.monotonic()
         try:
-            self._ask(path, kind=kind, encoding=self._encoding, longest=self._longest, follow_links=follow_links)
+            self._ask(
+                path,
+                kind=kind,
+                encoding=self._encoding,
+                longest=self._longest,
+                follow_links=follow_links,
+            )
             answer = self._answer()
         except Unreadable:
             self._lost += time.monotonic() - began
             raise
         digest, pages = answer.pop("sha256"), answer.pop("pages")
         try:
-            return FileText(**answer, pages=None if pages is None else Pages.from_json(pages)), digest
+            return (
+                FileText(**answer, pages=None if pages is None else Pages.from_json(pages)),
+                digest,
+            )
         except ValueError as error:
             raise Unreadable(f"its pages cannot be told ({error})") from None
 
     def read_rows(self, path: Path, names: FieldNames) -> Iterator[Record | Rejected]:
-        """Read the documents of a Parquet file, each batch in the seconds of a file. Raises Unreadable."""
+        """Read the documents of a Parquet file, each batch in the seconds of a file.
+
+        Raises Unreadable.
+        """
         self._ask(path, kind=None, names=[names.id, names.title, names.text], longest=self._longest)
         source = path_text(path)
         while (rows := self._answer()["rows"]) is not None:
             for row in rows:
                 location = SourceLocation(source, row.pop("row"), "row")
-                yield Rejected(location, **row) if "reason" in row else Record(location=location, **row)
+                yield (
+                    Rejected(location, **row)
+                    if "reason" in row
+                    else Record(location=location, **row)
+                )
 
     def look(self, **asked: Any) -> dict[str, Any]:
-        """Look into an original, as `originals.look` does; raises Unreadable where that cannot be done."""
+        """Look into an original, as `originals.look` does; raises Unreadable where that cannot be
+        done.
+        """
         self._ask(Path(), look=asked)
         return self._answer()
 
@@ -319,7 +379,8 @@ class FileReader:
             raise Unreadable(f"took more than {most:.0f} s to read")
         if (how := how_it_ended(process.wait())) == "SIGXCPU":
             raise Unreadable(
-                f"took more than {self._allowed} s of processor time to read (--file-seconds, file_seconds)"
+                f"took more than {self._allowed} s of processor time to read (--file-seconds,"
+                " file_seconds)"
             )
         raise Unreadable(f"its reader crashed ({how}): damaged, or made to do that")
 
@@ -331,8 +392,16 @@ class FileReader:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-I", "-c", _START, json.dumps([entry or str(Path.cwd()) for entry in sys.path])]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603  # a line of ours
+    command = [
+        sys.executable,
+        "-I",
+        "-c",
+        _START,
+        json.dumps([entry or str(Path.cwd()) for entry in sys.path]),
+    ]
+    return subprocess.Popen(  # noqa: S603
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )  # a line of ours
 
 
 # Half of a small machine: what the file does not take is needed for the index.
@@ -342,7 +411,10 @@ MEMORY = min(4 << 30, (memory_of_the_machine() or 8 << 30) // 2)
 def main() -> None:
     """Answer requests until there are no more."""
     out = os.fdopen(os.dup(1), "w", encoding="ascii")
-    for stream in (1, 2):  # a parser's own messages must not stand between answers, nor on the terminal
+    for stream in (
+        1,
+        2,
+    ):  # a parser's own messages must not stand between answers, nor on the terminal
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     limit_memory(MEMORY)
     forbid_dumps()
@@ -364,17 +436,28 @@ def _answers(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
             return
         path, longest = Path(os.fsdecode(bytes.fromhex(request["path"]))), request["longest"]
         if request["kind"] is None:
-            yield from ({"rows": rows} for rows in read_rows(path, FieldNames(*request["names"]), longest))
+            yield from (
+                {"rows": rows} for rows in read_rows(path, FieldNames(*request["names"]), longest)
+            )
             yield {"rows": None}
         else:
             kind, links = FileKind(*request["kind"]), request["follow_links"]
             found, digest = read_file(path, kind, request["encoding"], longest, follow_links=links)
-            yield {**vars(found), "pages": None if found.pages is None else found.pages.to_dict(), "sha256": digest}
+            yield {
+                **vars(found),
+                "pages": None if found.pages is None else found.pages.to_dict(),
+                "sha256": digest,
+            }
     except Unreadable as error:
         yield {"reason": shortened(str(error), LONGEST_REASON)}
     except MemoryError:
-        yield {"reason": f"needs more than {MEMORY / 2**30:.1f} GiB of memory to be read", "last": True}
+        yield {
+            "reason": f"needs more than {MEMORY / 2**30:.1f} GiB of memory to be read",
+            "last": True,
+        }
     except RecursionError:
         yield {"reason": "nested too deeply to be read"}
     except Exception as error:  # of a parser that a damaged file has confused
-        yield {"reason": shortened(f"not readable ({type(error).__name__}: {error})", LONGEST_REASON)}
+        yield {
+            "reason": shortened(f"not readable ({type(error).__name__}: {error})", LONGEST_REASON)
+        }

@@ -1,4 +1,6 @@
-"""HTML: the text that a page shows, with headings, lists and tables; EPUB, whose chapters are pages of HTML."""
+"""HTML: the text that a page shows, with headings, lists and tables; EPUB, whose chapters are pages
+of HTML.
+"""
 
 from __future__ import annotations
 
@@ -32,44 +34,150 @@ if TYPE_CHECKING:
     from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 _DROPPED = {
-    "script", "style", "noscript", "template", "head", "title", "nav", "iframe", "object", "canvas", "audio", "video",
-    "datalist", "annotation", "annotation-xml", "rp", "desc", "metadata", "area", "del",
-}  # fmt: skip
+    "script",
+    "style",
+    "noscript",
+    "template",
+    "head",
+    "title",
+    "nav",
+    "iframe",
+    "object",
+    "canvas",
+    "audio",
+    "video",
+    "datalist",
+    "annotation",
+    "annotation-xml",
+    "rp",
+    "desc",
+    "metadata",
+    "area",
+    "del",
+}
 _DROPPED_ROLES = {"navigation", "search", "banner", "contentinfo", "menu", "menubar", "toolbar"}
 _DROPPED_CLASSES = {
-    "navbar", "navheader", "navfooter", "nav-panel", "sphinxsidebar", "breadcrumb", "breadcrumbs", "headerlink",
+    "navbar",
+    "navheader",
+    "navfooter",
+    "nav-panel",
+    "sphinxsidebar",
+    "breadcrumb",
+    "breadcrumbs",
+    "headerlink",
     "skip-link",
-}  # fmt: skip
-_MAYBE_LINKS = {"sidebar", "related", "nav", "navigation"}  # links of a site, or a box or a section of a text
+}
+_MAYBE_LINKS = {
+    "sidebar",
+    "related",
+    "nav",
+    "navigation",
+}  # links of a site, or a box or a section of a text
 _NOTES = re.compile(r"\b(?:foot|end|rear)notes?\b")  # of books: what an element is for
 _HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 _PARAGRAPHS = {
-    "p", "ul", "ol", "dl", "table", "blockquote", "figure", "section", "article", "main", "pre", "hr", "details",
-    "fieldset", "address", "aside", "dialog",
-}  # fmt: skip
+    "p",
+    "ul",
+    "ol",
+    "dl",
+    "table",
+    "blockquote",
+    "figure",
+    "section",
+    "article",
+    "main",
+    "pre",
+    "hr",
+    "details",
+    "fieldset",
+    "address",
+    "aside",
+    "dialog",
+}
 _LINES = {
-    "div", "li", "tr", "dt", "dd", "br", "form", "caption", "figcaption", "summary", "header", "footer", "body",
-    "center", "legend", "option", "text", "optgroup", "nav", "iframe", "object", "canvas", "audio", "video",
-}  # fmt: skip
+    "div",
+    "li",
+    "tr",
+    "dt",
+    "dd",
+    "br",
+    "form",
+    "caption",
+    "figcaption",
+    "summary",
+    "header",
+    "footer",
+    "body",
+    "center",
+    "legend",
+    "option",
+    "text",
+    "optgroup",
+    "nav",
+    "iframe",
+    "object",
+    "canvas",
+    "audio",
+    "video",
+}
 # Lines that end before and behind an element.
 _GAPS = dict.fromkeys(_LINES, 1) | dict.fromkeys(_PARAGRAPHS, 2) | dict.fromkeys(_HEADINGS, 2)
-_APART = {"button", "select", "textarea", "input", "label", "output"}  # side by side on a line, never one word
+_APART = {
+    "button",
+    "select",
+    "textarea",
+    "input",
+    "label",
+    "output",
+}  # side by side on a line, never one word
 _CELLS = {"td", "th"}
 _HELD = ("sup", "sub", "rt")  # what is not written where it stands
 _KEPT = {"html", "body", "main", "article"}  # these are never dropped for a class
-_TYPED = {"", "text", "search", "email", "number", "tel", "url", "date", "time", "month", "week", "datetime-local"}
+_TYPED = {
+    "",
+    "text",
+    "search",
+    "email",
+    "number",
+    "tel",
+    "url",
+    "date",
+    "time",
+    "month",
+    "week",
+    "datetime-local",
+}
 _STYLE = re.compile(r"(?:^|;)\s*([\w-]+)\s*:\s*([^;!]*[^;!\s])")
-_HIDING = {("display", "none"), ("visibility", "hidden"), ("visibility", "collapse"), ("mso-hide", "all")}
+_HIDING = {
+    ("display", "none"),
+    ("visibility", "hidden"),
+    ("visibility", "collapse"),
+    ("mso-hide", "all"),
+}
 _NO_SIZE = re.compile(r"0(?:\.0*)?(?:[a-z]+|%)?")
 _COLORS = {"white": "#fff", "black": "#000", "rgb(255,255,255)": "#fff", "rgb(0,0,0)": "#000"}
-_MOVED = re.compile(r"vertical-align|noteref", re.IGNORECASE)  # without it nothing is raised but by its tag
+_MOVED = re.compile(
+    r"vertical-align|noteref", re.IGNORECASE
+)  # without it nothing is raised but by its tag
 _SHIFT_STYLE = re.compile(r"(?:^|;)\s*vertical-align\s*:\s*(su[pb])(?:er)?\b", re.IGNORECASE)
-_MATH = {"msup": "^", "msub": "_", "mfrac": "/", "mover": " ", "munder": " ", "mroot": " ", "msubsup": " "}
+_MATH = {
+    "msup": "^",
+    "msub": "_",
+    "mfrac": "/",
+    "mover": " ",
+    "munder": " ",
+    "mroot": " ",
+    "msubsup": " ",
+}
 
 _META = re.compile(rb"<meta[^<>]+charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 _XML = re.compile(rb"\s*<\?xml[^<>]+encoding\s*=\s*[\"']([\w.:-]+)")
-_EMPTY = re.compile(r"<(title|script|style|textarea|iframe|noscript)\b([^<>]*)/>", re.IGNORECASE)  # XHTML's short form
-_COMMENT = re.compile(r"^(?=#)", re.MULTILINE)  # of a program, in <pre>: no heading where it is indented
+_EMPTY = re.compile(
+    r"<(title|script|style|textarea|iframe|noscript)\b([^<>]*)/>", re.IGNORECASE
+)  # XHTML's short form
+_COMMENT = re.compile(
+    r"^(?=#)", re.MULTILINE
+)  # of a program, in <pre>: no heading where it is indented
 _LINK_SIGN = re.compile(r"(?<=\w)\s*[#¶]$")  # the link of a heading to itself
 _LOOKED_AT = 4096  # bytes in which a page names its encoding
 _MOST_SPANS = 1000  # rows and columns that a cell may span, as browsers have it
@@ -78,14 +186,17 @@ _MOST_COLUMNS = 1000  # of a row, cells that are repeated included
 
 
 def read_html(data: bytes, encoding: str | None, *, declared: str | None = None) -> FileText:
-    """Read an HTML or XHTML page, by its mark, in the encoding that it names, as UTF-8 or in the one that is given.
+    """Read an HTML or XHTML page, by its mark, in the encoding that it names, as UTF-8 or in the
+    one that is given.
 
-    Of a page with a `main` element this is read, unless it is hidden, else the body. `declared` is what is known of the
-    encoding from outside, which goes before what the page says.
+    Of a page with a `main` element this is read, unless it is hidden, else the body. `declared` is
+    what is known of the encoding from outside, which goes before what the page says.
     """
     from selectolax.lexbor import LexborHTMLParser
 
-    text = decode(data, encoding, declared=declared or (None if marked(data)[1] else named_encoding(data)))
+    text = decode(
+        data, encoding, declared=declared or (None if marked(data)[1] else named_encoding(data))
+    )
     tree = LexborHTMLParser(_EMPTY.sub(r"<\1\2></\1>", text))
     if tree.root is None:
         return FileText("", "")
@@ -96,7 +207,9 @@ def read_html(data: bytes, encoding: str | None, *, declared: str | None = None)
 
 
 def _shown(tree: LexborHTMLParser, moved: bool, *, hidden_too: bool) -> str:
-    """The text of a page; with what is hidden where nothing else is there: a page that was saved behind a dialog."""
+    """The text of a page; with what is hidden where nothing else is there: a page that was saved
+    behind a dialog.
+    """
     writer = _Writer(tree, moved, hidden_too)
     tops = [
         main
@@ -110,14 +223,20 @@ def _shown(tree: LexborHTMLParser, moved: bool, *, hidden_too: bool) -> str:
 
 
 def named_encoding(data: bytes) -> str | None:
-    """The encoding that a page names, as browsers take it; None where there is none that is known."""
+    """The encoding that a page names, as browsers take it; None where there is none
+    that is known.
+    """
     found = _XML.match(data[:_LOOKED_AT]) or _META.search(data[:_LOOKED_AT])
     name = python_encoding(found[1].decode("ascii")) if found else None
-    return "utf-8" if name and name.startswith("utf-16") else name  # the name could not be read if that were true
+    return (
+        "utf-8" if name and name.startswith("utf-16") else name
+    )  # the name could not be read if that were true
 
 
 def _write(top: LexborNode, writer: _Writer) -> None:
-    """Write a node and all below it, without recursion: a page may be nested as deeply as it is long."""
+    """Write a node and all below it, without recursion: a page may be nested as deeply as it is
+    long.
+    """
     node, entering = top, True
     while True:
         if entering:
@@ -148,7 +267,12 @@ def _enter(node: LexborNode, writer: _Writer) -> bool:
     if _is_dropped(node, tag, writer.hidden_too):
         writer.gap(_GAPS.get(tag, 0))
         return False
-    if writer.has_math and node.parent is not None and node.parent.tag in _MATH and node.prev is not None:
+    if (
+        writer.has_math
+        and node.parent is not None
+        and node.parent.tag in _MATH
+        and node.prev is not None
+    ):
         writer.join(_MATH[node.parent.tag])
     _begin(node, tag, writer)
     return True
@@ -202,7 +326,9 @@ def _leave(node: LexborNode, writer: _Writer) -> None:
 
 
 def _shift(node: LexborNode, tag: str, writer: _Writer) -> str:
-    """Return "sup", "sub" or "rt" where text does not stand where it is written: by tag, style, or as a mark."""
+    """Return "sup", "sub" or "rt" where text does not stand where it is written: by tag, style, or
+    as a mark.
+    """
     if tag in _HELD or not writer.moved or tag not in ("a", "span"):
         return tag if tag in _HELD else ""
     attributes = node.attributes
@@ -213,7 +339,9 @@ def _shift(node: LexborNode, tag: str, writer: _Writer) -> str:
 
 
 def _is_apart(node: LexborNode, tag: str) -> bool:
-    """Whether an element is never one word with what stands beside it: a field, a name of an equation."""
+    """Whether an element is never one word with what stands beside it: a field, a name of an
+    equation.
+    """
     return tag in _APART or (tag in ("mi", "mtext") and len(node.text(strip=True)) > 1)
 
 
@@ -230,20 +358,33 @@ def _is_dropped(node: LexborNode, tag: str, hidden_too: bool) -> bool:
         return True
     attributes = node.attributes
     if not attributes:
-        return _is_around(node, tag) if tag in ("header", "footer", "aside", "option", "dialog") else False
+        return (
+            _is_around(node, tag)
+            if tag in ("header", "footer", "aside", "option", "dialog")
+            else False
+        )
     if not hidden_too and _is_hidden(node):
         return True
     role = (attributes.get("role") or "").lower()
-    if role in _DROPPED_ROLES and not (role in ("banner", "contentinfo") and _is_inside_article(node)):
+    if role in _DROPPED_ROLES and not (
+        role in ("banner", "contentinfo") and _is_inside_article(node)
+    ):
         return True
-    classes = {*(attributes.get("class") or "").lower().split(), (attributes.get("id") or "").lower()}
-    if tag not in _KEPT and (classes & _DROPPED_CLASSES or (classes & _MAYBE_LINKS and _is_mostly_links(node))):
+    classes = {
+        *(attributes.get("class") or "").lower().split(),
+        (attributes.get("id") or "").lower(),
+    }
+    if tag not in _KEPT and (
+        classes & _DROPPED_CLASSES or (classes & _MAYBE_LINKS and _is_mostly_links(node))
+    ):
         return True
     return _is_around(node, tag)
 
 
 def _is_hidden(node: LexborNode) -> bool:
-    """Whether attributes say so; of no size, or of the colour of its ground, is text where nothing below is styled."""
+    """Whether attributes say so; of no size, or of the colour of its ground, is text where nothing
+    below is styled.
+    """
     attributes = node.attributes
     if "hidden" in attributes and (attributes["hidden"] or "").lower() != "until-found":
         return True
@@ -256,25 +397,33 @@ def _is_hidden(node: LexborNode) -> bool:
         return True
     ground, own = (_color(said.get(name, "")) for name in ("background-color", "color"))
     unseen = _NO_SIZE.fullmatch(said.get("font-size", "")) or (ground and ground == own)
-    return bool(unseen) and len(node.css("[style], [class], font")[:2]) == 1  # `css` finds the node itself, too
+    return (
+        bool(unseen) and len(node.css("[style], [class], font")[:2]) == 1
+    )  # `css` finds the node itself, too
 
 
 def _color(said: str) -> str:
-    """A color as `#rgb`, else `#rrggbb`; "" for one that is said otherwise, as by what is around."""
+    """A color as `#rgb`, else `#rrggbb`; "" for one that is said otherwise, as by what
+    is around.
+    """
     color = _COLORS.get(found := re.sub(r"\s", "", said), found)
     short = len(color) == 7 and color[1::2] == color[2::2]
     return "" if color[:1] != "#" else f"#{color[1::2]}" if short else color
 
 
 def _is_around(node: LexborNode, tag: str) -> bool:
-    """Whether an element stands around the text of a page, or is one that is not open or not chosen."""
+    """Whether an element stands around the text of a page, or is one that is not open or not
+    chosen.
+    """
     if tag == "header":
         return node.css_first("h1") is None and not _is_inside_article(node)
     if tag == "footer":
         return not _is_inside_article(node)
     if tag == "aside":
         about = f"{node.attributes.get('epub:type')} {node.attributes.get('role')}"
-        return node.css_first("a") is not None and not _NOTES.search(about) and _is_mostly_links(node)
+        return (
+            node.css_first("a") is not None and not _NOTES.search(about) and _is_mostly_links(node)
+        )
     if tag == "dialog":
         return "open" not in node.attributes
     if tag != "option":
@@ -308,7 +457,10 @@ def _above(node: LexborNode | None) -> Iterator[LexborNode]:
 
 
 class _Table:
-    """A table that is being written. One for layout says so, holds another one or headings, or has one column."""
+    """A table that is being written.
+
+    One for layout says so, holds another one or headings, or has one column.
+    """
 
     def __init__(self, node: LexborNode, depth: int) -> None:
         role = (node.attributes.get("role") or "").lower()
@@ -319,7 +471,9 @@ class _Table:
         self.of_layout = (
             role in ("presentation", "none")
             or depth > _DEEP
-            or any(inner.mem_id != node.mem_id for inner in node.css("table")[:2])  # `css` finds the node itself, too
+            or any(
+                inner.mem_id != node.mem_id for inner in node.css("table")[:2]
+            )  # `css` finds the node itself, too
             or node.css_first("td h1, td h2, td h3, td h4, td h5, td h6, td pre") is not None
             or (node.css_first("td + td, td + th, th + td, th + th") is None)
         )
@@ -377,7 +531,9 @@ class _Writer:
         self._blank = not text.strip()
 
     def gap(self, lines: int) -> None:
-        """End the line (1), or the paragraph (2); in what is held, as a cell of a table, both are a blank."""
+        """End the line (1), or the paragraph (2); in what is held, as a cell of a table, both are a
+        blank.
+        """
         if self._held:
             self._blank |= lines > 0
         else:  # items with numbers stand close: one that stands alone would look like a heading
@@ -392,7 +548,9 @@ class _Writer:
         return f"{number_as(kind, number)}. "
 
     def begin(self, prefix: str) -> None:
-        """Write a prefix in front of the text that follows; none in what is held, which is a part of a line."""
+        """Write a prefix in front of the text that follows; none in what is held, which is a part
+        of a line.
+        """
         if not self._held:
             self._prefix = prefix
 
@@ -431,7 +589,9 @@ class _Writer:
             self.gap(2 if self.tables else 1)
             return
         table.repeat_cells()
-        rows, columns = (whole(node.attributes.get(name), 1, _MOST_SPANS) for name in ("rowspan", "colspan"))
+        rows, columns = (
+            whole(node.attributes.get(name), 1, _MOST_SPANS) for name in ("rowspan", "colspan")
+        )
         table.span = max(1, rows), max(1, columns)
         self.hold()
 
@@ -450,8 +610,13 @@ class _Writer:
             table.cells, table.column = [], 0
 
     def text(self) -> str:
-        lines = (line.rstrip() if line.strip(" |") else "" for line in clean("".join(self._parts)).split("\n"))
-        return "\n".join(_LINK_SIGN.sub("", line) if line.startswith("#") else line for line in lines).strip()
+        lines = (
+            line.rstrip() if line.strip(" |") else ""
+            for line in clean("".join(self._parts)).split("\n")
+        )
+        return "\n".join(
+            _LINK_SIGN.sub("", line) if line.startswith("#") else line for line in lines
+        ).strip()
 
     def _write(self, text: str) -> None:
         if self._parts and (self._gap or self._blank):
@@ -477,22 +642,31 @@ def read_epub(data: bytes, longest: int) -> FileText:
         raise Unreadable(f"damaged: {_CONTAINER!r} names no package file")
     package = parse_xml(read_member(archive, found[0]), found[0])
     folder = posixpath.dirname(found[0])
-    items = {item.get("id"): item for item in package.xpath("//*[local-name()='manifest']/*[local-name()='item']")}
+    items = {
+        item.get("id"): item
+        for item in package.xpath("//*[local-name()='manifest']/*[local-name()='item']")
+    }
     protected: set[str] = set()  # fonts may be, and are not read
     if _ENCRYPTION in archive.namelist():
         encryption = parse_xml(read_member(archive, _ENCRYPTION), _ENCRYPTION)
-        protected = {unquote(uri) for uri in encryption.xpath("//*[local-name()='CipherReference']/@URI")}
+        protected = {
+            unquote(uri) for uri in encryption.xpath("//*[local-name()='CipherReference']/@URI")
+        }
     texts: list[str] = []
     seen: set[str] = set()
     length = 0
-    for reference in dict.fromkeys(package.xpath("//*[local-name()='spine']/*[local-name()='itemref']/@idref")):
+    for reference in dict.fromkeys(
+        package.xpath("//*[local-name()='spine']/*[local-name()='itemref']/@idref")
+    ):
         item = items.get(reference)
         if item is None:
             raise Unreadable(f"damaged: its spine names {reference!r}, which it does not have")
         if item.get("media-type") not in _PAGES or "nav" in (item.get("properties") or "").split():
             continue
         name = posixpath.normpath(posixpath.join(folder, unquote(item.get("href") or "")))
-        if name in seen:  # by another id: a page is read once, however often a hostile spine names it
+        if (
+            name in seen
+        ):  # by another id: a page is read once, however often a hostile spine names it
             continue
         seen.add(name)
         if name in protected:
@@ -501,6 +675,8 @@ def read_epub(data: bytes, longest: int) -> FileText:
         length += len(texts[-1])
         check_characters(length, longest)
     title = package.xpath("string(//*[local-name()='metadata']/*[local-name()='title'][1])")
-    author = ", ".join(package.xpath("//*[local-name()='metadata']/*[local-name()='creator']/text()"))
+    author = ", ".join(
+        package.xpath("//*[local-name()='metadata']/*[local-name()='creator']/text()")
+    )
     date = package.xpath("string(//*[local-name()='metadata']/*[local-name()='date'][1])")
     return FileText(named(title), "\n\n".join(filter(None, texts)), metadata=about(author, date))

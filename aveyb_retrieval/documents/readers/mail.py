@@ -32,34 +32,69 @@ if TYPE_CHECKING:
 
 _SHOWN = ("From", "To", "Cc", "Date")
 _FIELDS = {  # of metadata, by headers
-    "from": "From", "to": "To", "cc": "Cc", "date": "Date", "subject": "Subject", "message_id": "Message-ID",
-}  # fmt: skip
+    "from": "From",
+    "to": "To",
+    "cc": "Cc",
+    "date": "Date",
+    "subject": "Subject",
+    "message_id": "Message-ID",
+}
 _SIGNS_OF_A_MAIL = ("From", "Subject", "To", "Date", "Message-ID", "Received")
 _SUFFIXES = {  # of parts whose name has none that is known, by their type
-    "text/plain": ".txt", "text/html": ".html", "text/markdown": ".md", "text/rtf": ".rtf", "application/rtf": ".rtf",
-    "text/calendar": ".ics", "application/ics": ".ics", "application/pdf": ".pdf", "message/rfc822": ".eml",
-    "text/csv": ".csv", "text/tab-separated-values": ".tsv", "application/epub+zip": ".epub", "application/zip": ".zip",
-    "application/xhtml+xml": ".html", "application/vnd.ms-outlook": ".msg", "application/vnd.ms-excel": ".xls",
+    "text/plain": ".txt",
+    "text/html": ".html",
+    "text/markdown": ".md",
+    "text/rtf": ".rtf",
+    "application/rtf": ".rtf",
+    "text/calendar": ".ics",
+    "application/ics": ".ics",
+    "application/pdf": ".pdf",
+    "message/rfc822": ".eml",
+    "text/csv": ".csv",
+    "text/tab-separated-values": ".tsv",
+    "application/epub+zip": ".epub",
+    "application/zip": ".zip",
+    "application/xhtml+xml": ".html",
+    "application/vnd.ms-outlook": ".msg",
+    "application/vnd.ms-excel": ".xls",
     "application/vnd.openxmlformats-officedocument.wordprocessingml.document": ".docx",
     "application/vnd.openxmlformats-officedocument.presentationml.presentation": ".pptx",
     "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": ".xlsx",
-    "application/vnd.oasis.opendocument.text": ".odt", "application/vnd.oasis.opendocument.spreadsheet": ".ods",
-}  # fmt: skip
+    "application/vnd.oasis.opendocument.text": ".odt",
+    "application/vnd.oasis.opendocument.spreadsheet": ".ods",
+}
 _STARTS = {
-    b"%pdf-": ".pdf", b"{\\rtf": ".rtf", b"begin:vcalendar": ".ics", b"<!doctype html": ".html", b"<html": ".html",
-}  # fmt: skip
-_INSIDE = {"word/document.xml": ".docx", "ppt/presentation.xml": ".pptx", "xl/workbook.xml": ".xlsx"}
-_ANYTHING = ("application/octet-stream", "binary/octet-stream", "application/unknown", "application/x-unknown")
+    b"%pdf-": ".pdf",
+    b"{\\rtf": ".rtf",
+    b"begin:vcalendar": ".ics",
+    b"<!doctype html": ".html",
+    b"<html": ".html",
+}
+_INSIDE = {
+    "word/document.xml": ".docx",
+    "ppt/presentation.xml": ".pptx",
+    "xl/workbook.xml": ".xlsx",
+}
+_ANYTHING = (
+    "application/octet-stream",
+    "binary/octet-stream",
+    "application/unknown",
+    "application/x-unknown",
+)
 _PAGES, _NO_TEXTS = ("text/html", "text/x-amp-html"), ("text/calendar", "text/rtf", "text/csv")
 _MAILS = ("message/rfc822", "message/global")
 _BOUNDARY = re.compile(r"^--([^\s-][^\r\n]{0,199})\r?$", re.MULTILINE)
-_FLOWED = re.compile(r"(?<!^--) \n(?:>+ ?)?", re.MULTILINE)  # RFC 3676: lines that go on, but no signature
+_FLOWED = re.compile(
+    r"(?<!^--) \n(?:>+ ?)?", re.MULTILINE
+)  # RFC 3676: lines that go on, but no signature
 _WORD = re.compile(r"\w+")
 _SAID = 0.9  # of a part's different words: then the plain text says as much as the page beside it
 
 
 def read_eml(data: bytes, encoding: str | None, inner: InnerFiles) -> FileText:
-    """Read a mail as it was sent, and what is attached; `encoding` is that of text for which it names none."""
+    """Read a mail as it was sent, and what is attached; `encoding` is that of text for which it
+    names none.
+    """
     from email.errors import MessageError
     from email.parser import BytesParser
 
@@ -67,14 +102,18 @@ def read_eml(data: bytes, encoding: str | None, inner: InnerFiles) -> FileText:
     try:
         header = partial(_header, message, encoding)
         if not any(map(header, _SIGNS_OF_A_MAIL)):
-            raise Unreadable("not a mail: it has none of the headers " + ", ".join(_SIGNS_OF_A_MAIL))
+            raise Unreadable(
+                "not a mail: it has none of the headers " + ", ".join(_SIGNS_OF_A_MAIL)
+            )
         head, fields = _head(header)
         attached: list[Message] = []
         inner.add("", f"{head}\n\n{_text(message, encoding, attached)}")
         for part in attached:
             _attach(part, encoding, inner)
     except (MessageError, LookupError, ValueError, AttributeError) as error:
-        raise Unreadable(f"damaged: not a mail ({type(error).__name__}: {one_line(str(error))})") from None
+        raise Unreadable(
+            f"damaged: not a mail ({type(error).__name__}: {one_line(str(error))})"
+        ) from None
     return inner.text(header("Subject"), fields)
 
 
@@ -85,7 +124,9 @@ def _header(message: Message, encoding: str | None, name: str) -> str:
 
 
 def _decoded(message: Message, encoding: str | None, value: str) -> str:
-    """A header's value with its encoded words (RFC 2047) and its bytes beyond ASCII as characters."""
+    """A header's value with its encoded words (RFC 2047) and its bytes beyond ASCII as
+    characters.
+    """
     from email.errors import HeaderParseError
     from email.header import decode_header
 
@@ -99,16 +140,28 @@ def _decoded(message: Message, encoding: str | None, value: str) -> str:
     except (HeaderParseError, ValueError):  # damaged base64
         return value
     return "".join(
-        part if isinstance(part, str) else _characters(part, label) if label else part.decode("latin-1")
+        (
+            part
+            if isinstance(part, str)
+            else _characters(part, label)
+            if label
+            else part.decode("latin-1")
+        )
         for part, label in parts
     )
 
 
 def _characters(data: bytes, *labels: str | None) -> str:
-    """Decode by the first of these labels that fits, else as UTF-8, else as cp1252: one bad byte costs no mail."""
+    """Decode by the first of these labels that fits, else as UTF-8, else as cp1252: one bad byte
+    costs no mail.
+    """
     for label in (without_mark(data), *labels, "utf-8"):
         # programs write us-ascii where they do not know: bytes beyond it are mostly UTF-8
-        if label and label.lower() not in ("us-ascii", "ascii", "unknown-8bit") and python_encoding(label):
+        if (
+            label
+            and label.lower() not in ("us-ascii", "ascii", "unknown-8bit")
+            and python_encoding(label)
+        ):
             try:
                 return decode(data, declared=label) if label != "utf-8" else data.decode("utf-8")
             except (Unreadable, UnicodeError):
@@ -117,7 +170,9 @@ def _characters(data: bytes, *labels: str | None) -> str:
 
 
 def _head(header: Callable[[str], str]) -> tuple[str, dict[str, str]]:
-    """What stands above the text of a mail, and its metadata, with the date as in ISO 8601 where it is one."""
+    """What stands above the text of a mail, and its metadata, with the date as in ISO 8601 where it
+    is one.
+    """
     from email.utils import parsedate_to_datetime
 
     head = "\n".join(f"{name}: {value}" for name in _SHOWN if (value := header(name)))
@@ -130,25 +185,39 @@ def _head(header: Callable[[str], str]) -> tuple[str, dict[str, str]]:
 def _text(part: Message, encoding: str | None, attached: list[Message]) -> str:
     """The text of a part and of those in it; the others are added to `attached`."""
     kind = part.get_content_type()
-    is_text = part.get_content_maintype() in ("text", "message", "multipart")  # whose body may have a name
-    if kind in (*_MAILS, *_NO_TEXTS) or part.get_content_disposition() == "attachment" or not is_text:
+    is_text = part.get_content_maintype() in (
+        "text",
+        "message",
+        "multipart",
+    )  # whose body may have a name
+    if (
+        kind in (*_MAILS, *_NO_TEXTS)
+        or part.get_content_disposition() == "attachment"
+        or not is_text
+    ):
         attached.append(part)
         return ""
     payload: Any = part.get_payload()
     if part.get_content_maintype() == "multipart":
         if isinstance(payload, str):  # none of its lines is the boundary that it names
             again = _with_found_boundary(part, payload)
-            return _plain_text(part, encoding) if again is None else _text(again, encoding, attached)
+            return (
+                _plain_text(part, encoding) if again is None else _text(again, encoding, attached)
+            )
         texts = [text for inner in payload if (text := _text(inner, encoding, attached))]
         return _best(texts) if kind == "multipart/alternative" else "\n\n".join(texts)
     if isinstance(payload, list):  # message/delivery-status: headers in groups
-        groups = ("\n".join(f"{name}: {value}" for name, value in group.items()) for group in payload)
+        groups = (
+            "\n".join(f"{name}: {value}" for name, value in group.items()) for group in payload
+        )
         return clean("\n\n".join(groups)).strip()
     return _page(part, encoding) if kind in _PAGES else _plain_text(part, encoding)
 
 
 def _with_found_boundary(part: Message, payload: str) -> Message | None:
-    """A multipart whose boundary is another than it names, read again with the one that its lines begin with."""
+    """A multipart whose boundary is another than it names, read again with the one that its lines
+    begin with.
+    """
     from email.parser import BytesParser
 
     found = _BOUNDARY.search(payload)
@@ -161,7 +230,9 @@ def _with_found_boundary(part: Message, payload: str) -> Message | None:
 
 
 def _best(texts: list[str]) -> str:
-    """Of texts that are meant to say the same: the plain one where it does, else the longest; what it lacks follows."""
+    """Of texts that are meant to say the same: the plain one where it does, else the longest; what
+    it lacks follows.
+    """
     if not texts:
         return ""
     words = [_words(text) for text in texts]
@@ -209,7 +280,9 @@ def _attach(part: Message, encoding: str | None, inner: InnerFiles) -> None:
         if not name and isinstance(payload, list) and payload:
             name = one_line(_header(payload[0], encoding, "Subject")[:100])
         name = name or "message"
-        inner.read(name if name.lower().endswith(".eml") else f"{name}.eml", lambda: _forwarded(part))
+        inner.read(
+            name if name.lower().endswith(".eml") else f"{name}.eml", lambda: _forwarded(part)
+        )
         return
     data = _bytes(part)
     suffix = _SUFFIXES.get(kind) or (".txt" if kind.startswith("text/") else "")
@@ -222,18 +295,30 @@ def _attach(part: Message, encoding: str | None, inner: InnerFiles) -> None:
 def _name(part: Message) -> str:
     try:
         return part.get_filename() or ""
-    except (LookupError, ValueError, TypeError, AttributeError):  # of an encoding or a number that is none
+    except (
+        LookupError,
+        ValueError,
+        TypeError,
+        AttributeError,
+    ):  # of an encoding or a number that is none
         return ""
 
 
 def _forwarded(part: Message) -> bytes:
-    """The bytes of a mail in a mail; some programs write it in base64, which the standard forbids."""
+    """The bytes of a mail in a mail; some programs write it in base64, which the
+    standard forbids.
+    """
     payload: Any = part.get_payload()
     if isinstance(payload, str) or not payload:
         return _bytes(part)
     inside: Message = payload[0]
-    if str(part.get("Content-Transfer-Encoding", "")).strip().lower() == "base64" or not inside.keys():
-        with suppress(binascii.Error, ValueError):  # where it was not base64 after all: the mail as it stands
+    if (
+        str(part.get("Content-Transfer-Encoding", "")).strip().lower() == "base64"
+        or not inside.keys()
+    ):
+        with suppress(
+            binascii.Error, ValueError
+        ):  # where it was not base64 after all: the mail as it stands
             text = inside.get_payload()
             decoded = base64.b64decode("".join(text.split()) if isinstance(text, str) else "")
             if b":" in decoded[:1000]:
@@ -248,10 +333,17 @@ def _suffix_by_content(data: bytes) -> str:
         try:
             archive = open_archive(data)
             names = set(archive.namelist())
-            kind = read_member(archive, "mimetype")[:100].decode("latin-1").strip() if "mimetype" in names else ""
+            kind = (
+                read_member(archive, "mimetype")[:100].decode("latin-1").strip()
+                if "mimetype" in names
+                else ""
+            )
         except Unreadable:  # reading it says why
             return ".zip"
-        return next((suffix for name, suffix in _INSIDE.items() if name in names), _SUFFIXES.get(kind, ".zip"))
+        return next(
+            (suffix for name, suffix in _INSIDE.items() if name in names),
+            _SUFFIXES.get(kind, ".zip"),
+        )
     for sign, suffix in _STARTS.items():
         if start[: len(sign)].lower() == sign:
             return suffix
@@ -270,15 +362,23 @@ def read_msg(data: bytes, inner: InnerFiles) -> FileText:
         message = Message.load(io.BytesIO(data))
         subject = one_line(message.subject or "")
         headers = {"from": one_line(message.sender or "")}
-        headers |= {name.lower(): one_line(value) for name, value in message.message_headers.items()}
+        headers |= {
+            name.lower(): one_line(value) for name, value in message.message_headers.items()
+        }
         headers["subject"] = subject or headers.get("subject", "")
         head, fields = _head(lambda name: headers.get(name.lower(), ""))
-        page = read_html(message.html_body.encode(), None, declared="utf-8").text if message.html_body else ""
+        page = (
+            read_html(message.html_body.encode(), None, declared="utf-8").text
+            if message.html_body
+            else ""
+        )
         texts = [text for text in (clean(message.body or "").strip(), page) if text]
         inner.add("", f"{head}\n\n{_best(texts)}")
         for attachment in message.attachments:
             name = one_line(attachment.file_name or "attachment")
             inner.read(name, lambda attachment=attachment: attachment.file_bytes or b"")  # type: ignore[misc]
     except (OSError, KeyError, ValueError, AttributeError, TypeError) as error:
-        raise Unreadable(f"damaged: not a mail of Outlook ({type(error).__name__}: {error})") from None
+        raise Unreadable(
+            f"damaged: not a mail of Outlook ({type(error).__name__}: {error})"
+        ) from None
     return inner.text(subject, fields)

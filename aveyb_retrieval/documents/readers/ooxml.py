@@ -1,7 +1,9 @@
-"""Office Open XML (ECMA-376): packages, what all of its formats have in common, and presentations of PowerPoint.
+"""Office Open XML (ECMA-376): packages, what all of its formats have in common, and presentations
+of PowerPoint.
 
-The parts that hold text are read here, and no others: a picture that is missing, a relation that leads nowhere or a
-part that is damaged costs what it holds, not the file, for which the libraries that write such files refuse it.
+The parts that hold text are read here, and no others: a picture that is missing, a relation that
+leads nowhere or a part that is damaged costs what it holds, not the file, for which the libraries
+that write such files refuse it.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ GRAPHICS = (f"{C}chart", "{http://schemas.openxmlformats.org/drawingml/2006/diag
 SHIFTS = {"superscript": 1, "subscript": -1}
 FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
 _RELATION = "{http://schemas.openxmlformats.org/package/2006/relationships}Relationship"
-_STRICT = re.compile(rb"http://purl\.oclc\.org/ooxml/(\w+)/")  # names of ISO 29500 Strict, as those of Transitional
+_STRICT = re.compile(
+    rb"http://purl\.oclc\.org/ooxml/(\w+)/"
+)  # names of ISO 29500 Strict, as those of Transitional
 _FRACTIONS = {f"{M}num": "", f"{M}den": "/", f"{M}sup": "^", f"{M}sub": "_"}
 
 
@@ -62,12 +66,16 @@ class Package:
             return None
 
     def data(self, name: str) -> bytes | None:
-        """Return the bytes of a part, in the names of the transitional standard; None where there is none."""
+        """Return the bytes of a part, in the names of the transitional standard; None where there
+        is none.
+        """
         stored = self._names.get(name.lstrip("/").lower())
         if stored is None:
             return None
         try:
-            return _STRICT.sub(rb"http://schemas.openxmlformats.org/\1/2006/", read_member(self._archive, stored))
+            return _STRICT.sub(
+                rb"http://schemas.openxmlformats.org/\1/2006/", read_member(self._archive, stored)
+            )
         except Unreadable as error:
             self.lost.append(str(error))
             return None
@@ -78,10 +86,14 @@ class Package:
             root = self.part(name)
             if root is not None and root.tag == tag:
                 return name, root
-        raise Unreadable(f"damaged: not {kind}" + (f" ({one_line(self.lost[0])})" if self.lost else ""))
+        raise Unreadable(
+            f"damaged: not {kind}" + (f" ({one_line(self.lost[0])})" if self.lost else "")
+        )
 
     def relations(self, name: str) -> dict[str, tuple[str, str]]:
-        """Return the relations of a part: the kind and the name of another part by an id; "" is that of the package."""
+        """Return the relations of a part: the kind and the name of another part by an id; "" is
+        that of the package.
+        """
         if name in self._relations:
             return self._relations[name]
         folder, _, base = name.rpartition("/")
@@ -90,10 +102,16 @@ class Package:
         for relation in () if root is None else root.iter(_RELATION):
             if relation.get("TargetMode") != "External":
                 target = relation.get("Target") or ""
-                path = target if target.startswith("/") else posixpath.normpath(posixpath.join(folder, target))
+                path = (
+                    target
+                    if target.startswith("/")
+                    else posixpath.normpath(posixpath.join(folder, target))
+                )
                 kind = (relation.get("Type") or "").rpartition("/")[2]
                 found[relation.get("Id") or ""] = kind, path.lstrip("/")
-                self._embedded |= {posixpath.basename(path)} if kind in ("package", "oleObject") else set()
+                self._embedded |= (
+                    {posixpath.basename(path)} if kind in ("package", "oleObject") else set()
+                )
         return found
 
     def related(self, name: str, kind: str) -> list[str]:
@@ -112,7 +130,11 @@ class Package:
 
     def warning(self, *others: str) -> str:
         """Return what a reader has to say of a file beside its text."""
-        lost = f"parts that cannot be read: {'; '.join(map(one_line, self.lost[:5]))}" if self.lost else ""
+        lost = (
+            f"parts that cannot be read: {'; '.join(map(one_line, self.lost[:5]))}"
+            if self.lost
+            else ""
+        )
         return "; ".join(filter(None, (*others, embedded(sorted(self._embedded)), lost)))
 
 
@@ -123,7 +145,12 @@ def embedded(names: list[str]) -> str:
 
 def is_on(element: Any | None, attribute: str) -> bool:
     """Return whether a switch is set: it is there, and not with the value "0"."""
-    return element is not None and (element.get(attribute) or "1").lower() not in ("0", "false", "off", "none")
+    return element is not None and (element.get(attribute) or "1").lower() not in (
+        "0",
+        "false",
+        "off",
+        "none",
+    )
 
 
 def is_true(element: Any, attribute: str) -> bool:
@@ -142,7 +169,9 @@ def math_text(element: Any) -> str:
         elif node.tag == f"{M}t":
             text = node.text or ""
             both = "".join(parts[-1:])[-1:].isalpha() and text[:1].isalpha()
-            parts.append(f" {text}" if both and max(len(text), len(parts[-1])) > 1 else text)  # "ln", "Omega"
+            parts.append(
+                f" {text}" if both and max(len(text), len(parts[-1])) > 1 else text
+            )  # "ln", "Omega"
         elif isinstance(node.tag, str) and not node.tag.endswith("Pr"):
             if node.tag == f"{M}d":
                 parts.append("(")
@@ -165,7 +194,9 @@ def paragraphs_of_drawing(body: Any) -> Iterator[str]:
         properties = paragraph.find(f"{A}pPr")
         level = 0 if properties is None else whole(properties.get("lvl"))
         numbered = paragraph.find(f"{A}pPr/{A}buAutoNum")
-        for deeper in [found for found in counts if found > level or (found == level and numbered is None)]:
+        for deeper in [
+            found for found in counts if found > level or (found == level and numbered is None)
+        ]:
             del counts[deeper]
         number = ""
         if numbered is not None:
@@ -206,31 +237,51 @@ def _shifted(before: str, text: Any) -> str:
 
 _ENDINGS = {"Period": "{}.", "ParenR": "{})", "ParenBoth": "({})", "Plain": "{}"}
 _KINDS = {
-    "alphaLc": "lowerLetter", "alphaUc": "upperLetter", "romanLc": "lowerRoman", "romanUc": "upperRoman",
-}  # fmt: skip
+    "alphaLc": "lowerLetter",
+    "alphaUc": "upperLetter",
+    "romanLc": "lowerRoman",
+    "romanUc": "upperRoman",
+}
 
 
 def number_as(kind: str, number: int) -> str:
-    """Write the number of a list's item: "decimal", "lowerLetter" and the like, as Word has it, or "1", "a", "I"."""
+    """Write the number of a list's item: "decimal", "lowerLetter" and the like, as Word has it, or
+    "1", "a", "I".
+    """
     kind = _SHORT.get(kind, kind)
     if kind in ("lowerLetter", "upperLetter") and 0 < number < 1000:
         letters = chr(ord("a") + (number - 1) % 26) * ((number - 1) // 26 + 1)
         return letters if kind == "lowerLetter" else letters.upper()
     if kind in ("lowerRoman", "upperRoman") and 0 < number < 4000:
-        roman = "".join(digits[int(digit)] for digits, digit in zip(_ROMAN, f"{number:04}", strict=True))
+        roman = "".join(
+            digits[int(digit)] for digits, digit in zip(_ROMAN, f"{number:04}", strict=True)
+        )
         return roman if kind == "lowerRoman" else roman.upper()
     return f"{number:02}" if kind == "decimalZero" else str(number)
 
 
 _SHORT = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
 _ROMAN = tuple(
-    ("", one, one * 2, one * 3, one + five, five, five + one, five + one * 2, five + one * 3, one + ten)
+    (
+        "",
+        one,
+        one * 2,
+        one * 3,
+        one + five,
+        five,
+        five + one,
+        five + one * 2,
+        five + one * 3,
+        one + ten,
+    )
     for one, five, ten in (("m", "?", "?"), ("c", "d", "m"), ("x", "l", "c"), ("i", "v", "x"))
 )
 
 
 def _chart_lines(root: Any) -> Iterator[str]:
-    """The title of a chart, its axes, and a row for each category: its name and the value of each series."""
+    """The title of a chart, its axes, and a row for each category: its name and the value of each
+    series.
+    """
     yield from filter(None, map(_words, root.iterfind(f".//{C}chart/{C}title")))
     series = list(root.iter(f"{C}ser"))
     names = [_points(one.find(f"{C}tx")) for one in series]
@@ -249,11 +300,15 @@ def _words(body: Any) -> str:
 
 
 def _first(element: Any, *names: str) -> Any | None:
-    return next((found for name in names if (found := element.find(f"{C}{name}")) is not None), None)
+    return next(
+        (found for name in names if (found := element.find(f"{C}{name}")) is not None), None
+    )
 
 
 def _points(element: Any | None) -> dict[int, str]:
-    """The texts of a chart's points by their places; a chart keeps them beside the sheet that they come from."""
+    """The texts of a chart's points by their places; a chart keeps them beside the sheet that they
+    come from.
+    """
     if element is None:
         return {}
     found: dict[int, str] = {}
@@ -261,16 +316,24 @@ def _points(element: Any | None) -> dict[int, str]:
         value = point.find(f"{C}v")
         place = whole(point.get("idx"), -1)
         if value is not None and place >= 0:
-            found[place] = one_line(f"{value.text or ''} {found.get(place, '')}")  # of some levels the outer one first
+            found[place] = one_line(
+                f"{value.text or ''} {found.get(place, '')}"
+            )  # of some levels the outer one first
     if not found:
-        found = {place: one_line(value.text or "") for place, value in enumerate(element.iter(f"{C}v"))}
+        found = {
+            place: one_line(value.text or "") for place, value in enumerate(element.iter(f"{C}v"))
+        }
     return found
 
 
-def graphic_lines(reference: Any, relations: dict[str, tuple[str, str]], package: Package) -> Iterator[str]:
+def graphic_lines(
+    reference: Any, relations: dict[str, tuple[str, str]], package: Package
+) -> Iterator[str]:
     """The lines of the chart or the diagram that an element of `GRAPHICS` refers to."""
     is_chart = reference.tag == f"{C}chart"
-    root = package.part(relations.get(reference.get(f"{R}id" if is_chart else f"{R}dm") or "", ("", ""))[1])
+    root = package.part(
+        relations.get(reference.get(f"{R}id" if is_chart else f"{R}dm") or "", ("", ""))[1]
+    )
     if root is None:
         return
     if is_chart:
@@ -284,11 +347,19 @@ def graphic_lines(reference: Any, relations: dict[str, tuple[str, str]], package
 P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
 _TITLES = ("title", "ctrTitle")
 _BESIDE = ("notesSlide", "comments", "comment")  # parts that belong to a slide
-_NOTES_AROUND = ("sldNum", "hdr", "ftr", "dt", "sldImg")  # placeholders of a page of notes that are no notes
+_NOTES_AROUND = (
+    "sldNum",
+    "hdr",
+    "ftr",
+    "dt",
+    "sldImg",
+)  # placeholders of a page of notes that are no notes
 
 
 def read_pptx(data: bytes, longest: int) -> FileText:
-    """Read a presentation: titles are headings, slides pages; hidden slides are left out and told."""
+    """Read a presentation: titles are headings, slides pages; hidden slides are left
+    out and told.
+    """
     package = Package(data)
     name, root = package.main("a presentation", "ppt/presentation.xml", f"{P}presentation")
     relations = package.relations(name)
@@ -302,7 +373,9 @@ def read_pptx(data: bytes, longest: int) -> FileText:
         elif slide.get("show") in ("0", "false"):
             hidden.append(number)
             slide = None
-        parts.add("" if slide is None else "\n\n".join(filter(None, _slide(slide, target, package))))
+        parts.add(
+            "" if slide is None else "\n\n".join(filter(None, _slide(slide, target, package)))
+        )
     title, metadata = package.properties()
     told = [
         f"{plural(len(numbers), 'slide')} {why}: {some(numbers)}"
@@ -316,7 +389,9 @@ def _slide(slide: Any, name: str, package: Package) -> Iterator[str]:
     relations = package.relations(name)
     shapes = slide.find(f"{P}cSld/{P}spTree")
     shapes = () if shapes is None else shapes
-    title = next((shape for top in shapes for shape in top.iter(f"{P}sp") if _kind(shape) in _TITLES), None)
+    title = next(
+        (shape for top in shapes for shape in top.iter(f"{P}sp") if _kind(shape) in _TITLES), None
+    )
     if title is not None and (words := one_line(" ".join(_texts(title)))):
         yield f"# {words}"
     else:
@@ -336,7 +411,9 @@ def _slide(slide: Any, name: str, package: Package) -> Iterator[str]:
                 yield f"Comment: {_words(body)}"
 
 
-def _shape(shape: Any, title: Any | None, relations: dict[str, tuple[str, str]], package: Package) -> Iterator[str]:
+def _shape(
+    shape: Any, title: Any | None, relations: dict[str, tuple[str, str]], package: Package
+) -> Iterator[str]:
     if shape is title or not isinstance(shape.tag, str) or shape.tag == FALLBACK:
         return
     about = shape.find(f"*/{P}cNvPr")

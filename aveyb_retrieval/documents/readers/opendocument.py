@@ -39,16 +39,29 @@ _SVG = "{urn:oasis:names:tc:opendocument:xmlns:svg-compatible:1.0}"
 _MATH = "{http://www.w3.org/1998/Math/MathML}math"
 _LINK = "{http://www.w3.org/1999/xlink}href"
 _SKIPPED = {
-    *(f"{_TEXT}{name}" for name in ("tracked-changes", "table-of-content", "sequence-decls", "ruby-text")),
-    f"{_SVG}title", f"{_SVG}desc",
-}  # fmt: skip
-_AROUND = tuple(f"{_STYLE}{name}{which}" for name in ("header", "footer") for which in ("", "-left", "-first"))
-_BLOCKS = {f"{_TEXT}p", f"{_TEXT}h", f"{_TEXT}list", f"{_TABLE}table"}  # of a box, no part of the paragraph around it
+    *(
+        f"{_TEXT}{name}"
+        for name in ("tracked-changes", "table-of-content", "sequence-decls", "ruby-text")
+    ),
+    f"{_SVG}title",
+    f"{_SVG}desc",
+}
+_AROUND = tuple(
+    f"{_STYLE}{name}{which}" for name in ("header", "footer") for which in ("", "-left", "-first")
+)
+_BLOCKS = {
+    f"{_TEXT}p",
+    f"{_TEXT}h",
+    f"{_TEXT}list",
+    f"{_TABLE}table",
+}  # of a box, no part of the paragraph around it
 _OBJECTS = (f"{_DRAW}object", f"{_DRAW}object-ole")
 _OUTLINE = "\0"  # in place of a list's name: the numbers of headings
 _ASIDE = {f"{_TEXT}note", f"{_OFFICE}annotation"}
 _BLANKS = {f"{_TEXT}s": " ", f"{_TEXT}tab": "\t", f"{_TEXT}line-break": "\n"}
-_MOST_REPEATED = 1000  # cells or rows that one element stands for; more of them are the empty rest of a sheet
+_MOST_REPEATED = (
+    1000  # cells or rows that one element stands for; more of them are the empty rest of a sheet
+)
 _MOST_BLANKS = 1000
 
 
@@ -66,7 +79,10 @@ def read_odt(data: bytes) -> FileText:
     for aside in reader.asides:  # notes in notes follow
         lines += ["", *reader.lines(aside), ""]
     around = () if styles is None else styles.iter(*_AROUND)
-    lines += ["", *dict.fromkeys("\n".join(filter(str.strip, reader.lines(part))) for part in around)]  # no headings
+    lines += [
+        "",
+        *dict.fromkeys("\n".join(filter(str.strip, reader.lines(part))) for part in around),
+    ]  # no headings
     title, metadata = _properties(archive)
     told = [f"hidden text left out ({plural(reader.hidden, 'place')})"] if reader.hidden else []
     warning = "; ".join(filter(None, (*told, embedded(reader.embedded))))
@@ -79,7 +95,11 @@ def _fields(body: Any) -> Iterator[str]:
         about = {name.removeprefix(_FORM): value for name, value in field.attrib.items()}
         options = field.iterfind(f"{_FORM}option[@{_FORM}current-selected='true']")
         chosen = ", ".join(option.get(f"{_FORM}label") or "" for option in options)
-        if value := about.get("current-value") or chosen or "yes" * (about.get("current-state") == "checked"):
+        if (
+            value := about.get("current-value")
+            or chosen
+            or "yes" * (about.get("current-state") == "checked")
+        ):
             yield one_line(f"{about.get('label') or about.get('name')}: {value}")
 
 
@@ -132,21 +152,34 @@ class _Reader:
 
     def _read_styles(self, part: Any) -> None:
         for style in part.iter(f"{_STYLE}style"):
-            properties, name = style.find(f"{_STYLE}text-properties"), style.get(f"{_STYLE}name") or ""
+            properties, name = (
+                style.find(f"{_STYLE}text-properties"),
+                style.get(f"{_STYLE}name") or "",
+            )
             self._above[name] = style.get(f"{_STYLE}parent-style-name") or ""
             if properties is None:
                 continue
             if position := (properties.get(f"{_STYLE}text-position") or "").split():
-                self._shifts[name] = -1 if position[0].startswith(("sub", "-")) else int(position[0] not in ("0%", "0"))
+                self._shifts[name] = (
+                    -1
+                    if position[0].startswith(("sub", "-"))
+                    else int(position[0] not in ("0%", "0"))
+                )
             if properties.get(f"{_TEXT}display") == "none":
                 self._hidden_styles.add(name)
         for style in part.iter(f"{_TEXT}list-style", f"{_TEXT}outline-style"):
-            name = _OUTLINE if style.tag == f"{_TEXT}outline-style" else style.get(f"{_STYLE}name") or ""
+            name = (
+                _OUTLINE
+                if style.tag == f"{_TEXT}outline-style"
+                else style.get(f"{_STYLE}name") or ""
+            )
             levels = style.iter(f"{_TEXT}list-level-style-number", f"{_TEXT}outline-level-style")
             self._lists[name] = {whole(level.get(f"{_TEXT}level")): level for level in levels}
 
     def lines(self, top: Any, item: str = "", depth: int = 0, style: str = "") -> Iterator[str]:
-        """The text of all paragraphs and tables below an element, in order; blank lines between paragraphs."""
+        """The text of all paragraphs and tables below an element, in order; blank lines between
+        paragraphs.
+        """
         for child in top:
             tag = child.tag
             if self._is_hidden(child):
@@ -168,17 +201,29 @@ class _Reader:
                 yield from self._list(child, depth + 1, child.get(f"{_TEXT}style-name") or style)
             elif tag == f"{_TABLE}table":
                 merged = Merged()
-                rows = (row_text(self.cells(row, number, merged)) for number, row in enumerate(_rows_of(child)))
+                rows = (
+                    row_text(self.cells(row, number, merged))
+                    for number, row in enumerate(_rows_of(child))
+                )
                 yield from ("", *filter(None, rows), "")
             elif isinstance(tag, str) and tag not in _SKIPPED and tag not in _ASIDE:
                 yield from self.lines(child, item, depth, style)
 
     def _list(self, top: Any, depth: int, style: str) -> Iterator[str]:
-        if depth == 1 and top.get(f"{_TEXT}continue-numbering") != "true" and not top.get(f"{_TEXT}continue-list"):
+        if (
+            depth == 1
+            and top.get(f"{_TEXT}continue-numbering") != "true"
+            and not top.get(f"{_TEXT}continue-list")
+        ):
             self._counts.pop(style, None)
         for entry in top:
             if entry.tag == f"{_TEXT}list-item":
-                yield from self.lines(entry, self._number(style, depth, entry.get(f"{_TEXT}start-value")), depth, style)
+                yield from self.lines(
+                    entry,
+                    self._number(style, depth, entry.get(f"{_TEXT}start-value")),
+                    depth,
+                    style,
+                )
             elif entry.tag == f"{_TEXT}list-header":
                 yield from self.lines(entry, "", depth, style)
 
@@ -189,7 +234,9 @@ class _Reader:
             del counts[deeper]
         if (shape := levels.get(depth)) is None:
             return "- "
-        counts[depth] = whole(at, counts.get(depth, whole(shape.get(f"{_TEXT}start-value"), 1) - 1) + 1)
+        counts[depth] = whole(
+            at, counts.get(depth, whole(shape.get(f"{_TEXT}start-value"), 1) - 1) + 1
+        )
         first = depth + 1 - whole(shape.get(f"{_TEXT}display-levels"), 1, most=depth)
         shown = (
             number_as(kind, counts.get(level, 1))
@@ -199,23 +246,35 @@ class _Reader:
         before, behind = (shape.get(f"{_STYLE}num-{name}") or "" for name in ("prefix", "suffix"))
         return f"{before}{'.'.join(shown)}{behind} ".lstrip() or "- "
 
-    def cells(self, row: Any, number: int, merged: Merged, hidden: Collection[int] = ()) -> list[tuple[int, str]]:
+    def cells(
+        self, row: Any, number: int, merged: Merged, hidden: Collection[int] = ()
+    ) -> list[tuple[int, str]]:
         """The texts of a row by their columns, with those of rows above that reach into it."""
         cells: dict[int, str] = {}
         ends: dict[int, int] = {}
         column = 0
         for cell in row.iterchildren(f"{_TABLE}table-cell", f"{_TABLE}covered-table-cell"):
             count = _count(cell, f"{_TABLE}number-columns-repeated")
-            is_plain = len(cell) == 1 and cell[0].tag == f"{_TEXT}p" and not len(cell[0]) and not self._hidden_styles
+            is_plain = (
+                len(cell) == 1
+                and cell[0].tag == f"{_TEXT}p"
+                and not len(cell[0])
+                and not self._hidden_styles
+            )
             text = one_line((cell[0].text or "") if is_plain else " ".join(self.lines(cell)))
             if not text and cell.find(f"{_TEXT}p") is None:  # of a program that writes values only
-                values = (cell.get(f"{_OFFICE}{name}value") for name in ("string-", "date-", "time-", "boolean-", ""))
+                values = (
+                    cell.get(f"{_OFFICE}{name}value")
+                    for name in ("string-", "date-", "time-", "boolean-", "")
+                )
                 text = one_line(next(filter(None, values), ""))
                 self.formulas += not text and cell.get(f"{_TABLE}formula") is not None
             if (down := _count(cell, f"{_TABLE}number-rows-spanned")) > 1:
                 ends[column] = number + down - 1
             if text:
-                cells |= {place: text for place in range(column, column + count) if place not in hidden}
+                cells |= {
+                    place: text for place in range(column, column + count) if place not in hidden
+                }
             column += count
         return merged.fill(number, cells, ends)
 
@@ -230,7 +289,9 @@ class _Reader:
         for child in element:
             tag = child.tag
             if tag in _ASIDE:
-                self.asides += child.iter(f"{_TEXT}note-body") if tag == f"{_TEXT}note" else (child,)
+                self.asides += (
+                    child.iter(f"{_TEXT}note-body") if tag == f"{_TEXT}note" else (child,)
+                )
             elif tag in _BLANKS:
                 parts.append(_BLANKS[tag] * whole(child.get(f"{_TEXT}c"), 1, most=_MOST_BLANKS))
             elif tag == f"{_TEXT}ruby":
@@ -241,7 +302,11 @@ class _Reader:
                 self._object(child, parts)
             elif child.get(f"{_TEXT}is-hidden") == "true":
                 self.hidden += 1
-            elif isinstance(tag, str) and tag.startswith(_DRAW) and any(inner.tag in _BLOCKS for inner in child):
+            elif (
+                isinstance(tag, str)
+                and tag.startswith(_DRAW)
+                and any(inner.tag in _BLOCKS for inner in child)
+            ):
                 self._boxes.append(child)
             elif isinstance(tag, str) and tag not in _SKIPPED:
                 self._collect(child, parts)
@@ -259,7 +324,9 @@ class _Reader:
         elif root.tag == _MATH:
             from lxml import etree
 
-            source = re.sub(rb"(</?)\w+:", rb"\1", etree.tostring(root, encoding="utf-8"))  # HTML knows no prefix
+            source = re.sub(
+                rb"(</?)\w+:", rb"\1", etree.tostring(root, encoding="utf-8")
+            )  # HTML knows no prefix
             parts.append(one_line(read_html(source, None, declared="utf-8").text))
         else:
             self._boxes.append(root)
@@ -273,13 +340,17 @@ class _Reader:
     def _is_hidden(self, element: Any) -> bool:
         if element.get(f"{_TEXT}display") == "none":
             return True
-        return bool(self._hidden_styles) and not self._hidden_styles.isdisjoint(self._styles_of(element))
+        return bool(self._hidden_styles) and not self._hidden_styles.isdisjoint(
+            self._styles_of(element)
+        )
 
     def _span(self, span: Any, parts: list[str]) -> None:
         if self._is_hidden(span):
             self.hidden += 1
         else:
-            shift = next((self._shifts[style] for style in self._styles_of(span) if style in self._shifts), 0)
+            shift = next(
+                (self._shifts[style] for style in self._styles_of(span) if style in self._shifts), 0
+            )
             before, inside = "".join(parts[-6:]), self.words(span)
             parts.append(shifted(before, inside, shift))
 
@@ -288,8 +359,15 @@ class _Reader:
             self._collect(base, parts)
         reading = "".join("".join(text.itertext()) for text in ruby.iter(f"{_TEXT}ruby-text"))
         following = ruby.getnext()
-        if reading and following is not None and following.tag == ruby.tag and not (ruby.tail or "").strip():
-            following.set("held", (ruby.get("held") or "") + reading)  # one word, whose reading stands behind all of it
+        if (
+            reading
+            and following is not None
+            and following.tag == ruby.tag
+            and not (ruby.tail or "").strip()
+        ):
+            following.set(
+                "held", (ruby.get("held") or "") + reading
+            )  # one word, whose reading stands behind all of it
         elif reading:
             parts.append(f"({(ruby.get('held') or '') + reading})")
 
@@ -299,7 +377,11 @@ def _rows_of(table: Any) -> Iterator[Any]:
     for child in table:
         if child.tag == f"{_TABLE}table-row":
             yield child
-        elif isinstance(child.tag, str) and child.tag.startswith(f"{_TABLE}table-") and child.tag != f"{_TABLE}table":
+        elif (
+            isinstance(child.tag, str)
+            and child.tag.startswith(f"{_TABLE}table-")
+            and child.tag != f"{_TABLE}table"
+        ):
             yield from _rows_of(child)
 
 
@@ -308,7 +390,9 @@ def _count(element: Any, attribute: str) -> int:
 
 
 def read_ods(data: bytes, longest: int) -> FileText:
-    """Read a spreadsheet of LibreOffice: cells as they are shown, hidden sheets, rows and columns left out."""
+    """Read a spreadsheet of LibreOffice: cells as they are shown, hidden sheets, rows and columns
+    left out.
+    """
     archive, content, body = _opened(data, "spreadsheet")
     reader = _Reader(archive, content)
     invisible = {
@@ -326,10 +410,17 @@ def read_ods(data: bytes, longest: int) -> FileText:
         rows = Rows(longest)
         hidden += _read_sheet(sheet, rows, reader)
         notes = (one_line("".join(note.itertext())) for note in sheet.iter(f"{_OFFICE}annotation"))
-        beside = paragraphs(line for top in sheet.iterfind(f"{_TABLE}shapes") for line in reader.lines(top))
-        parts.add(sheet_text(name, rows, (*(f"Comment: {note}" for note in notes if note), beside)), name)
+        beside = paragraphs(
+            line for top in sheet.iterfind(f"{_TABLE}shapes") for line in reader.lines(top)
+        )
+        parts.add(
+            sheet_text(name, rows, (*(f"Comment: {note}" for note in notes if note), beside)), name
+        )
     title, metadata = _properties(archive)
-    told = [*left_out(sheets, {"hidden row or column": hidden, "formula": reader.formulas}), embedded(reader.embedded)]
+    told = [
+        *left_out(sheets, {"hidden row or column": hidden, "formula": reader.formulas}),
+        embedded(reader.embedded),
+    ]
     return parts.text(title, "; ".join(filter(None, told)), metadata)
 
 

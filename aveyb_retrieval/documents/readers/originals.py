@@ -1,4 +1,6 @@
-"""The file that a document was read from: its bytes, where words stand on its pages of PDF, and pictures of these."""
+"""The file that a document was read from: its bytes, where words stand on its pages of PDF, and
+pictures of these.
+"""
 
 from __future__ import annotations
 
@@ -43,17 +45,25 @@ class Box(NamedTuple):
 
 
 def read_original(name: str, origin: FileOrigin | None, most: int = LARGEST) -> bytes:
-    """Read the file of a document, of at most so many bytes, as it was read: without following links.
+    """Read the file of a document, of at most so many bytes, as it was read: without following
+    links.
 
-    An index may come from anybody and name any file of this machine: only one whose hash it has is given out. Raises
-    InputError: there is none, it is gone, has changed, or is larger.
+    An index may come from anybody and name any file of this machine: only one whose hash it has is
+    given out. Raises InputError: there is none, it is gone, has changed, or is larger.
     """
     if origin is None:
         raise InputError(f"{name}: was not read from a file")
     folder, there = Path(origin.folder), None
-    for path in (folder / name, folder / Path(name).name):  # the latter of a file that was named itself
+    for path in (
+        folder / name,
+        folder / Path(name).name,
+    ):  # the latter of a file that was named itself
         try:
-            data = read_bounded(path, most) if path.is_relative_to(folder) and path.resolve() == path else None
+            data = (
+                read_bounded(path, most)
+                if path.is_relative_to(folder) and path.resolve() == path
+                else None
+            )
         except (OSError, ValueError, IndexFormatError):
             continue
         if data is not None and hashlib.sha256(data).hexdigest() == origin.sha256:
@@ -61,20 +71,31 @@ def read_original(name: str, origin: FileOrigin | None, most: int = LARGEST) -> 
         there = there or (path if data is not None else None)
     if there is None:
         raise InputError(f"{name}: its original is not in {origin.folder} any more")
-    raise InputError(f"{there}: has changed since it was indexed, or has more than {most:,} bytes; sync the index")
+    raise InputError(
+        f"{there}: has changed since it was indexed, or has more than {most:,} bytes; sync the"
+        " index"
+    )
 
 
-def boxes_in_file(name: str, text: str, span: tuple[int, int], origin: FileOrigin | None) -> tuple[Box, ...]:
-    """Find the characters `[start, stop)` of a text in the PDF that it was read from; raises as `read_original`."""
+def boxes_in_file(
+    name: str, text: str, span: tuple[int, int], origin: FileOrigin | None
+) -> tuple[Box, ...]:
+    """Find the characters `[start, stop)` of a text in the PDF that it was read from; raises as
+    `read_original`.
+    """
     pages = _pages(name, origin)
     with _ONE, _opened(name, origin) as document:
         return _boxes(document, text, span, pages)
 
 
-def look(name: str, text: str, span: list[int], origin: list[Any], page: int | None, most: int) -> dict[str, Any]:
-    """Answer with what JSON can hold: boxes, and with `page`, from 1, a PNG of it where they are marked, in base64.
+def look(
+    name: str, text: str, span: list[int], origin: list[Any], page: int | None, most: int
+) -> dict[str, Any]:
+    """Answer with what JSON can hold: boxes, and with `page`, from 1, a PNG of it where they are
+    marked, in base64.
 
-    `origin` has the hash, the folder and the pages as JSON. Raises as `boxes_in_file`, and where there is no such page.
+    `origin` has the hash, the folder and the pages as JSON. Raises as `boxes_in_file`, and where
+    there is no such page.
     """
     given = FileOrigin(origin[0], origin[1], Pages.from_json(origin[2]))
     with _opened(name, given, most) as document:
@@ -92,7 +113,9 @@ def _pages(name: str, origin: FileOrigin | None) -> Pages:
     return origin.pages
 
 
-def _opened(name: str, origin: FileOrigin | None, most: int = LARGEST) -> closing[pypdfium2.PdfDocument]:
+def _opened(
+    name: str, origin: FileOrigin | None, most: int = LARGEST
+) -> closing[pypdfium2.PdfDocument]:
     data = read_original(name, origin, most)
     with extra_for(f"reading {name}", "files"):
         import pypdfium2
@@ -100,7 +123,11 @@ def _opened(name: str, origin: FileOrigin | None, most: int = LARGEST) -> closin
 
 
 def _boxes(
-    document: pypdfium2.PdfDocument, text: str, span: tuple[int, int], pages: Pages, only: int | None = None
+    document: pypdfium2.PdfDocument,
+    text: str,
+    span: tuple[int, int],
+    pages: Pages,
+    only: int | None = None,
 ) -> tuple[Box, ...]:
     if span[0] >= span[1]:
         return ()
@@ -134,7 +161,13 @@ def _lines(page: pypdfium2.PdfPage, number: int, wanted: str, before: int) -> It
     for left, bottom, right, top in chain.from_iterable(rectangles_of(*run) for run in runs):
         shared = min(box.top, top) - max(box.bottom, bottom) if box else 0.0
         if box and shared > _ONE_LINE * min(box.top - box.bottom, top - bottom):
-            box = Box(number, min(box.left, left), min(box.bottom, bottom), max(box.right, right), max(box.top, top))
+            box = Box(
+                number,
+                min(box.left, left),
+                min(box.bottom, bottom),
+                max(box.right, right),
+                max(box.top, top),
+            )
             continue
         if box is not None:
             yield box
@@ -144,20 +177,26 @@ def _lines(page: pypdfium2.PdfPage, number: int, wanted: str, before: int) -> It
 
 
 def _written(page: pypdfium2.PdfPage) -> tuple[str, Callable[[int, int], list[Rectangle]]]:
-    """The letters and digits of a page, and what gives the rectangles of so many of them from one on."""
+    """The letters and digits of a page, and what gives the rectangles of so many of them from one
+    on.
+    """
     words = upright(page)
     letters, places = _letters(words.get_text_range())
 
     def of_text(start: int, size: int) -> list[Rectangle]:
         first, last = places[start], places[start + size - 1]
-        return [words.get_rect(place) for place in range(words.count_rects(first, last - first + 1))]
+        return [
+            words.get_rect(place) for place in range(words.count_rects(first, last - first + 1))
+        ]
 
     if letters:
         return letters, of_text
     found = picture_words(page)
     owners = [place for place, (word, _) in enumerate(found) for _ in _letters(word)[1]]
     letters = "".join(_letters(word)[0] for word, _ in found)
-    return letters, lambda start, size: [found[n][1] for n in dict.fromkeys(owners[start : start + size])]
+    return letters, lambda start, size: [
+        found[n][1] for n in dict.fromkeys(owners[start : start + size])
+    ]
 
 
 def _picture(page: pypdfium2.PdfPage, marked: tuple[Box, ...]) -> bytes:
@@ -176,6 +215,7 @@ def _picture(page: pypdfium2.PdfPage, marked: tuple[Box, ...]) -> bytes:
     head = struct.pack(">IIBBBBB", columns, rows, 8, 2, 0, 0, 0)
     chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(lines)), (b"IEND", b""))
     packed = (
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
     )
     return b"\x89PNG\r\n\x1a\n" + b"".join(packed)

@@ -1,4 +1,5 @@
-"""PDF by PDFium: the text page by page (lines, divided words, raised marks, forms, notes, OCR), labels, headings.
+"""PDF by PDFium: the text page by page (lines, divided words, raised marks, forms, notes, OCR),
+labels, headings.
 
 Headings are the lines that bookmarks name, else those in larger type.
 """
@@ -47,10 +48,11 @@ if TYPE_CHECKING:
 _DIVIDED = re.compile(r"[\x02\u00ad\ufffe](?:\r?\n)?[ \t]*")  # PDFium's sign at the end of a line
 _NUMBER_DIVIDED = re.compile(r"(?<=\d-)\r?\n(?=\d)")  # "2019-", "2020"
 _WIDE = re.compile(r"(?<!\w)[^\W\d_]\w*(?:-\w+)+")  # words with a hyphen that no line's end divides
-# What may be raised or lowered behind a letter, a digit, or a stop, maybe on a line of its own. Each begins with what
-# is rare in a text, so that most of it is passed over quickly.
+# What may be raised or lowered behind a letter, a digit, or a stop, maybe on a line of its own.
+# Each begins with what is rare in a text, so that most of it is passed over quickly.
 _MARK = re.compile(
-    r"[-+\u2212\u20130-9*†‡§](?:(?<=[0-9])[0-9]{0,3}(?:, ?[0-9]{1,3})*|(?<=[^0-9*†‡§])[0-9]{1,4}(?:, ?[0-9]{1,3})*|"
+    r"[-+\u2212\u20130-9*†‡§](?:(?<=[0-9])[0-9]{0,3}(?:,"
+    r" ?[0-9]{1,3})*|(?<=[^0-9*†‡§])[0-9]{1,4}(?:, ?[0-9]{1,3})*|"
     r"(?<=[*†‡§])[*†‡§]{0,2})(?![^\W\d_])"
 )
 _ENDING = re.compile(r"[0-9](?:\r?\n)?(st|nd|rd|th)(?![^\W\d_])")
@@ -73,11 +75,15 @@ _HIDDEN = 2 | 32  # FPDF_ANNOT_FLAG_HIDDEN, NOVIEW
 
 
 def upright(page: pypdfium2.PdfPage) -> pypdfium2.PdfTextPage:
-    """Return the text of a page, turned in memory as most of it runs: PDFium finds few lines that do not run right."""
+    """Return the text of a page, turned in memory as most of it runs: PDFium finds few lines that
+    do not run right.
+    """
     words = page.get_textpage()
     count = words.count_chars()
     step = max(1, count // _SAMPLED)
-    turns: Counter[int] = Counter(round(2 * _angle(words, place) / math.pi) % 4 for place in range(0, count, step))
+    turns: Counter[int] = Counter(
+        round(2 * _angle(words, place) / math.pi) % 4 for place in range(0, count, step)
+    )
     turn = 90 * turns.most_common(1)[0][0] if turns else 0
     if not turns or turn == page.get_rotation():
         return words
@@ -89,11 +95,16 @@ def upright(page: pypdfium2.PdfPage) -> pypdfium2.PdfTextPage:
 def page_text(words: pypdfium2.PdfTextPage) -> str:
     """Return the text of a page, its lines as they stand, with PDFium's signs of divided words.
 
-    The text whose characters can be measured also has what is off the page: it is taken where nothing is.
+    The text whose characters can be measured also has what is off the page: it is taken where
+    nothing is.
     """
     inside = words.get_text_bounded()
     whole = words.get_text_range()
-    return inside if inside != whole and _letters(inside) != _letters(whole) else _with_marks(words, whole)
+    return (
+        inside
+        if inside != whole and _letters(inside) != _letters(whole)
+        else _with_marks(words, whole)
+    )
 
 
 def _letters(text: str) -> str:
@@ -101,12 +112,18 @@ def _letters(text: str) -> str:
 
 
 def _with_marks(words: pypdfium2.PdfTextPage, text: str) -> str:
-    """Return a text with its raised and lowered digits and signs apart from the words before them."""
-    if words.count_chars() != len(text):  # a character beyond the first plane: places differ from here on
+    """Return a text with its raised and lowered digits and signs apart from the words
+    before them.
+    """
+    if words.count_chars() != len(
+        text
+    ):  # a character beyond the first plane: places differ from here on
         return text
     parts: list[str] = []
     position = 0
-    for start, end, break_before in sorted(_candidates(words, text), key=lambda one: (one[0], -one[1])):
+    for start, end, break_before in sorted(
+        _candidates(words, text), key=lambda one: (one[0], -one[1])
+    ):
         if start < position:
             continue
         place = start - break_before
@@ -125,8 +142,12 @@ def _with_marks(words: pypdfium2.PdfTextPage, text: str) -> str:
 
 
 def _candidates(words: pypdfium2.PdfTextPage, text: str) -> Iterator[tuple[int, int, int]]:
-    """Places where a mark may stand: its first and last character, and how many of a line's end are before it."""
-    marks = [found.span() for found in _MARK.finditer(text)] + [found.span(1) for found in _ENDING.finditer(text)]
+    """Places where a mark may stand: its first and last character, and how many of a line's end are
+    before it.
+    """
+    marks = [found.span() for found in _MARK.finditer(text)] + [
+        found.span(1) for found in _ENDING.finditer(text)
+    ]
     marks += [(found.start() - 1, found.end()) for found in _LETTERS.finditer(text)]
     level: set[int] = set()  # ends of numbers that stand on the line of what is before them
     for start, end in marks:
@@ -142,7 +163,9 @@ def _candidates(words: pypdfium2.PdfTextPage, text: str) -> Iterator[tuple[int, 
 
 
 def _level(words: pypdfium2.PdfTextPage, first: int, second: int) -> bool:
-    """Whether two characters stand on one line across or along the page, which most do: measured with little work."""
+    """Whether two characters stand on one line across or along the page, which most do: measured
+    with little work.
+    """
     origin = _calls().FPDFText_GetCharOrigin
     origin(words.raw, first, *_TO_FIRST)
     origin(words.raw, second, *_TO_SECOND)
@@ -155,7 +178,10 @@ def _shift(words: pypdfium2.PdfTextPage, before: int, mark: int) -> int:
         return 0
     size = font_size(words, before)
     _, height = _apart(words, before, mark)
-    if not 0 < _RAISED * size <= abs(height) <= 1.2 * size or font_size(words, mark) > _SMALL * size:
+    if (
+        not 0 < _RAISED * size <= abs(height) <= 1.2 * size
+        or font_size(words, mark) > _SMALL * size
+    ):
         return 0
     return 1 if height > 0 else -1
 
@@ -167,9 +193,13 @@ def _same_line(words: pypdfium2.PdfTextPage, first: int, second: int) -> bool:
 
 
 def _apart(words: pypdfium2.PdfTextPage, first: int, second: int) -> tuple[float, float]:
-    """How far a character stands from another one along the line of this and above it, in points."""
+    """How far a character stands from another one along the line of this and above it,
+    in points.
+    """
     _level(words, first, second)  # measures both
-    turn = cmath.exp(-1j * _angle(words, first)) * complex(_SECOND_X.value - _X.value, _SECOND_Y.value - _Y.value)
+    turn = cmath.exp(-1j * _angle(words, first)) * complex(
+        _SECOND_X.value - _X.value, _SECOND_Y.value - _Y.value
+    )
     return turn.real, turn.imag
 
 
@@ -181,7 +211,9 @@ _TO_SECOND = ctypes.byref(_SECOND_X), ctypes.byref(_SECOND_Y)
 
 @cache
 def _calls() -> Any:
-    """PDFium's functions: an import at each of hundreds of thousands of calls would cost more than they do."""
+    """PDFium's functions: an import at each of hundreds of thousands of calls would cost more than
+    they do.
+    """
     from pypdfium2 import raw
 
     return raw
@@ -210,8 +242,9 @@ def font_size(words: pypdfium2.PdfTextPage, character: int) -> float:
 def join_words(text: str, known: set[str]) -> str:
     """Join words that the end of a line divides.
 
-    The hyphen stays where a digit, a capital or a single letter stands beside it (COVID-19, AB-C77, X-ray), and in
-    words that are written so elsewhere; `known` holds the words of the document with a hyphen, in lower case.
+    The hyphen stays where a digit, a capital or a single letter stands beside it (COVID-19, AB-C77,
+    X-ray), and in words that are written so elsewhere; `known` holds the words of the document with
+    a hyphen, in lower case.
     """
 
     def join(found: re.Match[str]) -> str:
@@ -220,9 +253,14 @@ def join_words(text: str, known: set[str]) -> str:
         if not before or not behind:
             return ""
         kept = (
-            before[-1].isdigit() or behind[0].isdigit() or before[-1].isupper() or behind[0].isupper()
-            or len(before) == 1 or len(behind) == 1 or f"{before}-{behind}".lower() in known
-        )  # fmt: skip
+            before[-1].isdigit()
+            or behind[0].isdigit()
+            or before[-1].isupper()
+            or behind[0].isupper()
+            or len(before) == 1
+            or len(behind) == 1
+            or f"{before}-{behind}".lower() in known
+        )
         return "-" if kept else ""
 
     text = _DIVIDED.sub(join, text)
@@ -235,7 +273,9 @@ def words_with_hyphen(text: str) -> set[str]:
 
 
 def notes_and_fields(page: pypdfium2.PdfPage, form: Any | None, files: list[str]) -> Iterator[str]:
-    """What is typed and chosen in the form on a page, and the notes on it, a line each; `files` gets attached ones."""
+    """What is typed and chosen in the form on a page, and the notes on it, a line each; `files`
+    gets attached ones.
+    """
     raw = _calls()
     for number in range(raw.FPDFPage_GetAnnotCount(page)):
         annotation = raw.FPDFPage_GetAnnot(page, number)
@@ -248,7 +288,10 @@ def notes_and_fields(page: pypdfium2.PdfPage, form: Any | None, files: list[str]
             if kind == _FILE and (attached := raw.FPDFAnnot_GetFileAttachment(annotation)):
                 files.append(one_line(_filled(raw.FPDFAttachment_GetName, attached)))
             if kind != _WIDGET:
-                plain, rich = (_filled(raw.FPDFAnnot_GetStringValue, annotation, key) for key in (b"Contents", b"RC"))
+                plain, rich = (
+                    _filled(raw.FPDFAnnot_GetStringValue, annotation, key)
+                    for key in (b"Contents", b"RC")
+                )
                 yield clean(plain or html.unescape(_TAG.sub(" ", rich))).strip()
             elif form is not None:
                 yield _field(form, annotation)
@@ -271,7 +314,9 @@ def _field(form: Any, annotation: Any) -> str:
         value = _filled(raw.FPDFAnnot_GetFormFieldExportValue, *field)
         value = "yes" if value.lower() in ("", "on", "yes", "1", "true") else value
     value = clean(value).strip()
-    named = _filled(raw.FPDFAnnot_GetFormFieldAlternateName, *field) or _filled(raw.FPDFAnnot_GetFormFieldName, *field)
+    named = _filled(raw.FPDFAnnot_GetFormFieldAlternateName, *field) or _filled(
+        raw.FPDFAnnot_GetFormFieldName, *field
+    )
     return f"{one_line(named)}: {value}" if named.strip() and value else value
 
 
@@ -292,7 +337,9 @@ _MOST_PIXELS = 25e6  # of a page: a larger one is rendered coarser
 
 @cache
 def languages() -> str | None:
-    """The languages that Tesseract has data of, "deu+eng"; "" without any of them, None without pytesseract."""
+    """The languages that Tesseract has data of, "deu+eng"; "" without any of them, None without
+    pytesseract.
+    """
     if find_spec("pytesseract") is None:
         return None
     import pytesseract
@@ -306,24 +353,35 @@ def languages() -> str | None:
 
 def why_none() -> str:
     """Say what would give the words of pictures, where there are none."""
-    advice = {None: "make it searchable by OCR", "": "OCR needs tesseract and its data (Debian: tesseract-ocr)"}
+    advice = {
+        None: "make it searchable by OCR",
+        "": "OCR needs tesseract and its data (Debian: tesseract-ocr)",
+    }
     return advice.get(languages(), "OCR found no words")
 
 
 def read_picture(page: pypdfium2.PdfPage) -> str:
-    """Return the words of a page by OCR; "" where none are found, it takes too long, or OCR is not installed."""
+    """Return the words of a page by OCR; "" where none are found, it takes too long, or OCR is not
+    installed.
+    """
     if not languages():
         return ""
     import pytesseract
 
     try:
-        return str(pytesseract.image_to_string(_rendered(page).to_pil(), lang=languages(), timeout=PAGE_SECONDS))
+        return str(
+            pytesseract.image_to_string(
+                _rendered(page).to_pil(), lang=languages(), timeout=PAGE_SECONDS
+            )
+        )
     except (OSError, RuntimeError):  # of Tesseract, or its time
         return ""
 
 
 def picture_words(page: pypdfium2.PdfPage) -> list[tuple[str, Rectangle]]:
-    """Return the words of a page by OCR with their places on it; none where `read_picture` finds none."""
+    """Return the words of a page by OCR with their places on it; none where `read_picture` finds
+    none.
+    """
     if not languages():
         return []
     import pytesseract
@@ -332,7 +390,10 @@ def picture_words(page: pypdfium2.PdfPage) -> list[tuple[str, Rectangle]]:
     place, found = bitmap.get_posconv(page), list[tuple[str, Rectangle]]()
     try:
         table = pytesseract.image_to_data(
-            bitmap.to_pil(), lang=languages(), timeout=PAGE_SECONDS, output_type=pytesseract.Output.DICT
+            bitmap.to_pil(),
+            lang=languages(),
+            timeout=PAGE_SECONDS,
+            output_type=pytesseract.Output.DICT,
         )
     except (OSError, RuntimeError):
         return []
@@ -345,18 +406,22 @@ def picture_words(page: pypdfium2.PdfPage) -> list[tuple[str, Rectangle]]:
 
 
 def _rendered(page: pypdfium2.PdfPage) -> pypdfium2.PdfBitmap:
-    scale = min(_PER_POINT, math.sqrt(_MOST_PIXELS / max(1.0, page.get_width() * page.get_height())))
+    scale = min(
+        _PER_POINT, math.sqrt(_MOST_PIXELS / max(1.0, page.get_width() * page.get_height()))
+    )
     return page.render(scale=scale, grayscale=True)
 
 
 _DATE = re.compile(r"(?:D:)?(\d{4}(?:\d\d){0,5})(?:([-+]\d\d)'?(\d\d)?)?")
-_SENTENCE_END = tuple(".!?:\"')”’。！？")  # noqa: RUF001  # stops of other scripts
+_SENTENCE_END = tuple(".!?:\"')”’。！？")  # stops of other scripts  # noqa: RUF001
 _REASONS = {  # by FPDF_GetLastError
     3: "not a PDF file, or damaged beyond repair",
     4: "encrypted, and a password is needed to read it; save it without one",
     5: "encrypted in a way that PDFium does not know; save it without a password",
 }
-_LONGEST_NUMBER = 8  # letters and digits in front of a heading that its bookmark does not repeat: "3.2", "A.1"
+_LONGEST_NUMBER = (
+    8  # letters and digits in front of a heading that its bookmark does not repeat: "3.2", "A.1"
+)
 # Headings of a file without bookmarks: short lines in larger type than most of its text.
 _LARGER = 1.15  # times the size of most of the text
 _LONGEST_HEADING = 120  # characters of a heading
@@ -367,7 +432,9 @@ _PAGE = (
     r"(?:(?P<apart>(?<!\w)(?:page|seite|p|s|pág|pag|página|pagina|sida|side|strona|strana|стр|страница)(?!\w)\.?\s*|第\s*"
     r"|[|·•–—-]\s+)|(?<![\w.,/-]))(?P<number>\d+)(?:\s*(?:of|von|de|di|van|av|из|/)\s*(?P<total>\d+))?\s*页?"  # noqa: RUF001
 )  # and what sets it apart from a part's
-_PAGE_NUMBER = re.compile(rf"^[^\w§№#]*?{_PAGE}(?=\s|$)|{_PAGE.replace('?P<', '?P<last_')}\W*$", re.IGNORECASE)
+_PAGE_NUMBER = re.compile(
+    rf"^[^\w§№#]*?{_PAGE}(?=\s|$)|{_PAGE.replace('?P<', '?P<last_')}\W*$", re.IGNORECASE
+)
 
 _MARGIN = 0.15  # of a page's height, in which headers and footers stand
 
@@ -382,13 +449,17 @@ def read_pdf(data: bytes, longest: int) -> FileText:
         document = pypdfium2.PdfDocument(data)
     except pypdfium2.PdfiumError as error:
         code = getattr(error, "err_code", None)
-        raise Unreadable(_REASONS.get(code or 0, f"not readable as PDF: {one_line(str(error))}")) from None
+        raise Unreadable(
+            _REASONS.get(code or 0, f"not readable as PDF: {one_line(str(error))}")
+        ) from None
     with closing(document):
         return _read(document, longest)
 
 
 class _Page(NamedTuple):
-    """What one page holds: text, forms and notes, whether it is a picture without text; of lines sizes and heights."""
+    """What one page holds: text, forms and notes, whether it is a picture without text; of lines
+    sizes and heights.
+    """
 
     text: str
     beside: list[str]
@@ -403,7 +474,9 @@ def _read(document: pypdfium2.PdfDocument, longest: int) -> FileText:
         raise Unreadable(f"{count:,} pages; from 1 to {MAX_PAGES:,} are read")
     bookmarks, form = _bookmarks(document), None
     if document.get_formtype():
-        logging.getLogger("pypdfium2").setLevel(logging.ERROR)  # a form that it does not draw is told below
+        logging.getLogger("pypdfium2").setLevel(
+            logging.ERROR
+        )  # a form that it does not draw is told below
         document.init_forms()  # until the document is closed
         form = document.formenv
     pages: list[_Page] = []
@@ -427,11 +500,18 @@ def _read(document: pypdfium2.PdfDocument, longest: int) -> FileText:
             pictures.append(str(index + 1))
         texts.append(_mark_headings(text, bookmarks.get(index, [])))
     if pictures and not any(texts) and not length:
-        raise Unreadable(f"no text: scanned? ({plural(len(pictures), 'page')} of pictures only; {why_none()})")
+        raise Unreadable(
+            f"no text: scanned? ({plural(len(pictures), 'page')} of pictures only; {why_none()})"
+        )
     texts = texts if bookmarks else _mark_by_size(texts, [page.sizes for page in pages])
-    texts = ["\n\n".join(filter(None, [text, *page.beside])) for text, page in zip(texts, pages, strict=True)]
+    texts = [
+        "\n\n".join(filter(None, [text, *page.beside]))
+        for text, page in zip(texts, pages, strict=True)
+    ]
     parts = Parts("page", longest)
-    for index, (text, following) in enumerate(pairwise([*texts, ""])):  # a sentence that goes on stays one paragraph
+    for index, (text, following) in enumerate(
+        pairwise([*texts, ""])
+    ):  # a sentence that goes on stays one paragraph
         end = "\n\n" if text.endswith(_SENTENCE_END) or following.startswith("#") else "\n"
         parts.add(text, one_line(document.get_page_label(index)), end=end)
     title, author, created = map(document.get_metadata_value, ("Title", "Author", "CreationDate"))
@@ -439,47 +519,71 @@ def _read(document: pypdfium2.PdfDocument, longest: int) -> FileText:
     return parts.text(named(title), told, about(author, _date(created)))
 
 
-def _without_running_lines(pages: list[_Page], bookmarks: dict[int, list[tuple[int, str]]]) -> list[_Page]:
+def _without_running_lines(
+    pages: list[_Page], bookmarks: dict[int, list[tuple[int, str]]]
+) -> list[_Page]:
     """Take page headers and footers off all pages but the first that has them.
 
-    They are what at least three pages and a third of all begin or end with. Only the page's own number may differ, and
-    that only where it is no part's: of a bookmark, of a line in larger type, of "Lot 4".
+    They are what at least three pages and a third of all begin or end with. Only the page's own
+    number may differ, and that only where it is no part's: of a bookmark, of a line in larger type,
+    of "Lot 4".
     """
     _, large = _type_of([page.sizes for page in pages])
 
     def shape(line: str, number: int) -> str:
         letters, found = _letters_of(line), _PAGE_NUMBER.search(line)
         titles = [title for _, title in bookmarks.get(number - 1, [])]
-        named = pages[number - 1].sizes.get(letters, 0) >= large or any(map(letters.endswith, titles))
+        named = pages[number - 1].sizes.get(letters, 0) >= large or any(
+            map(letters.endswith, titles)
+        )
         if found is None or named:
             return letters
         at = "" if found["number"] else "last_"
         rest = line[: found.start()] + line[found.end() :]
         own = {found[f"{at}number"], found[f"{at}total"]} <= {str(number), str(len(pages)), None}
-        of_part = len(re.findall(r"[^\W\d]+|[§№#]", rest)) == 1 and not (found[f"{at}apart"] or found[f"{at}total"])
+        of_part = len(re.findall(r"[^\W\d]+|[§№#]", rest)) == 1 and not (
+            found[f"{at}apart"] or found[f"{at}total"]
+        )
         return _letters_of(rest) if own and not of_part else letters
 
     lines = [page.text.strip().split("\n") for page in pages]
-    edges = [{i: shape(page[i], n) for i in _edge_of(page, pages[n - 1])} for n, page in enumerate(lines, start=1)]
+    edges = [
+        {i: shape(page[i], n) for i in _edge_of(page, pages[n - 1])}
+        for n, page in enumerate(lines, start=1)
+    ]
     counts = Counter(each for edge in edges for each in {*edge.values()})
     running = {each for each, count in counts.items() if count >= max(3, len(pages) / 3)}
     kept, seen = [], set[str]()
     for page, inside, edge in zip(pages, lines, edges, strict=True):
-        again = running & seen if len(inside) > 2 * _EDGE else set[str]()  # a page of few lines may hold nothing else
-        kept.append(page._replace(text="\n".join(line for i, line in enumerate(inside) if edge.get(i) not in again)))
+        again = (
+            running & seen if len(inside) > 2 * _EDGE else set[str]()
+        )  # a page of few lines may hold nothing else
+        kept.append(
+            page._replace(
+                text="\n".join(line for i, line in enumerate(inside) if edge.get(i) not in again)
+            )
+        )
         seen.update(edge.values())
     return kept
 
 
 def _edge_of(lines: list[str], page: _Page) -> set[int]:
-    """Which lines may be a header or footer: the highest and the lowest ones, where they stand in a page's margin."""
-    places = sorted((height, i) for i, line in enumerate(lines) if (height := page.heights.get(_letters_of(line))))
+    """Which lines may be a header or footer: the highest and the lowest ones, where they stand in a
+    page's margin.
+    """
+    places = sorted(
+        (height, i)
+        for i, line in enumerate(lines)
+        if (height := page.heights.get(_letters_of(line)))
+    )
     low = {i for height, i in places[:_EDGE] if height < _MARGIN}
     return low | {i for height, i in places[-_EDGE:] if height > 1 - _MARGIN}
 
 
 def _told(document: pypdfium2.PdfDocument, pictures: list[str], files: list[str]) -> Iterator[str]:
-    """What is not read of a document: pages without text, embedded files, forms that programs draw."""
+    """What is not read of a document: pages without text, embedded files, forms that
+    programs draw.
+    """
     if pictures:
         pages = f"{len(pictures):,} of {len(document):,} pages"
         yield f"{pages} are pictures without text, probably scanned: {some(pictures)}"
@@ -504,7 +608,14 @@ def _date(value: str) -> str:
         return ""
 
 
-def _page(document: pypdfium2.PdfDocument, index: int, form: Any | None, files: list[str], *, measure: bool) -> _Page:
+def _page(
+    document: pypdfium2.PdfDocument,
+    index: int,
+    form: Any | None,
+    files: list[str],
+    *,
+    measure: bool,
+) -> _Page:
     import pypdfium2
 
     try:
@@ -516,7 +627,10 @@ def _page(document: pypdfium2.PdfDocument, index: int, form: Any | None, files: 
         sizes = {line: font_size(words, place) for line, place in begins.items()} if measure else {}
         heights = {}  # not of pages that are turned, whose places are those before
         if page.get_rotation() % 180 == 0 and words.count_chars() == len(whole):
-            heights = {line: words.get_charbox(place)[1] / page.get_height() for line, place in begins.items()}
+            heights = {
+                line: words.get_charbox(place)[1] / page.get_height()
+                for line, place in begins.items()
+            }
         words.close()
         beside = list(dict.fromkeys(filter(None, notes_and_fields(page, form, files))))
         image = pypdfium2.raw.FPDF_PAGEOBJ_IMAGE
@@ -549,7 +663,9 @@ def _mark_headings(text: str, bookmarks: list[tuple[int, str]]) -> str:
     for level, title in bookmarks:
         for number in range(first, len(lines)):
             more = len(letters[number]) - len(title)  # than its title: the number of a heading
-            if letters[number].endswith(title) and (not more or (len(title) > 2 and more <= _LONGEST_NUMBER)):
+            if letters[number].endswith(title) and (
+                not more or (len(title) > 2 and more <= _LONGEST_NUMBER)
+            ):
                 lines[number] = f"\n{'#' * level} {lines[number].strip()}\n"
                 first = number + 1
                 break
@@ -567,13 +683,17 @@ def _line_begins(text: str) -> dict[str, int]:
     for line in text.split("\n"):
         letters = _letters_of(line)
         if letters:
-            begins.setdefault(letters, start + next(i for i, character in enumerate(line) if character.isalnum()))
+            begins.setdefault(
+                letters, start + next(i for i, character in enumerate(line) if character.isalnum())
+            )
         start += len(line) + 1
     return begins
 
 
 def _type_of(sizes: list[Sizes]) -> tuple[Counter[float], float]:
-    """How many letters and digits of the pages have each size, and from which on type is larger than most of it."""
+    """How many letters and digits of the pages have each size, and from which on type is larger
+    than most of it.
+    """
     lengths: Counter[float] = Counter()
     for page in sizes:
         for letters, size in page.items():
@@ -582,7 +702,9 @@ def _type_of(sizes: list[Sizes]) -> tuple[Counter[float], float]:
 
 
 def _mark_by_size(texts: list[str], sizes: list[Sizes]) -> list[str]:
-    """Return the texts of pages with lines in larger type as headings in Markdown, the largest at level 1."""
+    """Return the texts of pages with lines in larger type as headings in Markdown, the largest at
+    level 1.
+    """
     lengths, large = _type_of(sizes)
     larger = sorted((size for size in lengths if size >= large), reverse=True)
     if not larger or sum(map(lengths.__getitem__, larger)) > _MOST_LARGER * lengths.total():
@@ -597,7 +719,9 @@ def _marked(text: str, sizes: Sizes, levels: dict[float, int]) -> str:
     for line in text.split("\n"):
         level = levels.get(sizes.get(_letters_of(line), 0.0), 0)
         if level and any(map(str.isalpha, line)) and len(line) <= _LONGEST_HEADING:
-            if level == level_before and len(lines[-1]) + len(line) <= _LONGEST_HEADING:  # a heading of two lines
+            if (
+                level == level_before and len(lines[-1]) + len(line) <= _LONGEST_HEADING
+            ):  # a heading of two lines
                 lines[-1] = f"{lines[-1].rstrip()} {line.strip()}\n"
             else:
                 lines.append(f"\n{'#' * level} {line.strip()}\n")

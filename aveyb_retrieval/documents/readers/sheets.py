@@ -1,6 +1,7 @@
 """Spreadsheets: sheet by sheet, a row a line, cells as they are shown; XLSX here, XLS by calamine.
 
-Of an XLSX file calamine knows the values only, not how they are shown: a percentage, leading zeros, what is hidden.
+Of an XLSX file calamine knows the values only, not how they are shown: a percentage, leading zeros,
+what is hidden.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ if TYPE_CHECKING:
 
 S = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 _ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
-_MERGED = re.compile(rb'<(?:\w+:)?mergeCell\b[^>]*?\bref="([A-Z]{1,3})(\d{1,7}):[A-Z]{1,3}(\d{1,7})"')
+_MERGED = re.compile(
+    rb'<(?:\w+:)?mergeCell\b[^>]*?\bref="([A-Z]{1,3})(\d{1,7}):[A-Z]{1,3}(\d{1,7})"'
+)
 _MOST_MERGED, _MOST_COLUMNS = 100_000, 1 << 14
 
 
@@ -95,14 +98,23 @@ class _Book:
         for element in self._elements(data, target, f"{S}row", f"{S}col"):
             if element.tag == f"{S}col":
                 if is_true(element, "hidden"):
-                    hidden |= {*range(whole(element.get("min")) - 1, whole(element.get("max"), most=_MOST_COLUMNS))}
+                    hidden |= {
+                        *range(
+                            whole(element.get("min")) - 1,
+                            whole(element.get("max"), most=_MOST_COLUMNS),
+                        )
+                    }
                 continue
             number = whole(element.get("r")) or number + 1
             if is_true(element, "hidden"):
                 self.told["hidden row"] += len(element) > 0
                 continue
             cells = self._cells(element, hidden)
-            ends = {column: merges[number, column] for column in cells if (number, column) in merges} if merges else {}
+            ends = (
+                {column: merges[number, column] for column in cells if (number, column) in merges}
+                if merges
+                else {}
+            )
             rows.add(row_text(merged.fill(number, cells, ends)))
 
     def _cells(self, row: Any, hidden: set[int]) -> dict[int, str]:
@@ -123,7 +135,12 @@ class _Book:
 
         try:
             for _, element in etree.iterparse(
-                io.BytesIO(data), tag=tags, resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False
+                io.BytesIO(data),
+                tag=tags,
+                resolve_entities=False,
+                no_network=True,
+                load_dtd=False,
+                huge_tree=False,
             ):
                 yield element
                 element.clear()
@@ -167,7 +184,9 @@ class _Book:
 
 
 def _string(item: Any) -> str:
-    """A text of a sheet, which may have parts with formats of their own; how it is spoken is left out."""
+    """A text of a sheet, which may have parts with formats of their own; how it is spoken is left
+    out.
+    """
     parts: list[str] = []
     for child in item:
         if child.tag == f"{S}t":
@@ -181,10 +200,15 @@ def _string(item: Any) -> str:
 
 
 def _styles(root: Any | None) -> tuple[list[str], set[int]]:
-    """The formats of numbers by the styles of cells, "" of a general one, and the styles that are white on white."""
+    """The formats of numbers by the styles of cells, "" of a general one, and the styles that are
+    white on white.
+    """
     if root is None:
         return [], set()
-    own = {whole(each.get("numFmtId")): each.get("formatCode") or "" for each in root.iter(f"{S}numFmt")}
+    own = {
+        whole(each.get("numFmtId")): each.get("formatCode") or ""
+        for each in root.iter(f"{S}numFmt")
+    }
     shapes = BUILT_IN | own
     fonts = [_is_white(font.find(f"{S}color")) for font in root.iterfind(f"{S}fonts/{S}font")]
     fills = [fill.find(f"{S}patternFill") for fill in root.iterfind(f"{S}fills/{S}fill")]
@@ -200,7 +224,8 @@ def _styles(root: Any | None) -> tuple[list[str], set[int]]:
 
 def _is_white(colour: Any | None) -> bool:
     return colour is not None and (
-        (colour.get("rgb") or "").upper()[-6:] == "FFFFFF" or (colour.get("theme") == "0" and not colour.get("tint"))
+        (colour.get("rgb") or "").upper()[-6:] == "FFFFFF"
+        or (colour.get("theme") == "0" and not colour.get("tint"))
     )
 
 
@@ -218,7 +243,11 @@ def _merges(data: bytes) -> dict[tuple[int, int], int]:
 def _column(reference: str, otherwise: int) -> int:
     """The column of a cell, counted from 0: 27 of "AB12"."""
     letters = reference.rstrip("0123456789")
-    return _column_of(letters) if letters.isascii() and letters.isalpha() and len(letters) < 4 else otherwise
+    return (
+        _column_of(letters)
+        if letters.isascii() and letters.isalpha() and len(letters) < 4
+        else otherwise
+    )
 
 
 @cache
@@ -264,20 +293,48 @@ def _read_old(data: bytes, longest: int) -> FileText:
                 continue
             rows = Rows(longest)
             for row in book.get_sheet_by_name(about.name).iter_rows():
-                shown = (general(value) if isinstance(value, float) else one_line(str(value)) for value in row)
+                shown = (
+                    general(value) if isinstance(value, float) else one_line(str(value))
+                    for value in row
+                )
                 rows.add(row_text(enumerate(shown)))
             parts.add(sheet_text(about.name, rows), one_line(about.name))
     except python_calamine.CalamineError as error:
-        raise Unreadable(f"damaged or encrypted: not a spreadsheet ({one_line(str(error))})") from None
+        raise Unreadable(
+            f"damaged or encrypted: not a spreadsheet ({one_line(str(error))})"
+        ) from None
     return parts.text("", "; ".join(left_out(hidden, {})))
 
 
 BUILT_IN = {
-    1: "0", 2: "0.00", 3: "#,##0", 4: "#,##0.00", 9: "0%", 10: "0.00%", 11: "0.00E+00", 12: "# ?/?", 13: "# ??/??",
-    14: "yyyy-mm-dd", 15: "d-mmm-yy", 16: "d-mmm", 17: "mmm-yy", 18: "h:mm AM/PM", 19: "h:mm:ss AM/PM", 20: "h:mm",
-    21: "h:mm:ss", 22: "yyyy-mm-dd h:mm", 37: "#,##0;-#,##0", 38: "#,##0;-#,##0", 39: "#,##0.00;-#,##0.00",
-    40: "#,##0.00;-#,##0.00", 45: "mm:ss", 46: "[h]:mm:ss", 47: "mm:ss.0", 48: "0.0E+0", 49: "@",
-}  # fmt: skip
+    1: "0",
+    2: "0.00",
+    3: "#,##0",
+    4: "#,##0.00",
+    9: "0%",
+    10: "0.00%",
+    11: "0.00E+00",
+    12: "# ?/?",
+    13: "# ??/??",
+    14: "yyyy-mm-dd",
+    15: "d-mmm-yy",
+    16: "d-mmm",
+    17: "mmm-yy",
+    18: "h:mm AM/PM",
+    19: "h:mm:ss AM/PM",
+    20: "h:mm",
+    21: "h:mm:ss",
+    22: "yyyy-mm-dd h:mm",
+    37: "#,##0;-#,##0",
+    38: "#,##0;-#,##0",
+    39: "#,##0.00;-#,##0.00",
+    40: "#,##0.00;-#,##0.00",
+    45: "mm:ss",
+    46: "[h]:mm:ss",
+    47: "mm:ss.0",
+    48: "0.0E+0",
+    49: "@",
+}
 _PIECE = re.compile(
     r'"(?P<quoted>[^"]*)"|\\(?P<escaped>.)|_.|\*.|\[(?P<bracket>[^\]]*)\]|(?P<general>General)|'
     r"(?P<noon>AM/PM|A/P)|(?P<exponent>E[+-])|(?P<date>y+|m+|d+|h+|s+|\.0+(?=[^0#?]|$))|(?P<digits>[0#?.,]+)|(?P<other>.)",
@@ -285,7 +342,14 @@ _PIECE = re.compile(
 )
 _ELAPSED = re.compile(r"h+|m+|s+", re.IGNORECASE)
 _CONDITION = re.compile(r"(<=|>=|<>|<|>|=)(-?\d+(?:\.\d+)?)$")
-_TESTS = {"<": operator.lt, ">": operator.gt, "=": operator.eq, "<=": operator.le, ">=": operator.ge, "<>": operator.ne}
+_TESTS = {
+    "<": operator.lt,
+    ">": operator.gt,
+    "=": operator.eq,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<>": operator.ne,
+}
 _LONGEST = 255  # characters of a format, as Excel has it
 _MOST_DIGITS = 30
 
@@ -299,17 +363,28 @@ class _Section:
 
     @property
     def is_date(self) -> bool:
-        return any(kind in ("elapsed", "noon") or (kind == "date" and text[0] != ".") for kind, text in self.pieces)
+        return any(
+            kind in ("elapsed", "noon") or (kind == "date" and text[0] != ".")
+            for kind, text in self.pieces
+        )
 
 
 def shown_number(value: float, shape: str, *, from_1904: bool = False) -> str:
-    """Write a number as a format shows it, a date of serial days; as it is where the format cannot be followed."""
+    """Write a number as a format shows it, a date of serial days; as it is where the format cannot
+    be followed.
+    """
     section, number = _section_for(value, _sections(shape[:_LONGEST]))
     if any(kind == "general" or (kind, text) == ("other", "@") for kind, text in section.pieces):
         shown = {"general": general(number), "digits": "", "date": ""}
-        return "".join(shown.get("general" if text == "@" else kind, text) for kind, text in section.pieces).strip()
+        return "".join(
+            shown.get("general" if text == "@" else kind, text) for kind, text in section.pieces
+        ).strip()
     try:
-        return _date(value, section.pieces, from_1904) if section.is_date else _number(number, section.pieces)
+        return (
+            _date(value, section.pieces, from_1904)
+            if section.is_date
+            else _number(number, section.pieces)
+        )
     except (InvalidOperation, ValueError, OverflowError):  # a date before 1900, too many digits
         return general(value)
 
@@ -351,12 +426,16 @@ def _joined(pieces: list[tuple[str, str]]) -> list[tuple[str, str]]:
         if kind not in ("date", "digits"):
             joined.append((kind, text))
         else:
-            joined.append(("digits", joined.pop()[1] + text if joined and joined[-1][0] == "digits" else text))
+            joined.append(
+                ("digits", joined.pop()[1] + text if joined and joined[-1][0] == "digits" else text)
+            )
     return joined
 
 
 def _section_for(value: float, sections: tuple[_Section, ...]) -> tuple[_Section, float]:
-    """The section for a number, and the number as it shows it: of the second one the sign is written in the format."""
+    """The section for a number, and the number as it shows it: of the second one the sign is
+    written in the format.
+    """
     for section in sections:
         if section.condition and _TESTS[section.condition[0]](value, section.condition[1]):
             return section, abs(value) if value < 0 and section is not sections[0] else value
@@ -376,7 +455,9 @@ def _number(value: float, pieces: list[tuple[str, str]]) -> str:
         return general(value)
     amount = Decimal(repr(value)) * Decimal(100) ** sum(piece == ("other", "%") for piece in pieces)
     if any(kind == "exponent" for kind, _ in pieces):
-        mantissa, _, power = f"{amount:.{min(len(shapes[0].partition('.')[2]), _MOST_DIGITS)}E}".partition("E")
+        mantissa, _, power = (
+            f"{amount:.{min(len(shapes[0].partition('.')[2]), _MOST_DIGITS)}E}".partition("E")
+        )
         return f"{mantissa}E{int(power):+03}"
     shape = "".join(shapes)
     amount /= Decimal(1000) ** (len(shape) - len(shape.rstrip(",")))
@@ -384,7 +465,9 @@ def _number(value: float, pieces: list[tuple[str, str]]) -> str:
     rest = _rounded(abs(amount), before, behind)
     sign = "-" if amount < 0 and rest.strip("0.,") else ""
     written: list[str] = []
-    for kind, text in reversed(pieces):  # several shapes, as of a telephone number, share the digits from their end
+    for kind, text in reversed(
+        pieces
+    ):  # several shapes, as of a telephone number, share the digits from their end
         if kind == "digits":
             shapes.pop()
             count = sum(character in "0#?." for character in text) if shapes else len(rest)
@@ -402,7 +485,12 @@ def _rounded(amount: Decimal, whole: str, fraction: str) -> str:
     before = before.lstrip("0").rjust(min(whole.count("0"), _MOST_DIGITS), "0")
     if "," in whole:
         first = len(before) % 3
-        before = ",".join(filter(None, (before[:first], *(before[at : at + 3] for at in range(first, len(before), 3)))))
+        before = ",".join(
+            filter(
+                None,
+                (before[:first], *(before[at : at + 3] for at in range(first, len(before), 3))),
+            )
+        )
     optional = len(fraction) - len(fraction.rstrip("#?"))
     if optional:
         kept = len(behind) - optional
@@ -428,7 +516,9 @@ def _date(value: float, pieces: list[tuple[str, str]], from_1904: bool) -> str:
             out.append("AM" if moment.hour < 12 else "PM")
         elif kind == "date":
             out.append(_date_piece(moment, text.lower(), has_noon, is_minute and text[0] in "mM"))
-        elif kind != "general" and not (kind == "digits" and text.strip(".,")):  # of 31.05.2026 the points
+        elif kind != "general" and not (
+            kind == "digits" and text.strip(".,")
+        ):  # of 31.05.2026 the points
             out.append(text)
     return "".join(out).strip()
 
@@ -440,8 +530,14 @@ def _date_piece(moment: datetime, text: str, has_noon: bool, is_minute: bool) ->
     if letter == "y":
         return f"{moment.year:04}" if length > 2 else f"{moment.year % 100:02}"
     if letter in "dm" and not is_minute and length > 2:
-        name = calendar.day_name[moment.weekday()] if letter == "d" else calendar.month_name[moment.month]
+        name = (
+            calendar.day_name[moment.weekday()]
+            if letter == "d"
+            else calendar.month_name[moment.month]
+        )
         return name if length > 3 else name[:3]
     hour = (moment.hour + 11) % 12 + 1 if has_noon else moment.hour
     month = moment.minute if is_minute else moment.month
-    return f"{ {'d': moment.day, 'm': month, 'h': hour, 's': moment.second}[letter]:0{min(length, 2)}}"
+    return (
+        f"{ {'d': moment.day, 'm': month, 'h': hour, 's': moment.second}[letter]:0{min(length, 2)}}"
+    )

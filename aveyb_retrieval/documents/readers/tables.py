@@ -1,4 +1,6 @@
-"""Tables as text: a row a line, cells joined by " | ", and in a long table the names of its columns again and again."""
+"""Tables as text: a row a line, cells joined by " | ", and in a long table the names of its columns
+again and again.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,14 @@ from aveyb_retrieval.documents.readers.base import (
     some,
     too_long,
 )
-from aveyb_retrieval.documents.records import FieldNames, Record, Rejected, SourceLocation, path_text, read_row
+from aveyb_retrieval.documents.records import (
+    FieldNames,
+    Record,
+    Rejected,
+    SourceLocation,
+    path_text,
+    read_row,
+)
 from aveyb_retrieval.errors import InputError, plural
 
 if TYPE_CHECKING:
@@ -27,13 +36,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_BYTES, MOST_ROWS = 10 << 20, 100_000  # of JSON lines and Parquet that are read as one table
-_EVERY = 600  # characters of rows between two lines with the names of the columns: less than a passage has
+# characters of rows between two lines with the names of the columns: less than a passage has
+_EVERY = 600
 _LONGEST_NAMES = 300  # characters of such a line; longer ones would be most of the text
-_GAP = 20  # empty cells in front of a cell that are written; a far corner is not the end of a thousand bars
+# empty cells in front of a cell that are written; a far corner is not the end of a thousand bars
+_GAP = 20
 
 
 def row_text(cells: Iterable[tuple[int, str]]) -> str:
-    """Return a row as a line, of its cells by their columns; those behind the last one that has text are left out."""
+    """Return a row as a line, of its cells by their columns; those behind the last one that has
+    text are left out.
+    """
     parts: list[str] = []
     last = -1
     for column, text in cells:
@@ -86,10 +99,16 @@ class Merged:
     def __init__(self) -> None:
         self._held: dict[int, tuple[int, str]] = {}
 
-    def fill(self, number: int, cells: dict[int, str], ends: dict[int, int]) -> list[tuple[int, str]]:
-        """Return the cells of a row with those that reach into it; `ends`: the last rows of its own, by columns."""
+    def fill(
+        self, number: int, cells: dict[int, str], ends: dict[int, int]
+    ) -> list[tuple[int, str]]:
+        """Return the cells of a row with those that reach into it; `ends`: the last rows of its
+        own, by columns.
+        """
         if self._held or ends:
-            self._held |= {column: (last, cells[column]) for column, last in ends.items() if cells.get(column)}
+            self._held |= {
+                column: (last, cells[column]) for column, last in ends.items() if cells.get(column)
+            }
             self._held = {column: held for column, held in self._held.items() if held[0] >= number}
             if any(cells.values()):
                 for column, (_, text) in self._held.items():
@@ -98,25 +117,37 @@ class Merged:
 
 
 def read_table(data: bytes, encoding: str | None, longest: int) -> FileText:
-    """Read a file of one table as a sheet: CSV or TSV, and where they are small JSON lines and Parquet."""
+    """Read a file of one table as a sheet: CSV or TSV, and where they are small JSON lines and
+    Parquet.
+    """
     is_parquet = data.startswith(b"PAR1")
     text = "" if is_parquet else decode(data, encoding)
     if not is_parquet and not text.lstrip().startswith("{"):
         return FileText("", _read_csv(text, longest))
     if len(data) > MOST_BYTES:
         raise Unreadable(_large(f"{len(data):,} bytes"))
-    return FileText("", _read_parquet(data, longest) if is_parquet else _table(_objects(text), longest))
+    return FileText(
+        "", _read_parquet(data, longest) if is_parquet else _table(_objects(text), longest)
+    )
 
 
-def csv_rows(lines: Iterable[str], where: str, separator: str = ",") -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows of a table by the numbers of their last lines; `where` begins the message of an InputError."""
-    csv.field_size_limit(sys.maxsize)  # rows are bounded by those who read them, whatever their fields
+def csv_rows(
+    lines: Iterable[str], where: str, separator: str = ","
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of a table by the numbers of their last lines; `where` begins the message of
+    an InputError.
+    """
+    csv.field_size_limit(
+        sys.maxsize
+    )  # rows are bounded by those who read them, whatever their fields
     rows = csv.reader(lines, delimiter=separator, strict=True)
     try:
         for row in rows:
             yield rows.line_num, row
     except csv.Error as error:
-        raise InputError(f"{where}line {rows.line_num}: {error}; quote fields as in RFC 4180") from error
+        raise InputError(
+            f"{where}line {rows.line_num}: {error}; quote fields as in RFC 4180"
+        ) from error
 
 
 def split_header(line: str) -> dict[str, list[str]]:
@@ -165,14 +196,19 @@ def _read_parquet(data: bytes, longest: int) -> str:
         with pyarrow.parquet.ParquetFile(io.BytesIO(data)) as table:
             if table.metadata.num_rows > MOST_ROWS:
                 raise Unreadable(_large(f"{table.metadata.num_rows:,} rows"))
-            rows = (row for batch in table.iter_batches(batch_size=256) for row in batch.to_pylist())
+            rows = (
+                row for batch in table.iter_batches(batch_size=256) for row in batch.to_pylist()
+            )
             return _table(rows, longest)
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         raise Unreadable(f"not readable as Parquet ({one_line(str(error))})") from None
 
 
 def _large(size: str) -> str:
-    return f"{size}: of at most {MOST_BYTES:,} bytes and {MOST_ROWS:,} rows is one table; index it by itself"
+    return (
+        f"{size}: of at most {MOST_BYTES:,} bytes and {MOST_ROWS:,} rows is one table; index it by"
+        " itself"
+    )
 
 
 def _table(objects: Iterable[dict[str, Any]], longest: int) -> str:
@@ -182,7 +218,12 @@ def _table(objects: Iterable[dict[str, Any]], longest: int) -> str:
     for row in objects:
         if "text" in row:
             raise Unreadable("holds documents with a text each: index it by itself")
-        body.append(sorted((columns.setdefault(name, len(columns)), _value(value)) for name, value in row.items()))
+        body.append(
+            sorted(
+                (columns.setdefault(name, len(columns)), _value(value))
+                for name, value in row.items()
+            )
+        )
         length += sum(len(text) for _, text in body[-1])
         check_characters(length, longest)
         if len(body) > MOST_ROWS:
@@ -197,7 +238,9 @@ def _table(objects: Iterable[dict[str, Any]], longest: int) -> str:
 def _value(value: Any) -> str:
     if value is None:
         return ""
-    return one_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+    return one_line(
+        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    )
 
 
 def left_out(hidden: Sequence[str], counts: Mapping[str, int]) -> Iterator[str]:
@@ -206,7 +249,10 @@ def left_out(hidden: Sequence[str], counts: Mapping[str, int]) -> Iterator[str]:
         yield f"{plural(len(hidden), 'hidden sheet')} left out: {some(hidden)}"
     for what, count in counts.items():
         if count and what == "formula":
-            yield f"{plural(count, what)} without a value: open and save the file in a spreadsheet program"
+            yield (
+                f"{plural(count, what)} without a value: open and save the file in a spreadsheet"
+                " program"
+            )
         elif count:
             many = re.sub(r"\b(row|cell|column)\b", r"\1s", what)
             yield f"{plural(count, what, many)} left out"
@@ -225,7 +271,10 @@ Row = dict[str, Any]  # a document or the reason why a row is none, as JSON can 
 
 
 def read_rows(path: Path, names: FieldNames, longest: int) -> Iterator[list[Row]]:
-    """Read the rows of a Parquet file. Memory holds one batch of them, and of a repeated text one copy."""
+    """Read the rows of a Parquet file.
+
+    Memory holds one batch of them, and of a repeated text one copy.
+    """
     import pyarrow
     import pyarrow.parquet
 
@@ -235,26 +284,42 @@ def read_rows(path: Path, names: FieldNames, longest: int) -> Iterator[list[Row]
             number = 0
             for group in range(table.num_row_groups):
                 about = table.metadata.row_group(group)
-                size = max(1, min(_BATCH_ROWS, _BATCH_BYTES * max(1, about.num_rows) // max(1, about.total_byte_size)))
+                size = max(
+                    1,
+                    min(
+                        _BATCH_ROWS,
+                        _BATCH_BYTES * max(1, about.num_rows) // max(1, about.total_byte_size),
+                    ),
+                )
                 for batch in table.iter_batches(batch_size=size, row_groups=[group]):
                     rows: list[Row] = []
                     held = 0
                     for row in _python_rows(batch):
                         number += 1
-                        rows.append(_row(row, SourceLocation(source, number, "row"), names, longest))
+                        rows.append(
+                            _row(row, SourceLocation(source, number, "row"), names, longest)
+                        )
                         held += len(rows[-1].get("text", ""))
-                        if held > _BATCH_BYTES:  # a file may say less of its row groups than they hold
+                        if (
+                            held > _BATCH_BYTES
+                        ):  # a file may say less of its row groups than they hold
                             yield rows
                             rows, held = [], 0
                     yield rows
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: of a column's name
+    except (
+        pyarrow.ArrowException,
+        OSError,
+        UnicodeDecodeError,
+    ) as error:  # the last: of a column's name
         if isinstance(error, pyarrow.ArrowMemoryError):
             raise MemoryError from None
         raise Unreadable(f"not readable as Parquet ({error})") from None
 
 
 def _text_columns(path: Path) -> list[str]:
-    """The columns of texts, which are read as dictionaries: a text that every row repeats is held once."""
+    """The columns of texts, which are read as dictionaries: a text that every row repeats is held
+    once.
+    """
     import pyarrow
     import pyarrow.parquet
 
@@ -262,22 +327,34 @@ def _text_columns(path: Path) -> list[str]:
     ((name, count),) = Counter(schema.names).most_common(1) or [("", 0)]
     if count > 1:
         raise Unreadable(f"has the column {name!r} {count} times; rename one of them")
-    return [column.name for column in schema if column.type in (pyarrow.string(), pyarrow.large_string())]
+    return [
+        column.name
+        for column in schema
+        if column.type in (pyarrow.string(), pyarrow.large_string())
+    ]
 
 
 def _row(row: Row | str, location: SourceLocation, names: FieldNames, longest: int) -> Row:
     if isinstance(row, str):
         item: Record | Rejected = Rejected(location, row, "")
-    elif (length := sum(len(value) for value in row.values() if isinstance(value, (str, bytes)))) > longest:
+    elif (
+        length := sum(len(value) for value in row.values() if isinstance(value, (str, bytes)))
+    ) > longest:
         item = Rejected(location, too_long(length, longest), "")
     else:
         item = read_row(row, location, names)
-    kept = ("id", "title", "text", "metadata", "id_is_made") if isinstance(item, Record) else ("reason", "raw")
+    kept = (
+        ("id", "title", "text", "metadata", "id_is_made")
+        if isinstance(item, Record)
+        else ("reason", "raw")
+    )
     return {"row": location.line, **{name: getattr(item, name) for name in kept}}
 
 
 def _python_rows(batch: Any) -> Iterator[Row | str]:
-    """The rows of a record batch, one by one; in place of one that Python has no values for, the reason."""
+    """The rows of a record batch, one by one; in place of one that Python has no values for, the
+    reason.
+    """
     for number in range(batch.num_rows):
         try:
             yield batch.slice(number, 1).to_pylist()[0]

@@ -1,4 +1,6 @@
-"""Plain text, Markdown with its front matter, RTF, notebooks, subtitles, calendars; source code by tree-sitter."""
+"""Plain text, Markdown with its front matter, RTF, notebooks, subtitles, calendars; source code by
+tree-sitter.
+"""
 
 from __future__ import annotations
 
@@ -37,15 +39,25 @@ def read_text(data: bytes, encoding: str | None) -> FileText:
     return FileText("", whole_words(decode(data, encoding)))
 
 
-_RAISED, _LOWERED, _END = "\ue000", "\ue001", "\ue002"  # private characters, in place of RTF's words for it
+_RAISED, _LOWERED, _END = (
+    "\ue000",
+    "\ue001",
+    "\ue002",
+)  # private characters, in place of RTF's words for it
 _RTF_MARKS = {"super": _RAISED, "sub": _LOWERED, "nosupersub": _END, "up": _RAISED, "dn": _LOWERED}
 _RTF_RAISED = re.compile(r"\\(super|sub|nosupersub|up|dn)(\d{0,3})(?![a-z0-9-]) ?")
 _RTF_GROUP_END = re.compile(f"([{_RAISED}{_LOWERED}][^{{}}{_END}]*)\\}}")
 _RTF_SIGNS = re.compile(f"[{_RAISED}-{_END}]")
-_RAISED_TEXT = re.compile(f"([{_RAISED}{_LOWERED}])(?:([^{_RAISED}-{_END}\n]*){_END}|([-+]?\\d+|\\S))")
-_RTF_ASIDE = re.compile(r"\{(?:\\\*)?\\(?:footnote|annotation|header[lrf]?|footer[lrf]?|shptxt|result)(?![a-z])")
+_RAISED_TEXT = re.compile(
+    f"([{_RAISED}{_LOWERED}])(?:([^{_RAISED}-{_END}\n]*){_END}|([-+]?\\d+|\\S))"
+)
+_RTF_ASIDE = re.compile(
+    r"\{(?:\\\*)?\\(?:footnote|annotation|header[lrf]?|footer[lrf]?|shptxt|result)(?![a-z])"
+)
 _RTF_HIDING = re.compile(r"\\(?:v|deleted)(?![a-z0-9-])")
-_RTF_STATES = re.compile(r"\\(?P<name>v|deleted|plain)(?P<off>0?)(?![a-z0-9-]) ?|\\.|[{}]", re.DOTALL)
+_RTF_STATES = re.compile(
+    r"\\(?P<name>v|deleted|plain)(?P<off>0?)(?![a-z0-9-]) ?|\\.|[{}]", re.DOTALL
+)
 _RTF_CELL = re.compile(r"\\(?:nest)?cell(?![a-z]) ?")
 _RTF_FONTS = re.compile(r"\{\\fonttbl")
 _RTF_CODEPAGE = re.compile(r"\\ansicpg\d+")
@@ -53,7 +65,9 @@ _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
 def read_rtf(data: bytes, encoding: str | None) -> FileText:
-    """Read RTF, in `encoding` or cp1252; notes, comments, page headers and footers stand behind the text."""
+    """Read RTF, in `encoding` or cp1252; notes, comments, page headers and footers stand behind the
+    text.
+    """
     if not data.startswith(b"{\\rtf"):
         raise Unreadable("not an RTF file")
     source, hidden = _without_hidden(data.decode("latin-1").replace("{\\pntext", "{\\listtext"))
@@ -76,7 +90,9 @@ def read_rtf(data: bytes, encoding: str | None) -> FileText:
 
 
 def _without_hidden(source: str) -> tuple[str, int]:
-    """RTF without what is hidden or was deleted with changes tracked, and how many places are hidden."""
+    """RTF without what is hidden or was deleted with changes tracked, and how many places are
+    hidden.
+    """
     if not _RTF_HIDING.search(source):
         return source, 0
     parts, states, gone, count, position = [], [frozenset[str]()], frozenset[str](), 0, 0
@@ -84,7 +100,16 @@ def _without_hidden(source: str) -> tuple[str, int]:
         parts.append("" if gone else source[position : found.start()])
         position, name = found.end(), found["name"]
         if name:
-            before, gone = gone, frozenset() if name == "plain" else gone - {name} if found["off"] else gone | {name}
+            before, gone = (
+                gone,
+                (
+                    frozenset()
+                    if name == "plain"
+                    else gone - {name}
+                    if found["off"]
+                    else gone | {name}
+                ),
+            )
             count += "v" in gone and "v" not in before
         elif found[0] == "{":
             states.append(gone)
@@ -116,10 +141,14 @@ def _rtf_text(source: str, encoding: str | None) -> str:
     for found in _RAISED_TEXT.finditer(text):
         parts.append(text[position : found.start()])
         inside = found[2] if found[2] is not None else found[3]
-        parts.append(shifted(parts[-1] or "".join(parts[-3:]), inside, 1 if found[1] == _RAISED else -1))
+        parts.append(
+            shifted(parts[-1] or "".join(parts[-3:]), inside, 1 if found[1] == _RAISED else -1)
+        )
         position = found.end()
     text = "".join([*parts, text[position:]])
-    return "\n".join(line.removesuffix(" | ") for line in clean(_RTF_SIGNS.sub("", text)).split("\n")).strip()
+    return "\n".join(
+        line.removesuffix(" | ") for line in clean(_RTF_SIGNS.sub("", text)).split("\n")
+    ).strip()
 
 
 def read_notebook(data: bytes, encoding: str | None) -> FileText:
@@ -129,7 +158,9 @@ def read_notebook(data: bytes, encoding: str | None) -> FileText:
         language = str(notebook.get("metadata", {}).get("kernelspec", {}).get("language", ""))
         texts = [text for cell in notebook["cells"] for text in _cell(cell, language)]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise Unreadable(f"not a Jupyter notebook of format 4 ({type(error).__name__}: {error})") from None
+        raise Unreadable(
+            f"not a Jupyter notebook of format 4 ({type(error).__name__}: {error})"
+        ) from None
     return FileText("", clean("\n\n".join(filter(str.strip, texts))))
 
 
@@ -141,7 +172,11 @@ def _cell(cell: dict[str, Any], language: str) -> Iterator[str]:
         yield f"```{language}\n{source}\n```"
     for output in cell.get("outputs", ()):
         shown = output.get("data", {})
-        texts = (output.get("text"), shown.get("text/plain"), output.get("evalue"))  # the last: of an error
+        texts = (
+            output.get("text"),
+            shown.get("text/plain"),
+            output.get("evalue"),
+        )  # the last: of an error
         text = next((text for text in map(_joined, texts) if text.strip()), "")
         if text:
             yield f"```\n{text.rstrip()}\n```"
@@ -159,7 +194,7 @@ _TIMES = re.compile(r"\s*(?:(\d{1,4}):)?(\d{1,2}):(\d{2})[.,]\d{1,3}[ \t]+-->")
 _VOICE = re.compile(r"<v(?:\.[^ \t<>]*)?[ \t]+([^<>]+)>")
 _MARKS = re.compile(r"</?[A-Za-z][^<>]*>|<\d[\d:.]*>|</>|\{\\[^{}]*\}")
 _ASIDE = re.compile(r"\s*(?:NOTE|STYLE|REGION)\b")
-_SENTENCE_END = (".", "!", "?", "…", "。", "！", "？")  # noqa: RUF001  # stops of other scripts
+_SENTENCE_END = (".", "!", "?", "…", "。", "！", "？")  # stops of other scripts  # noqa: RUF001
 
 
 def read_subtitles(data: bytes, encoding: str | None, longest: int) -> FileText:
@@ -169,7 +204,9 @@ def read_subtitles(data: bytes, encoding: str | None, longest: int) -> FileText:
     if not times:
         raise Unreadable("no cues with times, as SRT and WebVTT files have them")
     parts, is_vtt = Parts("time", longest), lines[0].startswith("WEBVTT")
-    for cue, ((start, found), end) in enumerate(zip(times.items(), [*list(times)[1:], len(lines)], strict=True), 2):
+    for cue, ((start, found), end) in enumerate(
+        zip(times.items(), [*list(times)[1:], len(lines)], strict=True), 2
+    ):
         label = f"{int(found[1] or 0)}:{found[2]:>02}:{found[3]}"
         said = _without_asides(lines[start + 1 : _end_of_cue(lines, start + 1, end, cue)])
         words = " ".join(_MARKS.sub("", _VOICE.sub(r"\1: ", " ".join(said))).split())
@@ -181,14 +218,22 @@ def read_subtitles(data: bytes, encoding: str | None, longest: int) -> FileText:
 
 
 def _end_of_cue(lines: list[str], start: int, end: int, following: int) -> int:
-    """Where a cue ends before the times in line `end`: in front of the number or the name of the following cue."""
+    """Where a cue ends before the times in line `end`: in front of the number or the name of the
+    following cue.
+    """
     if end == len(lines):
         return end
     name = next((number for number in range(end - 1, start - 1, -1) if lines[number].strip()), None)
     if name is None:
         return end
-    counts = lines[name].strip() == str(following) or (lines[name].strip().isdigit() and name == end - 1)
-    return name if counts or (name == end - 1 and name > start and not lines[name - 1].strip()) else end
+    counts = lines[name].strip() == str(following) or (
+        lines[name].strip().isdigit() and name == end - 1
+    )
+    return (
+        name
+        if counts or (name == end - 1 and name > start and not lines[name - 1].strip())
+        else end
+    )
 
 
 def _without_asides(lines: list[str]) -> Iterator[str]:
@@ -207,22 +252,38 @@ _ICS_FOLD = re.compile(r"\n[ \t]")
 _ICS_FIELD = re.compile(r"(?P<name>[A-Z]+)(?:;(?P<options>(?:\"[^\"]*\"|[^\":])*))?:(?P<value>.*)")
 _ICS_ESCAPE = re.compile(r"\\([\\;,nN])")
 _ICS_SHOWN = {
-    "SUMMARY": "", "DTSTART": "Start: ", "DTEND": "End: ", "DUE": "Due: ", "LOCATION": "Location: ",
-    "ORGANIZER": "Organizer: ", "ATTENDEE": "Attendee: ", "STATUS": "Status: ", "CATEGORIES": "Categories: ",
-    "URL": "Address: ", "RRULE": "Repeats: ", "DESCRIPTION": "", "COMMENT": "", "CONTACT": "Contact: ",
-}  # fmt: skip
+    "SUMMARY": "",
+    "DTSTART": "Start: ",
+    "DTEND": "End: ",
+    "DUE": "Due: ",
+    "LOCATION": "Location: ",
+    "ORGANIZER": "Organizer: ",
+    "ATTENDEE": "Attendee: ",
+    "STATUS": "Status: ",
+    "CATEGORIES": "Categories: ",
+    "URL": "Address: ",
+    "RRULE": "Repeats: ",
+    "DESCRIPTION": "",
+    "COMMENT": "",
+    "CONTACT": "Contact: ",
+}
 _ICS_TIMES = ("DTSTART", "DTEND", "DUE", "RRULE")
 _ICS_TIME = re.compile(r"\b(\d{4})(\d\d)(\d\d)(?:T(\d\d)(\d\d)(\d\d)?(Z?))?\b")
 _ICS_ZONE = re.compile(r"TZID=\"?/?([^\";:]+)")
 
 
 def read_calendar(data: bytes, encoding: str | None) -> FileText:
-    """Read a calendar (RFC 5545): of each event the title as a heading, times, place, people and description."""
+    """Read a calendar (RFC 5545): of each event the title as a heading, times, place, people and
+    description.
+    """
     text = clean(decode(data, encoding))
     if "BEGIN:VCALENDAR" not in text:
         raise Unreadable("not a calendar of RFC 5545")
     lines: list[str] = []
-    first, skipped = 0, ""  # line of an event, over which its title goes, wherever that stands; rules of a time zone
+    first, skipped = (
+        0,
+        "",
+    )  # line of an event, over which its title goes, wherever that stands; rules of a time zone
     for line in _ICS_FOLD.sub("", text).split("\n"):
         found = _ICS_FIELD.match(line)
         if found is None:
@@ -235,8 +296,14 @@ def read_calendar(data: bytes, encoding: str | None) -> FileText:
             first = len(lines) if name == "BEGIN" and not skipped else first
         elif name in _ICS_SHOWN and not skipped and value:
             who = re.search(r"CN=(\"[^\"]*\"|[^;:]*)", found["options"] or "")
-            value = _ICS_ESCAPE.sub(lambda escaped: {"n": "\n", "N": "\n"}.get(escaped[1], escaped[1]), value)
-            named = who[1].strip('"') + f" ({value.removeprefix('mailto:')})" if who and who[1] else value
+            value = _ICS_ESCAPE.sub(
+                lambda escaped: {"n": "\n", "N": "\n"}.get(escaped[1], escaped[1]), value
+            )
+            named = (
+                who[1].strip('"') + f" ({value.removeprefix('mailto:')})"
+                if who and who[1]
+                else value
+            )
             if name in _ICS_TIMES:
                 named = _ics_time(name, value, found["options"] or "")
             if name == "SUMMARY":
@@ -248,7 +315,9 @@ def read_calendar(data: bytes, encoding: str | None) -> FileText:
 
 
 def _ics_time(name: str, value: str, options: str) -> str:
-    """Times to be read, with their zone; of a day on which an event ends the last one, where RFC 5545 has the next."""
+    """Times to be read, with their zone; of a day on which an event ends the last one, where RFC
+    5545 has the next.
+    """
     if name == "DTEND" and "T" not in value:
         with suppress(ValueError, OverflowError):
             value = (date.fromisoformat(value) - timedelta(days=1)).strftime("%Y%m%d")
@@ -262,15 +331,21 @@ def _shown_time(found: re.Match[str]) -> str:
     return f"{year}-{month}-{day}{clock}{' UTC' if is_utc else ''}"
 
 
-_YAML = re.compile(r"---[ \t]*\r?\n(?P<inside>.*?)^(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
-_TOML = re.compile(r"\+\+\+[ \t]*\r?\n(?P<inside>.*?)^\+\+\+[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
+_YAML = re.compile(
+    r"---[ \t]*\r?\n(?P<inside>.*?)^(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE
+)
+_TOML = re.compile(
+    r"\+\+\+[ \t]*\r?\n(?P<inside>.*?)^\+\+\+[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE
+)
 _HEADING = re.compile(r"\s*#{1,6}[ \t]+(?P<title>[^\s#][^\n]*)")
 _LONGEST = 1 << 19  # characters of front matter
 _DEEPEST = 20  # levels of what it holds
 
 
 def read_markdown(data: bytes, encoding: str | None) -> FileText:
-    """Read Markdown, titled by front matter (other text between rules stays) or the heading that it begins with."""
+    """Read Markdown, titled by front matter (other text between rules stays) or the heading that it
+    begins with.
+    """
     text = whole_words(decode(data, encoding))
     metadata: dict[str, Any] = {}
     for pattern, parse in ((_YAML, _yaml), (_TOML, tomllib.loads)):
@@ -287,25 +362,34 @@ def read_markdown(data: bytes, encoding: str | None) -> FileText:
 
 
 def _values(parse: Callable[[str], object], source: str) -> dict[str, Any] | None:
-    """Names and values as JSON can hold them; None of another value, or one that is nested too deeply."""
+    """Names and values as JSON can hold them; None of another value, or one that is nested too
+    deeply.
+    """
     import yaml
 
     try:
         values = parse(source)
         return _plain(values) if isinstance(values, dict) else None
-    except (yaml.YAMLError, ValueError, RecursionError, OverflowError):  # the others: TOML, dates, depth, numbers
+    except (
+        yaml.YAMLError,
+        ValueError,
+        RecursionError,
+        OverflowError,
+    ):  # the others: TOML, dates, depth, numbers
         return None
 
 
 def _yaml(source: str) -> object:
     import yaml
 
-    return yaml.load(source, _safe_loader()) if source.strip() else {}  # noqa: S506  # a safe one
+    return yaml.load(source, _safe_loader()) if source.strip() else {}  # a safe one  # noqa: S506
 
 
 @cache
 def _safe_loader() -> Any:
-    """PyYAML's safe loader without references to what stands before: a few of them write a text of gigabytes."""
+    """PyYAML's safe loader without references to what stands before: a few of them write a text of
+    gigabytes.
+    """
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -326,13 +410,21 @@ def _plain(value: Any, depth: int = 0) -> Any:
         return [_plain(inner, depth + 1) for inner in value]
     if isinstance(value, (datetime, date, time)):
         return value.isoformat()
-    fits = math.isfinite(value) if isinstance(value, float) else value is None or isinstance(value, bool)
-    return value if fits or (isinstance(value, int) and -(1 << 63) <= value < 1 << 64) else str(value)
+    fits = (
+        math.isfinite(value)
+        if isinstance(value, float)
+        else value is None or isinstance(value, bool)
+    )
+    return (
+        value if fits or (isinstance(value, int) and -(1 << 63) <= value < 1 << 64) else str(value)
+    )
 
 
 @dataclass(frozen=True)
 class Language:
-    """A language: the package of its grammar ("": none), the function in it, and the suffixes of its files."""
+    """A language: the package of its grammar ("": none), the function in it, and the suffixes of
+    its files.
+    """
 
     package: str
     suffixes: tuple[str, ...]
@@ -364,19 +456,47 @@ LANGUAGES = {
 }
 # What has a name and a body, in the grammars of these languages.
 _FUNCTIONS = {
-    "function_definition", "function_declaration", "function_item", "method_definition", "method_declaration", "method",
-    "singleton_method", "constructor_declaration", "generator_function_declaration",
-}  # fmt: skip
+    "function_definition",
+    "function_declaration",
+    "function_item",
+    "method_definition",
+    "method_declaration",
+    "method",
+    "singleton_method",
+    "constructor_declaration",
+    "generator_function_declaration",
+}
 _HOLDERS = {
-    "class_definition", "class_declaration", "abstract_class_declaration", "class_specifier", "class", "module",
-    "struct_specifier", "struct_declaration", "struct_item", "enum_item", "enum_declaration", "trait_item", "impl_item",
-    "mod_item", "interface_declaration", "record_declaration", "trait_declaration", "namespace_definition",
-    "namespace_declaration", "internal_module", "type_spec",
-}  # fmt: skip
+    "class_definition",
+    "class_declaration",
+    "abstract_class_declaration",
+    "class_specifier",
+    "class",
+    "module",
+    "struct_specifier",
+    "struct_declaration",
+    "struct_item",
+    "enum_item",
+    "enum_declaration",
+    "trait_item",
+    "impl_item",
+    "mod_item",
+    "interface_declaration",
+    "record_declaration",
+    "trait_declaration",
+    "namespace_definition",
+    "namespace_declaration",
+    "internal_module",
+    "type_spec",
+}
 _AROUND = {
-    "type_declaration", "decorated_definition", "export_statement", "template_declaration", "declaration_list",
+    "type_declaration",
+    "decorated_definition",
+    "export_statement",
+    "template_declaration",
+    "declaration_list",
     "linkage_specification",
-}  # fmt: skip
+}
 _MAX_DEPTH = 8  # of definitions in definitions
 _FENCE = "~~~~"
 
@@ -390,14 +510,18 @@ def read_code(data: bytes, encoding: str | None, longest: int, language: str) ->
     names = dict(_definitions(text.encode(errors="replace"), language, lines))
     parts, before = Parts("line", longest), f"{_FENCE}{language}\n"
     for number, line in enumerate(lines):
-        before += f"{_FENCE}\n\n# {names[number]}\n\n{_FENCE}{language}\n" if number in names else ""
+        before += (
+            f"{_FENCE}\n\n# {names[number]}\n\n{_FENCE}{language}\n" if number in names else ""
+        )
         parts.add(f"{before}{line}\n", end=_FENCE if number == len(lines) - 1 else "")
         before = ""
     return parts.text("")
 
 
 def _definitions(source: bytes, language: str, lines: list[str]) -> Iterator[tuple[int, str]]:
-    """The first line of each definition, with the comments above it, and its name with those around it."""
+    """The first line of each definition, with the comments above it, and its name with those around
+    it.
+    """
     known = LANGUAGES[language]
     if not known.package:
         return
@@ -433,7 +557,11 @@ def _name(node: Any) -> str:
 
 
 def _first_line(node: Any, lines: list[str]) -> int:
-    while node.parent is not None and node.parent.type in _AROUND and node.parent.type != "declaration_list":
+    while (
+        node.parent is not None
+        and node.parent.type in _AROUND
+        and node.parent.type != "declaration_list"
+    ):
         node = node.parent
     number: int = node.start_point[0]
     while number > 0 and lines[number - 1].lstrip().startswith(("#", "//", "/*", "*", "///", "@")):

@@ -1,9 +1,10 @@
-"""Embedder: stream texts in and vectors out, one per document and one per passage with its character span.
+"""Embedder: stream texts in and vectors out, one per document and one per passage with its
+character span.
 
-A passage's vector is the mean of its own tokens' outputs, whichever splits they lie in. These outputs already contain
-the earlier splits that a split retrieved from its document (late chunking), so one encoding serves passages of any
-size. Documents of any length share batches, because after the ranker every split is processed alone; memory does not
-depend on the number of texts.
+A passage's vector is the mean of its own tokens' outputs, whichever splits they lie in. These
+outputs already contain the earlier splits that a split retrieved from its document (late chunking),
+so one encoding serves passages of any size. Documents of any length share batches, because after
+the ranker every split is processed alone; memory does not depend on the number of texts.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aveyb_retrieval.encoder.embedders.sentence_transformers import check_modules, identity, read_limit, read_prompts
+from aveyb_retrieval.encoder.embedders.sentence_transformers import (
+    check_modules,
+    identity,
+    read_limit,
+    read_prompts,
+)
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL, MODEL_FILES, fingerprint, model_folder
 from aveyb_retrieval.encoder.network.token_codec import TokenCodec, TokenCodes
 from aveyb_retrieval.encoder.onnx.model import FILES, OnnxModel
@@ -52,16 +58,18 @@ class EncodedDocument:
     """The vectors of one text.
 
     Attributes:
-        vector: float32 `[d]`, unit length: the mean of all token vectors; zeros for a text without tokens.
+        vector: float32 `[d]`, unit length: the mean of all token vectors; zeros for a text without
+            tokens.
         passages: float32 `[n, d]`, unit rows: the mean of each passage's token vectors.
         norms: float32 `[n]`, the lengths of those means before normalization.
-        spans: int64 `[n, 2]`, character offsets `[start, end)` of each passage in the text; empty for a passage that
-            holds only prompt or prefix.
+        spans: int64 `[n, 2]`, character offsets `[start, end)` of each passage in the text; empty
+            for a passage that holds only prompt or prefix.
         n_tokens: tokens encoded, prompt and prefix included as often as they are read.
         n_cut: tokens left out because of `max_tokens`.
-        headings: for each passage the nearest heading at its start or above, "" where there is none.
-        tokens: the codes of the passages' tokens, without those of passages that were known before; None unless the
-            model was given a codec.
+        headings: for each passage the nearest heading at its start or above, "" where there is
+            none.
+        tokens: the codes of the passages' tokens, without those of passages that were known before;
+            None unless the model was given a codec.
     """
 
     vector: np.ndarray
@@ -75,30 +83,38 @@ class EncodedDocument:
 
 
 class TextEncoder(ABC):
-    """What both kinds of encoder do alike with their documents: subclasses tokenize, cut and encode them."""
+    """What both kinds of encoder do alike with their documents: subclasses tokenize, cut and encode
+    them.
+    """
 
     token_codec: TokenCodec | None = None
 
     def __init__(self, max_tokens: int | None, batch_tokens: int) -> None:
         """Check the options of how much is read; one out of range is a ConfigError."""
         if max_tokens is not None and max_tokens < 1:
-            raise ConfigError(f"max_tokens is {max_tokens}; it must be at least 1, or None for no limit")
+            raise ConfigError(
+                f"max_tokens is {max_tokens}; it must be at least 1, or None for no limit"
+            )
         if batch_tokens < 1:
             raise ConfigError(f"batch_tokens is {batch_tokens}; it must be at least 1")
         self.max_tokens, self.batch_tokens = max_tokens, batch_tokens
 
     def with_passage_size(self, size: PassageSize | None) -> Self:
-        """Return the same model with passages of another size; None: the splits of an Avey-B model, else the default.
+        """Return the same model with passages of another size; None: the splits of an Avey-B model,
+        else the default.
 
         Raises:
-            ConfigError: passages that the model cannot encode so, or that do not fit into its window.
+            ConfigError: passages that the model cannot encode so, or that do not fit into its
+                window.
         """
         other: Any = copy.copy(self)
         other.passage_size = self._checked(size)
         return other
 
     def with_token_codec(self, codec: TokenCodec | None) -> Self:
-        """Return the same model, which also gives the tokens of documents, made small by a codec."""
+        """Return the same model, which also gives the tokens of documents, made small
+        by a codec.
+        """
         other = copy.copy(self)
         other.token_codec = codec
         return other
@@ -106,8 +122,8 @@ class TextEncoder(ABC):
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedDocument]:
         """Encode (prefix, text) pairs as they come, in order; spans are positions in the text.
 
-        The document prompt and the prefix (a title, say) are read before the text, by Avey-B models again at the head
-        of every split unless the passage size says otherwise.
+        The document prompt and the prefix (a title, say) are read before the text, by Avey-B models
+        again at the head of every split unless the passage size says otherwise.
 
         Raises:
             InputError: a text cannot be tokenized, or something is not a pair of texts.
@@ -116,7 +132,9 @@ class TextEncoder(ABC):
             yield from self._encode(batch)
 
     def spans_of(self, text: str) -> np.ndarray:
-        """Return the characters `[start, stop)` of a text without a title, int64 `[m, 2]`, that its passages have."""
+        """Return the characters `[start, stop)` of a text without a title, int64 `[m, 2]`, that its
+        passages have.
+        """
         return self._cut("", text).cuts.spans
 
     def _batches(self, jobs: Iterable[Any]) -> Iterator[list[Any]]:
@@ -124,7 +142,9 @@ class TextEncoder(ABC):
         size = 0
         for job in jobs:
             batch.append(job)
-            size += job.n_tokens + 1  # an empty text counts too: a million of them must not accumulate
+            size += (
+                job.n_tokens + 1
+            )  # an empty text counts too: a million of them must not accumulate
             if size >= self.batch_tokens:
                 yield batch
                 batch, size = [], 0
@@ -136,8 +156,8 @@ class TextEncoder(ABC):
         job = self._cut(prefix, text)
         if len(norms) != len(passages) or len(norms) > len(job.cuts):
             raise ConfigError(
-                f"encode_grown: {len(passages)} passages and {len(norms)} norms are given; the text has "
-                f"{len(job.cuts)} passages"
+                f"encode_grown: {len(passages)} passages and {len(norms)} norms are given; the text"
+                f" has {len(job.cuts)} passages"
             )
         return job
 
@@ -156,7 +176,9 @@ class TextEncoder(ABC):
 
 @dataclass(frozen=True)
 class _Tokenized:
-    """A text's tokens int32 `[T]` and passages; `known`: float32 `[m, d]`, the token sums of the first passages."""
+    """A text's tokens int32 `[T]` and passages; `known`: float32 `[m, d]`, the token sums of the
+    first passages.
+    """
 
     ids: np.ndarray
     cuts: Cuts
@@ -170,7 +192,11 @@ class _Tokenized:
     @property
     def first_needed(self) -> int:
         """Return the first token whose output is needed."""
-        return 0 if self.known is None or not len(self.known) else int(self.cuts.ranges[len(self.known) - 1, 1])
+        return (
+            0
+            if self.known is None or not len(self.known)
+            else int(self.cuts.ranges[len(self.known) - 1, 1])
+        )
 
     @property
     def edges(self) -> np.ndarray:
@@ -178,9 +204,13 @@ class _Tokenized:
         return np.unique(np.append(self.cuts.ranges[:, 0], self.cuts.ranges[:-1, 1]))
 
     def token_codes(self, codes: np.ndarray) -> TokenCodes:
-        """Return the codes of the passages that are not known, from those `[T, row_bytes]` of all tokens."""
+        """Return the codes of the passages that are not known, from those `[T, row_bytes]` of all
+        tokens.
+        """
         known = 0 if self.known is None else len(self.known)
-        return TokenCodes(codes[self.first_needed :].copy(), self.cuts.ranges[known:] - self.first_needed)
+        return TokenCodes(
+            codes[self.first_needed :].copy(), self.cuts.ranges[known:] - self.first_needed
+        )
 
 
 class Embedder(TextEncoder):
@@ -193,7 +223,8 @@ class Embedder(TextEncoder):
         token_codec: how the tokens of documents are kept for late interaction; None: they are not.
         model_name: the name or folder that was loaded.
         precision: what the model computes in: "int8" by ONNX Runtime, any other by torch.
-        fingerprint: SHA-256 of configuration, weights, tokenizer and prompts, the same in every precision.
+        fingerprint: SHA-256 of configuration, weights, tokenizer and prompts, the same in every
+            precision.
         prompts: text put before every "query" and "document".
 
     >>> embedder = Embedder.load()
@@ -215,14 +246,18 @@ class Embedder(TextEncoder):
         batch_tokens: int = 16384,
         passage_size: PassageSize | None = DEFAULT_SIZE,
     ) -> None:
-        """Wrap a loaded model; `load` reads one from a folder and documents the options and errors."""
+        """Wrap a loaded model; `load` reads one from a folder and documents the options
+        and errors.
+        """
         super().__init__(max_tokens, batch_tokens)
         self.model, self.tokenizer, self.prompts = model.eval(), tokenizer, prompts
         self.model_name, self.fingerprint, self.precision = model_name, fingerprint, precision
         self.passage_size = self._checked(passage_size)
         self.dim: int = model.config.hidden_size
         self.split_size: int = model.config.split_size
-        self._tokenized: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # the last ones of `word_vectors`
+        self._tokenized: dict[
+            str, tuple[np.ndarray, np.ndarray]
+        ] = {}  # the last ones of `word_vectors`
 
     @classmethod
     def load(
@@ -243,30 +278,34 @@ class Embedder(TextEncoder):
             model: folder or hub name; None: the embedded one.
             name: what to call it; None: what it was loaded by.
             device: "cpu", or another device of torch.
-            precision: what the model computes in; vectors are float32 in any case. "int8" runs the folder's ONNX form
-                on a CPU, without torch (`onnx/model_int8.onnx`, which `aveyb-train export` makes); the others run in
-                torch: "float32", "bfloat16" or "float16". "auto": "int8" on a CPU where the folder has that form, else
-                "float32".
-            max_tokens: truncate texts to this many tokens; what is cut is counted. None: the limit that the folder was
-                saved with (sentence-transformers' `max_seq_length`), else read everything.
+            precision: what the model computes in; vectors are float32 in any case. "int8" runs the
+                folder's ONNX form on a CPU, without torch (`onnx/model_int8.onnx`, which
+                `aveyb-train export` makes); the others run in torch: "float32", "bfloat16" or
+                "float16". "auto": "int8" on a CPU where the folder has that form, else "float32".
+            max_tokens: truncate texts to this many tokens; what is cut is counted. None: the limit
+                that the folder was saved with (sentence-transformers' `max_seq_length`), else read
+                everything.
             batch_tokens: tokens encoded at once; bounds memory, does not change results.
-            warm: encode some batches now, so that the first text does not wait until kernels are compiled and graphs
-                captured.
+            warm: encode some batches now, so that the first text does not wait until kernels are
+                compiled and graphs captured.
             passage_size: how long passages are; None: each split is one.
 
         Raises:
-            ModelError: the folder is missing or incomplete, holds another architecture or the tokenizer of another
-                model, does not pool by the mean, or has a `truncate_dim`; its ONNX form is missing, damaged or of other
-                weights.
+            ModelError: the folder is missing or incomplete, holds another architecture or the
+                tokenizer of another model, does not pool by the mean, or has a `truncate_dim`; its
+                ONNX form is missing, damaged or of other weights.
             ConfigError: an option is out of range.
             BackendError: there is no such device.
             OptionalDependencyError: torch is needed and not installed.
         """
         if precision not in (AUTO, *PRECISIONS):
-            raise ConfigError(f"precision is {precision!r}; choose one of {', '.join((AUTO, *PRECISIONS))}")
+            raise ConfigError(
+                f"precision is {precision!r}; choose one of {', '.join((AUTO, *PRECISIONS))}"
+            )
         if precision == "int8" and device != "cpu":
             raise ConfigError(
-                f"precision is 'int8' and device {device!r}: int8 runs on a CPU; choose another precision"
+                f"precision is 'int8' and device {device!r}: int8 runs on a CPU; choose another"
+                " precision"
             )
         check_device(device)
         folder = model_folder(model)
@@ -274,7 +313,11 @@ class Embedder(TextEncoder):
             has_onnx = device == "cpu" and (folder / FILES["int8"]).is_file()
             precision = "int8" if has_onnx else "float32"
         encoder: InferenceModel | OnnxModel
-        encoder = OnnxModel.load(folder, precision) if precision == "int8" else _torch_model(folder, device, precision)
+        encoder = (
+            OnnxModel.load(folder, precision)
+            if precision == "int8"
+            else _torch_model(folder, device, precision)
+        )
         check_modules(folder)
         tokenizer = load_tokenizer(folder, encoder.config.vocab_size)
         prompts = read_prompts(folder)
@@ -292,16 +335,20 @@ class Embedder(TextEncoder):
             passage_size=passage_size,
         )
 
-    def encode_grown(self, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray) -> EncodedDocument:
-        """Encode a text whose first passages have been encoded before, running the layers only on the other splits.
+    def encode_grown(
+        self, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray
+    ) -> EncodedDocument:
+        """Encode a text whose first passages have been encoded before, running the layers only on
+        the other splits.
 
-        A split depends on itself and on earlier splits only, so the vectors of passages in unchanged leading full
-        splits stay valid when the text grows after them.
+        A split depends on itself and on earlier splits only, so the vectors of passages in
+        unchanged leading full splits stay valid when the text grows after them.
 
         Args:
             prefix: as for `encode_documents`.
             text: the whole new text.
-            passages: float32 `[m, d]`, the vectors of the first m passages, as many as `unchanged_passages` allows.
+            passages: float32 `[m, d]`, the vectors of the first m passages, as many as
+                `unchanged_passages` allows.
             norms: float32 `[m]`, their lengths before normalization.
 
         Raises:
@@ -309,18 +356,24 @@ class Embedder(TextEncoder):
         """
         tokens = self._grown(prefix, text, passages, norms)
         if len(norms) and not self._keeps_passages:
-            raise ConfigError("encode_grown: passages that overlap cannot be kept; encode the whole text")
+            raise ConfigError(
+                "encode_grown: passages that overlap cannot be kept; encode the whole text"
+            )
         lengths = np.diff(tokens.cuts.ranges[: len(norms)], axis=1)
         return next(self._encode([replace(tokens, known=passages * norms[:, None] * lengths)]))
 
     def unchanged_passages(self, old: tuple[str, str], new: tuple[str, str]) -> int:
-        """Count the leading passages of two (prefix, text) pairs that have the same vectors, for `encode_grown`."""
+        """Count the leading passages of two (prefix, text) pairs that have the same vectors, for
+        `encode_grown`.
+        """
         if not self._keeps_passages:
             return 0
         before, after = self._cut(*old), self._cut(*new)
         shared = min(len(before.ids), len(after.ids))
         different = np.flatnonzero(before.ids[:shared] != after.ids[:shared])
-        same_tokens = (different[0] if len(different) else shared) // self.split_size * self.split_size
+        same_tokens = (
+            (different[0] if len(different) else shared) // self.split_size * self.split_size
+        )
         count = min(len(before.cuts), len(after.cuts))
         ranges = after.cuts.ranges[:count]
         same = (before.cuts.ranges[:count] == ranges).all(axis=1) & (ranges[:, 1] <= same_tokens)
@@ -338,16 +391,24 @@ class Embedder(TextEncoder):
             InputError: one of them is not a text; a single text is one query.
         """
         tokenized = (self._whole(query, "query") for query in as_texts(queries, "queries"))
-        vectors = [encoded.vector for batch in self._batches(tokenized) for encoded in self._encode(batch)]
+        vectors = [
+            encoded.vector for batch in self._batches(tokenized) for encoded in self._encode(batch)
+        ]
         return np.stack(vectors) if vectors else np.zeros((0, self.dim), np.float32)
 
     def count_tokens(self, texts: Sequence[str], *, prompt: str) -> list[int]:
-        """Count the tokens that are read of each text as a "query" or a "document", prompt included."""
+        """Count the tokens that are read of each text as a "query" or a "document", prompt
+        included.
+        """
         whole = (self.prompts[prompt] + text for text in as_texts(texts, "texts"))
         return [self._limited(len(self.tokenizer.encode_ids(text))) for text in whole]
 
-    def word_vectors(self, texts: Sequence[str]) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
-        """Look up unit rows float32 `[n, D]` of tokens; of each text which its have, and where they begin `[T]`."""
+    def word_vectors(
+        self, texts: Sequence[str]
+    ) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
+        """Look up unit rows float32 `[n, D]` of tokens; of each text which its have, and where they
+        begin `[T]`.
+        """
         known = self._tokenized
         if new := [text for text in dict.fromkeys(as_texts(texts, "texts")) if text not in known]:
             known = known | dict(zip(new, self.tokenizer.encode_words(new), strict=True))
@@ -359,7 +420,8 @@ class Embedder(TextEncoder):
         return rows, [(mine, starts) for mine, (_, starts) in zip(numbers, found, strict=True)]
 
     def token_vectors(self, texts: Sequence[str], *, prompt: str) -> list[np.ndarray]:
-        """Return for late interaction one vector per token of each "query" or "document", prompt included.
+        """Return for late interaction one vector per token of each "query" or "document", prompt
+        included.
 
         For each text float32 `[T, d]`, unit rows.
         """
@@ -399,7 +461,8 @@ class Embedder(TextEncoder):
             return None
         if size.late is False:
             raise ConfigError(
-                "late=False: an Avey-B model always encodes passages within their document; leave late out"
+                "late=False: an Avey-B model always encodes passages within their document; leave"
+                " late out"
             )
         return replace(size, titled=size.titled is not False)
 
@@ -423,7 +486,9 @@ class Embedder(TextEncoder):
                 runs[: len(item.known)] = item.known  # nothing overlaps, so a run is a passage
             ranges = item.cuts.ranges
             first, last = np.searchsorted(edges, ranges[:, 0]), np.searchsorted(edges, ranges[:, 1])
-            totals = np.array([runs[a:b].sum(axis=0) for a, b in zip(first, last, strict=True)]).reshape(-1, self.dim)
+            totals = np.array(
+                [runs[a:b].sum(axis=0) for a, b in zip(first, last, strict=True)]
+            ).reshape(-1, self.dim)
             means = totals / np.diff(ranges, axis=1)
             norms = np.linalg.norm(means, axis=1)
             total = runs.sum(axis=0)
@@ -436,7 +501,11 @@ class Embedder(TextEncoder):
                 n_tokens=len(item.ids),
                 n_cut=item.n_cut,
                 headings=item.cuts.headings,
-                tokens=None if codes is None else item.token_codes(codes[first_token : first_token + len(item.ids)]),
+                tokens=(
+                    None
+                    if codes is None
+                    else item.token_codes(codes[first_token : first_token + len(item.ids)])
+                ),
             )
             first_token += len(item.ids)
 
@@ -446,10 +515,17 @@ def _joined(batch: list[_Tokenized]) -> np.ndarray:
 
 
 def number_tokens(ids: Sequence[ArrayLike]) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Return the different tokens of some texts, int64 `[n]`, and which of them those of each text are, int64 `[T]`."""
+    """Return the different tokens of some texts, int64 `[n]`, and which of them those of each text
+    are, int64 `[T]`.
+    """
     texts = [np.asarray(each, dtype=np.int64) for each in ids]
-    different, numbers = np.unique(np.concatenate([np.zeros(0, np.int64), *texts]), return_inverse=True)
-    return different, np.split(numbers, np.cumsum([len(each) for each in texts], dtype=np.int64))[:-1]
+    different, numbers = np.unique(
+        np.concatenate([np.zeros(0, np.int64), *texts]), return_inverse=True
+    )
+    return (
+        different,
+        np.split(numbers, np.cumsum([len(each) for each in texts], dtype=np.int64))[:-1],
+    )
 
 
 def fingerprint_of(folder: Path) -> str:
@@ -466,7 +542,9 @@ def _torch_model(folder: Path, device: str, precision: str) -> InferenceModel:
 
 
 def check_device(device: str) -> None:
-    """Raise ConfigError or BackendError where torch, or this machine, lacks a device; the CPU needs no torch."""
+    """Raise ConfigError or BackendError where torch, or this machine, lacks a device; the CPU needs
+    no torch.
+    """
     if device == "cpu":
         return
     with extra_for(f"device {device!r}"):
@@ -474,11 +552,17 @@ def check_device(device: str) -> None:
     try:
         found = torch.device(device)
     except RuntimeError as error:
-        raise ConfigError(f"device is {device!r}; give cpu, cuda, cuda:1 or another device of torch") from error
+        raise ConfigError(
+            f"device is {device!r}; give cpu, cuda, cuda:1 or another device of torch"
+        ) from error
     if found.type == "cuda" and not torch.cuda.is_available():
         reason = "there is no GPU" if torch.version.cuda else "torch is built without CUDA"
-        raise BackendError(f"device {device!r}: {reason}; use cpu, or install a CUDA build of torch")
+        raise BackendError(
+            f"device {device!r}: {reason}; use cpu, or install a CUDA build of torch"
+        )
     if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
-        raise BackendError(f"device {device!r}: there are {torch.cuda.device_count()} GPUs, numbered from 0")
+        raise BackendError(
+            f"device {device!r}: there are {torch.cuda.device_count()} GPUs, numbered from 0"
+        )
     if found.type == "mps" and not torch.backends.mps.is_available():
         raise BackendError(f"device {device!r}: this machine has none; use cpu")

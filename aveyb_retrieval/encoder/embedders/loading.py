@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.encoder.embedders.embedder import AUTO, Embedder, check_device, fingerprint_of
-from aveyb_retrieval.encoder.folders import DEFAULT_MODEL, fingerprint, is_released, model_folder, read_object
+from aveyb_retrieval.encoder.folders import (
+    DEFAULT_MODEL,
+    fingerprint,
+    is_released,
+    model_folder,
+    read_object,
+)
 from aveyb_retrieval.errors import IndexFormatError, ModelError, OptionalDependencyError, extra_for
 
 if TYPE_CHECKING:
@@ -34,19 +40,21 @@ def load_encoder(
 ) -> Embedder | SentenceEmbedder:
     """Load an Avey-B model or any sentence-transformers model.
 
-    The options are those of `Embedder.load`, and the model also a name in the hub's cache, or "minilm" for
-    all-MiniLM-L6-v2 from the extra of that name; "auto" is "float32" for sentence-transformers' models.
+    The options are those of `Embedder.load`, and the model also a name in the hub's cache, or
+    "minilm" for all-MiniLM-L6-v2 from the extra of that name; "auto" is "float32" for
+    sentence-transformers' models.
 
-    `recorded` is the fingerprint that goes with `model` in an index, where that is what names it. Whoever made the
-    index may not have anything fetched, nor any other model of this machine loaded.
+    `recorded` is the fingerprint that goes with `model` in an index, where that is what names it.
+    Whoever made the index may not have anything fetched, nor any other model of this machine
+    loaded.
     """
     check_device(device)
     is_minilm = isinstance(model, str) and model in _MINILM and not Path(model).is_dir()
     folder = minilm_folder() if is_minilm else model_folder(model, fetch=recorded is None)
     if recorded is not None and (found := _fingerprint(folder)) != recorded:
         raise IndexFormatError(
-            f"{model}: has the fingerprint {found[:16]}, but the index was made by the model with {recorded[:16]}; "
-            "give that one (model=, --model), or build the index again"
+            f"{model}: has the fingerprint {found[:16]}, but the index was made by the model with"
+            f" {recorded[:16]}; give that one (model=, --model), or build the index again"
         )
     options: dict[str, Any] = {
         "device": device,
@@ -59,8 +67,8 @@ def load_encoder(
         saved_as = _first_text(read_object(folder / "config.json").get("architectures"))
         if saved_as in _HEADS:
             raise ModelError(
-                f"{folder}: saved as {saved_as}, which gives labels or scores and no vectors; give an encoder (one "
-                "with a single label can rerank: rerank=)"
+                f"{folder}: saved as {saved_as}, which gives labels or scores and no vectors; give"
+                " an encoder (one with a single label can rerank: rerank=)"
             )
         return Embedder.load(folder, **options)
     _check_sentence_transformer(folder)
@@ -97,24 +105,32 @@ def _check_sentence_transformer(folder: Path) -> None:
     """Raise ModelError where the folder holds no model that gives a text one vector."""
     config = read_object(folder / "config.json")
     architecture = _first_text(config.get("architectures"))
-    kind = read_object(folder / "config_sentence_transformers.json").get("model_type", "SentenceTransformer")
-    if architecture.endswith("ForSequenceClassification") and not (folder / "modules.json").is_file():
+    kind = read_object(folder / "config_sentence_transformers.json").get(
+        "model_type", "SentenceTransformer"
+    )
+    if (
+        architecture.endswith("ForSequenceClassification")
+        and not (folder / "modules.json").is_file()
+    ):
         kind = "CrossEncoder"
     if kind in _OTHER_KINDS:
         raise ModelError(
-            f"{folder}: {_OTHER_KINDS[kind]}; give an encoder of texts, as sentence-transformers makes them"
+            f"{folder}: {_OTHER_KINDS[kind]}; give an encoder of texts, as sentence-transformers"
+            " makes them"
         )
     if (folder / "modules.json").is_file():
         return
     if config:
         raise ModelError(
-            f"{folder}: a plain {config.get('model_type', 'transformers')} model without modules.json, which would say "
-            "how token vectors become one; save it as a sentence-transformers model with a pooling"
+            f"{folder}: a plain {config.get('model_type', 'transformers')} model without"
+            " modules.json, which would say how token vectors become one; save it as a"
+            " sentence-transformers model with a pooling"
         )
     found = sorted(path.name for path in folder.iterdir())[:5]
     raise ModelError(
-        f"{folder}: no model here (neither config.json nor modules.json; it holds {', '.join(found) or 'nothing'}); "
-        "give the folder of an Avey-B or sentence-transformers model"
+        f"{folder}: no model here (neither config.json nor modules.json; it holds"
+        f" {', '.join(found) or 'nothing'}); give the folder of an Avey-B or sentence-transformers"
+        " model"
     )
 
 

@@ -1,9 +1,10 @@
 """SentenceEmbedder: any sentence-transformers model behind the methods of our `Embedder`.
 
-Such a model reads a window of a few hundred tokens. A document's passages are encoded one by one, or late: as many
-together as fit into a window, each the mean of its own token outputs, where the model pools by the mean. The document's
-vector is the model's own where the document fits into its window, and else the mean of the passages' vectors, weighted
-by their tokens. So everything is read; what a model nevertheless cuts off is counted.
+Such a model reads a window of a few hundred tokens. A document's passages are encoded one by one,
+or late: as many together as fit into a window, each the mean of its own token outputs, where the
+model pools by the mean. The document's vector is the model's own where the document fits into its
+window, and else the mean of the passages' vectors, weighted by their tokens. So everything is read;
+what a model nevertheless cuts off is counted.
 """
 
 from __future__ import annotations
@@ -34,11 +35,23 @@ if TYPE_CHECKING:
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # in sentence-transformers' own order
 _PRECISIONS = ("float32", "bfloat16", "float16")
 _MARGIN = 8  # a passage alone can have a few tokens more than within its text
-_OPTIONS: dict[str, Any] = {"batch_size": 32, "normalize_embeddings": True, "show_progress_bar": False}
+_OPTIONS: dict[str, Any] = {
+    "batch_size": 32,
+    "normalize_embeddings": True,
+    "show_progress_bar": False,
+}
 _NO_PART_OF_A_MODEL = {".md", ".png", ".jpg", ".gitattributes", ".py", ".pyc"}
-# What a folder may be made of: stock modules that read settings and safetensors. Any other word under
-# `sentence_transformers` would be imported too, and made with what the folder says.
-_MODULES = {"Transformer", "Pooling", "Normalize", "Dense", "LayerNorm", "StaticEmbedding", "WeightedLayerPooling"}
+# What a folder may be made of: stock modules that read settings and safetensors. Any other word
+# under `sentence_transformers` would be imported too, and made with what the folder says.
+_MODULES = {
+    "Transformer",
+    "Pooling",
+    "Normalize",
+    "Dense",
+    "LayerNorm",
+    "StaticEmbedding",
+    "WeightedLayerPooling",
+}
 _MODULES |= {"Dropout", "CNN", "LSTM", "BoW", "WordWeights"}
 _ADVICE = "where you trust it, load it yourself and give SentenceEmbedder(model, ...)"
 _OTHER_BACKENDS = {"onnx", "openvino", ".git", ".cache", "__pycache__"}
@@ -46,7 +59,9 @@ _OTHER_BACKENDS = {"onnx", "openvino", ".git", ".cache", "__pycache__"}
 
 @dataclass(frozen=True)
 class _Job:
-    """One document: what comes before its text, the text, its passages, and how many of them are known already."""
+    """One document: what comes before its text, the text, its passages, and how many of them are
+    known already.
+    """
 
     prefix: str
     text: str
@@ -72,10 +87,10 @@ class SentenceEmbedder(TextEncoder):
     """Encodes documents and queries with a sentence-transformers model.
 
     Attributes:
-        dim: width of the vectors. window: tokens that the model reads at once; None: any number. precision: of the
-            weights.
-        model_name, fingerprint, prompts, max_tokens, passage_size, token_codec: as `Embedder`'s; `passage_size` also
-            says whether passages are encoded one by one (the default) or late.
+        dim: width of the vectors. window: tokens that the model reads at once; None: any number.
+            precision: of the weights.
+        model_name, fingerprint, prompts, max_tokens, passage_size, token_codec: as `Embedder`'s;
+            `passage_size` also says whether passages are encoded one by one (the default) or late.
         token_dim: width of the vectors of tokens; 0 where there are none.
     """
 
@@ -120,24 +135,32 @@ class SentenceEmbedder(TextEncoder):
         truncate_dim: int | None = None,
         passage_size: PassageSize | None = None,
     ) -> SentenceEmbedder:
-        """Load a sentence-transformers folder: weights from safetensors only, and without running code from it.
+        """Load a sentence-transformers folder: weights from safetensors only, and without running
+        code from it.
 
         The options are those of `Embedder.load`; `loading.load_encoder` also takes names.
 
         Args:
-            truncate_dim: keep only the first components of each vector, for models that were trained for it.
+            truncate_dim: keep only the first components of each vector, for models that were
+                trained for it.
             passage_size: None: the default size, or what fits into the model's window.
         """
         folder = Path(folder)
         if precision not in _PRECISIONS:
-            raise ConfigError(f"precision is {precision!r}; {folder} computes in one of {', '.join(_PRECISIONS)}")
+            raise ConfigError(
+                f"precision is {precision!r}; {folder} computes in one of {', '.join(_PRECISIONS)}"
+            )
         if truncate_dim is not None and truncate_dim < 1:
             raise ConfigError(f"truncate_dim is {truncate_dim}; it must be at least 1")
-        model = load_sentence_transformer(folder, device=device, precision=precision, truncate_dim=truncate_dim)
+        model = load_sentence_transformer(
+            folder, device=device, precision=precision, truncate_dim=truncate_dim
+        )
         return cls(
             model,
             model_name=name or str(folder),
-            fingerprint=fingerprint(folder, model_files(folder), {"truncate_dim": str(truncate_dim)}),
+            fingerprint=fingerprint(
+                folder, model_files(folder), {"truncate_dim": str(truncate_dim)}
+            ),
             max_tokens=max_tokens,
             batch_tokens=batch_tokens,
             passage_size=passage_size,
@@ -149,9 +172,15 @@ class SentenceEmbedder(TextEncoder):
             self._check_token_vectors("leave token_vectors out")
         return super().with_token_codec(codec)
 
-    def encode_grown(self, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray) -> EncodedDocument:
-        """Encode a text whose first passages, unit vectors float32 `[m, d]`, are known; see `unchanged_passages`."""
-        return next(self._encode([replace(self._grown(prefix, text, passages, norms), known=passages)]))
+    def encode_grown(
+        self, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray
+    ) -> EncodedDocument:
+        """Encode a text whose first passages, unit vectors float32 `[m, d]`, are known; see
+        `unchanged_passages`.
+        """
+        return next(
+            self._encode([replace(self._grown(prefix, text, passages, norms), known=passages)])
+        )
 
     def unchanged_passages(self, old: tuple[str, str], new: tuple[str, str]) -> int:
         """How many leading passages of two (prefix, text) pairs have the same vectors."""
@@ -170,17 +199,26 @@ class SentenceEmbedder(TextEncoder):
         return self._rows(self.model.encode_query(texts, **_OPTIONS))
 
     def count_tokens(self, texts: Sequence[str], *, prompt: str) -> list[int]:
-        """Count the tokens of each text as a "query" or a "document", prompt and special tokens included.
+        """Count the tokens of each text as a "query" or a "document", prompt and special tokens
+        included.
 
-        Of a query longer than the model's window, only what fits is read and counted; documents are read whole.
+        Of a query longer than the model's window, only what fits is read and counted; documents are
+        read whole.
         """
-        counts = [len(self._tokenizer.encode(self.prompts[prompt] + text).ids) for text in as_texts(texts, "texts")]
+        counts = [
+            len(self._tokenizer.encode(self.prompts[prompt] + text).ids)
+            for text in as_texts(texts, "texts")
+        ]
         if prompt == "query" and self.window is not None:
             return [min(count, self.window) for count in counts]
         return counts
 
-    def word_vectors(self, texts: Sequence[str]) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
-        """Look up unit rows float32 `[n, D]` of tokens; of each text which its have, and where they begin `[T]`."""
+    def word_vectors(
+        self, texts: Sequence[str]
+    ) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
+        """Look up unit rows float32 `[n, D]` of tokens; of each text which its have, and where they
+        begin `[T]`.
+        """
         self._check_token_vectors("leave them out")
         found = self._tokenizer.encode_batch(as_texts(texts, "texts"), add_special_tokens=False)
         ids, numbers = number_tokens([each.ids for each in found])
@@ -188,10 +226,14 @@ class SentenceEmbedder(TextEncoder):
             table = self.model[0].auto_model.get_input_embeddings()
             rows = table(torch.from_numpy(ids).to(self.model.device)).float()
         places = [np.array([start for start, _ in each.offsets], dtype=np.int64) for each in found]
-        return torch.nn.functional.normalize(rows, dim=-1).cpu().numpy(), list(zip(numbers, places, strict=True))
+        return torch.nn.functional.normalize(rows, dim=-1).cpu().numpy(), list(
+            zip(numbers, places, strict=True)
+        )
 
     def token_vectors(self, texts: Sequence[str], *, prompt: str) -> list[np.ndarray]:
-        """For late interaction: float32 `[T, d]` unit rows for each text, prompt and special tokens included."""
+        """For late interaction: float32 `[T, d]` unit rows for each text, prompt and special tokens
+        included.
+        """
         self._check_token_vectors("leave rerank out")
         options = {**_OPTIONS, "normalize_embeddings": False, "output_value": "token_embeddings"}
         found = self.model.encode(as_texts(texts, "texts"), prompt=self.prompts[prompt], **options)
@@ -199,21 +241,32 @@ class SentenceEmbedder(TextEncoder):
 
     def _check_token_vectors(self, advice: str) -> None:
         if not has_token_vectors(self.model):
-            raise ConfigError(f"{self.model_name}: has no vectors of tokens for late interaction; {advice}")
+            raise ConfigError(
+                f"{self.model_name}: has no vectors of tokens for late interaction; {advice}"
+            )
 
     def _checked(self, size: PassageSize | None) -> PassageSize:
         if size is None:
-            fitting = self.window - self._overhead if self.window is not None else DEFAULT_SIZE.tokens
+            fitting = (
+                self.window - self._overhead if self.window is not None else DEFAULT_SIZE.tokens
+            )
             size = PassageSize(min(DEFAULT_SIZE.tokens, fitting))
         if self.window is not None and size.tokens > self.window - self._overhead:
             raise ConfigError(
-                f"passage_tokens is {size.tokens}; {self.model_name} reads {self.window} tokens at once, "
-                f"{self._overhead} of them its own marks and prompt: give at most {self.window - self._overhead}"
+                f"passage_tokens is {size.tokens}; {self.model_name} reads {self.window} tokens at"
+                f" once, {self._overhead} of them its own marks and prompt: give at most"
+                f" {self.window - self._overhead}"
             )
         if size.titled:
-            raise ConfigError(f"titled=True: {self.model_name} is no Avey-B model and has no splits; leave titled out")
+            raise ConfigError(
+                f"titled=True: {self.model_name} is no Avey-B model and has no splits; leave"
+                " titled out"
+            )
         if size.late and (reason := self._not_late()):
-            raise ConfigError(f"late=True: {self.model_name} {reason}; leave late out to encode passages one by one")
+            raise ConfigError(
+                f"late=True: {self.model_name} {reason}; leave late out to encode passages one"
+                " by one"
+            )
         return replace(size, titled=False)
 
     def _not_late(self) -> str | None:
@@ -225,20 +278,30 @@ class SentenceEmbedder(TextEncoder):
         pooling = self.model[1]
         if not isinstance(pooling, Pooling) or pooling.pooling_mode not in ("mean", ("mean",)):
             mode = getattr(pooling, "pooling_mode", type(pooling).__name__)
-            return f"pools by {mode!r}, and a passage within its document can only be a mean of token outputs"
+            return (
+                f"pools by {mode!r}, and a passage within its document can only be a mean of token"
+                " outputs"
+            )
         return None if pooling.include_prompt else "leaves its prompt out of the mean"
 
     def _cut(self, prefix: str, text: str) -> _Job:
         before = len(prefix)
-        offsets = np.array(self._tokenizer.encode(prefix + text, add_special_tokens=False).offsets, dtype=np.int64)
+        offsets = np.array(
+            self._tokenizer.encode(prefix + text, add_special_tokens=False).offsets, dtype=np.int64
+        )
         offsets = offsets.reshape(-1, 2)
         kept = len(offsets) if self.max_tokens is None else min(len(offsets), self.max_tokens)
         cuts = cut_passages(text, offsets[:kept] - before, self.passage_size)
         job = _Job(prefix, text, cuts, np.diff(cuts.ranges, axis=1)[:, 0], len(offsets) - kept)
-        if self.window is not None:  # the model will cut off tokens of passages that do not fit into it
+        if (
+            self.window is not None
+        ):  # the model will cut off tokens of passages that do not fit into it
             room = self.window - self._overhead
             close = np.flatnonzero(job.counts > room - _MARGIN)
-            lengths = [len(self._tokenizer.encode(job.passage(i), add_special_tokens=False).ids) for i in close]
+            lengths = [
+                len(self._tokenizer.encode(job.passage(i), add_special_tokens=False).ids)
+                for i in close
+            ]
             job = replace(job, n_cut=job.n_cut + sum(max(0, length - room) for length in lengths))
         return job
 
@@ -250,12 +313,19 @@ class SentenceEmbedder(TextEncoder):
         for job in batch:
             single = bool(len(job.cuts))  # the model reads the whole document at once
             if single and self.window is not None:
-                single = not job.n_cut and int(job.cuts.ranges[-1, 1]) + self._overhead <= self.window
+                single = (
+                    not job.n_cut and int(job.cuts.ranges[-1, 1]) + self._overhead <= self.window
+                )
             whole.append(len(texts) if single else None)
             if single:
-                texts.append(job.prefix + (job.text if self.max_tokens is None else job.text[: job.cuts.spans[-1, 1]]))
+                texts.append(
+                    job.prefix
+                    + (job.text if self.max_tokens is None else job.text[: job.cuts.spans[-1, 1]])
+                )
             firsts.append(len(texts))
-            if not late and not (single and len(job.cuts) == 1):  # a passage that is all of its document is known
+            if not late and not (
+                single and len(job.cuts) == 1
+            ):  # a passage that is all of its document is known
                 texts += [job.passage(i) for i in range(job.n_known, len(job.cuts))]
         vectors, codes = self._documents(texts)
         for job, one, first in zip(batch, whole, firsts, strict=True):
@@ -266,7 +336,11 @@ class SentenceEmbedder(TextEncoder):
                 passages, tokens = vectors[one : one + 1], codes[one : one + new]
             else:
                 passages, tokens = vectors[first : first + new], codes[first : first + new]
-            if job.known is not None and job.n_known and not (one is not None and len(job.cuts) == 1):
+            if (
+                job.known is not None
+                and job.n_known
+                and not (one is not None and len(job.cuts) == 1)
+            ):
                 passages = np.concatenate([job.known, passages])
             total = (job.counts[:, None] * passages).sum(axis=0)
             length = float(np.linalg.norm(total))
@@ -292,14 +366,17 @@ class SentenceEmbedder(TextEncoder):
         vectors = torch.stack([each["sentence_embedding"] for each in found]).float()
         outputs = [each["token_embeddings"][each["attention_mask"].bool()] for each in found]
         return self._rows(torch.nn.functional.normalize(vectors, dim=-1).cpu()), [
-            TokenCodes(self.token_codec.encode(rows), np.array([[0, len(rows)]])) for rows in outputs
+            TokenCodes(self.token_codec.encode(rows), np.array([[0, len(rows)]]))
+            for rows in outputs
         ]
 
     def _rows(self, vectors: Any) -> np.ndarray:
         return np.ascontiguousarray(vectors, dtype=np.float32).reshape(-1, self.dim)
 
     def _late(self, job: _Job) -> tuple[np.ndarray, list[TokenCodes]]:
-        """Return unit vectors float32 `[n, d]` of all passages, encoded window by window, and codes as `_documents`."""
+        """Return unit vectors float32 `[n, d]` of all passages, encoded window by window, and codes
+        as `_documents`.
+        """
         windows = [self._late_window(job, first, end) for first, end in self._windows(job)]
         rows = [np.zeros((0, self.dim), np.float32), *(vectors for vectors, _ in windows)]
         return np.concatenate(rows), [codes for _, codes in windows if codes is not None]
@@ -331,11 +408,19 @@ class SentenceEmbedder(TextEncoder):
             outputs = self.model[0](features)["token_embeddings"][0].float()
             places = np.array(encoding.offsets[:length])[:, 0] - len(prefix) + base
             special = np.array(encoding.special_tokens_mask[:length], dtype=bool)
-            places[special] = np.where(np.arange(length) < length // 2, base, spans[-1, 1] - 1)[special]
+            places[special] = np.where(np.arange(length) < length // 2, base, spans[-1, 1] - 1)[
+                special
+            ]
             places = places.clip(base, max(int(spans[-1, 1]) - 1, base))
-            inside = (places >= spans[:, :1]) & (places < np.maximum(spans[:, 1:], spans[:, :1] + 1))
-            weights = torch.from_numpy(inside / np.maximum(inside.sum(axis=1, keepdims=True), 1)).to(outputs)
-            pooled: dict[str, Any] = {"sentence_embedding": (weights @ outputs).to(self.model.dtype)}
+            inside = (places >= spans[:, :1]) & (
+                places < np.maximum(spans[:, 1:], spans[:, :1] + 1)
+            )
+            weights = torch.from_numpy(
+                inside / np.maximum(inside.sum(axis=1, keepdims=True), 1)
+            ).to(outputs)
+            pooled: dict[str, Any] = {
+                "sentence_embedding": (weights @ outputs).to(self.model.dtype)
+            }
             for module in list(self.model)[2:]:
                 pooled = module(pooled)
             vectors = pooled["sentence_embedding"].float()[:, : self.dim]
@@ -347,7 +432,9 @@ class SentenceEmbedder(TextEncoder):
             return vectors, TokenCodes(self.token_codec.encode(outputs), ranges)
 
 
-def load_sentence_transformer(folder: Path, *, device: str, precision: str, truncate_dim: int | None) -> Any:
+def load_sentence_transformer(
+    folder: Path, *, device: str, precision: str, truncate_dim: int | None
+) -> Any:
     """Load a sentence-transformers folder; pickled weights and modules of its own are refused."""
     from sentence_transformers import SentenceTransformer
 
@@ -357,12 +444,16 @@ def load_sentence_transformer(folder: Path, *, device: str, precision: str, trun
         modules = read_modules(folder, _MODULES, _ADVICE)
         with _no_progress_bar():
             model = SentenceTransformer(
-                str(folder), device=device, truncate_dim=truncate_dim, local_files_only=True, model_kwargs=options
+                str(folder),
+                device=device,
+                truncate_dim=truncate_dim,
+                local_files_only=True,
+                model_kwargs=options,
             )
     except LOADING_ERRORS as error:
         raise ModelError(
-            f"{folder}: sentence-transformers cannot load it ({type(error).__name__}: {first_line(error)}); check that "
-            "the folder is complete"
+            f"{folder}: sentence-transformers cannot load it ({type(error).__name__}:"
+            f" {first_line(error)}); check that the folder is complete"
         ) from error
     _check_filled(model, [folder / module.path for module in modules])
     return model
@@ -376,15 +467,17 @@ def has_token_vectors(model: Any) -> bool:
 
 
 def offset_tokenizer(model: Any, name: str) -> Any:
-    """Return the model's own tokenizer, which neither cuts nor pads; ModelError: it has no characters of tokens."""
+    """Return the model's own tokenizer, which neither cuts nor pads; ModelError: it has no
+    characters of tokens.
+    """
     from tokenizers import Tokenizer
 
     backend = model.tokenizer if isinstance(model.tokenizer, Tokenizer) else None
     backend = backend or getattr(model.tokenizer, "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer):
         raise ModelError(
-            f"{name}: its tokenizer ({type(model.tokenizer).__name__}) cannot say which characters a token stands for; "
-            "save the model with a fast tokenizer (tokenizer.json)"
+            f"{name}: its tokenizer ({type(model.tokenizer).__name__}) cannot say which characters"
+            " a token stands for; save the model with a fast tokenizer (tokenizer.json)"
         )
     tokenizer = Tokenizer.from_str(backend.to_str())
     tokenizer.no_truncation()
@@ -393,7 +486,9 @@ def offset_tokenizer(model: Any, name: str) -> Any:
 
 
 def model_files(folder: Path) -> list[str]:
-    """Return every file that the model is made of: weights, configuration, tokenizer and prompts."""
+    """Return every file that the model is made of: weights, configuration, tokenizer
+    and prompts.
+    """
     files = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
     return [
         file.as_posix()
@@ -405,15 +500,19 @@ def model_files(folder: Path) -> list[str]:
 def _check_no_pickle(folder: Path) -> None:
     for pattern in ("*.bin", "*.pt", "*.pth", "*.pkl"):
         for path in folder.rglob(pattern):
-            if not any(path.parent.glob("*.safetensors")) and not _OTHER_BACKENDS & set(path.relative_to(folder).parts):
+            if not any(path.parent.glob("*.safetensors")) and not _OTHER_BACKENDS & set(
+                path.relative_to(folder).parts
+            ):
                 raise ModelError(
-                    f"{path}: a pickled file; this package reads weights from safetensors only (convert it with "
-                    "safetensors.torch.save_file in a place you trust)"
+                    f"{path}: a pickled file; this package reads weights from safetensors only"
+                    " (convert it with safetensors.torch.save_file in a place you trust)"
                 )
 
 
 def _check_filled(model: Any, folders: list[Path]) -> None:
-    """Raise ModelError where weights of a transformer, one of the modules, are missing and were left random."""
+    """Raise ModelError where weights of a transformer, one of the modules, are missing and were
+    left random.
+    """
     from sentence_transformers.base.modules import Transformer
     from transformers import AutoModel
 
@@ -425,14 +524,17 @@ def _check_filled(model: Any, folders: list[Path]) -> None:
             with safe_open(file, framework="pt") as tensors:
                 saved |= set(tensors.keys())
         wanted = {name for name in module.auto_model.state_dict() if not name.startswith("pooler.")}
-        if all(any(name == key or name.endswith("." + key) for name in saved) for key in wanted - saved):
+        if all(
+            any(name == key or name.endswith("." + key) for name in saved) for key in wanted - saved
+        ):
             continue
         _, found = AutoModel.from_pretrained(path, output_loading_info=True, use_safetensors=True)
         missing = sorted(key for key in found["missing_keys"] if not key.startswith("pooler."))
         if missing:
             raise ModelError(
-                f"{path}: the checkpoint lacks {len(missing)} of the model's tensors, first {missing[0]!r}; they would "
-                "be random: use a complete checkpoint of this architecture"
+                f"{path}: the checkpoint lacks {len(missing)} of the model's tensors, first"
+                f" {missing[0]!r}; they would be random: use a complete checkpoint of this"
+                " architecture"
             )
 
 

@@ -1,7 +1,8 @@
-"""Load checkpoints in this package's format and in the authors', and refuse those that do not fill a model.
+"""Load checkpoints in this package's format and in the authors', and refuse those that do not fill
+a model.
 
-transformers starts parameters that a checkpoint lacks at random and goes on; here that is an error for every model
-class.
+transformers starts parameters that a checkpoint lacks at random and goes on; here that is an error
+for every model class.
 """
 
 from __future__ import annotations
@@ -24,26 +25,36 @@ from aveyb_retrieval.errors import ModelError, first_line, plural
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_ENCODER_NAME = re.compile(r"^(?:[A-Za-z_]\w*\.)*?(embed\.weight|ranker\.down_proj|layers\.\d+\..+|ln_f\.weight)$")
+_ENCODER_NAME = re.compile(
+    r"^(?:[A-Za-z_]\w*\.)*?(embed\.weight|ranker\.down_proj|layers\.\d+\..+|ln_f\.weight)$"
+)
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
 
 
 class CheckpointLoading:
-    """Mixed into the models: a strict `from_pretrained`, and `from_released` for the authors' tensors."""
+    """Mixed into the models: a strict `from_pretrained`, and `from_released` for the authors'
+    tensors.
+    """
 
     head_names: tuple[str, ...] = ()  # submodules of a head that no other class has
 
     @classmethod
     def from_released(
-        cls, state_dict: Mapping[str, torch.Tensor], *, num_labels: int | None = None, **settings: Any
+        cls,
+        state_dict: Mapping[str, torch.Tensor],
+        *,
+        num_labels: int | None = None,
+        **settings: Any,
     ) -> Any:
-        """Build the model, in evaluation mode, from the tensors and settings of a released checkpoint.
+        """Build the model, in evaluation mode, from the tensors and settings of a released
+        checkpoint.
 
         Args:
-            state_dict: the checkpoint's tensors, with or without a prefix before those of the encoder; a tied head is
-                ignored.
+            state_dict: the checkpoint's tensors, with or without a prefix before those of the
+                encoder; a tied head is ignored.
             num_labels: outputs of the classifier, where the model has one.
-            **settings: the fields of the checkpoint's `config.json` that the configuration's `from_released` takes.
+            **settings: the fields of the checkpoint's `config.json` that the configuration's
+            `from_released` takes.
 
         Raises:
             ConfigError: the settings contradict each other.
@@ -54,29 +65,37 @@ class CheckpointLoading:
             config.num_labels = num_labels
         tensors = cls._of_released(state_dict)
         return cls._checked(
-            "released checkpoint", None, (), {"config": config, "state_dict": tensors, "dtype": torch.float32}
+            "released checkpoint",
+            None,
+            (),
+            {"config": config, "state_dict": tensors, "dtype": torch.float32},
         )
 
     @classmethod
     def _of_released(cls, state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return released_tensors(state_dict) | {n: t for n, t in state_dict.items() if n.startswith(cls.head_names)}
+        return released_tensors(state_dict) | {
+            n: t for n, t in state_dict.items() if n.startswith(cls.head_names)
+        }
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """Load a model whose every parameter is in the checkpoint, from safetensors only.
 
-        Takes what transformers' `from_pretrained` takes. A folder or hub name in the authors' format loads, too. The
-        masked-language head is tied to the embedding, so that a checkpoint of the encoder alone fills
-        `AveyBForMaskedLM`.
+        Takes what transformers' `from_pretrained` takes. A folder or hub name in the authors'
+        format loads, too. The masked-language head is tied to the embedding, so that a checkpoint
+        of the encoder alone fills `AveyBForMaskedLM`.
 
         Raises:
-            ModelError: there is no Avey-B configuration (a BERT or ModernBERT folder, say) or no `model.safetensors`,
-                the file is damaged, or it lacks parameters, has encoder parameters left over or of other shapes than
-                the configuration says (another vocabulary, say).
+            ModelError: there is no Avey-B configuration (a BERT or ModernBERT folder, say) or no
+                `model.safetensors`, the file is damaged, or it lacks parameters, has encoder
+                parameters left over or of other shapes than the configuration says (another
+                vocabulary, say).
         """
         name = pretrained_model_name_or_path
         hub = _hub_options(kwargs)
-        settings = {} if name is None else read_settings(name, hub, needed=kwargs.get("config") is None)
+        settings = (
+            {} if name is None else read_settings(name, hub, needed=kwargs.get("config") is None)
+        )
         cls._check_kind(name, settings)
         try:
             if is_released(settings):
@@ -84,7 +103,8 @@ class CheckpointLoading:
             return cls._from_own_format(name, args, kwargs)
         except SafetensorError as error:
             raise ModelError(
-                f"{name}: its safetensors file is damaged or cut short ({error}); copy or download it again"
+                f"{name}: its safetensors file is damaged or cut short ({error}); copy or download"
+                " it again"
             ) from error
         except OSError as error:
             raise no_weights(name, first_line(error).rstrip(".")) from error
@@ -94,8 +114,9 @@ class CheckpointLoading:
         saved_as = next(iter(settings.get("architectures") or [""]))
         if cls.head_names and saved_as.startswith("AveyB") and saved_as != cls.__name__:
             raise ModelError(
-                f"{name}: saved as {saved_as}, opened as {cls.__name__}, which has another head; open it as "
-                f"{saved_as}, or put a new head on its encoder with {cls.__name__}.from_encoder"
+                f"{name}: saved as {saved_as}, opened as {cls.__name__}, which has another head;"
+                f" open it as {saved_as}, or put a new head on its encoder with"
+                f" {cls.__name__}.from_encoder"
             )
 
     @classmethod
@@ -124,8 +145,13 @@ class CheckpointLoading:
 
     @classmethod
     def _checked(cls, name: Any, source: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Load by transformers, from a source or from tensors (it takes no two), and check that they fill the model."""
-        wants_info, allowed = kwargs.pop("output_loading_info", False), kwargs.pop("ignore_mismatched_sizes", False)
+        """Load by transformers, from a source or from tensors (it takes no two), and check that
+        they fill the model.
+        """
+        wants_info, allowed = (
+            kwargs.pop("output_loading_info", False),
+            kwargs.pop("ignore_mismatched_sizes", False),
+        )
         kwargs["use_safetensors"] = True
         with _no_loading_report():
             model, info = super().from_pretrained(  # type: ignore[misc]
@@ -145,42 +171,60 @@ def _find_weights(name: Any, kwargs: dict[str, Any]) -> str | None:
     """Return the path of a model's checkpoint, if it has one in a single file."""
     if name is None:
         return None
-    return cached_file(name, "model.safetensors", _raise_exceptions_for_missing_entries=False, **_hub_options(kwargs))
+    return cached_file(
+        name,
+        "model.safetensors",
+        _raise_exceptions_for_missing_entries=False,
+        **_hub_options(kwargs),
+    )
 
 
 def _has_int8_table(path: str) -> bool:
     with safe_open(path, framework="pt") as file:
-        names = [name for name in file.keys() if name.endswith(TABLE)]  # noqa: SIM118  (not a dict)
+        names = [name for name in file.keys() if name.endswith(TABLE)]  # noqa: SIM118
         return any(file.get_slice(name).get_dtype() == "I8" for name in names)
 
 
 def int8_table(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Round an embedding `[V, D]` to codes int8 `[V, D]` of scales float32 `[V, 1]`, rows' largest values over 127."""
+    """Round an embedding `[V, D]` to codes int8 `[V, D]` of scales float32 `[V, 1]`, rows' largest
+    values over 127.
+    """
     scale = (weight.float().abs().amax(1, keepdim=True) / 127).clamp_min(1e-30)
     return (weight.float() / scale).round().to(torch.int8), scale
 
 
 def float_table(tensors: Mapping[str, torch.Tensor], path: Any) -> dict[str, torch.Tensor]:
-    """Return a checkpoint's tensors; an embedding of int8 rows (`int8_table`, with `embed.scale`) as float32."""
+    """Return a checkpoint's tensors; an embedding of int8 rows (`int8_table`, with `embed.scale`)
+    as float32.
+    """
     found = dict(tensors)
     for name, codes in tensors.items():
         if name.endswith(TABLE) and codes.dtype == torch.int8:
             scale = found.pop(name.removesuffix(TABLE) + TABLE_SCALE, None)
             if scale is None or scale.shape != (len(codes), 1):
                 raise ModelError(
-                    f"{path}: {name} is int8 and has no {TABLE_SCALE} of the shape [{len(codes)}, 1]; copy it again"
+                    f"{path}: {name} is int8 and has no {TABLE_SCALE} of the shape [{len(codes)},"
+                    " 1]; copy it again"
                 )
             found[name] = codes.float() * scale
     return found
 
 
 def released_tensors(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the encoder's tensors of a released checkpoint under our names, without prefix and tied head."""
-    return {match[1]: tensor for name, tensor in state_dict.items() if (match := _ENCODER_NAME.match(name))}
+    """Return the encoder's tensors of a released checkpoint under our names, without prefix and
+    tied head.
+    """
+    return {
+        match[1]: tensor
+        for name, tensor in state_dict.items()
+        if (match := _ENCODER_NAME.match(name))
+    }
 
 
 def read_settings(name: Any, hub: dict[str, Any], *, needed: bool) -> dict[str, Any]:
-    """Return the fields of a `config.json` of our models; none where there is none and none is needed."""
+    """Return the fields of a `config.json` of our models; none where there is none and none is
+    needed.
+    """
     path = cached_file(
         name,
         "config.json",
@@ -191,14 +235,16 @@ def read_settings(name: Any, hub: dict[str, Any], *, needed: bool) -> dict[str, 
     )
     if path is None:
         if needed:
-            raise ModelError(f"{name}: no config.json; name a folder that holds a model, or a model of the hub")
+            raise ModelError(
+                f"{name}: no config.json; name a folder that holds a model, or a model of the hub"
+            )
         return {}
     settings = read_object(Path(path))
     kind = settings.get("model_type")
     if kind != AveyBConfig.model_type and not is_released(settings):
         raise ModelError(
-            f"{path}: model_type is {kind!r}, only {AveyBConfig.model_type!r} can be loaded; name an Avey-B model, for "
-            "these weights would leave most of one at random"
+            f"{path}: model_type is {kind!r}, only {AveyBConfig.model_type!r} can be loaded; name"
+            " an Avey-B model, for these weights would leave most of one at random"
         )
     return settings
 
@@ -216,37 +262,47 @@ def check_shapes(name: Any, mismatched: set[tuple[str, Any, Any]]) -> None:
     if mismatched:
         parameter, stored, expected = min(mismatched)
         raise ModelError(
-            f"{name}: {parameter} has shape {tuple(stored)} in the checkpoint, config.json says {tuple(expected)}; "
-            f"{len(mismatched)} tensors differ so: weights and configuration belong to different models"
+            f"{name}: {parameter} has shape {tuple(stored)} in the checkpoint, config.json says"
+            f" {tuple(expected)}; {len(mismatched)} tensors differ so: weights and configuration"
+            " belong to different models"
         )
 
 
-def check_fits(name: Any, tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Size]) -> None:
+def check_fits(
+    name: Any, tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Size]
+) -> None:
     """Raise `ModelError` unless tensors are those of a model, in the shapes that it has."""
     both = expected.keys() & tensors.keys()
-    check_shapes(name, {(n, tensors[n].shape, expected[n]) for n in both if tensors[n].shape != expected[n]})
+    check_shapes(
+        name, {(n, tensors[n].shape, expected[n]) for n in both if tensors[n].shape != expected[n]}
+    )
     check_complete(name, expected.keys() - tensors.keys(), tensors.keys() - expected.keys())
 
 
 def check_complete(name: Any, missing: set[str], unexpected: set[str]) -> None:
-    """Raise `ModelError` if a checkpoint does not fill every parameter, or holds tensors that have no place."""
+    """Raise `ModelError` if a checkpoint does not fill every parameter, or holds tensors that have
+    no place.
+    """
     if missing:
         raise ModelError(
-            f"{name}: the checkpoint lacks {plural(len(missing), 'parameter')}, first {min(missing)!r}; it would be "
-            "random, so use a complete checkpoint, or the model class that this one was saved from"
+            f"{name}: the checkpoint lacks {plural(len(missing), 'parameter')}, first"
+            f" {min(missing)!r}; it would be random, so use a complete checkpoint, or the model"
+            " class that this one was saved from"
         )
     if extra := {key for key in unexpected if _ENCODER_NAME.match(key)}:
         raise ModelError(
-            f"{name}: the checkpoint holds {len(extra)} encoder parameters with no place in the model, first "
-            f"{min(extra)!r}; weights and config.json belong to different models"
+            f"{name}: the checkpoint holds {len(extra)} encoder parameters with no place in the"
+            f" model, first {min(extra)!r}; weights and config.json belong to different models"
         )
 
 
 @contextmanager
 def _no_loading_report() -> Iterator[None]:
-    """Silence transformers' table of missing and unexpected tensors: what matters in it is raised as an error.
+    """Silence transformers' table of missing and unexpected tensors: what matters in it is raised
+    as an error.
 
-    By a filter, not by the logger's level: transformers reports on tensor parallelism where that level is set.
+    By a filter, not by the logger's level: transformers reports on tensor parallelism where that
+    level is set.
     """
     logger = logging.getLogger("transformers.modeling_utils")
 

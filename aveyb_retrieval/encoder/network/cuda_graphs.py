@@ -1,12 +1,14 @@
-"""Inference on CUDA as replays of captured graphs: one launch for the host where there are hundreds.
+"""Inference on CUDA as replays of captured graphs: one launch for the host where there are
+hundreds.
 
-A launch costs a host more than the device needs for what it does: run one by one, the layers take twice as long on
-16,384 tokens, and four times on 4,096. So the few sequences that inference consists of are captured at a few sizes
-(`SplitLayout.replays`), each when it is first needed, and a batch of any size is a number of replays. What a sequence
-does not fill is never read: splits are independent of each other.
+A launch costs a host more than the device needs for what it does: run one by one, the layers take
+twice as long on 16,384 tokens, and four times on 4,096. So the few sequences that inference
+consists of are captured at a few sizes (`SplitLayout.replays`), each when it is first needed, and a
+batch of any size is a number of replays. What a sequence does not fill is never read: splits are
+independent of each other.
 
-A graph reads parameters where they lie. Values written there count at once; a parameter that lies elsewhere, or a
-module that was exchanged, drops all graphs.
+A graph reads parameters where they lie. Values written there count at once; a parameter that lies
+elsewhere, or a module that was exchanged, drops all graphs.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ _log = logging.getLogger("aveyb_retrieval.encoder")
 
 @dataclass(frozen=True)
 class Captured:
-    """One captured sequence, which `replay` runs: where its inputs go, `[n, ...]` each or None, and its outputs are.
+    """One captured sequence, which `replay` runs: where its inputs go, `[n, ...]` each or None, and
+    its outputs are.
 
     Other sequences write to the outputs, too.
     """
@@ -46,20 +49,24 @@ class Captured:
 class CudaGraphs:
     """The captured sequences of one model.
 
-    They share all memory but that of the inputs, and outputs are copied before the next one runs; a lock and an event
-    keep threads and streams in order.
+    They share all memory but that of the inputs, and outputs are copied before the next one runs; a
+    lock and an event keep threads and streams in order.
     """
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
         """Prepare for a module that lies on `device`; nothing is captured yet."""
         self._module, self.device = module, device
         self._captured: dict[tuple[object, ...], Captured] = {}
-        self._buffers: dict[tuple[int, torch.dtype], torch.Tensor] = {}  # of the outputs, by their number
+        self._buffers: dict[
+            tuple[int, torch.dtype], torch.Tensor
+        ] = {}  # of the outputs, by their number
         self._lock = threading.Lock()
         self._layout = _Layout(module)
         on_cuda = device.type == "cuda"
         self._pool = torch.cuda.graph_pool_handle() if on_cuda else None
-        self._free = torch.cuda.Event() if on_cuda else None  # reached when the last output has been copied
+        self._free = (
+            torch.cuda.Event() if on_cuda else None
+        )  # reached when the last output has been copied
 
     def __call__(
         self, function: Function, places: int, inputs: Sequence[torch.Tensor | None]
@@ -67,8 +74,9 @@ class CudaGraphs:
         """Return what `function` gives for the inputs, copies `[m, ...]` each.
 
         Args:
-            function: of tensors `[n, ...]`, to a tuple of such; it never waits for the device, and what it gives for
-                one of the n does not depend on the others. Its name and the inputs' shapes decide the sequence.
+            function: of tensors `[n, ...]`, to a tuple of such; it never waits for the device, and
+                what it gives for one of the n does not depend on the others. Its name and the
+                inputs' shapes decide the sequence.
             places: n.
             inputs: `[m, ...]` each, m up to n, or None.
         """
@@ -95,7 +103,9 @@ class CudaGraphs:
                 self._free.record(torch.cuda.current_stream(self.device))
         return outputs
 
-    def _capture(self, function: Function, places: int, like: Sequence[torch.Tensor | None]) -> Captured:
+    def _capture(
+        self, function: Function, places: int, like: Sequence[torch.Tensor | None]
+    ) -> Captured:
         begin, before = time.perf_counter(), self._reserved()
         # Outside of inference mode, so that what is allocated can be written in any mode.
         with torch.inference_mode(False), torch.no_grad():
@@ -110,14 +120,18 @@ class CudaGraphs:
             replay = self._record(run)
         seconds, mebibytes = time.perf_counter() - begin, (self._reserved() - before) / 2**20
         shape = next(tuple(x.shape) for x in inputs if x is not None)
-        _log.info("captured %s of %s in %.1f s, %.0f MiB", function.__name__, shape, seconds, mebibytes)
+        _log.info(
+            "captured %s of %s in %.1f s, %.0f MiB", function.__name__, shape, seconds, mebibytes
+        )
         return Captured(inputs, outputs, replay)
 
     def _buffer(self, number: int, like: torch.Tensor) -> torch.Tensor:
         """Return memory of the shape of `like`: that of all sequences, unless it is too small."""
         held = self._buffers.get((number, like.dtype))
         if held is None or held.numel() < like.numel():
-            held = self._buffers[number, like.dtype] = torch.empty(like.numel(), dtype=like.dtype, device=like.device)
+            held = self._buffers[number, like.dtype] = torch.empty(
+                like.numel(), dtype=like.dtype, device=like.device
+            )
         return held[: like.numel()].view(like.shape)
 
     def _reserved(self) -> int:
@@ -151,7 +165,9 @@ class _Layout:
     def holds(self) -> bool:
         """Return whether all of it is as it was."""
         return all(now == then for now, then in self._modules) and all(
-            now.keys() == then.keys() and all(now[name] is then[name] for name in then) and _places(now) == places
+            now.keys() == then.keys()
+            and all(now[name] is then[name] for name in then)
+            and _places(now) == places
             for now, then, places in self._parameters
         )
 

@@ -1,9 +1,11 @@
-"""One layer of the neural processor: enricher, static or dynamic contextualizer, fuser (Avey-B, 3.2 and 4.2).
+"""One layer of the neural processor: enricher, static or dynamic contextualizer, fuser (Avey-B, 3.2
+and 4.2).
 
-Inference on a GPU (`run_fused`) is five launches a layer, nothing copied or prepared. Of the passes over memory around
-a layer's two products and its mixing two are left. One activates all columns but the gate's, and takes the norms that
-dynamic mixing needs; the mixing activates the gate on its way and writes the context over it, beside the bypass, so
-that the fuser is one product of strided rows. The other adds the residual and is the next layer's RMSNorm.
+Inference on a GPU (`run_fused`) is five launches a layer, nothing copied or prepared. Of the passes
+over memory around a layer's two products and its mixing two are left. One activates all columns but
+the gate's, and takes the norms that dynamic mixing needs; the mixing activates the gate on its way
+and writes the context over it, beside the bypass, so that the fuser is one product of strided rows.
+The other adds the residual and is the next layer's RMSNorm.
 """
 
 from __future__ import annotations
@@ -15,8 +17,19 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from aveyb_retrieval.kernels.mixing import dynamic_mix, dynamic_mix_over_gate, static_mix, static_mix_over_gate
-from aveyb_retrieval.kernels.positionwise import activate_around, add_norm, enrich, fuse, project_joined
+from aveyb_retrieval.kernels.mixing import (
+    dynamic_mix,
+    dynamic_mix_over_gate,
+    static_mix,
+    static_mix_over_gate,
+)
+from aveyb_retrieval.kernels.positionwise import (
+    activate_around,
+    add_norm,
+    enrich,
+    fuse,
+    project_joined,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +56,9 @@ class LayerSettings:
     fuser_order: str
 
     def parts(self, enriched: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Split `[n, T, 2 m + b]` into views: mixed `[n, T, m]`, gate `[n, T, m]`, bypass `[n, T, b]`."""
+        """Split `[n, T, 2 m + b]` into views: mixed `[n, T, m]`, gate `[n, T, m]`, bypass `[n, T,
+        b]`.
+        """
         m, b = self.mixed_size, self.bypass_size
         if self.mixed_first:
             mixed, gate, bypass = torch.split_with_sizes(enriched, (m, m, b), dim=-1)
@@ -62,36 +77,52 @@ class LayerSettings:
 
     @property
     def joinable(self) -> bool:
-        """Whether gate and bypass stand side by side in an enriched vector, in the order of the fuser's columns."""
+        """Whether gate and bypass stand side by side in an enriched vector, in the order of the
+        fuser's columns.
+        """
         orders = self.enriched_order, self.fuser_order
-        return orders in (("mixed_gate_bypass", "context_bypass"), ("bypass_gate_mixed", "bypass_context"))
+        return orders in (
+            ("mixed_gate_bypass", "context_bypass"),
+            ("bypass_gate_mixed", "bypass_context"),
+        )
 
     @property
     def mixed_first(self) -> bool:
-        """Whether an enriched vector begins with the part that is mixed; otherwise it ends with it."""
+        """Whether an enriched vector begins with the part that is mixed; otherwise it
+        ends with it.
+        """
         return self.enriched_order == "mixed_gate_bypass"
 
 
 class AveyBLayer(nn.Module):
-    """`x -> fuser([contextualized tail, bypassed head]) + residual` on a group of splits, each split alone."""
+    """`x -> fuser([contextualized tail, bypassed head]) + residual` on a group of splits, each
+    split alone.
+    """
 
     def __init__(self, config: AveyBConfig, kind: str, order: int = 0) -> None:
-        """Make a "static" or "dynamic" layer, the `order`-th of its kind; `_init_weights` of the model fills it."""
+        """Make a "static" or "dynamic" layer, the `order`-th of its kind; `_init_weights` of the
+        model fills it.
+        """
         super().__init__()
         self.kind, self.order = kind, order
         d, mixed, bypass = config.hidden_size, config.mixed_size, config.bypass_size
-        self.settings = LayerSettings(**{f.name: getattr(config, f.name) for f in fields(LayerSettings)})
+        self.settings = LayerSettings(
+            **{f.name: getattr(config, f.name) for f in fields(LayerSettings)}
+        )
         self.norm = nn.RMSNorm(d, config.norm_eps)
         self.enricher = nn.Linear(d, 2 * mixed + bypass)
         self.fuser = nn.Linear(mixed + bypass, d)
-        # V is the only weight that a dynamic layer lacks; it computes its mixing matrix from the input.
+        # V is the only weight that a dynamic layer lacks; it computes its mixing matrix from the
+        # input.
         size = config.split_size
         self.spatial_proj = None if kind == "dynamic" else nn.Parameter(torch.empty(size, size))
         self.mix_bias = nn.Parameter(torch.zeros(size)) if config.mix_bias else None
         self.alpha = nn.Parameter(torch.ones(())) if config.learned_residual else None
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-        """Run the layer on a group of splits `[n, T, D]` of `lengths` tokens (int `[n]`; None: all T): `[n, T, D]`."""
+        """Run the layer on a group of splits `[n, T, D]` of `lengths` tokens (int `[n]`; None: all
+        T): `[n, T, D]`.
+        """
         mixed, gate, bypass = self.enriched(x)
         context = self.mix(mixed, gate, lengths)
         context_weight, bypass_weight = self._fuser_parts()
@@ -109,9 +140,16 @@ class AveyBLayer(nn.Module):
         )
         return self.settings.parts(enriched)
 
-    def mix(self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+    def mix(
+        self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None
+    ) -> torch.Tensor:
         """Run the contextualizer on the two halves of the tail, `[n, T, m]` each -> `[n, T, m]`."""
-        settings, width, weight, bias = self.settings, mixed.shape[1], self.spatial_proj, self.mix_bias
+        settings, width, weight, bias = (
+            self.settings,
+            mixed.shape[1],
+            self.spatial_proj,
+            self.mix_bias,
+        )
         how = settings.mixing(lengths, None if bias is None else bias[:width])
         if weight is None:
             return dynamic_mix(mixed, gate, **settings.similarity, **how)
@@ -127,12 +165,16 @@ class AveyBLayer(nn.Module):
 
 
 def fusable(layer: AveyBLayer, dtype: torch.dtype) -> bool:
-    """Return whether `run_fused` takes a layer on inputs of `dtype`: gate and bypass stand in the fuser's order."""
+    """Return whether `run_fused` takes a layer on inputs of `dtype`: gate and bypass stand in the
+    fuser's order.
+    """
     return layer.settings.joinable and all(p.dtype == dtype for p in layer.parameters())
 
 
 def intercepted(layer: nn.Module) -> bool:
-    """Return whether a call of the layer runs more than its class's `forward`: it is compiled, hooked or patched."""
+    """Return whether a call of the layer runs more than its class's `forward`: it is compiled,
+    hooked or patched.
+    """
     return bool(
         layer._compiled_call_impl is not None
         or layer._forward_pre_hooks
@@ -141,8 +183,12 @@ def intercepted(layer: nn.Module) -> bool:
     )
 
 
-def run_fused(layers: Sequence[AveyBLayer], x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-    """Run layers for which `fusable` holds, one at least, one after another, on what a layer's `forward` takes."""
+def run_fused(
+    layers: Sequence[AveyBLayer], x: torch.Tensor, lengths: torch.Tensor | None
+) -> torch.Tensor:
+    """Run layers for which `fusable` holds, one at least, one after another, on what a layer's
+    `forward` takes.
+    """
     normed = layers[0].norm(x)
     for layer, following in pairwise(layers):
         weight, eps = following.norm.weight, following.settings.norm_eps
@@ -158,14 +204,18 @@ def _branch(layer: AveyBLayer, normed: torch.Tensor, lengths: torch.Tensor | Non
     enriched = torch.nn.functional.linear(normed, enricher.weight, enricher.bias)
     mixed, gate, bypass = settings.parts(enriched)
     name = settings.enricher_activation
-    norms, start = ("head", settings.mixed_size) if settings.mixed_first else ("tail", settings.bypass_size)  # of gate
+    norms, start = (
+        ("head", settings.mixed_size) if settings.mixed_first else ("tail", settings.bypass_size)
+    )  # of gate
     inverse_norms = activate_around(enriched, name, start, start + settings.mixed_size, norms=norms)
     weight, bias, width = layer.spatial_proj, layer.mix_bias, mixed.shape[1]
     how = settings.mixing(lengths, None if bias is None else bias[:width])
     if weight is not None:
         static_mix_over_gate(mixed, gate, weight[:width, :width], gate_activation=name, **how)
     else:
-        dynamic_mix_over_gate(mixed, gate, inverse_norms, gate_activation=name, **settings.similarity, **how)
+        dynamic_mix_over_gate(
+            mixed, gate, inverse_norms, gate_activation=name, **settings.similarity, **how
+        )
     first = gate if settings.mixed_first else bypass
     # Gate and bypass stand side by side: see `LayerSettings.joinable`.
     size = (*first.shape[:-1], settings.mixed_size + settings.bypass_size)

@@ -1,7 +1,8 @@
-"""How documents of known lengths are cut into splits, in NumPy: where each token lies and which splits go together.
+"""How documents of known lengths are cut into splits, in NumPy: where each token lies and which
+splits go together.
 
-Only the last split of a document can be short; splits are grouped by length, so that a ten-token query costs about ten
-tokens.
+Only the last split of a document can be short; splits are grouped by length, so that a ten-token
+query costs about ten tokens.
 """
 
 from __future__ import annotations
@@ -18,15 +19,18 @@ if TYPE_CHECKING:
 
 # Upper bounds of the classes of short splits; a group is padded to its longest member.
 _GROUP_WIDTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192)
-# The sizes of a sequence of launches that a GPU repeats (`cuda_graphs.py`): so many splits of S tokens. On an H100
-# launches alone take as long as the arithmetic of six more splits (0.16 ms each; an estimate from 2 to 64 splits).
+# The sizes of a sequence of launches that a GPU repeats (`cuda_graphs.py`): so many splits of S
+# tokens. On an H100 launches alone take as long as the arithmetic of six more splits (0.16 ms each;
+# an estimate from 2 to 64 splits).
 REPLAY_SIZES = (1, 4, 16, 64, 256)
 _REPLAY_COST = 6
 _NARROWEST_REPLAY = 16
 
 
 def group_widths(size: int) -> list[int]:
-    """Return the widest split of each class of short splits, ascending; full ones are a class of their own."""
+    """Return the widest split of each class of short splits, ascending; full ones are a class of
+    their own.
+    """
     return [w for w in _GROUP_WIDTHS if w < size - 1] + [size - 1]
 
 
@@ -34,8 +38,8 @@ def group_widths(size: int) -> list[int]:
 class SplitLayout:
     """How documents of known lengths are cut into splits: NumPy arrays on the host.
 
-    Documents stand one after another, splits in reading order. A slot is a place for a token: split i owns the slots
-    `i * S` to `(i + 1) * S`, of which the first `lengths[i]` are taken.
+    Documents stand one after another, splits in reading order. A slot is a place for a token: split
+    i owns the slots `i * S` to `(i + 1) * S`, of which the first `lengths[i]` are taken.
 
     Attributes:
         counts: int64 `[B]`, tokens of each document; a document without tokens has no split.
@@ -56,7 +60,9 @@ class SplitLayout:
         splits_of = -(-counts // size)
         first = np.repeat(splits_of.cumsum() - splits_of, splits_of)
         position = np.arange(len(first)) - first
-        return cls(counts, size, np.minimum(np.repeat(counts, splits_of) - position * size, size), first)
+        return cls(
+            counts, size, np.minimum(np.repeat(counts, splits_of) - position * size, size), first
+        )
 
     @cached_property
     def earlier(self) -> np.ndarray:
@@ -69,7 +75,9 @@ class SplitLayout:
         return [*np.flatnonzero(self.earlier == 0).tolist(), len(self.first)]
 
     def needed(self, first_tokens: Sequence[int]) -> np.ndarray:
-        """Return which splits hold needed tokens, bool `[n]`: those from the split of each document's first one on."""
+        """Return which splits hold needed tokens, bool `[n]`: those from the split of each
+        document's first one on.
+        """
         firsts = np.asarray(first_tokens, dtype=np.int64) // self.size
         return self.earlier >= np.repeat(firsts, -(-self.counts // self.size))
 
@@ -79,14 +87,18 @@ class SplitLayout:
             yield slice(start, stop)
 
     def taken(self) -> Iterator[slice]:
-        """Yield the slots that each document's tokens take, in order; an empty slice for a document without tokens."""
+        """Yield the slots that each document's tokens take, in order; an empty slice for a document
+        without tokens.
+        """
         first = 0
         for count in self.counts.tolist():
             yield slice(first, first + count)
             first += -(-count // self.size) * self.size
 
     def spread(self, values: np.ndarray) -> np.ndarray:
-        """Put one value for each token, int `[T]`, into its slot: int64 `[n S]`, 0 where there is none."""
+        """Put one value for each token, int `[T]`, into its slot: int64 `[n S]`, 0 where there is
+        none.
+        """
         slots = np.zeros(len(self.lengths) * self.size, dtype=np.int64)
         start = 0
         for place in self.taken():
@@ -98,13 +110,18 @@ class SplitLayout:
     def groups(
         self, needed: np.ndarray | None = None, *, full_width: bool, max_tokens: int
     ) -> Iterator[tuple[np.ndarray, int]]:
-        """Yield (int64 `[m]` splits, padded width) so that every needed split is in exactly one group.
+        """Yield (int64 `[m]` splits, padded width) so that every needed split is in exactly one
+        group.
 
-        Needed is bool `[n]`; None: all. Full splits are grouped together, short ones with others of similar length, or
-        all padded to S. Groups of more than `max_tokens` are cut into several.
+        Needed is bool `[n]`; None: all. Full splits are grouped together, short ones with others of
+        similar length, or all padded to S. Groups of more than `max_tokens` are cut into several.
         """
         # S falls beyond the last class: a group of its own.
-        classes = np.zeros_like(self.lengths) if full_width else np.searchsorted(group_widths(self.size), self.lengths)
+        classes = (
+            np.zeros_like(self.lengths)
+            if full_width
+            else np.searchsorted(group_widths(self.size), self.lengths)
+        )
         if needed is not None:
             classes[~needed] = -1
         for group in np.unique(classes[classes >= 0]):
@@ -114,11 +131,15 @@ class SplitLayout:
             for start in range(0, len(rows), most):
                 yield rows[start : start + most], width
 
-    def replays(self, needed: np.ndarray | None = None, *, full_width: bool) -> Iterator[tuple[np.ndarray, int, int]]:
-        """Yield (int64 `[m]` splits, padded width, n) so that every needed split is in exactly one group of n places.
+    def replays(
+        self, needed: np.ndarray | None = None, *, full_width: bool
+    ) -> Iterator[tuple[np.ndarray, int, int]]:
+        """Yield (int64 `[m]` splits, padded width, n) so that every needed split is in exactly one
+        group of n places.
 
-        n times the width is one of `REPLAY_SIZES` times S, or less where n is the largest of them. The longest splits
-        come first, so that short ones fill the places that they leave. Arguments are those of `groups`.
+        n times the width is one of `REPLAY_SIZES` times S, or less where n is the largest of them.
+        The longest splits come first, so that short ones fill the places that they leave. Arguments
+        are those of `groups`.
         """
         rows = np.arange(len(self.lengths)) if needed is None else np.flatnonzero(needed)
         widths = replay_widths(self.size)
@@ -137,12 +158,19 @@ class SplitLayout:
 
 
 def replay_widths(size: int) -> list[int]:
-    """Return the widths that splits are padded to in replays, ascending: powers of two below S, and S."""
-    return [1 << i for i in range(_NARROWEST_REPLAY.bit_length() - 1, (size - 1).bit_length())] + [size]
+    """Return the widths that splits are padded to in replays, ascending: powers of two below S, and
+    S.
+    """
+    return [1 << i for i in range(_NARROWEST_REPLAY.bit_length() - 1, (size - 1).bit_length())] + [
+        size
+    ]
 
 
 def replay_places(count: int, width: int, size: int) -> int:
-    """Return for how many splits to make the next replay: the size that costs least for each of `count` of a width."""
-    # Each has k splits of S tokens to retrieve: more than the largest would take more memory than so many of S tokens.
+    """Return for how many splits to make the next replay: the size that costs least for each of
+    `count` of a width.
+    """
+    # Each has k splits of S tokens to retrieve: more than the largest would take more memory than
+    # so many of S tokens.
     places = {n: min(n * size // width, REPLAY_SIZES[-1]) for n in REPLAY_SIZES}
     return places[min(places, key=lambda n: (n + _REPLAY_COST) / min(count, places[n]))]

@@ -19,19 +19,24 @@ from aveyb_retrieval.errors import InputError
 IGNORED_LABEL = -100
 REACH = 2.0  # tokens over which the weight falls to 1/e
 NOISE = 0.3  # scale of the Xavier noise added, so that positions do not start equal
-# weight of the right side relative to the left, alternating: two layers together distinguish the sides
+# weight of the right side relative to the left, alternating: two layers together distinguish the
+# sides
 RIGHT = (-1.0, 0.5)
 
 
 class AveyBPreTrainedModel(CheckpointLoading, PreTrainedModel):
-    """Initialization, saving and loading, also of folders in the authors' format (see `checkpoints.py`)."""
+    """Initialization, saving and loading, also of folders in the authors' format (see
+    `checkpoints.py`).
+    """
 
     config_class = AveyBConfig
     base_model_prefix = "model"
     _input_embed_layer = "embed"  # where transformers finds the token embedding
     supports_gradient_checkpointing = True
-    accepts_loss_kwargs = True  # transformers' Trainer then passes `num_items_in_batch` of an accumulated batch
-    _no_split_modules = ["AveyBLayer"]  # noqa: RUF012  (transformers' own form)
+    accepts_loss_kwargs = (
+        True  # transformers' Trainer then passes `num_items_in_batch` of an accumulated batch
+    )
+    _no_split_modules = ["AveyBLayer"]  # noqa: RUF012
 
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, (nn.Linear, nn.Embedding)):
@@ -64,8 +69,9 @@ class AveyBPreTrainedModel(CheckpointLoading, PreTrainedModel):
 class AveyBModel(SplitEncoder, AveyBPreTrainedModel):
     """The encoder: token ids to one contextual vector per token.
 
-    The ranker runs once per document on token embeddings; the layers run on splits of all documents, in groups of
-    similar length. A text's vectors never depend on padding or on the rest of the batch.
+    The ranker runs once per document on token embeddings; the layers run on splits of all
+    documents, in groups of similar length. A text's vectors never depend on padding or on the rest
+    of the batch.
     """
 
     def __init__(self, config: AveyBConfig) -> None:
@@ -75,12 +81,15 @@ class AveyBModel(SplitEncoder, AveyBPreTrainedModel):
         self.post_init()
 
     @can_return_tuple
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> BaseModelOutput:
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
+    ) -> BaseModelOutput:
         """Encode a padded batch.
 
         Args:
             input_ids: int64 `[B, T]`.
-            attention_mask: `[B, T]`, non-zero where a token exists; None: all exist. Padding may be anywhere.
+            attention_mask: `[B, T]`, non-zero where a token exists; None: all exist. Padding may be
+                anywhere.
 
         Returns:
             `last_hidden_state` `[B, T, D]`; zeros where there is padding.
@@ -94,7 +103,7 @@ class AveyBModel(SplitEncoder, AveyBPreTrainedModel):
 class AveyBForMaskedLM(AveyBPreTrainedModel):
     """The encoder with a head tied to the embedding, for masked-language modelling."""
 
-    _tied_weights_keys = {"lm_head.weight": "model.embed.weight"}  # noqa: RUF012  (transformers' own form)
+    _tied_weights_keys = {"lm_head.weight": "model.embed.weight"}  # noqa: RUF012
 
     def __init__(self, config: AveyBConfig) -> None:
         """Make the model with random weights; `from_pretrained` loads trained ones."""
@@ -116,10 +125,12 @@ class AveyBForMaskedLM(AveyBPreTrainedModel):
         Args:
             input_ids: as for `AveyBModel`, as is `attention_mask`.
             labels: int64 `[B, T]`, -100 where there is no label.
-            num_items_in_batch: labels in the whole (accumulated) batch; the loss is then the sum over that number.
+            num_items_in_batch: labels in the whole (accumulated) batch; the loss is then the sum
+                over that number.
 
         Returns:
-            `loss` (mean cross entropy over labels, float32) and `logits`: with labels `[number of labels, V]`, in
+            `loss` (mean cross entropy over labels, float32) and `logits`: with labels `[number of
+            labels, V]`, in
             reading order, otherwise `[B, T, V]`.
 
         Raises:
@@ -129,23 +140,29 @@ class AveyBForMaskedLM(AveyBPreTrainedModel):
         loss = None
         if labels is not None:
             if labels.shape != input_ids.shape:
-                raise InputError(f"labels have shape {tuple(labels.shape)}, input_ids {tuple(input_ids.shape)}")
+                raise InputError(
+                    f"labels have shape {tuple(labels.shape)}, input_ids {tuple(input_ids.shape)}"
+                )
             asked = labels != IGNORED_LABEL
             hidden, labels = hidden[asked], labels[asked]
         logits = self.lm_head(hidden)
         if labels is not None:
             total = nn.functional.cross_entropy(logits.float(), labels, reduction="sum")
-            loss = total / (max(1, len(labels)) if num_items_in_batch is None else num_items_in_batch)
+            loss = total / (
+                max(1, len(labels)) if num_items_in_batch is None else num_items_in_batch
+            )
         return MaskedLMOutput(loss=loss, logits=logits)
 
 
 def local_matrix(size: int, order: int) -> torch.Tensor:
-    """Return `V[i, j] = exp((1 - |i - j|) / REACH)` for j left of i, times RIGHT to the right, 0 for j = i; plus noise.
+    """Return `V[i, j] = exp((1 - |i - j|) / REACH)` for j left of i, times RIGHT to the right, 0
+    for j = i; plus noise.
 
-    The matrix V of a static layer has one weight for every pair of positions in a split. From a random start, training
-    has to learn the influence of neighbouring tokens separately for each of S positions, and masked-language modelling
-    stays near single-token frequencies for a long time. This one starts with the same weights around every position;
-    training can change each of them. Without noise the mean square sum of a row is 1, that of a Xavier normal matrix.
+    The matrix V of a static layer has one weight for every pair of positions in a split. From a
+    random start, training has to learn the influence of neighbouring tokens separately for each of
+    S positions, and masked-language modelling stays near single-token frequencies for a long time.
+    This one starts with the same weights around every position; training can change each of them.
+    Without noise the mean square sum of a row is 1, that of a Xavier normal matrix.
 
     Returns float32 `[S, S]`, S = size; `order` static layers come before this one.
     """

@@ -1,7 +1,7 @@
 """Ranker and compressor: find each split's k most relevant earlier splits and fold them into it.
 
-The ranker reads only token embeddings, so it runs once per document, before the neural processor. Scores, choice and
-weights are float32, whatever the model's dtype.
+The ranker reads only token embeddings, so it runs once per document, before the neural processor.
+Scores, choice and weights are float32, whatever the model's dtype.
 """
 
 from __future__ import annotations
@@ -14,22 +14,31 @@ import torch
 from torch import nn
 
 from aveyb_retrieval.kernels.dispatch import to_device
-from aveyb_retrieval.kernels.maxsim import best_of_long, maxsim_selected, scores_of_short, split_scores, unit_rows
+from aveyb_retrieval.kernels.maxsim import (
+    best_of_long,
+    maxsim_selected,
+    scores_of_short,
+    split_scores,
+    unit_rows,
+)
 from aveyb_retrieval.kernels.positionwise import across, zero_padding
 
 if TYPE_CHECKING:
     from aveyb_retrieval.encoder.config import AveyBConfig
     from aveyb_retrieval.encoder.network.splits import SplitGroup, SplitTable
 
-LONG_SPLITS = 2048  # a document of more is ranked block by block: all its scores at once would take over 16 MiB
+# a document of more is ranked block by block: all its scores at once would take over 16 MiB
+LONG_SPLITS = 2048
 
 
 @dataclass(frozen=True)
 class Retrieved:
-    """The earlier splits that each split of a table retrieves, in the order in which the compressor reads them.
+    """The earlier splits that each split of a table retrieves, in the order in which the compressor
+    reads them.
 
     Attributes:
-        rows: int64 `[n, k]`, rows of the table; -1 (always on the left) where a split has fewer than k predecessors.
+        rows: int64 `[n, k]`, rows of the table; -1 (always on the left) where a split has fewer
+            than k predecessors.
         weights: float32 `[n, k]`; 0 where `rows` is -1.
     """
 
@@ -38,21 +47,28 @@ class Retrieved:
 
 
 class Ranker(nn.Module):
-    """Choose splits by MaxSim and compress `(k + 1) S` tokens back to S with one learned matrix (eq. 8)."""
+    """Choose splits by MaxSim and compress `(k + 1) S` tokens back to S with one learned matrix
+    (eq. 8).
+    """
 
     def __init__(self, config: AveyBConfig) -> None:
-        """Make the projection P `[S, (k + 1) S]`, uninitialized; none where nothing is retrieved."""
+        """Make the projection P `[S, (k + 1) S]`, uninitialized; none where nothing is
+        retrieved.
+        """
         super().__init__()
         self.config = config
-        # Copies: reading an attribute of a transformers configuration costs as much as a small tensor operation.
+        # Copies: reading an attribute of a transformers configuration costs as much as a small
+        # tensor operation.
         self.split_size, self.num_retrieved = config.split_size, config.num_retrieved
         sizes = self.split_size, (self.num_retrieved + 1) * self.split_size
         self.down_proj = nn.Parameter(torch.empty(sizes)) if self.num_retrieved else None
 
     def retrieve(self, table: SplitTable, embedding: torch.Tensor) -> Retrieved:
-        """Rank every split of the batch against the earlier splits of its own document, by embeddings `[V, D]`.
+        """Rank every split of the batch against the earlier splits of its own document, by
+        embeddings `[V, D]`.
 
-        Gradients flow to `embedding` through the weights, which are functions of the scores; the choice has none.
+        Gradients flow to `embedding` through the weights, which are functions of the scores; the
+        choice has none.
         """
         n, k = len(table.lengths), self.num_retrieved
         if k == 0 or not table.layout.earlier.any():
@@ -66,9 +82,15 @@ class Ranker(nn.Module):
         return Retrieved(rows, self.weights(rows, scores))
 
     def retrieve_short(
-        self, ids: torch.Tensor, lengths: torch.Tensor, first: torch.Tensor, embedding: torch.Tensor, width: int
+        self,
+        ids: torch.Tensor,
+        lengths: torch.Tensor,
+        first: torch.Tensor,
+        embedding: torch.Tensor,
+        width: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return `retrieve` of documents of at most `width` splits on a GPU: nothing depends on values of the host.
+        """Return `retrieve` of documents of at most `width` splits on a GPU: nothing depends on
+        values of the host.
 
         Ids int64 `[n, S]`, lengths and first int64 `[n]` are those of a `SplitTable`.
         """
@@ -79,7 +101,9 @@ class Ranker(nn.Module):
     def _ordered(
         self, best: torch.Tensor, chosen: torch.Tensor, first: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Put what `_best` has chosen into slots: rows of the table, int64 `[n, k]`, -1 on the left, and scores."""
+        """Put what `_best` has chosen into slots: rows of the table, int64 `[n, k]`, -1 on the
+        left, and scores.
+        """
         k = best.shape[1]
         missing = torch.isneginf(best)
         # Put into slot order: missing ones first, then by the order the configuration asks for.
@@ -90,15 +114,23 @@ class Ranker(nn.Module):
         best, chosen, missing = (t.gather(1, order) for t in (best, chosen, missing))
         rows = (chosen + first[:, None]).masked_fill(missing, -1)
         left = (self.config.num_retrieved - k, 0)
-        return nn.functional.pad(rows, left, value=-1), nn.functional.pad(best.masked_fill(missing, 0), left)
+        return nn.functional.pad(rows, left, value=-1), nn.functional.pad(
+            best.masked_fill(missing, 0), left
+        )
 
-    def _best(self, table: SplitTable, embedding: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """float32 `[n, k]` best scores, best first, and int64 `[n, k]` splits, counted in the same document."""
+    def _best(
+        self, table: SplitTable, embedding: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """float32 `[n, k]` best scores, best first, and int64 `[n, k]` splits, counted in the same
+        document.
+        """
         starts = table.layout.starts
         if max(np.diff(starts)) <= LONG_SPLITS:
             return self._best_of_few(table.ids, table.lengths, starts, embedding)
         found = [self._best_of(table, document, embedding) for document in table.layout.documents()]
-        return torch.cat([scores for scores, _ in found]), torch.cat([chosen for _, chosen in found])
+        return torch.cat([scores for scores, _ in found]), torch.cat(
+            [chosen for _, chosen in found]
+        )
 
     def _best_of(
         self, table: SplitTable, document: slice, embedding: torch.Tensor
@@ -109,7 +141,9 @@ class Ranker(nn.Module):
             return best_of_long(ids, lengths, embedding, eps, k)
         best, chosen = self._best_of_few(ids, lengths, [0, len(ids)], embedding)
         missing = (0, k - best.shape[1])
-        return nn.functional.pad(best, missing, value=float("-inf")), nn.functional.pad(chosen, missing)
+        return nn.functional.pad(best, missing, value=float("-inf")), nn.functional.pad(
+            chosen, missing
+        )
 
     def _best_of_few(
         self, ids: torch.Tensor, lengths: torch.Tensor, starts: list[int], embedding: torch.Tensor
@@ -117,7 +151,9 @@ class Ranker(nn.Module):
         scores = split_scores(ids, lengths, starts, embedding, self.config.similarity_eps)
         return _sorted(scores, self.config.num_retrieved)  # column j: split j of the document
 
-    def _differentiable_scores(self, table: SplitTable, rows: torch.Tensor, embedding: torch.Tensor) -> torch.Tensor:
+    def _differentiable_scores(
+        self, table: SplitTable, rows: torch.Tensor, embedding: torch.Tensor
+    ) -> torch.Tensor:
         scores = torch.zeros(rows.shape, device=rows.device)
         # The last `min(k, number of candidates)` columns of a row are taken: known without looking.
         free = self.num_retrieved - table.layout.earlier[:, None]
@@ -129,21 +165,34 @@ class Ranker(nn.Module):
         return scores.index_put((current, slot), found)
 
     def weights(self, rows: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Return the weights float32 `[n, k]` of chosen splits: rows int64 `[n, k]`, -1 on the left where none is."""
+        """Return the weights float32 `[n, k]` of chosen splits: rows int64 `[n, k]`, -1 on the left
+        where none is.
+        """
         found = rows >= 0
         highest = scores.masked_fill(~found, float("-inf")).amax(1, keepdim=True)
         if self.config.weight_norm == "max":
             divisor = highest
         else:
-            divisor = scores.masked_fill(~found, float("inf")).amin(1, keepdim=True) + self.config.similarity_eps
-        floor = (highest.detach().abs() / self.config.max_split_weight).clamp_min(torch.finfo(torch.float32).tiny)
+            divisor = (
+                scores.masked_fill(~found, float("inf")).amin(1, keepdim=True)
+                + self.config.similarity_eps
+            )
+        floor = (highest.detach().abs() / self.config.max_split_weight).clamp_min(
+            torch.finfo(torch.float32).tiny
+        )
         divisor = divisor.maximum(floor).masked_fill(~found.any(1, keepdim=True), 1)
         return (scores / divisor).masked_fill(~found, 0)
 
-    def inputs(self, table: SplitTable, retrieved: Retrieved, group: SplitGroup) -> tuple[torch.Tensor | None, ...]:
-        """Return what `compress` takes of a group of splits of a table, up to the embedding table."""
+    def inputs(
+        self, table: SplitTable, retrieved: Retrieved, group: SplitGroup
+    ) -> tuple[torch.Tensor | None, ...]:
+        """Return what `compress` takes of a group of splits of a table, up to the
+        embedding table.
+        """
         rows = group.rows
-        ragged = group.tokens is not None or (group.places is not None and group.width < self.split_size)
+        ragged = group.tokens is not None or (
+            group.places is not None and group.width < self.split_size
+        )
         own = table.ids[rows, : group.width], table.lengths[rows] if ragged else None
         if group.alone:
             return *own, None, None
@@ -157,7 +206,8 @@ class Ranker(nn.Module):
         weights: torch.Tensor | None,
         embedding: torch.Tensor,
     ) -> torch.Tensor:
-        """Return the neural processor's input for one group of splits: `P [w1 X_r1, ..., wk X_rk, X] + X`.
+        """Return the neural processor's input for one group of splits: `P [w1 X_r1, ..., wk X_rk,
+        X] + X`.
 
         Of the current split's block of P only the first T rows and columns are used.
 
@@ -169,7 +219,8 @@ class Ranker(nn.Module):
             embedding: `[V, D]`, the token embedding table.
 
         Returns:
-            `[m, T, D]` in the dtype of `embedding`; rows beyond a split's length are not meaningful.
+            `[m, T, D]` in the dtype of `embedding`; rows beyond a split's length are not
+            meaningful.
         """
         current = zero_padding(embedding[ids], lengths)
         own = self.compress_alone(current)
@@ -179,13 +230,18 @@ class Ranker(nn.Module):
         earlier = embedding[retrieved]
         weights = weights.to(earlier.dtype)
         # The weights scale columns of P, of which there are fewer than rows of embeddings are wide.
-        columns = self.down_proj[: ids.shape[1], : k * size].unflatten(1, (k, size)) * weights[:, None, :, None]
+        columns = (
+            self.down_proj[: ids.shape[1], : k * size].unflatten(1, (k, size))
+            * weights[:, None, :, None]
+        )
         return own + torch.bmm(columns.flatten(2), earlier.flatten(1, 2)).to(own.dtype)
 
     def compress_alone(self, current: torch.Tensor) -> torch.Tensor:
-        """Return `compress` for splits that retrieve nothing: `P X + X`, with the current split's block of P.
+        """Return `compress` for splits that retrieve nothing: `P X + X`, with the current split's
+        block of P.
 
-        X: `[m, T, D]`, token embeddings, zero where there is no token; returned where the model never retrieves.
+        X: `[m, T, D]`, token embeddings, zero where there is no token; returned where the model
+        never retrieves.
         """
         if self.down_proj is None:
             return current
@@ -195,6 +251,9 @@ class Ranker(nn.Module):
 
 
 def _sorted(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The k best of each row, best first, and their columns. A stable sort, not top-k: ties go to the lower index."""
+    """The k best of each row, best first, and their columns.
+
+    A stable sort, not top-k: ties go to the lower index.
+    """
     best, chosen = torch.sort(scores, dim=1, descending=True, stable=True)
     return best[:, :k], chosen[:, :k]

@@ -1,7 +1,8 @@
 """The encoder's own work, from token ids to token vectors, without transformers' model classes.
 
-`SplitEncoder` holds it for two classes: `AveyBModel`, which transformers loads, saves and trains, and `InferenceModel`,
-which only encodes. The second is for searches: importing transformers' model classes takes longer than a search.
+`SplitEncoder` holds it for two classes: `AveyBModel`, which transformers loads, saves and trains,
+and `InferenceModel`, which only encodes. The second is for searches: importing transformers' model
+classes takes longer than a search.
 """
 
 from __future__ import annotations
@@ -25,7 +26,12 @@ from aveyb_retrieval.encoder.network.checkpoints import (
 )
 from aveyb_retrieval.encoder.network.cuda_graphs import CudaGraphs
 from aveyb_retrieval.encoder.network.layers import AveyBLayer, fusable, intercepted, run_fused
-from aveyb_retrieval.encoder.network.layout import REPLAY_SIZES, group_widths, replay_places, replay_widths
+from aveyb_retrieval.encoder.network.layout import (
+    REPLAY_SIZES,
+    group_widths,
+    replay_places,
+    replay_widths,
+)
 from aveyb_retrieval.encoder.network.ranker import Ranker, Retrieved
 from aveyb_retrieval.encoder.network.splits import SplitTable, padded_table, split_table
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
@@ -44,14 +50,16 @@ if TYPE_CHECKING:
 else:
     _Module = object  # each of the two classes brings its own
 
-# Small groups stay in the CPU cache and reuse allocations: 16,384 tokens at a time took 1.3 (float32) and 1.2
-# (bfloat16) times as long as 2,048.
+# Small groups stay in the CPU cache and reuse allocations: 16,384 tokens at a time took 1.3
+# (float32) and 1.2 (bfloat16) times as long as 2,048.
 _CPU_GROUP_TOKENS = 2048
 _REPLAYS = ("cuda",)  # kinds of devices on which inference is replays
 
 
 class SplitEncoder(_Module):
-    """Token ids to token vectors: the ranker on documents, the layers on splits, in groups of similar length."""
+    """Token ids to token vectors: the ranker on documents, the layers on splits, in groups of
+    similar length.
+    """
 
     config: Any  # an AveyBConfig; transformers declares another type
     device: torch.device
@@ -60,13 +68,19 @@ class SplitEncoder(_Module):
 
     def _build(self, config: AveyBConfig) -> None:
         """Make the modules; their parameters hold nothing meaningful yet."""
-        # nn.Embedding draws its rows, which on the meta device loads torch's compiler; both classes fill them anyway
-        self.embed = nn.Embedding.from_pretrained(torch.empty(config.vocab_size, config.hidden_size), freeze=False)
+        # nn.Embedding draws its rows, which on the meta device loads torch's compiler; both classes
+        # fill them anyway
+        self.embed = nn.Embedding.from_pretrained(
+            torch.empty(config.vocab_size, config.hidden_size), freeze=False
+        )
         self.ranker = Ranker(config)
         pattern = config.layer_pattern or []
-        self.layers = nn.ModuleList(AveyBLayer(config, kind, pattern[:i].count(kind)) for i, kind in enumerate(pattern))
+        self.layers = nn.ModuleList(
+            AveyBLayer(config, kind, pattern[:i].count(kind)) for i, kind in enumerate(pattern)
+        )
         self.ln_f = nn.RMSNorm(config.hidden_size, config.norm_eps) if config.final_norm else None
-        # Copies: reading an attribute of a transformers configuration costs as much as a small tensor operation.
+        # Copies: reading an attribute of a transformers configuration costs as much as a small
+        # tensor operation.
         self.split_size, self.masked_tail = config.split_size, config.tail == "masked"
         self.gradient_checkpointing = False
         self._graphs: CudaGraphs | None = None
@@ -87,7 +101,8 @@ class SplitEncoder(_Module):
         return super().train(mode)
 
     def warm_up(self) -> int:
-        """Encode a batch of each kind that is met, so that the first text does not pay for what is made once.
+        """Encode a batch of each kind that is met, so that the first text does not pay for what is
+        made once.
 
         On a GPU kernels are compiled and all graphs captured. Returns how many batches.
         """
@@ -95,17 +110,23 @@ class SplitEncoder(_Module):
         with torch.inference_mode():
             if self._graphs_of_device() is None:
                 widths = [w for w in group_widths(size) if w] + [size]
-                batches = [[w] for w in widths] + [[w, max(1, w - 1)] for w in widths] + [[2 * size]]
+                batches = (
+                    [[w] for w in widths] + [[w, max(1, w - 1)] for w in widths] + [[2 * size]]
+                )
             else:
                 batches = self._batches_of_replays()
             for counts in batches:
-                table = split_table(np.zeros(sum(counts), dtype=np.int64), counts, size, self.device)
+                table = split_table(
+                    np.zeros(sum(counts), dtype=np.int64), counts, size, self.device
+                )
                 for _ in self.encode_splits(table, self.retrieve(table)):
                     pass
         return len(batches)
 
     def _batches_of_replays(self) -> list[list[int]]:
-        """Return the lengths of texts of batches that take one replay each, of all that there are."""
+        """Return the lengths of texts of batches that take one replay each, of all that
+        there are.
+        """
         size = self.split_size
         found = [[(SHORTCUT_SPLITS + 1) * size]]
         for width in replay_widths(size):
@@ -115,16 +136,20 @@ class SplitEncoder(_Module):
                     found += [[2 * size] * (n // 2), [size + width - 1] * (n // 2)]
         return found
 
-    def encode_batch(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
+    def encode_batch(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Encode a padded batch as `AveyBModel.forward` does: `[B, T, D]`.
 
-        On a CUDA device the mask is best left on the CPU: one that is on the device is waited for, once.
+        On a CUDA device the mask is best left on the CPU: one that is on the device is waited for,
+        once.
         """
         if input_ids.dim() != 2:
             raise InputError(f"input_ids must be [B, T]; their shape is {tuple(input_ids.shape)}")
         if attention_mask is not None and attention_mask.shape != input_ids.shape:
             raise InputError(
-                f"attention_mask has shape {tuple(attention_mask.shape)}, input_ids {tuple(input_ids.shape)}: unequal"
+                f"attention_mask has shape {tuple(attention_mask.shape)}, input_ids"
+                f" {tuple(input_ids.shape)}: unequal"
             )
         present = None if attention_mask is None else (attention_mask != 0).cpu().numpy()
         if present is not None and present.all():
@@ -138,7 +163,9 @@ class SplitEncoder(_Module):
         return out.view(*input_ids.shape, out.shape[1])
 
     def is_short(self, input_ids: torch.Tensor) -> bool:
-        """Return whether `encode_short` takes this `[B, T]`: inference on one group of texts of one split each."""
+        """Return whether `encode_short` takes this `[B, T]`: inference on one group of texts of one
+        split each.
+        """
         batch, length = input_ids.shape
         fits = 0 < length <= self.split_size if self.masked_tail else length == self.split_size
         if not fits or batch == 0 or torch.is_grad_enabled():
@@ -148,7 +175,9 @@ class SplitEncoder(_Module):
         return input_ids.numel() <= self._group_tokens(input_ids.device)
 
     def encode_short(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Encode single-split texts for which `is_short` holds, int64 `[B, T]`, on a fast path: `[B, T, D]`."""
+        """Encode single-split texts for which `is_short` holds, int64 `[B, T]`, on a fast path:
+        `[B, T, D]`.
+        """
         batch, length = input_ids.shape
         lengths, places = None, None
         if self._graphs_of_device() is not None:
@@ -162,30 +191,43 @@ class SplitEncoder(_Module):
         return replay_places(count, _wider(length, self.split_size), self.split_size)
 
     def retrieve(self, table: SplitTable) -> Retrieved:
-        """Return what `ranker.retrieve` finds for the splits of a table, as a CUDA graph where that is possible."""
+        """Return what `ranker.retrieve` finds for the splits of a table, as a CUDA graph where that
+        is possible.
+        """
         graphs, layout, embedding = self._graphs_of_device(), table.layout, self.embed.weight
         n, longest = len(layout.lengths), int(np.diff(layout.starts).max(initial=0))
         places = next((size for size in REPLAY_SIZES if size >= n), None)
         short = 1 < longest <= SHORTCUT_SPLITS and self.ranker.num_retrieved
-        if graphs is None or places is None or not short or not use_triton("auto", embedding, operation="split_scores"):
+        if (
+            graphs is None
+            or places is None
+            or not short
+            or not use_triton("auto", embedding, operation="split_scores")
+        ):
             return self.ranker.retrieve(table, embedding)
         width = min(places, SHORTCUT_SPLITS)
 
-        def retrieve(ids: torch.Tensor, lengths: torch.Tensor, first: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        def retrieve(
+            ids: torch.Tensor, lengths: torch.Tensor, first: torch.Tensor
+        ) -> tuple[torch.Tensor, ...]:
             return self.ranker.retrieve_short(ids, lengths, first, embedding, width)
 
         return Retrieved(*graphs(retrieve, places, (table.ids, table.lengths, table.first)))
 
-    def encode_splits(self, table: SplitTable, retrieved: Retrieved, needed: np.ndarray | None = None) -> Pieces:
+    def encode_splits(
+        self, table: SplitTable, retrieved: Retrieved, needed: np.ndarray | None = None
+    ) -> Pieces:
         """Run compressor and layers over the splits of a table, in groups of similar length.
 
         Yields:
-            Slots of the table int64 `[t]`, and the vectors `[t, D]` of the tokens in them. Every token of a needed
+            Slots of the table int64 `[t]`, and the vectors `[t, D]` of the tokens in them. Every
+            token of a needed
             split (bool `[n]`; None: all) appears once.
         """
         embedding = self.embed.weight
         if torch.is_grad_enabled() and embedding.requires_grad:
-            # A look-up's gradient is as large as its table, so the groups look up only the rows that the batch uses.
+            # A look-up's gradient is as large as its table, so the groups look up only the rows
+            # that the batch uses.
             used, ids = torch.unique(table.ids, return_inverse=True)
             table, embedding = replace(table, ids=ids), self.embed(used)
         groups = table.groups(
@@ -200,7 +242,13 @@ class SplitEncoder(_Module):
             yield table.slots(group), vectors if group.tokens is None else vectors[group.tokens]
 
     def token_sums(
-        self, ids: np.ndarray, counts: list[int], runs: np.ndarray, *, first_needed: list[int], codec: TokenCodec | None
+        self,
+        ids: np.ndarray,
+        counts: list[int],
+        runs: np.ndarray,
+        *,
+        first_needed: list[int],
+        codec: TokenCodec | None,
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Encode texts and sum their tokens' vectors over runs of tokens.
 
@@ -208,16 +256,20 @@ class SplitEncoder(_Module):
             ids: int32 `[T]`, the tokens of all texts, one after another.
             counts: tokens of each text.
             runs: int64 `[n]`, tokens of each run, none across two texts.
-            first_needed: in each text, the first token whose output is needed; earlier ones may be left out of sums.
+            first_needed: in each text, the first token whose output is needed; earlier ones may be
+                left out of sums.
             codec: makes token vectors small; None: they are not wanted.
 
         Returns:
-            Sums float32 `[n, d]`; codes `[T, row_bytes]`, zeros where none is needed, or None without a codec.
+            Sums float32 `[n, d]`; codes `[T, row_bytes]`, zeros where none is needed, or None
+            without a codec.
         """
         with torch.inference_mode():
             owner = np.repeat(np.arange(len(runs)), runs)  # the run of a token
             sums = torch.zeros(len(runs), self.embed.embedding_dim, device=self.device)
-            if len(counts) == 1 and first_needed[0] == 0 and not codec:  # usually one query: no table is needed
+            if (
+                len(counts) == 1 and first_needed[0] == 0 and not codec
+            ):  # usually one query: no table is needed
                 text, owners = to_device([ids.astype(np.int64)[None], owner], self.device)
                 if self.is_short(text):
                     hidden = self.encode_short(text)[0]
@@ -242,15 +294,23 @@ class SplitEncoder(_Module):
                 out[slots.cpu()] = torch.nn.functional.normalize(hidden.float(), dim=-1).cpu()
             return torch.cat([out[:0], *(out[taken] for taken in table.layout.taken())]).numpy()
 
-    def _pieces(self, ids: np.ndarray, counts: Sequence[int], first_needed: Sequence[int]) -> tuple[SplitTable, Pieces]:
-        """Return the splits of some texts, and what `encode_splits` yields for those that are needed."""
+    def _pieces(
+        self, ids: np.ndarray, counts: Sequence[int], first_needed: Sequence[int]
+    ) -> tuple[SplitTable, Pieces]:
+        """Return the splits of some texts, and what `encode_splits` yields for those that are
+        needed.
+        """
         table = split_table(ids, counts, self.split_size, self.device)
-        return table, self.encode_splits(table, self.retrieve(table), table.layout.needed(first_needed))
+        return table, self.encode_splits(
+            table, self.retrieve(table), table.layout.needed(first_needed)
+        )
 
     def _run(
         self, places: int | None, inputs: tuple[torch.Tensor | None, ...], embedding: torch.Tensor
     ) -> torch.Tensor:
-        """Run compressor, layers and final norm on what `ranker.inputs` gives, with `places` as a CUDA graph."""
+        """Run compressor, layers and final norm on what `ranker.inputs` gives, with `places` as a
+        CUDA graph.
+        """
 
         def encode(*inputs: torch.Tensor | None) -> tuple[torch.Tensor]:
             ids, lengths, retrieved, weights = inputs
@@ -263,7 +323,9 @@ class SplitEncoder(_Module):
         return graphs(encode, places, inputs)[0]
 
     def _graphs_of_device(self) -> CudaGraphs | None:
-        """Return the graphs of the device that the model is on, or None where inference runs launch by launch."""
+        """Return the graphs of the device that the model is on, or None where inference runs launch
+        by launch.
+        """
         device = self.device
         if (
             device.type not in _REPLAYS
@@ -278,9 +340,13 @@ class SplitEncoder(_Module):
         return self._graphs
 
     def run_layers(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-        """Run the layers and the final norm on compressed splits `[m, T, D]` of `lengths` tokens (None: all T)."""
+        """Run the layers and the final norm on compressed splits `[m, T, D]` of `lengths` tokens
+        (None: all T).
+        """
         layers = cast("list[AveyBLayer]", list(self.layers))
-        if fuses_passes(x) and all(fusable(layer, x.dtype) and not intercepted(layer) for layer in layers):
+        if fuses_passes(x) and all(
+            fusable(layer, x.dtype) and not intercepted(layer) for layer in layers
+        ):
             x = run_fused(layers, x, lengths)
         else:
             for layer in layers:
@@ -311,7 +377,9 @@ class InferenceModel(SplitEncoder, nn.Module):
 
     @classmethod
     def load(cls, folder: Path) -> InferenceModel:
-        """Load the encoder of a model folder, in this package's format or the authors', as float32 on the CPU."""
+        """Load the encoder of a model folder, in this package's format or the authors', as float32
+        on the CPU.
+        """
         try:
             config = AveyBConfig.from_dict(read_settings(folder, {}, needed=True))
         except ConfigError as error:
@@ -322,9 +390,13 @@ class InferenceModel(SplitEncoder, nn.Module):
         try:
             stored = float_table(load_file(path), path)
         except SafetensorError as error:
-            raise ModelError(f"{path}: damaged or cut short ({error}); copy or download it again") from error
+            raise ModelError(
+                f"{path}: damaged or cut short ({error}); copy or download it again"
+            ) from error
         tensors = {name: tensor.float() for name, tensor in released_tensors(stored).items()}
-        with torch.device("meta"):  # shapes only: the sizes of a damaged configuration must not take memory
+        with torch.device(
+            "meta"
+        ):  # shapes only: the sizes of a damaged configuration must not take memory
             wanted = {name: tensor.shape for name, tensor in cls(config).state_dict().items()}
         check_fits(folder, tensors, wanted)
         model = cls(config)

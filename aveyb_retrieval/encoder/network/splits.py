@@ -1,9 +1,10 @@
 """The flat batch of splits: a table of which document each split belongs to and how long it is.
 
-After the ranker every split goes through the neural processor alone, so splits of any documents share batches.
+After the ranker every split goes through the neural processor alone, so splits of any documents
+share batches.
 
-Where everything lies follows from the documents' lengths. They are known on the host, so it is computed there
-(`layout.py`): a device is never waited for.
+Where everything lies follows from the documents' lengths. They are known on the host, so it is
+computed there (`layout.py`): a device is never waited for.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SplitGroup:
-    """Splits of similar length that go through the layers together, with the indices that this takes on their device.
+    """Splits of similar length that go through the layers together, with the indices that this
+    takes on their device.
 
     Attributes:
         rows: int64 `[m]`, splits of the table.
         width: T, the length that they are padded to.
-        places: for how many splits the sequence is made that a GPU replays, m or more; None where there is none.
+        places: for how many splits the sequence is made that a GPU replays, m or more; None where
+            there is none.
         tokens: int64 `[t]`, which of the `m T` places hold tokens, in order; None where all do.
         alone: none of them has a candidate to retrieve.
     """
@@ -56,20 +59,41 @@ class SplitTable:
     layout: SplitLayout
 
     def groups(
-        self, needed: np.ndarray | None = None, *, full_width: bool, max_tokens: int, replays: bool = False
+        self,
+        needed: np.ndarray | None = None,
+        *,
+        full_width: bool,
+        max_tokens: int,
+        replays: bool = False,
     ) -> list[SplitGroup]:
-        """Return the groups of `SplitLayout.groups`, or of `SplitLayout.replays`, on the table's device."""
+        """Return the groups of `SplitLayout.groups`, or of `SplitLayout.replays`, on the table's
+        device.
+        """
         layout = self.layout
         found: list[tuple[np.ndarray, int, int | None]]
         if replays:
             found = list(layout.replays(needed, full_width=full_width))
         else:
-            found = [(*group, None) for group in layout.groups(needed, full_width=full_width, max_tokens=max_tokens)]
+            found = [
+                (*group, None)
+                for group in layout.groups(needed, full_width=full_width, max_tokens=max_tokens)
+            ]
         tokens = [_tokens(layout.lengths[rows], width) for rows, width, _ in found]
-        sent = iter(to_device([*(rows for rows, *_ in found), *(t for t in tokens if t is not None)], self.ids.device))
+        sent = iter(
+            to_device(
+                [*(rows for rows, *_ in found), *(t for t in tokens if t is not None)],
+                self.ids.device,
+            )
+        )
         on_device = [next(sent) for _ in found]
         return [
-            SplitGroup(there, width, places, None if t is None else next(sent), not layout.earlier[rows].any())
+            SplitGroup(
+                there,
+                width,
+                places,
+                None if t is None else next(sent),
+                not layout.earlier[rows].any(),
+            )
             for there, (rows, width, places), t in zip(on_device, found, tokens, strict=True)
         ]
 
@@ -81,7 +105,10 @@ class SplitTable:
 
 
 def split_table(
-    tokens: torch.Tensor | np.ndarray, counts: Sequence[int] | np.ndarray, size: int, device: torch.device | None = None
+    tokens: torch.Tensor | np.ndarray,
+    counts: Sequence[int] | np.ndarray,
+    size: int,
+    device: torch.device | None = None,
 ) -> SplitTable:
     """Cut documents of `counts` tokens into splits on a device (None: the CPU).
 
@@ -98,14 +125,17 @@ def padded_table(
 ) -> tuple[SplitTable, torch.Tensor]:
     """Cut a padded batch int64 `[B, T]` into splits, without waiting for the device that holds it.
 
-    `present` is bool `[B, T]` on the host, where a token exists; None: all exist. Returns the table, and int64 `[n S]`:
-    for each slot the place of its token in the flattened batch (0 where it is free).
+    `present` is bool `[B, T]` on the host, where a token exists; None: all exist. Returns the
+    table, and int64 `[n S]`: for each slot the place of its token in the flattened batch (0 where
+    it is free).
     """
     batch, width = input_ids.shape
     counts = np.full(batch, width) if present is None else present.sum(1)
     layout = SplitLayout.of(counts, split_size)
     every = np.arange(input_ids.numel()) if present is None else np.flatnonzero(present)
-    lengths, first, places = to_device([layout.lengths, layout.first, layout.spread(every)], input_ids.device)
+    lengths, first, places = to_device(
+        [layout.lengths, layout.first, layout.spread(every)], input_ids.device
+    )
     ids = input_ids.flatten()[places].view(-1, split_size)
     if int(layout.lengths.sum()) < ids.numel():
         columns = torch.arange(split_size, device=ids.device)

@@ -1,15 +1,19 @@
 """An Avey-B encoder run by ONNX Runtime on a CPU: what `Embedder` asks of a model, without torch.
 
-What a form is of stands in the file's own metadata: the fields of its model and the hash of its weights. They are
-compared with the folder before anything is run. A form is no larger than its weights can be, and has no data in other
-files but the embeddings that its checkpoint holds in int8, which are given to ONNX Runtime.
+What a form is of stands in the file's own metadata: the fields of its model and the hash of its
+weights. They are compared with the folder before anything is run. A form is no larger than its
+weights can be, and has no data in other files but the embeddings that its checkpoint holds in int8,
+which are given to ONNX Runtime.
 
-The ranker is NumPy: each split's k most relevant earlier splits and their weights, the same as in torch.
+The ranker is NumPy: each split's k most relevant earlier splits and their weights, the same as in
+torch.
 
-    score(i, j) = sum over distinct ids u of split i of count_i(u) * max over distinct ids v of split j of cos(E_u, E_v)
+    score(i, j) = sum over distinct ids u of split i of count_i(u) * max over distinct ids v of
+    split j of cos(E_u, E_v)
 
-A document's distinct ids are compared with those of each split once. The scores of a block of columns exist at a time,
-and each row keeps its k best so far, so memory grows with the length of a document, not with its square.
+A document's distinct ids are compared with those of each split once. The scores of a block of
+columns exist at a time, and each row keeps its k best so far, so memory grows with the length of a
+document, not with its square.
 """
 
 from __future__ import annotations
@@ -45,7 +49,10 @@ WEIGHTS = "model.safetensors"
 _GROUP_TOKENS = 256  # in one run: about as fast as eight times as many, in less memory
 _MIN_NORM = 1e-12
 METADATA = "aveyb"  # the key of the file's metadata
-EMBEDDING, CHECKPOINT = "embedding", "../model.safetensors"  # the one constant that may be elsewhere, and where
+EMBEDDING, CHECKPOINT = (
+    "embedding",
+    "../model.safetensors",
+)  # the one constant that may be elsewhere, and where
 FORMAT = 1
 _LARGEST_SIZE = 1 << 24  # of any size: a damaged file must not ask for endless memory
 
@@ -53,7 +60,9 @@ _Size = Annotated[int, msgspec.Meta(gt=0, le=_LARGEST_SIZE)]
 
 
 class OnnxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The fields of `AveyBConfig` that what runs an ONNX form must know, and the SHA-256 of the weights it is of."""
+    """The fields of `AveyBConfig` that what runs an ONNX form must know, and the SHA-256 of the
+    weights it is of.
+    """
 
     precision: Annotated[str, msgspec.Meta(pattern="^(float32|int8)$")]
     weights: str
@@ -66,7 +75,9 @@ class OnnxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weight_norm: str
     similarity_eps: float
     max_split_weight: float
-    compressor: Annotated[str, msgspec.Meta(pattern="^(linear|none)$")] = "linear"  # none: nothing is retrieved
+    compressor: Annotated[str, msgspec.Meta(pattern="^(linear|none)$")] = (
+        "linear"  # none: nothing is retrieved
+    )
     ranker_direction: Annotated[str, msgspec.Meta(pattern="^past$")] = "past"
 
     def to_json(self) -> str:
@@ -81,17 +92,20 @@ class OnnxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             version = content.pop("format")
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise ModelError(
-                f"{path}: not an ONNX file of an Avey-B model (its metadata has no {METADATA!r}); make one with "
-                "aveyb-train export"
+                f"{path}: not an ONNX file of an Avey-B model (its metadata has no {METADATA!r});"
+                " make one with aveyb-train export"
             ) from error
         if version != FORMAT:
             raise ModelError(
-                f"{path}: format {version!r}, this version of aveyb-retrieval reads {FORMAT}; export the model again"
+                f"{path}: format {version!r}, this version of aveyb-retrieval reads {FORMAT};"
+                " export the model again"
             )
         try:
             return msgspec.convert(content, cls, strict=True)
         except msgspec.ValidationError as error:
-            raise ModelError(f"{path}: its settings are damaged ({error}); export it again") from error
+            raise ModelError(
+                f"{path}: its settings are damaged ({error}); export it again"
+            ) from error
 
 
 class OnnxModel:
@@ -102,7 +116,9 @@ class OnnxModel:
         config: what the file says about its model.
     """
 
-    def __init__(self, folder: Path, session: Any, config: OnnxSettings, table: EmbeddingTable) -> None:
+    def __init__(
+        self, folder: Path, session: Any, config: OnnxSettings, table: EmbeddingTable
+    ) -> None:
         self.folder, self.config = folder, config
         self._session, self._table = session, table
 
@@ -112,31 +128,43 @@ class OnnxModel:
 
     @classmethod
     def load(cls, folder: Path, precision: str) -> OnnxModel:
-        """Open the ONNX form, "float32" or "int8", of a model folder, which also holds the checkpoint that it is of."""
+        """Open the ONNX form, "float32" or "int8", of a model folder, which also holds the
+        checkpoint that it is of.
+        """
         path, weights = folder / FILES[precision], folder / WEIGHTS
         for one in (path, weights):
             if not one.is_file():
-                raise ModelError(f"{one}: no such file; make the ONNX form with aveyb-train export, beside the weights")
+                raise ModelError(
+                    f"{one}: no such file; make the ONNX form with aveyb-train export, beside the"
+                    " weights"
+                )
         table = EmbeddingTable(weights)
-        session = _session(path, weights.stat().st_size, table.rows if precision == "int8" else None)
+        session = _session(
+            path, weights.stat().st_size, table.rows if precision == "int8" else None
+        )
         settings = OnnxSettings.read(session.get_modelmeta().custom_metadata_map, path)
         if settings.precision != precision:
-            raise ModelError(f"{path}: holds the {settings.precision} form, not {precision}; export it again")
+            raise ModelError(
+                f"{path}: holds the {settings.precision} form, not {precision}; export it again"
+            )
         if settings.weights != file_digest(weights):
             raise ModelError(
-                f"{path}: made from other weights than {weights.name} beside it; export it again, or remove it"
+                f"{path}: made from other weights than {weights.name} beside it; export it again,"
+                " or remove it"
             )
-        config = read_object(folder / "config.json")  # a field that it lacks or leaves open says nothing
+        config = read_object(
+            folder / "config.json"
+        )  # a field that it lacks or leaves open says nothing
         for name in settings.__struct_fields__:
             if config.get(name) not in (None, own := getattr(settings, name)):
                 raise ModelError(
-                    f"{path}: made with {name} {own!r}, config.json beside the weights says {config[name]!r}; export "
-                    "it again, or remove it"
+                    f"{path}: made with {name} {own!r}, config.json beside the weights says"
+                    f" {config[name]!r}; export it again, or remove it"
                 )
         if table.rows.shape != (settings.vocab_size, settings.hidden_size):
             raise ModelError(
-                f"{path}: made for embeddings of {settings.vocab_size} x {settings.hidden_size}, {weights.name} has "
-                f"{' x '.join(map(str, table.rows.shape))}; export it again"
+                f"{path}: made for embeddings of {settings.vocab_size} x {settings.hidden_size},"
+                f" {weights.name} has {' x '.join(map(str, table.rows.shape))}; export it again"
             )
         return cls(folder, session, settings, table)
 
@@ -145,7 +173,9 @@ class OnnxModel:
         return self
 
     def warm_up(self) -> int:
-        """Run a batch of each kind of length, so that the first text does not pay for what is made once; how many."""
+        """Run a batch of each kind of length, so that the first text does not pay for what is made
+        once; how many.
+        """
         size = self.config.split_size
         counts = [[width] for width in (*group_widths(size), size)] + [[2 * size]]
         for batch in counts:
@@ -154,7 +184,13 @@ class OnnxModel:
         return len(counts)
 
     def token_sums(
-        self, ids: np.ndarray, counts: list[int], runs: np.ndarray, *, first_needed: list[int], codec: TokenCodec | None
+        self,
+        ids: np.ndarray,
+        counts: list[int],
+        runs: np.ndarray,
+        *,
+        first_needed: list[int],
+        codec: TokenCodec | None,
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """See `SplitEncoder.token_sums`."""
         owner = np.repeat(np.arange(len(runs)), runs)
@@ -162,7 +198,9 @@ class OnnxModel:
         codes = codec.empty(len(ids)) if codec else None
         for tokens, vectors in self._outputs(ids, counts, first_needed):
             owners = owner[tokens]
-            starts = np.flatnonzero(np.diff(owners, prepend=-1))  # of runs of tokens that are summed together
+            starts = np.flatnonzero(
+                np.diff(owners, prepend=-1)
+            )  # of runs of tokens that are summed together
             np.add.at(sums, owners[starts], np.add.reduceat(vectors, starts, axis=0))
             if codec and codes is not None:
                 codes[tokens] = codec.encode(vectors)
@@ -172,13 +210,17 @@ class OnnxModel:
         """See `SplitEncoder.token_rows`."""
         out = np.zeros((len(ids), self.config.hidden_size), np.float32)
         for tokens, vectors in self._outputs(ids, counts, None):
-            out[tokens] = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), _MIN_NORM)
+            out[tokens] = vectors / np.maximum(
+                np.linalg.norm(vectors, axis=1, keepdims=True), _MIN_NORM
+            )
         return out
 
     def _outputs(
         self, ids: np.ndarray, counts: list[int], first_needed: list[int] | None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield positions in `ids` int64 `[t]` and the vectors `[t, D]` of the tokens there, group by group."""
+        """Yield positions in `ids` int64 `[t]` and the vectors `[t, D]` of the tokens there, group
+        by group.
+        """
         config = self.config
         layout = SplitLayout.of(counts, config.split_size)
         splits = np.full((len(layout.lengths), config.split_size), -1, dtype=np.int32)
@@ -193,12 +235,16 @@ class OnnxModel:
             feed = {"ids": np.ascontiguousarray(splits[rows, :width])}
             if k := config.num_retrieved:  # each of these splits retrieves `number` others
                 retrieved = choice.rows[rows, k - number :]
-                feed["retrieved"] = np.where(retrieved[..., None] >= 0, splits[retrieved], np.int32(-1))
+                feed["retrieved"] = np.where(
+                    retrieved[..., None] >= 0, splits[retrieved], np.int32(-1)
+                )
                 feed["weights"] = choice.weights[rows, k - number :]
             return self._session.run(None, feed)[0]
 
         runs = []
-        for group, width in layout.groups(needed, full_width=config.tail != "masked", max_tokens=_GROUP_TOKENS):
+        for group, width in layout.groups(
+            needed, full_width=config.tail != "masked", max_tokens=_GROUP_TOKENS
+        ):
             used = (choice.rows[group] >= 0).sum(axis=1)
             runs += [(group[used == number], width, number) for number in np.unique(used).tolist()]
         for (rows, width, _), vectors in zip(runs, _side_by_side(run, runs), strict=True):
@@ -206,11 +252,20 @@ class OnnxModel:
             yield position[rows, :width][taken], vectors[taken]
 
 
-def _side_by_side(work: Callable[..., np.ndarray], every: Sequence[tuple[Any, ...]]) -> Iterator[np.ndarray]:
-    """Yield what some work makes of arguments, in their order: OMP_NUM_THREADS at once, or as many as processors."""
+def _side_by_side(
+    work: Callable[..., np.ndarray], every: Sequence[tuple[Any, ...]]
+) -> Iterator[np.ndarray]:
+    """Yield what some work makes of arguments, in their order: OMP_NUM_THREADS at once, or as many
+    as processors.
+    """
     own, usable = os.environ.get("OMP_NUM_THREADS", ""), getattr(os, "sched_getaffinity", None)
-    threads = min((own.isdigit() and int(own)) or (len(usable(0)) if usable else os.cpu_count() or 1), len(every))
-    if threads < 2 or not threading.main_thread().is_alive():  # no thread is begun where the process is about to end
+    threads = min(
+        (own.isdigit() and int(own)) or (len(usable(0)) if usable else os.cpu_count() or 1),
+        len(every),
+    )
+    if (
+        threads < 2 or not threading.main_thread().is_alive()
+    ):  # no thread is begun where the process is about to end
         yield from (work(*arguments) for arguments in every)
         return
     begun = deque[Future[np.ndarray]]()
@@ -224,31 +279,41 @@ def _side_by_side(work: Callable[..., np.ndarray], every: Sequence[tuple[Any, ..
 
 
 def _session(path: Path, weights_bytes: int, rows: np.ndarray | None) -> Any:
-    """Open a session on one processor: a query is too small to be shared, and of more splits several run at once.
+    """Open a session on one processor: a query is too small to be shared, and of more splits
+    several run at once.
 
-    Rows in int8 are the embeddings of an int8 form, which has none of its own then. The file is read here and given as
-    bytes: it has no folder in which ONNX Runtime could look for other data.
+    Rows in int8 are the embeddings of an int8 form, which has none of its own then. The file is
+    read here and given as bytes: it has no folder in which ONNX Runtime could look for other data.
     """
     with extra_for("the ONNX form of a model", "cpu"):
         import onnxruntime
     limit, size = _LARGEST_FACTOR * weights_bytes + _GRAPH_BYTES, path.stat().st_size
     if size > limit:
         raise ModelError(
-            f"{path}: {size:,} bytes, a form of these weights has at most {limit:,}; remove it, or export it again"
+            f"{path}: {size:,} bytes, a form of these weights has at most {limit:,}; remove it, or"
+            " export it again"
         )
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
-    options.enable_mem_pattern = False  # a plan for each shape, which keeps memory and makes nothing faster here
+    options.enable_mem_pattern = (
+        False  # a plan for each shape, which keeps memory and makes nothing faster here
+    )
     if rows is not None and rows.dtype == np.int8:
-        options.add_external_initializers([EMBEDDING], [onnxruntime.OrtValue.ortvalue_from_numpy(np.asarray(rows))])
+        options.add_external_initializers(
+            [EMBEDDING], [onnxruntime.OrtValue.ortvalue_from_numpy(np.asarray(rows))]
+        )
     try:
-        return onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(
+            path.read_bytes(), options, providers=["CPUExecutionProvider"]
+        )
     except Exception as error:
         if not type(error).__module__.startswith("onnxruntime"):
             raise
         reason = first_line(error)[:200].rstrip(".")
-        raise ModelError(f"{path}: ONNX Runtime cannot read it ({reason}); export it again") from error
+        raise ModelError(
+            f"{path}: ONNX Runtime cannot read it ({reason}); export it again"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -263,29 +328,45 @@ class Choice:
     weights: np.ndarray
 
 
-def retrieve(layout: SplitLayout, ids: np.ndarray, table: EmbeddingTable, settings: OnnxSettings) -> Choice:
-    """Rank every split of a batch, ids int `[n, S]`, against the earlier splits of its own document."""
+def retrieve(
+    layout: SplitLayout, ids: np.ndarray, table: EmbeddingTable, settings: OnnxSettings
+) -> Choice:
+    """Rank every split of a batch, ids int `[n, S]`, against the earlier splits of its own
+    document.
+    """
     n, k = len(layout.lengths), settings.num_retrieved
     scores, rows = np.zeros((n, k), np.float32), np.full((n, k), -1, dtype=np.int64)
     for document in layout.documents():
         if k and document.stop - document.start > 1:
-            splits = [row[:length] for row, length in zip(ids[document], layout.lengths[document], strict=True)]
+            splits = [
+                row[:length]
+                for row, length in zip(ids[document], layout.lengths[document], strict=True)
+            ]
             best, chosen = best_splits(splits, table, settings.similarity_eps, k)
             missing = np.isneginf(best)
             # Put into slot order: missing ones first, then by the order that the model asks for.
-            key = chosen if settings.retrieved_order == "sequence" else np.broadcast_to(np.arange(k), chosen.shape)
+            key = (
+                chosen
+                if settings.retrieved_order == "sequence"
+                else np.broadcast_to(np.arange(k), chosen.shape)
+            )
             order = np.argsort(np.where(missing, -1, key), axis=1, kind="stable")
-            best, chosen, missing = (np.take_along_axis(part, order, 1) for part in (best, chosen, missing))
+            best, chosen, missing = (
+                np.take_along_axis(part, order, 1) for part in (best, chosen, missing)
+            )
             rows[document] = np.where(missing, -1, chosen + document.start)
             scores[document] = np.where(missing, 0, best)
     return Choice(rows, split_weights(rows, scores, settings))
 
 
-def best_splits(splits: list[np.ndarray], table: EmbeddingTable, eps: float, k: int) -> tuple[np.ndarray, np.ndarray]:
+def best_splits(
+    splits: list[np.ndarray], table: EmbeddingTable, eps: float, k: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Score one document's splits, the ids of each, and keep each split's k best earlier ones.
 
     Returns:
-        float32 `[n, k]` scores, best first, equal ones by the lower split, -inf where there are fewer than k; int64
+        float32 `[n, k]` scores, best first, equal ones by the lower split, -inf where there are
+        fewer than k; int64
         `[n, k]` their splits.
     """
     n = len(splits)
@@ -308,27 +389,39 @@ def best_splits(splits: list[np.ndarray], table: EmbeddingTable, eps: float, k: 
         highest = np.zeros((len(unit), stop - first), dtype=np.float32)
         for j in range(first, stop):
             if asking[j]:
-                highest[: asking[j], j - first] = (unit[: asking[j]] @ unit[held[j][0]].T).max(axis=1)
+                highest[: asking[j], j - first] = (unit[: asking[j]] @ unit[held[j][0]].T).max(
+                    axis=1
+                )
         after = first + 1
         if after >= n:
             break
-        found = np.stack([counts.astype(np.float32) @ highest[entries] for entries, counts in held[after:]])
+        found = np.stack(
+            [counts.astype(np.float32) @ highest[entries] for entries, counts in held[after:]]
+        )
         columns, own = np.arange(first, stop), np.arange(after, n)[:, None]
         found[columns >= own] = -np.inf
         # Stable, and what is kept comes first: equal scores stay with the lower split.
         scores = np.concatenate([best[after:], found], axis=1)
         numbers = np.concatenate([chosen[after:], np.broadcast_to(columns, found.shape)], axis=1)
         kept = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-        best[after:], chosen[after:] = (np.take_along_axis(part, kept, 1) for part in (scores, numbers))
+        best[after:], chosen[after:] = (
+            np.take_along_axis(part, kept, 1) for part in (scores, numbers)
+        )
     return best, chosen
 
 
 def split_weights(rows: np.ndarray, scores: np.ndarray, settings: OnnxSettings) -> np.ndarray:
-    """Return the weights float32 `[n, k]` of chosen splits, from rows and scores as `Ranker.weights` takes them."""
+    """Return the weights float32 `[n, k]` of chosen splits, from rows and scores as
+    `Ranker.weights` takes them.
+    """
     found = rows >= 0
     if not found.any():
         return np.zeros_like(scores)
-    highest = np.where(found, scores, -np.inf).max(axis=1, keepdims=True, initial=-np.inf).astype(np.float32)
+    highest = (
+        np.where(found, scores, -np.inf)
+        .max(axis=1, keepdims=True, initial=-np.inf)
+        .astype(np.float32)
+    )
     if settings.weight_norm == "max":
         divisor = highest
     else:
@@ -341,7 +434,8 @@ def split_weights(rows: np.ndarray, scores: np.ndarray, settings: OnnxSettings) 
 
 
 class EmbeddingTable:
-    """A checkpoint's token embeddings, mapped into memory: only rows that are asked for are read; processes share them.
+    """A checkpoint's token embeddings, mapped into memory: only rows that are asked for are read;
+    processes share them.
 
     Attributes:
         rows: `[V, D]` as stored; bfloat16 as uint16.
@@ -352,8 +446,10 @@ class EmbeddingTable:
     def __init__(self, path: Path) -> None:
         """Map the embedding of a safetensors file."""
         try:
-            with safe_open(path, framework="np") as tensors:  # which looks whether places, shapes and size agree
-                (name,) = (name for name in tensors.keys() if f".{name}".endswith(f".{TABLE}"))  # noqa: SIM118  (not a dict)
+            with safe_open(
+                path, framework="np"
+            ) as tensors:  # which looks whether places, shapes and size agree
+                (name,) = (name for name in tensors.keys() if f".{name}".endswith(f".{TABLE}"))  # noqa: SIM118
             with path.open("rb") as file:
                 size = int.from_bytes(file.read(8), "little")
                 header = json.loads(file.read(size))
@@ -361,18 +457,21 @@ class EmbeddingTable:
             rows, dim = entry["shape"]
         except (OSError, ValueError, SafetensorError) as error:
             raise ModelError(
-                f"{path}: damaged, cut short or without an embedding ({type(error).__name__}); copy it again"
+                f"{path}: damaged, cut short or without an embedding ({type(error).__name__}); copy"
+                " it again"
             ) from error
         dtype, self.place = _DTYPES.get(entry["dtype"]), 8 + size + entry["data_offsets"][0]
         scaled = scale is not None and (scale["dtype"], scale["shape"]) == ("F32", [rows, 1])
         if dtype is None or (dtype is np.int8) != scaled or not rows * dim:
             raise ModelError(
-                f"{path}: its embedding, {rows} x {dim}, is not one in float32, float16, bfloat16 or int8 with scales; "
-                "copy it again"
+                f"{path}: its embedding, {rows} x {dim}, is not one in float32, float16, bfloat16"
+                " or int8 with scales; copy it again"
             )
         scale_place = 8 + size + scale["data_offsets"][0] if scaled else 0
         self.rows = np.memmap(path, dtype=dtype, mode="r", offset=self.place, shape=(rows, dim))
-        self.scale = np.fromfile(path, np.float32, rows, offset=scale_place)[:, None] if scaled else None
+        self.scale = (
+            np.fromfile(path, np.float32, rows, offset=scale_place)[:, None] if scaled else None
+        )
 
     def __getitem__(self, ids: np.ndarray) -> np.ndarray:
         """Return float32 `[n, D]`, the embeddings of ids `[n]`."""

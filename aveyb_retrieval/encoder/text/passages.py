@@ -1,12 +1,13 @@
 """The outline of a plain or Markdown text, and passages: runs of its whole sentences.
 
-Sentences are found by sentencex, paragraph by paragraph. It is compiled, gives character offsets, has abbreviations and
-the stops of Chinese, Japanese and Hindi, and what it finds does not change when a text goes on behind it. Of the others
-tried, pysbd took a thousand times as long and blingfire has had no release since 2021. Headings and list items are a
-few rules of our own: a Markdown parser would be too strict, for many texts are not Markdown.
+Sentences are found by sentencex, paragraph by paragraph. It is compiled, gives character offsets,
+has abbreviations and the stops of Chinese, Japanese and Hindi, and what it finds does not change
+when a text goes on behind it. Of the others tried, pysbd took a thousand times as long and
+blingfire has had no release since 2021. Headings and list items are a few rules of our own: a
+Markdown parser would be too strict, for many texts are not Markdown.
 
-Passages are cut from a text whose tokens are given by their offsets, from left to right. From where a passage begins,
-the next one begins at the best place within reach:
+Passages are cut from a text whose tokens are given by their offsets, from left to right. From where
+a passage begins, the next one begins at the best place within reach:
 
     a heading                        at least a quarter of `tokens` away
     a paragraph                      at least half
@@ -14,11 +15,12 @@ the next one begins at the best place within reach:
     a line, a clause, a word         at least half (of a sentence that is too long)
     a character                      only inside a word that is too long
 
-and of the best kind the farthest one. So a passage has at most `tokens` tokens, and all but rare ones have a quarter of
-that or more; the last cut leaves as much behind it. A choice depends on the text up to a passage's length ahead, so a
-text that grows keeps its passages up to the one before last. White space and prompts are not counted. Words and
-characters are those of Unicode's annex 29, from the package regex. What each rule looks at is bounded, so the time
-grows linearly with the text.
+and of the best kind the farthest one. So a passage has at most `tokens` tokens, and all but rare
+ones have a quarter of that or more; the last cut leaves as much behind it. A choice depends on the
+text up to a passage's length ahead, so a text that grows keeps its passages up to the one before
+last. White space and prompts are not counted. Words and characters are those of Unicode's annex 29,
+from the package regex. What each rule looks at is bounded, so the time grows linearly with the
+text.
 """
 
 from __future__ import annotations
@@ -48,10 +50,13 @@ _MARKDOWN_HEADING = re.compile(r"\s{0,3}#{1,6}[ \t](.*)")
 # Cut off afterwards: an expression that asks for the last word takes n^2.
 _HEADING_TAIL = "#" + "".join(filter(str.isspace, map(chr, range(0x3001))))
 _UNDERLINE = re.compile(r"\s{0,3}([-=~^\"*+#])\1{2,}\s*\Z")
-_ITEM = re.compile(r"\s*(?:[-*+\u2022\u2023\u2013]|\(?(?:\d{1,3}|[A-Za-z]|[ivx]{1,4})[.)])[ \t]+\S|\s*\|")
+_ITEM = re.compile(
+    r"\s*(?:[-*+\u2022\u2023\u2013]|\(?(?:\d{1,3}|[A-Za-z]|[ivx]{1,4})[.)])[ \t]+\S|\s*\|"
+)
 _NUMBERED = re.compile(
     r"(?:\d+(?:\.\d+)*\.?|[IVXLC]+\.|[A-Z]\.|§+ ?\d[\d.]*|"
-    r"(?:chapter|section|article|part|appendix|annex|schedule)\b[ \d.ivxlca-z]{0,9}[.:]?)\s+[^\W\d_]|"
+    r"(?:chapter|section|article|part|appendix|annex|schedule)\b["
+    r" \d.ivxlca-z]{0,9}[.:]?)\s+[^\W\d_]|"
     r"第.{1,8}[章节節条條編]",
     re.IGNORECASE,
 )
@@ -61,12 +66,14 @@ _LABEL = re.compile(  # above its title
     re.IGNORECASE,
 )
 _CAPTION = re.compile(  # at the head of its paragraph: "5.4 Change of Control. Either party may"
-    r"\s*((?:(?:section|article|clause|schedule|§+)\s?\d[\d.]{0,9}[.:]?|\d{1,3}(?:\.\d{1,3})+\.?|\d{1,3}[.)])[ \t]+"
+    r"\s*((?:(?:section|article|clause|schedule|§+)\s?\d[\d.]{0,9}[.:]?|\d{1,3}(?:\.\d{1,3})+\.?|\d{1,3}[.)])["
+    r" \t]+"
     r"([^\W\d_][^.:\n]{1,89}))[.:](?:\s+(?=\S)|\s*\Z)",
     re.IGNORECASE,
 )
 _CLAUSE_NUMBER = re.compile(
-    r"\s*((?:section|article|clause|§+)?\s?\d{1,3}(?:\.\d{1,3})*)[.)]?(?=[ \t]+[^\W\d_])", re.IGNORECASE
+    r"\s*((?:section|article|clause|§+)?\s?\d{1,3}(?:\.\d{1,3})*)[.)]?(?=[ \t]+[^\W\d_])",
+    re.IGNORECASE,
 )
 _DOTTED = re.compile(r"\s*\d{1,3}(?:\.\d{1,3})+\.?[ \t]+[^\W\d_]")
 _NUMBER = re.compile(
@@ -75,16 +82,20 @@ _NUMBER = re.compile(
 _SHORT_CAPTION = 4  # words in sentence case
 _NO_HEADING = re.compile(r"\d/\d|\d{5}|/s/|@|://")  # dates, addresses, signatures
 _OF_MAIL = re.compile(r"-- |>|[^\n]*:\s*\n>")  # a signature, or what a mail answers
-_NO_HEADING_END = tuple(".!?,;:…。！？，；：、।-")  # noqa: RUF001  # stops of other scripts
-_ENDS = tuple(".!?:;。！？”\"')*_|…")  # noqa: RUF001  # of a sentence, or of what quotes or marks it
+_NO_HEADING_END = tuple(".!?,;:…。！？，；：、।-")  # stops of other scripts  # noqa: RUF001
+_ENDS = tuple(".!?:;。！？”\"')*_|…")  # of a sentence, or of what quotes or marks it  # noqa: RUF001
 _LONGEST_TOKEN = 20  # characters; a longer one counts as several
 _HEADING_CHARACTERS, _HEADING_WORDS = 90, 12
 _LONG_LINE = 160  # no text is wrapped beyond it: where a longer line ends, a paragraph ends
-_LARGEST_PART = 1 << 15  # characters given to sentencex at once; unpaired quotes cost it their number's square
+_LARGEST_PART = (
+    1 << 15
+)  # characters given to sentencex at once; unpaired quotes cost it their number's square
 
 
 class Heading(NamedTuple):
-    """A heading: its characters `[start, stop)`, its words, and whether it is a caption within a paragraph's line."""
+    """A heading: its characters `[start, stop)`, its words, and whether it is a caption within a
+    paragraph's line.
+    """
 
     start: int
     stop: int
@@ -96,8 +107,9 @@ class Heading(NamedTuple):
 class Outline:
     """What a text consists of.
 
-    places: int64 `[n]`, ascending: the characters at which headings, paragraphs and sentences begin. A heading goes
-        with what follows it: where a paragraph begins right behind a heading is no place.
+    places: int64 `[n]`, ascending: the characters at which headings, paragraphs and sentences
+        begin. A heading goes with what follows it: where a paragraph begins right behind a heading
+        is no place.
     kinds: int64 `[n]`: HEADING, PARAGRAPH or SENTENCE (also list items and rows of tables).
     headings: ascending.
     """
@@ -108,7 +120,8 @@ class Outline:
 
 
 def names_of(headings: Iterable[Heading], above: str = "") -> list[str]:
-    """Return how headings are cited, given the one `above`: a caption behind the line that it is within, if any.
+    """Return how headings are cited, given the one `above`: a caption behind the line that it is
+    within, if any.
 
     A clause's bare number stands behind the caption that it is a part of.
     """
@@ -120,7 +133,9 @@ def names_of(headings: Iterable[Heading], above: str = "") -> list[str]:
         name = f"{within}{WITHIN}{each.words}" if inside else each.words
         if number is None or number[0] != each.words:
             held = name
-        elif (caption := _NUMBER.match(held.rpartition(WITHIN)[2])) and number[2].startswith(f"{caption[2]}."):
+        elif (caption := _NUMBER.match(held.rpartition(WITHIN)[2])) and number[2].startswith(
+            f"{caption[2]}."
+        ):
             name = f"{held}{WITHIN}{each.words}"
         names.append(name)
     return names
@@ -154,7 +169,9 @@ def outline(text: str) -> Outline:
     return Outline(table[:, 0], table[:, 1], headings)
 
 
-Block = tuple[int, int, int, "str | None"]  # characters [start, stop), kind, and the words of a heading
+Block = tuple[
+    int, int, int, "str | None"
+]  # characters [start, stop), kind, and the words of a heading
 
 
 def _blocks(lines: list[str]) -> Iterator[Block]:
@@ -177,7 +194,9 @@ def _blocks(lines: list[str]) -> Iterator[Block]:
                 kind = HEADING
             elif blank_before or long_before or (fenced and not listed):
                 kind = PARAGRAPH
-            elif not listed and (_ITEM.match(line) or (before.endswith(_ENDS) and _starts_clause(line))):
+            elif not listed and (
+                _ITEM.match(line) or (before.endswith(_ENDS) and _starts_clause(line))
+            ):
                 kind = SENTENCE
             if kind or block is None:
                 if block is not None:
@@ -196,7 +215,9 @@ def _blocks(lines: list[str]) -> Iterator[Block]:
 
 
 def _listing(line: str, mark: str) -> str:
-    """The mark of the listing that goes on behind a line, given that of the one the line is in; "" for none."""
+    """The mark of the listing that goes on behind a line, given that of the one the line is in; ""
+    for none.
+    """
     fence = _FENCE.match(line)
     if fence is None:
         return mark
@@ -205,10 +226,16 @@ def _listing(line: str, mark: str) -> str:
     return "" if fence[1].startswith(mark) and not fence[2].strip() else mark
 
 
-def _heading(lines: list[str], number: int, blank_before: bool, before: str) -> tuple[str | None, int]:
-    """The words of the heading that begins at a line, or None, and how many lines it takes; `before` is above it."""
+def _heading(
+    lines: list[str], number: int, blank_before: bool, before: str
+) -> tuple[str | None, int]:
+    """The words of the heading that begins at a line, or None, and how many lines it takes;
+    `before` is above it.
+    """
     line = lines[number]
-    if (found := _MARKDOWN_HEADING.match(line)) and (marked := found[1].rstrip(_HEADING_TAIL).lstrip(" \t")):
+    if (found := _MARKDOWN_HEADING.match(line)) and (
+        marked := found[1].rstrip(_HEADING_TAIL).lstrip(" \t")
+    ):
         return marked, 1
     following = lines[number + 1] if number + 1 < len(lines) else ""
     if not blank_before or not following or _FENCE.match(line):
@@ -220,7 +247,12 @@ def _heading(lines: list[str], number: int, blank_before: bool, before: str) -> 
         return (following.strip(), 3) if both else (None, 1)
     title = following.strip()
     alone = number + 2 >= len(lines) or lines[number + 2].isspace()
-    if _LABEL.fullmatch(words) and alone and _could_be_heading(title) and not title.endswith(_NO_HEADING_END):
+    if (
+        _LABEL.fullmatch(words)
+        and alone
+        and _could_be_heading(title)
+        and not title.endswith(_NO_HEADING_END)
+    ):
         return f"{words} {title}", 2
     if not _could_be_heading(words):
         return None, 1
@@ -229,7 +261,9 @@ def _heading(lines: list[str], number: int, blank_before: bool, before: str) -> 
     if not following.isspace() or number + 2 >= len(lines) or not _looks_like_heading(words):
         return None, 1
     behind, long = lines[number + 2].lstrip(), _HEADING_CHARACTERS
-    goes_on = behind.startswith((",", ";", ". ", ")")) or (behind[:1].islower() and len(behind) > long)
+    goes_on = behind.startswith((",", ";", ". ", ")")) or (
+        behind[:1].islower() and len(behind) > long
+    )
     signed = _OF_MAIL.match("".join(lines[number + 2 : number + 4]))
     if goes_on or signed or (len(before) > long and not before.endswith(_ENDS)):
         return None, 1  # it is within a sentence, or the name below a mail
@@ -242,7 +276,11 @@ def _caption(line: str) -> re.Match[str] | None:
     if found is None or not _could_be_heading(found[2]):
         return None
     # "5.4 Force majeure. Neither party is": a part of a numbered part, and its text follows
-    short = len(found[2].split()) <= _SHORT_CAPTION and found[2][0].isupper() and found.end() < len(line)
+    short = (
+        len(found[2].split()) <= _SHORT_CAPTION
+        and found[2][0].isupper()
+        and found.end() < len(line)
+    )
     return found if _in_capitals(found[2]) or (short and not _ITEM.match(line)) else None
 
 
@@ -251,9 +289,11 @@ def _starts_clause(line: str) -> bool:
 
 
 def _clause(line: str, above: Heading, kind: int) -> re.Match[str] | None:
-    """The number of a clause without a caption that follows, or is the first of, the one whose heading is above it.
+    """The number of a clause without a caption that follows, or is the first of, the one whose
+    heading is above it.
 
-    A plain number may be an item's of a list in the one above: it counts behind a caption, in a paragraph of its own.
+    A plain number may be an item's of a list in the one above: it counts behind a caption, in a
+    paragraph of its own.
     """
     found, before = _CLAUSE_NUMBER.match(line), _NUMBER.match(above.words)
     number = _NUMBER.match(found[1].strip()) if found else None
@@ -261,7 +301,9 @@ def _clause(line: str, above: Heading, kind: int) -> re.Match[str] | None:
         return None
     own, its = ([*map(int, each[2].split("."))] for each in (number, before))
     first = own == [*its, 1]
-    follows = number[1].casefold() == before[1].casefold() and [*own[:-1], own[-1] - 1] == its[: len(own)]
+    follows = (
+        number[1].casefold() == before[1].casefold() and [*own[:-1], own[-1] - 1] == its[: len(own)]
+    )
     plain = len(own) == 1 and not (above.caption and kind == PARAGRAPH)
     return found if (first or follows) and not plain else None
 
@@ -278,7 +320,9 @@ def _looks_like_heading(words: str) -> bool:
         return caption is not None and caption.end() == len(words)  # "5. Term and Termination."
     if words.endswith(_NO_HEADING_END):
         return False
-    return _NUMBERED.match(words) is not None or (_in_capitals(words) and not _NO_HEADING.search(words))
+    return _NUMBERED.match(words) is not None or (
+        _in_capitals(words) and not _NO_HEADING.search(words)
+    )
 
 
 def _in_capitals(words: str) -> bool:
@@ -303,9 +347,12 @@ DEFAULT_TOKENS = 256
 SMALLEST, LARGEST = 16, 8192
 _LARGEST_SHARE = 4  # a title takes at most a quarter of a split
 
-# Each begins where a run of blanks does, or where the search does: one that may begin anywhere in it takes n^2.
-_LINE = regex.compile(r"(?:\G|(?<!\s))[^\S\n\r\v\f\x85\u2028\u2029]*+[\n\r\v\f\x85\u2028\u2029]\s*+(?=\S)")
-_CLAUSE = regex.compile(r"(?:[,;:—–][)\]\"'”’»]*\s+|[，、；：]\s*)(?=\S)")  # noqa: RUF001  # other scripts
+# Each begins where a run of blanks does, or where the search does: one that may begin anywhere in
+# it takes n^2.
+_LINE = regex.compile(
+    r"(?:\G|(?<!\s))[^\S\n\r\v\f\x85\u2028\u2029]*+[\n\r\v\f\x85\u2028\u2029]\s*+(?=\S)"
+)
+_CLAUSE = regex.compile(r"(?:[,;:—–][)\]\"'”’»]*\s+|[，、；：]\s*)(?=\S)")  # other scripts  # noqa: RUF001
 _WORD = regex.compile(r"(?:\G|(?<!\s))\s++(?=\S)")
 _BETWEEN_WORDS = regex.compile(r"(?w)\b(?=\w)")
 _CHARACTER = regex.compile(r"\X")
@@ -319,11 +366,15 @@ class PassageSize:
     """How long passages are.
 
     Attributes:
-        tokens: At most so many tokens in a passage (16 to 8,192), most have between half and all of it.
-        overlap: A passage begins with the last whole sentences of the one before, up to so many tokens (with its last
-            lines or words where a sentence is longer); at most half of `tokens`. `passage_overlap` of `build_index`.
-        late: Encode passages within their document (True), or one by one (False); None: as the model usually does.
-        titled: Read the title again at the head of every split (`repeat_title`); None: where the model has splits.
+        tokens: At most so many tokens in a passage (16 to 8,192), most have between half and all of
+            it.
+        overlap: A passage begins with the last whole sentences of the one before, up to so many
+            tokens (with its last lines or words where a sentence is longer); at most half of
+            `tokens`. `passage_overlap` of `build_index`.
+        late: Encode passages within their document (True), or one by one (False); None: as the
+            model usually does.
+        titled: Read the title again at the head of every split (`repeat_title`); None: where the
+            model has splits.
 
     Raises:
         ConfigError: `tokens` or `overlap` is out of range.
@@ -339,10 +390,13 @@ class PassageSize:
             if not isinstance(value, int):
                 raise ConfigError(f"{name} is {value!r}; it must be a whole number of tokens")
         if not SMALLEST <= self.tokens <= LARGEST:
-            raise ConfigError(f"passage_tokens is {self.tokens}; it must be from {SMALLEST} to {LARGEST:,}")
+            raise ConfigError(
+                f"passage_tokens is {self.tokens}; it must be from {SMALLEST} to {LARGEST:,}"
+            )
         if not 0 <= self.overlap <= self.tokens // 2:
             raise ConfigError(
-                f"passage_overlap is {self.overlap}; it must be from 0 to {self.tokens // 2}, half of passage_tokens"
+                f"passage_overlap is {self.overlap}; it must be from 0 to {self.tokens // 2}, half"
+                " of passage_tokens"
             )
 
 
@@ -353,9 +407,10 @@ DEFAULT_SIZE = PassageSize()
 class Cuts:
     """The passages of one text, in order.
 
-    ranges: int64 `[n, 2]`, tokens `[first, end)`; without overlap each token is in exactly one passage.
-    spans: int64 `[n, 2]`, characters `[start, end)` of the text, without white space at either end.
-    headings: the nearest heading above each passage or at its start; "" where there is none.
+    ranges: int64 `[n, 2]`, tokens `[first, end)`; without overlap each token is in exactly one
+    passage. spans: int64 `[n, 2]`, characters `[start, end)` of the text, without white space at
+    either end. headings: the nearest heading above each passage or at its start; "" where there is
+    none.
     """
 
     ranges: np.ndarray
@@ -369,8 +424,9 @@ class Cuts:
 def cut_passages(text: str, offsets: np.ndarray, size: PassageSize) -> Cuts:
     """Cut a text into passages, in time that grows linearly with it.
 
-    `offsets`, int64 `[T, 2]`, are the characters `[start, end)` of `text` that each token stands for, ascending. Tokens
-    of a prompt or title before the text have offsets below 1 and belong to the first passage.
+    `offsets`, int64 `[T, 2]`, are the characters `[start, end)` of `text` that each token stands
+    for, ascending. Tokens of a prompt or title before the text have offsets below 1 and belong to
+    the first passage.
     """
     if not len(offsets):
         return Cuts(np.zeros((0, 2), np.int64), np.zeros((0, 2), np.int64), ())
@@ -380,13 +436,16 @@ def cut_passages(text: str, offsets: np.ndarray, size: PassageSize) -> Cuts:
 class _Cutter:
     """One text while it is cut. A place is a character at which a passage can begin.
 
-    The blanks before a place belong, as tokens, to the passage that begins there: `_solid` tells where they begin.
+    The blanks before a place belong, as tokens, to the passage that begins there: `_solid` tells
+    where they begin.
     """
 
     def __init__(self, text: str, offsets: np.ndarray, size: PassageSize) -> None:
         self._size = size
         self._stop = max(int(offsets[-1, 1]), 0)  # behind it the text was not read
-        while self._stop < len(text) and unicodedata.combining(text[self._stop]):  # WordPiece forgets accents
+        while self._stop < len(text) and unicodedata.combining(
+            text[self._stop]
+        ):  # WordPiece forgets accents
             self._stop += 1
         self._text = text[: self._stop]
         self._starts = offsets[:, 0].clip(0)
@@ -397,7 +456,9 @@ class _Cutter:
         # words of scripts that a tokenizer does not know are one token each, however long
         length = offsets[:, 1] - offsets[:, 0]
         weight = np.where(length > _LONGEST_TOKEN, np.minimum(length // 5, size.tokens // 4), 1)
-        self._count = np.concatenate([[0], np.cumsum(counted * weight)])  # [T + 1], counted tokens before each token
+        self._count = np.concatenate(
+            [[0], np.cumsum(counted * weight)]
+        )  # [T + 1], counted tokens before each token
         behind = np.where(full, np.arange(1, len(full) + 1, dtype=np.int32), 0)
         self._solid = np.concatenate([[0], np.maximum.accumulate(behind)])  # [characters + 1]
         self._outline = outline(self._text)
@@ -411,10 +472,15 @@ class _Cutter:
             begins = [0, *(self._overlapping(*pair) for pair in pairwise(begins))]
             firsts = [self._token(begin) for begin in begins]
         spans = [self._trimmed(*pair) for pair in zip(begins, stops, strict=True)]
-        marks, names = [heading.start for heading in self._outline.headings], names_of(self._outline.headings)
+        marks, names = (
+            [heading.start for heading in self._outline.headings],
+            names_of(self._outline.headings),
+        )
         above = [bisect_right(marks, start) - 1 for start, _ in spans]
         headings = tuple(names[i] if i >= 0 else "" for i in above)
-        return Cuts(np.array([firsts, ends], dtype=np.int64).T, np.array(spans, dtype=np.int64), headings)
+        return Cuts(
+            np.array([firsts, ends], dtype=np.int64).T, np.array(spans, dtype=np.int64), headings
+        )
 
     def _begins(self) -> Iterator[int]:
         begin: int | None = 0
@@ -428,7 +494,9 @@ class _Cutter:
             begin = self._next(begin, done, min(done + size, total - size // 4))
 
     def _next(self, begin: int, done: int, reach: int) -> int | None:
-        """The best place behind `begin`, which has `done` counted tokens before it, with at most `reach` before it."""
+        """The best place behind `begin`, which has `done` counted tokens before it, with at most
+        `reach` before it.
+        """
         quarter, half = (self._character(done + self._size.tokens // part) for part in (4, 2))
         last = self._character(reach, last=True)
         low, high = np.searchsorted(self._solid_places, [quarter, last + 1])
@@ -454,12 +522,20 @@ class _Cutter:
         return next((found.end() for found in rest if self._separates(begin, found.end())), None)
 
     def _separates(self, begin: int, place: int) -> bool:
-        """Whether there are counted tokens between two places, and a token begins at the second or at its blanks."""
+        """Whether there are counted tokens between two places, and a token begins at the second or
+        at its blanks.
+        """
         token = self._token(place)
-        return token < len(self._starts) and self._starts[token] <= place and self._count[token] > self._counted(begin)
+        return (
+            token < len(self._starts)
+            and self._starts[token] <= place
+            and self._count[token] > self._counted(begin)
+        )
 
     def _overlapping(self, previous: int, begin: int) -> int:
-        """Where the passage at `begin` begins when it repeats the last sentences of the one at `previous`."""
+        """Where the passage at `begin` begins when it repeats the last sentences of the one at
+        `previous`.
+        """
         first = max(self._character(self._counted(begin) - self._size.overlap), previous + 1)
         places = self._outline.places
         low, high = np.searchsorted(places, [first, begin])
@@ -475,7 +551,9 @@ class _Cutter:
         return int(self._count[self._token(place)])
 
     def _character(self, counted: int, *, last: bool = False) -> int:
-        """Where the first token begins that has `counted` tokens before it or more; `last`: the last with no more."""
+        """Where the first token begins that has `counted` tokens before it or more; `last`: the
+        last with no more.
+        """
         token = int(np.searchsorted(self._count, counted, side="right" if last else "left")) - last
         return int(self._starts[token]) if token < len(self._starts) else self._stop
 
@@ -486,27 +564,35 @@ class _Cutter:
 
 
 def cut_splits(text: str, offsets: np.ndarray, split_size: int) -> Cuts:
-    """Let each split of `split_size` tokens be a passage, wherever in a word or sentence it ends."""
+    """Let each split of `split_size` tokens be a passage, wherever in a word or
+    sentence it ends.
+    """
     firsts = np.arange(0, len(offsets), split_size)
     ends = np.minimum(firsts + split_size, len(offsets))
     spans = np.stack([offsets[firsts, 0], offsets[ends - 1, 1]], axis=1).clip(0, len(text))
     return Cuts(np.stack([firsts, ends], axis=1), spans, ("",) * len(firsts))
 
 
-def repeat_title(ids: np.ndarray, cuts: Cuts, n_title: int, split_size: int) -> tuple[np.ndarray, Cuts]:
-    """Put the first tokens of a text again before every run of tokens that begins a split after the first.
+def repeat_title(
+    ids: np.ndarray, cuts: Cuts, n_title: int, split_size: int
+) -> tuple[np.ndarray, Cuts]:
+    """Put the first tokens of a text again before every run of tokens that begins a split after the
+    first.
 
-    A split is contextualized alone, beside what it retrieves: behind the first 256 tokens of a document its title is
-    known only where a split retrieves the first one. Read again, it names what every passage is about.
+    A split is contextualized alone, beside what it retrieves: behind the first 256 tokens of a
+    document its title is known only where a split retrieves the first one. Read again, it names
+    what every passage is about.
 
     Args:
         ids: int `[T]`, the tokens of prompt, title and text.
         cuts: its passages.
-        n_title: how many tokens prompt and title take; of more than a quarter of a split the first are repeated.
+        n_title: how many tokens prompt and title take; of more than a quarter of a split the first
+            are repeated.
         split_size: S.
 
     Returns:
-        The tokens that are read, int `[T + r n]` where r splits follow the first and n tokens are repeated, and the
+        The tokens that are read, int `[T + r n]` where r splits follow the first and n tokens are
+        repeated, and the
         same passages in them. Repeated tokens belong to the passage that goes on behind them.
     """
     n_title = min(n_title, split_size // _LARGEST_SHARE)
@@ -514,4 +600,6 @@ def repeat_title(ids: np.ndarray, cuts: Cuts, n_title: int, split_size: int) -> 
     if not n_title or not len(begins):
         return ids, cuts
     repeated = np.insert(ids, np.repeat(begins, n_title), np.tile(ids[:n_title], len(begins)))
-    return repeated, replace(cuts, ranges=cuts.ranges + n_title * np.searchsorted(begins, cuts.ranges))
+    return repeated, replace(
+        cuts, ranges=cuts.ranges + n_title * np.searchsorted(begins, cuts.ranges)
+    )

@@ -1,22 +1,26 @@
 """Byte-level BPE with tiktoken underneath: ids, exact character offsets, byte-exact decoding.
 
-A vocabulary is a list of byte strings ranked by merge order, a pre-tokenization pattern, and a few special tokens
-after the ranks. Special tokens are never added to texts and never recognized in them: "[MASK]" in a document is
-ordinary text, and appending to a document does not move a closing token.
+A vocabulary is a list of byte strings ranked by merge order, a pre-tokenization pattern, and a few
+special tokens after the ranks. Special tokens are never added to texts and never recognized in
+them: "[MASK]" in a document is ordinary text, and appending to a document does not move a closing
+token.
 
-`save` writes two formats of one vocabulary with identical ids: `vocab.tiktoken` + `aveyb_tokenizer.json` for this
-class, and `tokenizer.json` + `tokenizer_config.json` for `transformers.AutoTokenizer`, which decodes marks as they are.
+`save` writes two formats of one vocabulary with identical ids: `vocab.tiktoken` +
+`aveyb_tokenizer.json` for this class, and `tokenizer.json` + `tokenizer_config.json` for
+`transformers.AutoTokenizer`, which decodes marks as they are.
 
-Capitals may be marks, so that "Paris", "paris" and "PARIS" share their tokens. An ASCII capital becomes its lower-case
-letter after a mark, which is placed before the space that belongs to the word:
+Capitals may be marks, so that "Paris", "paris" and "PARIS" share their tokens. An ASCII capital
+becomes its lower-case letter after a mark, which is placed before the space that belongs to the
+word:
 
     "See Paris"  -> "<up>see<up> paris"        <up>: the next letter
     "NASA"       -> "<lock>nasa"               <lock>: all letters that follow
     "APIs"       -> "<lock>api<end>s"          <end>: <lock> ends here
     "HTTPServer" -> "<lock>http<up>server"
 
-The marks are the control characters U+000E, U+000F and U+0010; where a text holds one itself, it is doubled. Every
-rule looks at four neighbouring characters at most, so the cost is linear, and `restore` gives back every text exactly.
+The marks are the control characters U+000E, U+000F and U+0010; where a text holds one itself, it is
+doubled. Every rule looks at four neighbouring characters at most, so the cost is linear, and
+`restore` gives back every text exactly.
 """
 
 from __future__ import annotations
@@ -45,7 +49,8 @@ if TYPE_CHECKING:
 UP, LOCK, END = MARKS = "\x0e\x0f\x10"
 
 _C, _L = "[A-Z]", "[a-z]"
-# Capitals in a row that are not a lone capital before a lower-case word, with the blank in front if there is one.
+# Capitals in a row that are not a lone capital before a lower-case word, with the blank in front if
+# there is one.
 _LOCK_HERE = rf"(?= {_C}{_C}(?!{_L}{_L}))|(?<![A-Z ])(?={_C}{_C}(?!{_L}{_L}))"
 _UP_HERE = (
     rf"(?= {_C}(?!{_C}))|(?= {_C}{_C}{_L}{_L})"
@@ -62,8 +67,8 @@ _MARKED = re.compile(rb"([\x0e-\x10])\1|\x0e( ?[a-z])|\x0f( ?[a-z]+)|\x10")
 def mark(text: str) -> tuple[str, np.ndarray]:
     """Replace capitals by marks.
 
-    Returns the marked text, and positions int64 `[n]` in `text`, ascending: the i-th mark was put before character
-    `positions[i]`, so it is character `positions[i] + i` of the marked text.
+    Returns the marked text, and positions int64 `[n]` in `text`, ascending: the i-th mark was put
+    before character `positions[i]`, so it is character `positions[i] + i` of the marked text.
     """
     positions: list[int] = []
     pieces: list[str] = []
@@ -84,13 +89,17 @@ def restore(data: bytes) -> bytes:
 
 
 def original_offsets(offsets: np.ndarray, positions: np.ndarray, length: int) -> np.ndarray:
-    """Convert offsets int64 `[T, 2]` in a marked text of `length` characters to those in the original text.
+    """Convert offsets int64 `[T, 2]` in a marked text of `length` characters to those in the
+    original text.
 
-    A mark, which `positions` of `mark` tell of, begins and ends where the character after it begins.
+    A mark, which `positions` of `mark` tell of, begins and ends where the character after it
+    begins.
     """
     is_mark = np.zeros(length, dtype=bool)
     is_mark[positions + np.arange(len(positions))] = True
-    before = np.concatenate([[0], np.cumsum(~is_mark)])  # [length + 1], original characters before each position
+    before = np.concatenate(
+        [[0], np.cumsum(~is_mark)]
+    )  # [length + 1], original characters before each position
     return before[offsets]
 
 
@@ -101,7 +110,9 @@ def huggingface_normalizer() -> tokenizers.normalizers.Normalizer:
 
     doubled = [Replace(sign, sign * 2) for sign in MARKS]
     marked = [Replace(Regex(rule), sign) for sign, rule in _RULES]
-    return Sequence([*doubled, *marked, *(Replace(letter, letter.lower()) for letter in string.ascii_uppercase)])
+    return Sequence(
+        [*doubled, *marked, *(Replace(letter, letter.lower()) for letter in string.ascii_uppercase)]
+    )
 
 
 VOCAB_FILE = "vocab.tiktoken"
@@ -110,19 +121,24 @@ FORMAT_VERSION = 2
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
-# GPT-2's pattern, which p50k_base shares: contractions, words, numbers, punctuation, each with one leading space.
+# GPT-2's pattern, which p50k_base shares: contractions, words, numbers, punctuation, each with one
+# leading space.
 GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-# The same with numbers cut into groups of three digits, so that a small vocabulary is not spent on years and prices.
+# The same with numbers cut into groups of three digits, so that a small vocabulary is not spent on
+# years and prices.
 WORDS_PATTERN = GPT2_PATTERN.replace(r"\p{N}+", r"\p{N}{1,3}")
 # The same for text whose capitals are marks, each a token by itself (see `mark`).
 MARKED_PATTERN = r"[\x0e-\x10]|" + WORDS_PATTERN.replace(r"[^\s", r"[^\x0e-\x10\s")
 
-# BPE's cost grows faster than the length of one pre-token, and the pattern backtracks over white space. So runs without
-# white space, and runs of white space, are cut into blocks of this many characters before the pattern is applied.
-# tokenizer.json makes the same cut; ordinary text has only shorter runs, which are not changed.
+# BPE's cost grows faster than the length of one pre-token, and the pattern backtracks over white
+# space. So runs without white space, and runs of white space, are cut into blocks of this many
+# characters before the pattern is applied. tokenizer.json makes the same cut; ordinary text has
+# only shorter runs, which are not changed.
 MAX_RUN = 1024
 _SPACE = r"\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-_LONG_RUN = re.compile(rf"(?<![^{_SPACE}])(?:[^{_SPACE}]{{{MAX_RUN}}})+|(?<![{_SPACE}])(?:[{_SPACE}]{{{MAX_RUN}}})+")
+_LONG_RUN = re.compile(
+    rf"(?<![^{_SPACE}])(?:[^{_SPACE}]{{{MAX_RUN}}})+|(?<![{_SPACE}])(?:[{_SPACE}]{{{MAX_RUN}}})+"
+)
 
 P50K_ROWS = 50_304
 _MAX_PADDING = 127  # unused rows of an embedding: tables are padded to a multiple of 128 at most
@@ -139,17 +155,21 @@ class Vocabulary:
 
     def __init__(self, name: str, vocab_size: int, special_tokens: Mapping[str, int]) -> None:
         self.name, self.vocab_size, self.special_tokens = name, vocab_size, dict(special_tokens)
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (special_tokens[t] for t in SPECIAL_TOKENS)
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
+            special_tokens[t] for t in SPECIAL_TOKENS
+        )
 
     def __len__(self) -> int:
         return self.vocab_size
 
     def check_embeddings(self, rows: int, where: str) -> None:
-        """Raise ModelError where this vocabulary, called `where`, cannot be that of a model with `rows` embeddings."""
+        """Raise ModelError where this vocabulary, called `where`, cannot be that of a model with
+        `rows` embeddings.
+        """
         if not 0 <= rows - self.vocab_size <= _MAX_PADDING:
             raise ModelError(
-                f"{where}: tokenizer {self.name} has {self.vocab_size} ids, the model {rows} embeddings: they belong "
-                "to different models"
+                f"{where}: tokenizer {self.name} has {self.vocab_size} ids, the model {rows}"
+                " embeddings: they belong to different models"
             )
 
 
@@ -157,9 +177,11 @@ class AveyBTokenizer(Vocabulary):
     """A byte-level BPE vocabulary.
 
     Args:
-        ranks: byte string -> id; holds all 256 single bytes; every pair whose join has an id can be merged.
+        ranks: byte string -> id; holds all 256 single bytes; every pair whose join has an id can be
+            merged.
         pattern: pre-tokenization regular expression (no look-behind, no possessive quantifiers).
-        special_tokens: name -> id, outside the ranks; holds at least [PAD] [UNK] [CLS] [SEP] [MASK].
+        special_tokens: name -> id, outside the ranks; holds at least [PAD] [UNK] [CLS] [SEP]
+            [MASK].
         vocab_size: rows of the embedding table, at least highest id + 1.
         capitals: "bytes", a capital is a character like any other | "marks", as `mark` makes them.
         name: shown in messages.
@@ -184,25 +206,34 @@ class AveyBTokenizer(Vocabulary):
         super().__init__(name, vocab_size, special_tokens)
         self.capitals, self.pattern, self.ranks = capitals, pattern, dict(ranks)
         try:
-            self._bpe = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=self.ranks, special_tokens={})
+            self._bpe = tiktoken.Encoding(
+                name, pat_str=pattern, mergeable_ranks=self.ranks, special_tokens={}
+            )
         except ValueError as error:
-            raise ModelError(f"{name}: the tokenizer's pattern {pattern!r} cannot be used: {error}") from error
+            raise ModelError(
+                f"{name}: the tokenizer's pattern {pattern!r} cannot be used: {error}"
+            ) from error
         self._token_bytes: dict[int, bytes] = {rank: token for token, rank in self.ranks.items()}
         self._token_bytes |= {i: token.encode() for token, i in self.special_tokens.items()}
         self._byte_length = np.zeros(vocab_size, dtype=np.int64)
         self._byte_length[list(self.ranks.values())] = [len(token) for token in self.ranks]
 
-    # -- construction ----------------------------------------------------------------------------------------------
+    # -- construction
+    # ----------------------------------------------------------------------------------------------
 
     @classmethod
     def p50k_base(cls) -> AveyBTokenizer:
-        """Return the papers' vocabulary, p50k_base, padded to 50,304 rows. Raises ModelError: it cannot be had."""
+        """Return the papers' vocabulary, p50k_base, padded to 50,304 rows.
+
+        Raises ModelError: it cannot be had.
+        """
         try:
             encoding = tiktoken.get_encoding("p50k_base")
         except OSError as error:
             raise ModelError(
-                "p50k_base is not in tiktoken's cache and could not be downloaded: set TIKTOKEN_CACHE_DIR to a "
-                f"folder that holds it, or allow the download once ({type(error).__name__}: {error})"
+                "p50k_base is not in tiktoken's cache and could not be downloaded: set"
+                " TIKTOKEN_CACHE_DIR to a folder that holds it, or allow the download once"
+                f" ({type(error).__name__}: {error})"
             ) from error
         special_tokens = {"<|endoftext|>": encoding.eot_token}
         special_tokens |= {token: encoding.n_vocab + i for i, token in enumerate(SPECIAL_TOKENS)}
@@ -216,17 +247,26 @@ class AveyBTokenizer(Vocabulary):
 
     @classmethod
     def from_ranks(
-        cls, tokens: Sequence[bytes], *, pattern: str | None = None, capitals: str = "bytes", name: str = "aveyb"
+        cls,
+        tokens: Sequence[bytes],
+        *,
+        pattern: str | None = None,
+        capitals: str = "bytes",
+        name: str = "aveyb",
     ) -> AveyBTokenizer:
-        """Build a vocabulary from byte strings in merge order; the five special tokens follow the last one.
+        """Build a vocabulary from byte strings in merge order; the five special tokens follow the
+        last one.
 
-        A `pattern` of None is WORDS_PATTERN or, for marked capitals, MARKED_PATTERN. Raises ModelError: a byte string
-        occurs twice, or one of the 256 single bytes is missing.
+        A `pattern` of None is WORDS_PATTERN or, for marked capitals, MARKED_PATTERN. Raises
+        ModelError: a byte string occurs twice, or one of the 256 single bytes is missing.
         """
         ranks = {token: rank for rank, token in enumerate(tokens)}
         for rank, token in enumerate(tokens):
             if ranks[token] != rank:
-                raise ModelError(f"{name}: token {token!r} has ranks {rank} and {ranks[token]}; each may occur once")
+                raise ModelError(
+                    f"{name}: token {token!r} has ranks {rank} and {ranks[token]}; each may occur"
+                    " once"
+                )
         return cls(
             ranks,
             pattern=pattern or words_pattern(capitals),
@@ -238,30 +278,37 @@ class AveyBTokenizer(Vocabulary):
 
     @classmethod
     def load(cls, folder: str | Path) -> AveyBTokenizer:
-        """Read `vocab.tiktoken` and `aveyb_tokenizer.json` of a folder; ModelError: one is missing or damaged."""
+        """Read `vocab.tiktoken` and `aveyb_tokenizer.json` of a folder; ModelError: one is missing
+        or damaged.
+        """
         folder = Path(folder)
         settings_path, vocab_path = folder / SETTINGS_FILE, folder / VOCAB_FILE
         for path in (settings_path, vocab_path):
             if not path.is_file():
                 raise ModelError(
-                    f"{path} is missing: the folder holds no aveyb-retrieval tokenizer; save one with .save"
+                    f"{path} is missing: the folder holds no aveyb-retrieval tokenizer; save one"
+                    " with .save"
                 )
         read = read_object(settings_path)
         if read.get("format") != FORMAT_VERSION:
             raise ModelError(
-                f"{settings_path}: format is {read.get('format')!r}, this version of aveyb-retrieval reads "
-                f"{FORMAT_VERSION}; update the package or save the tokenizer again"
+                f"{settings_path}: format is {read.get('format')!r}, this version of"
+                f" aveyb-retrieval reads {FORMAT_VERSION}; update the package or save the tokenizer"
+                " again"
             )
         try:
             settings = msgspec.convert(read, _Settings, strict=True)
         except msgspec.ValidationError as error:
-            raise ModelError(f"{settings_path}: {error}; restore the folder, or save the tokenizer again") from error
+            raise ModelError(
+                f"{settings_path}: {error}; restore the folder, or save the tokenizer again"
+            ) from error
         data = vocab_path.read_bytes()
         digest = hashlib.sha256(data).hexdigest()
         if digest != settings.vocab_sha256:
             raise ModelError(
-                f"{vocab_path} has SHA-256 {digest}, {settings_path.name} says {settings.vocab_sha256}: "
-                "one of the two was changed or damaged; restore the folder"
+                f"{vocab_path} has SHA-256 {digest}, {settings_path.name} says"
+                f" {settings.vocab_sha256}: one of the two was changed or damaged; restore the"
+                " folder"
             )
         return cls(
             _read_ranks(data, vocab_path),
@@ -276,13 +323,15 @@ class AveyBTokenizer(Vocabulary):
     def from_huggingface(cls, path: Path, vocab_size: int) -> AveyBTokenizer:
         """Read a `tokenizer.json` that `save` wrote, also where another tool has saved it again.
 
-        `vocab_size`, the rows of the model's embedding, is not in the file. Raises ModelError: it is of another origin
-        (see `is_byte_level`), or damaged.
+        `vocab_size`, the rows of the model's embedding, is not in the file. Raises ModelError: it
+        is of another origin (see `is_byte_level`), or damaged.
         """
         content = read_object(path)
         byte_of = {character: byte for byte, character in printable_bytes().items()}
         try:
-            special_tokens = {str(token["content"]): int(token["id"]) for token in content["added_tokens"]}
+            special_tokens = {
+                str(token["content"]): int(token["id"]) for token in content["added_tokens"]
+            }
             ranks = {
                 bytes(byte_of[character] for character in token): int(rank)
                 for token, rank in content["model"]["vocab"].items()
@@ -291,19 +340,29 @@ class AveyBTokenizer(Vocabulary):
             pattern = str(content["pre_tokenizer"]["pretokenizers"][1]["pattern"]["Regex"])
         except (KeyError, TypeError, ValueError, LookupError, AttributeError) as error:
             raise ModelError(
-                f"{path}: not the tokenizer of an Avey-B model ({type(error).__name__}: {error}), and {VOCAB_FILE} is "
-                f"missing; copy {VOCAB_FILE} and {SETTINGS_FILE} from the model that this one was made of"
+                f"{path}: not the tokenizer of an Avey-B model ({type(error).__name__}: {error}),"
+                f" and {VOCAB_FILE} is missing; copy {VOCAB_FILE} and {SETTINGS_FILE} from the"
+                " model that this one was made of"
             ) from error
         capitals = "bytes" if content.get("normalizer") is None else "marks"
-        kept = {"pattern": pattern, "special_tokens": special_tokens, "vocab_size": vocab_size, "capitals": capitals}
+        kept = {
+            "pattern": pattern,
+            "special_tokens": special_tokens,
+            "vocab_size": vocab_size,
+            "capitals": capitals,
+        }
         return cls(ranks, name=str(path), **kept)  # type: ignore[arg-type]  # of four types
 
     def save(self, folder: str | Path) -> None:
-        """Write the vocabulary for this class and for `AutoTokenizer` into `folder` (created if needed)."""
+        """Write the vocabulary for this class and for `AutoTokenizer` into `folder` (created if
+        needed).
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         ordered = sorted(self.ranks.items(), key=lambda item: item[1])
-        data = b"".join(base64.b64encode(token) + b" " + str(rank).encode() + b"\n" for token, rank in ordered)
+        data = b"".join(
+            base64.b64encode(token) + b" " + str(rank).encode() + b"\n" for token, rank in ordered
+        )
         (folder / VOCAB_FILE).write_bytes(data)
         settings = {
             "format": FORMAT_VERSION,
@@ -314,17 +373,22 @@ class AveyBTokenizer(Vocabulary):
             "vocab_size": self.vocab_size,
             "vocab_sha256": hashlib.sha256(data).hexdigest(),
         }
-        (folder / SETTINGS_FILE).write_text(json.dumps(settings, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+        (folder / SETTINGS_FILE).write_text(
+            json.dumps(settings, ensure_ascii=False, indent=2) + "\n", encoding="utf-8"
+        )
         self._huggingface_tokenizer().save(str(folder / "tokenizer.json"), pretty=False)
         write_huggingface_config(folder)
 
-    # -- use -------------------------------------------------------------------------------------------------------
+    # -- use
+    # ----------------------------------------------------------------------------------------------
 
     def encode(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return token ids int32 `[T]` and offsets int64 `[T, 2]`, the characters `[start, end)` that they come from.
+        """Return token ids int32 `[T]` and offsets int64 `[T, 2]`, the characters `[start, end)`
+        that they come from.
 
-        A token that holds only some of a character's bytes gets the offsets of the whole character; a capital's mark is
-        empty. Raises InputError: `text` is not a string or holds a lone surrogate.
+        A token that holds only some of a character's bytes gets the offsets of the whole character;
+        a capital's mark is empty. Raises InputError: `text` is not a string or holds a lone
+        surrogate.
         """
         data = utf8(text)
         if self.capitals == "bytes":
@@ -336,17 +400,23 @@ class AveyBTokenizer(Vocabulary):
         return ids, original_offsets(offsets, positions, len(marked))
 
     def encode_words(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return of each text the ids int32 `[T]` of `encode`, and the characters at which they begin, int64 `[T]`."""
+        """Return of each text the ids int32 `[T]` of `encode`, and the characters at which they
+        begin, int64 `[T]`.
+        """
         return [(ids, offsets[:, 0]) for ids, offsets in map(self.encode, texts)]
 
     def _offsets(self, data: bytes, characters: int, ids: np.ndarray) -> np.ndarray:
-        """Return character offsets int64 `[T, 2]` of the tokens of a (marked) text, given as UTF-8."""
+        """Return character offsets int64 `[T, 2]` of the tokens of a (marked) text,
+        given as UTF-8.
+        """
         lengths = self._byte_length[ids]
         ends = np.cumsum(lengths)
         offsets = np.stack([ends - lengths, ends], axis=1)
         if len(data) != characters and len(ids):  # not pure ASCII: bytes to characters
             continuation = (np.frombuffer(data, dtype=np.uint8) & 0xC0) == 0x80
-            character = np.cumsum(~continuation, dtype=np.int64) - 1  # [bytes], the character each byte belongs to
+            character = (
+                np.cumsum(~continuation, dtype=np.int64) - 1
+            )  # [bytes], the character each byte belongs to
             offsets[:, 0] = character[offsets[:, 0]]
             offsets[:, 1] = character[offsets[:, 1] - 1] + 1
         return offsets
@@ -357,18 +427,24 @@ class AveyBTokenizer(Vocabulary):
         return self._ids(mark(text)[0] if self.capitals == "marks" else text)
 
     def decode_bytes(self, ids: Iterable[int] | np.ndarray) -> bytes:
-        """Return the bytes of `ids` `[T]`, of special tokens their names. Raises InputError: an id has no token."""
+        """Return the bytes of `ids` `[T]`, of special tokens their names.
+
+        Raises InputError: an id has no token.
+        """
         values = np.asarray(ids if isinstance(ids, np.ndarray) else list(ids)).tolist()
         try:
             data = b"".join([self._token_bytes[i] for i in values])
         except KeyError as error:
             raise InputError(
-                f"{self.name}: id {error.args[0]} has no token; ids run from 0 to {max(self._token_bytes)}"
+                f"{self.name}: id {error.args[0]} has no token; ids run from 0 to"
+                f" {max(self._token_bytes)}"
             ) from None
         return restore(data) if self.capitals == "marks" else data
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
-        """Return the text of `ids` `[T]`; bytes that are not UTF-8 (a cut inside a character) become U+FFFD."""
+        """Return the text of `ids` `[T]`; bytes that are not UTF-8 (a cut inside a character)
+        become U+FFFD.
+        """
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
     def _ids(self, text: str) -> np.ndarray:
@@ -376,14 +452,18 @@ class AveyBTokenizer(Vocabulary):
         try:
             arrays = [self._bpe.encode_to_numpy(piece, disallowed_special=()) for piece in pieces]
         except BaseException as error:
-            if type(error).__name__ != "PanicException":  # tiktoken's Rust code panics; the class cannot be imported
+            if (
+                type(error).__name__ != "PanicException"
+            ):  # tiktoken's Rust code panics; the class cannot be imported
                 raise
             raise ModelError(
-                f"{self.name}: the tokenizer's pattern {self.pattern!r} cannot be used: a part of a text is empty by it"
+                f"{self.name}: the tokenizer's pattern {self.pattern!r} cannot be used: a part of a"
+                " text is empty by it"
             ) from error
         return (arrays[0] if len(arrays) == 1 else np.concatenate(arrays)).astype(np.int32)
 
-    # -- the format of transformers ---------------------------------------------------------------------------------
+    # -- the format of transformers
+    # ---------------------------------------------------------------------------------
 
     def _huggingface_tokenizer(self) -> tokenizers.Tokenizer:
         with extra_for("writing a tokenizer.json"):
@@ -395,7 +475,8 @@ class AveyBTokenizer(Vocabulary):
             return "".join(printable[byte] for byte in token)
 
         ordered = sorted(self.ranks.items(), key=lambda item: item[1])
-        # tiktoken joins every pair whose join has a rank; a merge list must therefore name all of them.
+        # tiktoken joins every pair whose join has a rank; a merge list must therefore name all of
+        # them.
         merges = [
             (show(token[:cut]), show(token[cut:]))
             for token, _ in ordered
@@ -404,7 +485,8 @@ class AveyBTokenizer(Vocabulary):
         ]
         # As in tiktoken, a pre-token that is itself a token stays whole: merges are ignored there.
         ids = {show(token): rank for token, rank in ordered}
-        # An added token gets the next id; a special one in a gap of the ranks (p50k_base has one) needs its own.
+        # An added token gets the next id; a special one in a gap of the ranks (p50k_base has one)
+        # needs its own.
         ids |= {token: i for token, i in self.special_tokens.items() if i < ordered[-1][1]}
         made = Tokenizer(models.BPE(ids, merges, ignore_merges=True))
         if self.capitals == "marks":
@@ -412,17 +494,25 @@ class AveyBTokenizer(Vocabulary):
         # The same class in Oniguruma's spelling, which writes code points in braces.
         space = re.sub(r"\\(?:u|x)([0-9a-f]+)", r"\\x{\1}", _SPACE)
         blocks = rf"[^{space}]{{{MAX_RUN}}}|[{space}]{{{MAX_RUN}}}"
-        splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in (blocks, self.pattern)]
-        bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
+        splits = [
+            pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in (blocks, self.pattern)
+        ]
+        bytes_of = pre_tokenizers.ByteLevel(
+            add_prefix_space=False, trim_offsets=False, use_regex=False
+        )
         made.pre_tokenizer = pre_tokenizers.Sequence([*splits, bytes_of])
         made.decoder = decoders.ByteLevel()
         special = sorted(self.special_tokens, key=self.special_tokens.__getitem__)
-        made.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special])
+        made.add_special_tokens(
+            [AddedToken(token, normalized=False, special=True) for token in special]
+        )
         return made
 
 
 def write_huggingface_config(folder: Path) -> None:
-    """Write the `tokenizer_config.json` of a vocabulary whose special tokens are neither added nor recognized."""
+    """Write the `tokenizer_config.json` of a vocabulary whose special tokens are neither added nor
+    recognized.
+    """
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "pad_token": PAD,
@@ -430,25 +520,37 @@ def write_huggingface_config(folder: Path) -> None:
         "cls_token": CLS,
         "sep_token": SEP,
         "mask_token": MASK,
-        "model_max_length": int(1e30),  # transformers' value for no limit: nothing is truncated silently
+        "model_max_length": int(
+            1e30
+        ),  # transformers' value for no limit: nothing is truncated silently
         "model_input_names": ["input_ids", "attention_mask"],
         "padding_side": "right",
         "split_special_tokens": True,  # "[MASK]" in a user's text is text
         "clean_up_tokenization_spaces": False,
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps(settings, indent=2) + "\n", encoding="utf-8"
+    )
 
 
 def is_byte_level(description: Mapping[str, object]) -> bool:
-    """Whether the contents of a `tokenizer.json` are those that `AveyBTokenizer.save` writes: two cuts, then bytes."""
+    """Whether the contents of a `tokenizer.json` are those that `AveyBTokenizer.save` writes: two
+    cuts, then bytes.
+    """
     cutting = description.get("pre_tokenizer")
     steps = cutting.get("pretokenizers") if isinstance(cutting, dict) else None
-    kinds = [step.get("type") for step in steps if isinstance(step, dict)] if isinstance(steps, list) else None
+    kinds = (
+        [step.get("type") for step in steps if isinstance(step, dict)]
+        if isinstance(steps, list)
+        else None
+    )
     return kinds == ["Split", "Split", "ByteLevel"]
 
 
 def write_limit(folder: Path, limit: int) -> None:
-    """Let the saved tokenizer of a model folder cut texts at `limit` tokens, in transformers and its kin."""
+    """Let the saved tokenizer of a model folder cut texts at `limit` tokens, in transformers and
+    its kin.
+    """
     path = folder / "tokenizer_config.json"
     settings = read_object(path) | {"model_max_length": limit}
     path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
@@ -476,28 +578,42 @@ def as_pairs(documents: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     try:
         pairs = iter(documents if not isinstance(documents, str) else [documents])
     except TypeError:
-        raise InputError(f"documents must be (prefix, text) pairs, not {type(documents).__name__}") from None
+        raise InputError(
+            f"documents must be (prefix, text) pairs, not {type(documents).__name__}"
+        ) from None
     for i, pair in enumerate(pairs):
-        if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
-            raise InputError(f"documents[{i}] must be a pair of texts, (prefix, text), not {pair!r:.80}")
+        if (
+            isinstance(pair, str)
+            or len(pair) != 2
+            or not all(isinstance(text, str) for text in pair)
+        ):
+            raise InputError(
+                f"documents[{i}] must be a pair of texts, (prefix, text), not {pair!r:.80}"
+            )
         yield pair
 
 
 def utf8(text: str) -> bytes:
-    """Return a text's UTF-8 form. Raises InputError: it is not a string, or holds a lone surrogate."""
+    """Return a text's UTF-8 form.
+
+    Raises InputError: it is not a string, or holds a lone surrogate.
+    """
     if not isinstance(text, str):
         raise InputError(f"a text must be a str, this one is {type(text).__name__}")
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise InputError(
-            f"character {error.start} of the text is the lone surrogate U+{ord(text[error.start]):04X}, which has no "
-            'UTF-8 form: decode the input with errors="replace", or drop the character'
+            f"character {error.start} of the text is the lone surrogate"
+            f" U+{ord(text[error.start]):04X}, which has no UTF-8 form: decode the input with"
+            ' errors="replace", or drop the character'
         ) from None
 
 
 def _cut_long_runs(text: str) -> list[str]:
-    """Cut the text so that a piece holds runs (of white space or of anything else) of at most `MAX_RUN` characters."""
+    """Cut the text so that a piece holds runs (of white space or of anything else) of at most
+    `MAX_RUN` characters.
+    """
     pieces: list[str] = []
     position = 0
     for run in _LONG_RUN.finditer(text):
@@ -530,7 +646,10 @@ def _check_vocabulary(
 ) -> None:
     missing = [token for token in SPECIAL_TOKENS if token not in special_tokens]
     if missing:
-        raise ModelError(f"{name}: special tokens {', '.join(missing)} are missing; all of {SPECIAL_TOKENS} are needed")
+        raise ModelError(
+            f"{name}: special tokens {', '.join(missing)} are missing; all of {SPECIAL_TOKENS} are"
+            " needed"
+        )
     bytes_missing = [byte for byte in range(256) if bytes([byte]) not in ranks]
     if bytes_missing:
         raise ModelError(
@@ -540,17 +659,19 @@ def _check_vocabulary(
     ids = [*ranks.values(), *special_tokens.values()]
     if sorted(ids) != list(range(len(ids))):
         raise ModelError(
-            f"{name}: the ids of {len(ids)} tokens must run from 0 to {len(ids) - 1} without a gap, each once; these "
-            f"are {len(set(ids))} from {min(ids)} to {max(ids)}: the vocabulary file has lost or gained lines"
+            f"{name}: the ids of {len(ids)} tokens must run from 0 to {len(ids) - 1} without a gap,"
+            f" each once; these are {len(set(ids))} from {min(ids)} to {max(ids)}: the vocabulary"
+            " file has lost or gained lines"
         )
     if vocab_size < len(ids):
         raise ModelError(
-            f"{name}: vocab_size is {vocab_size}, there are {len(ids)} tokens; it must be at least as many"
+            f"{name}: vocab_size is {vocab_size}, there are {len(ids)} tokens; it must be at least"
+            " as many"
         )
     if vocab_size > len(ids) + _MAX_PADDING:
         raise ModelError(
-            f"{name}: vocab_size is more than {_MAX_PADDING} above the {len(ids)} tokens that there are; it counts the "
-            "rows of the embedding"
+            f"{name}: vocab_size is more than {_MAX_PADDING} above the {len(ids)} tokens that there"
+            " are; it counts the rows of the embedding"
         )
 
 
@@ -576,6 +697,9 @@ def _read_ranks(data: bytes, path: Path) -> dict[bytes, int]:
                 f"{path}, line {number}: expected '<base64> <rank>', got {line[:60]!r} ({error})"
             ) from error
         if not token or token in ranks:
-            raise ModelError(f"{path}, line {number}: token {token!r} is empty or occurs twice; restore the folder")
+            raise ModelError(
+                f"{path}, line {number}: token {token!r} is empty or occurs twice; restore the"
+                " folder"
+            )
         ranks[token] = rank
     return ranks

@@ -49,26 +49,38 @@ def finish(transaction: Transaction, options: FinishOptions, progress: Progress)
     }
 
     def settle(dataset: Dataset) -> None:
-        if new or not options.reindex:  # indexes that are made again may be damaged: nothing merges these before
+        if (
+            new or not options.reindex
+        ):  # indexes that are made again may be damaged: nothing merges these before
             dataset.settle(whole=options.whole or new)  # a build leaves a fragment for each batch
         for column in columns[dataset] if indexed else ():
             dataset.index(column)
 
-    with ThreadPoolExecutor(len(columns)) as threads:  # Lance's work is that of one processor for each of them
+    with ThreadPoolExecutor(
+        len(columns)
+    ) as threads:  # Lance's work is that of one processor for each of them
         list((threads.map if indexed else map)(settle, columns))
     for kind in state.encoding.kinds:
         _bring_up_to_date(transaction, kind, progress, options)
     return transaction.publish()
 
 
-def _bring_up_to_date(transaction: Transaction, kind: Kind, progress: Progress, options: FinishOptions) -> None:
+def _bring_up_to_date(
+    transaction: Transaction, kind: Kind, progress: Progress, options: FinishOptions
+) -> None:
     state, encoding = transaction.state, transaction.state.encoding
     vectors = StoredVectors(transaction.tables, kind, encoding.dim)
     live = len(transaction.tables.of(kind))
-    due = build.plan(state.tiers, kind, state.next_doc, live, state.index, encoding.dim, rebuild=options.rebuild)
+    due = build.plan(
+        state.tiers, kind, state.next_doc, live, state.index, encoding.dim, rebuild=options.rebuild
+    )
     makable = can_make(state.index)
     if due and not makable:
-        logger.warning("%s: without a GPU, new files of %ss are not made; a search goes on without them", FAISS, kind)
+        logger.warning(
+            "%s: without a GPU, new files of %ss are not made; a search goes on without them",
+            FAISS,
+            kind,
+        )
     if not (due and makable):
         if options.rebuild and (makable or options.reindex):  # what is left is searched exactly
             state.tiers = [tier for tier in state.tiers if tier.kind != kind]
@@ -80,14 +92,28 @@ def _bring_up_to_date(transaction: Transaction, kind: Kind, progress: Progress, 
         count = len(transaction.tables.numbers(kind, first, stop))
         try:
             tier, info = build.make_tier(
-                transaction.root, name, kind, first, stop, vectors, count, state.index, progress, options.device
+                transaction.root,
+                name,
+                kind,
+                first,
+                stop,
+                vectors,
+                count,
+                state.index,
+                progress,
+                options.device,
             )
         except (ConfigError, BackendError):
-            state.job = {**state.job, "replaceable": ["index"]}  # all is encoded: the next run may name another type
+            state.job = {
+                **state.job,
+                "replaceable": ["index"],
+            }  # all is encoded: the next run may name another type
             transaction.save()
             raise
         transaction.wrote(name, info)
-        kept = [t for t in state.tiers if t.kind != kind or not (first <= t.first and t.stop <= stop)]
+        kept = [
+            t for t in state.tiers if t.kind != kind or not (first <= t.first and t.stop <= stop)
+        ]
         state.tiers = [*kept, replace(tier, dead=0)]
 
 
@@ -95,10 +121,11 @@ def _bring_up_to_date(transaction: Transaction, kind: Kind, progress: Progress, 
 class Report:
     """The result of a change: the index it left behind, its counts, and how long this call took.
 
-    `added`, `replaced`, `unchanged` (not encoded again), `renamed` and `deleted` count the documents that the change
-    concerned, `rejected` what was left out because it is no document, which `rejected_file` lists. `notices` are files
-    that were not read because of their kind, and parts of files that hold no text; `known` those that an earlier report
-    told of. `indexes` describes the FAISS files of each kind of vector; a kind without any is searched exactly.
+    `added`, `replaced`, `unchanged` (not encoded again), `renamed` and `deleted` count the
+    documents that the change concerned, `rejected` what was left out because it is no document,
+    which `rejected_file` lists. `notices` are files that were not read because of their kind, and
+    parts of files that hold no text; `known` those that an earlier report told of. `indexes`
+    describes the FAISS files of each kind of vector; a kind without any is searched exactly.
     `resumed` says whether the call continued an interrupted one.
     """
 
@@ -125,7 +152,8 @@ class Report:
 
 @dataclass(frozen=True)
 class FinishOptions:
-    """How to finish: `whole` merges all pieces, `rebuild` makes FAISS files anew, `reindex` the indexes of words.
+    """How to finish: `whole` merges all pieces, `rebuild` makes FAISS files anew, `reindex` the
+    indexes of words.
 
     `device`: where FAISS may train.
     """
@@ -138,7 +166,8 @@ class FinishOptions:
 
 
 Work = Callable[[Transaction], FinishOptions | None]
-"""Brings the datasets of a transaction to their new state; None where there is nothing to change."""
+"""Brings the datasets of a transaction to their new state; None where there is nothing to change.
+"""
 
 
 def run_change(
@@ -152,28 +181,43 @@ def run_change(
     state: State | None = None,
     before: Tables | None = None,
 ) -> Report:
-    """Lock the index, begin or continue the change, do its work, bring indexes up to date, publish the new version.
+    """Lock the index, begin or continue the change, do its work, bring indexes up to date, publish
+    the new version.
 
-    An interrupted run of the same `job` is continued; if it had published its version, there is nothing left to do.
-    `state` is what an index built from nothing begins with, None where one is changed; `before` are the datasets at any
-    version, if this process has them open. Raises IndexFormatError where there is no index to change, IndexLockedError
-    where another process is writing, ConfigError where another change is unfinished.
+    An interrupted run of the same `job` is continued; if it had published its version, there is
+    nothing left to do. `state` is what an index built from nothing begins with, None where one is
+    changed; `before` are the datasets at any version, if this process has them open. Raises
+    IndexFormatError where there is no index to change, IndexLockedError where another process is
+    writing, ConfigError where another change is unfinished.
     """
     started = time.monotonic()
     check_wait(wait)
-    with open_transaction(root, job, state, restart=restart, wait=wait, before=before) as transaction:
+    with open_transaction(
+        root, job, state, restart=restart, wait=wait, before=before
+    ) as transaction:
         if transaction.done is not None:
             return _report(transaction, transaction.done, started, resumed=True)
         options = work(transaction)
         if options is None:
-            assert transaction.base is not None  # only a change of an index can find that nothing is to be changed
+            assert (
+                transaction.base is not None
+            )  # only a change of an index can find that nothing is to be changed
             transaction.abandon()
-            return _report(transaction, replace(transaction.base, changes=Changes()), started, resumed=False)
-        report = _report(transaction, finish(transaction, options, progress), started, resumed=transaction.resumed)
+            return _report(
+                transaction, replace(transaction.base, changes=Changes()), started, resumed=False
+            )
+        report = _report(
+            transaction,
+            finish(transaction, options, progress),
+            started,
+            resumed=transaction.resumed,
+        )
         return replace(report, notices=options.notices)
 
 
-def _report(transaction: Transaction, manifest: Manifest, started: float, *, resumed: bool) -> Report:
+def _report(
+    transaction: Transaction, manifest: Manifest, started: float, *, resumed: bool
+) -> Report:
     counts = dataclasses.asdict(manifest.counts)
     del counts["characters"], counts["words"]
     return Report(
@@ -189,10 +233,11 @@ def _report(transaction: Transaction, manifest: Manifest, started: float, *, res
 
 
 def compact_index(root: str | Path, **options: Unpack[WriteOptions]) -> Report:
-    """Merge what changes have left in pieces, give back the room of removed documents, make FAISS files anew.
+    """Merge what changes have left in pieces, give back the room of removed documents, make FAISS
+    files anew.
 
-    Changes merge by themselves what they must; this does the rest at once. Raises IndexFormatError where there is no
-    index, IndexLockedError where another process is writing.
+    Changes merge by themselves what they must; this does the rest at once. Raises IndexFormatError
+    where there is no index, IndexLockedError where another process is writing.
     """
     options = check_options(options, WriteOptions, "compact_index")
 

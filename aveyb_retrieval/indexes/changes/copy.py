@@ -36,7 +36,8 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class CopyReport:
-    """What was copied: where the copy is, its version, of how many files and bytes, and how long it took in seconds.
+    """What was copied: where the copy is, its version, of how many files and bytes, and how long it
+    took in seconds.
 
     `copied` are the bytes that were missing there, and were copied now.
     """
@@ -50,18 +51,26 @@ class CopyReport:
 
 
 def copy_index(
-    source: str | Path, target: str | Path, *, overwrite: bool = False, wait: float = 0, progress: Progress = silent
+    source: str | Path,
+    target: str | Path,
+    *,
+    overwrite: bool = False,
+    wait: float = 0,
+    progress: Progress = silent,
 ) -> CopyReport:
-    """Copy the visible version of an index: between folders, to an object store, from one, or between two.
+    """Copy the visible version of an index: between folders, to an object store, from one, or
+    between two.
 
-    Each file is compared by its hash; those that are there already are not copied again, so that a call that was
-    interrupted goes on where it ended. Readers see the copy when it is complete. Saved questions stay behind.
+    Each file is compared by its hash; those that are there already are not copied again, so that a
+    call that was interrupted goes on where it ended. Readers see the copy when it is complete.
+    Saved questions stay behind.
 
-    An older version of the same index at the target is replaced; another index, or a newer version, only with
-    `overwrite`. Another writer of the target is waited for, at most `wait` seconds.
+    An older version of the same index at the target is replaced; another index, or a newer version,
+    only with `overwrite`. Another writer of the target is waited for, at most `wait` seconds.
 
-    Raises IndexFormatError where there is no index at the source, or it is damaged; ConfigError where something else is
-    at the target; IndexLockedError where another process is writing to it; EngineError where a store fails.
+    Raises IndexFormatError where there is no index at the source, or it is damaged; ConfigError
+    where something else is at the target; IndexLockedError where another process is writing to it;
+    EngineError where a store fails.
     """
     started = time.monotonic()
     check_wait(wait)
@@ -70,17 +79,23 @@ def copy_index(
         raise ConfigError(f"{source}: cannot be copied to itself; name another place")
     with ExitStack() as stack:
         if isinstance(origin, StoredDirectory) and not isinstance(place, StoredDirectory):
-            manifest = origin.read(origin.visible())  # its files go where they shall be, not into the cache
+            manifest = origin.read(
+                origin.visible()
+            )  # its files go where they shall be, not into the cache
         else:
             manifest, held = hold_visible(origin)
             stack.enter_context(held)
         size = sum(info.bytes for info in manifest.files.values())
         progress("copying", 0, size, 0)
-        copied = _to_store(origin, place, manifest, overwrite, wait) if isinstance(place, StoredDirectory) else (
-            _to_folder(origin, place, manifest, overwrite, wait)
-        )  # fmt: skip
+        copied = (
+            _to_store(origin, place, manifest, overwrite, wait)
+            if isinstance(place, StoredDirectory)
+            else (_to_folder(origin, place, manifest, overwrite, wait))
+        )
         progress("copying", size, size, 0)
-    return CopyReport(place.place, manifest.version, len(manifest.files), size, copied, time.monotonic() - started)
+    return CopyReport(
+        place.place, manifest.version, len(manifest.files), size, copied, time.monotonic() - started
+    )
 
 
 def _check_replaced(place: IndexDirectory, manifest: Manifest, overwrite: bool) -> None:
@@ -92,15 +107,23 @@ def _check_replaced(place: IndexDirectory, manifest: Manifest, overwrite: bool) 
         raise
     if there.name == manifest.name and there != manifest:
         raise ConfigError(
-            f"{place.place}: version {there.version} of the same index, with other contents: both were changed since "
-            "one was copied from the other; name another place"
+            f"{place.place}: version {there.version} of the same index, with other contents: both"
+            " were changed since one was copied from the other; name another place"
         )
     if not overwrite and (there.build != manifest.build or there.number > manifest.number):
-        what = "another index" if there.build != manifest.build else f"the newer version {there.version}"
-        raise ConfigError(f"{place.place}: {what} is there; replace it with --overwrite (overwrite=True)")
+        what = (
+            "another index"
+            if there.build != manifest.build
+            else f"the newer version {there.version}"
+        )
+        raise ConfigError(
+            f"{place.place}: {what} is there; replace it with --overwrite (overwrite=True)"
+        )
 
 
-def _to_store(origin: IndexDirectory, place: StoredDirectory, manifest: Manifest, overwrite: bool, wait: float) -> int:
+def _to_store(
+    origin: IndexDirectory, place: StoredDirectory, manifest: Manifest, overwrite: bool, wait: float
+) -> int:
     with place.lease(wait) as lease:
         _check_replaced(place, manifest, overwrite)
         pointer = place.store.read(CURRENT)
@@ -123,15 +146,21 @@ def _shared(place: StoredDirectory, manifest: Manifest) -> dict[str, FileInfo]:
     return {name: info for name, info in manifest.files.items() if there.get(name) == info}
 
 
-def _to_folder(origin: IndexDirectory, place: IndexDirectory, manifest: Manifest, overwrite: bool, wait: float) -> int:
+def _to_folder(
+    origin: IndexDirectory, place: IndexDirectory, manifest: Manifest, overwrite: bool, wait: float
+) -> int:
     check_target(place, overwrite=True)
     with place.writing(wait):
         if place.journal.exists():
             raise ConfigError(
-                f"{place.place}: an interrupted change is waiting there; finish it, or name another place"
+                f"{place.place}: an interrupted change is waiting there; finish it, or name another"
+                " place"
             )
         _check_replaced(place, manifest, overwrite)
-        missing = {name: manifest.files[name] for name in file_problems(manifest.files, place.root, full=True)}
+        missing = {
+            name: manifest.files[name]
+            for name in file_problems(manifest.files, place.root, full=True)
+        }
         if isinstance(origin, StoredDirectory):
             bring(origin.store, missing, place.root)
         else:
@@ -152,5 +181,6 @@ def _copy(source: Path, target: Path, info: FileInfo) -> None:
             out.write(block)
         if out.info() != info:
             raise IndexFormatError(
-                f"{source}: its contents do not fit the sha256 in the manifest; run `aveyb-index verify` there"
+                f"{source}: its contents do not fit the sha256 in the manifest; run `aveyb-index"
+                " verify` there"
             )

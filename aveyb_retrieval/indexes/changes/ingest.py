@@ -1,11 +1,13 @@
-"""Documents on their way into a change: read, checked, encoded, committed batch by batch; bounded in memory.
+"""Documents on their way into a change: read, checked, encoded, committed batch by batch; bounded
+in memory.
 
-While one batch is read, the words of the one before are found in a thread, and the one before that is written in
-another: no more are in memory. What fails ends the change with the first error, and nothing is written after it.
+While one batch is read, the words of the one before are found in a thread, and the one before that
+is written in another: no more are in memory. What fails ends the change with the first error, and
+nothing is written after it.
 
-The position in the input and a running hash of everything read so far are part of each commit. A continued change
-reads the input again up to that position and compares the hash, so that it never mixes two inputs; what comes after
-the position may have been corrected meanwhile.
+The position in the input and a running hash of everything read so far are part of each commit. A
+continued change reads the input again up to that position and compares the hash, so that it never
+mixes two inputs; what comes after the position may have been corrected meanwhile.
 """
 
 from __future__ import annotations
@@ -25,7 +27,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aveyb_retrieval.documents.records import Notice, OnError, Record, Rejected, chain_digest, prefix_of
+from aveyb_retrieval.documents.records import (
+    Notice,
+    OnError,
+    Record,
+    Rejected,
+    chain_digest,
+    prefix_of,
+)
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.indexes.store.columns import Text, word_columns
 from aveyb_retrieval.indexes.store.dataset import FORMS, WORDS
@@ -89,19 +98,25 @@ def metadata_columns(record: Record) -> dict[str, str | None]:
 
 
 def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> Rows:
-    """Return the rows of some documents numbered from `first_doc`, by dataset, and what they add to the counts."""
+    """Return the rows of some documents numbered from `first_doc`, by dataset, and what they add to
+    the counts.
+    """
     if not made:
         return {}, Counts()
     shaped, with_passages = schemas(encoding), "passage" in encoding.kinds
     texts = list[Text]()
     for record, encoded, _ in made:
         spans = encoded.spans if with_passages else encoded.spans[:0]
-        headings = getattr(encoded, "headings", None) or [""] * len(spans)  # not every model finds them
+        headings = getattr(encoded, "headings", None) or [""] * len(
+            spans
+        )  # not every model finds them
         texts.append((record.title, record.text, spans, headings[: len(spans)]))
     of_texts, in_passages, forms = word_columns(rules_of(encoding), texts)
     of_passages = np.maximum(pc.count_substring(in_passages, " ").to_numpy() - 1, 0)
     documents, norms, codes, first = list[dict[str, Any]](), list[float | None](), list[bytes](), 0
-    for doc, (record, encoded, tokens), (_, _, spans, _) in zip(itertools.count(first_doc), made, texts):
+    for doc, (record, encoded, tokens), (_, _, spans, _) in zip(
+        itertools.count(first_doc), made, texts
+    ):
         documents.append(
             {
                 "doc": doc,
@@ -121,18 +136,33 @@ def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> Rows:
         told = getattr(encoded, "norms", None)  # not by every model
         norms += [None] * len(spans) if told is None else told[: len(spans)].tolist()
         if tokens is not None:
-            ranges = tokens.ranges.tolist() if encoding.tokens_of == "passage" else [(0, len(tokens.codes))]
+            ranges = (
+                tokens.ranges.tolist()
+                if encoding.tokens_of == "passage"
+                else [(0, len(tokens.codes))]
+            )
             codes += [tokens.codes[start:stop].tobytes() for start, stop in ranges]
     numbers = np.arange(first_doc, first_doc + len(made))
     bounds = np.concatenate([spans for _, _, spans, _ in texts])
     columns: dict[str, dict[str, Any]] = {
-        "texts": {"doc": numbers, "text": [text for _, text, _, _ in texts], WORDS: of_texts, FORMS: forms},
+        "texts": {
+            "doc": numbers,
+            "text": [text for _, text, _, _ in texts],
+            WORDS: of_texts,
+            FORMS: forms,
+        },
         "passages": {
-            "passage": expand_passages(np.stack([numbers, [len(spans) for _, _, spans, _ in texts]], axis=1)),
+            "passage": expand_passages(
+                np.stack([numbers, [len(spans) for _, _, spans, _ in texts]], axis=1)
+            ),
             "start": bounds[:, 0],
             "stop": bounds[:, 1],
             "heading": list(itertools.chain.from_iterable(headings for *_, headings in texts)),
-            "text": list(itertools.chain.from_iterable(texts_of_passages(text, spans) for _, text, spans, _ in texts)),
+            "text": list(
+                itertools.chain.from_iterable(
+                    texts_of_passages(text, spans) for _, text, spans, _ in texts
+                )
+            ),
             "norm": norms,
             WORDS: in_passages,
         },
@@ -146,22 +176,30 @@ def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> Rows:
         vectors = np.concatenate([encoded.passages for _, encoded, _ in made])
         columns["passages"][VECTOR] = fixed_lists(vectors, shaped["passages"].field(VECTOR).type)
     rows = {
-        name: pa.Table.from_pydict({field: values[field] for field in shaped[name].names}, shaped[name])
+        name: pa.Table.from_pydict(
+            {field: values[field] for field in shaped[name].names}, shaped[name]
+        )
         for name, values in columns.items()
     }
     rows["documents"] = pa.Table.from_pylist(documents, shaped["documents"])
     totals = {name: sum(row[name] for row in documents) for name in COUNTS}
-    return rows, Counts(documents=len(made), cut_documents=sum(row["cut_tokens"] > 0 for row in documents), **totals)
+    return rows, Counts(
+        documents=len(made), cut_documents=sum(row["cut_tokens"] > 0 for row in documents), **totals
+    )
 
 
 def place_of(path: str) -> str:
     """The path of a file as it is known to an index, however it was named."""
     parent, name = os.path.split(path)
-    return os.path.join(os.path.realpath(parent), name)  # noqa: PTH118  # a text, which may have stood for other bytes
+    return os.path.join(  # noqa: PTH118
+        os.path.realpath(parent), name
+    )  # a text, which may have stood for other bytes
 
 
 def left_out_of(item: Notice | Rejected) -> tuple[str, str] | None:
-    """The place and the reason where a file of a folder is left out that a search could have found."""
+    """The place and the reason where a file of a folder is left out that a search could
+    have found.
+    """
     if isinstance(item, Rejected):
         return (place_of(item.location.source), item.reason) if item.found else None
     return (place_of(item.path), item.reason) if item.left_out and not item.harmless else None
@@ -177,10 +215,11 @@ Action = Literal["encode", "grow", "metadata", "reject", "pass"]
 
 @dataclass(frozen=True)
 class Step:
-    """One item of the input, where it stands, the hash of the input up to and with it, and what is to be done.
+    """One item of the input, where it stands, the hash of the input up to and with it, and what is
+    to be done.
 
-    "pass" is for an item of another share, which is not kept. "grow" encodes a document from the first passage that
-    differs from those of `doc`, which is stored, after `unchanged` passages.
+    "pass" is for an item of another share, which is not kept. "grow" encodes a document from the
+    first passage that differs from those of `doc`, which is stored, after `unchanged` passages.
     """
 
     item: Record | Rejected | None
@@ -198,20 +237,26 @@ class Step:
 
 @runtime_checkable
 class GrowingEmbedder(Protocol):
-    """A model whose passages depend on earlier ones only, so that a document that grew keeps its first vectors."""
+    """A model whose passages depend on earlier ones only, so that a document that grew keeps its
+    first vectors.
+    """
 
     def unchanged_passages(self, old: tuple[str, str], new: tuple[str, str]) -> int:
         """How many leading passages of two (prefix, text) pairs have the same vectors."""
 
-    def encode_grown(self, prefix: str, text: str, passages: FloatArray, norms: FloatArray) -> Encoded:
-        """Encode a document whose first passages, unit vectors `[m, d]` and their norms `[m]`, are known."""
+    def encode_grown(
+        self, prefix: str, text: str, passages: FloatArray, norms: FloatArray
+    ) -> Encoded:
+        """Encode a document whose first passages, unit vectors `[m, d]` and their norms `[m]`, are
+        known.
+        """
 
 
 class Ingestion:
     """Feeds one stream of documents, with their vectors from `source`, into a change.
 
-    `mode` "add" takes only new ids; "upsert" replaces documents whose id is known, and encodes only what has changed.
-    Of `total` items, if that is known, `progress` tells.
+    `mode` "add" takes only new ids; "upsert" replaces documents whose id is known, and encodes only
+    what has changed. Of `total` items, if that is known, `progress` tells.
     """
 
     def __init__(
@@ -242,7 +287,10 @@ class Ingestion:
         self.first_rejected: Rejected | None = None
 
     def run(self, items: Iterable[Item]) -> int:
-        """Take the whole input in; returns how many items it had. Its notices are kept and change nothing."""
+        """Take the whole input in; returns how many items it had.
+
+        Its notices are kept and change nothing.
+        """
         state = self.transaction.state
         self._progress("encoding", state.consumed, self._total, 0)
         with ThreadPoolExecutor(1) as self._words, ThreadPoolExecutor(1) as self._writer:
@@ -254,7 +302,10 @@ class Ingestion:
                 for step in self._waiting:
                     if step.action == "encode":
                         name = step.record.id
-                        raise ModelError(f"the model gave no vectors for the document {name!r}; it must give one each")
+                        raise ModelError(
+                            f"the model gave no vectors for the document {name!r}; it must give one"
+                            " each"
+                        )
                     self._take(step)
                 self._commit(save=False)
             finally:
@@ -301,13 +352,15 @@ class Ingestion:
     def _check_same_input(self, same: bool, consumed: int) -> None:
         if not same:
             raise ConfigError(
-                f"{self.transaction.root}: the first {consumed:,} documents of the input are not those that "
-                "the interrupted change had read; give it the same input, or discard its work with --restart"
+                f"{self.transaction.root}: the first {consumed:,} documents of the input are not"
+                " those that the interrupted change had read; give it the same input, or discard"
+                " its work with --restart"
             )
 
     def _step(self, item: Record | Rejected, position: int, digest: str) -> Step:
         if isinstance(item, Record):
-            # an id that waits for its commit is known, but what is stored of it is no longer what it will be
+            # an id that waits for its commit is known, but what is stored of it is no longer what
+            # it will be
             waiting = self._ids.waiting[item.id] > 0
             known = None if waiting else self._ids.find(item.id, self._tables)
             if item.id_is_made and (waiting or known):  # the very same document
@@ -315,7 +368,9 @@ class Ingestion:
                 return Step(item, position, digest, "metadata")
             if self._mode == "add" and (waiting or known):
                 item = Rejected(
-                    item.location, f"the id {item.id!r} is already in use by an earlier document", item.raw()
+                    item.location,
+                    f"the id {item.id!r} is already in use by an earlier document",
+                    item.raw(),
                 )
             else:
                 self._ids.waiting[item.id] += 1
@@ -325,8 +380,12 @@ class Ingestion:
         self.first_rejected = self.first_rejected or item
         return Step(item, position, digest, "reject")
 
-    def _least_work(self, record: Record, known: tuple[int, bytes] | None) -> tuple[Action, int, int]:
-        """The cheapest way to have this document's vectors, given the stored document of the same id."""
+    def _least_work(
+        self, record: Record, known: tuple[int, bytes] | None
+    ) -> tuple[Action, int, int]:
+        """The cheapest way to have this document's vectors, given the stored document of the same
+        id.
+        """
         if known is None:
             return "encode", 0, 0
         doc, content = known
@@ -335,7 +394,9 @@ class Ingestion:
         if self._growing is None or doc >= self.transaction.state.first_doc:
             return "encode", 0, 0
         old = self._tables().read_documents([doc])[doc]
-        unchanged = self._growing.unchanged_passages((prefix_of(old.title), old.text), (record.prefix, record.text))
+        unchanged = self._growing.unchanged_passages(
+            (prefix_of(old.title), old.text), (record.prefix, record.text)
+        )
         unchanged = min(unchanged, len(self._norms(doc)))
         return ("grow", unchanged, doc) if unchanged else ("encode", 0, 0)
 
@@ -356,7 +417,9 @@ class Ingestion:
             tokens = _tokens(encoded, step)
         if encoded is not None:
             self._check(encoded, step)
-            self._batch_bytes += len(step.record.text) + encoded.vector.nbytes + encoded.passages.nbytes
+            self._batch_bytes += (
+                len(step.record.text) + encoded.vector.nbytes + encoded.passages.nbytes
+            )
             self._batch_bytes += 0 if tokens is None else tokens.codes.nbytes
             self._tokens += encoded.n_tokens
         self._batch.append((step, encoded, tokens))
@@ -387,13 +450,23 @@ class Ingestion:
         """Hand the batch on to be written; the one before is, when this returns."""
         if not self._batch:
             return
-        batch, self._batch, self._batch_bytes, self._last_commit = self._batch, [], 0, time.monotonic()
-        made = [(step.record, encoded, tokens) for step, encoded, tokens in batch if encoded is not None]
+        batch, self._batch, self._batch_bytes, self._last_commit = (
+            self._batch,
+            [],
+            0,
+            time.monotonic(),
+        )
+        made = [
+            (step.record, encoded, tokens) for step, encoded, tokens in batch if encoded is not None
+        ]
         last = {each[0].id: each for each in made}  # of the same id, the last one
         if self.transaction.base is not None:
             self._written()  # it may be of the same documents
         edits = self.transaction.edits_of(last)
-        made = [(record.edited(edits.get(name)), encoded, tokens) for name, (record, encoded, tokens) in last.items()]
+        made = [
+            (record.edited(edits.get(name)), encoded, tokens)
+            for name, (record, encoded, tokens) in last.items()
+        ]
         rows = partial(make_rows, made, self._next_doc, self._encoding)
         self._next_doc += len(made)
         write = partial(self._write, [step for step, _, _ in batch], {*last}, save=save)
@@ -401,11 +474,17 @@ class Ingestion:
             words = self._words.submit(rows)
             self._written()
             self._writing = self._writer.submit(write, words.result)
-        else:  # a model of ours takes all processors: beside it, this would only add its memory to the model's
+        # a model of ours takes all processors: beside it, this would only add its memory to the
+        # model's
+        else:
             self._told(write(rows))
 
-    def _write(self, steps: Sequence[Step], made: set[str], rows: Callable[[], Rows], *, save: bool) -> list[str]:
-        """Write a batch, whose documents `made` have new rows; return the ids of all of its documents."""
+    def _write(
+        self, steps: Sequence[Step], made: set[str], rows: Callable[[], Rows], *, save: bool
+    ) -> list[str]:
+        """Write a batch, whose documents `made` have new rows; return the ids of all of its
+        documents.
+        """
         transaction, state = self.transaction, self.transaction.state
         replaced = transaction.tables.find(made) if self._mode == "upsert" else {}
         transaction.remove(np.array([doc for doc, _ in replaced.values()], dtype=np.int64))
@@ -414,7 +493,10 @@ class Ingestion:
         # a document that comes again is encoded anew: what was said of it before is over
         transaction.set_metadata({record.id: record for record in again if record.id not in made})
         transaction.reject(step.item for step in steps if isinstance(step.item, Rejected))
-        added, encoded = len(made) - len(replaced), sum(step.action in ("encode", "grow") for step in steps)
+        added, encoded = (
+            len(made) - len(replaced),
+            sum(step.action in ("encode", "grow") for step in steps),
+        )
         transaction.count(added=added, replaced=encoded - added, unchanged=len(again))
         state.consumed, state.digest = steps[-1].position, steps[-1].digest
         if save:
@@ -424,7 +506,10 @@ class Ingestion:
     def _grow(self, step: Step) -> tuple[Encoded, TokenCodes | None]:
         assert self._growing is not None
         tables, codec = self._tables(), self._encoding.token_codec
-        doc, first = step.doc, (step.doc << PASSAGE_BITS) + np.arange(step.unchanged, dtype=np.int64)
+        doc, first = (
+            step.doc,
+            (step.doc << PASSAGE_BITS) + np.arange(step.unchanged, dtype=np.int64),
+        )
         passages, norms = tables.vectors("passage", first), self._norms(doc)[: step.unchanged]
         encoded = self._growing.encode_grown(step.record.prefix, step.record.text, passages, norms)
         if codec is None:
@@ -435,23 +520,29 @@ class Ingestion:
     def _norms(self, doc: int) -> FloatArray:
         """Norms of a document's leading passages, up to the first that has none."""
         tables = self._tables()
-        norms = tables.passages.take(tables.passage_numbers([doc]), ["norm"])["norm"].to_numpy(zero_copy_only=False)
+        norms = tables.passages.take(tables.passage_numbers([doc]), ["norm"])["norm"].to_numpy(
+            zero_copy_only=False
+        )
         known = np.isfinite(norms)
         return norms[: len(norms) if known.all() else int(np.argmin(known))].astype(np.float32)
 
     def _check(self, encoded: Encoded, step: Step) -> None:
         wrong = unusable(encoded, self._encoding.dim)
         if wrong is None and len(encoded.spans) >= MAX_PASSAGES:
-            wrong = f"{len(encoded.spans)} passages, at most {MAX_PASSAGES - 1} are possible; cut it in two"
+            wrong = (
+                f"{len(encoded.spans)} passages, at most {MAX_PASSAGES - 1} are possible; cut it"
+                " in two"
+            )
         if wrong is not None:
             raise InputError(f"{step.record.location}: document {step.record.id!r}: {wrong}")
 
 
 class _Ids:
-    """What is stored under the ids of an input, looked up some at a time; `waiting` are those that wait for a commit.
+    """What is stored under the ids of an input, looked up some at a time; `waiting` are those that
+    wait for a commit.
 
-    A build from nothing would look through all that it has written for each of them, so it first asks the hashes of
-    these ids, which take about 70 bytes each.
+    A build from nothing would look through all that it has written for each of them, so it first
+    asks the hashes of these ids, which take about 70 bytes each.
     """
 
     def __init__(self, transaction: Transaction) -> None:
@@ -483,7 +574,10 @@ class _Ids:
 def _tokens(encoded: Encoded, step: Step) -> TokenCodes:
     tokens: TokenCodes | None = getattr(encoded, "tokens", None)
     if tokens is None:
-        raise ModelError(f"the model gave no token vectors of the document {step.record.id!r}; leave token_vectors out")
+        raise ModelError(
+            f"the model gave no token vectors of the document {step.record.id!r}; leave"
+            " token_vectors out"
+        )
     return tokens
 
 
@@ -497,14 +591,20 @@ class ModelSource:
     def encode(self, steps: Iterator[Step]) -> Iterator[Encoded]:
         """Return one result for each step, in order.
 
-        It may read ahead, but only in the calling thread: pulling a step may commit those before it.
+        It may read ahead, but only in the calling thread: pulling a step may commit those before
+        it.
         """
-        return self.embedder.encode_documents((step.record.prefix, step.record.text) for step in steps)
+        return self.embedder.encode_documents(
+            (step.record.prefix, step.record.text) for step in steps
+        )
 
     def check_fits(self, encoding: Encoding, where: object) -> None:
         """Raise an error of ours where these vectors do not fit the index at `where`."""
         if encoding.model is None:
-            raise ConfigError(f"{where}: made from ready-made vectors; add documents with vectors of the same model")
+            raise ConfigError(
+                f"{where}: made from ready-made vectors; add documents with vectors of the same"
+                " model"
+            )
         check_fingerprint(encoding.model, encoding.dim, self.embedder, where)
 
     def describe(self) -> None:
@@ -512,7 +612,9 @@ class ModelSource:
 
 
 class PrecomputedSource:
-    """Takes the vectors that documents of an index bring along, or those of a file at their place in the corpus."""
+    """Takes the vectors that documents of an index bring along, or those of a file at their place
+    in the corpus.
+    """
 
     growing = None
 
@@ -530,21 +632,23 @@ class PrecomputedSource:
             return
         if encoding.token_vectors is not None:
             raise ConfigError(
-                f"{self.vectors.name}: without the token vectors that {where} keeps of every document; add documents "
-                "by its model instead"
+                f"{self.vectors.name}: without the token vectors that {where} keeps of every"
+                " document; add documents by its model instead"
             )
         if encoding.granularity != "document" or self.vectors.dim != encoding.dim:
             raise ConfigError(
-                f"{self.vectors.name}: one vector of dimension {self.vectors.dim} per document, but {where} has "
-                f"granularity {encoding.granularity!r} and dimension {encoding.dim}"
+                f"{self.vectors.name}: one vector of dimension {self.vectors.dim} per document, but"
+                f" {where} has granularity {encoding.granularity!r} and dimension {encoding.dim}"
             )
 
     def check_all_used(self, documents: int) -> None:
-        """Raise InputError where there are vectors for another number of documents than were read."""
+        """Raise InputError where there are vectors for another number of documents than
+        were read.
+        """
         if documents != len(self.vectors):
             raise InputError(
-                f"{self.vectors.name}: {len(self.vectors)} vectors for {documents} documents of the corpus; "
-                "one row each is needed"
+                f"{self.vectors.name}: {len(self.vectors)} vectors for {documents} documents of the"
+                " corpus; one row each is needed"
             )
 
     def describe(self) -> str:
@@ -555,14 +659,22 @@ class PrecomputedSource:
 VectorSource: TypeAlias = "ModelSource | PrecomputedSource"
 
 
-def open_vectors(vectors: Vectors | None, corpus: object) -> PrecomputedVectors | StoredShards | None:
-    """Open ready-made vectors: an array, a file of them, an index, or several; None where none are given."""
+def open_vectors(
+    vectors: Vectors | None, corpus: object
+) -> PrecomputedVectors | StoredShards | None:
+    """Open ready-made vectors: an array, a file of them, an index, or several; None where none are
+    given.
+    """
     if vectors is None:
         if corpus is None:
             raise ConfigError("no corpus and no vectors: give at least one of them")
         return None
-    if isinstance(vectors, np.ndarray) or (isinstance(vectors, (str, Path)) and not Path(vectors).is_dir()):
+    if isinstance(vectors, np.ndarray) or (
+        isinstance(vectors, (str, Path)) and not Path(vectors).is_dir()
+    ):
         return PrecomputedVectors.open(vectors)
     if corpus is not None:
-        raise ConfigError(f"{vectors}: indexes hold the documents with their vectors; leave the corpus out")
+        raise ConfigError(
+            f"{vectors}: indexes hold the documents with their vectors; leave the corpus out"
+        )
     return StoredShards(vectors)

@@ -1,4 +1,6 @@
-"""`sync_index`: bring an index into step with a folder of files, by the hashes of what they hold."""
+"""`sync_index`: bring an index into step with a folder of files, by the hashes of what
+they hold.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Iterable  # noqa: TC003  # shown in the signatures
+from collections.abc import Iterable  # shown in the signatures  # noqa: TC003
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
@@ -16,13 +18,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, cast
 import numpy as np
 
 from aveyb_retrieval import files
-from aveyb_retrieval.documents.folders import SourceFile, beir_corpus, list_folder, read_files, summary
+from aveyb_retrieval.documents.folders import (
+    SourceFile,
+    beir_corpus,
+    list_folder,
+    read_files,
+    summary,
+)
 from aveyb_retrieval.documents.records import Notice, Record, Rejected, path_text
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, IndexLockedError, InputError
 from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_change
 from aveyb_retrieval.indexes.changes.ingest import Ingestion, left_out_of
 from aveyb_retrieval.indexes.changes.update import build_index, open_model
-from aveyb_retrieval.indexes.model import BuildOptions, SyncOptions, check_options, reading_of, writing_of
+from aveyb_retrieval.indexes.model import (
+    BuildOptions,
+    SyncOptions,
+    check_options,
+    reading_of,
+    writing_of,
+)
 from aveyb_retrieval.indexes.store.manifest import Changes
 from aveyb_retrieval.indexes.store.place import hold_visible, open_directory, read_manifest
 from aveyb_retrieval.indexes.store.tables import Tables
@@ -76,27 +90,37 @@ class SyncPlan:
 
     def counts(self) -> dict[str, int]:
         """Return how many of each there are, as a report counts them."""
-        kinds = {"added": self.new, "replaced": self.changed, "renamed": self.renamed, "deleted": self.deleted}
+        kinds = {
+            "added": self.new,
+            "replaced": self.changed,
+            "renamed": self.renamed,
+            "deleted": self.deleted,
+        }
         return {name: len(kind) for name, kind in {**kinds, "unchanged": self.unchanged}.items()}
 
 
 def sync_index(folder: str | Path, root: str | Path, **options: Unpack[SyncOptions]) -> Report:
-    """Bring the index at `root` into step with a folder: new, changed, renamed and deleted files, in one change.
+    """Bring the index at `root` into step with a folder: new, changed, renamed and deleted files,
+    in one change.
 
-    Files are compared by the hashes of what they hold, not by their times. Documents that were not read from files of
-    the folder stay as they are, and so does what `update_metadata` set. Where there is no index, one is built. Where
-    nothing has changed, no version is made. Killed, the same call continues; the folder may have changed meanwhile.
+    Files are compared by the hashes of what they hold, not by their times. Documents that were not
+    read from files of the folder stay as they are, and so does what `update_metadata` set. Where
+    there is no index, one is built. Where nothing has changed, no version is made. Killed, the same
+    call continues; the folder may have changed meanwhile.
 
-    A file that was read before and cannot be read any more is removed from the index, not kept as if its text were
-    today's. What is left out is told once: `Report.known` has what an earlier report told. The folder is the one that
-    the index was built from or, where that is gone, one that holds nearly the same files.
+    A file that was read before and cannot be read any more is removed from the index, not kept as
+    if its text were today's. What is left out is told once: `Report.known` has what an earlier
+    report told. The folder is the one that the index was built from or, where that is gone, one
+    that holds nearly the same files.
 
-    Options are those of `SyncOptions`, `ReadOptions` and `WriteOptions`; `model` (the index's, if it has moved; for a
-    first build, any), `device` and `precision`.
+    Options are those of `SyncOptions`, `ReadOptions` and `WriteOptions`; `model` (the index's, if
+    it has moved; for a first build, any), `device` and `precision`.
 
     Raises:
-        InputError: a file cannot be read (with `on_error="stop"`), or the folder holds none that is read.
-        ConfigError: the index was made from another folder, or more documents would go than may (`allow_delete`).
+        InputError: a file cannot be read (with `on_error="stop"`), or the folder holds none that is
+            read.
+        ConfigError: the index was made from another folder, or more documents would go than may
+            (`allow_delete`).
         IndexLockedError: another process is writing.
 
     >>> sync_index("letters", "archive").added
@@ -105,7 +129,9 @@ def sync_index(folder: str | Path, root: str | Path, **options: Unpack[SyncOptio
     options = check_options(options, SyncOptions, "sync_index")
     if _is_first(root, options):
         _list(_Scope.of(folder, ()), reading_of(options))
-        given = {name: value for name, value in options.items() if name in BuildOptions.__annotations__}
+        given = {
+            name: value for name, value in options.items() if name in BuildOptions.__annotations__
+        }
         return build_index(folder, root, **cast("BuildOptions", given))
     options = _as_before(root, options)
     found, made = _Found.of(folder, options), read_manifest(root).encoding
@@ -125,7 +151,8 @@ def sync_index(folder: str | Path, root: str | Path, **options: Unpack[SyncOptio
 
 
 def plan_sync(folder: str | Path, root: str | Path, **options: Unpack[SyncOptions]) -> SyncPlan:
-    """Say what `sync_index` would change, and change nothing; files that differ are read, and nothing is encoded.
+    """Say what `sync_index` would change, and change nothing; files that differ are read, and
+    nothing is encoded.
 
     Raises InputError and ConfigError as that does.
 
@@ -158,13 +185,19 @@ def _is_first(root: str | Path, options: SyncOptions) -> bool:
     """Whether there is no index yet; raises ConfigError where a part of it is named."""
     first = open_directory(root).current() is None
     if first and options.get("only"):
-        raise ConfigError(f"{root}: no index here to sync a part of; sync or build the whole folder first")
+        raise ConfigError(
+            f"{root}: no index here to sync a part of; sync or build the whole folder first"
+        )
     return first
 
 
 def _as_before(root: str | Path, options: SyncOptions) -> SyncOptions:
-    """The options, and how the folder was read before where they do not say it: fields would go, and linked files."""
-    kept = {name: value for name, value in read_manifest(root).reading.items() if not options.get(name)}
+    """The options, and how the folder was read before where they do not say it: fields would go,
+    and linked files.
+    """
+    kept = {
+        name: value for name, value in read_manifest(root).reading.items() if not options.get(name)
+    }
     return cast("SyncOptions", {**options, **kept})
 
 
@@ -175,13 +208,16 @@ def check_plan(plan: SyncPlan, root: str | Path, allowed: int | None) -> None:
     most = max(_FEW, of // _SHARE) if allowed is None else allowed
     if gone > most:
         raise ConfigError(
-            f"{root}: {gone:,} of {of:,} documents would be deleted, as their files are gone or cannot be read; "
-            f"nothing was changed. If that is meant, give --allow-delete {gone} (allow_delete={gone})"
+            f"{root}: {gone:,} of {of:,} documents would be deleted, as their files are gone or"
+            f" cannot be read; nothing was changed. If that is meant, give --allow-delete {gone}"
+            f" (allow_delete={gone})"
         )
 
 
 class StoredFile(NamedTuple):
-    """A file as an index knows it: its document's number, the hash of its bytes, and the folder it was read from."""
+    """A file as an index knows it: its document's number, the hash of its bytes, and the folder it
+    was read from.
+    """
 
     doc: int
     sha256: str
@@ -190,18 +226,25 @@ class StoredFile(NamedTuple):
 
 def stored_files(tables: Tables) -> dict[str, StoredFile]:
     """Return the files of all documents that were read from one each, by the documents' ids."""
-    rows = tables.documents.scan(["doc", "id", "file_sha256", "folder"], "file_sha256 IS NOT NULL").to_pylist()
+    rows = tables.documents.scan(
+        ["doc", "id", "file_sha256", "folder"], "file_sha256 IS NOT NULL"
+    ).to_pylist()
     rows.sort(key=lambda row: row["doc"])
     return {row["id"]: StoredFile(row["doc"], row["file_sha256"], row["folder"]) for row in rows}
 
 
 def compare(stored: Mapping[str, StoredFile], found: Mapping[str, str]) -> SyncPlan:
-    """Compare files by hashes, by their ids; of several that hold the same, one that keeps its name counts as moved."""
+    """Compare files by hashes, by their ids; of several that hold the same, one that keeps its name
+    counts as moved.
+    """
     gone = {name: file.sha256 for name, file in stored.items() if name not in found}
     there = [name for name in found if name in stored]
     new = {name: found[name] for name in found if name not in stored}
     renamed: dict[str, str] = {}
-    for known_by in (lambda name, sha256: (sha256, name.rpartition("/")[2]), lambda name, sha256: sha256):
+    for known_by in (
+        lambda name, sha256: (sha256, name.rpartition("/")[2]),
+        lambda name, sha256: sha256,
+    ):
         olds: dict[Any, deque[str]] = {}
         for name, sha256 in gone.items():
             olds.setdefault(known_by(name, sha256), deque()).append(name)
@@ -228,12 +271,21 @@ class _Scope:
     @classmethod
     def of(cls, folder: str | Path, only: Sequence[str]) -> _Scope:
         if isinstance(only, str):
-            raise ConfigError(f"only={only!r} is one string; give a list of parts of the folder, as [{only!r}]")
-        base, parts = Path(os.path.abspath(folder)), []  # noqa: PTH100  # links stay; `absolute` keeps ".."
+            raise ConfigError(
+                f"only={only!r} is one string; give a list of parts of the folder, as [{only!r}]"
+            )
+        base, parts = (
+            Path(os.path.abspath(folder)),  # noqa: PTH100
+            [],
+        )  # links stay; `absolute` keeps ".."
         for part in only:
-            path = PurePosixPath(os.path.normpath(os.path.relpath(part, base) if os.path.isabs(part) else part))  # noqa: PTH117
+            path = PurePosixPath(
+                os.path.normpath(os.path.relpath(part, base) if os.path.isabs(part) else part)  # noqa: PTH117
+            )
             if path.parts[:1] in (("..",), ()):
-                raise ConfigError(f"--only {part!r}: not below {base}; name a folder or file in it, such as wiki/")
+                raise ConfigError(
+                    f"--only {part!r}: not below {base}; name a folder or file in it, such as wiki/"
+                )
             parts.append(path.as_posix())
         if len(parts) == 1 and not (base / parts[0]).exists():
             ends = PurePosixPath(parts[0]).parts
@@ -248,7 +300,9 @@ class _Scope:
 
     def holds(self, name: str) -> bool:
         """Whether a document's id, which is a path below the folder, is looked at."""
-        return not self.parts or any(name == part or name.startswith(f"{part}/") for part in self.parts)
+        return not self.parts or any(
+            name == part or name.startswith(f"{part}/") for part in self.parts
+        )
 
     def shows(self, path: str) -> bool:
         """The same of a path as it is shown."""
@@ -260,7 +314,9 @@ class _Scope:
 
 @dataclass(frozen=True)
 class _Found:
-    """The files of a folder as they are now, with their hashes by id; "" where a file cannot be read."""
+    """The files of a folder as they are now, with their hashes by id; "" where a file cannot be
+    read.
+    """
 
     scope: _Scope
     reading: Reading
@@ -286,7 +342,10 @@ def _list(scope: _Scope, reading: Reading) -> tuple[list[SourceFile], list[Notic
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder")
     if beir_corpus(folder, follow_links=reading.follow_links) is not None:
-        raise ConfigError(f"{folder}: holds a corpus.jsonl, which is read instead of its files; give that to upsert")
+        raise ConfigError(
+            f"{folder}: holds a corpus.jsonl, which is read instead of its files; give that to"
+            " upsert"
+        )
     listed, notices, unreadable = list_folder(
         folder, follow_links=reading.follow_links, path_fields=reading.path_fields
     )
@@ -296,21 +355,28 @@ def _list(scope: _Scope, reading: Reading) -> tuple[list[SourceFile], list[Notic
         if scope.shows(item.location.source) or any(
             path_text(folder / part).startswith(f"{item.location.source}/") for part in scope.parts
         ):
-            raise InputError(f"{item.location}: {item.reason}; what it holds would count as deleted")
+            raise InputError(
+                f"{item.location}: {item.reason}; what it holds would count as deleted"
+            )
     if not listed and not scope.parts:
         left_out = f" ({summary(notices)})" if notices else ""
         raise InputError(
-            f"{folder}: holds no file that is read{left_out}; to remove all documents, give `delete` the filter {{}}"
+            f"{folder}: holds no file that is read{left_out}; to remove all documents, give"
+            " `delete` the filter {}"
         )
     return listed, notices
 
 
 def _hashes(listed: list[SourceFile], follow_links: bool, progress: Progress) -> dict[str, str]:
-    """The hash of each file, by its id; "" where the file cannot be read, which the reader then reports."""
+    """The hash of each file, by its id; "" where the file cannot be read, which the reader then
+    reports.
+    """
     found = {}
     for number, file in enumerate(listed, start=1):
         try:
-            found[file.id] = file.digest(files.hash_file(file.path, follow_links=follow_links).sha256)
+            found[file.id] = file.digest(
+                files.hash_file(file.path, follow_links=follow_links).sha256
+            )
         except (OSError, IndexFormatError):
             found[file.id] = ""
         progress("comparing", number, len(listed), 0)
@@ -318,17 +384,25 @@ def _hashes(listed: list[SourceFile], follow_links: bool, progress: Progress) ->
 
 
 def _check_folder(
-    scope: _Scope, root: str | Path, stored: Mapping[str, StoredFile], plan: SyncPlan, options: SyncOptions
+    scope: _Scope,
+    root: str | Path,
+    stored: Mapping[str, StoredFile],
+    plan: SyncPlan,
+    options: SyncOptions,
 ) -> None:
-    """Raise ConfigError where the index holds the files of another folder: they would be deleted."""
+    """Raise ConfigError where the index holds the files of another folder: they would
+    be deleted.
+    """
     looked_at = scope.part_of(stored)
     if scope.parts and not looked_at and not plan:
-        raise ConfigError(f"--only {' '.join(scope.parts)}: neither in {scope.base} nor in the index {root}")
+        raise ConfigError(
+            f"--only {' '.join(scope.parts)}: neither in {scope.base} nor in the index {root}"
+        )
     folders = sorted({file.folder for file in stored.values()})
     if len(folders) > 1:
         raise ConfigError(
-            f"{root}: holds files of {len(folders)} folders ({', '.join(folders[:3])}); an index is kept in step with "
-            "one folder: build one of each"
+            f"{root}: holds files of {len(folders)} folders ({', '.join(folders[:3])}); an index is"
+            " kept in step with one folder: build one of each"
         )
     if not folders or folders[0] == scope.here or options.get("moved", False):
         return
@@ -336,31 +410,39 @@ def _check_folder(
     if scope.here.startswith(f"{built}/"):
         part = scope.here.removeprefix(f"{built}/")
         raise ConfigError(
-            f"{root}: made from {built}, of which {scope.here} is a part; sync the whole, or name the part: "
-            f"aveyb-index sync {built} --only {part}/ -o {root}"
+            f"{root}: made from {built}, of which {scope.here} is a part; sync the whole, or name"
+            f" the part: aveyb-index sync {built} --only {part}/ -o {root}"
         )
     gone, most = len(plan.deleted), max(_FEW, len(looked_at) // _SHARE)
     if not (plan.unchanged or plan.changed or plan.renamed):
         raise ConfigError(
-            f"{root}: made from the files of {built}, and {scope.base} has none of them; build an index of its own"
+            f"{root}: made from the files of {built}, and {scope.base} has none of them; build an"
+            " index of its own"
         )
     allowed = options.get("allow_delete")
-    if any(os.path.lexists(f"{built}/{name}") for name in stored) or gone > (most if allowed is None else allowed):
+    if any(os.path.lexists(f"{built}/{name}") for name in stored) or gone > (
+        most if allowed is None else allowed
+    ):
         raise ConfigError(
-            f"{root}: made from {built}, and {scope.base} is another folder; sync that one, build an index of its "
-            "own, or say that this one stands in its place: --moved (moved=True)"
+            f"{root}: made from {built}, and {scope.base} is another folder; sync that one, build"
+            " an index of its own, or say that this one stands in its place: --moved (moved=True)"
         )
 
 
 def _check_new(scope: _Scope, tables: Tables, plan: SyncPlan) -> None:
     """Raise InputError where a new file would replace a document that was not read from a file."""
     for name in tables.find([*plan.new, *(new for _, new in plan.renamed)]):
-        raise InputError(f"{scope.base / name}: its id {name!r} is that of a document that was not read from a file")
+        raise InputError(
+            f"{scope.base / name}: its id {name!r} is that of a document that was not read from a"
+            " file"
+        )
 
 
 @dataclass
 class _Syncing:
-    """One run of a sync; `known` is what was told before, `unchanged` counts files where nothing was to be changed."""
+    """One run of a sync; `known` is what was told before, `unchanged` counts files where nothing
+    was to be changed.
+    """
 
     found: _Found
     root: str | Path
@@ -377,7 +459,11 @@ class _Syncing:
         base, scope = transaction.base, self.found.scope
         assert base is not None  # a sync changes the index that is there
         # the tables of a change that is resumed hold a part of it already
-        whole = stored_files(Tables.open(transaction.root, base.tables) if transaction.resumed else transaction.tables)
+        whole = stored_files(
+            Tables.open(transaction.root, base.tables)
+            if transaction.resumed
+            else transaction.tables
+        )
         before = scope.part_of(whole)
         plan = compare(before, self.found.hashes)
         _check_folder(scope, self.root, whole, plan, self.options)
@@ -395,14 +481,27 @@ class _Syncing:
         if first is not None:
             source = open_model(transaction.state.encoding, self.root, self.options)
             source.check_fits(transaction.state.encoding, self.root)
-            on_error, progress, total = self.found.on_error, self.options.get("progress", silent), len(done.to_read)
-            taking = Ingestion(transaction, source, mode="upsert", on_error=on_error, progress=progress, total=total)
+            on_error, progress, total = (
+                self.found.on_error,
+                self.options.get("progress", silent),
+                len(done.to_read),
+            )
+            taking = Ingestion(
+                transaction,
+                source,
+                mode="upsert",
+                on_error=on_error,
+                progress=progress,
+                total=total,
+            )
             taking.run(itertools.chain([first], read))
         unread = done.to_read - self._taken
         check_plan(plan.without(unread), self.root, allowed)
         self._remove(transaction, unread)
         if transaction.state.counts.documents == 0:
-            raise InputError(f"{scope.base}: none of its files can be read; the index would be empty")
+            raise InputError(
+                f"{scope.base}: none of its files can be read; the index would be empty"
+            )
         after = scope.part_of(stored_files(transaction.tables))
         made = compare(before, {name: file.sha256 for name, file in after.items()})
         if not (made or moved or self._has_news):
@@ -411,7 +510,9 @@ class _Syncing:
         kept = {path: reason for path, reason in self._told.items() if not scope.shows(path)}
         transaction.state.reading = self.found.reading.of_folder()
         transaction.state.left_out = {**kept, **self._left_out}
-        transaction.state.changes = Changes(rejected=transaction.state.changes.rejected, **made.counts())
+        transaction.state.changes = Changes(
+            rejected=transaction.state.changes.rejected, **made.counts()
+        )
         return FinishOptions(device=self.options.get("device", "cpu"))
 
     @property
@@ -444,18 +545,33 @@ class _Syncing:
                 yield item
 
     def _remove_and_rename(self, transaction: Transaction) -> SyncPlan:
-        """Remove and rename documents; return what is left to do, which after a kill is less than the whole plan."""
+        """Remove and rename documents; return what is left to do, which after a kill is less than
+        the whole plan.
+        """
         tables, here = transaction.tables, self.found.scope.here
         whole = stored_files(tables)
         stored = self.found.scope.part_of(whole)
         plan = compare(stored, self.found.hashes)
         _check_new(self.found.scope, tables, plan)
         self._remove(transaction, set(plan.deleted))
-        # the path and title of a renamed file are still the old ones: without a hash it counts as changed until read
-        renamed = {stored[old].doc: {"id": new, "rank": rank_of(new), "file_sha256": ""} for old, new in plan.renamed}
-        moved = [file.doc for name, file in whole.items() if file.folder != here and name not in plan.deleted]
-        transaction.rewrite({*moved, *renamed}, lambda row: {"folder": here, **renamed.get(row["doc"], {})})
-        transaction.state.consumed, transaction.state.digest = 0, ""  # what is left is an input of its own
+        # the path and title of a renamed file are still the old ones: without a hash it counts as
+        # changed until read
+        renamed = {
+            stored[old].doc: {"id": new, "rank": rank_of(new), "file_sha256": ""}
+            for old, new in plan.renamed
+        }
+        moved = [
+            file.doc
+            for name, file in whole.items()
+            if file.folder != here and name not in plan.deleted
+        ]
+        transaction.rewrite(
+            {*moved, *renamed}, lambda row: {"folder": here, **renamed.get(row["doc"], {})}
+        )
+        transaction.state.consumed, transaction.state.digest = (
+            0,
+            "",
+        )  # what is left is an input of its own
         return plan
 
     def _remove(self, transaction: Transaction, names: set[str]) -> None:
@@ -464,7 +580,12 @@ class _Syncing:
         for name, edits in transaction.tables.edits(docs).items():
             fields = ", ".join([*edits.fields, *edits.removed])
             self.notices.append(
-                Notice(name, f"deleted, with what was set in its metadata ({fields})", left_out=False, harmless=True)
+                Notice(
+                    name,
+                    f"deleted, with what was set in its metadata ({fields})",
+                    left_out=False,
+                    harmless=True,
+                )
             )
         transaction.remove(np.array(docs, dtype=np.int64))
 
@@ -477,10 +598,12 @@ def watch_folder(
     follow_links: bool = False,
     told: Callable[[str], object] = logger.warning,
 ) -> None:
-    """Call `act` now, and again whenever the files of a folder have changed and then stayed the same for a while.
+    """Call `act` now, and again whenever the files of a folder have changed and then stayed the
+    same for a while.
 
-    Two looks are `seconds` apart; files must stay as they are for as long. What `act` raises ends the watch, but not
-    an IndexLockedError: then it is called again until the index is free, and `told` gets a line that says so.
+    Two looks are `seconds` apart; files must stay as they are for as long. What `act` raises ends
+    the watch, but not an IndexLockedError: then it is called again until the index is free, and
+    `told` gets a line that says so.
     """
     act = partial(_once_free, act, seconds, told)
     found = seen = _look(folder, follow_links)
@@ -507,7 +630,9 @@ def _once_free(act: Callable[[], object], seconds: float, told: Callable[[str], 
 
 
 def _look(folder: Path, follow_links: bool) -> dict[str, tuple[int, int, int, str]]:
-    """Size, time, number and metadata of every file that is read: a hint that something changed, not a proof."""
+    """Size, time, number and metadata of every file that is read: a hint that something changed,
+    not a proof.
+    """
     found = {}
     for file in list_folder(folder, follow_links=follow_links).files:
         try:

@@ -1,10 +1,12 @@
-"""One change of an index, from the writer lock to the visible version; survives being killed at any instant.
+"""One change of an index, from the writer lock to the visible version; survives being killed at any
+instant.
 
-A change adds versions to the Lance datasets, which readers of other versions do not see. After a batch its files are
-flushed to the device and `journal.json` names the new versions and the position in the input: from there the same
-command goes on. What is newer than the journal (or, without one, than the visible version) is thrown away at the next
-start. At the end all is flushed, the manifest is written and the pointer replaced, by one rename; only then is the
-journal removed. A change of a single batch needs no journal: it is published or it never was.
+A change adds versions to the Lance datasets, which readers of other versions do not see. After a
+batch its files are flushed to the device and `journal.json` names the new versions and the position
+in the input: from there the same command goes on. What is newer than the journal (or, without one,
+than the visible version) is thrown away at the next start. At the end all is flushed, the manifest
+is written and the pointer replaced, by one rename; only then is the journal removed. A change of a
+single batch needs no journal: it is published or it never was.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import pyarrow as pa
 from aveyb_retrieval import files
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.changes.ingest import metadata_columns
-from aveyb_retrieval.indexes.encoding import Encoding  # noqa: TC001  # msgspec reads it
+from aveyb_retrieval.indexes.encoding import Encoding  # msgspec reads it  # noqa: TC001
 from aveyb_retrieval.indexes.store.dataset import newer_versions
 from aveyb_retrieval.indexes.store.manifest import (
     FOLDERS,
@@ -66,9 +68,10 @@ _REWRITTEN = 4096  # rows at a time
 class State:
     """How far a change is: what the journal keeps, and in the end the manifest.
 
-    Based on the version `base` (None: on nothing), it added the documents numbered `[first_doc, next_doc)`. `consumed`
-    items of the input are in it, of which `digest` is the hash; `step` counts what a change of several steps has behind
-    it; `rejected_bytes` is the size of the list of what was left out.
+    Based on the version `base` (None: on nothing), it added the documents numbered `[first_doc,
+    next_doc)`. `consumed` items of the input are in it, of which `digest` is the hash; `step`
+    counts what a change of several steps has behind it; `rejected_bytes` is the size of the list of
+    what was left out.
     """
 
     job: Job
@@ -117,13 +120,17 @@ class State:
 
 
 class Transaction:
-    """An unfinished change of the folder `root`; messages name `place`, perhaps the address that it is a copy of.
+    """An unfinished change of the folder `root`; messages name `place`, perhaps the address that it
+    is a copy of.
 
-    It starts from `base` (None: from nothing). `resumed` says whether work of an interrupted run is continued, `done`
-    is the version that such a run had published already; with `whole` all is merged, and the old deleted.
+    It starts from `base` (None: from nothing). `resumed` says whether work of an interrupted run is
+    continued, `done` is the version that such a run had published already; with `whole` all is
+    merged, and the old deleted.
     """
 
-    def __init__(self, index_dir: IndexDirectory, base: Manifest | None, state: State, before: Tables | None) -> None:
+    def __init__(
+        self, index_dir: IndexDirectory, base: Manifest | None, state: State, before: Tables | None
+    ) -> None:
         self.index_dir = index_dir
         self.root = index_dir.root
         self.place = index_dir.place
@@ -180,9 +187,15 @@ class Transaction:
         """The datasets that a build replaces, where people set something in their metadata."""
         try:
             tables = Tables.open(self.root, visible.tables)
-            return tables if tables.documents.scan(["doc"], "edits IS NOT NULL", limit=1).num_rows else None
+            return (
+                tables
+                if tables.documents.scan(["doc"], "edits IS NOT NULL", limit=1).num_rows
+                else None
+            )
         except IndexFormatError as error:
-            logger.warning("%s: what people set in metadata there cannot be kept (%s)", self.root, error)
+            logger.warning(
+                "%s: what people set in metadata there cannot be kept (%s)", self.root, error
+            )
             return None
 
     def _journal(self) -> State | None:
@@ -200,7 +213,9 @@ class Transaction:
             return None
         except (ValueError, RecursionError) as error:
             logger.warning(
-                "%s: unreadable journal of an interrupted change (%s); starting again", self.index_dir.journal, error
+                "%s: unreadable journal of an interrupted change (%s); starting again",
+                self.index_dir.journal,
+                error,
             )
             return None
         # of a batch nobody else has the documents: it is made whole or not at all
@@ -209,23 +224,33 @@ class Transaction:
     def _check_same(self, journal: State) -> None:
         ours, theirs = self.state.job, journal.job
         free = theirs.get("replaceable", ())
-        keys = [k for k in {**theirs, **ours} if k not in free and k != "replaceable" and theirs.get(k) != ours.get(k)]
+        keys = [
+            k
+            for k in {**theirs, **ours}
+            if k not in free and k != "replaceable" and theirs.get(k) != ours.get(k)
+        ]
         if keys:
             shown = ["command"] if "command" in keys else keys  # another one has other arguments
-            differences = "; ".join(f"{k} was {theirs.get(k)!r} and is {ours.get(k)!r}" for k in shown)
+            differences = "; ".join(
+                f"{k} was {theirs.get(k)!r} and is {ours.get(k)!r}" for k in shown
+            )
             raise ConfigError(
-                f"{self.place}: an interrupted change with other arguments is waiting ({differences}); "
-                "finish it with its own arguments, or throw its work away with --restart (restart=True)"
+                f"{self.place}: an interrupted change with other arguments is waiting"
+                f" ({differences}); finish it with its own arguments, or throw its work away with"
+                " --restart (restart=True)"
             )
         if journal.base != (self.base.name if self.base else None):
             raise ConfigError(
-                f"{self.place}: an interrupted change of the version {journal.base} is waiting, which is not the "
-                "visible one any more; throw its work away with --restart (restart=True)"
+                f"{self.place}: an interrupted change of the version {journal.base} is waiting,"
+                " which is not the visible one any more; throw its work away with --restart"
+                " (restart=True)"
             )
         journal.job, journal.index = ours, self.state.index
 
     def _discard_beyond(self, versions: dict[str, int]) -> None:
-        """Remove the versions of datasets that an unfinished change left: a damaged newest one stops every opening."""
+        """Remove the versions of datasets that an unfinished change left: a damaged newest one
+        stops every opening.
+        """
         for name in TABLES:
             folder = self.root / f"{name}.lance"
             if name in versions and (left := newer_versions(folder, versions[name])):
@@ -238,17 +263,25 @@ class Transaction:
         return self.root / rejected_name(self.state.name)
 
     def reject(self, items: Iterable[Rejected]) -> None:
-        rows = [{"file": i.location.source, "line": i.location.line, "reason": i.reason, "raw": i.raw} for i in items]
+        rows = [
+            {"file": i.location.source, "line": i.location.line, "reason": i.reason, "raw": i.raw}
+            for i in items
+        ]
         if not rows:
             return
-        # backslashreplace: what is rejected, and its file's name, may be just what UTF-8 cannot hold
-        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8", "backslashreplace")
+        # backslashreplace: what is rejected, and its file's name, may be just what UTF-8 cannot
+        # hold
+        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode(
+            "utf-8", "backslashreplace"
+        )
         self._rejected.parent.mkdir(exist_ok=True)
         with files.open_for_appending(self._rejected) as handle:
             files.write(handle, lines)
             files.fsync(handle)
         self.state.rejected_bytes += len(lines)
-        self.state.changes = replace(self.state.changes, rejected=self.state.changes.rejected + len(rows))
+        self.state.changes = replace(
+            self.state.changes, rejected=self.state.changes.rejected + len(rows)
+        )
 
     def save(self) -> None:
         """Make all that was done so far durable: the same command continues from here."""
@@ -265,29 +298,43 @@ class Transaction:
         self.state.counts += counts
 
     def edits_of(self, ids: Iterable[str]) -> dict[str, Edits]:
-        """What people set in the metadata of documents by id: of this index, or of the one that a build replaces."""
+        """What people set in the metadata of documents by id: of this index, or of the one that a
+        build replaces.
+        """
         tables = self.tables if self.base is not None else self._replaced
         return {} if tables is None else tables.edits(doc for doc, _ in tables.find(ids).values())
 
     def set_metadata(self, changed: Mapping[str, Record]) -> None:
-        """Replace the metadata and files of documents by id, where they are there; what people set in it stays."""
+        """Replace the metadata and files of documents by id, where they are there; what people set
+        in it stays.
+        """
         found = self.tables.find(changed)
         edits = self.tables.edits(doc for doc, _ in found.values())
         by_doc = {doc: changed[name].edited(edits.get(name)) for name, (doc, _) in found.items()}
         self.rewrite(by_doc, lambda row: metadata_columns(by_doc[row["doc"]]))
 
-    def rewrite(self, docs: Iterable[int], change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        """Change columns of the rows of documents in `documents`: `change` of a row returns those that change."""
+    def rewrite(
+        self, docs: Iterable[int], change: Callable[[dict[str, Any]], dict[str, Any]]
+    ) -> None:
+        """Change columns of the rows of documents in `documents`: `change` of a row returns those
+        that change.
+        """
         numbers = np.array(sorted(docs), dtype=np.int64)
         dataset = self.tables.documents
         for start in range(0, len(numbers), _REWRITTEN):
             some = numbers[start : start + _REWRITTEN]
-            rows = dataset.take(some, [name for name in dataset.schema.names if name != dataset.key]).to_pylist()
+            rows = dataset.take(
+                some, [name for name in dataset.schema.names if name != dataset.key]
+            ).to_pylist()
             dataset.delete(some)
-            dataset.append(pa.Table.from_pylist([{**row, **change(row)} for row in rows], dataset.schema))
+            dataset.append(
+                pa.Table.from_pylist([{**row, **change(row)} for row in rows], dataset.schema)
+            )
 
     def remove(self, docs: IntArray) -> None:
-        """Delete documents from the datasets, and what is counted of them; those that are not there are fine."""
+        """Delete documents from the datasets, and what is counted of them; those that are not there
+        are fine.
+        """
         found, counts = self.tables.counted(np.unique(docs)) if len(docs) else (docs, {})
         if not len(found):
             return
@@ -303,7 +350,9 @@ class Transaction:
         owners = {"document": found, "passage": passages >> PASSAGE_BITS}
         self.state.tiers = [
             replace(
-                tier, dead=tier.dead + int(((owners[tier.kind] >= tier.first) & (owners[tier.kind] < tier.stop)).sum())
+                tier,
+                dead=tier.dead
+                + int(((owners[tier.kind] >= tier.first) & (owners[tier.kind] < tier.stop)).sum()),
             )
             for tier in self.state.tiers
         ]
@@ -311,7 +360,9 @@ class Transaction:
     def count(self, **more: int) -> None:
         """Count documents that the change concerned: `added=1`."""
         changes = self.state.changes
-        self.state.changes = replace(changes, **{name: getattr(changes, name) + n for name, n in more.items()})
+        self.state.changes = replace(
+            changes, **{name: getattr(changes, name) + n for name, n in more.items()}
+        )
 
     def wrote(self, name: str, info: FileInfo) -> None:
         self._synced[name] = info
@@ -323,7 +374,10 @@ class Transaction:
         if self._rejected.exists():
             made_of.add(rejected_name(state.name))
         self._flush(made_of)
-        listed = {name: self._synced[name] or files.hash_file(self.root / name) for name in sorted(made_of)}
+        listed = {
+            name: self._synced[name] or files.hash_file(self.root / name)
+            for name in sorted(made_of)
+        }
         manifest = state.manifest(self.tables.versions, listed)
         path = self.index_dir.manifest(manifest.name)
         path.parent.mkdir(exist_ok=True)
@@ -369,7 +423,9 @@ def open_transaction(
     wait: float = 0,
     before: Tables | None = None,
 ) -> Iterator[Transaction]:
-    """Take the writer lock and begin or continue a change of the index at `root`; see `run_change`."""
+    """Take the writer lock and begin or continue a change of the index at `root`; see
+    `run_change`.
+    """
     place = open_directory(root)
     existed = place.root.exists()
     with _disk_errors(place.place), place.writing(wait) as index_dir:
@@ -380,10 +436,19 @@ def open_transaction(
         base = visible if state is None else None
         if base is not None:
             state = State(
-                job=job, base=base.name, number=base.number + 1, build=base.build, encoding=base.encoding,
-                index=base.index, first_doc=base.next_doc, next_doc=base.next_doc,
-                counts=base.counts, tiers=base.tiers, left_out=base.left_out, reading=base.reading,
-            )  # fmt: skip
+                job=job,
+                base=base.name,
+                number=base.number + 1,
+                build=base.build,
+                encoding=base.encoding,
+                index=base.index,
+                first_doc=base.next_doc,
+                next_doc=base.next_doc,
+                counts=base.counts,
+                tiers=base.tiers,
+                left_out=base.left_out,
+                reading=base.reading,
+            )
         assert state is not None  # one of the two
         if base is None and visible is not None:
             state.number = visible.number + 1
@@ -400,24 +465,36 @@ def open_transaction(
 
 
 def _visible(index_dir: IndexDirectory, current: str, *, replaced: bool) -> Manifest | None:
-    """The manifest of the visible version; None where it is `replaced`, and of another format or damaged."""
+    """The manifest of the visible version; None where it is `replaced`, and of another format or
+    damaged.
+    """
     try:
         return Manifest.read(index_dir.manifest(current))
     except IndexFormatError as error:
         if not replaced:
             raise
-        logger.warning("%s: the index there cannot be read (%s), and is replaced", index_dir.place, error)
+        logger.warning(
+            "%s: the index there cannot be read (%s), and is replaced", index_dir.place, error
+        )
         return None
 
 
 def clean_up(index_dir: IndexDirectory) -> None:
-    """Delete what no version needs; where that fails, the change has been made all the same, and the next one tries."""
+    """Delete what no version needs; where that fails, the change has been made all the same, and
+    the next one tries.
+    """
     try:
         current = index_dir.current()
-        if current is not None and not index_dir.journal.exists():  # what is unfinished needs its own
+        if (
+            current is not None and not index_dir.journal.exists()
+        ):  # what is unfinished needs its own
             delete_unused(index_dir, current)
     except (OSError, AveyBError) as error:
-        logger.warning("%s: files that are not needed any more could not be deleted (%s)", index_dir.place, error)
+        logger.warning(
+            "%s: files that are not needed any more could not be deleted (%s)",
+            index_dir.place,
+            error,
+        )
 
 
 @contextlib.contextmanager
@@ -426,6 +503,7 @@ def _disk_errors(place: str | Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise AveyBError(
-            f"{place}: writing failed ({error}); the index that was visible before is unchanged. "
-            "Make room or repair the disk and give the same command again: it continues where it stopped"
+            f"{place}: writing failed ({error}); the index that was visible before is unchanged."
+            " Make room or repair the disk and give the same command again: it continues where it"
+            " stopped"
         ) from error

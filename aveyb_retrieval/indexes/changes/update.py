@@ -14,10 +14,22 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 import numpy as np
 
 from aveyb_retrieval.documents.corpus import Source, count_items, read_corpus, source_names
-from aveyb_retrieval.documents.records import Edits, Notice, check_metadata, metadata_json, path_text
+from aveyb_retrieval.documents.records import (
+    Edits,
+    Notice,
+    check_metadata,
+    metadata_json,
+    path_text,
+)
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_change
-from aveyb_retrieval.indexes.changes.ingest import Ingestion, ModelSource, PrecomputedSource, VectorSource, open_vectors
+from aveyb_retrieval.indexes.changes.ingest import (
+    Ingestion,
+    ModelSource,
+    PrecomputedSource,
+    VectorSource,
+    open_vectors,
+)
 from aveyb_retrieval.indexes.changes.transaction import State
 from aveyb_retrieval.indexes.encoding import WORD_RULES, Encoding
 from aveyb_retrieval.indexes.model import (
@@ -57,25 +69,28 @@ if TYPE_CHECKING:
 def build_index(
     corpus: Source | Sequence[str | Path] | None, out: str | Path, **options: Unpack[BuildOptions]
 ) -> Report:
-    """Build an index directory at `out`. Killed at any moment before it is visible, the same call continues it.
+    """Build an index directory at `out`. Killed at any moment before it is visible, the same call
+    continues it.
 
-    A continued build reads `corpus` again from its start (a generator that is used up will not do), encodes only what
-    is missing, and builds the FAISS files anew. Killed after its index became visible, a build is complete: the same
-    call then says that an index is there. One that is there stays visible to its readers until the new one is complete.
-    Options are those of `BuildOptions`, `ReadOptions` and `EncodeOptions`.
+    A continued build reads `corpus` again from its start (a generator that is used up will not do),
+    encodes only what is missing, and builds the FAISS files anew. Killed after its index became
+    visible, a build is complete: the same call then says that an index is there. One that is there
+    stays visible to its readers until the new one is complete. Options are those of `BuildOptions`,
+    `ReadOptions` and `EncodeOptions`.
 
-    `corpus` is a file, folder, glob, "hf:owner/name" for a Hugging Face dataset, "-" for standard input, several of
-    these, or an iterable of texts or of mappings with `text`, optionally `_id` (or `id`) and `title`; everything else
-    is metadata. A document without an id gets one that is made of its content. Folders hold PDF, DOCX, HTML, EPUB,
-    Markdown and text files. None only with `vectors` or `from_index`.
+    `corpus` is a file, folder, glob, "hf:owner/name" for a Hugging Face dataset, "-" for standard
+    input, several of these, or an iterable of texts or of mappings with `text`, optionally `_id`
+    (or `id`) and `title`; everything else is metadata. A document without an id gets one that is
+    made of its content. Folders hold PDF, DOCX, HTML, EPUB, Markdown and text files. None only with
+    `vectors` or `from_index`.
 
-    Raises ConfigError where an option is unknown or out of range, `out` exists already, or an interrupted change has
-    other arguments; InputError where the corpus holds something that is no document, or no documents at all;
-    IndexLockedError where another process is writing to `out`.
+    Raises ConfigError where an option is unknown or out of range, `out` exists already, or an
+    interrupted change has other arguments; InputError where the corpus holds something that is no
+    document, or no documents at all; IndexLockedError where another process is writing to `out`.
 
     >>> build_index([{"_id": "lease", "text": "A tenant gives three months' notice.", "year": 2026}], "new").documents
     1
-    """
+    """  # noqa: E501
     options = check_options(options, BuildOptions, "build_index")
     reading = reading_of(options)
     index_dir, overwrite = open_directory(out), options.get("overwrite", False)
@@ -85,7 +100,9 @@ def build_index(
     if index not in (AUTO, NONE):
         create(chosen(index, ONE_LIST)[0], encoding.dim)  # what FAISS does not know fails now
     on_error = options.get("on_error", "auto")
-    job = describe_job("build", corpus, encoding, on_error=on_error, reading=reading, vectors=source.describe())
+    job = describe_job(
+        "build", corpus, encoding, on_error=on_error, reading=reading, vectors=source.describe()
+    )
     if (old := options.get("from_index")) is not None:
         job["from"] = StoredShards(old).describe()
     job["index"] = index
@@ -94,11 +111,15 @@ def build_index(
         job["share"] = list(share)
 
     def work(transaction: Transaction) -> FinishOptions:
-        check_target(index_dir, overwrite)  # again: another process may have built here before this one got the lock
+        check_target(
+            index_dir, overwrite
+        )  # again: another process may have built here before this one got the lock
         notices = ingest_corpus(transaction, source, documents, reading, "add", options, share)
         return FinishOptions(notices=notices, device=options.get("device", "cpu"))
 
-    state = State(job, None, 1, secrets.token_hex(4), encoding.beside(out), index, reading=reading.of_folder())
+    state = State(
+        job, None, 1, secrets.token_hex(4), encoding.beside(out), index, reading=reading.of_folder()
+    )
     return run_change(out, job, work, state=state, **writing_of(options))
 
 
@@ -108,10 +129,15 @@ def _open_source(
     """Open what the vectors of a build come from: (source, what it makes, the documents)."""
     if (old := options.get("from_index")) is not None:
         if corpus is not None or options.get("vectors") is not None:
-            raise ConfigError(f"from_index={str(old)!r}: it holds the documents; leave the corpus and the vectors out")
+            raise ConfigError(
+                f"from_index={str(old)!r}: it holds the documents; leave the corpus and the"
+                " vectors out"
+            )
         stored = StoredShards(old)
         embedder, encoding = load_as_asked(options)
-        kept: dict[str, Any] = {name: getattr(stored.encoding, name) for name in WORD_RULES if name not in options}
+        kept: dict[str, Any] = {
+            name: getattr(stored.encoding, name) for name in WORD_RULES if name not in options
+        }
         return ModelSource(embedder), replace(encoding, **kept), stored.texts()
     ready = open_vectors(options.get("vectors"), corpus)
     if ready is None:
@@ -119,41 +145,53 @@ def _open_source(
         return ModelSource(embedder), encoding, corpus
     tokens, granularity = options.get("token_vectors"), options.get("granularity", "both")
     if tokens is not None:
-        raise ConfigError(f"token_vectors={tokens!r} with ready-made vectors: there is no model to make them")
+        raise ConfigError(
+            f"token_vectors={tokens!r} with ready-made vectors: there is no model to make them"
+        )
     named = load_as_asked(options)[1] if options.get("model") is not None else None
     if named is not None and named.dim != ready.dim:
         raise ConfigError(
-            f"vectors of dimension {ready.dim}, but the model {named.model and named.model['name']} makes {named.dim}; "
-            "give the model that made them, or none"
+            f"vectors of dimension {ready.dim}, but the model {named.model and named.model['name']}"
+            f" makes {named.dim}; give the model that made them, or none"
         )
     if isinstance(ready, StoredShards):
         encoding = _encoding_of_shards(ready, named, options)
         encoding.check_takes(ready.encoding, out, ready.name)
     elif granularity != "document":
         raise ConfigError(
-            f"granularity {granularity!r} with ready-made vectors: they are one per document, use 'document'"
+            f"granularity {granularity!r} with ready-made vectors: they are one per document, use"
+            " 'document'"
         )
     else:
         dtype = options.get("storage_dtype", "float32")
-        encoding = named or Encoding(None, None, ready.dim, "document", storage_dtype=dtype, **word_rules(options))
+        encoding = named or Encoding(
+            None, None, ready.dim, "document", storage_dtype=dtype, **word_rules(options)
+        )
     return PrecomputedSource(ready), encoding, ready.documents() if corpus is None else corpus
 
 
-def _encoding_of_shards(shards: StoredShards, named: Encoding | None, options: Mapping[str, Any]) -> Encoding:
-    """What an index of stored documents says of its vectors: what they say, and what was asked for where it may be."""
+def _encoding_of_shards(
+    shards: StoredShards, named: Encoding | None, options: Mapping[str, Any]
+) -> Encoding:
+    """What an index of stored documents says of its vectors: what they say, and what was asked for
+    where it may be.
+    """
     made = shards.encoding
     for name in ("passage_tokens", "passage_overlap", "late", "max_tokens"):
         asked = options.get(name)
         if asked is not None and asked != getattr(made, name):
             raise ConfigError(
-                f"{name}={asked!r}: the documents of {shards.name} were encoded with {getattr(made, name)!r}; leave "
-                "it out, or build that again"
+                f"{name}={asked!r}: the documents of {shards.name} were encoded with"
+                f" {getattr(made, name)!r}; leave it out, or build that again"
             )
     chosen = {name: options[name] for name in ("granularity", "storage_dtype") if name in options}
-    if made.token_vectors is not None and chosen.get("granularity", made.granularity) != made.granularity:
+    if (
+        made.token_vectors is not None
+        and chosen.get("granularity", made.granularity) != made.granularity
+    ):
         raise ConfigError(
-            f"granularity={chosen['granularity']!r}: {shards.name} keeps token vectors with granularity "
-            f"{made.granularity!r}; leave it out"
+            f"granularity={chosen['granularity']!r}: {shards.name} keeps token vectors with"
+            f" granularity {made.granularity!r}; leave it out"
         )
     chosen |= word_rules(options)
     if named is not None:
@@ -192,7 +230,8 @@ def ingest_corpus(
     options: Mapping[str, Any],
     share: tuple[int, int] | None = None,
 ) -> tuple[Notice, ...]:
-    """Read a corpus (or its share) into a transaction, batch by batch; returns what is to be reported of it.
+    """Read a corpus (or its share) into a transaction, batch by batch; returns what is to be
+    reported of it.
 
     Of the options `on_error`, `progress` and `allow_empty` count here.
     """
@@ -200,7 +239,13 @@ def ingest_corpus(
     progress: Progress = options.get("progress", silent)
     total = None if progress is silent else count_items(corpus)
     ingestion = Ingestion(
-        transaction, source, mode=mode, on_error=on_error, share=share, progress=progress, total=total
+        transaction,
+        source,
+        mode=mode,
+        on_error=on_error,
+        share=share,
+        progress=progress,
+        total=total,
     )
     items, rejected = ingestion.run(read_corpus(corpus, reading)), ingestion.first_rejected
     if items == 0 and not allow_empty:
@@ -222,19 +267,25 @@ def check_target(index_dir: IndexDirectory, overwrite: bool) -> None:
         raise ConfigError(f"{root}: is a file; give the path of a folder for the index")
     if index_dir.current() is not None:
         if not overwrite:
-            raise ConfigError(f"{place}: an index is already there; replace it with --overwrite (overwrite=True)")
+            raise ConfigError(
+                f"{place}: an index is already there; replace it with --overwrite (overwrite=True)"
+            )
     elif place == root and root.is_dir() and not index_dir.lock.exists() and any(root.iterdir()):
-        raise ConfigError(f"{root}: a folder that is not empty and not an index; choose another one")
+        raise ConfigError(
+            f"{root}: a folder that is not empty and not an index; choose another one"
+        )
 
 
 def add_documents(
     corpus: Source | Sequence[str | Path] | None, root: str | Path, **options: Unpack[InsertOptions]
 ) -> Report:
-    """Add documents with new ids to the index at `root`. For options see `InsertOptions` and `ReadOptions`.
+    """Add documents with new ids to the index at `root`. For options see `InsertOptions` and
+    `ReadOptions`.
 
-    `corpus` may be None where `vectors` are an index or several, which hold the documents. Raises InputError where an
-    id is in the index already (use `upsert_documents`), or the corpus is not usable; IndexFormatError where there is no
-    index, or the model is not the one that made it; IndexLockedError where another process is writing.
+    `corpus` may be None where `vectors` are an index or several, which hold the documents. Raises
+    InputError where an id is in the index already (use `upsert_documents`), or the corpus is not
+    usable; IndexFormatError where there is no index, or the model is not the one that made it;
+    IndexLockedError where another process is writing.
 
     >>> add_documents([{"_id": "valve", "text": "Close the valve first."}], "handbook").added
     1
@@ -245,10 +296,12 @@ def add_documents(
 def upsert_documents(
     corpus: Source | Sequence[str | Path] | None, root: str | Path, **options: Unpack[InsertOptions]
 ) -> Report:
-    """Add documents, replacing those whose ids are in the index already. Options and errors are `add_documents`'.
+    """Add documents, replacing those whose ids are in the index already. Options and errors are
+    `add_documents`'.
 
-    An unchanged document is not encoded again (its metadata are replaced); one that grew is encoded from its first
-    passage that changed. What `update_metadata` set stays, except fields that a document which is no file names itself.
+    An unchanged document is not encoded again (its metadata are replaced); one that grew is encoded
+    from its first passage that changed. What `update_metadata` set stays, except fields that a
+    document which is no file names itself.
 
     >>> upsert_documents([{"_id": "pump", "text": "The pump stays closed."}], "handbook").replaced
     1
@@ -256,7 +309,9 @@ def upsert_documents(
     return _insert("upsert", corpus, root, options)
 
 
-def _insert(mode: Literal["add", "upsert"], corpus: Any, root: str | Path, options: Mapping[str, Any]) -> Report:
+def _insert(
+    mode: Literal["add", "upsert"], corpus: Any, root: str | Path, options: Mapping[str, Any]
+) -> Report:
     options = check_options(options, InsertOptions, f"{mode}_documents")
     batch = Batch(root, **writing_of(options))
     batch.insert(mode, corpus, options, allow_empty=False)
@@ -271,10 +326,12 @@ def delete_documents(
     missing_ok: bool = False,
     **options: Unpack[WriteOptions],
 ) -> Report:
-    """Remove the documents with these ids, and those that satisfy a filter. For options see `WriteOptions`.
+    """Remove the documents with these ids, and those that satisfy a filter. For options see
+    `WriteOptions`.
 
-    Raises InputError where an id is not in the index (unless `missing_ok`), ConfigError where neither ids nor a filter
-    are given, IndexFormatError where there is no index, IndexLockedError where another process is writing.
+    Raises InputError where an id is not in the index (unless `missing_ok`), ConfigError where
+    neither ids nor a filter are given, IndexFormatError where there is no index, IndexLockedError
+    where another process is writing.
 
     >>> delete_documents("handbook", where={"year": {"$lt": 2020}}).deleted
     1
@@ -295,17 +352,20 @@ def update_metadata(
     missing_ok: bool = False,
     **options: Unpack[WriteOptions],
 ) -> Report:
-    """Set metadata fields of the documents with these ids, and of those that satisfy a filter ({}: of all).
+    """Set metadata fields of the documents with these ids, and of those that satisfy a filter ({}:
+    of all).
 
-    Fields that are not named stay as they are; a new value replaces the old one as a whole. What is set here is kept
-    apart from the metadata that came with a document, and stays when its text changes, its file is renamed, or the
-    index is built again. `remove` takes fields away; `clear` first undoes all that was ever set or removed. `_id`,
-    `title` and `text` are refused: `upsert_documents` changes them. For options see `WriteOptions`.
+    Fields that are not named stay as they are; a new value replaces the old one as a whole. What is
+    set here is kept apart from the metadata that came with a document, and stays when its text
+    changes, its file is renamed, or the index is built again. `remove` takes fields away; `clear`
+    first undoes all that was ever set or removed. `_id`, `title` and `text` are refused:
+    `upsert_documents` changes them. For options see `WriteOptions`.
 
     Raises:
-        ConfigError: there is nothing to change, a field is both set and removed or is a document's own, or neither ids
-            nor a filter are given.
-        InputError: a value is not what JSON can hold, or an id is not in the index (unless `missing_ok`).
+        ConfigError: there is nothing to change, a field is both set and removed or is a document's
+            own, or neither ids nor a filter are given.
+        InputError: a value is not what JSON can hold, or an id is not in the index (unless
+            `missing_ok`).
         IndexFormatError: there is no index.
         IndexLockedError: another process is writing.
 
@@ -313,15 +373,19 @@ def update_metadata(
     2
     """
     batch = Batch(root, **check_options(options, WriteOptions, "update_metadata"))
-    batch.update_metadata(changes, ids, where=where, remove=remove, clear=clear, missing_ok=missing_ok)
+    batch.update_metadata(
+        changes, ids, where=where, remove=remove, clear=clear, missing_ok=missing_ok
+    )
     return batch.commit(resumable=True)
 
 
 @dataclass(frozen=True)
 class _Step:
-    """One of the changes of a batch; `apply` returns what is to be reported, None where nothing was to be changed.
+    """One of the changes of a batch; `apply` returns what is to be reported, None where nothing was
+    to be changed.
 
-    `at_once` says that it is made as a whole: a run that continues an interrupted one need not look at it again.
+    `at_once` says that it is made as a whole: a run that continues an interrupted one need not look
+    at it again.
     """
 
     job: Job
@@ -330,7 +394,9 @@ class _Step:
 
 
 class Batch:
-    """Changes that wait for `commit`, made in the order in which they were given; `report` then tells of them."""
+    """Changes that wait for `commit`, made in the order in which they were given; `report` then
+    tells of them.
+    """
 
     report: Report
 
@@ -343,10 +409,11 @@ class Batch:
         device: str = "cpu",
         **options: Unpack[WriteOptions],
     ) -> None:
-        """Begin; `model` gives the model of documents that are added (None: the one that made the index).
+        """Begin; `model` gives the model of documents that are added (None: the one that made the
+        index).
 
-        `before` are the datasets at any version, if this process has them open; FAISS may train on `device`. For
-        options see `WriteOptions`.
+        `before` are the datasets at any version, if this process has them open; FAISS may train on
+        `device`. For options see `WriteOptions`.
         """
         self._root, self._model, self._before, self._options = root, model, before, options
         self._steps: list[_Step] = []
@@ -364,31 +431,53 @@ class Batch:
         self.insert("upsert", documents, options)
 
     def insert(
-        self, mode: Literal["add", "upsert"], corpus: Any, options: Mapping[str, Any], *, allow_empty: bool = True
+        self,
+        mode: Literal["add", "upsert"],
+        corpus: Any,
+        options: Mapping[str, Any],
+        *,
+        allow_empty: bool = True,
     ) -> None:
-        """Add or upsert a corpus, later; one without documents changes nothing, or is an InputError."""
+        """Add or upsert a corpus, later; one without documents changes nothing, or is an
+        InputError.
+        """
         own = {"model": self._model()} if self._model else {}
         options = check_options({**own, **options}, InsertOptions, mode)
         reading, on_error = reading_of(options), options.get("on_error", "auto")
         self._device = options.get("device", self._device)
-        encoding, ready = read_manifest(self._root).encoding, open_vectors(options.get("vectors"), corpus)
-        source = open_model(encoding, self._root, options) if ready is None else PrecomputedSource(ready)
+        encoding, ready = (
+            read_manifest(self._root).encoding,
+            open_vectors(options.get("vectors"), corpus),
+        )
+        source = (
+            open_model(encoding, self._root, options) if ready is None else PrecomputedSource(ready)
+        )
         documents: Any = corpus if ready is None or corpus is not None else ready.documents()
         source.check_fits(encoding, self._root)
-        taking = {**options, "progress": self._options.get("progress", silent), "allow_empty": allow_empty}
+        taking = {
+            **options,
+            "progress": self._options.get("progress", silent),
+            "allow_empty": allow_empty,
+        }
         first = not self._steps
 
         def apply(transaction: Transaction) -> Sequence[Notice] | None:
-            source.check_fits(transaction.state.encoding, self._root)  # again: the index may have been replaced
+            source.check_fits(
+                transaction.state.encoding, self._root
+            )  # again: the index may have been replaced
             if not first:
                 transaction.state.consumed, transaction.state.digest = 0, ""  # an input of its own
             notices = ingest_corpus(transaction, source, documents, reading, mode, taking)
             return notices if transaction.state.consumed else None
 
-        job = describe_job(mode, corpus, encoding, on_error=on_error, reading=reading, vectors=source.describe())
+        job = describe_job(
+            mode, corpus, encoding, on_error=on_error, reading=reading, vectors=source.describe()
+        )
         self._steps.append(_Step(job, apply, at_once=False))
 
-    def delete(self, ids: Sequence[str] = (), *, where: Filter | None = None, missing_ok: bool = False) -> None:
+    def delete(
+        self, ids: Sequence[str] = (), *, where: Filter | None = None, missing_ok: bool = False
+    ) -> None:
         """Remove documents, later."""
         chosen = Selection("delete", ids, where, missing_ok=missing_ok)
 
@@ -425,15 +514,18 @@ class Batch:
             transaction.count(replaced=len(docs))
             return () if docs else None
 
-        described = {"changes": hashlib.sha256(metadata_json(fields).encode()).hexdigest(), "remove": sorted(removed)}
+        described = {
+            "changes": hashlib.sha256(metadata_json(fields).encode()).hexdigest(),
+            "remove": sorted(removed),
+        }
         job: Job = {"command": "update-metadata", **chosen.describe(), **described, "clear": clear}
         self._steps.append(_Step(job, apply))
 
     def commit(self, *, resumable: bool = False) -> Report:
         """Make all changes, as one version; where they change nothing, there is none.
 
-        If one cannot be made, none is, and its error is raised. A single change that is `resumable` is continued where
-        it was interrupted.
+        If one cannot be made, none is, and its error is raised. A single change that is `resumable`
+        is continued where it was interrupted.
         """
         read_manifest(self._root)
 
@@ -450,24 +542,36 @@ class Batch:
                 transaction.state.step = number
             return FinishOptions(notices=tuple(notices), device=self._device) if changed else None
 
-        job = self._steps[0].job if resumable else {"command": "batch", "token": secrets.token_hex(8)}
+        job = (
+            self._steps[0].job if resumable else {"command": "batch", "token": secrets.token_hex(8)}
+        )
         self.report = run_change(self._root, job, work, before=self._before, **self._options)
         return self.report
 
 
 class Selection:
-    """The documents with these ids, and those that satisfy a filter; ConfigError where neither is given."""
+    """The documents with these ids, and those that satisfy a filter; ConfigError where neither is
+    given.
+    """
 
-    def __init__(self, command: str, ids: Sequence[str], where: Filter | None, *, missing_ok: bool) -> None:
+    def __init__(
+        self, command: str, ids: Sequence[str], where: Filter | None, *, missing_ok: bool
+    ) -> None:
         listed = check_ids(ids)
         if not listed and where is None:
-            raise ConfigError(f"{command}: give ids or a filter; an empty filter {{}} is for every document")
+            raise ConfigError(
+                f"{command}: give ids or a filter; an empty filter {{}} is for every document"
+            )
         self._ids, self._where, self._missing_ok = sorted(set(listed)), where, missing_ok
 
     def describe(self) -> dict[str, Any]:
-        """Identify the selection, so that an interrupted change never continues with another one."""
+        """Identify the selection, so that an interrupted change never continues with
+        another one.
+        """
         return {
-            "ids": hashlib.sha256(json.dumps(self._ids).encode()).hexdigest() if self._ids else None,
+            "ids": (
+                hashlib.sha256(json.dumps(self._ids).encode()).hexdigest() if self._ids else None
+            ),
             "filter": filters.filter_key(self._where) if self._where is not None else None,
         }
 
@@ -476,7 +580,9 @@ class Selection:
         known = tables.find(self._ids)
         missing = next((i for i in self._ids if i not in known), None)
         if missing is not None and not self._missing_ok:
-            raise InputError(f"{transaction.place}: no document has the id {missing!r}; nothing was changed")
+            raise InputError(
+                f"{transaction.place}: no document has the id {missing!r}; nothing was changed"
+            )
         docs = {doc for doc, _ in known.values()}
         if self._where is not None:
             matching = tables.matching(self._where)
@@ -491,26 +597,41 @@ def _check_changes(
 ) -> tuple[dict[str, Any], frozenset[str]]:
     """Return fields that are set, as they are stored, and those that are removed."""
     if isinstance(remove, str):
-        raise ConfigError(f"update_metadata: remove={remove!r} is one string; give a list of fields, as [{remove!r}]")
+        raise ConfigError(
+            f"update_metadata: remove={remove!r} is one string; give a list of fields, as"
+            f" [{remove!r}]"
+        )
     if not changes and not remove and not clear:
         raise ConfigError(
-            "update_metadata: nothing to change; give fields with their new values, fields to remove, or clear"
+            "update_metadata: nothing to change; give fields with their new values, fields to"
+            " remove, or clear"
         )
     if both := sorted(set(changes) & set(remove)):
-        raise ConfigError(f"update_metadata: the field {both[0]!r} is both set and removed; name it once")
+        raise ConfigError(
+            f"update_metadata: the field {both[0]!r} is both set and removed; name it once"
+        )
     if own := sorted({*changes, *remove} & {*OWN, "text"}):
-        raise ConfigError(f"update_metadata: {own[0]!r} is a document's own, not metadata; upsert changes it")
+        raise ConfigError(
+            f"update_metadata: {own[0]!r} is a document's own, not metadata; upsert changes it"
+        )
     return check_metadata(changes, "update_metadata"), frozenset(remove)
 
 
 def open_model(encoding: Encoding, root: str | Path, options: Mapping[str, Any]) -> ModelSource:
-    """Open the model of an index as the source of a change: the one given, or the one that made the index."""
+    """Open the model of an index as the source of a change: the one given, or the one that made the
+    index.
+    """
     model: Model = options.get("model")
-    loading: dict[str, Any] = {"device": options.get("device", "cpu"), "precision": options.get("precision", "auto")}
+    loading: dict[str, Any] = {
+        "device": options.get("device", "cpu"),
+        "precision": options.get("precision", "auto"),
+    }
     if model is not None:
         embedder = load_model(model, **loading)
     elif encoding.model is not None:
         embedder = load_recorded(encoding.model_places(root), encoding.model, **loading)
     else:
-        raise ConfigError(f"{root}: made from ready-made vectors; add documents with vectors of the same model")
+        raise ConfigError(
+            f"{root}: made from ready-made vectors; add documents with vectors of the same model"
+        )
     return ModelSource(as_encoded(embedder, encoding))

@@ -1,4 +1,5 @@
-"""`verify`: recompute every hash and count of an index; `repair`: make anew what can be made from the rest.
+"""`verify`: recompute every hash and count of an index; `repair`: make anew what can be made from
+the rest.
 
     python -m aveyb_retrieval.indexes.changes.verify ROOT REPAIR DEEP
 
@@ -23,11 +24,32 @@ from aveyb_retrieval.indexes.changes.change import FinishOptions, run_change
 from aveyb_retrieval.indexes.changes.ingest import content_digest
 from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher
 from aveyb_retrieval.indexes.store.dataset import WORDS
-from aveyb_retrieval.indexes.store.manifest import FAISS, REJECTED, IndexDirectory, Manifest, file_problems, writer_lock
+from aveyb_retrieval.indexes.store.manifest import (
+    FAISS,
+    REJECTED,
+    IndexDirectory,
+    Manifest,
+    file_problems,
+    writer_lock,
+)
 from aveyb_retrieval.indexes.store.place import hold_visible, open_directory
-from aveyb_retrieval.indexes.store.tables import CODES, COUNTS, StoredVectors, Tables, ids_of, texts_of_passages
+from aveyb_retrieval.indexes.store.tables import (
+    CODES,
+    COUNTS,
+    StoredVectors,
+    Tables,
+    ids_of,
+    texts_of_passages,
+)
 from aveyb_retrieval.indexes.store.words import rules_of, spaced
-from aveyb_retrieval.indexes.types import PASSAGE_BITS, Progress, expand_passages, number_range, rank_of, silent
+from aveyb_retrieval.indexes.types import (
+    PASSAGE_BITS,
+    Progress,
+    expand_passages,
+    number_range,
+    rank_of,
+    silent,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,7 +71,9 @@ def _content_problems(tables: Tables, manifest: Manifest) -> Iterator[str]:
     docs = ids_of(tables, "document")
     for start in range(0, len(docs), _DOCUMENTS):
         try:
-            yield from _document_problems(tables, docs[start : start + _DOCUMENTS].tolist(), manifest)
+            yield from _document_problems(
+                tables, docs[start : start + _DOCUMENTS].tolist(), manifest
+            )
         except AveyBError as error:
             yield str(error)
     for dataset in (tables.texts, tables.passages):
@@ -59,16 +83,30 @@ def _content_problems(tables: Tables, manifest: Manifest) -> Iterator[str]:
 def _document_problems(tables: Tables, docs: list[int], manifest: Manifest) -> Iterator[str]:
     rules, forms = rules_of(manifest.encoding), tables.forms
     numbers = np.array(docs, dtype=np.int64)
-    columns = ["id", "title", "metadata", "edits", "rank", "digest", "characters", "words", "passages"]
+    columns = [
+        "id",
+        "title",
+        "metadata",
+        "edits",
+        "rank",
+        "digest",
+        "characters",
+        "words",
+        "passages",
+    ]
     about = {row["doc"]: row for row in tables.documents.take(numbers, columns).to_pylist()}
-    texts = {row["doc"]: row for row in tables.texts.take(numbers, ["text", *{WORDS, forms}]).to_pylist()}
+    texts = {
+        row["doc"]: row for row in tables.texts.take(numbers, ["text", *{WORDS, forms}]).to_pylist()
+    }
     found = tables.read_documents(docs)
     by_id = tables.find(row["id"] for row in about.values())
     if any(doc != by_id.get(row["id"], (0,))[0] for doc, row in about.items()):
         yield f"{tables.documents.path}: an id leads to another document, or to none"
     numbers = tables.passage_numbers(numbers)
     passages: dict[int, list[dict[str, Any]]] = {}
-    for row in tables.passages.take(numbers, ["start", "stop", "heading", "text", WORDS]).to_pylist():
+    for row in tables.passages.take(
+        numbers, ["start", "stop", "heading", "text", WORDS]
+    ).to_pylist():
         passages.setdefault(row["passage"] >> PASSAGE_BITS, []).append(row)
     for doc in docs:
         if doc not in about or doc not in found:
@@ -82,7 +120,9 @@ def _document_problems(tables: Tables, docs: list[int], manifest: Manifest) -> I
         if not _metadata_fit(tables, row) or rank_of(row["id"]) != row["rank"]:
             yield f"{where}: its metadata or its rank are damaged"
         whole = f"{row['title']}\n{text['text']}"
-        if text[WORDS] != rules.stored(whole) or (forms != WORDS and text[forms] != spaced(rules.split(whole)[2])):
+        if text[WORDS] != rules.stored(whole) or (
+            forms != WORDS and text[forms] != spaced(rules.split(whole)[2])
+        ):
             yield f"{where}: its stored words are not those of its text"
         if pages and pages.starts[-1] > len(text["text"]):
             yield f"{where}: a page begins behind the end of its text"
@@ -93,7 +133,9 @@ def _document_problems(tables: Tables, docs: list[int], manifest: Manifest) -> I
 def _passage_problems(
     mine: list[dict[str, Any]], text: str, row: dict[str, Any], stored: Callable[[str], str]
 ) -> Iterator[str]:
-    spans = np.array([(each["start"], each["stop"]) for each in mine], dtype=np.int64).reshape(-1, 2)
+    spans = np.array([(each["start"], each["stop"]) for each in mine], dtype=np.int64).reshape(
+        -1, 2
+    )
     if len(mine) != row["passages"] or int((spans[:, 1] - spans[:, 0]).sum()) != row["characters"]:
         yield "its passages are not those that are counted"
     if len(spans) and not (
@@ -105,7 +147,10 @@ def _passage_problems(
         yield "its passages are not spans of its text in order"
     if [each["text"] for each in mine] != texts_of_passages(text, spans):
         yield "the text of a passage is not its part of the document's"
-    if any(each[WORDS] != stored(f"{each['heading']}\n{text[each['start'] : each['stop']]}") for each in mine):
+    if any(
+        each[WORDS] != stored(f"{each['heading']}\n{text[each['start'] : each['stop']]}")
+        for each in mine
+    ):
         yield "the stored words of a passage are not those of its text"
 
 
@@ -121,12 +166,21 @@ def _search_problems(dataset: Dataset) -> Iterator[str]:
     """Words that a search finds in other rows than a look at all of them does."""
     rows = dataset.scan([dataset.key, WORDS])
     numbers, words = rows[dataset.key].to_numpy(), rows[WORDS]
-    sampled = sorted({word for text in words.to_pylist()[:: max(1, len(words) // _SAMPLED)] for word in text.split()})
+    sampled = sorted(
+        {
+            word
+            for text in words.to_pylist()[:: max(1, len(words) // _SAMPLED)]
+            for word in text.split()
+        }
+    )
     for word in sampled[:: max(1, len(sampled) // _SAMPLED)]:
         there = np.sort(numbers[pc.match_substring(words, f" {word} ").to_numpy()])
         found, scores = dataset.by_words([word], max(len(numbers), 1))
         if not np.array_equal(np.sort(found), there) or not np.isfinite(scores).all():
-            yield f"{dataset.path}: a search for {word!r} finds {len(found)} rows, and {len(there)} hold it"
+            yield (
+                f"{dataset.path}: a search for {word!r} finds {len(found)} rows, and {len(there)}"
+                " hold it"
+            )
             return
 
 
@@ -141,15 +195,19 @@ class Verdict:
     repaired: bool = False
 
 
-def verify_index(root: str | Path, *, repair: bool = False, deep: bool = False, progress: Progress = silent) -> Verdict:
+def verify_index(
+    root: str | Path, *, repair: bool = False, deep: bool = False, progress: Progress = silent
+) -> Verdict:
     """Check an index: hashes, sizes, counts, numbers, vectors of every kind.
 
-    `deep` also compares what hashes say nothing of: texts with their digests, passages with texts, stored words and
-    what a search of them finds with the texts; and a thousand stored vectors must find themselves in each FAISS file.
+    `deep` also compares what hashes say nothing of: texts with their digests, passages with texts,
+    stored words and what a search of them finds with the texts; and a thousand stored vectors must
+    find themselves in each FAISS file.
 
-    `repair` makes damaged FAISS files and indexes of words again, leaves a damaged list of rejected items behind, and
-    points to the newest complete version where the pointer is lost. Documents, vectors and manifests have no second
-    copy: an index with damage there stays as it is. Raises IndexFormatError where there is nothing to verify.
+    `repair` makes damaged FAISS files and indexes of words again, leaves a damaged list of rejected
+    items behind, and points to the newest complete version where the pointer is lost. Documents,
+    vectors and manifests have no second copy: an index with damage there stays as it is. Raises
+    IndexFormatError where there is nothing to verify.
 
     >>> verify_index("handbook").problems
     []
@@ -161,7 +219,9 @@ def verify_index(root: str | Path, *, repair: bool = False, deep: bool = False, 
             return Verdict([pointer])
         complete = index_dir.versions()
         if not complete:
-            raise IndexFormatError(f"{index_dir.root}: no complete version to point to; build the index again")
+            raise IndexFormatError(
+                f"{index_dir.root}: no complete version to point to; build the index again"
+            )
         with writer_lock(index_dir.lock):
             index_dir.publish(complete[-1])
     index_dir.visible()
@@ -171,18 +231,30 @@ def verify_index(root: str | Path, *, repair: bool = False, deep: bool = False, 
             problems, damaged = _problems(index_dir, manifest, progress, deep=deep)
     except IndexFormatError as error:
         return Verdict([str(error)])
-    repaired = _rebuild(index_dir, damaged, progress) if problems and repair else bool(pointer) and not problems
+    repaired = (
+        _rebuild(index_dir, damaged, progress)
+        if problems and repair
+        else bool(pointer) and not problems
+    )
     return Verdict([*filter(None, [pointer]), *problems], repaired=repaired)
 
 
 def verify_apart(root: str | Path, *, repair: bool = False, deep: bool = False) -> Verdict:
-    """Check an index in another process: Lance and FAISS trust what they read, and a file made to harm can end it."""
+    """Check an index in another process: Lance and FAISS trust what they read, and a file made to
+    harm can end it.
+    """
     command = [sys.executable, "-m", __name__, str(root), str(int(repair)), str(int(deep))]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "RUST_BACKTRACE": "0"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)  # noqa: S603  # this module
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "RUST_BACKTRACE": "0",
+    }
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)  # this module  # noqa: S603
     if done.returncode:
         how = how_it_ended(done.returncode, done.stderr)
-        return Verdict([f"{root}: reading it ends the process ({how}); do not open it, restore it from a copy"])
+        return Verdict(
+            [f"{root}: reading it ends the process ({how}); do not open it, restore it from a copy"]
+        )
     sys.stderr.write(done.stderr)
     answer = json.loads(done.stdout)
     if "error" in answer:
@@ -243,19 +315,28 @@ def _count_problems(tables: Tables, manifest: Manifest) -> Iterator[str]:
     }
     for name, value in found.items():
         if value != getattr(manifest.counts, name):
-            yield f"{tables.root}: {value} {name}, the manifest says {getattr(manifest.counts, name)}"
+            yield (
+                f"{tables.root}: {value} {name}, the manifest says {getattr(manifest.counts, name)}"
+            )
     if len(np.unique(docs)) != len(docs) or len(set(rows["id"].to_pylist())) != len(docs):
         yield f"{tables.documents.path}: a number or an id of two documents"
     if len(docs) and not (docs[0] >= 1 and docs[-1] < manifest.next_doc):
-        yield f"{tables.documents.path}: the number {docs[-1]}, and the next document would get {manifest.next_doc}"
+        yield (
+            f"{tables.documents.path}: the number {docs[-1]}, and the next document would get"
+            f" {manifest.next_doc}"
+        )
     if not np.array_equal(ids_of(tables, "document"), docs):
         yield f"{tables.texts.path}: the texts are not those of the documents"
     counts = np.stack([rows["doc"].to_numpy(), rows["passages"].to_numpy()], axis=1)
-    if not np.array_equal(ids_of(tables, "passage"), np.sort(expand_passages(counts[np.argsort(counts[:, 0])]))):
+    if not np.array_equal(
+        ids_of(tables, "passage"), np.sort(expand_passages(counts[np.argsort(counts[:, 0])]))
+    ):
         yield f"{tables.passages.path}: the passages are not those of the documents"
 
 
-def _vector_problems(tables: Tables, manifest: Manifest, kind: Kind, numbers: IntArray) -> Iterator[str]:
+def _vector_problems(
+    tables: Tables, manifest: Manifest, kind: Kind, numbers: IntArray
+) -> Iterator[str]:
     encoding = manifest.encoding
     for some, vectors in StoredVectors(tables, kind, encoding.dim).blocks(0, manifest.next_doc):
         with np.errstate(over="ignore", invalid="ignore"):  # of a damaged vector
@@ -270,8 +351,8 @@ def _vector_problems(tables: Tables, manifest: Manifest, kind: Kind, numbers: In
         live = int(((numbers >= low) & (numbers < high)).sum())
         if live != tier.count - tier.dead:
             yield (
-                f"{tables.root}: {live} stored {kind} vectors in the range of {tier.file}, the manifest says "
-                f"{tier.count - tier.dead}"
+                f"{tables.root}: {live} stored {kind} vectors in the range of {tier.file}, the"
+                f" manifest says {tier.count - tier.dead}"
             )
     codec = encoding.token_codec
     if codec is not None and encoding.tokens_of == kind:
@@ -279,25 +360,35 @@ def _vector_problems(tables: Tables, manifest: Manifest, kind: Kind, numbers: In
         for batch in dataset.batches([dataset.key, CODES]):
             sizes = np.array([len(value) for value in batch[CODES].to_pylist()], dtype=np.int64)
             if (sizes % codec.row_bytes).any():
-                yield f"{dataset.path}: codes of tokens that are not whole rows of {codec.row_bytes} bytes"
+                yield (
+                    f"{dataset.path}: codes of tokens that are not whole rows of {codec.row_bytes}"
+                    " bytes"
+                )
                 return
 
 
 def _faiss_problems(root: Path, tier: Tier, stored: StoredVectors, *, deep: bool) -> Iterator[str]:
-    """What is wrong with a file whose hash is right: `deep` searches for a sample of the vectors that are in it."""
+    """What is wrong with a file whose hash is right: `deep` searches for a sample of the vectors
+    that are in it.
+    """
     try:
         file = FaissSearcher.open(root, tier)
     except AveyBError as error:
         yield str(error)
         return
     if file.index.d != stored.dim:
-        yield f"{root / tier.file}: vectors of dimension {file.index.d}, the manifest says {stored.dim}"
+        yield (
+            f"{root / tier.file}: vectors of dimension {file.index.d}, the manifest says"
+            f" {stored.dim}"
+        )
     elif deep and (lost := _lost(file, stored)) > _MOST_LOST:
         yield f"{root / tier.file}: a search does not find {lost:.0%} of the vectors that are in it"
 
 
 def _lost(file: FaissSearcher, stored: StoredVectors) -> float:
-    """The share of a sample of different vectors that a file does not find when they are searched for."""
+    """The share of a sample of different vectors that a file does not find when they are searched
+    for.
+    """
     numbers = stored.tables.numbers(file.tier.kind, file.tier.first, file.tier.stop)
     numbers, vectors = stored.live(numbers[:: max(1, len(numbers) // _SEARCHED)])
     vectors, places = np.unique(vectors, axis=0, return_index=True)
@@ -309,7 +400,9 @@ def _lost(file: FaissSearcher, stored: StoredVectors) -> float:
 
 
 def _rebuild(index_dir: IndexDirectory, damaged: set[str], progress: Progress) -> bool:
-    """Make FAISS files and indexes of words anew as a new version, if everything they are made from is sound."""
+    """Make FAISS files and indexes of words anew as a new version, if everything they are made from
+    is sound.
+    """
     if not all(map(_can_be_made_again, damaged)):
         return False
     anew = FinishOptions(rebuild=True, reindex=True)

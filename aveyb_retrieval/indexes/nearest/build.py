@@ -1,7 +1,8 @@
 """Decide which FAISS files are due, and make them.
 
-Vectors gather in memory, become a file when there are many, and files are joined when the later ones together are at
-least half as large as the one before: a vector is indexed a number of times that grows with the logarithm of all.
+Vectors gather in memory, become a file when there are many, and files are joined when the later
+ones together are at least half as large as the one before: a vector is indexed a number of times
+that grows with the logarithm of all.
 """
 
 from __future__ import annotations
@@ -27,12 +28,21 @@ MAX_TIERS = 6
 
 
 def plan(
-    tiers: Sequence[Tier], kind: Kind, next_doc: int, live: int, index: str, dim: int, *, rebuild: bool = False
+    tiers: Sequence[Tier],
+    kind: Kind,
+    next_doc: int,
+    live: int,
+    index: str,
+    dim: int,
+    *,
+    rebuild: bool = False,
 ) -> list[tuple[int, int]]:
-    """Return the ranges `[first, stop)` of documents that are to be made into a FAISS file each; mostly none.
+    """Return the ranges `[first, stop)` of documents that are to be made into a FAISS file each;
+    mostly none.
 
-    A new file replaces those of `tiers` whose ranges lie inside its own. `live` vectors of width `dim` are stored. Of
-    an `index` that is not "auto" a first file is made however few these are. `rebuild` returns all there should be.
+    A new file replaces those of `tiers` whose ranges lie inside its own. `live` vectors of width
+    `dim` are stored. Of an `index` that is not "auto" a first file is made however few these are.
+    `rebuild` returns all there should be.
     """
     if index == faiss_file.NONE:
         return []
@@ -40,7 +50,11 @@ def plan(
     if rebuild or not any(tier.kind == kind for tier in tiers):
         due = live > limit or (live > 0 and index != faiss_file.AUTO)
         return [(0, next_doc)] if due else []
-    parts = sorted((tier.first, tier.stop, tier.count - tier.dead, tier.count) for tier in tiers if tier.kind == kind)
+    parts = sorted(
+        (tier.first, tier.stop, tier.count - tier.dead, tier.count)
+        for tier in tiers
+        if tier.kind == kind
+    )
     rest = live - sum(part[2] for part in parts)
     if rest > limit:
         parts.append((parts[-1][1], next_doc, rest, 0))
@@ -66,10 +80,11 @@ def make_tier(
     progress: Progress = silent,
     device: str = "cpu",
 ) -> tuple[Tier, FileInfo]:
-    """Make a FAISS file of the stored vectors of the documents numbered in `[first, stop)`; durable when this returns.
+    """Make a FAISS file of the stored vectors of the documents numbered in `[first, stop)`; durable
+    when this returns.
 
-    `count_estimate`, about how many they are, decides the type that "auto" takes, and what is drawn for training. A
-    `device` of "cuda" trains inverted lists there.
+    `count_estimate`, about how many they are, decides the type that "auto" takes, and what is drawn
+    for training. A `device` of "cuda" trains inverted lists there.
     """
     factory, params = faiss_file.chosen(index, count_estimate)
     made = faiss_file.create(factory, vectors.dim)
@@ -77,7 +92,9 @@ def make_tier(
         made = faiss_file.graph_by_card(made, factory, vectors.blocks(first, stop), device)
     else:
         if size := faiss_file.training_size(made, count_estimate):
-            faiss_file.train(made, _sample(vectors, first, stop, size, count_estimate), factory, device)
+            faiss_file.train(
+                made, _sample(vectors, first, stop, size, count_estimate), factory, device
+            )
         faiss_file.reserve(made, count_estimate)
         for numbers, rows in vectors.blocks(first, stop):
             faiss_file.fill(made, numbers, rows)
@@ -85,12 +102,22 @@ def make_tier(
     path = root / file
     path.parent.mkdir(exist_ok=True)
     info = faiss_file.write(made, path)
-    tier = Tier(kind=kind, file=file, factory=factory, first=first, stop=stop, count=int(made.ntotal), params=params)
+    tier = Tier(
+        kind=kind,
+        file=file,
+        factory=factory,
+        first=first,
+        stop=stop,
+        count=int(made.ntotal),
+        params=params,
+    )
     return tier, info
 
 
 def _sample(vectors: StoredVectors, first: int, stop: int, size: int, count: int) -> FloatArray:
-    """About `size` of the `count` vectors of some documents, drawn evenly, always the same: `[n, d]`."""
+    """About `size` of the `count` vectors of some documents, drawn evenly, always the same: `[n,
+    d]`.
+    """
     rng = np.random.default_rng(0)
     share = size / max(count, 1)
     parts = [np.empty((0, vectors.dim), np.float32)]

@@ -1,7 +1,7 @@
 """FAISS files: which type for how many vectors, trained, filled, written, opened and searched.
 
-All vectors are unit length (or zero), so the inner product is the cosine. Ids are ours: an IVF index keeps them
-itself, any other index is wrapped in `IndexIDMap`.
+All vectors are unit length (or zero), so the inner product is the cosine. Ids are ours: an IVF
+index keeps them itself, any other index is wrapped in `IndexIDMap`.
 """
 
 from __future__ import annotations
@@ -34,26 +34,38 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("aveyb_retrieval.index")
 AUTO, NONE = "auto", "none"  # by the number of vectors; never
-# Measured by benchmarks/cpu/nearest.py on passages of real text: one bit a dimension (RaBitQ) with 400 candidates
-# scored again finds .985 of the ten nearest, in 48 bytes a vector, where HNSW32 (.99) takes 1,300 and fifteen times
-# longer to build. Lists would have to be searched by the quarter for the same recall, so they only pay in large files.
-EXACT_COMPONENTS = 32_768 * 256  # numbers that are searched in memory before "auto" makes a file of them
+# Measured by benchmarks/cpu/nearest.py on passages of real text: one bit a dimension (RaBitQ) with
+# 400 candidates scored again finds .985 of the ten nearest, in 48 bytes a vector, where HNSW32
+# (.99) takes 1,300 and fifteen times longer to build. Lists would have to be searched by the
+# quarter for the same recall, so they only pay in large files.
+EXACT_COMPONENTS = (
+    32_768 * 256
+)  # numbers that are searched in memory before "auto" makes a file of them
 ONE_LIST = 1_000_000  # vectors: up to so many, all codes are scanned
 MANY = 8  # queries, from which on FAISS shares them among threads
-FEWEST_IN_GRAPH = 4096  # vectors that are worth a graph; of some few a GPU makes none (faiss issue 4260)
+FEWEST_IN_GRAPH = (
+    4096  # vectors that are worth a graph; of some few a GPU makes none (faiss issue 4260)
+)
 _MANY_LISTS = 256  # that are worth a GPU
 _WHEELS = ("faiss-cpu", "faiss-gpu", "faiss-gpu-cuvs")
 _HNSW = re.compile(r"HNSW(\d+)")
-CAGRA = re.compile(r"CAGRA(\d*)")  # a graph that a GPU makes of all vectors at once, and FAISS keeps as one of HNSW
+CAGRA = re.compile(
+    r"CAGRA(\d*)"
+)  # a graph that a GPU makes of all vectors at once, and FAISS keeps as one of HNSW
 
 
 def import_faiss() -> Any:
     """The `faiss` module."""
-    there = [] if "faiss" in sys.modules else [f"{name} {found}" for name in _WHEELS if (found := installed(name))]
+    there = (
+        []
+        if "faiss" in sys.modules
+        else [f"{name} {found}" for name in _WHEELS if (found := installed(name))]
+    )
     if len(there) > 1:
         raise BackendError(
-            f"{' and '.join(there)} are both installed and write the same files: `pip uninstall -y "
-            f"{' '.join(each.partition(' ')[0] for each in there)}`, then `pip install` the one that you want"
+            f"{' and '.join(there)} are both installed and write the same files: `pip uninstall -y"
+            f" {' '.join(each.partition(' ')[0] for each in there)}`, then `pip install` the one"
+            " that you want"
         )
     with extra_for("building and searching an index", "cpu"):
         import faiss
@@ -66,7 +78,9 @@ def exact_limit(dim: int) -> int:
 
 
 def chosen(index: str, count: int) -> tuple[str, dict[str, int]]:
-    """The FAISS factory string for `count` vectors, with settings of searches; "auto" keeps recall@10 at .98."""
+    """The FAISS factory string for `count` vectors, with settings of searches; "auto" keeps
+    recall@10 at .98.
+    """
     if index == AUTO:
         cells = 1 if count <= ONE_LIST else 2 ** round(math.log2(math.sqrt(count)))
         return f"IVF{cells},RaBitQfs", {} if cells == 1 else {"nprobe": cells // 4}
@@ -76,16 +90,21 @@ def chosen(index: str, count: int) -> tuple[str, dict[str, int]]:
     settings = {}
     for each in given:
         name, _, value = each.partition("=")
-        if name not in DEFAULT_PARAMS or not (value.isascii() and value.isdigit() and 0 < int(value) < 1 << 31):
+        if name not in DEFAULT_PARAMS or not (
+            value.isascii() and value.isdigit() and 0 < int(value) < 1 << 31
+        ):
             raise ConfigError(
-                f"index={index!r}: {each!r} is none of the settings {', '.join(DEFAULT_PARAMS)} (nprobe=64)"
+                f"index={index!r}: {each!r} is none of the settings {', '.join(DEFAULT_PARAMS)}"
+                " (nprobe=64)"
             )
         settings[name] = int(value)
     return factory, settings
 
 
 def training_size(index: faiss.Index, count: int) -> int:
-    """How many vectors of `count` to train an index on: FAISS asks for 39 per cell and gains little beyond 64."""
+    """How many vectors of `count` to train an index on: FAISS asks for 39 per cell and gains little
+    beyond 64.
+    """
     faiss = import_faiss()
     if index.is_trained:
         return 0
@@ -99,37 +118,56 @@ def create(factory: str, dim: int) -> faiss.Index:
     if graph := CAGRA.fullmatch(factory):
         if not can_make(factory):
             raise BackendError(
-                f"index {factory!r}: a GPU makes this graph, with FAISS's wheel faiss-gpu-cuvs in the place of any "
-                "other; HNSW32 is made on a CPU"
+                f"index {factory!r}: a GPU makes this graph, with FAISS's wheel faiss-gpu-cuvs in"
+                " the place of any other; HNSW32 is made on a CPU"
             )
         degree = int(graph[1] or 64)
         if degree < 4 or degree % 2:
-            raise ConfigError(f"index {factory!r}: each vector has an even number of neighbours, 4 or more")
+            raise ConfigError(
+                f"index {factory!r}: each vector has an even number of neighbours, 4 or more"
+            )
         return faiss.IndexIDMap(faiss.IndexHNSWCagra(dim, degree // 2, faiss.METRIC_INNER_PRODUCT))
     if any(int(links) < 2 for links in _HNSW.findall(factory)):  # filling it ends the process
-        raise ConfigError(f"FAISS cannot make an index {factory!r}: HNSW needs at least 2 links for each vector")
+        raise ConfigError(
+            f"FAISS cannot make an index {factory!r}: HNSW needs at least 2 links for each vector"
+        )
     try:
         index = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
-        raise ConfigError(f"FAISS cannot make an index {factory!r} for dimension {dim}: {reason(error)}") from error
+        raise ConfigError(
+            f"FAISS cannot make an index {factory!r} for dimension {dim}: {reason(error)}"
+        ) from error
     ivf = faiss.try_extract_index_ivf(index)
     if ivf is not None and ivf.nlist < 1:
-        raise ConfigError(f"FAISS cannot make an index {factory!r}: it has no inverted lists; name at least one")
+        raise ConfigError(
+            f"FAISS cannot make an index {factory!r}: it has no inverted lists; name at least one"
+        )
     return index if _keeps_ids(index) else faiss.IndexIDMap(index)
 
 
 def train(index: faiss.Index, sample: FloatArray, factory: str, device: str = "cpu") -> None:
-    """Train an index on a sample of the vectors, `[n, d]`; many inverted lists on "cuda" where FAISS has a GPU."""
+    """Train an index on a sample of the vectors, `[n, d]`; many inverted lists on "cuda" where
+    FAISS has a GPU.
+    """
     faiss = import_faiss()
     ivf = faiss.try_extract_index_ivf(index)
-    if device.startswith("cuda") and ivf is not None and ivf.nlist >= _MANY_LISTS and faiss.get_num_gpus() > 0:
+    if (
+        device.startswith("cuda")
+        and ivf is not None
+        and ivf.nlist >= _MANY_LISTS
+        and faiss.get_num_gpus() > 0
+    ):
         try:  # what finds the nearest centroid of each vector, again and again
             centroids, options = faiss.IndexFlat(ivf.d, ivf.metric_type), faiss.GpuClonerOptions()
-            there = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), _card(device), centroids, options)
+            there = faiss.index_cpu_to_gpu(
+                faiss.StandardGpuResources(), _card(device), centroids, options
+            )
             ivf.clustering_index = there
             index.train(sample)
         except (RuntimeError, MemoryError) as error:
-            _log.warning("%s is trained on the CPU, as %s cannot do it: %s", factory, device, reason(error))
+            _log.warning(
+                "%s is trained on the CPU, as %s cannot do it: %s", factory, device, reason(error)
+            )
         finally:
             if ivf.clustering_index is not None:
                 ivf.clustering_index = None
@@ -145,7 +183,9 @@ def train(index: faiss.Index, sample: FloatArray, factory: str, device: str = "c
 
 
 def reserve(index: faiss.Index, count: int) -> None:
-    """Make room for `count` more vectors at once, where an index keeps them in one array that would be copied."""
+    """Make room for `count` more vectors at once, where an index keeps them in one array that would
+    be copied.
+    """
     faiss = import_faiss()
     inner = innermost(index)
     if isinstance(inner, faiss.IndexHNSW):
@@ -162,13 +202,16 @@ def fill(index: faiss.Index, ids: IntArray, vectors: FloatArray) -> None:
         index.add_with_ids(vectors, ids)
     except RuntimeError as error:
         raise ConfigError(
-            f"the index cannot take {len(ids):,} vectors: {reason(error)}; use another one, or --index auto"
+            f"the index cannot take {len(ids):,} vectors: {reason(error)}; use another one, or"
+            " --index auto"
         ) from error
 
 
 @contextmanager
 def threads_for(queries: int) -> Iterator[None]:
-    """Search for few queries with one thread: others would wait for it actively, and take processors from Lance's."""
+    """Search for few queries with one thread: others would wait for it actively, and take
+    processors from Lance's.
+    """
     faiss = import_faiss()
     before = faiss.omp_get_max_threads()  # of the calling thread alone
     faiss.omp_set_num_threads(before if queries >= MANY else 1)
@@ -179,14 +222,19 @@ def threads_for(queries: int) -> Iterator[None]:
 
 
 def best_halves(vectors: np.ndarray, queries: FloatArray, k: int, margin: float) -> IntArray:
-    """Which of vectors `[m, d]` float16 are among the `k` best of a query `[n, d]`, or at most `margin` worse, `[i]`.
+    """Which of vectors `[m, d]` float16 are among the `k` best of a query `[n, d]`, or at most
+    `margin` worse, `[i]`.
 
     FAISS multiplies them as they are; NumPy would take each number by itself.
     """
     faiss = import_faiss()
-    held = faiss.IndexScalarQuantizer(vectors.shape[1], faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)
+    held = faiss.IndexScalarQuantizer(
+        vectors.shape[1], faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT
+    )
     codes = np.ascontiguousarray(vectors).view(np.uint8).reshape(-1)
-    held.codes = faiss.MaybeOwnedVectorUInt8.create_view(faiss.swig_ptr(codes), codes.size, held.codes.owner)
+    held.codes = faiss.MaybeOwnedVectorUInt8.create_view(
+        faiss.swig_ptr(codes), codes.size, held.codes.owner
+    )
     held.ntotal = len(vectors)
     asked = k
     with threads_for(len(queries)):
@@ -211,12 +259,18 @@ def _keeps_ids(index: faiss.Index) -> bool:
     faiss = import_faiss()
     if isinstance(index, (faiss.IndexIVF, faiss.IndexIDMap)):
         return True
-    return isinstance(index, faiss.IndexPreTransform) and isinstance(faiss.downcast_index(index.index), faiss.IndexIVF)
+    return isinstance(index, faiss.IndexPreTransform) and isinstance(
+        faiss.downcast_index(index.index), faiss.IndexIVF
+    )
 
 
 def reason(error: BaseException) -> str:
     """The last part of a FAISS message; what comes before is the C++ function it came from."""
-    return str(error).strip().rsplit("Error: ", 1)[-1].splitlines()[0] if str(error).strip() else type(error).__name__
+    return (
+        str(error).strip().rsplit("Error: ", 1)[-1].splitlines()[0]
+        if str(error).strip()
+        else type(error).__name__
+    )
 
 
 def write(index: faiss.Index, path: Path) -> files.FileInfo:
@@ -228,7 +282,9 @@ def write(index: faiss.Index, path: Path) -> files.FileInfo:
         def forward(data: bytes) -> int:
             try:
                 return out.write(data)
-            except OSError as error:  # it must not cross FAISS's C++, which would turn it into a message
+            except (
+                OSError
+            ) as error:  # it must not cross FAISS's C++, which would turn it into a message
                 failure.append(error)
                 return 0
 
@@ -242,21 +298,32 @@ def write(index: faiss.Index, path: Path) -> files.FileInfo:
 
 
 def read(path: Path, *, mapped: bool) -> faiss.Index:
-    """Open a file whose hash was checked; `mapped` leaves the vectors on disk, shared, and allows no change."""
+    """Open a file whose hash was checked; `mapped` leaves the vectors on disk, shared, and allows
+    no change.
+    """
     faiss = import_faiss()
     try:
         # releases of FAISS that do not have this flag map inverted lists only
         flag = getattr(faiss, "IO_FLAG_MMAP_IFC", faiss.IO_FLAG_MMAP)
-        # tables that PQ needs for distances alone, not for inner products, may be larger than the file
-        return faiss.read_index(str(path), (flag if mapped else 0) | faiss.IO_FLAG_SKIP_PRECOMPUTE_TABLE)
+        # tables that PQ needs for distances alone, not for inner products, may be larger than the
+        # file
+        return faiss.read_index(
+            str(path), (flag if mapped else 0) | faiss.IO_FLAG_SKIP_PRECOMPUTE_TABLE
+        )
     except (RuntimeError, MemoryError) as error:
         raise IndexFormatError(
-            f"{path}: FAISS cannot read it ({reason(error)}); `aveyb-index verify --repair` rebuilds it"
+            f"{path}: FAISS cannot read it ({reason(error)}); `aveyb-index verify --repair`"
+            " rebuilds it"
         ) from error
 
 
-DEFAULT_PARAMS = {"nprobe": 32, "efSearch": 96, "rescore": 500}  # 400 find .97 of the ten nearest among 10^6
-SELECTED = 5  # ids that a selector is made of and asked for, while FAISS finds one more candidate (both measured)
+DEFAULT_PARAMS = {
+    "nprobe": 32,
+    "efSearch": 96,
+    "rescore": 500,
+}  # 400 find .97 of the ten nearest among 10^6
+# ids that a selector is made of and asked for, while FAISS finds one more candidate (both measured)
+SELECTED = 5
 
 MOST_EFFORT = 16  # how many times harder a limited search looks at most
 
@@ -282,7 +349,9 @@ class FaissTraits:
             knob, largest = "nprobe", int(inner.nlist)
         elif isinstance(inner, faiss.IndexHNSW) and not transformed:
             knob, largest = "efSearch", max(int(index.ntotal), 1)
-        floats = isinstance(inner, (faiss.IndexFlat, faiss.IndexHNSWFlat, faiss.IndexHNSWCagra, faiss.IndexIVFFlat))
+        floats = isinstance(
+            inner, (faiss.IndexFlat, faiss.IndexHNSWFlat, faiss.IndexHNSWCagra, faiss.IndexIVFFlat)
+        )
         flat = isinstance(inner, faiss.IndexFlat) and not transformed
         listed = isinstance(inner, faiss.IndexIVF) and _lists_take_selectors(inner)
         return cls(
@@ -295,14 +364,21 @@ class FaissTraits:
 
 
 def _lists_take_selectors(ivf: Any) -> bool:
-    """Whether a search of inverted lists can be limited: of the fast-scan types only RaBitQ's can."""
+    """Whether a search of inverted lists can be limited: of the fast-scan types only
+    RaBitQ's can.
+    """
     faiss = import_faiss()
     fast = getattr(faiss, "IndexIVFFastScan", ())
-    return not isinstance(ivf, fast) or isinstance(ivf, getattr(faiss, "IndexIVFRaBitQFastScan", ()))
+    return not isinstance(ivf, fast) or isinstance(
+        ivf, getattr(faiss, "IndexIVFRaBitQFastScan", ())
+    )
 
 
 class FaissSearcher:
-    """One FAISS file, open, perhaps with a copy on GPUs, which takes no filters. Safe to use from many threads."""
+    """One FAISS file, open, perhaps with a copy on GPUs, which takes no filters.
+
+    Safe to use from many threads.
+    """
 
     def __init__(self, tier: Tier, index: Any, there: Any = None) -> None:
         self.tier = tier
@@ -330,16 +406,19 @@ class FaissSearcher:
         return self if tier == self.tier else FaissSearcher(tier, self.index, self.there)
 
     def wanted(self, k: int) -> int:
-        """How many candidates to ask for when `k` are needed: of 400, three each find .88, of the first 100 .97."""
+        """How many candidates to ask for when `k` are needed: of 400, three each find .88, of the
+        first 100 .97.
+        """
         return k if self.traits.keeps_floats else max(3 * k, self.params["rescore"])
 
     def candidates(
         self, queries: FloatArray, m: int, among: IntArray | None = None, *, grown: int = 1
     ) -> tuple[FloatArray, IntArray]:
-        """The `m` best candidates by its own scores: `[n, up to m or more]`, padded with -inf and -1, in no order.
+        """The `m` best candidates by its own scores: `[n, up to m or more]`, padded with -inf and
+        -1, in no order.
 
-        `among`: ascending numbers that the search is limited to, all in this file. `grown`: how many times harder to
-        look than usual.
+        `among`: ascending numbers that the search is limited to, all in this file. `grown`: how
+        many times harder to look than usual.
         """
         count = int(self.index.ntotal)
         ask = m * grown * count // max(self.live, 1) + (16 if self.tier.dead else 0)
@@ -350,7 +429,9 @@ class FaissSearcher:
             cheaper = grown > 1 or self.traits.knob == "efSearch" or len(among) < SELECTED * sifted
             if self.traits.takes_selector and cheaper:
                 selector = import_faiss().IDSelectorBatch(among)
-                effort = grown * min(round(1 / share), MOST_EFFORT)  # the nearest of few are further away
+                effort = grown * min(
+                    round(1 / share), MOST_EFFORT
+                )  # the nearest of few are further away
             else:
                 sift, ask = True, sifted
         scores, numbers = self._asked(queries, min(ask, count), selector, effort)
@@ -360,7 +441,9 @@ class FaissSearcher:
         scores[gone], numbers[gone] = -np.inf, -1
         return scores, numbers
 
-    def _asked(self, queries: FloatArray, k: int, selector: Any, effort: int) -> tuple[FloatArray, IntArray]:
+    def _asked(
+        self, queries: FloatArray, k: int, selector: Any, effort: int
+    ) -> tuple[FloatArray, IntArray]:
         params, graph = self._parameters(k, selector, effort), self.traits.knob == "efSearch"
         if self.there is not None and selector is None:
             width = max(k, min(self.params[self.traits.knob] * effort, self.traits.largest))
@@ -374,7 +457,9 @@ class FaissSearcher:
     def exhausted(self, m: int, grown: int) -> bool:
         """Whether looking harder than this finds no more."""
         knob = self.traits.knob
-        return m * grown >= self.index.ntotal and (not knob or self.params[knob] * grown >= self.traits.largest)
+        return m * grown >= self.index.ntotal and (
+            not knob or self.params[knob] * grown >= self.traits.largest
+        )
 
     def _parameters(self, k: int, selector: Any, effort: int) -> Any:
         faiss = import_faiss()
@@ -385,10 +470,16 @@ class FaissSearcher:
         if knob == "efSearch":
             return faiss.SearchParametersHNSW(efSearch=max(value, k), sel=selector)
         inner = faiss.SearchParametersIVF(nprobe=value, sel=selector)
-        return faiss.SearchParametersPreTransform(index_params=inner) if self.traits.transformed else inner
+        return (
+            faiss.SearchParametersPreTransform(index_params=inner)
+            if self.traits.transformed
+            else inner
+        )
 
 
-_ON_CARD = re.compile(r"IVF\d+,(Flat|SQ8|SQfp16|PQ\d+(x8)?)")  # what FAISS has on GPUs and torch does not outrun there
+_ON_CARD = re.compile(
+    r"IVF\d+,(Flat|SQ8|SQfp16|PQ\d+(x8)?)"
+)  # what FAISS has on GPUs and torch does not outrun there
 MOST_ON_CARD = 2048  # candidates, and lists, of one search by FAISS on a GPU
 MOST_IN_GRAPH = 512  # candidates of one search there by CAGRA
 _WORK_ON_CARD = 1 << 29  # bytes for intermediate results
@@ -399,13 +490,21 @@ def card_takes(tiers: Sequence[Tier]) -> bool:
     """Whether FAISS has a GPU, and on it the types of all these files."""
     faiss = import_faiss()
     graphs = hasattr(faiss, "GpuIndexCagra")
-    known = (_ON_CARD.fullmatch(tier.factory) or (graphs and CAGRA.fullmatch(tier.factory)) for tier in tiers)
+    known = (
+        _ON_CARD.fullmatch(tier.factory) or (graphs and CAGRA.fullmatch(tier.factory))
+        for tier in tiers
+    )
     return all(known) and faiss.get_num_gpus() > 0
 
 
 def copied_to_cards(file: FaissSearcher, path: Path, device: str) -> FaissSearcher:
-    """Copy an open file to "cuda:1", or to "cuda": the first GPU or, where that is too small, shards on all."""
-    faiss, cards = import_faiss(), _cards(device, path.stat().st_size, file.tier.count, file.tier.factory)
+    """Copy an open file to "cuda:1", or to "cuda": the first GPU or, where that is too small,
+    shards on all.
+    """
+    faiss, cards = (
+        import_faiss(),
+        _cards(device, path.stat().st_size, file.tier.count, file.tier.factory),
+    )
     options = faiss.GpuMultipleClonerOptions()
     options.shard, options.useFloat16 = True, True
     try:
@@ -413,7 +512,9 @@ def copied_to_cards(file: FaissSearcher, path: Path, device: str) -> FaissSearch
             if len(cards) == 1:
                 there = faiss.index_cpu_to_gpu(_resources(cards[0]), cards[0], file.index, options)
             else:
-                there = faiss.index_cpu_to_gpu_multiple_py([*map(_resources, cards)], file.index, options, cards)
+                there = faiss.index_cpu_to_gpu_multiple_py(
+                    [*map(_resources, cards)], file.index, options, cards
+                )
     except (RuntimeError, MemoryError) as error:
         what = f"{path}: FAISS cannot copy {file.tier.factory!r} to {device!r}"
         raise BackendError(f"{what}: {reason(error)}; search with device='cpu'") from error
@@ -421,7 +522,9 @@ def copied_to_cards(file: FaissSearcher, path: Path, device: str) -> FaissSearch
 
 
 def can_make(index: str) -> bool:
-    """Whether an index of this type can be made here: CAGRA needs a GPU, and the wheel that knows it."""
+    """Whether an index of this type can be made here: CAGRA needs a GPU, and the wheel that knows
+    it.
+    """
     if CAGRA.fullmatch(index.partition(";")[0]) is None:
         return True
     faiss = import_faiss()
@@ -431,24 +534,34 @@ def can_make(index: str) -> bool:
 def graph_by_card(
     made: faiss.Index, factory: str, blocks: Iterable[tuple[IntArray, FloatArray]], device: str
 ) -> faiss.Index:
-    """Make a graph of all vectors at once, as `made` describes it, on one GPU: the first unless another is named."""
+    """Make a graph of all vectors at once, as `made` describes it, on one GPU: the first unless
+    another is named.
+    """
     from aveyb_retrieval.encoder.embedders.embedder import check_device
 
     faiss, card, dim = import_faiss(), _card(device), made.d
     check_device(f"cuda:{card}")
     ids, vectors = map(np.concatenate, zip(*blocks, strict=True))
-    vectors = np.ascontiguousarray(vectors, dtype=np.float32)  # must outlive the copy to the CPU, which reads it
+    vectors = np.ascontiguousarray(
+        vectors, dtype=np.float32
+    )  # must outlive the copy to the CPU, which reads it
     config = faiss.GpuIndexCagraConfig()
     degree = innermost(made).hnsw.nb_neighbors(0)
     config.device, config.graph_degree, config.intermediate_graph_degree = card, degree, 2 * degree
-    _cards(f"cuda:{card}", 4 * len(ids) * (dim + 3 * degree), len(ids), factory)  # vectors and both graphs
+    _cards(
+        f"cuda:{card}", 4 * len(ids) * (dim + 3 * degree), len(ids), factory
+    )  # vectors and both graphs
     try:
-        graph = faiss.GpuIndexCagra(faiss.StandardGpuResources(), dim, faiss.METRIC_INNER_PRODUCT, config)
+        graph = faiss.GpuIndexCagra(
+            faiss.StandardGpuResources(), dim, faiss.METRIC_INNER_PRODUCT, config
+        )
         there = faiss.IndexIDMap(graph)
         there.add_with_ids(vectors, ids)
         return faiss.index_gpu_to_cpu(there)
     except (RuntimeError, MemoryError) as error:
-        raise BackendError(f"index {factory!r}: cuda:{card} cannot make it: {reason(error)}; use HNSW32") from error
+        raise BackendError(
+            f"index {factory!r}: cuda:{card} cannot make it: {reason(error)}; use HNSW32"
+        ) from error
 
 
 def _card(device: str) -> int:
@@ -474,8 +587,9 @@ def _cards(device: str, size: int, count: int, factory: str) -> list[int]:
     room = min(free) * len(free)
     if size > max(room, free[0]):
         raise BackendError(
-            f"device {device!r}: {count:,} vectors as {factory} take {size / 2**30:.2f} GiB, where "
-            f"{room / 2**30:.2f} GiB are free on {len(cards)} GPU{'s' * (len(cards) > 1)}, enough for "
-            f"{count * room // size:,} vectors: free memory, divide the index, or do it on the CPU"
+            f"device {device!r}: {count:,} vectors as {factory} take {size / 2**30:.2f} GiB, where"
+            f" {room / 2**30:.2f} GiB are free on {len(cards)} GPU{'s' * (len(cards) > 1)}, enough"
+            f" for {count * room // size:,} vectors: free memory, divide the index, or do it on"
+            " the CPU"
         )
     return cards[:1] if size <= free[0] else cards

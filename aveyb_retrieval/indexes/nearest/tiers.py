@@ -1,11 +1,12 @@
 """`Nearest`: the vectors of one kind of one version of an index, searchable.
 
-FAISS files ("tiers") cover ranges of documents as they were when each was made. Candidates are looked up among the
-stored vectors: those that are gone fall out, and the others get their true cosines, whatever code the file keeps.
+FAISS files ("tiers") cover ranges of documents as they were when each was made. Candidates are
+looked up among the stored vectors: those that are gone fall out, and the others get their true
+cosines, whatever code the file keeps.
 
-Vectors that no file covers yet are in memory and searched exactly; on a GPU that cannot search the files, all are. They
-lie in blocks that never change and that versions share; a new one is joined with those before it that are not much
-larger, so that there are few.
+Vectors that no file covers yet are in memory and searched exactly; on a GPU that cannot search the
+files, all are. They lie in blocks that never change and that versions share; a new one is joined
+with those before it that are not much larger, so that there are few.
 """
 
 from __future__ import annotations
@@ -16,8 +17,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aveyb_retrieval.errors import BackendError, IndexFormatError
-from aveyb_retrieval.indexes.nearest.faiss_file import MANY, FaissSearcher, best_halves, card_takes, copied_to_cards
-from aveyb_retrieval.indexes.types import END, PASSAGE_BITS, ascending, find_in, number_range, products
+from aveyb_retrieval.indexes.nearest.faiss_file import (
+    MANY,
+    FaissSearcher,
+    best_halves,
+    card_takes,
+    copied_to_cards,
+)
+from aveyb_retrieval.indexes.types import (
+    END,
+    PASSAGE_BITS,
+    ascending,
+    find_in,
+    number_range,
+    products,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -33,35 +47,50 @@ _QUERIES = 256  # that a GPU searches at once
 
 
 def top(scores: FloatArray, ids: IntArray, k: int) -> tuple[FloatArray, IntArray]:
-    """The `k` best of candidates `[n, m]` per row, best first, ties by the lower id; padded with -inf and -1 to `k`."""
+    """The `k` best of candidates `[n, m]` per row, best first, ties by the lower id; padded with
+    -inf and -1 to `k`.
+    """
     order, each = np.lexsort((ids, -scores), axis=1)[:, :k], np.arange(len(scores))[:, None]
     scores, ids = scores[each, order], ids[each, order]
     ids = np.where(np.isneginf(scores), -1, ids)
     if scores.shape[1] == k:
         return scores, ids
     missing = ((0, 0), (0, k - scores.shape[1]))
-    return np.pad(scores, missing, constant_values=-np.inf), np.pad(ids, missing, constant_values=-1)
+    return np.pad(scores, missing, constant_values=-np.inf), np.pad(
+        ids, missing, constant_values=-1
+    )
 
 
-def best(blocks: Iterable[tuple[IntArray, FloatArray]], n: int, k: int) -> tuple[FloatArray, IntArray]:
-    """The `k` best of candidates that come in blocks of ids `[m]` and scores `[n, m]`, as `top` gives them."""
+def best(
+    blocks: Iterable[tuple[IntArray, FloatArray]], n: int, k: int
+) -> tuple[FloatArray, IntArray]:
+    """The `k` best of candidates that come in blocks of ids `[m]` and scores `[n, m]`, as `top`
+    gives them.
+    """
     kept = np.full((n, 0), -np.inf, dtype=np.float32), np.full((n, 0), -1, dtype=np.int64)
     for ids, scores in blocks:
         if len(ids) > k:
-            # every score that ties with the k-th is kept, so that `top` decides between equals and not the partition
+            # every score that ties with the k-th is kept, so that `top` decides between equals and
+            # not the partition
             least = np.partition(scores, len(ids) - k, axis=1)[:, len(ids) - k]
             columns = np.flatnonzero((scores >= least[:, None]).any(axis=0))
             ids, scores = ids[columns], scores[:, columns]
         rows = np.broadcast_to(ids, scores.shape)
-        kept = top(np.concatenate([kept[0], scores], axis=1), np.concatenate([kept[1], rows], axis=1), k)
+        kept = top(
+            np.concatenate([kept[0], scores], axis=1), np.concatenate([kept[1], rows], axis=1), k
+        )
     return kept if kept[0].shape[1] == k else top(*kept, k)
 
 
 ALIKE = 1e-5  # by which sums in float32 of the same numbers may differ
 
 
-def scored(vectors: np.ndarray, ids: IntArray, queries: FloatArray, k: int) -> tuple[IntArray, FloatArray]:
-    """Which vectors may be among the `k` best of a query, and their scores: in float64, alike for equal vectors."""
+def scored(
+    vectors: np.ndarray, ids: IntArray, queries: FloatArray, k: int
+) -> tuple[IntArray, FloatArray]:
+    """Which vectors may be among the `k` best of a query, and their scores: in float64, alike for
+    equal vectors.
+    """
     if len(ids) > k:
         if vectors.dtype == np.float16:
             columns = best_halves(vectors, queries, k, ALIKE)
@@ -76,13 +105,17 @@ def scored(vectors: np.ndarray, ids: IntArray, queries: FloatArray, k: int) -> t
 def search_exactly(
     blocks: Iterable[tuple[IntArray, np.ndarray]], queries: FloatArray, k: int
 ) -> tuple[FloatArray, IntArray]:
-    """The `k` best of blocks of ids `[m]` and vectors `[m, d]` for each query `[n, d]`, as `top` gives them."""
+    """The `k` best of blocks of ids `[m]` and vectors `[m, d]` for each query `[n, d]`, as `top`
+    gives them.
+    """
     return best((scored(vectors, ids, queries, k) for ids, vectors in blocks), len(queries), k)
 
 
 @dataclass(frozen=True)
 class Block:
-    """Numbers `[m]`, ascending, and their vectors `[m, d]`: numpy float32, or torch float16 on a device."""
+    """Numbers `[m]`, ascending, and their vectors `[m, d]`: numpy float32, or torch float16 on a
+    device.
+    """
 
     numbers: IntArray
     vectors: Any
@@ -92,7 +125,10 @@ class Block:
 
 
 class Memory:
-    """Vectors in memory. Never changes: `with_blocks` and `from_number` make another one that shares the blocks."""
+    """Vectors in memory.
+
+    Never changes: `with_blocks` and `from_number` make another one that shares the blocks.
+    """
 
     def __init__(self, dim: int, device: str = "cpu", blocks: tuple[Block, ...] = ()) -> None:
         self.dim = dim
@@ -112,7 +148,9 @@ class Memory:
         blocks = list(self.blocks)
         for numbers, vectors in added:
             if len(numbers):
-                blocks.append(Block(np.ascontiguousarray(numbers, dtype=np.int64), self._put(vectors)))
+                blocks.append(
+                    Block(np.ascontiguousarray(numbers, dtype=np.int64), self._put(vectors))
+                )
                 self._join_last(blocks)
         return Memory(self.dim, self.device, tuple(blocks))
 
@@ -126,12 +164,19 @@ class Memory:
             elif start < len(block):  # copied, so that what is left out does not stay in memory
                 kept = block.vectors[start:]
                 blocks.append(
-                    Block(block.numbers[start:].copy(), kept.copy() if self.device == "cpu" else kept.clone())
+                    Block(
+                        block.numbers[start:].copy(),
+                        kept.copy() if self.device == "cpu" else kept.clone(),
+                    )
                 )
         return Memory(self.dim, self.device, tuple(blocks))
 
-    def search(self, queries: FloatArray, k: int, among: IntArray | None = None) -> tuple[FloatArray, IntArray]:
-        """The `k` nearest to queries `[n, d]`: cosines and numbers `[n, k]`, padded with -inf and -1."""
+    def search(
+        self, queries: FloatArray, k: int, among: IntArray | None = None
+    ) -> tuple[FloatArray, IntArray]:
+        """The `k` nearest to queries `[n, d]`: cosines and numbers `[n, k]`, padded with -inf and
+        -1.
+        """
         if self.device == "cpu":
             return search_exactly(self._vectors(among), queries, k)
         return self._search_on_device(queries, k, among)
@@ -141,16 +186,26 @@ class Memory:
             vectors = block.vectors if rows is None else block.vectors.take(rows, axis=0)
             yield block.numbers if rows is None else block.numbers[rows], vectors
 
-    def _search_on_device(self, queries: FloatArray, k: int, among: IntArray | None) -> tuple[FloatArray, IntArray]:
-        """`search` by torch: the best of each block by products in float16, scored again in float32."""
+    def _search_on_device(
+        self, queries: FloatArray, k: int, among: IntArray | None
+    ) -> tuple[FloatArray, IntArray]:
+        """`search` by torch: the best of each block by products in float16, scored again in
+        float32.
+        """
         import torch
 
         found = []
         for start in range(0, len(queries), _QUERIES):
             wanted = torch.from_numpy(queries[start : start + _QUERIES]).to(self.device)
-            scores, numbers = [wanted[:, :0]], [torch.empty(len(wanted), 0, dtype=torch.int64, device=self.device)]
+            scores, numbers = (
+                [wanted[:, :0]],
+                [torch.empty(len(wanted), 0, dtype=torch.int64, device=self.device)],
+            )
             for block, rows in self._selected(among):
-                held, ids = block.vectors, torch.from_numpy(block.numbers if rows is None else block.numbers[rows])
+                held, ids = (
+                    block.vectors,
+                    torch.from_numpy(block.numbers if rows is None else block.numbers[rows]),
+                )
                 if rows is not None:
                     held = held[torch.from_numpy(rows).to(self.device)]
                 _, order = (wanted.to(held.dtype) @ held.T).topk(min(2 * k + 16, len(held)), dim=1)
@@ -158,9 +213,17 @@ class Memory:
                 numbers.append(ids.to(self.device)[order])
             together, places = torch.cat(numbers, 1).sort(dim=1)
             by_number = torch.cat(scores, 1).gather(1, places)
-            ordered, order = by_number.sort(dim=1, descending=True, stable=True)  # ties by the lower number
-            found.append((ordered[:, :k].cpu().numpy(), together.gather(1, order[:, :k]).cpu().numpy()))
-        return top(np.concatenate([part[0] for part in found]), np.concatenate([part[1] for part in found]), k)
+            ordered, order = by_number.sort(
+                dim=1, descending=True, stable=True
+            )  # ties by the lower number
+            found.append(
+                (ordered[:, :k].cpu().numpy(), together.gather(1, order[:, :k]).cpu().numpy())
+            )
+        return top(
+            np.concatenate([part[0] for part in found]),
+            np.concatenate([part[1] for part in found]),
+            k,
+        )
 
     def _selected(self, among: IntArray | None) -> Iterator[tuple[Block, IntArray | None]]:
         """All blocks, each with the rows that are among some numbers, or None for all of them."""
@@ -195,7 +258,9 @@ class Memory:
                 import torch
 
                 together = torch.cat(vectors)
-            blocks[start:] = [Block(np.concatenate([block.numbers for block in blocks[start:]]), together)]
+            blocks[start:] = [
+                Block(np.concatenate([block.numbers for block in blocks[start:]]), together)
+            ]
 
 
 def between(numbers: IntArray, first: int, stop: int) -> IntArray:
@@ -216,34 +281,48 @@ def check_device(device: str) -> None:
 
 
 def check_room(device: str, count: int, dim: int) -> None:
-    """Check, before any is taken, that a device has memory to search `count` vectors of `dim` float16."""
+    """Check, before any is taken, that a device has memory to search `count` vectors of `dim`
+    float16.
+    """
     if not device.startswith("cuda"):
         return
     import torch
 
     free, _ = torch.cuda.mem_get_info(torch.device(device))
-    each, spare = 2 * dim, 2 * LARGEST_BLOCK * (dim + _QUERIES)  # blocks are copied when they are joined; scores of one
+    each, spare = (
+        2 * dim,
+        2 * LARGEST_BLOCK * (dim + _QUERIES),
+    )  # blocks are copied when they are joined; scores of one
     if count * each + spare > free:
         gib = 2**30
         raise BackendError(
-            f"device {device!r}: {count:,} vectors of {dim} components take {count * each / gib:.2f} GiB and a search "
-            f"{spare / gib:.2f} GiB, where {free / gib:.2f} GiB are free, enough for "
-            f"{max(0, free - spare) // each:,} vectors: free memory of the card, divide the index into shards, or "
-            "search with device='cpu'"
+            f"device {device!r}: {count:,} vectors of {dim} components take"
+            f" {count * each / gib:.2f} GiB and a search {spare / gib:.2f} GiB, where"
+            f" {free / gib:.2f} GiB are free, enough for {max(0, free - spare) // each:,} vectors:"
+            " free memory of the card, divide the index into shards, or search with device='cpu'"
         )
 
 
 MOST_GONE = 128  # vectors in memory that are not stored any more, before memory is filled again
-READ = 12  # codes that are scanned, and their best vectors read, while one vector is read and multiplied
+# codes that are scanned, and their best vectors read, while one vector is read and multiplied
+READ = 12
 BLOCK = 16384  # vectors read at once by their numbers
 HARDER = 8  # how many times more candidates are asked for when too few remained
 
 
 class Nearest:
-    """The vectors of one kind of one version, searchable. Safe to use from many threads; never changes."""
+    """The vectors of one kind of one version, searchable.
+
+    Safe to use from many threads; never changes.
+    """
 
     def __init__(
-        self, files: Sequence[FaissSearcher], memory: Memory, covered: int, vectors: StoredVectors, count: int
+        self,
+        files: Sequence[FaissSearcher],
+        memory: Memory,
+        covered: int,
+        vectors: StoredVectors,
+        count: int,
     ) -> None:
         self.count = count
         self._files = [file for file in files if file.live]
@@ -267,9 +346,9 @@ class Nearest:
     ) -> Nearest:
         """Open the vectors of one kind, of which `count` are stored.
 
-        A device of "cuda" ("cuda:1") takes copies of the files where FAISS has their types there, and else holds all
-        vectors and searches them exactly. `mapped` leaves on disk what FAISS can map. Open files of `before`, an
-        earlier version, and what it read serve again.
+        A device of "cuda" ("cuda:1") takes copies of the files where FAISS has their types there,
+        and else holds all vectors and searches them exactly. `mapped` leaves on disk what FAISS can
+        map. Open files of `before`, an earlier version, and what it read serve again.
         """
         tiers = sorted((tier for tier in tiers if tier.kind == kind), key=lambda tier: tier.first)
         known = {} if before is None else {file.tier.file: file for file in before._files}
@@ -281,13 +360,17 @@ class Nearest:
                     files.append(opened.followed_by(tier))
                     continue
                 opened = FaissSearcher.open(root, tier, mapped=mapped)
-                files.append(opened if device == "cpu" else copied_to_cards(opened, root / tier.file, device))
+                files.append(
+                    opened if device == "cpu" else copied_to_cards(opened, root / tier.file, device)
+                )
         covered = max((file.tier.stop for file in files), default=0)
         if before is not None and before._memory.device == device and before._covered <= covered:
             memory = before._memory.from_number(number_range(kind, covered, END)[0])
             number = before._memory.next_number  # of documents with only higher numbers, the first
             read = max(covered, number if kind == "document" else -(-number >> PASSAGE_BITS))
-            nearest = cls(files, memory.with_blocks(vectors.blocks(read, END)), covered, vectors, count)
+            nearest = cls(
+                files, memory.with_blocks(vectors.blocks(read, END)), covered, vectors, count
+            )
             if 0 <= nearest._gone <= MOST_GONE:
                 return nearest
         memory = Memory(vectors.dim, device)
@@ -296,9 +379,9 @@ class Nearest:
         nearest = cls(files, memory, covered, vectors, count)
         if nearest._gone:
             raise IndexFormatError(
-                f"{root}: {len(memory):,} {kind} vectors are stored beside the FAISS files, where "
-                f"{len(memory) - nearest._gone:,} are counted: the index is damaged; restore it from a copy or "
-                "build it again"
+                f"{root}: {len(memory):,} {kind} vectors are stored beside the FAISS files, where"
+                f" {len(memory) - nearest._gone:,} are counted: the index is damaged; restore it"
+                " from a copy or build it again"
             )
         return nearest
 
@@ -307,9 +390,10 @@ class Nearest:
     ) -> tuple[FloatArray, IntArray]:
         """Find the `k` vectors nearest to each query, unit rows `[n, d]` float32.
 
-        `among`: ascending numbers `[m]` that the search is limited to; each once, all of stored vectors. `exact`
-        compares with every vector rather than trust FAISS's files. Returns true cosines and numbers `[n, k]`, best
-        first, ties by the lower number; fewer columns if there are fewer.
+        `among`: ascending numbers `[m]` that the search is limited to; each once, all of stored
+        vectors. `exact` compares with every vector rather than trust FAISS's files. Returns true
+        cosines and numbers `[n, k]`, best first, ties by the lower number; fewer columns if there
+        are fewer.
         """
         queries = np.ascontiguousarray(queries, dtype=np.float32)
         k = min(k, self.count if among is None else len(among))
@@ -329,7 +413,9 @@ class Nearest:
             found.append(self._by_files(ranges, queries, k))
         return found[0] if len(found) == 1 and not ranges else _top(found, k)
 
-    def _in_memory(self, queries: FloatArray, k: int, among: IntArray | None) -> tuple[FloatArray, IntArray]:
+    def _in_memory(
+        self, queries: FloatArray, k: int, among: IntArray | None
+    ) -> tuple[FloatArray, IntArray]:
         if not self._gone or among is not None:
             return self._memory.search(queries, k, among)
         scores, numbers = self._memory.search(queries, k + self._gone)
@@ -337,8 +423,12 @@ class Nearest:
         return top(np.where(np.isin(numbers, stored), scores, -np.inf), numbers, k)
 
     def _cheaper_exactly(self, file: FaissSearcher, k: int, here: IntArray | None) -> bool:
-        """Whether reading all vectors (or the selected ones) costs less than asking the file and reading candidates."""
-        true = file.traits.keeps_floats and not file.tier.dead  # all still stored, and scored as they are: no look-up
+        """Whether reading all vectors (or the selected ones) costs less than asking the file and
+        reading candidates.
+        """
+        true = (
+            file.traits.keeps_floats and not file.tier.dead
+        )  # all still stored, and scored as they are: no look-up
         asked = 0 if true else file.wanted(k)
         read = file.live if here is None else len(here)
         return read <= asked + file.live // READ or (here is None and 4 * k >= file.live)
@@ -346,18 +436,24 @@ class Nearest:
     def _exactly(
         self, file: FaissSearcher, queries: FloatArray, k: int, here: IntArray | None
     ) -> tuple[FloatArray, IntArray]:
-        """The best of all vectors that a file covers, or of the selected ones, as they are stored."""
+        """The best of all vectors that a file covers, or of the selected ones, as they
+        are stored.
+        """
         if here is None:
             return search_exactly(self._vectors.blocks(file.tier.first, file.tier.stop), queries, k)
         if len(queries) < MANY:
             return search_exactly(self._vectors.selected(here, BLOCK), queries, k)
-        blocks = (self._vectors.live(here[start : start + BLOCK]) for start in range(0, len(here), BLOCK))
+        blocks = (
+            self._vectors.live(here[start : start + BLOCK]) for start in range(0, len(here), BLOCK)
+        )
         return search_exactly(blocks, queries, k)
 
     def _by_files(
         self, files: Sequence[tuple[FaissSearcher, IntArray | None]], queries: FloatArray, k: int
     ) -> tuple[FloatArray, IntArray]:
-        """The best that files find, looked up among the stored vectors; all, where there are not `k`."""
+        """The best that files find, looked up among the stored vectors; all, where there are not
+        `k`.
+        """
         wanted = max(file.wanted(k) for file, _ in files)
         enough = min(k, sum(file.live if here is None else len(here) for file, here in files))
         grown = 1
@@ -367,7 +463,9 @@ class Nearest:
             for query, numbers in zip(queries, _top(asked, wanted * grown)[1], strict=True):
                 candidates = ascending(numbers[numbers >= 0])
                 stored = self._vectors.stored(candidates)
-                complete &= len(stored) >= max(enough, len(candidates) // 2)  # of few left, the best is not that of all
+                complete &= len(stored) >= max(
+                    enough, len(candidates) // 2
+                )  # of few left, the best is not that of all
                 found.append(search_exactly(self._vectors.selected(stored, BLOCK), query[None], k))
             if complete:
                 scores, best = map(np.concatenate, zip(*found, strict=True))

@@ -1,8 +1,9 @@
 """Saved questions: what a change of an index added that answers them, told once.
 
-They lie in the index, in `alerts.json`, with the number of the next document up to which each was asked, hashes of the
-passages that it has told, and what a receiver has not taken yet. That is written before anything is told: a run that
-was killed, or whose receiver did not answer, is made good by the next one.
+They lie in the index, in `alerts.json`, with the number of the next document up to which each was
+asked, hashes of the passages that it has told, and what a receiver has not taken yet. That is
+written before anything is told: a run that was killed, or whose receiver did not answer, is made
+good by the next one.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ _WAIT = 5.0  # for another run to end
 
 
 class Alert(msgspec.Struct):
-    """A saved question: passages of at least this confidence are told, of documents numbered from `upto` on."""
+    """A saved question: passages of at least this confidence are told, of documents numbered from
+    `upto` on.
+    """
 
     name: str
     query: str
@@ -58,13 +61,18 @@ class _State(msgspec.Struct):
 
 
 def add_alert(root: str | Path, alert: Alert) -> None:
-    """Save a question, or raise ConfigError where its name is taken. What the index holds already is not told."""
+    """Save a question, or raise ConfigError where its name is taken.
+
+    What the index holds already is not told.
+    """
     if not alert.name or not alert.query.strip() or not 0 <= alert.at_least <= 1:
         raise ConfigError("an alert needs a name, a question, and a least confidence of 0 to 1")
     compile_filter(alert.filter or {})  # only for its errors
     with _open(root) as state:
         if any(each.name == alert.name for each in state.alerts):
-            raise ConfigError(f"{root}: there is an alert {alert.name!r}; remove it first, or choose another name")
+            raise ConfigError(
+                f"{root}: there is an alert {alert.name!r}; remove it first, or choose another name"
+            )
         with closing(Snapshot.open(root)) as snapshot, Retriever.load(root) as retriever:
             _ask(alert, snapshot, retriever)
         state.alerts.append(alert)
@@ -85,13 +93,18 @@ def remove_alert(root: str | Path, name: str) -> None:
 
 
 def run_alerts(
-    root: str | Path, *, file: Path | None = None, command: str | None = None, webhook: str | None = None
+    root: str | Path,
+    *,
+    file: Path | None = None,
+    command: str | None = None,
+    webhook: str | None = None,
 ) -> tuple[list[Row], list[str]]:
-    """Ask the saved questions of what was added or changed since they were asked, and tell what is new.
+    """Ask the saved questions of what was added or changed since they were asked, and tell what is
+    new.
 
-    `file` gets a line of JSON for each (name, id, span, text, confidence, version), `command` these lines on its
-    standard input, `webhook` a JSON array by POST. Returns what is new, and a line for each receiver that did not take
-    it: the next run tells it again.
+    `file` gets a line of JSON for each (name, id, span, text, confidence, version), `command` these
+    lines on its standard input, `webhook` a JSON array by POST. Returns what is new, and a line for
+    each receiver that did not take it: the next run tells it again.
     """
     if not list_alerts(root):
         return [], []
@@ -101,7 +114,10 @@ def run_alerts(
         new = list[Row]()
         with closing(Snapshot.open(root)) as snapshot:
             manifest = snapshot.manifest
-            if any((each.build, each.upto) != (manifest.build, manifest.next_doc) for each in state.alerts):
+            if any(
+                (each.build, each.upto) != (manifest.build, manifest.next_doc)
+                for each in state.alerts
+            ):
                 with Retriever.load(root) as retriever:
                     for alert in state.alerts:
                         new += _ask(alert, snapshot, retriever)
@@ -116,7 +132,8 @@ def run_alerts(
                 del state.waiting[receiver]
             except (OSError, ValueError, subprocess.SubprocessError, AveyBError) as error:
                 failed.append(
-                    f"{receiver}: not told of {len(state.waiting[receiver])}, the next run tries again ({error})"
+                    f"{receiver}: not told of {len(state.waiting[receiver])}, the next run tries"
+                    f" again ({error})"
                 )
     return new, failed
 
@@ -129,12 +146,19 @@ def _ask(alert: Alert, snapshot: Snapshot, retriever: Retriever) -> list[Row]:
     rows = list[Row]()
     for start in range(0, len(ids), _IDS):
         options: dict[str, Any] = {"unit": "passage", "fold": False, "filter": alert.filter}
-        hits = retriever.search(alert.query, _MOST, ids=ids[start : start + _IDS], min_score=alert.at_least, **options)
+        hits = retriever.search(
+            alert.query, _MOST, ids=ids[start : start + _IDS], min_score=alert.at_least, **options
+        )
         for hit in hits:
             key = hashlib.sha256(f"{hit.id}\0{hit.passage}".encode()).hexdigest()[:24]
             if hit.span is not None and key not in told:
                 told.add(key)
-                row = {"name": alert.name, "id": hit.id, "span": list(hit.span), "text": hit.passage}
+                row = {
+                    "name": alert.name,
+                    "id": hit.id,
+                    "span": list(hit.span),
+                    "text": hit.passage,
+                }
                 rows.append({**row, "confidence": hit.confidence, "version": retriever.version})
     alert.build, alert.upto, alert.told = manifest.build, manifest.next_doc, sorted(told)
     return rows
@@ -161,7 +185,9 @@ def _post(url: str, rows: Sequence[Row]) -> None:
     if not url.startswith(("http://", "https://")):
         raise ValueError("not an address of http or https")
     body = json.dumps(rows).encode()
-    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})  # noqa: S310  # checked above
+    request = urllib.request.Request(  # noqa: S310
+        url, body, {"Content-Type": "application/json"}
+    )  # checked above
     ended: list[Exception | None] = []
 
     def send() -> None:
@@ -180,7 +206,11 @@ def _post(url: str, rows: Sequence[Row]) -> None:
         raise OSError(str(ended[0]))
 
 
-_TELL: dict[str, Callable[[str, list[Row]], None]] = {"file": _append, "command": _run, "webhook": _post}
+_TELL: dict[str, Callable[[str, list[Row]], None]] = {
+    "file": _append,
+    "command": _run,
+    "webhook": _post,
+}
 
 
 @contextmanager
@@ -197,7 +227,8 @@ def _open(root: str | Path) -> Iterator[_State]:
 def _folder(root: str | Path) -> IndexDirectory:
     if is_stored(root):
         raise ConfigError(
-            f"{root}: saved questions are kept in folders; save them in a copy of it (`aveyb-index copy`)"
+            f"{root}: saved questions are kept in folders; save them in a copy of it (`aveyb-index"
+            " copy`)"
         )
     return IndexDirectory(root)
 
@@ -210,7 +241,9 @@ def _read(index_dir: IndexDirectory) -> _State:
     except FileNotFoundError:
         return _State()
     except msgspec.MsgspecError as error:
-        raise IndexFormatError(f"{path}: damaged ({error}); remove it and add the alerts again") from error
+        raise IndexFormatError(
+            f"{path}: damaged ({error}); remove it and add the alerts again"
+        ) from error
 
 
 def _write(index_dir: IndexDirectory, state: _State) -> None:

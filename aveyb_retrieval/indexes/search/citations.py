@@ -1,4 +1,6 @@
-"""Citations that were kept, checked later: against the file that they are of alone, or against an index."""
+"""Citations that were kept, checked later: against the file that they are of alone, or against an
+index.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,20 @@ if TYPE_CHECKING:
 
 _LARGEST = 16 << 20  # bytes of a citation
 _FIELDS: dict[str, tuple[type, ...]] = {
-    "id": (str,), "quote": (str,), "span": (list,), "sha256": (str, type(None)), "build": (str, type(None)),
+    "id": (str,),
+    "quote": (str,),
+    "span": (list,),
+    "sha256": (str, type(None)),
+    "build": (str, type(None)),
     "version": (str,),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
 class CitationCheck:
-    """What became of a citation: whether the quoted words stand in the document, their characters now, what differs."""
+    """What became of a citation: whether the quoted words stand in the document, their characters
+    now, what differs.
+    """
 
     id: str
     holds: bool
@@ -49,10 +57,15 @@ def read_citation(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InputError(f"{path}: not a citation; give what Hit.citation() returned")
     wrong = [name for name, kinds in _FIELDS.items() if not isinstance(found.get(name), kinds)]
-    if not wrong and ([type(each) for each in found["span"]] != [int, int] or min(found["span"]) < 0):
+    if not wrong and (
+        [type(each) for each in found["span"]] != [int, int] or min(found["span"]) < 0
+    ):
         wrong = ["span"]
     if wrong or not found["quote"].strip():
-        raise InputError(f"{path}: no citation: its {(wrong or ['quote'])[0]!r} is missing or none; see Hit.citation()")
+        raise InputError(
+            f"{path}: no citation: its {(wrong or ['quote'])[0]!r} is missing or none; see"
+            " Hit.citation()"
+        )
     return found
 
 
@@ -63,7 +76,9 @@ def check_citation(citation: dict[str, Any], place: str | Path) -> CitationCheck
     if is_stored(place) or Path(place).is_dir():
         manifest = read_manifest(place)
         if citation["build"] != manifest.build:
-            notes.append(f"cited from another index (build {citation['build']}; this is {manifest.build})")
+            notes.append(
+                f"cited from another index (build {citation['build']}; this is {manifest.build})"
+            )
         with Retriever.load(place) as retriever:
             found = retriever.get([name], missing_ok=True)
         if not found:

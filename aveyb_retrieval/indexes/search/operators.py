@@ -1,8 +1,10 @@
-"""Words that must be there, or must not: what the signs of a query ask for, where operators are switched on.
+"""Words that must be there, or must not: what the signs of a query ask for, where operators are
+switched on.
 
-docs/exact-words.md has the signs: `"a phrase"`, `+word`, `begin*`, `typo~`, and `-` before any of these, or a word.
-These are conditions on the documents (the passages, with `unit="passage"`) that any mode finds. All else, and the words
-of the conditions that must be there, is the question. Signs inside words and by themselves mean nothing.
+docs/exact-words.md has the signs: `"a phrase"`, `+word`, `begin*`, `typo~`, and `-` before any of
+these, or a word. These are conditions on the documents (the passages, with `unit="passage"`) that
+any mode finds. All else, and the words of the conditions that must be there, is the question. Signs
+inside words and by themselves mean nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.store.vocabulary import edits
-from aveyb_retrieval.indexes.store.words import UNSPACED, cleaned, protected_words, read_synonyms, synonyms_of
+from aveyb_retrieval.indexes.store.words import (
+    UNSPACED,
+    cleaned,
+    protected_words,
+    read_synonyms,
+    synonyms_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +31,9 @@ if TYPE_CHECKING:
 
 MOST = 100  # conditions of a query
 MOST_WORDS = 1024  # that a beginning or a typo stands for
-_ALIKE = str.maketrans("\u201c\u201d\u201e\u201f\u00ab\u00bb\uff02\uff0b\uff0d\u2212\uff0a\uff5e", '"' * 7 + "+--*~")
+_ALIKE = str.maketrans(
+    "\u201c\u201d\u201e\u201f\u00ab\u00bb\uff02\uff0b\uff0d\u2212\uff0a\uff5e", '"' * 7 + "+--*~"
+)
 _PART = re.compile(
     r'[(\[{¿¡]*(?P<sign>[+-]?)"(?P<phrase>[^"]*)"(?P<after>\S*)|(?P<word>[^\s"]+(?P<open>"?))|(?P<quote>")'
 )
@@ -32,7 +42,9 @@ _FIELD = re.compile(r"[^\W\d]\w{0,99}:(?!//)")
 
 
 class Condition(NamedTuple):
-    """One condition: as it was written, what kind it is of, its words, and whether they must be there or must not."""
+    """One condition: as it was written, what kind it is of, its words, and whether they must be
+    there or must not.
+    """
 
     written: str
     kind: Literal["words", "beginning", "typo"]
@@ -42,10 +54,12 @@ class Condition(NamedTuple):
 
 @dataclass(frozen=True)
 class Sought:
-    """A condition, and what fulfills it in an index: any of the phrases, of words as they are stored.
+    """A condition, and what fulfills it in an index: any of the phrases, of words as they are
+    stored.
 
-    `words` are those to look for among what fulfills it: without stop words, unless there are no others. `forms` are,
-    of a beginning or a typo, the words as they are written, with how many documents hold each.
+    `words` are those to look for among what fulfills it: without stop words, unless there are no
+    others. `forms` are, of a beginning or a typo, the words as they are written, with how many
+    documents hold each.
     """
 
     condition: Condition
@@ -64,7 +78,8 @@ class Asked(NamedTuple):
 def ask(query: str, view: EngineView) -> Asked:
     """Read the signs of a query, and look up in an index what its conditions stand for.
 
-    Raises InputError where all that is asked for is what must not be there, and ConfigError as `parse` does.
+    Raises InputError where all that is asked for is what must not be there, and ConfigError as
+    `parse` does.
     """
     plain, conditions = list[str](), list[Sought]()
     for part in parse(query, view.language):
@@ -76,45 +91,68 @@ def ask(query: str, view: EngineView) -> Asked:
         if part.must:
             plain.append(max(sought.forms, key=sought.forms.__getitem__, default=part.text))
     if not plain:
-        raise InputError(f"{_shown(query)} only says what must not be there; add what is looked for")
+        raise InputError(
+            f"{_shown(query)} only says what must not be there; add what is looked for"
+        )
     return Asked(" ".join(plain), tuple(conditions))
 
 
 def parse(query: str, rules: Language) -> list[str | Condition]:
-    """Read the signs of a query: plain text and conditions; raises ConfigError where a sign means nothing here."""
+    """Read the signs of a query: plain text and conditions; raises ConfigError where a sign means
+    nothing here.
+    """
     parts, found = list[str | Condition](), 0
     for match in _PART.finditer(query.translate(_ALIKE)):
         if match["open"] and '"' in match.string[match.end() :]:
             before = _shown(match["word"][:-1])
-            raise ConfigError(f"operators: {before} before a phrase means nothing; put a space between them")
+            raise ConfigError(
+                f"operators: {before} before a phrase means nothing; put a space between them"
+            )
         if match["quote"] or match["open"]:
-            raise ConfigError(f"operators: the quote at character {match.end()} of {_shown(query)} does not close")
+            raise ConfigError(
+                f"operators: the quote at character {match.end()} of {_shown(query)} does not close"
+            )
         part = _part(match, rules)
         parts.append(part)
         found += not isinstance(part, str)
     if found > MOST:
-        raise ConfigError(f"operators: {found:,} conditions in one query; at most {MOST} are looked up")
+        raise ConfigError(
+            f"operators: {found:,} conditions in one query; at most {MOST} are looked up"
+        )
     return parts
 
 
 def _part(match: re.Match[str], rules: Language) -> str | Condition:
     if (phrase := match["phrase"]) is not None:
         if (after := match["after"]).strip(_ENDS):
-            raise ConfigError(f"operators: {_shown(after)} behind a phrase means nothing; put a space between them")
-        return Condition(match[0], "words", phrase, match["sign"] != "-") if rules.in_order(phrase) else phrase
+            raise ConfigError(
+                f"operators: {_shown(after)} behind a phrase means nothing; put a space between"
+                " them"
+            )
+        return (
+            Condition(match[0], "words", phrase, match["sign"] != "-")
+            if rules.in_order(phrase)
+            else phrase
+        )
     written = match["word"]
     sign, word = (written[0], written[1:]) if written[0] in "+-" else ("", written)
     if not rules.in_order(word):
         return written
     if _FIELD.match(word):
         raise ConfigError(
-            f"operators: {_shown(written)}: fields are not known; give a filter, or put the text in quotes to find it"
+            f"operators: {_shown(written)}: fields are not known; give a filter, or put the text in"
+            " quotes to find it"
         )
     if (word := word.rstrip(_ENDS))[-1] in "*~":
         text = word[:-1]
-        unspaced = UNSPACED.search(cleaned(text)) is not None  # found in the middle of a run in any case
+        unspaced = (
+            UNSPACED.search(cleaned(text)) is not None
+        )  # found in the middle of a run in any case
         if not unspaced and len(rules.in_order(text)) > 1:
-            raise ConfigError(f"operators: {_shown(written)}: a beginning or a typo is of one word; ask for a phrase")
+            raise ConfigError(
+                f"operators: {_shown(written)}: a beginning or a typo is of one word; ask for a"
+                " phrase"
+            )
         kind: Literal["words", "beginning", "typo"] = "beginning" if word[-1] == "*" else "typo"
         return Condition(written, "words" if unspaced else kind, text, sign != "-")
     return Condition(written, "words", word, sign == "+") if sign else written
@@ -127,28 +165,37 @@ def _shown(text: str) -> str:
 def _seek(condition: Condition, view: EngineView) -> Sought:
     rules, vocabulary = view.language, view.vocabulary
     if condition.kind == "words":
-        return Sought(condition, (tuple(rules.in_order(condition.text)),), tuple(rules.words(condition.text)))
+        return Sought(
+            condition, (tuple(rules.in_order(condition.text)),), tuple(rules.words(condition.text))
+        )
     form = rules.form(condition.text)
     if vocabulary is None:
         raise ConfigError(
-            f"{view.info.name}: {_shown(condition.written)}: no list of words is kept here; look for beginnings and "
-            "typos in an index directory"
+            f"{view.info.name}: {_shown(condition.written)}: no list of words is kept here; look"
+            " for beginnings and typos in an index directory"
         )
-    found = vocabulary.beginning(form) if condition.kind == "beginning" else vocabulary.near(form, edits(form))
+    found = (
+        vocabulary.beginning(form)
+        if condition.kind == "beginning"
+        else vocabulary.near(form, edits(form))
+    )
     if len(found) > MOST_WORDS:
         raise ConfigError(
-            f"operators: {_shown(condition.written)} stands for more than {MOST_WORDS:,} words: give more letters"
+            f"operators: {_shown(condition.written)} stands for more than {MOST_WORDS:,} words:"
+            " give more letters"
         )
     stems = tuple(dict.fromkeys(word for each in found for word in rules.in_order(each)))
     return Sought(condition, tuple((word,) for word in stems), stems, found)
 
 
 def with_synonyms(rules: Language, source: Any) -> Language:
-    """The rules of an index with more synonyms, from a file or its lines; none of these may protect a word."""
+    """The rules of an index with more synonyms, from a file or its lines; none of these may protect
+    a word.
+    """
     lines = read_synonyms(source)
     if protected := protected_words(lines):
         raise ConfigError(
-            f"synonyms: {protected[0]!r} stands alone in a line: words are protected where an index is built; leave it "
-            "out, or build with this file"
+            f"synonyms: {protected[0]!r} stands alone in a line: words are protected where an index"
+            " is built; leave it out, or build with this file"
         )
     return replace(rules, synonyms=rules.synonyms + synonyms_of(lines))

@@ -27,7 +27,9 @@ Unit = Literal["document", "passage"]
 
 CANDIDATES = 100  # per ranking, before fusion or reranking
 ALONE = 25  # of one ranking that nothing orders again
-WEIGHT = 0.5  # of the vectors in weighted fusion: the best on queries that the embedded model never saw
+WEIGHT = (
+    0.5  # of the vectors in weighted fusion: the best on queries that the embedded model never saw
+)
 
 
 class SearchOptions(TypedDict, total=False):
@@ -37,36 +39,45 @@ class SearchOptions(TypedDict, total=False):
         filter: Only documents that satisfy this: see `aveyb_retrieval.indexes.store.filters`.
         ids: Only these documents, by id: up to 10,000; those that are not there do not matter.
         offset: Leave out so many of the best hits: the `k` after them are given. Default 0.
-        mode: "hybrid" (vectors and words, fused; default), "dense" (vectors) or "lexical" (words, BM25).
-        granularity: Which vectors rank: "document", "passage" or "both" (the better of the two); None is what the
-            index has.
-        fusion: "weighted" (scores, each divided by the best one's, and the score of the best passage; default) or "rrf"
-            (reciprocal ranks).
+        mode: "hybrid" (vectors and words, fused; default), "dense" (vectors) or "lexical" (words,
+            BM25).
+        granularity: Which vectors rank: "document", "passage" or "both" (the better of the two);
+            None is what the index has.
+        fusion: "weighted" (scores, each divided by the best one's, and the score of the best
+            passage; default) or "rrf" (reciprocal ranks).
         weight: Of the vectors in weighted fusion, 0 to 1; the words get the rest. Default 0.5.
-        rerank: What orders the candidates at last: "maxsim" (late interaction, added to the score of a hybrid search;
-            with the token vectors that the index keeps, else the candidates are encoded again), "token-vectors" (the
-            same, but an error where the index keeps none), a sentence-transformers `CrossEncoder`, its name or its
-            folder; None (default) for nothing.
+        rerank: What orders the candidates at last: "maxsim" (late interaction, added to the score
+            of a hybrid search; with the token vectors that the index keeps, else the candidates are
+            encoded again), "token-vectors" (the same, but an error where the index keeps none), a
+            sentence-transformers `CrossEncoder`, its name or its folder; None (default) for
+            nothing.
         unit: What is found: "document" (default), or "passage": the best passages of all documents.
-        per_document: With passages, at most this many of one document; None (default) for any number.
-        diversity: With passages, 0 (default) to 1: how much a passage that resembles a better one is put back (maximal
-            marginal relevance, Carbonell and Goldstein 1998, over passage vectors).
-        fold: Whether copies of a better document, or of a better passage, are left out and named in `Hit.duplicates`:
-            those with the same words, whatever their case, spaces and punctuation. Default True.
-        min_score: Leave out hits below this: on the scale of `Hit.confidence` (0 to 1) in a hybrid search without
-            `rerank`, else of `Hit.score`. Where the confidence is not known, none are left out.
+        per_document: With passages, at most this many of one document; None (default) for any
+            number.
+        diversity: With passages, 0 (default) to 1: how much a passage that resembles a better one
+            is put back (maximal marginal relevance, Carbonell and Goldstein 1998, over passage
+            vectors).
+        fold: Whether copies of a better document, or of a better passage, are left out and named in
+            `Hit.duplicates`: those with the same words, whatever their case, spaces and
+            punctuation. Default True.
+        min_score: Leave out hits below this: on the scale of `Hit.confidence` (0 to 1) in a hybrid
+            search without `rerank`, else of `Hit.score`. Where the confidence is not known, none
+            are left out.
         passages: How many passages to give with each document. Default 1.
-        context: Also give the passage with this many neighbors on each side; None (default) does not.
-        candidates: How many documents or passages each ranking, by vectors and by words, gives to the first step of
-            fusion and reranking. Where more hits are asked for than it leaves, a second step takes four times as many,
-            and so on: what it finds is ranked behind. Default 100.
+        context: Also give the passage with this many neighbors on each side; None (default) does
+            not.
+        candidates: How many documents or passages each ranking, by vectors and by words, gives to
+            the first step of fusion and reranking. Where more hits are asked for than it leaves, a
+            second step takes four times as many, and so on: what it finds is ranked behind. Default
+            100.
         exact: Score every vector instead of asking the index. Default False.
-        operators: Whether signs in the query are conditions: "a phrase", +must, -mustnot, begin* and typo~, as
-            `aveyb_retrieval.indexes.search.operators` says. Default False: they are text.
+        operators: Whether signs in the query are conditions: "a phrase", +must, -mustnot, begin*
+            and typo~, as `aveyb_retrieval.indexes.search.operators` says. Default False: they are
+            text.
         synonyms: More synonyms than the index was built with: the path of a file, or its lines (see
             `aveyb_retrieval.indexes.store.words`); None (default) for no more.
-        boost: Weights of fields of numbers or, with half-lives, of dates, that move the candidates after `rerank` and
-            `min_score`: see `aveyb_retrieval.indexes.search.scoring`.
+        boost: Weights of fields of numbers or, with half-lives, of dates, that move the candidates
+            after `rerank` and `min_score`: see `aveyb_retrieval.indexes.search.scoring`.
     """
 
     filter: Filter | None
@@ -110,7 +121,9 @@ _OF_PASSAGES = ("per_document", "diversity")
 
 @dataclass(frozen=True)
 class Options:
-    """The checked options of one search, as `SearchOptions` says, and the kinds of vectors that rank."""
+    """The checked options of one search, as `SearchOptions` says, and the kinds of vectors that
+    rank.
+    """
 
     k: int
     filter: Filter | None = None
@@ -137,7 +150,9 @@ class Options:
 
     @classmethod
     def parse(cls, built: str, k: int, **given: Unpack[SearchOptions]) -> Options:
-        """Check the options of a search of an index built with granularity `built`, or raise ConfigError."""
+        """Check the options of a search of an index built with granularity `built`, or raise
+        ConfigError.
+        """
         if unknown := given.keys() - SearchOptions.__annotations__.keys():
             raise ConfigError(unknown_option(min(unknown)))
         options = cls(k=k, **given)
@@ -152,7 +167,9 @@ class Options:
 
     @property
     def where(self) -> Filter | None:
-        """What documents have to satisfy; raises InputError where `ids` is not a list of strings."""
+        """What documents have to satisfy; raises InputError where `ids` is not a list
+        of strings.
+        """
         return within(self.filter, self.ids)
 
     @property
@@ -161,9 +178,17 @@ class Options:
 
     @property
     def depth(self) -> int:
-        """How many documents or passages each ranking gives to the first step: whatever page is asked for."""
-        alone = (self.mode == "lexical" or (self.mode, self.unit) == ("dense", "document")) and not self.diversity
-        return min(ALONE, self.candidates) if alone and self.rerank is self.boost is None else self.candidates
+        """How many documents or passages each ranking gives to the first step: whatever page is
+        asked for.
+        """
+        alone = (
+            self.mode == "lexical" or (self.mode, self.unit) == ("dense", "document")
+        ) and not self.diversity
+        return (
+            min(ALONE, self.candidates)
+            if alone and self.rerank is self.boost is None
+            else self.candidates
+        )
 
     def _check(self, built: str) -> None:
         for name, known in _CHOICES.items():
@@ -180,9 +205,13 @@ class Options:
         rerank = self.rerank
         named = isinstance(rerank, str) and rerank.strip()
         if not (rerank is None or isinstance(rerank, CrossEncoderLike) or named):
-            raise ConfigError(f"rerank={self.rerank!r}: must be 'maxsim', a CrossEncoder, or the name of one")
+            raise ConfigError(
+                f"rerank={self.rerank!r}: must be 'maxsim', a CrossEncoder, or the name of one"
+            )
         if not set(GRANULARITIES[self.granularity or built]) <= set(GRANULARITIES[built]):
-            raise ConfigError(f"granularity={self.granularity!r}: this index was built with granularity {built!r}")
+            raise ConfigError(
+                f"granularity={self.granularity!r}: this index was built with granularity {built!r}"
+            )
 
     def _check_least(self) -> None:
         if self.min_score is None:
@@ -191,16 +220,28 @@ class Options:
             raise ConfigError(f"min_score={self.min_score!r}: must be a number")
         if self.min_score > 1 and self.mode != "lexical" and self.rerank is None:
             what = "confidence" if self.mode == "hybrid" else "cosine"
-            raise ConfigError(f"min_score={self.min_score!r}: a {what} is at most 1, so nothing could be found")
+            raise ConfigError(
+                f"min_score={self.min_score!r}: a {what} is at most 1, so nothing could be found"
+            )
 
     def _check_unit(self, built: str) -> None:
         if self.unit == "document":
-            if wrong := [name for name in _OF_PASSAGES if getattr(self, name) != getattr(Options, name)]:
-                raise ConfigError(f"{wrong[0]}={getattr(self, wrong[0])!r}: only with unit='passage'")
-            if self.min_score is not None and self.mode == "hybrid" and self.rerank is None and built == "document":
+            if wrong := [
+                name for name in _OF_PASSAGES if getattr(self, name) != getattr(Options, name)
+            ]:
                 raise ConfigError(
-                    "min_score: a hybrid search has comparable scores only where there are passages, and this index "
-                    "was built with granularity 'document'; use mode='dense' or mode='lexical'"
+                    f"{wrong[0]}={getattr(self, wrong[0])!r}: only with unit='passage'"
+                )
+            if (
+                self.min_score is not None
+                and self.mode == "hybrid"
+                and self.rerank is None
+                and built == "document"
+            ):
+                raise ConfigError(
+                    "min_score: a hybrid search has comparable scores only where there are"
+                    " passages, and this index was built with granularity 'document'; use"
+                    " mode='dense' or mode='lexical'"
                 )
         elif built == "document":
             raise ConfigError("unit='passage': this index was built with granularity 'document'")
@@ -208,7 +249,8 @@ class Options:
             raise ConfigError(f"granularity={self.granularity!r}: only with unit='document'")
         elif self.fusion != "weighted" or self.weight != WEIGHT:
             raise ConfigError(
-                "fusion and weight: only with unit='document'; passages are scored on one scale that was calibrated"
+                "fusion and weight: only with unit='document'; passages are scored on one scale"
+                " that was calibrated"
             )
 
 
@@ -220,11 +262,17 @@ def unknown_option(name: str, known: Iterable[str] = ("k", *SearchOptions.__anno
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and not np.isnan(value)
+    return (
+        isinstance(value, (int, float, np.number))
+        and not isinstance(value, bool)
+        and not np.isnan(value)
+    )
 
 
 def within(where: Filter | None, ids: Iterable[str] | None) -> Filter | None:
-    """A filter that also keeps to some ids, where they are given; raises InputError as `check_ids` does."""
+    """A filter that also keeps to some ids, where they are given; raises InputError as `check_ids`
+    does.
+    """
     if ids is None:
         return where
     among = {"_id": {"$in": check_ids(ids)}}

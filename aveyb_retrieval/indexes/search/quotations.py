@@ -1,4 +1,6 @@
-"""The quotations in an answer: between quotation marks of any script, and those of Markdown and HTML."""
+"""The quotations in an answer: between quotation marks of any script, and those of Markdown and
+HTML.
+"""
 
 from __future__ import annotations
 
@@ -9,32 +11,67 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-LONGEST = 20_000  # characters between two quotation marks; a mark further away belongs to another quotation
-UNSPACED = "\u0e00-\u0eff\u1780-\u17ff\u1000-\u109f\u2e80-\u9fff\uac00-\ud7a3"  # scripts written without spaces
+# characters between two quotation marks; a mark further away belongs to another quotation
+LONGEST = 20_000
+UNSPACED = (  # scripts written without spaces
+    "\u0e00-\u0eff\u1780-\u17ff\u1000-\u109f\u2e80-\u9fff\uac00-\ud7a3"
+)
 OF_UNSPACED = re.compile(f"[{UNSPACED}]")
 # What closes a quotation, by what opens it; of those alike on both sides, the place decides.
 _STRAIGHT = "\"'\uff02\uff07\u05f4"
 _CLOSING: dict[str, Collection[str]] = {
-    "\u201c": "\u201d\u201c", "\u201d": "\u201d", "\u201e": "\u201c\u201d\u201f", "\u201a": "\u2018\u2019",
-    "\u2018": "\u2019", "\u00ab": "\u00bb", "\u00bb": "\u00ab\u00bb", "\u2039": "\u203a", "\u203a": "\u2039\u203a",
-    "\u3008": "\u3009", "\u300a": "\u300b", "\u300c": "\u300d", "\u300e": "\u300f", "\u301d": "\u301e\u301f",
-    "\ue000": "\ue001", "\ufe41": "\ufe42", "\ufe43": "\ufe44", "\uff62": "\uff63", "``": ("''",),
+    "\u201c": "\u201d\u201c",
+    "\u201d": "\u201d",
+    "\u201e": "\u201c\u201d\u201f",
+    "\u201a": "\u2018\u2019",
+    "\u2018": "\u2019",
+    "\u00ab": "\u00bb",
+    "\u00bb": "\u00ab\u00bb",
+    "\u2039": "\u203a",
+    "\u203a": "\u2039\u203a",
+    "\u3008": "\u3009",
+    "\u300a": "\u300b",
+    "\u300c": "\u300d",
+    "\u300e": "\u300f",
+    "\u301d": "\u301e\u301f",
+    "\ue000": "\ue001",
+    "\ufe41": "\ufe42",
+    "\ufe43": "\ufe44",
+    "\uff62": "\uff63",
+    "``": ("''",),
     **{sign: sign for sign in _STRAIGHT},
-}  # fmt: skip
-# What a mark of another kind closes, too, where it can begin nothing: one of the two was typed, the other one set.
-_CROSSED = {'"': "\u201c\u201d\u201e", "'": "\u2018\u201a", "\u201c": '"', "\u201d": '"', "\u2019": "'"}
-_ENDS = re.compile(r"[^\s(\[{].(?![\w({\u3008\u300a\u300c\u300e\u3010\uff08])", re.DOTALL)  # from the sign before it
-_ALL = "".join({*"".join(_CLOSING), *"".join(sign for signs in _CLOSING.values() for sign in signs)})
+}
+# What a mark of another kind closes, too, where it can begin nothing: one of the two was typed, the
+# other one set.
+_CROSSED = {
+    '"': "\u201c\u201d\u201e",
+    "'": "\u2018\u201a",
+    "\u201c": '"',
+    "\u201d": '"',
+    "\u2019": "'",
+}
+_ENDS = re.compile(
+    r"[^\s(\[{].(?![\w({\u3008\u300a\u300c\u300e\u3010\uff08])", re.DOTALL
+)  # from the sign before it
+_ALL = "".join(
+    {*"".join(_CLOSING), *"".join(sign for signs in _CLOSING.values() for sign in signs)}
+)
 _SIGNS = re.compile(f"``|''|[{re.escape(_ALL)}]")
-_NO_OPENING = re.compile(r"(?:\d\ds?|tis|twas|em|til|cause|n|s|t)\b", re.IGNORECASE)  # behind an apostrophe
+_NO_OPENING = re.compile(
+    r"(?:\d\ds?|tis|twas|em|til|cause|n|s|t)\b", re.IGNORECASE
+)  # behind an apostrophe
 _DEEPEST = 8  # quotations in one another
-_CODE = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)|(?<!`)(``?)(?!`)[^\n]*?[^`\n]\1(?!`)", re.DOTALL)
+_CODE = re.compile(
+    r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)|(?<!`)(``?)(?!`)[^\n]*?[^`\n]\1(?!`)", re.DOTALL
+)
 _BLOCK = re.compile(r"(?:^[ \t]{0,3}>.*(?:\n|\Z))+", re.MULTILINE)
 _MARKS = r"((?:\[\d{1,4}(?:\s?[,;\u2013-]\s?\d{1,4})*\](?!:\s*[\"\u201c\u201e\u00ab\u300c])\s?)+)"
 _MARK = re.compile(rf"[\s.,;:!?)\u201d\u00bb\"'*_]{{0,4}}{_MARKS}")
-# a mark just before a quotation, or at the beginning of its sentence: `[2] says that "`, `According to [2], it is "`
+# a mark just before a quotation, or at the beginning of its sentence: `[2] says that "`, `According
+# to [2], it is "`
 _MARK_BEFORE = re.compile(
-    r"(\[\d{1,4}\])(?:[:,]?[ \t]*|,?(?! (?:and|but|or|while|whereas)\b)(?P<words>(?: [^\W\d_]+){1,5})[,:]?[ \t]*)"
+    r"(\[\d{1,4}\])(?:[:,]?[ \t]*|,?(?! (?:and|but|or|while|whereas)\b)(?P<words>(?:"
+    r" [^\W\d_]+){1,5})[,:]?[ \t]*)"
 )
 _JUST_BEFORE = re.compile(r"(?<=[^\W\d]\s)|(?<![^\n])")
 _BEGINNING = re.compile(r"(?:\A|[\n.!?:;*-][ \t]*)(?:[^\W\d_]+ ){0,2}\Z")
@@ -49,7 +86,9 @@ _SOURCE = re.compile(r"\n[ \t]*(?:\u2014|--)[^\n]{1,200}\Z")  # below a block qu
 
 
 class Quotation(NamedTuple):
-    """A quotation in an answer: its characters, where it begins, and the numbers in `[n]` beside it."""
+    """A quotation in an answer: its characters, where it begins, and the numbers in `[n]` beside
+    it.
+    """
 
     text: str
     position: int
@@ -57,9 +96,11 @@ class Quotation(NamedTuple):
 
 
 def quotations(answer: str) -> Iterator[Quotation]:
-    """Yield the quotations of an answer: between quotation marks of any script, block quotes of Markdown, `q` of HTML.
+    """Yield the quotations of an answer: between quotation marks of any script, block quotes of
+    Markdown, `q` of HTML.
 
-    Code is left out. Marks that do not match quote nothing; of quotations in one another the outer one counts.
+    Code is left out. Marks that do not match quote nothing; of quotations in one another the outer
+    one counts.
     """
     given = _CODE.sub(lambda match: " " * len(match[0]), answer)
     answer = _HTML.sub(_as_sign, given)
@@ -74,17 +115,25 @@ def quotations(answer: str) -> Iterator[Quotation]:
                 if answer[first - 1] == "\ue000":
                     text, inside = _of_block(text)
                 mark = inside or _MARK.match(answer, after)
-                yield Quotation(text, first, _numbers(mark or _mark_before(answer, place, first - 1)))
+                yield Quotation(
+                    text, first, _numbers(mark or _mark_before(answer, place, first - 1))
+                )
                 place = after if mark is None or mark is inside else mark.end(1)
         if start < stop:
-            text, mark = _of_block(re.sub(r"^[ \t]{0,3}(?:>[ \t]?)+", "", answer[start:stop], flags=re.MULTILINE))
+            text, mark = _of_block(
+                re.sub(r"^[ \t]{0,3}(?:>[ \t]?)+", "", answer[start:stop], flags=re.MULTILINE)
+            )
             yield Quotation(text, start, _numbers(mark or _MARK.match(answer, stop)))
         place = stop
 
 
 def _as_sign(match: re.Match[str]) -> str:
-    """A quotation mark in the place of the last character of a tag or entity that stands for one."""
-    sign = html.unescape(match[0].lower()) if match[1] is None else "\ue001" if match[1] else "\ue000"
+    """A quotation mark in the place of the last character of a tag or entity that
+    stands for one.
+    """
+    sign = (
+        html.unescape(match[0].lower()) if match[1] is None else "\ue001" if match[1] else "\ue000"
+    )
     return sign.rjust(len(match[0]))
 
 
@@ -97,14 +146,18 @@ def _mark_before(answer: str, start: int, stop: int) -> re.Match[str] | None:
 
 
 def _of_block(text: str) -> tuple[str, re.Match[str] | None]:
-    """The words of a block quote, without the source below them and the mark behind them, and this."""
+    """The words of a block quote, without the source below them and the mark behind
+    them, and this.
+    """
     text = _SOURCE.sub("", text.rstrip())
     mark = _MARK_AT_END.search(text)
     return text[: mark.start()].strip() if mark else text.strip(), mark
 
 
 class _Opened(NamedTuple):
-    """A sign that may begin a quotation, and where that may end with an apostrophe behind an s, or inches."""
+    """A sign that may begin a quotation, and where that may end with an apostrophe behind an s, or
+    inches.
+    """
 
     sign: str
     at: int
@@ -112,7 +165,9 @@ class _Opened(NamedTuple):
 
 
 class _Pairs:
-    """The quotations in a part of an answer: the signs that open one are kept until others close them, or nothing."""
+    """The quotations in a part of an answer: the signs that open one are kept until others close
+    them, or nothing.
+    """
 
     def __init__(self, answer: str, start: int, stop: int) -> None:
         self._answer, self._start, self._stop = answer, start, stop
@@ -124,7 +179,9 @@ class _Pairs:
             self._end_with_apostrophe()
 
     def outer(self) -> Iterator[tuple[int, int, int]]:
-        """Yield where words of quotations begin and end, and where the closing sign ends: those in no other one."""
+        """Yield where words of quotations begin and end, and where the closing sign ends: those in
+        no other one.
+        """
         last = -1
         for each in sorted(self._found):
             if each[0] > last:
@@ -138,9 +195,13 @@ class _Pairs:
             sign in _STRAIGHT or sign == "\u2019" or self._answer[max(0, at - 1) : at].isspace()
         )
         fitting = [n for n, each in enumerate(self._opened) if sign in _CLOSING[each.sign]]
-        if not fitting and _ENDS.match(self._answer, max(0, at - 1)):  # no mark of its own kind does
+        if not fitting and _ENDS.match(
+            self._answer, max(0, at - 1)
+        ):  # no mark of its own kind does
             closed = _CROSSED.get(sign, "")
-            fitting = [n for n, each in enumerate(self._opened) if each.sign in closed and each.at + 1 < at]
+            fitting = [
+                n for n, each in enumerate(self._opened) if each.sign in closed and each.at + 1 < at
+            ]
         number = -1 if opens_only or not fitting else fitting[-1]
         if number >= 0:
             self._close_or_wait(number, sign, at, after)
@@ -154,16 +215,25 @@ class _Pairs:
 
     def _close_or_wait(self, number: int, sign: str, at: int, after: int) -> None:
         opened, text = self._opened, self._answer
-        doubtful = sign not in _CLOSING[opened[number].sign] and (sign in "'\u2019" or text[at - 1].isnumeric())
-        if doubtful or (sign in "'\u2019" and text[at - 1] in "sS" and re.match(r" \w", text[after : after + 2])):
+        doubtful = sign not in _CLOSING[opened[number].sign] and (
+            sign in "'\u2019" or text[at - 1].isnumeric()
+        )
+        if doubtful or (
+            sign in "'\u2019" and text[at - 1] in "sS" and re.match(r" \w", text[after : after + 2])
+        ):
             # "the tenants' notice", \u201ca 5" pipe\u201d: it ends here if nowhere else
             if opened[number].maybe < 0 and not (doubtful and opened[number + 1 :]):
                 opened[number] = opened[number]._replace(maybe=at)
             return
-        while number and opened[number].sign not in _STRAIGHT and opened[number - 1].sign == opened[number].sign:
+        while (
+            number
+            and opened[number].sign not in _STRAIGHT
+            and opened[number - 1].sign == opened[number].sign
+        ):
             if text[opened[number].at - 2 : opened[number].at] != "\n\n":
                 break
-            number -= 1  # each paragraph of a quotation begins with a sign, only the last one ends with one
+            # each paragraph of a quotation begins with a sign, only the last one ends with one
+            number -= 1
         self._close(number, at, after)
 
     def _end_with_apostrophe(self) -> None:
@@ -183,5 +253,10 @@ def _is_spaced(sign: str) -> bool:
 
 def _numbers(marks: re.Match[str] | None) -> tuple[int, ...]:
     """The numbers in `[1]`, `[1, 2]`, `[1-3]` and `[1][2]`."""
-    found = [(int(first), int(last or first)) for first, last in _NUMBERS.findall(marks[1] if marks else "")]
-    return tuple(number for first, last in found for number in range(first, min(last, first + 99) + 1))
+    found = [
+        (int(first), int(last or first))
+        for first, last in _NUMBERS.findall(marks[1] if marks else "")
+    ]
+    return tuple(
+        number for first, last in found for number in range(first, min(last, first + 99) + 1)
+    )

@@ -1,9 +1,10 @@
 """Quotations of an answer, compared with what is stored: word for word, without a model.
 
-A text is a row of tokens: numbers with their separators and signs, words, and signs such as `%` and currencies. White
-space, punctuation, quotation marks, case, ligatures and soft hyphens are not part of any. A quotation is *found* where
-its tokens stand in a document in the same order. A hyphen or an apostrophe joins the parts beside it or not, on either
-side: "well-known" is "well known" and "wellknown", but "notable" is not "no table".
+A text is a row of tokens: numbers with their separators and signs, words, and signs such as `%` and
+currencies. White space, punctuation, quotation marks, case, ligatures and soft hyphens are not part
+of any. A quotation is *found* where its tokens stand in a document in the same order. A hyphen or
+an apostrophe joins the parts beside it or not, on either side: "well-known" is "well known" and
+"wellknown", but "notable" is not "no table".
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ ALTERED = 0.6  # share of its words that a passage must hold near each other
 LEAST_WORDS = 3  # fewer words that are not found are no quotation, but a word that is named
 _CANDIDATES = 10  # documents and passages in which a quotation is looked for, the best by words
 _TOGETHER = 32  # quotations that are searched at once
-_Id = tuple[str | None, str]  # of a document: the name of its index, where several are read together, and its id
+_Id = tuple[
+    str | None, str
+]  # of a document: the name of its index, where several are read together, and its id
 
 _LEFT_OUT = re.compile(r"\[\s*(?:\.{3}|\u2026)\s*\]|\(\s*(?:\.{3}|\u2026)\s*\)|\.{3,}|\u2026+")
 _NUMBER = r"\d+(?:[.,:/\u2013-]\d+)*(?:[eE][+\u2212-]?\d+)?"
@@ -53,14 +56,15 @@ class QuoteCheck:
 
     Attributes:
         quote: its words, as the answer has them.
-        verdict: "found"; "altered" (a passage holds at least three fifths of its words near each other, but not the
-            same words in the same order); "elsewhere" (found, but not in the hit that `[n]` names, or in no hit);
-            "absent".
+        verdict: "found"; "altered" (a passage holds at least three fifths of its words near each
+            other, but not the same words in the same order); "elsewhere" (found, but not in the hit
+            that `[n]` names, or in no hit); "absent".
         position: where it begins in the answer, in characters.
         id: of the document; None where it is absent.
         span: its characters `[start, end)` in the document's text, from the first word to the last.
         stored: the words that stand there.
-        differences: pairs of words, of the answer and stored ones, that differ; one of a pair may be "".
+        differences: pairs of words, of the answer and stored ones, that differ; one of a pair may
+            be "".
         page: the page of the first word, counted from 1; None where the document has no pages.
         place: that page in words, as `Hit.place`.
         sha256: of the document's file, where it was read from one.
@@ -91,8 +95,8 @@ class QuoteCheck:
 class Tokens(NamedTuple):
     """A text as tokens, as they are compared, with their characters in the text.
 
-    `places` are where each begins in the tokens joined, and their end; `glued` whether a hyphen, an apostrophe, or
-    nothing at all stands before a token.
+    `places` are where each begins in the tokens joined, and their end; `glued` whether a hyphen, an
+    apostrophe, or nothing at all stands before a token.
     """
 
     words: list[str]
@@ -109,7 +113,10 @@ def tokens_of(text: str) -> Tokens:
     for match in _TOKEN.finditer(text):
         token = unicodedata.normalize("NFKC", match[0]).casefold().translate(_DASHES)
         # currencies, signs of mathematics, and a few more say something, too
-        said = (sign.isalnum() or sign in _KEPT_SIGNS or unicodedata.category(sign) in ("Sc", "Sm") for sign in token)
+        said = (
+            sign.isalnum() or sign in _KEPT_SIGNS or unicodedata.category(sign) in ("Sc", "Sm")
+            for sign in token
+        )
         if not any(said):
             continue
         words.append(token)
@@ -117,13 +124,19 @@ def tokens_of(text: str) -> Tokens:
         stops.append(match.end())
         places.append(places[-1] + len(token))
         between = text[last : match.start()]
-        glued.append(not between or _JOINS.fullmatch(between) is not None or OF_UNSPACED.match(token) is not None)
+        glued.append(
+            not between
+            or _JOINS.fullmatch(between) is not None
+            or OF_UNSPACED.match(token) is not None
+        )
         last = match.end()
     return Tokens(words, starts, stops, places, glued)
 
 
 def _letters(text: str) -> str:
-    """The letters and digits of a text, as they are compared: where a quotation stands, so do these."""
+    """The letters and digits of a text, as they are compared: where a quotation stands, so do
+    these.
+    """
     return _NO_LETTERS.sub("", unicodedata.normalize("NFKC", text).casefold())
 
 
@@ -136,7 +149,9 @@ class _Text:
             self.at.setdefault(word, []).append(number)
 
     def find(self, quote: Tokens, start: int = 0) -> tuple[int, int] | None:
-        """The first tokens `[first, stop)` from `start` on that are those of a quotation; None: there are none."""
+        """The first tokens `[first, stop)` from `start` on that are those of a quotation; None:
+        there are none.
+        """
         wanted, mine = "".join(quote.words), self.tokens
         place = mine.places[start] if start < len(mine.places) else len(self.joined)
         while (place := self.joined.find(wanted, place)) >= 0:
@@ -156,7 +171,9 @@ class _Text:
         return all((ours.get(edge) or theirs.get(edge)) for edge in ours.keys() ^ theirs.keys())
 
     def nearest(self, quote: Tokens) -> tuple[float, int, int]:
-        """The tokens `[first, stop)` that hold most of a quotation's words near each other, and the share of these."""
+        """The tokens `[first, stop)` that hold most of a quotation's words near each other, and the
+        share of these.
+        """
         wanted = Counter(quote.words)
         places = sorted((place, word) for word in wanted for place in self.at.get(word, ()))
         width = len(quote.words) + max(2, len(quote.words) // 3)
@@ -180,9 +197,15 @@ class _Text:
 
 
 def check_quotes(
-    retriever: Retriever, answer: str, hits: Sequence[Hit] | None = None, *, filter: Filter | None = None
+    retriever: Retriever,
+    answer: str,
+    hits: Sequence[Hit] | None = None,
+    *,
+    filter: Filter | None = None,
 ) -> list[QuoteCheck]:
-    """Do what `Retriever.check_quotes` says; one or two words that are not found are no quotation and are left out."""
+    """Do what `Retriever.check_quotes` says; one or two words that are not found are no quotation
+    and are left out.
+    """
     if not isinstance(answer, str):
         raise ConfigError(f"answer is of type {type(answer).__name__}; give the text of the answer")
     asked = [(each, parts) for each in quotations(answer) if (parts := _parts(each.text))]
@@ -193,7 +216,8 @@ def check_quotes(
     return [
         check
         for check, (_, parts) in zip(found, asked, strict=True)
-        if check.verdict in ("found", "elsewhere") or sum(len(part.words) for part in parts) >= LEAST_WORDS
+        if check.verdict in ("found", "elsewhere")
+        or sum(len(part.words) for part in parts) >= LEAST_WORDS
     ]
 
 
@@ -203,7 +227,9 @@ def _parts(quote: str) -> list[Tokens]:
 
 
 class _Checker:
-    def __init__(self, retriever: Retriever, hits: Sequence[Hit] | None, filter: Filter | None) -> None:
+    def __init__(
+        self, retriever: Retriever, hits: Sequence[Hit] | None, filter: Filter | None
+    ) -> None:
         self._retriever, self._hits, self._filter = retriever, hits, filter
         self._texts, self._letters = lru_cache(maxsize=64)(_Text), lru_cache(maxsize=256)(_letters)
         self._known: dict[_Id, Document] = {}
@@ -214,16 +240,24 @@ class _Checker:
 
     def check(self, asked: Sequence[tuple[Quotation, list[Tokens]]]) -> list[QuoteCheck]:
         candidates = self._candidates([each.text for each, _ in asked])
-        wanted = {name for names in candidates for name in names} | set(map(self._name, self._hits or ()))
+        wanted = {name for names in candidates for name in names} | set(
+            map(self._name, self._hits or ())
+        )
         self._read(wanted)
         return [self._check(*each, names) for each, names in zip(asked, candidates, strict=True)]
 
     def _candidates(self, quotes: list[str]) -> list[dict[_Id, list[tuple[int, int]]]]:
-        """Documents that hold most of each quotation's words, by id, with the characters of their passages that do."""
+        """Documents that hold most of each quotation's words, by id, with the characters of their
+        passages that do.
+        """
         options: dict[str, Any] = {"k": _CANDIDATES, "mode": "lexical", "filter": self._filter}
         whole = self._retriever.search(quotes, **options)
         by_passage = self._retriever.granularity != "document"
-        parts = self._retriever.search(quotes, **options, unit="passage", fold=False) if by_passage else whole
+        parts = (
+            self._retriever.search(quotes, **options, unit="passage", fold=False)
+            if by_passage
+            else whole
+        )
         found: list[dict[_Id, list[tuple[int, int]]]] = []
         for first, others in zip(parts, whole, strict=True):
             found.append({self._name(hit): [] for hit in [*first, *others]})
@@ -232,14 +266,18 @@ class _Checker:
                     found[-1][self._name(hit)].append(hit.span)
         return found
 
-    def _check(self, quotation: Quotation, parts: list[Tokens], names: dict[_Id, list[tuple[int, int]]]) -> QuoteCheck:
+    def _check(
+        self, quotation: Quotation, parts: list[Tokens], names: dict[_Id, list[tuple[int, int]]]
+    ) -> QuoteCheck:
         hits = [self._name(hit) for hit in self._hits or ()]
         first = [hits[mark - 1] for mark in quotation.marks if 1 <= mark <= len(hits)] or hits
         order = [name for name in dict.fromkeys([*first, *names]) if name in self._known]
         holding = self._holding(order, parts) or self._holding(self._with_phrase(parts), parts)
         for name in holding:
             if edges := _find_parts(self._text(name), parts):
-                verdict: QuoteVerdict = "found" if self._hits is None or name in first else "elsewhere"
+                verdict: QuoteVerdict = (
+                    "found" if self._hits is None or name in first else "elsewhere"
+                )
                 return self._told(quotation, verdict, name, *edges)
         for name in holding if len(parts) > 1 else ():
             places = [place for part in parts if (place := self._text(name).find(part))]
@@ -250,45 +288,79 @@ class _Checker:
         shares = {name: self._share(name, quote, names.get(name, [])) for name in order}
         nearest = max(shares, default=None, key=lambda name: shares[name])
         best = None if nearest is None else (*self._text(nearest).nearest(quote), nearest)
-        if best is None or best[0] < ALTERED or not _shares_contents(self._text(best[3]), quote, best[1], best[2]):
+        if (
+            best is None
+            or best[0] < ALTERED
+            or not _shares_contents(self._text(best[3]), quote, best[1], best[2])
+        ):
             version, mark = self._retriever.version, next(iter(quotation.marks), None)
-            return QuoteCheck(quotation.text, "absent", quotation.position, version=version, mark=mark)
+            return QuoteCheck(
+                quotation.text, "absent", quotation.position, version=version, mark=mark
+            )
         edges = _with_ends(self._text(best[3]), quote, best[1], best[2])
         return self._told(quotation, "altered", best[3], *edges, quote)
 
     def _holding(self, names: list[_Id], parts: list[Tokens]) -> list[_Id]:
-        """The documents that have all letters of each part in a row: others cannot have its words."""
+        """The documents that have all letters of each part in a row: others cannot have
+        its words.
+        """
         wanted = [_letters("".join(part.words)) for part in parts]
-        return [name for name in names if all(part in self._letters(self._known[name].text) for part in wanted)]
+        return [
+            name
+            for name in names
+            if all(part in self._letters(self._known[name].text) for part in wanted)
+        ]
 
     def _with_phrase(self, parts: list[Tokens]) -> list[_Id]:
-        """Documents that hold the longest part word for word, which of frequent words alone are not the best ones."""
+        """Documents that hold the longest part word for word, which of frequent words alone are not
+        the best ones.
+        """
         words = " ".join(max(parts, key=lambda part: len(part.words)).words)
         if not any(map(str.isalnum, words)):
             return []
-        phrase: dict[str, Any] = {"mode": "lexical", "operators": True, "filter": self._filter, "fold": False}
-        found = [self._name(hit) for hit in self._retriever.search(f'"{words}"', _CANDIDATES, **phrase)]
+        phrase: dict[str, Any] = {
+            "mode": "lexical",
+            "operators": True,
+            "filter": self._filter,
+            "fold": False,
+        }
+        found = [
+            self._name(hit) for hit in self._retriever.search(f'"{words}"', _CANDIDATES, **phrase)
+        ]
         self._read(found)
         return found
 
     def _read(self, names: Collection[_Id]) -> None:
         for index, retriever in self._indexes.items():
             if new := sorted(id for of, id in names if of == index and (of, id) not in self._known):
-                self._known |= {(index, each.id): each for each in retriever.get(new, missing_ok=True)}
+                self._known |= {
+                    (index, each.id): each for each in retriever.get(new, missing_ok=True)
+                }
 
     def _share(self, name: _Id, quote: Tokens, spans: list[tuple[int, int]]) -> float:
-        """The share of a quotation's words that a document holds near each other: in some passages, if known."""
+        """The share of a quotation's words that a document holds near each other: in some passages,
+        if known.
+        """
         beside = 2 * quote.stops[-1]  # a quotation may begin before a passage, and end behind it
         text = self._known[name].text
         if not spans:
             return self._text(name).nearest(quote)[0]
-        return max(_Text(text[max(0, start - beside) : stop + beside]).nearest(quote)[0] for start, stop in spans)
+        return max(
+            _Text(text[max(0, start - beside) : stop + beside]).nearest(quote)[0]
+            for start, stop in spans
+        )
 
     def _text(self, name: _Id) -> _Text:
         return self._texts(self._known[name].text)
 
     def _told(
-        self, quotation: Quotation, verdict: QuoteVerdict, name: _Id, first: int, stop: int, quote: Tokens | None = None
+        self,
+        quotation: Quotation,
+        verdict: QuoteVerdict,
+        name: _Id,
+        first: int,
+        stop: int,
+        quote: Tokens | None = None,
     ) -> QuoteCheck:
         document, text = self._known[name], self._text(name)
         span = text.tokens.starts[first], text.tokens.stops[stop - 1]
@@ -315,17 +387,25 @@ class _Checker:
 
 
 def stands_in(text: str, quote: str, place: Sequence[int]) -> tuple[int, int] | None:
-    """Find the words of a quotation in a text: at `place`, its characters, where they stand there, else the first."""
+    """Find the words of a quotation in a text: at `place`, its characters, where they stand there,
+    else the first.
+    """
     start, stop = place
     if quote == text[start:stop]:
         return start, stop
     stored, words = _Text(text), tokens_of(quote)
     edges = stored.find(words) if words.words else None
-    return None if edges is None else (stored.tokens.starts[edges[0]], stored.tokens.stops[edges[1] - 1])
+    return (
+        None
+        if edges is None
+        else (stored.tokens.starts[edges[0]], stored.tokens.stops[edges[1] - 1])
+    )
 
 
 def _find_parts(text: _Text, parts: list[Tokens]) -> tuple[int, int] | None:
-    """The tokens `[first, stop)` that hold all parts of a quotation in order; None: there are none."""
+    """The tokens `[first, stop)` that hold all parts of a quotation in order; None:
+    there are none.
+    """
     first, stop = None, 0
     for part in parts:
         found = text.find(part, stop)
@@ -336,23 +416,33 @@ def _find_parts(text: _Text, parts: list[Tokens]) -> tuple[int, int] | None:
 
 
 def _shares_contents(text: _Text, quote: Tokens, first: int, stop: int) -> bool:
-    """Whether at least half of a quotation's longer words are there: short ones are in every text."""
-    longer = [word for word in quote.words if len(word) > 3 and not word[0].isdigit()] or quote.words
+    """Whether at least half of a quotation's longer words are there: short ones are in
+    every text.
+    """
+    longer = [
+        word for word in quote.words if len(word) > 3 and not word[0].isdigit()
+    ] or quote.words
     there = set(text.tokens.words[first:stop])
     return sum(word in there for word in longer) * 2 >= len(longer)
 
 
 def _with_ends(text: _Text, quote: Tokens, first: int, stop: int) -> tuple[int, int]:
-    """Tokens, and those beside them that stand in place of words that a quotation begins or ends with."""
+    """Tokens, and those beside them that stand in place of words that a quotation begins or ends
+    with.
+    """
     stored = text.tokens.words[first:stop]
     blocks = SequenceMatcher(None, quote.words, stored, autojunk=False).get_matching_blocks()
     begin, end = blocks[0], blocks[-2:][0]  # the very last one is empty
     missing = len(quote.words) - end.a - (len(stored) - end.b)
-    return max(0, first - max(0, begin.a - begin.b)), min(len(text.tokens.words), stop + max(0, missing))
+    return max(0, first - max(0, begin.a - begin.b)), min(
+        len(text.tokens.words), stop + max(0, missing)
+    )
 
 
 def _differences(quote: Tokens, text: _Text, first: int, stop: int) -> Iterator[tuple[str, str]]:
     stored = text.tokens.words[first:stop]
-    for kind, a, b, c, d in SequenceMatcher(None, quote.words, stored, autojunk=False).get_opcodes():
+    for kind, a, b, c, d in SequenceMatcher(
+        None, quote.words, stored, autojunk=False
+    ).get_opcodes():
         if kind != "equal":
             yield " ".join(quote.words[a:b]), " ".join(stored[c:d])

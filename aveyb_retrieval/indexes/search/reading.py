@@ -1,4 +1,6 @@
-"""Reading stored documents without a search: by id or filter, headings, matches of an expression, parts and prompts."""
+"""Reading stored documents without a search: by id or filter, headings, matches of an expression,
+parts and prompts.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,8 @@ class Document:
     """One document of an index.
 
     Attributes:
-        id, text, title, metadata: The title is "" where there is none; metadata are all other fields.
+        id, text, title, metadata: The title is "" where there is none; metadata are all other
+            fields.
         origin: The file that it was read from, if it was one of its own.
         index: The name of its index where several are read together, else None.
     """
@@ -63,11 +66,15 @@ class Document:
         """What it is called: its title, else its first heading, else its id."""
         if self.title:
             return self.title
-        lines = (each.words for each in outline(self.text[:_BEGINNING]).headings if not each.caption)
+        lines = (
+            each.words for each in outline(self.text[:_BEGINNING]).headings if not each.caption
+        )
         return next(lines, self.id)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what JSON can hold, and what `build_index` and `upsert_documents` take as a document."""
+        """Return what JSON can hold, and what `build_index` and `upsert_documents` take as a
+        document.
+        """
         return {"_id": self.id, "title": self.title, "text": self.text, "metadata": self.metadata}
 
 
@@ -91,7 +98,9 @@ class Match:
 
 
 class Section(NamedTuple):
-    """A heading: its words, the characters `[start, end)` from it to the next one, its page, and this in words."""
+    """A heading: its words, the characters `[start, end)` from it to the next one, its page, and
+    this in words.
+    """
 
     heading: str
     span: tuple[int, int]
@@ -100,7 +109,9 @@ class Section(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """Folders, each with the number of documents in it, and documents; `left` says how many of both come after them."""
+    """Folders, each with the number of documents in it, and documents; `left` says how many of both
+    come after them.
+    """
 
     folders: list[tuple[str, int]]
     documents: list[Document]
@@ -109,9 +120,11 @@ class Contents(NamedTuple):
 
 @dataclass(frozen=True)
 class Excerpt:
-    """A part of a document: `text`, its characters `span` `[start, end)`, and the page that it begins on, from 1.
+    """A part of a document: `text`, its characters `span` `[start, end)`, and the page that it
+    begins on, from 1.
 
-    `page` is None where the document has no pages; `left_out` counts characters of what was asked for that did not fit.
+    `page` is None where the document has no pages; `left_out` counts characters of what was asked
+    for that did not fit.
     """
 
     id: str
@@ -128,20 +141,29 @@ class Documents:
     _engine: VectorEngine
 
     def get(self, ids: Sequence[str], *, missing_ok: bool = False) -> list[Document]:
-        """Return documents by id, in the order of `ids`; InputError where one is not there, unless `missing_ok`."""
+        """Return documents by id, in the order of `ids`; InputError where one is not there, unless
+        `missing_ok`.
+        """
         ids = check_ids(ids)
         with self._engine.view() as view:
             found = view.find(ids)
-            if not missing_ok and (missing := next((i for i in ids if i not in found), None)) is not None:
+            if (
+                not missing_ok
+                and (missing := next((i for i in ids if i not in found), None)) is not None
+            ):
                 raise InputError(f"{view.info.name}: no document has the id {missing!r}")
-            return list(_fetch(view, [found[document_id] for document_id in ids if document_id in found]))
+            return list(
+                _fetch(view, [found[document_id] for document_id in ids if document_id in found])
+            )
 
     def documents(
         self, filter: Filter | None = None, *, limit: int | None = None, offset: int = 0
     ) -> Iterator[Document]:
-        """Yield the documents that satisfy a filter, oldest first: up to `limit` after the first `offset`.
+        """Yield the documents that satisfy a filter, oldest first: up to `limit` after the first
+        `offset`.
 
-        They are read when asked for, from the version that is open now. ConfigError where an argument means nothing.
+        They are read when asked for, from the version that is open now. ConfigError where an
+        argument means nothing.
         """
         for name, value in (("limit", 0 if limit is None else limit), ("offset", offset)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
@@ -152,7 +174,10 @@ class Documents:
         return _matching(self._engine.view(), where, wanted)
 
     def count(self, filter: Filter | None = None) -> int:
-        """Count the documents that satisfy a filter; without one, all. ConfigError where the filter means nothing."""
+        """Count the documents that satisfy a filter; without one, all.
+
+        ConfigError where the filter means nothing.
+        """
         with self._engine.view() as view:
             selection = view.select(filter)
             return view.info.documents if selection is None else len(view.matching(selection))
@@ -169,16 +194,24 @@ class Documents:
         return list(dict.fromkeys(chain.from_iterable(found)))
 
     def values(
-        self, field: str, filter: Filter | None = None, *, ids: Sequence[str] | None = None, limit: int = 100
+        self,
+        field: str,
+        filter: Filter | None = None,
+        *,
+        ids: Sequence[str] | None = None,
+        limit: int = 100,
     ) -> list[tuple[Scalar, int]]:
-        """Give the values of a field, each with the number of documents that have it, the most frequent first.
+        """Give the values of a field, each with the number of documents that have it, the most
+        frequent first.
 
-        Counted are all documents that `filter` and `ids` let through: once for each different value of theirs. An
-        element of a list is a value; null, objects and lists in lists are none. 2 and 2.0 are one value, 1 and true are
-        not. Fields are those of filters, such as `author.name` and `title`. `limit` is 1 to 10,000.
+        Counted are all documents that `filter` and `ids` let through: once for each different value
+        of theirs. An element of a list is a value; null, objects and lists in lists are none. 2 and
+        2.0 are one value, 1 and true are not. Fields are those of filters, such as `author.name`
+        and `title`. `limit` is 1 to 10,000.
 
-        Raises ConfigError where no document has the field, it has more than 100,000 values, an argument means nothing,
-        or this is no index directory; InputError where `ids` is not a list of strings.
+        Raises ConfigError where no document has the field, it has more than 100,000 values, an
+        argument means nothing, or this is no index directory; InputError where `ids` is not a list
+        of strings.
         """
         if not isinstance(field, str):
             raise ConfigError(f"field={field!r}: must be the name of a field")
@@ -189,25 +222,41 @@ class Documents:
             if not isinstance(view, SeveralView):
                 return _values(view, field, where)[:limit]
             # some of them may know nothing of the field
-            known = [each for each in view.views if not isinstance(each, Snapshot) or each.has_field(field)]
+            known = [
+                each
+                for each in view.views
+                if not isinstance(each, Snapshot) or each.has_field(field)
+            ]
             counted = [_values(each, field, where) for each in known or view.views[:1]]
         return most_frequent(chain.from_iterable(counted))[:limit]
 
     def grep(
-        self, pattern: str, *, filter: Filter | None = None, limit: int = 100, ignore_case: bool = False
+        self,
+        pattern: str,
+        *,
+        filter: Filter | None = None,
+        limit: int = 100,
+        ignore_case: bool = False,
     ) -> list[Match]:
-        """Find where a regular expression matches in the stored texts, in the order of the documents.
+        """Find where a regular expression matches in the stored texts, in the order of the
+        documents.
 
-        `pattern` is one of the package `regex`; `^` and `$` match at lines. `limit` is of matches, 1 to 1,000.
+        `pattern` is one of the package `regex`; `^` and `$` match at lines. `limit` is of matches,
+        1 to 1,000.
 
-        Raises ConfigError where the expression is none, too long, or takes longer than 1 s, or `limit` is out of range.
+        Raises ConfigError where the expression is none, too long, or takes longer than 1 s, or
+        `limit` is out of range.
         """
         if not 1 <= limit <= MOST_MATCHES:
             raise ConfigError(f"limit={limit}: must be 1 to {MOST_MATCHES:,}")
         if not pattern or len(pattern) > LONGEST_PATTERN:
-            raise ConfigError(f"pattern of {len(pattern):,} characters: must have 1 to {LONGEST_PATTERN:,}")
+            raise ConfigError(
+                f"pattern of {len(pattern):,} characters: must have 1 to {LONGEST_PATTERN:,}"
+            )
         try:
-            expression = regex.compile(pattern, regex.MULTILINE | (regex.IGNORECASE if ignore_case else 0))
+            expression = regex.compile(
+                pattern, regex.MULTILINE | (regex.IGNORECASE if ignore_case else 0)
+            )
         except (regex.error, RecursionError, OverflowError) as error:
             raise ConfigError(f"pattern {pattern[:100]!r}: not an expression ({error})") from error
         found: list[Match] = []
@@ -223,17 +272,21 @@ class Documents:
                         return found
         except TimeoutError:
             raise ConfigError(
-                f"pattern {pattern[:100]!r}: took longer than {SECONDS:g} s; write it so that it tries less (no "
-                "repeats inside repeats), or narrow the documents with a filter"
+                f"pattern {pattern[:100]!r}: took longer than {SECONDS:g} s; write it so that it"
+                " tries less (no repeats inside repeats), or narrow the documents with a filter"
             ) from None
         return found
 
-    def contents(self, under: str = "", *, filter: Filter | None = None, offset: int = 0) -> Contents:
-        """List the documents, oldest first, or where they are more than 200 the folders that their ids name.
+    def contents(
+        self, under: str = "", *, filter: Filter | None = None, offset: int = 0
+    ) -> Contents:
+        """List the documents, oldest first, or where they are more than 200 the folders that their
+        ids name.
 
-        Only what satisfies `filter` and whose ids begin with `under`, such as `laws/2020/`; `offset` leaves out the
-        first of what is listed, folders before documents. At most 200 are given. An id such as `laws/2020/tax.md` is in
-        the folder `laws/`, and below it in `laws/2020/`. Raises ConfigError where the filter means nothing.
+        Only what satisfies `filter` and whose ids begin with `under`, such as `laws/2020/`;
+        `offset` leaves out the first of what is listed, folders before documents. At most 200 are
+        given. An id such as `laws/2020/tax.md` is in the folder `laws/`, and below it in
+        `laws/2020/`. Raises ConfigError where the filter means nothing.
         """
         folders = Counter[str]()
         with self._engine.view() as view:
@@ -242,39 +295,64 @@ class Documents:
                 names: dict[int, str] = {}
                 for start in range(0, len(found), IDS):
                     some = view.documents(found[start : start + IDS], ())
-                    names |= {doc: each.id[len(under) :] for doc, each in some.items() if each.id.startswith(under)}
+                    names |= {
+                        doc: each.id[len(under) :]
+                        for doc, each in some.items()
+                        if each.id.startswith(under)
+                    }
                 if len(names) > LISTED:
-                    folders.update(name[: name.index("/") + 1] for name in names.values() if "/" in name)
+                    folders.update(
+                        name[: name.index("/") + 1] for name in names.values() if "/" in name
+                    )
                 found = sorted(doc for doc, name in names.items() if not folders or "/" not in name)
-            listed = [(under + name, count) for name, count in sorted(folders.items())[offset : offset + LISTED]]
+            listed = [
+                (under + name, count)
+                for name, count in sorted(folders.items())[offset : offset + LISTED]
+            ]
             first = max(0, offset - len(folders))
             shown = list(_fetch(view, found[first : first + LISTED - len(listed)]))
-        return Contents(listed, shown, max(0, len(folders) + len(found) - offset - len(listed) - len(shown)))
+        return Contents(
+            listed, shown, max(0, len(folders) + len(found) - offset - len(listed) - len(shown))
+        )
 
     def outline(self, id: str) -> list[Section]:
-        """Return the headings of a document with what stands under each, in order; InputError where there is none."""
+        """Return the headings of a document with what stands under each, in order; InputError where
+        there is none.
+        """
         return sections(self.get([id])[0])
 
     def read(
-        self, id: str, *, span: tuple[int, int] | None = None, heading: str | None = None, max_tokens: int = 4000
+        self,
+        id: str,
+        *,
+        span: tuple[int, int] | None = None,
+        heading: str | None = None,
+        max_tokens: int = 4000,
     ) -> Excerpt:
-        """Return a part of a document that fits into a budget of tokens (four characters each), cut behind a sentence.
+        """Return a part of a document that fits into a budget of tokens (four characters each), cut
+        behind a sentence.
 
-        The part is `span`, or goes from `heading` (its words, case aside) to the next one, or from the beginning on.
+        The part is `span`, or goes from `heading` (its words, case aside) to the next one, or from
+        the beginning on.
 
-        Raises ConfigError where `span` is not in the document, both are given, or the budget is out of range;
-        InputError where there is no such document or heading.
+        Raises ConfigError where `span` is not in the document, both are given, or the budget is out
+        of range; InputError where there is no such document or heading.
         """
         return excerpt(self.get([id])[0], span=span, heading=heading, max_tokens=max_tokens)
 
 
 def _values(view: EngineView, field: str, where: Filter | None) -> list[tuple[Scalar, int]]:
     if not isinstance(view, Snapshot):
-        raise ConfigError(f"{view.info.name}: values are counted in index directories alone; ask the database itself")
+        raise ConfigError(
+            f"{view.info.name}: values are counted in index directories alone; ask the database"
+            " itself"
+        )
     return view.values(field, where)
 
 
-def _matching(viewing: AbstractContextManager[EngineView], where: Filter, wanted: slice) -> Iterator[Document]:
+def _matching(
+    viewing: AbstractContextManager[EngineView], where: Filter, wanted: slice
+) -> Iterator[Document]:
     with viewing as view:
         yield from _fetch(view, view.matching(view.select(where))[wanted].tolist())
 
@@ -285,9 +363,18 @@ def _fetch(view: EngineView, numbers: Sequence[int]) -> Iterator[Document]:
         found = view.documents(some)
         for number in some:
             if number not in found:
-                raise IndexFormatError(f"{view.info.name}: document number {number} has no text; {view.info.remedy}")
+                raise IndexFormatError(
+                    f"{view.info.name}: document number {number} has no text; {view.info.remedy}"
+                )
             stored = found[number]
-            yield Document(stored.id, stored.text, stored.title, stored.metadata, stored.origin, stored.of_index)
+            yield Document(
+                stored.id,
+                stored.text,
+                stored.title,
+                stored.metadata,
+                stored.origin,
+                stored.of_index,
+            )
 
 
 def _match(document: Document, span: tuple[int, int]) -> Match:
@@ -305,7 +392,9 @@ def _page(document: Document, place: int) -> Page | None:
 
 
 def sections(document: Document) -> list[Section]:
-    """Return the headings of a document with what stands under each, in order: under a line, captions too."""
+    """Return the headings of a document with what stands under each, in order: under a line,
+    captions too.
+    """
     headings = outline(document.text).headings
     found, following, line = [], len(document.text), len(document.text)
     for each, name in zip(reversed(headings), reversed(names_of(headings)), strict=True):
@@ -317,7 +406,11 @@ def sections(document: Document) -> list[Section]:
 
 
 def excerpt(
-    document: Document, *, span: tuple[int, int] | None = None, heading: str | None = None, max_tokens: int = 4000
+    document: Document,
+    *,
+    span: tuple[int, int] | None = None,
+    heading: str | None = None,
+    max_tokens: int = 4000,
 ) -> Excerpt:
     """Return a part of a document, as `Documents.read` does."""
     length = len(document.text)
@@ -327,7 +420,9 @@ def excerpt(
         raise ConfigError("give a span or a heading, not both")
     start, end = (0, length) if span is None else span
     if not 0 <= start <= end <= length:
-        raise ConfigError(f"span [{start}, {end}): the document {document.id!r} has {length:,} characters")
+        raise ConfigError(
+            f"span [{start}, {end}): the document {document.id!r} has {length:,} characters"
+        )
     if heading is not None:
         found, wanted = sections(document), heading.strip().strip("#").strip().casefold()
         under = next((section for section in found if section.heading.casefold() == wanted), None)
@@ -351,7 +446,8 @@ _PIECE = re.compile(r"[^\W\d_]{1,5}|\d{1,3}|[^\w\s]|_|\n+")
 
 
 def estimate_tokens(text: str) -> int:
-    """Estimate how many tokens a language model will read: five letters, three digits or one sign are one each.
+    """Estimate how many tokens a language model will read: five letters, three digits or one sign
+    are one each.
 
     Characters outside ASCII count as one each. Mostly too high, not always.
     """
@@ -363,13 +459,15 @@ def hits_to_prompt(
 ) -> str:
     """Write the passages of hits one after another, numbered and cited, within a budget of tokens.
 
-    Of the first hit as many sentences are kept as fit, or words where not even one does: from the beginning of its
-    passage, or from its best sentence where that would be lost; the characters that are cited are those that are kept.
-    Any other passage that does not fit is left out as a whole, and smaller ones after it may still be taken; the
-    numbers stay those of the hits, so that `[3]` in an answer means `hits[2]`.
+    Of the first hit as many sentences are kept as fit, or words where not even one does: from the
+    beginning of its passage, or from its best sentence where that would be lost; the characters
+    that are cited are those that are kept. Any other passage that does not fit is left out as a
+    whole, and smaller ones after it may still be taken; the numbers stay those of the hits, so that
+    `[3]` in an answer means `hits[2]`.
 
-    A hit without a passage gives its whole text. `count` says how many tokens a text has; by default it is estimated,
-    mostly too high. Raises ConfigError where the budget is not a positive number, or no hit fits into it.
+    A hit without a passage gives its whole text. `count` says how many tokens a text has; by
+    default it is estimated, mostly too high. Raises ConfigError where the budget is not a positive
+    number, or no hit fits into it.
 
     >>> print(hits_to_prompt(Retriever.load("handbook").search("notice", k=1)).strip())
     [1] Lease (lease, characters 0-40)
@@ -383,23 +481,32 @@ def hits_to_prompt(
         size = count(block)
         smallest = min(smallest or size, size)
         if number == 1 and size > left:
-            block = _block(1, _trimmed(hit, left, lambda shorter: count(_block(1, shorter)) <= max_tokens) or hit)
+            block = _block(
+                1,
+                _trimmed(hit, left, lambda shorter: count(_block(1, shorter)) <= max_tokens) or hit,
+            )
             size = count(block)
         if size <= left:
             blocks.append(block)
             left -= size
     if hits and not blocks:
         raise ConfigError(
-            f"max_tokens={max_tokens}: none of the {len(hits)} hits fits, nor a word of the first with its citation; "
-            f"whole, the smallest has {smallest}"
+            f"max_tokens={max_tokens}: none of the {len(hits)} hits fits, nor a word of the first"
+            f" with its citation; whole, the smallest has {smallest}"
         )
     return "".join(blocks)
 
 
 def _trimmed(hit: Hit, tokens: int, fits: Callable[[Hit], bool]) -> Hit | None:
     """What fits of a hit: whole sentences, else words; None where not even a word does."""
-    whole, offset = (hit.text, 0) if hit.passage is None else (hit.passage, hit.span[0] if hit.span else 0)
-    best = (0, 0) if hit.best_sentence is None else (hit.best_sentence[0] - offset, hit.best_sentence[1] - offset)
+    whole, offset = (
+        (hit.text, 0) if hit.passage is None else (hit.passage, hit.span[0] if hit.span else 0)
+    )
+    best = (
+        (0, 0)
+        if hit.best_sentence is None
+        else (hit.best_sentence[0] - offset, hit.best_sentence[1] - offset)
+    )
     for begin in sorted({0, best[0]}):
         text = whole[begin : begin + _LONGEST_TOKEN * tokens]
 

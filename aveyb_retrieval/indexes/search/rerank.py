@@ -32,30 +32,43 @@ class CrossEncoderLike(Protocol):
 
 
 def maxsim(embedder: EmbedderLike, device: str, query: str, texts: Sequence[str]) -> list[float]:
-    """Score texts against a query by late interaction (ColBERT, Khattab and Zaharia 2020), with token vectors made now.
+    """Score texts against a query by late interaction (ColBERT, Khattab and Zaharia 2020), with
+    token vectors made now.
 
-    For each token of the query the highest cosine with any token of the text, averaged; 0 for a text without tokens.
+    For each token of the query the highest cosine with any token of the text, averaged; 0 for a
+    text without tokens.
     """
     if not texts:
         return []
     (wanted,) = embedder.token_vectors([query], prompt="query")
     found = embedder.token_vectors(texts, prompt="document")
-    return _mean_best(device, wanted, np.concatenate(found), np.cumsum([0, *(len(tokens) for tokens in found)]))
+    return _mean_best(
+        device, wanted, np.concatenate(found), np.cumsum([0, *(len(tokens) for tokens in found)])
+    )
 
 
 def stored_maxsim(
     embedder: EmbedderLike, tokens: StoredTokens, device: str, query: str, ids: Sequence[int]
 ) -> list[float]:
-    """Score passages (or documents) as `maxsim`, but by the rounded token vectors that an index keeps of them."""
+    """Score passages (or documents) as `maxsim`, but by the rounded token vectors that an index
+    keeps of them.
+    """
     (wanted,) = embedder.token_vectors([query], prompt="query")
     block, codec = tokens.gather(np.array(ids, dtype=np.int64)), tokens.codec
-    return _mean_best(device, codec.query(wanted), codec.decode(block.codes), np.append(0, block.ranges[:, 1]))
+    return _mean_best(
+        device, codec.query(wanted), codec.decode(block.codes), np.append(0, block.ranges[:, 1])
+    )
 
 
 def _mean_best(
-    device: str, query: npt.NDArray[np.float32], rows: npt.NDArray[Any], starts: npt.NDArray[np.int64]
+    device: str,
+    query: npt.NDArray[np.float32],
+    rows: npt.NDArray[Any],
+    starts: npt.NDArray[np.int64],
 ) -> list[float]:
-    """Return the mean over a query's tokens of the highest product with a row of each text; on a CPU without torch."""
+    """Return the mean over a query's tokens of the highest product with a row of each text; on a
+    CPU without torch.
+    """
     if not len(query):
         return [0.0] * (len(starts) - 1)
     if device == "cpu":
@@ -70,7 +83,9 @@ def _mean_best(
     return (late_interaction(asked, there, torch.from_numpy(starts)) / len(query)).tolist()
 
 
-def cross_encode(encoder: CrossEncoderLike | str, device: str, query: str, texts: Sequence[str]) -> list[float]:
+def cross_encode(
+    encoder: CrossEncoderLike | str, device: str, query: str, texts: Sequence[str]
+) -> list[float]:
     """Score texts against a query with a cross-encoder, or with the one of a name or folder."""
     if not texts:
         return []
@@ -78,8 +93,8 @@ def cross_encode(encoder: CrossEncoderLike | str, device: str, query: str, texts
     scores = np.asarray(model.predict([(query, text) for text in texts]), dtype=np.float64)
     if scores.shape != (len(texts),):
         raise ConfigError(
-            f"rerank={encoder!r}: gives scores of shape {list(scores.shape)} for {len(texts)} texts; a cross-encoder "
-            "with one output is needed"
+            f"rerank={encoder!r}: gives scores of shape {list(scores.shape)} for {len(texts)}"
+            " texts; a cross-encoder with one output is needed"
         )
     return scores.tolist()
 
@@ -94,6 +109,6 @@ def load_cross_encoder(name: str, device: str) -> CrossEncoderLike:
         return CrossEncoder(name, device=device)
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"rerank={name!r}: must be 'maxsim', or a sentence-transformers cross-encoder, its name or its folder "
-            f"({first_line(error)})"
+            f"rerank={name!r}: must be 'maxsim', or a sentence-transformers cross-encoder, its name"
+            f" or its folder ({first_line(error)})"
         ) from error

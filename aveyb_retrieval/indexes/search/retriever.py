@@ -54,10 +54,18 @@ _LOOK_WAITS = 30.0  # a search waits for the answer where nobody looked for so l
 class LocalEngine:
     """An index directory, open at one version.
 
-    `follow` checks a new version, to which every view then moves first; None: views stay with the version.
+    `follow` checks a new version, to which every view then moves first; None: views stay with the
+    version.
     """
 
-    def __init__(self, path: str | Path, *, mapped: bool = True, full_check: bool = False, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        mapped: bool = True,
+        full_check: bool = False,
+        device: str = "cpu",
+    ) -> None:
         self._place = open_directory(path, whole=False)
         self._open = partial(Snapshot.open, self._place, mapped=mapped, device=device)
         self._moving = threading.RLock()
@@ -77,7 +85,9 @@ class LocalEngine:
         return self._place.current() != self.snapshot.manifest.name
 
     def reopen(self, check: Callable[[EngineInfo], None]) -> None:
-        """Move to the newest version, unless `check` of it raises; the old one is let go when its last search ends."""
+        """Move to the newest version, unless `check` of it raises; the old one is let go when its
+        last search ends.
+        """
         with self._moving:
             self.snapshot.check_open()
             snapshot = self._open(before=self.snapshot)
@@ -92,8 +102,9 @@ class LocalEngine:
 class StoredEngine(LocalEngine):
     """An index in an object store: views follow its newest version without waiting for the store.
 
-    A view looks at most once a second, in a thread of its own; only one that finds that nobody has looked for half a
-    minute waits for the answer. What fails there is logged, and the version that is open stays.
+    A view looks at most once a second, in a thread of its own; only one that finds that nobody has
+    looked for half a minute waits for the answer. What fails there is logged, and the version that
+    is open stays.
     """
 
     def __init__(self, path: str | Path, **options: Any) -> None:
@@ -118,7 +129,12 @@ class StoredEngine(LocalEngine):
             if self.is_stale:
                 self.reopen(self.check)
         except AveyBError as error:
-            logger.warning("%s stays at version %s: %s", self._place.place, self.snapshot.manifest.version, error)
+            logger.warning(
+                "%s stays at version %s: %s",
+                self._place.place,
+                self.snapshot.manifest.version,
+                error,
+            )
         finally:
             self._looked = time.monotonic()
             self._looking.release()
@@ -128,13 +144,16 @@ Place = Union[str, Path, "Retriever"]
 
 
 class Retriever(Documents):
-    """Searches an index directory. Safe to use from many threads; several processes may open the same index.
+    """Searches an index directory. Safe to use from many threads; several processes may open the
+    same index.
 
-    A retriever keeps to the version that was visible when it was loaded, however the index is changed meanwhile;
-    `reopen` moves to the newest one. A copy made by pickle opens the same place with the same options: the newest
-    version, by the model that the index names where the model was given loaded.
+    A retriever keeps to the version that was visible when it was loaded, however the index is
+    changed meanwhile; `reopen` moves to the newest one. A copy made by pickle opens the same place
+    with the same options: the newest version, by the model that the index names where the model was
+    given loaded.
 
-    `path` is where the index is, or the names of several; `indexes` are several by their names, else empty.
+    `path` is where the index is, or the names of several; `indexes` are several by their names,
+    else empty.
 
     >>> with Retriever.load("handbook") as retriever:
     ...     [hit.id for hit in retriever.search("what notice must a tenant give?", k=1)]
@@ -142,7 +161,11 @@ class Retriever(Documents):
     """
 
     def __init__(
-        self, path: str | Path, engine: VectorEngine, embedder: EmbedderLike | None, opening: _Opening
+        self,
+        path: str | Path,
+        engine: VectorEngine,
+        embedder: EmbedderLike | None,
+        opening: _Opening,
     ) -> None:
         self.path = path
         self.indexes = opening.path if isinstance(opening.path, dict) else {}
@@ -166,32 +189,47 @@ class Retriever(Documents):
         """Open an index, or several whose documents are searched in one ranking.
 
         Args:
-            path: The index directory, its address in an object store (`s3://BUCKET/PATH`, `gs://`, `az://`), or that of
-                a collection that `publish_index` made, such as `postgresql://USER@HOST/DATABASE/NAME`. Several of these
-                or of open retrievers (a list, or a mapping from names) must be of one model and the same options.
+            path: The index directory, its address in an object store (`s3://BUCKET/PATH`, `gs://`,
+                `az://`), or that of a collection that `publish_index` made, such as
+                `postgresql://USER@HOST/DATABASE/NAME`. Several of these or of open retrievers (a
+                list, or a mapping from names) must be of one model and the same options.
                 `Hit.index` is the name, by default the path as given; `close` closes all.
-            model: The model that made the index: a loaded `Embedder`, or where it is now; None looks where it was at
-                the build, at the first search that needs it.
+            model: The model that made the index: a loaded `Embedder`, or where it is now; None
+                looks where it was at the build, at the first search that needs it.
             device: Where the model runs and vectors are searched.
-            precision: What the model computes in, as in `Embedder.load`; an index is searched in any.
-            mapped: Leave FAISS files on disk, shared with other processes, instead of reading them into memory.
+            precision: What the model computes in, as in `Embedder.load`; an index is searched in
+                any.
+            mapped: Leave FAISS files on disk, shared with other processes, instead of reading them
+                into memory.
             verify: Recompute the hash of every file first, also of a large index.
 
-        Raises IndexFormatError where there is no index, it is damaged, or of another model; BackendError where the
-        device is not there; EngineError where a server fails; ConfigError where options or indexes do not fit.
+        Raises IndexFormatError where there is no index, it is damaged, or of another model;
+        BackendError where the device is not there; EngineError where a server fails; ConfigError
+        where options or indexes do not fit.
         """
         if isinstance(path, (Sequence, Mapping)) and not isinstance(path, str):
-            options: Any = {"model": model, "device": device, "precision": precision, "mapped": mapped}
+            options: Any = {
+                "model": model,
+                "device": device,
+                "precision": precision,
+                "mapped": mapped,
+            }
             return cls._load_several(path, verify=verify, **options)
-        source, embedder = (model, None) if model is None or isinstance(model, (str, Path)) else (None, model)
+        source, embedder = (
+            (model, None) if model is None or isinstance(model, (str, Path)) else (None, model)
+        )
         if embedder is not None:
-            # `device` says where vectors are searched, too, and so it may be given beside a loaded model
+            # `device` says where vectors are searched, too, and so it may be given beside a loaded
+            # model
             check_loaded(embedder, device="cpu", precision=precision, max_tokens=None)
         opening = _Opening(path, source, device, precision, mapped)
         engine: VectorEngine
         if is_address(path):
             if verify or not mapped:
-                told = "verify and mapped: only of an index directory; a server checks and keeps its own files"
+                told = (
+                    "verify and mapped: only of an index directory; a server checks and keeps its"
+                    " own files"
+                )
                 raise ConfigError(told)
             engine = open_engine(str(path))
         else:
@@ -212,15 +250,27 @@ class Retriever(Documents):
     @classmethod
     def _load_several(cls, places: Sequence[Place] | Mapping[str, Place], **options: Any) -> Self:
         pairs = (
-            places.items() if isinstance(places, Mapping) else [(getattr(each, "path", each), each) for each in places]
+            places.items()
+            if isinstance(places, Mapping)
+            else [(getattr(each, "path", each), each) for each in places]
         )
         named = {str(name): each for name, each in pairs}
-        if not 0 < len(named) == len(places) <= MOST or any(getattr(each, "indexes", ()) for each in named.values()):
-            raise ConfigError(f"{', '.join(named) or 'no indexes'}: give 1 to {MOST} indexes, each once and by itself")
-        indexes = {n: each if isinstance(each, Retriever) else cls.load(each, **options) for n, each in named.items()}
+        if not 0 < len(named) == len(places) <= MOST or any(
+            getattr(each, "indexes", ()) for each in named.values()
+        ):
+            raise ConfigError(
+                f"{', '.join(named) or 'no indexes'}: give 1 to {MOST} indexes, each once and by"
+                " itself"
+            )
+        indexes = {
+            n: each if isinstance(each, Retriever) else cls.load(each, **options)
+            for n, each in named.items()
+        }
         first = next(iter(indexes.values()))
         engine = SeveralEngine({name: each._engine for name, each in indexes.items()})
-        retriever = cls(", ".join(indexes), engine, first._embedder, replace(first._opening, path=indexes))
+        retriever = cls(
+            ", ".join(indexes), engine, first._embedder, replace(first._opening, path=indexes)
+        )
         retriever._info()  # refuses indexes that do not go together
         return retriever
 
@@ -230,15 +280,18 @@ class Retriever(Documents):
         return partial(type(self).load, **vars(self._opening)), ()
 
     def visible(self, filter: Filter) -> Retriever:
-        """Return this index as one that holds only the documents that satisfy a filter, for who may see no others.
+        """Return this index as one that holds only the documents that satisfy a filter, for who may
+        see no others.
 
-        No hit, score, count or error tells of the others; a filter of a search has the statistics of all. It shares
-        files and model with this one, is closed with it, and is of index directories alone. ConfigError where the
-        filter means nothing.
+        No hit, score, count or error tells of the others; a filter of a search has the statistics
+        of all. It shares files and model with this one, is closed with it, and is of index
+        directories alone. ConfigError where the filter means nothing.
         """
         compile_filter(filter)  # only for its errors
         if self.indexes:
-            return Retriever.load({name: each.visible(filter) for name, each in self.indexes.items()})
+            return Retriever.load(
+                {name: each.visible(filter) for name, each in self.indexes.items()}
+            )
         part = Retriever(self.path, VisibleEngine(self._engine, filter), None, self._opening)
         part._part_of = self, filter
         return part
@@ -255,9 +308,11 @@ class Retriever(Documents):
 
     @property
     def model(self) -> EmbedderLike:
-        """The model that encodes queries, loaded when it is first asked for; changes of the index can share it.
+        """The model that encodes queries, loaded when it is first asked for; changes of the index
+        can share it.
 
-        Raises ConfigError where that model was never named, ModelError where there is no usable one.
+        Raises ConfigError where that model was never named, ModelError where there is no usable
+        one.
         """
         return self._model()
 
@@ -290,19 +345,24 @@ class Retriever(Documents):
         self, query: str, k: int = ..., **options: Unpack[SearchOptions]
     ) -> Result: ...
     @overload
-    def search(self, query: Sequence[str], k: int = ..., **options: Unpack[SearchOptions]) -> list[Result]: ...
+    def search(
+        self, query: Sequence[str], k: int = ..., **options: Unpack[SearchOptions]
+    ) -> list[Result]: ...
 
     def search(
         self, query: str | Sequence[str], k: int = 10, **options: Unpack[SearchOptions]
     ) -> Result | list[Result]:
-        """Find the `k` best documents or passages for a query, or for each query of a list (then a list of results).
+        """Find the `k` best documents or passages for a query, or for each query of a list (then a
+        list of results).
 
-        Fewer than `k` come back where fewer exist (lexically: hold a word of the query) or reach `min_score`; with
-        `rerank`, also where folding and caps leave too few candidates. Options are those of `SearchOptions`. A `Result`
-        is a list of hits that also says which conditions nothing fulfilled, and which words may be meant.
+        Fewer than `k` come back where fewer exist (lexically: hold a word of the query) or reach
+        `min_score`; with `rerank`, also where folding and caps leave too few candidates. Options
+        are those of `SearchOptions`. A `Result` is a list of hits that also says which conditions
+        nothing fulfilled, and which words may be meant.
 
-        Raises InputError where a query is empty; ConfigError where an option is unknown, out of range, or asks for what
-        the index does not have; IndexFormatError where the model is not the one that made the index.
+        Raises InputError where a query is empty; ConfigError where an option is unknown, out of
+        range, or asks for what the index does not have; IndexFormatError where the model is not the
+        one that made the index.
         """
         texts = _as_list(query)
         with self._engine.view() as view:
@@ -315,7 +375,9 @@ class Retriever(Documents):
         self, query: str, k: int = ..., **options: Unpack[SearchOptions]
     ) -> Result: ...
     @overload
-    async def asearch(self, query: Sequence[str], k: int = ..., **options: Unpack[SearchOptions]) -> list[Result]: ...
+    async def asearch(
+        self, query: Sequence[str], k: int = ..., **options: Unpack[SearchOptions]
+    ) -> list[Result]: ...
 
     async def asearch(
         self, query: str | Sequence[str], k: int = 10, **options: Unpack[SearchOptions]
@@ -326,27 +388,31 @@ class Retriever(Documents):
     def check_quotes(
         self, answer: str, hits: Sequence[Hit] | None = None, *, filter: Filter | None = None
     ) -> list[QuoteCheck]:
-        """Look for every quotation of an answer in the hits that it was made from, then in the whole index.
+        """Look for every quotation of an answer in the hits that it was made from, then in the
+        whole index.
 
-        Word for word, without a model; see `aveyb_retrieval.indexes.search.quotes`. The answer is plain text or
-        Markdown, else ConfigError is raised; `hits` are in the order of its marks `[1]`, `[2]`; without any only the
-        index counts.
+        Word for word, without a model; see `aveyb_retrieval.indexes.search.quotes`. The answer is
+        plain text or Markdown, else ConfigError is raised; `hits` are in the order of its marks
+        `[1]`, `[2]`; without any only the index counts.
         """
         return check_quotes(self, answer, hits, filter=filter)
 
     def search_vectors(
         self, vectors: npt.NDArray[np.floating], k: int = 10, **options: Unpack[SearchOptions]
     ) -> list[Result]:
-        """Run `search` with queries that are vectors already, `[n, d]`; they are scaled to unit length.
+        """Run `search` with queries that are vectors already, `[n, d]`; they are scaled to unit
+        length.
 
-        Raises InputError where they are of another dimension or not finite, ConfigError where an option needs a text.
+        Raises InputError where they are of another dimension or not finite, ConfigError where an
+        option needs a text.
         """
         options.setdefault("mode", "dense")
         with self._engine.view() as view:
             search = self._prepare(view, k, options)
             if search.needs_text:
                 raise ConfigError(
-                    "search_vectors: lexical search, fusion, reranking and operators need queries of text; use search"
+                    "search_vectors: lexical search, fusion, reranking and operators need queries"
+                    " of text; use search"
                 )
             unit = unit_queries(vectors, view.info.dim)
             return [search.result(each) for each in search.rank_vectors(unit)]
@@ -354,19 +420,25 @@ class Retriever(Documents):
     def rank(
         self, queries: Sequence[str], k: int = 10, **options: Unpack[SearchOptions]
     ) -> list[list[tuple[str, float]]]:
-        """Search for a list of queries, but give only (id, score) pairs: what an evaluation of many queries needs.
+        """Search for a list of queries, but give only (id, score) pairs: what an evaluation of many
+        queries needs.
 
-        Copies are not folded unless `fold=True` asks for it. Raises as `search`; InputError if `queries` is one string.
+        Copies are not folded unless `fold=True` asks for it. Raises as `search`; InputError if
+        `queries` is one string.
         """
         if isinstance(queries, str):
-            raise InputError(f"queries={queries!r} is one string; give a list of queries, as [{queries!r}]")
+            raise InputError(
+                f"queries={queries!r} is one string; give a list of queries, as [{queries!r}]"
+            )
         options.setdefault("fold", False)
         with self._engine.view() as view:
             search = self._prepare(view, k, options)
             return [search.pairs(each) for each in search.rank_texts(_as_list(list(queries)))]
 
     def words(self, query: str) -> list[str]:
-        """Return the words of a query that a lexical search looks up: without stop words, stemmed if the index is."""
+        """Return the words of a query that a lexical search looks up: without stop words, stemmed
+        if the index is.
+        """
         with self._engine.view() as view:
             return view.language.words(query)
 
@@ -408,10 +480,13 @@ class _Opening:
             return load_model(self.model, device=self.device, precision=self.precision)
         if info.model is None:
             raise ConfigError(
-                f"{info.name}: made from ready-made vectors of a model that was not named; search it with "
-                "search_vectors, lexically, or give the model (build it with --model next time)"
+                f"{info.name}: made from ready-made vectors of a model that was not named; search"
+                " it with search_vectors, lexically, or give the model (build it with --model next"
+                " time)"
             )
-        return load_recorded(info.model_places, info.model, device=self.device, precision=self.precision)
+        return load_recorded(
+            info.model_places, info.model, device=self.device, precision=self.precision
+        )
 
 
 def _check_model(info: EngineInfo, embedder: EmbedderLike) -> None:
@@ -420,7 +495,9 @@ def _check_model(info: EngineInfo, embedder: EmbedderLike) -> None:
 
 def _as_list(query: str | Sequence[str]) -> list[str]:
     if not isinstance(query, Iterable):
-        raise InputError(f"the query is of type {type(query).__name__}; a string or a list of strings is needed")
+        raise InputError(
+            f"the query is of type {type(query).__name__}; a string or a list of strings is needed"
+        )
     queries = [query] if isinstance(query, str) else list(query)
     for number, text in enumerate(queries, start=1):
         where = "the query" if isinstance(query, str) else f"query {number} of {len(queries)}"

@@ -1,8 +1,9 @@
 """A search of documents or of passages: from a question to hits.
 
-A ranking does not depend on how much of it is asked for. Its first step ranks the `candidates` best by vectors and by
-words, every further one, behind all that came before, the best of four times as many that were not among them: pages of
-hits are slices of one ranking, and a first page costs one step.
+A ranking does not depend on how much of it is asked for. Its first step ranks the `candidates` best
+by vectors and by words, every further one, behind all that came before, the best of four times as
+many that were not among them: pages of hits are slices of one ranking, and a first page costs one
+step.
 """
 
 from __future__ import annotations
@@ -19,7 +20,15 @@ import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.search import rerank, scoring
-from aveyb_retrieval.indexes.search.hits import Chosen, Copies, Later, Result, Sentences, make_hit, suggest
+from aveyb_retrieval.indexes.search.hits import (
+    Chosen,
+    Copies,
+    Later,
+    Result,
+    Sentences,
+    make_hit,
+    suggest,
+)
 from aveyb_retrieval.indexes.search.operators import ask, with_synonyms
 from aveyb_retrieval.indexes.search.scoring import (
     NO_COSINES,
@@ -47,7 +56,8 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.types import EmbedderLike, FloatArray, IntArray, Kind
 
 REMEMBERED = 512  # documents that a search keeps while it ranks, chooses and shows them
-LISTED = 4  # passages that the ranking by words has for each candidate document, as the one by vectors has
+# passages that the ranking by words has for each candidate document, as the one by vectors has
+LISTED = 4
 WHOLE = 16  # passages of a document that are all read; of a longer one those that were found
 COMPARED = 25  # passages of each ranking among which the best one is, for the confidence
 WIDEN = 4  # every further step of a ranking takes this many times as many candidates
@@ -60,19 +70,26 @@ class Query:
 
     Attributes:
         text: As it was given (with operators: the question), "" where only a vector was.
-        words, beside: Those of the text that are looked up, and what else they are found by: with and without accents.
-        unmet: Conditions that must be fulfilled and that nothing fulfills, as they were written; else all as one.
-        vector, weights: Its unit vector `[d]`, or `NO_VECTOR`; those of the words, `[t]`, once they are needed.
-        passages, shown: What was read of passages: which of the words they hold (not in dense mode), and what is shown.
-        begun: Searches by words, perhaps in other threads, by the kind and the number of what is looked for.
-        near, by_words: The passages of the first step by vectors, and the best by words, by how many were asked for.
-        own: The best passages of documents that the rankings of all passages lack, ascending, once looked for.
+        words, beside: Those of the text that are looked up, and what else they are found by: with
+            and without accents.
+        unmet: Conditions that must be fulfilled and that nothing fulfills, as they were written;
+            else all as one.
+        vector, weights: Its unit vector `[d]`, or `NO_VECTOR`; those of the words, `[t]`, once they
+            are needed.
+        passages, shown: What was read of passages: which of the words they hold (not in dense
+            mode), and what is shown.
+        begun: Searches by words, perhaps in other threads, by the kind and the number of what is
+            looked for.
+        near, by_words: The passages of the first step by vectors, and the best by words, by how
+            many were asked for.
+        own: The best passages of documents that the rankings of all passages lack, ascending, once
+            looked for.
         read: Documents whose passages were scored together last, ascending, and these passages.
         strengths: s of the passages that were ranked, by number.
         foremost: The best passage of the first step, once it is needed.
         best: The passages to show of documents, best first, once they are known.
-        scores, duplicates: Every score by name, and the ids of documents with copies, each by the number of a document
-            or, in a search for passages, of a passage.
+        scores, duplicates: Every score by name, and the ids of documents with copies, each by the
+            number of a document or, in a search for passages, of a passage.
     """
 
     text: str = ""
@@ -85,7 +102,9 @@ class Query:
     passages: StoredPassages | None = None
     shown: dict[int, ShownPassage] = field(default_factory=dict)
     cosines: Cosines = NO_COSINES
-    begun: dict[tuple[Kind, int], Callable[[], list[tuple[int, float]]]] = field(default_factory=dict)
+    begun: dict[tuple[Kind, int], Callable[[], list[tuple[int, float]]]] = field(
+        default_factory=dict
+    )
     near: IntArray | None = None
     by_words: dict[int, IntArray] = field(default_factory=dict)
     own: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
@@ -105,9 +124,13 @@ class Query:
         return list(dict.fromkeys([*self.words, *self.beside, *more]))
 
     def finder(self, rules: Language) -> Finder:
-        """Make what finds the words of the question in texts, and those that fulfilled a condition."""
+        """Make what finds the words of the question in texts, and those that fulfilled
+        a condition.
+        """
         must = [each for each in self.conditions if each.condition.must]
-        alone = {word for each in must if not each.forms for phrase in each.phrases for word in phrase}
+        alone = {
+            word for each in must if not each.forms for phrase in each.phrases for word in phrase
+        }
         forms = {form for each in must for form in each.forms}
         stems = {word for each in must if each.forms for phrase in each.phrases for word in phrase}
         return rules.finder({*(set(self.words) - stems), *self.beside, *alone}, forms)
@@ -127,7 +150,9 @@ class Query:
 
 
 class Best(NamedTuple):
-    """A passage to show: its number, its score, what that was made of, by name, and its confidence, if it has one."""
+    """A passage to show: its number, its score, what that was made of, by name, and its confidence,
+    if it has one.
+    """
 
     number: int
     score: float
@@ -136,9 +161,13 @@ class Best(NamedTuple):
 
 
 class Search(ABC):
-    """One search: what is asked of which state of an engine, and where the model comes from (and runs) if needed."""
+    """One search: what is asked of which state of an engine, and where the model comes from (and
+    runs) if needed.
+    """
 
-    def __init__(self, view: EngineView, options: Options, model: Callable[[], EmbedderLike], device: str) -> None:
+    def __init__(
+        self, view: EngineView, options: Options, model: Callable[[], EmbedderLike], device: str
+    ) -> None:
         self._view = view
         self._options = options
         self._model = model
@@ -152,8 +181,9 @@ class Search(ABC):
         self._parts_read = ranked_by if view.lasting else PARTS
         if options.rerank == rerank.STORED_MAXSIM and view.tokens is None:
             raise ConfigError(
-                f"{view.info.name}: rerank={options.rerank!r}: this index keeps no token vectors; build it "
-                "with token_vectors='int8' (--token-vectors int8), or use rerank='maxsim', which encodes texts again"
+                f"{view.info.name}: rerank={options.rerank!r}: this index keeps no token vectors;"
+                " build it with token_vectors='int8' (--token-vectors int8), or use"
+                " rerank='maxsim', which encodes texts again"
             )
 
     @property
@@ -163,7 +193,9 @@ class Search(ABC):
 
     @property
     def _least(self) -> float | None:
-        """The least score asked for; None where none is, or where it is a confidence and that is not known."""
+        """The least score asked for; None where none is, or where it is a confidence and that is
+        not known.
+        """
         options = self._options
         on_confidence = options.mode == "hybrid" and options.rerank is None
         return None if on_confidence and not self._knows_confidence else options.min_score
@@ -194,7 +226,11 @@ class Search(ABC):
             alone = [[each] for each in must]
             unmet = [some for some in alone if not view.count(unit, view.narrow(None, unit, some))]
             for together in (must, [*conditions]):
-                if not unmet and together and not view.count(unit, view.narrow(None, unit, together)):
+                if (
+                    not unmet
+                    and together
+                    and not view.count(unit, view.narrow(None, unit, together))
+                ):
                     unmet = [together]
             query.unmet = [" ".join(each.condition.written for each in some) for some in unmet]
         return query
@@ -207,7 +243,10 @@ class Search(ABC):
         if self._options.mode == "hybrid" and len(asked) == 1 and self._view.lasting:
             (query,), depth = asked, self._options.depth
             passages = self._options.unit == "document" and "passage" in self._view.info.kinds
-            first: list[tuple[Kind, int]] = [(self._options.unit, depth), ("passage", self._listed(COMPARED))]
+            first: list[tuple[Kind, int]] = [
+                (self._options.unit, depth),
+                ("passage", self._listed(COMPARED)),
+            ]
             for kind, most in first[: 1 + passages]:
                 found = partial(self._view.by_words, kind, query.sought, most, self._selection)
                 query.begun[kind, most] = begin(found)
@@ -215,16 +254,28 @@ class Search(ABC):
         return self._rank_near(asked, scoring.unit_queries(vectors, self._view.info.dim))
 
     def _listed(self, least: int) -> int:
-        """How many passages of documents are looked for by words: more than `least` where most documents are long."""
+        """How many passages of documents are looked for by words: more than `least` where most
+        documents are long.
+        """
         info = self._view.info
-        return max(least, LISTED * self._options.depth) if info.passages > WHOLE * info.documents else least
+        return (
+            max(least, LISTED * self._options.depth)
+            if info.passages > WHOLE * info.documents
+            else least
+        )
 
     def _by_words(self, query: Query, kind: Kind, depth: int) -> list[tuple[int, float]]:
         begun = query.begun.pop((kind, depth), None)
-        return self._view.by_words(kind, query.sought, depth, self._selection) if begun is None else begun()
+        return (
+            self._view.by_words(kind, query.sought, depth, self._selection)
+            if begun is None
+            else begun()
+        )
 
     def rank_vectors(self, vectors: FloatArray) -> Iterator[Query]:
-        """Rank documents or passages for each unit vector `[n, d]`; the options ask for nothing that needs a text."""
+        """Rank documents or passages for each unit vector `[n, d]`; the options ask for nothing
+        that needs a text.
+        """
         return self._rank_near([Query() for _ in vectors], vectors)
 
     def _rank_near(self, asked: list[Query], vectors: FloatArray) -> Iterator[Query]:
@@ -234,12 +285,16 @@ class Search(ABC):
         return (self._rank(query, near) for query, near in found)
 
     def result(self, query: Query) -> Result:
-        """Make hits of what was found: titles and passages are read, the rest of a hit when it is asked for."""
+        """Make hits of what was found: titles and passages are read, the rest of a hit when it is
+        asked for.
+        """
         shown = [match.doc for match in query.matches]
         self._fetching(shown)
         best = self._best_passages(query, query.matches)
         contexts = self._contexts([chosen[0].number for chosen in best.values() if chosen])
-        numbers = list(chain((each.number for chosen in best.values() for each in chosen), *contexts.values()))
+        numbers = list(
+            chain((each.number for chosen in best.values() for each in chosen), *contexts.values())
+        )
         self._shown_passages(query, numbers)
         documents = self._fetch(shown)
         later = Later(self._view, documents, self._sentences(query))
@@ -263,7 +318,9 @@ class Search(ABC):
         return Result(hits, query.words, query.unmet, partial(suggest, query.text, self._view))
 
     def _sentences(self, query: Query) -> Sentences:
-        """Return what finds a query's words and sentences; the model is not loaded for a search of words."""
+        """Return what finds a query's words and sentences; the model is not loaded for a search of
+        words.
+        """
         model = self._model if query.words and self._options.mode != "lexical" else None
 
         def weigh() -> dict[str, float]:
@@ -276,7 +333,9 @@ class Search(ABC):
 
     @abstractmethod
     def _best_passages(self, query: Query, matches: list[Scored]) -> dict[int, list[Best]]:
-        """The passages to show of each of some matches, best first, by key; none where it has none."""
+        """The passages to show of each of some matches, best first, by key; none where
+        it has none.
+        """
 
     def pairs(self, query: Query) -> list[tuple[str, float]]:
         """Name what was found: (id of the document, score)."""
@@ -286,7 +345,9 @@ class Search(ABC):
         return [(names[match.doc].id, match.score) for match in query.matches]
 
     def _rank(self, query: Query, near: Near) -> Query:
-        """Rank for one query, given its first candidates by vectors (none in lexical mode): one page of the ranking."""
+        """Rank for one query, given its first candidates by vectors (none in lexical mode): one
+        page of the ranking.
+        """
         chosen = self._choose(query, self._parts(query, near))
         scores = accumulate((match.score for match in chosen), _at_most)
         matches = [match._replace(score=score) for match, score in zip(chosen, scores, strict=True)]
@@ -294,7 +355,9 @@ class Search(ABC):
         return query
 
     def _parts(self, query: Query, near: Near) -> Iterator[list[Scored]]:
-        """Yield the ranking, best first, in parts; a step with candidates below the least score is the last one."""
+        """Yield the ranking, best first, in parts; a step with candidates below the least score is
+        the last one.
+        """
         options, depth, seen = self._options, self._options.depth, set[int]()
         while True:
             query.found(near)
@@ -318,7 +381,9 @@ class Search(ABC):
                 (near,) = self._nearest(query.vector[None], depth)
 
     def _choose(self, query: Query, parts: Iterable[list[Scored]]) -> list[Scored]:
-        """Take matches from the ranking, as many as the page and those before it have; name copies beside them."""
+        """Take matches from the ranking, as many as the page and those before it have; name copies
+        beside them.
+        """
         chosen, duplicates = list[Scored](), dict[int, list[int]]()
         for match, first in self._in_turn(query, parts, chosen):
             if first is not None:
@@ -334,7 +399,8 @@ class Search(ABC):
     def _in_turn(
         self, query: Query, parts: Iterable[list[Scored]], chosen: list[Scored]
     ) -> Iterator[tuple[Scored, int | None]]:
-        """Yield matches, best first, with the key of a better one that each is a copy of, if it is to be folded.
+        """Yield matches, best first, with the key of a better one that each is a copy of, if it is
+        to be folded.
 
         The caller appends to `chosen` a match that it keeps, before it asks for the next.
         """
@@ -345,10 +411,14 @@ class Search(ABC):
 
     @abstractmethod
     def _candidates(self, query: Query, near: Near, depth: int) -> tuple[list[Scored], bool]:
-        """Return the candidates of both rankings, best first, and whether there are no more; their scores are kept."""
+        """Return the candidates of both rankings, best first, and whether there are no more; their
+        scores are kept.
+        """
 
     def _scored_parts(self, query: Query, new: list[Scored]) -> Iterable[list[Scored]]:
-        """Yield the candidates of a step, best first, scored by what is only read for as many as are needed."""
+        """Yield the candidates of a step, best first, scored by what is only read for as many as
+        are needed.
+        """
         return [new]
 
     def _above_least(self, query: Query, part: list[Scored]) -> list[Scored]:
@@ -357,18 +427,24 @@ class Search(ABC):
 
     @abstractmethod
     def _key(self, match: Scored) -> int:
-        """Return the number that scores of a match are kept under: its document's or its passage's."""
+        """Return the number that scores of a match are kept under: its document's or
+        its passage's.
+        """
 
     @abstractmethod
     def _closest(self, query: Query, part: list[Scored]) -> dict[int, int]:
-        """Return by key the passage of each match that is looked at again, or the document where it has none."""
+        """Return by key the passage of each match that is looked at again, or the document where it
+        has none.
+        """
 
     @abstractmethod
     def _closest_texts(self, query: Query, part: list[Scored]) -> dict[int, str]:
         """Return by key the text of each match that is looked at again."""
 
     @abstractmethod
-    def _with_maxsim(self, query: Query, part: list[Scored], maxsim: dict[int, float]) -> dict[int, float]:
+    def _with_maxsim(
+        self, query: Query, part: list[Scored], maxsim: dict[int, float]
+    ) -> dict[int, float]:
         """Add late interaction to the scores of a hybrid search, both by key."""
 
     def _reranked(self, query: Query, part: list[Scored]) -> list[Scored]:
@@ -379,7 +455,9 @@ class Search(ABC):
         else:
             assert options.rerank is not None  # else there is nothing to do
             name, texts = "cross-encoder", self._closest_texts(query, part)
-            values = rerank.cross_encode(options.rerank, self._device, query.text, list(texts.values()))
+            values = rerank.cross_encode(
+                options.rerank, self._device, query.text, list(texts.values())
+            )
             scores = found = dict(zip(texts, values, strict=True))
         by_key = {self._key(match): match for match in part}
         query.add_scores(name, found)
@@ -389,20 +467,33 @@ class Search(ABC):
         if not self._options.boost or not part:
             return part
         documents = self._fetch(match.doc for match in part)
-        best, shares = max(abs(match.score) for match in part), gains(self._options.boost, documents, self._view)
+        best, shares = (
+            max(abs(match.score) for match in part),
+            gains(self._options.boost, documents, self._view),
+        )
         added = {self._key(match): best * shares[match.doc] for match in part}
         query.add_scores("boost", added)
         moved = [match._replace(score=match.score + added[self._key(match)]) for match in part]
         return sorted(moved, key=lambda match: -match.score)
 
     def _maxsim(self, query: Query, part: list[Scored]) -> dict[int, float]:
-        """Score every match by late interaction, by key: with stored token vectors where the index keeps them."""
+        """Score every match by late interaction, by key: with stored token vectors where the index
+        keeps them.
+        """
         tokens, device = self._view.tokens, self._device
         if tokens is None:
             texts = self._closest_texts(query, part)
-            return dict(zip(texts, rerank.maxsim(self._model(), device, query.text, list(texts.values())), strict=True))
+            return dict(
+                zip(
+                    texts,
+                    rerank.maxsim(self._model(), device, query.text, list(texts.values())),
+                    strict=True,
+                )
+            )
         closest = self._closest(query, part)
-        scores = rerank.stored_maxsim(self._model(), tokens, device, query.text, list(closest.values()))
+        scores = rerank.stored_maxsim(
+            self._model(), tokens, device, query.text, list(closest.values())
+        )
         return {self._key(match): 0.0 for match in part} | dict(zip(closest, scores, strict=True))
 
     def _scored(self, query: Query, ids: IntArray) -> PassageScores:
@@ -428,13 +519,18 @@ class Search(ABC):
         best = query.foremost
         if best is None or not len(scored.ids):
             return scored
-        return replace(scored, shown=scoring.confidence(scored.ids, scored.score, best, self._view.info.passages))
+        return replace(
+            scored,
+            shown=scoring.confidence(scored.ids, scored.score, best, self._view.info.passages),
+        )
 
     def _cosines(self, query: Query, ids: IntArray) -> FloatArray:
         """Cosines `[n]` of passages with the query; only what is not known yet is computed."""
         new = ids[~find_in(query.cosines.ids, ids)[1]]
         if len(new):
-            query.cosines = query.cosines.joined(new, inner_products(self._view.vectors("passage", new), query.vector))
+            query.cosines = query.cosines.joined(
+                new, inner_products(self._view.vectors("passage", new), query.vector)
+            )
         return query.cosines.of(ids)
 
     def _contexts(self, passages: list[int]) -> dict[int, range]:
@@ -444,12 +540,17 @@ class Search(ABC):
         wanted = np.array(passages, np.int64)
         first = wanted >> PASSAGE_BITS << PASSAGE_BITS
         last = first + self._view.passage_counts(wanted >> PASSAGE_BITS) - 1
-        ends = np.stack([np.maximum(first, wanted - most), np.minimum(last, wanted + most) + 1], axis=1)
+        ends = np.stack(
+            [np.maximum(first, wanted - most), np.minimum(last, wanted + most) + 1], axis=1
+        )
         return dict(zip(passages, (range(*pair) for pair in ends.tolist()), strict=True))
 
     def _names(self, duplicates: dict[int, list[int]]) -> dict[int, tuple[str, ...]]:
         found = self._fetch(doc for docs in duplicates.values() for doc in docs)
-        return {first: tuple(dict.fromkeys(found[doc].id for doc in docs)) for first, docs in duplicates.items()}
+        return {
+            first: tuple(dict.fromkeys(found[doc].id for doc in docs))
+            for first, docs in duplicates.items()
+        }
 
     def _fetch(self, docs: Iterable[int]) -> Mapping[int, StoredDocument]:
         while self._begun:
@@ -457,7 +558,9 @@ class Search(ABC):
         return self._read(list(dict.fromkeys(docs)))
 
     def _fetching(self, docs: Sequence[int]) -> None:
-        """Begin to fetch documents beside this thread, if any is not there and none are on their way."""
+        """Begin to fetch documents beside this thread, if any is not there and none are on their
+        way.
+        """
         if self._view.lasting and not self._begun and not self._documents.keys() >= set(docs):
             self._begun.append(begin(partial(self._read, list(dict.fromkeys(docs)))))
 
@@ -491,21 +594,28 @@ class Search(ABC):
         shown = self._shown_passages(query, numbers)
         return {number: _together([number], shown)[1] for number in numbers}
 
-    def _check_stored(self, kind: Kind, wanted: Iterable[int], found: Mapping[int, object] | set[int]) -> None:
+    def _check_stored(
+        self, kind: Kind, wanted: Iterable[int], found: Mapping[int, object] | set[int]
+    ) -> None:
         missing = next((number for number in wanted if number not in found), None)
         if missing is not None:
             info = self._view.info
             raise IndexFormatError(
-                f"{info.name}: the index has {kind} number {missing}, which the store does not have; {info.remedy}"
+                f"{info.name}: the index has {kind} number {missing}, which the store does not"
+                f" have; {info.remedy}"
             )
 
 
 def _at_most(last: float, score: float) -> float:
-    """A score that orders behind the last one: a little lower where it is higher, as equal ones may change places."""
+    """A score that orders behind the last one: a little lower where it is higher, as equal ones may
+    change places.
+    """
     return score if score <= last else math.nextafter(last, -math.inf)
 
 
-def _together(numbers: Sequence[int], shown: Mapping[int, ShownPassage]) -> tuple[tuple[int, int], str]:
+def _together(
+    numbers: Sequence[int], shown: Mapping[int, ShownPassage]
+) -> tuple[tuple[int, int], str]:
     passages = [shown[number] for number in numbers]
     first, last = passages[0].span, passages[-1].span
     parts = [one.text[: following.span[0] - one.span[0]] for one, following in pairwise(passages)]
@@ -528,7 +638,9 @@ class PassageSearch(Search):
         return found
 
     def _nearest(self, vectors: FloatArray, depth: int) -> list[Near]:
-        return nearest_vectors(self._view, "passage", vectors, depth, self._selection, exact=self._options.exact)
+        return nearest_vectors(
+            self._view, "passage", vectors, depth, self._selection, exact=self._options.exact
+        )
 
     def _key(self, match: Scored) -> int:
         return match.passage
@@ -543,7 +655,9 @@ class PassageSearch(Search):
         if mode == "lexical":
             query.add_scores("lexical", dict(found))
             return [Scored(i >> PASSAGE_BITS, score, i) for i, score in found], len(found) < depth
-        candidates = np.unique(np.concatenate([near.passages.ids, np.array([i for i, _ in found], np.int64)]))
+        candidates = np.unique(
+            np.concatenate([near.passages.ids, np.array([i for i, _ in found], np.int64)])
+        )
         return self._scored_candidates(query, candidates), few and len(found) < depth
 
     def _scored_candidates(self, query: Query, candidates: IntArray) -> list[Scored]:
@@ -570,30 +684,43 @@ class PassageSearch(Search):
     def _closest_texts(self, query: Query, part: list[Scored]) -> dict[int, str]:
         return self._texts(query, [match.passage for match in part])
 
-    def _with_maxsim(self, query: Query, part: list[Scored], maxsim: dict[int, float]) -> dict[int, float]:
+    def _with_maxsim(
+        self, query: Query, part: list[Scored], maxsim: dict[int, float]
+    ) -> dict[int, float]:
         weight = scoring.MAXSIM_CONFIDENCE
-        return {match.passage: query.strengths[match.passage] + weight * maxsim[match.passage] for match in part}
+        return {
+            match.passage: query.strengths[match.passage] + weight * maxsim[match.passage]
+            for match in part
+        }
 
     def _in_turn(
         self, query: Query, parts: Iterable[list[Scored]], chosen: list[Scored]
     ) -> Iterator[tuple[Scored, int | None]]:
         options, copies, texts, taken = self._options, Copies(), dict[int, str](), Counter[int]()
         for part in parts:
-            for at, match in enumerate(self._by_diversity(part, chosen) if options.diversity else part):
+            for at, match in enumerate(
+                self._by_diversity(part, chosen) if options.diversity else part
+            ):
                 if options.per_document is not None and taken[match.doc] >= options.per_document:
                     continue
                 first = None
                 if options.fold:
-                    if match.passage not in texts:  # read as they are needed, those that come next together
+                    if (
+                        match.passage not in texts
+                    ):  # read as they are needed, those that come next together
                         following = [match] if options.diversity else part[at : at + options.last]
-                        self._fetching([each.doc for each in following[max(0, options.offset - len(chosen)) :]])
+                        self._fetching(
+                            [each.doc for each in following[max(0, options.offset - len(chosen)) :]]
+                        )
                         texts = self._texts(query, [each.passage for each in following])
                     first = copies.find_or_remember(match.passage, texts[match.passage])
                 taken[match.doc] += first is None
                 yield match, first
 
     def _by_diversity(self, matches: list[Scored], chosen: list[Scored]) -> Iterator[Scored]:
-        """Yield matches by maximal marginal relevance: score against likeness to what was chosen before."""
+        """Yield matches by maximal marginal relevance: score against likeness to what was chosen
+        before.
+        """
         if not matches:
             return
         ids = np.array([match.passage for match in [*matches, *chosen]], dtype=np.int64)
@@ -606,7 +733,9 @@ class PassageSearch(Search):
         weight, nearest = self._options.diversity, (vectors @ before.T).max(axis=1, initial=0.0)
         left = np.ones(len(matches), dtype=bool)
         for _ in matches:
-            row = int(np.argmax(np.where(left, (1 - weight) * relevance - weight * nearest, -np.inf)))
+            row = int(
+                np.argmax(np.where(left, (1 - weight) * relevance - weight * nearest, -np.inf))
+            )
             left[row] = False
             kept = len(chosen)
             yield matches[row]

@@ -1,8 +1,10 @@
-"""Several indexes searched as one: one ranking of all their documents, by the statistics of all of them together.
+"""Several indexes searched as one: one ranking of all their documents, by the statistics of all of
+them together.
 
-Their candidates are fused, scored and reranked side by side: the best cosine and BM25, the mean vector, the rarity of
-words among passages are those of all. One thing is estimated: Lance knows the BM25 of each index by itself, which is
-multiplied by the weight that the query's words have among all passages, over what they have among those of the index.
+Their candidates are fused, scored and reranked side by side: the best cosine and BM25, the mean
+vector, the rarity of words among passages are those of all. One thing is estimated: Lance knows the
+BM25 of each index by itself, which is multiplied by the weight that the query's words have among
+all passages, over what they have among those of the index.
 """
 
 from __future__ import annotations
@@ -34,7 +36,10 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.tables import Part, ShownPassage, StoredDocument
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
-SHIFT = {"document": 36, "passage": 36 + PASSAGE_BITS}  # the bits above say which index a number is of
+SHIFT = {
+    "document": 36,
+    "passage": 36 + PASSAGE_BITS,
+}  # the bits above say which index a number is of
 MOST = 127  # indexes that these bits can tell apart
 
 
@@ -47,7 +52,9 @@ class SeveralEngine:
     @contextmanager
     def view(self) -> Iterator[SeveralView]:
         with ExitStack() as stack:
-            yield SeveralView({name: stack.enter_context(engine.view()) for name, engine in self.engines.items()})
+            yield SeveralView(
+                {name: stack.enter_context(engine.view()) for name, engine in self.engines.items()}
+            )
 
     @property
     def is_stale(self) -> bool:
@@ -63,7 +70,9 @@ class SeveralEngine:
 
 
 class SeveralView:
-    """One state of each of some indexes, by their names, as one `EngineView`; numbers say which index they are of."""
+    """One state of each of some indexes, by their names, as one `EngineView`; numbers say which
+    index they are of.
+    """
 
     tokens = None  # late interaction encodes candidates again
 
@@ -73,23 +82,35 @@ class SeveralView:
         for name, view in views.items():
             for what, (first, other) in self.encoding.differences(view.encoding, but=KEPT).items():
                 raise ConfigError(
-                    f"{name}: {what} is {other!r}, of {self.names[0]} {first!r}; one ranking is of indexes that were "
-                    "made alike: build one of them again, or search each by itself"
+                    f"{name}: {what} is {other!r}, of {self.names[0]} {first!r}; one ranking is of"
+                    " indexes that were made alike: build one of them again, or search each by"
+                    " itself"
                 )
 
     @cached_property
     def info(self) -> EngineInfo:
         every = [view.info for view in self.views]
-        sums: dict[str, Any] = {what: sum(getattr(info, what) for info in every) for what in ("documents", "passages")}
-        sums |= {what: ", ".join(getattr(info, what) for info in every) for what in ("name", "version", "remedy")}
+        sums: dict[str, Any] = {
+            what: sum(getattr(info, what) for info in every) for what in ("documents", "passages")
+        }
+        sums |= {
+            what: ", ".join(getattr(info, what) for info in every)
+            for what in ("name", "version", "remedy")
+        }
         return replace(every[0], **sums)
 
-    def _own(self, selection: Selection | None) -> Iterator[tuple[int, EngineView, Selection | None]]:
+    def _own(
+        self, selection: Selection | None
+    ) -> Iterator[tuple[int, EngineView, Selection | None]]:
         """Each index: its place, its view, and its part of a selection."""
         return zip(range(len(self.views)), self.views, selection or repeat(None), strict=False)
 
-    def _parts(self, kind: Kind, numbers: Any) -> Iterator[tuple[int, EngineView, IntArray, IntArray]]:
-        """Each index that numbers `[n]` are of: its place, its view, where its are among them, and its own numbers."""
+    def _parts(
+        self, kind: Kind, numbers: Any
+    ) -> Iterator[tuple[int, EngineView, IntArray, IntArray]]:
+        """Each index that numbers `[n]` are of: its place, its view, where its are among them, and
+        its own numbers.
+        """
         wanted = np.asarray(numbers, dtype=np.int64)
         for i in np.unique(wanted >> SHIFT[kind]).tolist():
             rows = np.flatnonzero(wanted >> SHIFT[kind] == i)
@@ -99,7 +120,11 @@ class SeveralView:
     def mean_vector(self) -> FloatArray:
         """The mean `[d]` of all, as each estimates its own."""
         weights = np.array([view.count(self.encoding.kinds[0]) for view in self.views], np.float32)
-        return weights @ np.stack([view.mean_vector for view in self.views]) / max(float(weights.sum()), 1.0)
+        return (
+            weights
+            @ np.stack([view.mean_vector for view in self.views])
+            / max(float(weights.sum()), 1.0)
+        )
 
     @property
     def mean_passage_length(self) -> float:
@@ -112,7 +137,8 @@ class SeveralView:
             return None
         local = [view for view in self.views if isinstance(view, Snapshot)]
         found = [
-            view.select(where, quiet=True) if isinstance(view, Snapshot) else view.select(where) for view in self.views
+            view.select(where, quiet=True) if isinstance(view, Snapshot) else view.select(where)
+            for view in self.views
         ]
         if not any(view.count("document", own) for _, view, own in self._own(found)):
             for view in local:
@@ -123,12 +149,23 @@ class SeveralView:
         return sum(view.count(kind, own) for _, view, own in self._own(selection))
 
     def matching(self, selection: Selection) -> IntArray:
-        return np.concatenate([view.matching(own) + (i << SHIFT["document"]) for i, view, own in self._own(selection)])
+        return np.concatenate(
+            [view.matching(own) + (i << SHIFT["document"]) for i, view, own in self._own(selection)]
+        )
 
     def nearest(
-        self, kind: Kind, queries: FloatArray, k: int, selection: Selection | None = None, *, exact: bool = False
+        self,
+        kind: Kind,
+        queries: FloatArray,
+        k: int,
+        selection: Selection | None = None,
+        *,
+        exact: bool = False,
     ) -> tuple[FloatArray, IntArray]:
-        found = [(i, *view.nearest(kind, queries, k, own, exact=exact)) for i, view, own in self._own(selection)]
+        found = [
+            (i, *view.nearest(kind, queries, k, own, exact=exact))
+            for i, view, own in self._own(selection)
+        ]
         scores = np.concatenate([scores for _, scores, _ in found], axis=1)
         ids = np.concatenate([ids + (i << SHIFT[kind]) for i, _, ids in found], axis=1)
         order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
@@ -145,14 +182,23 @@ class SeveralView:
     ) -> list[tuple[int, float]]:
         among_all, found = word_weights(self, words), []
         for i, view, own in self._own(selection):
-            there = np.array(view.holding(words)) > 0  # a word that the index lacks adds nothing to its scores
-            scale = float(among_all[there].sum() / word_weights(view, words)[there].sum()) if there.any() else 1.0
+            there = (
+                np.array(view.holding(words)) > 0
+            )  # a word that the index lacks adds nothing to its scores
+            scale = (
+                float(among_all[there].sum() / word_weights(view, words)[there].sum())
+                if there.any()
+                else 1.0
+            )
             best = view.by_words(kind, words, k, own)
             found += [(number + (i << SHIFT[kind]), score * scale) for number, score in best]
         return sorted(found, key=lambda each: (-each[1], each[0]))[:k]
 
     def holding(self, words: Sequence[str]) -> list[int]:
-        return [sum(counts) for counts in zip(*(view.holding(words) for view in self.views), strict=True)]
+        return [
+            sum(counts)
+            for counts in zip(*(view.holding(words) for view in self.views), strict=True)
+        ]
 
     @cached_property
     def vocabulary(self) -> Vocabulary | None:
@@ -162,14 +208,21 @@ class SeveralView:
         fresh = sum((Counter(each.fresh) for each in lists), Counter[str]())
         return Vocabulary([part for each in lists for part in each.parts], fresh)
 
-    def narrow(self, selection: Selection | None, kind: Kind, conditions: Sequence[Sought]) -> Selection:
+    def narrow(
+        self, selection: Selection | None, kind: Kind, conditions: Sequence[Sought]
+    ) -> Selection:
         return [view.narrow(own, kind, conditions) for _, view, own in self._own(selection)]
 
     def find(self, ids: Sequence[str]) -> dict[str, int]:
         """Refuse to: several may have a document of one id."""
-        raise ConfigError(f"{self.info.name}: get documents from one of them, as retriever.indexes[hit.index].get(ids)")
+        raise ConfigError(
+            f"{self.info.name}: get documents from one of them, as"
+            " retriever.indexes[hit.index].get(ids)"
+        )
 
-    def documents(self, docs: Sequence[int], parts: Sequence[Part] = PARTS) -> dict[int, StoredDocument]:
+    def documents(
+        self, docs: Sequence[int], parts: Sequence[Part] = PARTS
+    ) -> dict[int, StoredDocument]:
         found = {}
         for i, view, _, own in self._parts("document", docs):
             for doc, stored in view.documents(own.tolist(), parts).items():
@@ -197,7 +250,9 @@ class SeveralView:
             counts[rows] = view.passage_counts(own)
         return counts
 
-    def best_passages(self, docs: IntArray, query: FloatArray, words: Sequence[str], each: int) -> IntArray:
+    def best_passages(
+        self, docs: IntArray, query: FloatArray, words: Sequence[str], each: int
+    ) -> IntArray:
         found = [np.empty(0, np.int64)]
         for i, view, _, own in self._parts("document", docs):
             found.append(view.best_passages(own, query, words, each) + (i << SHIFT["passage"]))

@@ -1,4 +1,6 @@
-"""One version of an index, open for searching: finds documents and passages by vector, by words, under a filter."""
+"""One version of an index, open for searching: finds documents and passages by vector, by words,
+under a filter.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,13 @@ from aveyb_retrieval.indexes.store.dataset import WORDS, check_fork
 from aveyb_retrieval.indexes.store.filters import no_such_field, warn_of_filter
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest, check_files
 from aveyb_retrieval.indexes.store.place import hold_visible, open_directory
-from aveyb_retrieval.indexes.store.tables import PARTS, StoredTokens, StoredVectors, Tables, count_values
+from aveyb_retrieval.indexes.store.tables import (
+    PARTS,
+    StoredTokens,
+    StoredVectors,
+    Tables,
+    count_values,
+)
 from aveyb_retrieval.indexes.store.words import Language, rules_of
 from aveyb_retrieval.indexes.types import PASSAGE_BITS, ascending, find_in
 
@@ -29,7 +37,12 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.search.operators import Sought
     from aveyb_retrieval.indexes.search.visible import Counted
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
-    from aveyb_retrieval.indexes.store.tables import Part, ShownPassage, StoredDocument, StoredPassages
+    from aveyb_retrieval.indexes.store.tables import (
+        Part,
+        ShownPassage,
+        StoredDocument,
+        StoredPassages,
+    )
     from aveyb_retrieval.indexes.store.vocabulary import Vocabulary
     from aveyb_retrieval.indexes.types import BoolArray, FloatArray, IntArray, Kind
 
@@ -42,7 +55,9 @@ A_WORD = 10_000  # rows that are scored one by one in the time in which Lance ta
 
 
 class Allowed:
-    """The documents that a filter lets through, ascending, their passages, and what was counted of their values."""
+    """The documents that a filter lets through, ascending, their passages, and what was counted of
+    their values.
+    """
 
     _some = False  # whether only some of their passages are let through
 
@@ -76,7 +91,8 @@ class Allowed:
 class Snapshot:
     """A version of an index. All methods may be called from many threads at once.
 
-    `manifest` is what the version says about itself, `info` the same as every engine says it, `tables` its datasets.
+    `manifest` is what the version says about itself, `info` the same as every engine says it,
+    `tables` its datasets.
     """
 
     everything: Allowed | None = None  # what there is where not all can be seen
@@ -92,7 +108,8 @@ class Snapshot:
         device: str,
         before: Snapshot | None,
     ) -> None:
-        # runs at `close`, or when nothing refers to the snapshot any more: then its last search has ended
+        # runs at `close`, or when nothing refers to the snapshot any more: then its last search has
+        # ended
         self._release = weakref.finalize(self, held.close)
         self.encoding = encoding = manifest.encoding
         self.root = root = index_dir.root
@@ -122,7 +139,9 @@ class Snapshot:
             root, manifest.tables, old.tables if old else None, index_dir.address(manifest)
         )
         codec = encoding.token_codec
-        self.tokens = None if codec is None else StoredTokens(self.tables, encoding.tokens_of, codec)
+        self.tokens = (
+            None if codec is None else StoredTokens(self.tables, encoding.tokens_of, codec)
+        )
         self._nearest: dict[Kind, Nearest] = {
             kind: Nearest.open(
                 root,
@@ -147,11 +166,23 @@ class Snapshot:
         device: str = "cpu",
         before: Snapshot | None = None,
     ) -> Snapshot:
-        """Open the visible version of an index; `before` is another version, of which much need not be read again."""
+        """Open the visible version of an index; `before` is another version, of which much need not
+        be read again.
+        """
         index_dir = root if isinstance(root, IndexDirectory) else open_directory(root)
-        if index_dir.place == index_dir.root and (real := index_dir.root.resolve()) != index_dir.root.absolute():
-            index_dir = IndexDirectory(real)  # a version stays whole where a link is turned to another index
-        options: Any = {"mapped": mapped, "full_check": full_check, "device": device, "before": before}
+        if (
+            index_dir.place == index_dir.root
+            and (real := index_dir.root.resolve()) != index_dir.root.absolute()
+        ):
+            index_dir = IndexDirectory(
+                real
+            )  # a version stays whole where a link is turned to another index
+        options: Any = {
+            "mapped": mapped,
+            "full_check": full_check,
+            "device": device,
+            "before": before,
+        }
         while True:
             manifest, held = hold_visible(index_dir)
             try:
@@ -173,7 +204,9 @@ class Snapshot:
             raise AveyBError(f"{self.place}: this index was closed; load it again to search it")
 
     def select(self, where: Filter | None, *, quiet: bool = False) -> Allowed | None:
-        """The documents that satisfy a filter, remembered; where there are none, a warning says why, unless `quiet`."""
+        """The documents that satisfy a filter, remembered; where there are none, a warning says
+        why, unless `quiet`.
+        """
         self.check_open()
         if where is None:
             return self.everything
@@ -183,8 +216,12 @@ class Snapshot:
                 self._filters.move_to_end(key)
                 return self._filters[key]
         selection = Allowed(docs := self.tables.matching(where))
-        if len(docs) and not 0 <= docs[0] <= docs[-1] < self.manifest.next_doc:  # places in memory, by number
-            raise IndexFormatError(f"{self.place}: numbers of documents are damaged; {self.info.remedy}")
+        if (
+            len(docs) and not 0 <= docs[0] <= docs[-1] < self.manifest.next_doc
+        ):  # places in memory, by number
+            raise IndexFormatError(
+                f"{self.place}: numbers of documents are damaged; {self.info.remedy}"
+            )
         if not len(selection.docs) and not quiet:
             warn_of_filter(self.tables, where)
         with self._lock:
@@ -201,13 +238,18 @@ class Snapshot:
         return filters.advice_on(self.tables, where)
 
     def values(self, field: str, where: Filter | None) -> list[tuple[Scalar, int]]:
-        """Values of a field with the number of documents that have them, as `count_values` says. Remembered, too."""
+        """Values of a field with the number of documents that have them, as `count_values` says.
+
+        Remembered, too.
+        """
         among = {} if where is None else where
         selection = self.select(among)
         assert selection is not None  # `among` is a filter
         if (found := selection.values.get(field)) is None:
             found = count_values(self.tables, field, among)
-            if len(found) <= VALUES_KEPT:  # of a field that nearly every document has another one of, nothing is kept
+            if (
+                len(found) <= VALUES_KEPT
+            ):  # of a field that nearly every document has another one of, nothing is kept
                 selection.values[field] = found
                 if len(selection.values) > FILTERS_KEPT:
                     selection.values.pop(next(iter(selection.values)), None)
@@ -219,16 +261,27 @@ class Snapshot:
             selection.ids[kind] = self.tables.passage_numbers(selection.docs)
         return selection.ids[kind]
 
-    # --- vectors -----------------------------------------------------------------------------------------------------
+    # --- vectors
+    # ----------------------------------------------------------------------------------------------
 
     def count(self, kind: Kind, selection: Allowed | None = None) -> int:
         selection = selection or self.everything
-        return self.manifest.counts.of(kind) if selection is None else len(self.ids(selection, kind))
+        return (
+            self.manifest.counts.of(kind) if selection is None else len(self.ids(selection, kind))
+        )
 
     def nearest(
-        self, kind: Kind, queries: FloatArray, k: int, selection: Allowed | None = None, *, exact: bool = False
+        self,
+        kind: Kind,
+        queries: FloatArray,
+        k: int,
+        selection: Allowed | None = None,
+        *,
+        exact: bool = False,
     ) -> tuple[FloatArray, IntArray]:
-        """Vectors nearest to queries `[n, d]`: cosines and ids `[n, k]`, best first; fewer where fewer exist."""
+        """Vectors nearest to queries `[n, d]`: cosines and ids `[n, k]`, best first; fewer where
+        fewer exist.
+        """
         self.check_open()
         selection = selection or self.everything
         among = None if selection is None else self.ids(selection, kind)
@@ -247,15 +300,22 @@ class Snapshot:
         return rows["doc"].to_numpy(), rows["rank"].to_numpy()
 
     def mean_of(self, docs: IntArray, ranks: IntArray) -> FloatArray:
-        """The mean `[d]` of the vectors of those of some documents whose ids have the least hashes."""
+        """The mean `[d]` of the vectors of those of some documents whose ids have the
+        least hashes.
+        """
         if len(docs) > SAMPLE:
             docs = docs[np.argpartition(ranks, SAMPLE)[:SAMPLE]]
         kind: Kind = "document" if "document" in self.kinds else "passage"
         numbers = np.sort(docs) if kind == "document" else self.tables.passage_numbers(docs)
         vectors = self.vectors(kind, numbers)
-        return vectors.mean(axis=0) if len(vectors) else np.zeros(self.manifest.encoding.dim, dtype=np.float32)
+        return (
+            vectors.mean(axis=0)
+            if len(vectors)
+            else np.zeros(self.manifest.encoding.dim, dtype=np.float32)
+        )
 
-    # --- documents ---------------------------------------------------------------------------------------------------
+    # --- documents
+    # ----------------------------------------------------------------------------------------------
 
     def find(self, ids: Sequence[str]) -> dict[str, int]:
         self.check_open()
@@ -264,7 +324,9 @@ class Snapshot:
     def matching(self, selection: Allowed) -> IntArray:
         return selection.docs
 
-    def documents(self, docs: Sequence[int], parts: Sequence[Part] = PARTS) -> dict[int, StoredDocument]:
+    def documents(
+        self, docs: Sequence[int], parts: Sequence[Part] = PARTS
+    ) -> dict[int, StoredDocument]:
         self.check_open()
         if tuple(parts) != ("title",):
             return self.tables.read_documents(docs, parts)
@@ -284,11 +346,13 @@ class Snapshot:
     def passage_counts(self, docs: IntArray) -> IntArray:
         return self.tables.passage_counts(docs)
 
-    def best_passages(self, docs: IntArray, query: FloatArray, words: Sequence[str], each: int) -> IntArray:
+    def best_passages(
+        self, docs: IntArray, query: FloatArray, words: Sequence[str], each: int
+    ) -> IntArray:
         """Numbers of passages among which are the `each` best of every one of some documents `[n]`.
 
-        Those nearest to a unit vector `[d]` or, where it is empty, the best by words: among the passages of all these
-        documents, then of those of which too few were found, and so on.
+        Those nearest to a unit vector `[d]` or, where it is empty, the best by words: among the
+        passages of all these documents, then of those of which too few were found, and so on.
         """
         docs, wanted, found = ascending(docs), 4 * each * len(docs), [np.empty(0, np.int64)]
         while len(docs):
@@ -297,33 +361,55 @@ class Snapshot:
             if len(query):
                 numbers = self.nearest("passage", query[None], wanted, among)[1][0]
             else:
-                numbers = np.array([number for number, _ in self.by_words("passage", words, wanted, among)], np.int64)
+                numbers = np.array(
+                    [number for number, _ in self.by_words("passage", words, wanted, among)],
+                    np.int64,
+                )
             found.append(numbers)
-            counts = np.bincount(np.searchsorted(docs, numbers >> PASSAGE_BITS), minlength=len(docs))
+            counts = np.bincount(
+                np.searchsorted(docs, numbers >> PASSAGE_BITS), minlength=len(docs)
+            )
             docs = docs[counts < least] if len(numbers) == wanted else docs[:0]
             wanted = 4 * wanted
         return ascending(np.concatenate(found))
 
     lasting = True  # its files stay as long as it is open
 
-    # --- words -------------------------------------------------------------------------------------------------------
+    # --- words
+    # ----------------------------------------------------------------------------------------------
 
     def by_words(
         self, kind: Kind, words: Sequence[str], k: int, selection: Allowed | None = None
     ) -> list[tuple[int, float]]:
-        """The `k` best documents (over title and text) or passages by BM25; fewer where fewer hold any of the words."""
+        """The `k` best documents (over title and text) or passages by BM25; fewer where fewer hold
+        any of the words.
+        """
         self.check_open()
         dataset = self.tables.of(kind)
-        numbers, scores = dataset.by_words(words, k) if selection is None else self._by_words(kind, words, k, selection)
+        numbers, scores = (
+            dataset.by_words(words, k)
+            if selection is None
+            else self._by_words(kind, words, k, selection)
+        )
         return list(zip(numbers.tolist(), scores.tolist(), strict=True))
 
-    def _by_words(self, kind: Kind, words: Sequence[str], k: int, selection: Allowed) -> tuple[IntArray, FloatArray]:
-        """The same in a selection, which BM25 does not depend on: the best of all, if enough of them are in it."""
-        dataset, total, among = self.tables.of(kind), self.manifest.counts.of(kind), len(self.ids(selection, kind))
+    def _by_words(
+        self, kind: Kind, words: Sequence[str], k: int, selection: Allowed
+    ) -> tuple[IntArray, FloatArray]:
+        """The same in a selection, which BM25 does not depend on: the best of all, if enough of
+        them are in it.
+        """
+        dataset, total, among = (
+            self.tables.of(kind),
+            self.manifest.counts.of(kind),
+            len(self.ids(selection, kind)),
+        )
         listed = sum(dataset.vocabulary().counts(words))
         if among * FEWEST >= total and listed > A_WORD * len(words):
             asked = int(1.5 * k * total / among) + k
-            asked = asked if asked <= MOST_ASKED * k else 4 * k  # the words of a condition are in the question, mostly
+            asked = (
+                asked if asked <= MOST_ASKED * k else 4 * k
+            )  # the words of a condition are in the question, mostly
             numbers, scores = dataset.by_words(words, asked)
             there = selection.holds(kind, numbers)
             if there.sum() >= k or len(numbers) < asked:
@@ -339,14 +425,18 @@ class Snapshot:
     def vocabulary(self) -> Vocabulary:
         return self.tables.texts.vocabulary(self.tables.forms)
 
-    def narrow(self, selection: Allowed | None, kind: Kind, conditions: Sequence[Sought]) -> Allowed:
+    def narrow(
+        self, selection: Allowed | None, kind: Kind, conditions: Sequence[Sought]
+    ) -> Allowed:
         selection = selection or self.everything
         numbers = None if selection is None else self.ids(selection, kind)
         for sought in sorted(conditions, key=lambda each: not each.condition.must):
             found = self._fulfilling(kind, sought)
             if sought.condition.must:
                 found = found[self.tables.live(kind, found)] if numbers is None else found
-                numbers = found if numbers is None else np.intersect1d(numbers, found, assume_unique=True)
+                numbers = (
+                    found if numbers is None else np.intersect1d(numbers, found, assume_unique=True)
+                )
             else:
                 numbers = self.tables.numbers(kind) if numbers is None else numbers
                 numbers = np.setdiff1d(numbers, found, assume_unique=True)
@@ -361,7 +451,8 @@ class Snapshot:
         written, column = [(form,) for form in sought.forms], tables.forms
         if kind == "passage" and column == WORDS:
             return tables.passages.holding(*written)
-        # stemmed passages have no list of words as they are written: the document does, and the passage has some form
+        # stemmed passages have no list of words as they are written: the document does, and the
+        # passage has some form
         docs = tables.texts.holding(*written, column=column)
         if kind == "document":
             return docs

@@ -1,8 +1,10 @@
-"""A version of an index as if it held only the documents that satisfy a filter: for those who may see no others.
+"""A version of an index as if it held only the documents that satisfy a filter: for those who may
+see no others.
 
-Whatever is counted over all documents is counted over those that can be seen: how many there are, their mean vector,
-how long their passages are, and which of them hold a word, from the list of each word that is asked for. FAISS's files
-are of all vectors: where they are searched, which of the nearest are found hangs a little on the others.
+Whatever is counted over all documents is counted over those that can be seen: how many there are,
+their mean vector, how long their passages are, and which of them hold a word, from the list of each
+word that is asked for. FAISS's files are of all vectors: where they are searched, which of the
+nearest are found hangs a little on the others.
 """
 
 from __future__ import annotations
@@ -66,11 +68,15 @@ class Counted:
     hashes: IntArray  # of ids, ascending
     mean_vector: FloatArray  # as `EngineView` says
     mean_passage: float  # characters
-    words: dict[Kind, tuple[int, int]]  # documents and passages with words, and how many words these have
+    words: dict[
+        Kind, tuple[int, int]
+    ]  # documents and passages with words, and how many words these have
 
 
 class VisibleSnapshot(Snapshot):
-    """What of a version, `whole`, satisfies a filter; made for each search, what is remembered stays with the whole."""
+    """What of a version, `whole`, satisfies a filter; made for each search, what is remembered
+    stays with the whole.
+    """
 
     def __init__(self, whole: Snapshot, where: Filter) -> None:
         self.__dict__.update(vars(whole))
@@ -79,9 +85,14 @@ class VisibleSnapshot(Snapshot):
         found = whole.select(where, quiet=True)
         assert found is not None  # there is a filter
         self.everything = self._seen = found
-        self.info = replace(whole.info, documents=len(found.docs), passages=len(self.ids(found, "passage")))
+        self.info = replace(
+            whole.info, documents=len(found.docs), passages=len(self.ids(found, "passage"))
+        )
         self._counted = found.counted = found.counted or self._count_words()
-        self.mean_vector, self.mean_passage_length = self._counted.mean_vector, self._counted.mean_passage
+        self.mean_vector, self.mean_passage_length = (
+            self._counted.mean_vector,
+            self._counted.mean_passage,
+        )
         self._lists: dict[tuple[Kind, str], np.ndarray] = {}
 
     def _count_words(self) -> Counted:
@@ -92,7 +103,10 @@ class VisibleSnapshot(Snapshot):
             np.sort(ranks[seen]),
             self.mean_of(docs[seen], ranks[seen]),
             float((spans[:, 1] - spans[:, 0]).sum()) / max(len(spans), 1),
-            {kind: self.tables.of(kind).counted(partial(self._seen.holds, kind)) for kind in get_args(Kind)},
+            {
+                kind: self.tables.of(kind).counted(partial(self._seen.holds, kind))
+                for kind in get_args(Kind)
+            },
         )
 
     def select(self, where: Filter | None, *, quiet: bool = True) -> Allowed | None:
@@ -113,19 +127,24 @@ class VisibleSnapshot(Snapshot):
 
     def find(self, ids: Sequence[str]) -> dict[str, int]:
         hashes = np.array([rank_of(each) for each in ids], np.int64)
-        there = find_in(self._counted.hashes, hashes)[1].tolist()  # what is hidden takes as long as what is nowhere
+        there = find_in(self._counted.hashes, hashes)[
+            1
+        ].tolist()  # what is hidden takes as long as what is nowhere
         found = super().find([each for each, seen in zip(ids, there, strict=True) if seen])
         there = find_in(self._seen.docs, np.array([*found.values()], np.int64))[1].tolist()
         return {each: doc for (each, doc), seen in zip(found.items(), there, strict=True) if seen}
 
-    # --- words -------------------------------------------------------------------------------------------------------
+    # --- words
+    # ----------------------------------------------------------------------------------------------
 
     def by_words(
         self, kind: Kind, words: Sequence[str], k: int, selection: Allowed | None = None
     ) -> list[tuple[int, float]]:
         self.check_open()
         rows, total = self._counted.words[kind]
-        numbers, scores = bm25([self._holding(kind, word) for word in words], rows, total / max(rows, 1))
+        numbers, scores = bm25(
+            [self._holding(kind, word) for word in words], rows, total / max(rows, 1)
+        )
         if selection is not None and selection is not self._seen:
             allowed = selection.holds(kind, numbers)
             numbers, scores = numbers[allowed], scores[allowed]
@@ -140,7 +159,9 @@ class VisibleSnapshot(Snapshot):
     def _holding(self, kind: Kind, word: str) -> np.ndarray:
         """Which rows that can be seen hold a word, as `Dataset.postings` has them."""
         if (kind, word) not in self._lists:
-            (self._lists[kind, word],) = self.tables.of(kind).postings([word], partial(self._seen.holds, kind))
+            (self._lists[kind, word],) = self.tables.of(kind).postings(
+                [word], partial(self._seen.holds, kind)
+            )
         return self._lists[kind, word]
 
     @property
@@ -148,10 +169,15 @@ class VisibleSnapshot(Snapshot):
         return Vocabulary([VisibleWords(super().vocabulary, self._documents_with)], {})
 
     def _documents_with(self, words: Collection[str]) -> Iterator[tuple[str, int]]:
-        """Those of some words, as they are written, that documents hold which can be seen, and how many of these do."""
+        """Those of some words, as they are written, that documents hold which can be seen, and how
+        many of these do.
+        """
         texts, column, docs = self.tables.texts, self.tables.forms, self._seen.docs
         if READ * len(words) < len(docs):
-            found = {word: int(find_in(docs, texts.holding((word,), column=column))[1].sum()) for word in words}
+            found = {
+                word: int(find_in(docs, texts.holding((word,), column=column))[1].sum())
+                for word in words
+            }
         else:
             found, wanted = Counter[str](), set(words)
             for start in range(0, len(docs), READ):

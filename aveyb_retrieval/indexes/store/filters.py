@@ -1,12 +1,14 @@
 r"""Metadata filters: a small MongoDB-like language compiled to SQL.
 
-    {"year": {"$gte": 2020}, "lang": {"$in": ["en", "de"]}, "$or": [{"draft": False}, {"author.name": "Ada"}]}
+    {"year": {"$gte": 2020}, "lang": {"$in": ["en", "de"]}, "$or": [{"draft": False},
+    {"author.name": "Ada"}]}
 
-A field is a path of keys joined by dots (a dot inside a key is written `\.`). A condition on a list holds when it
-holds for any of its elements; `$ne` and `$nin` hold when `$eq` and `$in` do not, so also where the field is missing.
-A condition on a value of another type is false. `$contains`, `$any` and `$all` look at the field as a whole. `_id` and
-`title` are the document's own, whatever its metadata say.
-Nothing of a filter is syntax of SQL: paths and values are bound parameters, or literals where there are none.
+A field is a path of keys joined by dots (a dot inside a key is written `\.`). A condition on a list
+holds when it holds for any of its elements; `$ne` and `$nin` hold when `$eq` and `$in` do not, so
+also where the field is missing. A condition on a value of another type is false. `$contains`,
+`$any` and `$all` look at the field as a whole. `_id` and `title` are the document's own, whatever
+its metadata say. Nothing of a filter is syntax of SQL: paths and values are bound parameters, or
+literals where there are none.
 """
 
 from __future__ import annotations
@@ -31,8 +33,18 @@ Scalar = str | int | float | bool | None
 
 _COMPARE = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 _OPERATORS = (
-    "$eq", "$ne", *_COMPARE, "$in", "$nin", "$contains", "$any", "$all", "$exists", "$is_empty", "$not",
-)  # fmt: skip
+    "$eq",
+    "$ne",
+    *_COMPARE,
+    "$in",
+    "$nin",
+    "$contains",
+    "$any",
+    "$all",
+    "$exists",
+    "$is_empty",
+    "$not",
+)
 OWN = {"_id": "id", "title": "title"}  # fields that are not metadata, and their columns in Lance
 _MAX_DEPTH = 20
 _MAX_VALUES = 10_000
@@ -84,9 +96,11 @@ def filter_key(where: Filter) -> str:
 
 
 class FilterCompiler(ABC):
-    """Turns a filter into a condition of one database, true or false for every document, never unknown.
+    """Turns a filter into a condition of one database, true or false for every document, never
+    unknown.
 
-    The abstract methods write it; `own` compiles conditions on `_id` and `title`, and None refuses them.
+    The abstract methods write it; `own` compiles conditions on `_id` and `title`, and None refuses
+    them.
     """
 
     own: FilterCompiler | None = None
@@ -134,16 +148,26 @@ class FilterCompiler(ABC):
             raise ConfigError(f"filter: the key {key!r} is not a string")
         if key in ("$and", "$or"):
             if not isinstance(value, Sequence) or isinstance(value, str) or not value:
-                raise ConfigError(f"filter: {key} needs a list of filters that is not empty, not {value!r}")
-            return join(" AND " if key == "$and" else " OR ", [self._all_of(part, depth + 1) for part in value])
+                raise ConfigError(
+                    f"filter: {key} needs a list of filters that is not empty, not {value!r}"
+                )
+            return join(
+                " AND " if key == "$and" else " OR ",
+                [self._all_of(part, depth + 1) for part in value],
+            )
         if key == "$not":
             return negate(self._all_of(value, depth + 1))
         if key.startswith("$"):
-            raise ConfigError(f"filter: {key} is not known where a field is expected; known are $and, $or, $not")
+            raise ConfigError(
+                f"filter: {key} is not known where a field is expected; known are $and, $or, $not"
+            )
         if key not in OWN:
             return self._field(key, value, depth)
         if self.own is None:
-            raise ConfigError(f"filter: {key!r}: only where an index directory is searched; engines filter by metadata")
+            raise ConfigError(
+                f"filter: {key!r}: only where an index directory is searched; engines filter by"
+                " metadata"
+            )
         return self.own._field(key, value, depth)
 
     def _field(self, field: str, value: object, depth: int) -> Condition:
@@ -151,7 +175,9 @@ class FilterCompiler(ABC):
             return self._operator(field, "$eq", value, depth)
         if not value:
             raise ConfigError(f"filter: the condition on {field!r} is empty")
-        return join(" AND ", [self._operator(field, op, operand, depth) for op, operand in value.items()])
+        return join(
+            " AND ", [self._operator(field, op, operand, depth) for op, operand in value.items()]
+        )
 
     def _operator(self, field: str, operator: object, operand: object, depth: int) -> Condition:
         if depth > _MAX_DEPTH:
@@ -161,13 +187,21 @@ class FilterCompiler(ABC):
         if operator == "$ne":
             return negate(self.equal(field, _scalar(field, operand)))
         if operator in ("$in", "$nin"):
-            found = self.one_of(field, [_scalar(field, value) for value in _list(field, operator, operand)])
+            found = self.one_of(
+                field, [_scalar(field, value) for value in _list(field, operator, operand)]
+            )
             return found if operator == "$in" else negate(found)
         if operator in ("$exists", "$is_empty"):
             return self._presence(field, operator, operand)
         if operator == "$contains":
-            element = self._elements(field, operator, [operand])  # of a list, or a part of a string, letter by letter
-            return join(" OR ", [element, self.has_part(field, operand)]) if isinstance(operand, str) else element
+            element = self._elements(
+                field, operator, [operand]
+            )  # of a list, or a part of a string, letter by letter
+            return (
+                join(" OR ", [element, self.has_part(field, operand)])
+                if isinstance(operand, str)
+                else element
+            )
         if operator in ("$any", "$all"):
             return self._elements(field, operator, operand)
         if operator == "$not":
@@ -175,18 +209,23 @@ class FilterCompiler(ABC):
         if isinstance(operator, str) and operator in _COMPARE:
             return self.compare(field, _COMPARE[operator], _ordered(field, operator, operand))
         raise ConfigError(
-            f"filter: the operator {operator!r} on {field!r} is not known; known are {', '.join(_OPERATORS)}"
+            f"filter: the operator {operator!r} on {field!r} is not known; known are"
+            f" {', '.join(_OPERATORS)}"
         )
 
     def _elements(self, field: str, operator: object, operand: object) -> Condition:
         """The field is a list that has one (`$any`) or each of some values as elements."""
-        found = [self.equal(field, _scalar(field, value)) for value in _list(field, operator, operand)]
+        found = [
+            self.equal(field, _scalar(field, value)) for value in _list(field, operator, operand)
+        ]
         some = join(" OR ", found, empty=NOTHING) if operator == "$any" else join(" AND ", found)
         return join(" AND ", [self.is_list(field), some])
 
     def _presence(self, field: str, operator: object, operand: object) -> Condition:
         if not isinstance(operand, bool):
-            raise ConfigError(f"filter: {operator} on {field!r} needs true or false, not {operand!r}")
+            raise ConfigError(
+                f"filter: {operator} on {field!r} needs true or false, not {operand!r}"
+            )
         found = self.exists(field) if operator == "$exists" else self.is_empty(field)
         return found if operand else negate(found)
 
@@ -215,26 +254,35 @@ class _OwnFilters(FilterCompiler):
 
 
 class LanceFilters(FilterCompiler):
-    """Conditions on the column `metadata` of the table `documents`, as SQL/JSON paths, which look into lists.
+    """Conditions on the column `metadata` of the table `documents`, as SQL/JSON paths, which look
+    into lists.
 
     Keys and values are JSON strings inside the path, and the path is one literal of SQL.
     """
 
     def equal(self, field: str, value: Scalar) -> Condition:
         if value == "":  # a path cannot hold an empty text
-            element = f"coalesce(json_array_contains(metadata, {quoted(json_path(field))}, ''), false)"
+            element = (
+                f"coalesce(json_array_contains(metadata, {quoted(json_path(field))}, ''), false)"
+            )
             return join(" OR ", [_as_text(field, "= '\"\"'"), Condition(element, ())])
         return _some(field, "==", value)
 
     def one_of(self, field: str, values: Sequence[Scalar]) -> Condition:
         parts = [self.equal(field, "")] if "" in values else []
-        kinds: dict[str, list[Scalar]] = {}  # a path that compares one element with values of two types finds nothing
+        kinds: dict[
+            str, list[Scalar]
+        ] = {}  # a path that compares one element with values of two types finds nothing
         for value in values:
             if value != "":
-                kinds.setdefault("number" if is_number(value) else type(value).__name__, []).append(value)
+                kinds.setdefault("number" if is_number(value) else type(value).__name__, []).append(
+                    value
+                )
         for some in kinds.values():
             for start in range(0, len(some), 100):
-                tests = " || ".join(f"({_test('==', value)})" for value in some[start : start + 100])
+                tests = " || ".join(
+                    f"({_test('==', value)})" for value in some[start : start + 100]
+                )
                 parts.append(_exists(f"{json_path(field)}[*] ? ({tests})"))
         return join(" OR ", parts, empty=NOTHING)
 
@@ -254,19 +302,25 @@ class LanceFilters(FilterCompiler):
         part = re.escape(json.dumps(text, ensure_ascii=False)[1:-1])
         pattern = quoted(rf'^"(\\u[0-9a-f]{{4}}|\\[^u]|[^\\])*{part}')
         return Condition(
-            f"coalesce(regexp_like(json_extract(metadata, {quoted(json_path(field))}), {pattern}), false)", ()
+            f"coalesce(regexp_like(json_extract(metadata, {quoted(json_path(field))}), {pattern}),"
+            " false)",
+            (),
         )
 
     def exists(self, field: str) -> Condition:
         return _exists(json_path(field))
 
     def is_empty(self, field: str) -> Condition:
-        return join(" OR ", [negate(self.exists(field)), _as_text(field, "IN ('\"\"', '[]', '{}', 'null')")])
+        return join(
+            " OR ", [negate(self.exists(field)), _as_text(field, "IN ('\"\"', '[]', '{}', 'null')")]
+        )
 
 
 def _quoted_text(field: str, value: Scalar) -> str:
     if not isinstance(value, str):
-        raise ConfigError(f"filter: {field!r} is a text, and never {value!r}; compare it with a text")
+        raise ConfigError(
+            f"filter: {field!r} is a text, and never {value!r}; compare it with a text"
+        )
     return quoted(value)
 
 
@@ -281,9 +335,10 @@ def _some(field: str, operator: str, value: Scalar) -> Condition:
 def _test(operator: str, value: Scalar) -> str:
     """A comparison with an element `@`, as a path of Lance's can hold it.
 
-    Whole numbers compare with each other as they are, but with a decimal as floats. One that no float is equal to lies
-    between two, and is rounded to the `lower` or the upper one of these: decimals are then compared with its neighbor
-    on the other side, which is rounded to the same one, and with which whole numbers compare alike.
+    Whole numbers compare with each other as they are, but with a decimal as floats. One that no
+    float is equal to lies between two, and is rounded to the `lower` or the upper one of these:
+    decimals are then compared with its neighbor on the other side, which is rounded to the same
+    one, and with which whole numbers compare alike.
     """
     if not is_number(value) or isinstance(value, float) or not -(1 << 63) <= value < (1 << 64) - 1:
         return f"@ {operator} {_json(value)}"
@@ -293,13 +348,19 @@ def _test(operator: str, value: Scalar) -> str:
     beside = value - 1 if lower else value + 1
     if operator == "==":
         return f"@ == {value} && @ {'>' if lower else '<'} {beside}"
-    turned = {("<", True): "<=", (">=", True): ">", ("<=", False): "<", (">", False): ">="}.get((operator, lower))
+    turned = {("<", True): "<=", (">=", True): ">", ("<=", False): "<", (">", False): ">="}.get(
+        (operator, lower)
+    )
     return f"@ {operator} {value}" if turned is None else f"@ {turned} {beside}"
 
 
 def _as_text(field: str, test: str) -> Condition:
-    """What is stored under a field, written as JSON, satisfies a test; not so where the field is missing."""
-    return Condition(f"coalesce(json_extract(metadata, {quoted(json_path(field))}) {test}, false)", ())
+    """What is stored under a field, written as JSON, satisfies a test; not so where the field is
+    missing.
+    """
+    return Condition(
+        f"coalesce(json_extract(metadata, {quoted(json_path(field))}) {test}, false)", ()
+    )
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
@@ -311,9 +372,12 @@ def _json(value: Scalar) -> str:
     """A value as a path of Lance's can hold it."""
     if not is_number(value):
         return json.dumps(value, ensure_ascii=False)
-    if -(1 << 63) <= value < 1 << 64 and (isinstance(value, int) or (abs(value) >= 1 << 53 and value.is_integer())):
+    if -(1 << 63) <= value < 1 << 64 and (
+        isinstance(value, int) or (abs(value) >= 1 << 53 and value.is_integer())
+    ):
         return str(int(value))
-    # its parser takes the digits before a point for a whole number, and then knows no point: there are none before it
+    # its parser takes the digits before a point for a whole number, and then knows no point: there
+    # are none before it
     sign, digits, exponent = Decimal(repr(nearest_float(value))).as_tuple()
     if not isinstance(exponent, int):  # infinity
         digits, exponent = (1,), 999
@@ -329,7 +393,10 @@ def _list(field: str, operator: object, operand: object) -> Sequence[object]:
     if not isinstance(operand, Sequence) or isinstance(operand, str):
         raise ConfigError(f"filter: {operator} on {field!r} needs a list, not {operand!r}")
     if len(operand) > _MAX_VALUES:
-        raise ConfigError(f"filter: {len(operand):,} values of {field!r}; at most {_MAX_VALUES:,} fit into one filter")
+        raise ConfigError(
+            f"filter: {len(operand):,} values of {field!r}; at most {_MAX_VALUES:,} fit into one"
+            " filter"
+        )
     return operand
 
 
@@ -352,9 +419,14 @@ def _ordered(field: str, operator: str, value: object) -> str | int | float:
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise ConfigError(f"filter: {operator} on {field!r}: {value!r} is not valid Unicode") from error
+            raise ConfigError(
+                f"filter: {operator} on {field!r}: {value!r} is not valid Unicode"
+            ) from error
         if "\0" in value:
-            raise ConfigError(f"filter: {operator} on {field!r}: {value!r} holds a NUL, which paths cannot express")
+            raise ConfigError(
+                f"filter: {operator} on {field!r}: {value!r} holds a NUL, which paths cannot"
+                " express"
+            )
         return value
     if is_number(value) and value == value:
         return value
@@ -390,13 +462,17 @@ _SHOWN = 300  # characters of a filter
 
 
 def warn_of_filter(tables: Tables, where: Filter) -> None:
-    """Log a warning where a filter that nothing matches names a field that no document has, or compares other types."""
+    """Log a warning where a filter that nothing matches names a field that no document has, or
+    compares other types.
+    """
     for advice in advice_on(tables, where):
         logger.warning("filter %s: no document matches; %s", shortened(repr(where), _SHOWN), advice)
 
 
 def advice_on(tables: Tables, where: Filter) -> list[str]:
-    """Say why a filter may match nothing, in a sentence for each of its conditions that names what is not there."""
+    """Say why a filter may match nothing, in a sentence for each of its conditions that names what
+    is not there.
+    """
     return list(dict.fromkeys(_advice(tables, where)))
 
 
@@ -410,9 +486,15 @@ def _advice(tables: Tables, where: Filter) -> Iterator[str]:
         if missing := no_such_field(tables, field):
             yield missing
         elif is_number(operand) and not _any(tables, numbers) and _any(tables, texts):
-            yield f"the field {field!r} holds texts, which are never equal to or above the number {operand!r}"
+            yield (
+                f"the field {field!r} holds texts, which are never equal to or above the number"
+                f" {operand!r}"
+            )
         elif isinstance(operand, str) and not _any(tables, texts) and _any(tables, numbers):
-            yield f"the field {field!r} holds numbers, which are never equal to or above the text {operand!r}"
+            yield (
+                f"the field {field!r} holds numbers, which are never equal to or above the text"
+                f" {operand!r}"
+            )
 
 
 def no_such_field(tables: Tables, field: str) -> str | None:
@@ -420,10 +502,14 @@ def no_such_field(tables: Tables, field: str) -> str | None:
     if _any(tables, f"json_exists(metadata, {quoted(json_path(field))})"):
         return None
     rows = tables.documents.scan(["metadata"], limit=_READ)["metadata"].to_pylist()
-    names = list(dict.fromkeys(name.replace(".", "\\.") for row in rows for name in json.loads(row)))
+    names = list(
+        dict.fromkeys(name.replace(".", "\\.") for row in rows for name in json.loads(row))
+    )
     near = next(iter(difflib.get_close_matches(field, names, 1)), None)
     hint = f"did you mean {near!r}? The" if near else "the"
-    shown = ", ".join(sorted(repr(name)[:_SHOWN] for name in names[:_NAMED])) + (", ..." if len(names) > _NAMED else "")
+    shown = ", ".join(sorted(repr(name)[:_SHOWN] for name in names[:_NAMED])) + (
+        ", ..." if len(names) > _NAMED else ""
+    )
     return f"none has the field {field!r}; {hint} fields are {shown or 'none at all'}"
 
 
@@ -432,7 +518,9 @@ def _any(tables: Tables, condition: str) -> bool:
 
 
 def _conditions(where: Any) -> Iterator[tuple[str, Any]]:
-    """The fields of a filter, each with a value that it is compared with (None where there is none)."""
+    """The fields of a filter, each with a value that it is compared with (None where there is
+    none).
+    """
     if not isinstance(where, Mapping):
         return
     for key, value in where.items():

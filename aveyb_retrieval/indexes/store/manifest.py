@@ -1,15 +1,16 @@
 """The directory of an index: names, the lock of its writer, and the manifest of each version.
 
-    DIR/current                     one line, the name of the visible version; replaced by one rename
-    DIR/versions/v000007-1f0c94ab.json      a version's manifest: all that it is made of; never changed
-    DIR/documents.lance/  texts.lance/  passages.lance/     Lance datasets; versions share their files
-    DIR/faiss/                      FAISS files, named by the version that made them
-    DIR/rejected/                   what a change left out, with reasons
-    DIR/journal.json                how far an unfinished change is; the same command continues it
-    DIR/lock                        held by the one writer; says who that is
+    DIR/current                     one line, the name of the visible version; replaced by one
+    rename DIR/versions/v000007-1f0c94ab.json      a version's manifest: all that it is made of;
+    never changed DIR/documents.lance/  texts.lance/  passages.lance/     Lance datasets; versions
+    share their files DIR/faiss/                      FAISS files, named by the version that made
+    them DIR/rejected/                   what a change left out, with reasons DIR/journal.json
+    how far an unfinished change is; the same command continues it DIR/lock
+    held by the one writer; says who that is
 
-The name of a version holds a number and the build's own id, so no index that was made again has it. Readers hold a
-shared lock on the manifest of their version; a writer deletes what only versions need that nobody reads any more.
+The name of a version holds a number and the build's own id, so no index that was made again has it.
+Readers hold a shared lock on the manifest of their version; a writer deletes what only versions
+need that nobody reads any more.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ import portalocker
 
 from aveyb_retrieval import files
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, IndexLockedError
-from aveyb_retrieval.files import FileInfo  # noqa: TC001  # msgspec reads it
-from aveyb_retrieval.indexes.encoding import Encoding  # noqa: TC001  # msgspec reads it
+from aveyb_retrieval.files import FileInfo  # msgspec reads it  # noqa: TC001
+from aveyb_retrieval.indexes.encoding import Encoding  # msgspec reads it  # noqa: TC001
 from aveyb_retrieval.indexes.types import END
 
 if TYPE_CHECKING:
@@ -58,7 +59,9 @@ def is_stored(path: object) -> bool:
 
 
 class IndexDirectory:
-    """The names inside one index directory, `root`; `place` is that, or the address that it is a copy of."""
+    """The names inside one index directory, `root`; `place` is that, or the address that it is a
+    copy of.
+    """
 
     least_number = 1  # that the next version may have
     holds_checked = False  # whether `hold` has checked the files of a version already
@@ -89,7 +92,9 @@ class IndexDirectory:
 
     def missing(self) -> IndexFormatError:
         """Return the error that says that there is no index."""
-        return IndexFormatError(f"{self.place}: no index here; make one with `aveyb-index build ... -o {self.place}`")
+        return IndexFormatError(
+            f"{self.place}: no index here; make one with `aveyb-index build ... -o {self.place}`"
+        )
 
     def manifest(self, name: str) -> Path:
         return self.root / VERSIONS / f"{name}.json"
@@ -100,7 +105,9 @@ class IndexDirectory:
         if not folder.is_dir() or folder.is_symlink():
             return []
         return sorted(
-            path.stem for path in folder.iterdir() if path.suffix == ".json" and _VERSION.fullmatch(path.stem)
+            path.stem
+            for path in folder.iterdir()
+            if path.suffix == ".json" and _VERSION.fullmatch(path.stem)
         )
 
     def has(self, name: str) -> bool:
@@ -121,7 +128,9 @@ class IndexDirectory:
         return None
 
     def problems(self, listing: Mapping[str, FileInfo]) -> dict[str, str]:
-        """What is wrong with the files of a version, besides these here: by the name, a sentence."""
+        """What is wrong with the files of a version, besides these here: by the name, a
+        sentence.
+        """
         return {}
 
     @contextlib.contextmanager
@@ -139,11 +148,13 @@ def parse_pointer(data: bytes, where: str | Path, root: str | Path) -> str:
     """Return the name of the version that the pointer of the index at `root` holds."""
     name = data.decode("ascii", "replace").strip()
     if _OLD.fullmatch(name):
-        raise IndexFormatError(f"{root}: an index of format 1 or 2, which is not read any more; build it again")
+        raise IndexFormatError(
+            f"{root}: an index of format 1 or 2, which is not read any more; build it again"
+        )
     if not _VERSION.fullmatch(name):
         raise IndexFormatError(
-            f"{where}: holds {name[:64]!r}, not the name of a version; write the name of a file in {root}/{VERSIONS} "
-            "into it, without .json, or build the index again"
+            f"{where}: holds {name[:64]!r}, not the name of a version; write the name of a file in"
+            f" {root}/{VERSIONS} into it, without .json, or build the index again"
         )
     return name
 
@@ -162,14 +173,19 @@ def _path(root: str | Path) -> Path:
     if not isinstance(root, (str, Path)):
         raise ConfigError(f"the index directory is of type {type(root).__name__}; a path is needed")
     if "\0" in str(root) or not str(root):
-        raise ConfigError(f"the index directory {str(root)!r} is not a path: it is empty or holds a NUL")
+        raise ConfigError(
+            f"the index directory {str(root)!r} is not a path: it is empty or holds a NUL"
+        )
     if isinstance(root, str) and "://" in root:
         raise ConfigError(
-            f"{root.partition('://')[0]}://...: an address, where an index directory is needed; collections of engines "
-            "are searched by Retriever.load, and changed by publish_index (publish) and unpublish_documents"
+            f"{root.partition('://')[0]}://...: an address, where an index directory is needed;"
+            " collections of engines are searched by Retriever.load, and changed by publish_index"
+            " (publish) and unpublish_documents"
         )
     if isinstance(root, Path) and root.parts[0].endswith(":") and root.parts[0][:-1] in SCHEMES:
-        raise ConfigError(f"{root.parts[0]}//...: an address that was made a path; give it as a string")
+        raise ConfigError(
+            f"{root.parts[0]}//...: an address that was made a path; give it as a string"
+        )
     return Path(root)
 
 
@@ -183,10 +199,16 @@ _SHARED = portalocker.LockFlags.SHARED | portalocker.LockFlags.NON_BLOCKING
 
 @contextlib.contextmanager
 def writer_lock(path: Path, wait: float = 0) -> Iterator[None]:
-    """Hold the writer lock of an index while the block runs; another writer may take `wait` seconds to end."""
+    """Hold the writer lock of an index while the block runs; another writer may take `wait` seconds
+    to end.
+    """
     with locked(path, wait) as handle:
         if path.stat().st_size:  # a writer that ends in order leaves an empty file
-            logger.warning("%s: the previous writer did not end in order (%s); its lock is stale", path, _holder(path))
+            logger.warning(
+                "%s: the previous writer did not end in order (%s); its lock is stale",
+                path,
+                _holder(path),
+            )
         note = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
@@ -205,13 +227,19 @@ def writer_lock(path: Path, wait: float = 0) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(path: Path, wait: float) -> Iterator[BinaryIO]:
-    """Open and lock the file that has this name once the lock is held: a build that failed may just have removed it."""
+    """Open and lock the file that has this name once the lock is held: a build that failed may just
+    have removed it.
+    """
     until = time.monotonic() + wait
     while True:
         files.make_folder(path.parent)
         with files.open_regular(path, os.O_RDWR | os.O_CREAT) as handle:
-            if os.fstat(handle.fileno()).st_nlink > 1:  # writing to it would change a file that is elsewhere too
-                raise IndexFormatError(f"{path}: this file has other names (hard links); remove it and try again")
+            if (
+                os.fstat(handle.fileno()).st_nlink > 1
+            ):  # writing to it would change a file that is elsewhere too
+                raise IndexFormatError(
+                    f"{path}: this file has other names (hard links); remove it and try again"
+                )
             try:
                 portalocker.lock(handle, _EXCLUSIVE)
             except portalocker.AlreadyLocked:
@@ -220,8 +248,8 @@ def locked(path: Path, wait: float) -> Iterator[BinaryIO]:
                     continue
                 waited = f", also after {wait:g} seconds" if wait else ""
                 raise IndexLockedError(
-                    f"{path}: another writer is at work ({_holder(path)}){waited}; wait longer (wait=, --wait), or "
-                    "stop it and try again"
+                    f"{path}: another writer is at work ({_holder(path)}){waited}; wait longer"
+                    " (wait=, --wait), or stop it and try again"
                 ) from None
             except portalocker.LockException as error:
                 raise _no_locks(path, error) from error
@@ -231,7 +259,9 @@ def locked(path: Path, wait: float) -> Iterator[BinaryIO]:
 
 
 def _no_locks(path: Path, error: Exception) -> AveyBError:
-    return AveyBError(f"{path}: cannot be locked ({error}); keep the index on a file system that has locks")
+    return AveyBError(
+        f"{path}: cannot be locked ({error}); keep the index on a file system that has locks"
+    )
 
 
 def _is_at(handle: BinaryIO, path: Path) -> bool:
@@ -269,7 +299,10 @@ def is_read(manifest: Path) -> bool:
             portalocker.lock(handle, _EXCLUSIVE)
     except portalocker.LockException:
         return True
-    except (FileNotFoundError, IndexFormatError):  # no reader can have opened what is not a manifest
+    except (
+        FileNotFoundError,
+        IndexFormatError,
+    ):  # no reader can have opened what is not a manifest
         return False
     return False
 
@@ -281,8 +314,14 @@ _MAX_BYTES = 64 << 20
 _MAX_DIM = 1 << 16
 _MOST = 1 << 62  # no count of anything reaches it, and sums of a few still fit in 64 bits
 _QUICK_BYTES = 64 << 20  # hashing this much takes less than a tenth of a second
-FOLDERS = (*(f"{table}.lance" for table in TABLES), FAISS, REJECTED)  # all but the folder of manifests
-_OURS = re.compile(rf"({'|'.join(map(re.escape, FOLDERS))})(/[A-Za-z0-9_][A-Za-z0-9_.\-]{{0,200}}){{1,4}}")
+FOLDERS = (
+    *(f"{table}.lance" for table in TABLES),
+    FAISS,
+    REJECTED,
+)  # all but the folder of manifests
+_OURS = re.compile(
+    rf"({'|'.join(map(re.escape, FOLDERS))})(/[A-Za-z0-9_][A-Za-z0-9_.\-]{{0,200}}){{1,4}}"
+)
 """The name of a file below one of the folders of an index, and nothing else."""
 
 
@@ -293,7 +332,9 @@ def rejected_name(version: str) -> str:
 
 @dataclass(frozen=True)
 class Tier:
-    """One FAISS file: the vectors of one kind of all documents in a range of numbers, as they were when it was made."""
+    """One FAISS file: the vectors of one kind of all documents in a range of numbers, as they were
+    when it was made.
+    """
 
     kind: Literal["document", "passage"]
     file: str  # its name inside the index directory
@@ -302,12 +343,16 @@ class Tier:
     stop: int
     count: int
     dead: int = 0  # vectors of documents that were removed since; they are left out of every search
-    params: dict[str, int] = field(default_factory=dict)  # of a search, where they are not the defaults
+    params: dict[str, int] = field(
+        default_factory=dict
+    )  # of a search, where they are not the defaults
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What an index holds; `characters` and `words` are of all passages, to know their mean lengths."""
+    """What an index holds; `characters` and `words` are of all passages, to know their mean
+    lengths.
+    """
 
     documents: int = 0
     passages: int = 0
@@ -321,7 +366,12 @@ class Counts:
         return self.documents if kind == "document" else self.passages
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(*(a + b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))
+        return Counts(
+            *(
+                a + b
+                for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
+            )
+        )
 
     def __neg__(self) -> Counts:
         return Counts(*(-value for value in dataclasses.astuple(self)))
@@ -354,16 +404,26 @@ class Manifest:
     changes: Changes
     tables: dict[str, int]  # the version of each Lance dataset
     tiers: list[Tier]  # vectors of later documents are searched exactly beside these files
-    files: dict[str, FileInfo]  # size and hash of every file, by its name inside the index directory
-    left_out: dict[str, str]  # files of folders that were told to be left out, with the reasons: they are told once
+    files: dict[
+        str, FileInfo
+    ]  # size and hash of every file, by its name inside the index directory
+    left_out: dict[
+        str, str
+    ]  # files of folders that were told to be left out, with the reasons: they are told once
     job: dict[str, Any]  # identifies the change that made this version
-    reading: dict[str, Any] = field(default_factory=dict)  # of a folder, as `Reading.of_folder` gives it
-    corpus: str = ""  # hash of all that this change read, whatever it took of it; "" where it read nothing
+    reading: dict[str, Any] = field(
+        default_factory=dict
+    )  # of a folder, as `Reading.of_folder` gives it
+    corpus: str = (
+        ""  # hash of all that this change read, whatever it took of it; "" where it read nothing
+    )
     format: int = FORMAT
 
     @property
     def share(self) -> tuple[int, int] | None:
-        """Which share of a corpus it was built of, from 1, and of how many; None: of all of it, or it was changed."""
+        """Which share of a corpus it was built of, from 1, and of how many; None: of all of it, or
+        it was changed.
+        """
         number, of = self.job.get("share") or (0, 0)
         return (number, of) if of else None
 
@@ -379,10 +439,14 @@ class Manifest:
 
     def tiers_of(self, kind: str) -> list[Tier]:
         """The FAISS files of one kind of vectors, by the numbers that they cover."""
-        return sorted((tier for tier in self.tiers if tier.kind == kind), key=lambda tier: tier.first)
+        return sorted(
+            (tier for tier in self.tiers if tier.kind == kind), key=lambda tier: tier.first
+        )
 
     def rejected_file(self, root: Path) -> Path | None:
-        """The list of what the change that made this version left out; None where it left nothing out."""
+        """The list of what the change that made this version left out; None where it left nothing
+        out.
+        """
         name = rejected_name(self.name)
         return root / name if name in self.files else None
 
@@ -398,7 +462,9 @@ class Manifest:
         try:
             data = files.read_bounded(path, _MAX_BYTES + 1)
         except FileNotFoundError:
-            raise IndexFormatError(f"{path}: missing, so this is no complete version of an index") from None
+            raise IndexFormatError(
+                f"{path}: missing, so this is no complete version of an index"
+            ) from None
         except OSError as error:
             raise IndexFormatError(f"{path}: cannot be read ({error.strerror})") from error
         if len(data) > _MAX_BYTES:
@@ -420,8 +486,8 @@ def _parse(data: bytes, path: Path) -> Manifest:
         raise _bad(path, "not a JSON object")
     if body.get("format") != FORMAT:
         raise IndexFormatError(
-            f"{path}: format {body.get('format')!r}, this version of the package reads {FORMAT}; open the index with "
-            "the version that made it, or build it again"
+            f"{path}: format {body.get('format')!r}, this version of the package reads {FORMAT};"
+            " open the index with the version that made it, or build it again"
         )
     if not take_checksum(body):
         raise _bad(path, "its checksum does not fit its contents")
@@ -442,9 +508,15 @@ def problem(m: Manifest) -> str | None:
         return f"dimension {m.encoding.dim}"
     if not (m.index.isascii() and m.index.isprintable()):
         return f"the index type {m.index[:100]!r}"
-    if set(m.tables) != set(TABLES) or not all(1 <= version < _MOST for version in m.tables.values()):
+    if set(m.tables) != set(TABLES) or not all(
+        1 <= version < _MOST for version in m.tables.values()
+    ):
         return f"the tables {m.tables}"
-    counted = (*dataclasses.astuple(m.counts), *dataclasses.astuple(m.changes), *(tier.count for tier in m.tiers))
+    counted = (
+        *dataclasses.astuple(m.counts),
+        *dataclasses.astuple(m.changes),
+        *(tier.count for tier in m.tiers),
+    )
     if min(counted) < 0 or m.next_doc < 1:
         return "a negative count"
     if max(counted) >= _MOST or m.next_doc > END:
@@ -462,7 +534,9 @@ def problem(m: Manifest) -> str | None:
 def _file_problem(m: Manifest) -> str | None:
     """What of the model and the files that a manifest names cannot be, or None."""
     model = m.encoding.model
-    if model is not None and not all(isinstance(model.get(key), str) for key in ("name", "fingerprint")):
+    if model is not None and not all(
+        isinstance(model.get(key), str) for key in ("name", "fingerprint")
+    ):
         return "the description of the model"
     for name, file in m.files.items():
         if not _OURS.fullmatch(name) or file.bytes < 0:
@@ -472,24 +546,43 @@ def _file_problem(m: Manifest) -> str | None:
 
 
 def check_files(
-    manifest: Manifest, root: Path, *, full: bool = False, known: Mapping[str, FileInfo] | None = None
+    manifest: Manifest,
+    root: Path,
+    *,
+    full: bool = False,
+    known: Mapping[str, FileInfo] | None = None,
 ) -> None:
-    """Check the sizes and hashes of files, as `file_problems`, but of those `known`, which were checked before."""
-    new = {name: info for name, info in manifest.files.items() if known is None or known.get(name) != info}
+    """Check the sizes and hashes of files, as `file_problems`, but of those `known`, which were
+    checked before.
+    """
+    new = {
+        name: info
+        for name, info in manifest.files.items()
+        if known is None or known.get(name) != info
+    }
     for problem in file_problems(new, root, full=full or None).values():
-        raise IndexFormatError(f"{problem}; restore it from a copy, or run `aveyb-index verify --repair {root}`")
+        raise IndexFormatError(
+            f"{problem}; restore it from a copy, or run `aveyb-index verify --repair {root}`"
+        )
 
 
-def file_problems(listed: Mapping[str, FileInfo], root: Path, *, full: bool | None = None) -> dict[str, str]:
-    """All differences between files and what a manifest says of them: by the file's name, a sentence.
+def file_problems(
+    listed: Mapping[str, FileInfo], root: Path, *, full: bool | None = None
+) -> dict[str, str]:
+    """All differences between files and what a manifest says of them: by the file's name, a
+    sentence.
 
-    Without `full`, hashes are compared of FAISS's files, which FAISS trusts, and where all files are small together.
+    Without `full`, hashes are compared of FAISS's files, which FAISS trusts, and where all files
+    are small together.
     """
     small, problems = sum(info.bytes for info in listed.values()) <= _QUICK_BYTES, {}
     for name, info in listed.items():
         path = root / name
         hashed = (small or name.startswith(f"{FAISS}/")) if full is None else full
-        if any(part.is_symlink() for part in (path, *path.parents[: name.count("/")])) or not path.is_file():
+        if (
+            any(part.is_symlink() for part in (path, *path.parents[: name.count("/")]))
+            or not path.is_file()
+        ):
             problems[name] = f"{path}: missing, or not a plain file"
         elif (size := path.stat().st_size) != info.bytes:
             problems[name] = f"{path}: {size} bytes, the manifest says {info.bytes}"
@@ -513,8 +606,12 @@ def take_checksum(body: dict[str, Any]) -> bool:
 
 
 def _checksum(body: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()
 
 
 def _bad(path: Path, what: str) -> IndexFormatError:
-    return IndexFormatError(f"{path}: damaged ({what}); restore the file from a copy or build the index again")
+    return IndexFormatError(
+        f"{path}: damaged ({what}); restore the file from a copy or build the index again"
+    )

@@ -1,12 +1,14 @@
-"""The objects of one index in an object store: read, written on conditions, fetched and sent with their hashes.
+"""The objects of one index in an object store: read, written on conditions, fetched and sent with
+their hashes.
 
-The package `obstore` is the same library as in Lance, so the same variables (AWS_ENDPOINT_URL, GOOGLE_..., AZURE_...)
-say where a store is and who asks. Objects say their sha256 in their metadata: it is known without reading them.
+The package `obstore` is the same library as in Lance, so the same variables (AWS_ENDPOINT_URL,
+GOOGLE_..., AZURE_...) say where a store is and who asks. Objects say their sha256 in their
+metadata: it is known without reading them.
 
-One of the objects is the lease of the index's one writer. Its holder writes it anew every 5 seconds. Whoever finds it
-unchanged for 20 seconds, by a clock of its own, takes it over. A writer that wakes up later finds another mark and
-stops; its writes on conditions fail. Each holder gets a number that no other gets: that of the version that it may
-write. Names of files hold it.
+One of the objects is the lease of the index's one writer. Its holder writes it anew every 5
+seconds. Whoever finds it unchanged for 20 seconds, by a clock of its own, takes it over. A writer
+that wakes up later finds another mark and stops; its writes on conditions fail. Each holder gets a
+number that no other gets: that of the version that it may write. Names of files hold it.
 """
 
 from __future__ import annotations
@@ -55,7 +57,11 @@ _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")  # codes of S3 and of Azure
 _RETRIES: Any = {  # of a request that the store could not serve just now
     "max_retries": 8,
     "retry_timeout": timedelta(seconds=15),
-    "backoff": {"init_backoff": timedelta(milliseconds=50), "max_backoff": timedelta(seconds=1), "base": 2},
+    "backoff": {
+        "init_backoff": timedelta(milliseconds=50),
+        "max_backoff": timedelta(seconds=1),
+        "base": 2,
+    },
 }
 
 
@@ -68,19 +74,28 @@ class Found:
 
 
 class ObjectStore:
-    """What lies below one address of an object store, by names relative to it; `name` and `remedy` are for messages."""
+    """What lies below one address of an object store, by names relative to it; `name` and `remedy`
+    are for messages.
+    """
 
     def __init__(self, address: str) -> None:
-        """Take an address such as `s3://BUCKET/PATH`, or raise ConfigError; nothing is asked yet."""
+        """Take an address such as `s3://BUCKET/PATH`, or raise ConfigError; nothing is
+        asked yet.
+        """
         parts = urlsplit(address)
         if "@" in parts.netloc:
             raise ConfigError(
-                f"{parts.scheme}://...@...: an address with credentials in it; put them where the store's own programs "
-                "look for them, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and leave them out here"
+                f"{parts.scheme}://...@...: an address with credentials in it; put them where the"
+                " store's own programs look for them, such as AWS_ACCESS_KEY_ID and"
+                " AWS_SECRET_ACCESS_KEY, and leave them out here"
             )
         if not parts.netloc or not parts.path.strip("/") or parts.query or parts.fragment:
-            shown = f"{parts.scheme}://{parts.netloc}{parts.path}" + "?..." * bool(parts.query or parts.fragment)
-            raise ConfigError(f"{shown}: not the address of an index; write it as {parts.scheme}://BUCKET/PATH")
+            shown = f"{parts.scheme}://{parts.netloc}{parts.path}" + "?..." * bool(
+                parts.query or parts.fragment
+            )
+            raise ConfigError(
+                f"{shown}: not the address of an index; write it as {parts.scheme}://BUCKET/PATH"
+            )
         self.name = f"{parts.scheme}://{parts.netloc}/{parts.path.strip('/')}"
         self.remedy = f"copy a sound index there again (`aveyb-index copy GOOD {self.name}`)"
         with extra_for(f"{parts.scheme}:// addresses", "store"):
@@ -93,12 +108,22 @@ class ObjectStore:
     @classmethod
     def at(cls, address: str) -> ObjectStore:
         """Return the store of an address, with the connections that are open to it."""
-        settings = {key: value for key, value in os.environ.items() if key.startswith(("AWS_", "GOOGLE_", "AZURE_"))}
+        settings = {
+            key: value
+            for key, value in os.environ.items()
+            if key.startswith(("AWS_", "GOOGLE_", "AZURE_"))
+        }
         return _opened(address, frozenset(settings.items()))
 
     def read(self, name: str, known: Found | None = None) -> Found | None:
-        """Read a small object; `known` itself where it is still the same, None where there is none."""
-        options: Any = {"if_none_match": known.mark["e_tag"]} if known is not None and "e_tag" in known.mark else {}
+        """Read a small object; `known` itself where it is still the same, None where
+        there is none.
+        """
+        options: Any = (
+            {"if_none_match": known.mark["e_tag"]}
+            if known is not None and "e_tag" in known.mark
+            else {}
+        )
 
         def read() -> Found | None:
             try:
@@ -118,7 +143,9 @@ class ObjectStore:
         return self._put(name, data, "create")
 
     def replace(self, name: str, data: bytes, old: Mapping[str, str]) -> Found | None:
-        """Write an object in the place of one with this mark; None where another is there, or none."""
+        """Write an object in the place of one with this mark; None where another is
+        there, or none.
+        """
         return self._put(name, data, dict(old))
 
     def _put(self, name: str, data: bytes, mode: Any) -> Found | None:
@@ -126,9 +153,13 @@ class ObjectStore:
 
         def put() -> Found | None:
             try:
-                return Found(data, _mark(self._obstore.put(self._store, name, data, mode=mode, attributes=about)))
+                return Found(
+                    data,
+                    _mark(self._obstore.put(self._store, name, data, mode=mode, attributes=about)),
+                )
             except (errors.AlreadyExistsError, errors.PreconditionError):
-                # the answer to a first try may have been lost, and this one found what that had written
+                # the answer to a first try may have been lost, and this one found what that had
+                # written
                 found = self.read(name)
                 return found if found is not None and found.data == data else None
             except (NotImplementedError, errors.NotSupportedError):
@@ -139,23 +170,33 @@ class ObjectStore:
     def unconditional(self) -> EngineError:
         """Return the error that says that the store cannot keep two writers apart."""
         return EngineError(
-            f"{self.name}: this store has no conditional writes (If-Match, If-None-Match), without which two writers "
-            "cannot be kept apart; build the index in a folder and serve that, or use a store that has them"
+            f"{self.name}: this store has no conditional writes (If-Match, If-None-Match), without"
+            " which two writers cannot be kept apart; build the index in a folder and serve that,"
+            " or use a store that has them"
         )
 
     def remove(self, names: Iterable[str]) -> None:
         """Delete objects; those that are not there are fine."""
         listed = list(names)
         for start in range(0, len(listed), 1000):
-            self._tried("", partial(self._obstore.delete, self._store, listed[start : start + 1000]))
+            self._tried(
+                "", partial(self._obstore.delete, self._store, listed[start : start + 1000])
+            )
 
     def listed(self) -> dict[str, tuple[int, float]]:
-        """All objects: their bytes, and when they were written by the store's clock. A store may be late with it."""
-        found = self._tried("", lambda: [each for some in self._obstore.list(self._store) for each in some])
+        """All objects: their bytes, and when they were written by the store's clock.
+
+        A store may be late with it.
+        """
+        found = self._tried(
+            "", lambda: [each for some in self._obstore.list(self._store) for each in some]
+        )
         return {each["path"]: (each["size"], each["last_modified"].timestamp()) for each in found}
 
     def about(self, name: str) -> tuple[FileInfo, Mapping[str, str]] | None:
-        """What is known of an object without reading it: its size, its hash where it says that, and its mark."""
+        """What is known of an object without reading it: its size, its hash where it says that, and
+        its mark.
+        """
 
         def ask() -> tuple[FileInfo, Mapping[str, str]] | None:
             try:
@@ -187,10 +228,14 @@ class ObjectStore:
                 if digest.hexdigest() == info.sha256:
                     temporary.replace(path)
                     return
-                logger.warning("%s/%s: other bytes than its hash says (try %d)", self.name, name, attempt)
+                logger.warning(
+                    "%s/%s: other bytes than its hash says (try %d)", self.name, name, attempt
+                )
         finally:
             temporary.unlink(missing_ok=True)
-        raise IndexFormatError(f"{self.name}/{name}: its contents do not fit the sha256 in the manifest; {self.remedy}")
+        raise IndexFormatError(
+            f"{self.name}/{name}: its contents do not fit the sha256 in the manifest; {self.remedy}"
+        )
 
     def _piece(self, name: str, start: int, stop: int) -> bytes:
         def read() -> bytes:
@@ -202,17 +247,25 @@ class ObjectStore:
         return self._tried(name, read)
 
     def ranges(self, name: str, edges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Read bytes `[start, stop)` of an object, several at once, each in a request of its own."""
+        """Read bytes `[start, stop)` of an object, several at once, each in a request
+        of its own.
+        """
         starts, ends = zip(*edges, strict=True)
         options: Any = {"starts": starts, "ends": ends, "coalesce": 0}
-        return self._tried(name, lambda: [bytes(b) for b in self._obstore.get_ranges(self._store, name, **options)])
+        return self._tried(
+            name, lambda: [bytes(b) for b in self._obstore.get_ranges(self._store, name, **options)]
+        )
 
     def send(self, root: Path, wanted: Mapping[str, FileInfo], check: Callable[..., None]) -> int:
-        """Write files of `root` as objects, but those that are there with the same hash; return the bytes written.
+        """Write files of `root` as objects, but those that are there with the same hash; return the
+        bytes written.
 
-        `check` raises an error where this process may not write any more; `check(True)` asks the store for that.
+        `check` raises an error where this process may not write any more; `check(True)` asks the
+        store for that.
         """
-        return sum(self._all(lambda name: self._send(name, wanted[name], root / name, check), wanted))
+        return sum(
+            self._all(lambda name: self._send(name, wanted[name], root / name, check), wanted)
+        )
 
     def _send(self, name: str, info: FileInfo, path: Path, check: Callable[..., None]) -> int:
         large, there = info.bytes > _MULTIPART, None
@@ -222,15 +275,24 @@ class ObjectStore:
                 return 0
             check(True)  # after the mark was read: whoever takes the lease from now on changes it
             if large:
-                self._tried(name, lambda: self._obstore.put(self._store, name, path, attributes={_HASH: info.sha256}))
+                self._tried(
+                    name,
+                    lambda: self._obstore.put(
+                        self._store, name, path, attributes={_HASH: info.sha256}
+                    ),
+                )
             elif there is None or self.replace(name, path.read_bytes(), there[1]) is None:
-                raise EngineError(f"{self.name}/{name}: was changed meanwhile; give the same command again")
+                raise EngineError(
+                    f"{self.name}/{name}: was changed meanwhile; give the same command again"
+                )
         return info.bytes
 
     def _put_new(self, name: str, path: Path, info: FileInfo, check: Callable[..., None]) -> bool:
         check()
         try:
-            self._obstore.put(self._store, name, path.read_bytes(), mode="create", attributes={_HASH: info.sha256})
+            self._obstore.put(
+                self._store, name, path.read_bytes(), mode="create", attributes={_HASH: info.sha256}
+            )
         except self._obstore.exceptions.AlreadyExistsError:
             return False
         return True
@@ -245,14 +307,18 @@ class ObjectStore:
                 raise
 
     def _tried(self, name: str, ask: Callable[[], Any]) -> Any:
-        """Ask for something, and again where the answer ended early, which the store's client does not see to."""
+        """Ask for something, and again where the answer ended early, which the store's client does
+        not see to.
+        """
         for attempt in range(1, _TRIES):
             try:
                 with self._told(name):
                     return ask()
             except EngineError as error:
                 cause = error.__cause__
-                if not isinstance(cause, self._obstore.exceptions.GenericError) or "status code" in str(cause):
+                if not isinstance(
+                    cause, self._obstore.exceptions.GenericError
+                ) or "status code" in str(cause):
                     raise  # the client has tried again by itself where that may help
                 time.sleep(0.1 * attempt)
         with self._told(name):
@@ -285,14 +351,21 @@ class ObjectStore:
         if (status and status[1][:3] in ("401", "403")) or "credential" in said.lower():
             why = code[1] if code else status[1] if status else "no credentials were found"
             return EngineError(
-                f"{where}: no right to do this ({why}); look at the credentials in the environment and at the rights "
-                "that they have on this path"
+                f"{where}: no right to do this ({why}); look at the credentials in the environment"
+                " and at the rights that they have on this path"
             )
-        malformed = code is not None and code[1] in ("AuthorizationHeaderMalformed", "PermanentRedirect")
+        malformed = code is not None and code[1] in (
+            "AuthorizationHeaderMalformed",
+            "PermanentRedirect",
+        )
         if malformed or (status and status[1][:1] == "3") or "redirect without LOCATION" in said:
-            return EngineError(f"{where}: the bucket is in another region; set AWS_REGION to that one")
+            return EngineError(
+                f"{where}: the bucket is in another region; set AWS_REGION to that one"
+            )
         reason = " ".join(filter(None, (status and status[1], code and code[1])))
-        reason = reason or first_line(error, said).rpartition(": ")[2][:200]  # the end of what the client said
+        reason = (
+            reason or first_line(error, said).rpartition(": ")[2][:200]
+        )  # the end of what the client said
         return EngineError(f"{where}: the store failed ({reason}); give the same command again")
 
 
@@ -312,12 +385,16 @@ RENEWED = 5.0  # seconds between two renewals
 WAIT = 60.0  # that a writer waits for another, unless it is told otherwise
 _LOOK = 0.5  # seconds between two looks at the lease of another
 
-_watched: dict[str, tuple[bytes, float]] = {}  # what was seen of others' leases, and since when: also by earlier calls
+_watched: dict[
+    str, tuple[bytes, float]
+] = {}  # what was seen of others' leases, and since when: also by earlier calls
 
 
 @dataclass(frozen=True)
 class _Note:
-    """What the object says: who holds the lease, in which copy on which machine, how often it was renewed."""
+    """What the object says: who holds the lease, in which copy on which machine, how often it was
+    renewed.
+    """
 
     holder: str
     host: str
@@ -336,7 +413,9 @@ class Lease:
 
     def __init__(self, store: ObjectStore, note: _Note, found: Found, *, left_behind: bool) -> None:
         self.number = note.number  # of the version that the holder may write
-        self.left_behind = left_behind  # whether the holder before did not end in order, and may have left objects
+        self.left_behind = (
+            left_behind  # whether the holder before did not end in order, and may have left objects
+        )
         self.written = False  # whether this holder may have written something
         self._store, self._note, self._found = store, note, found
         self._renewed, self._lost = time.monotonic(), False
@@ -353,13 +432,15 @@ class Lease:
         self.check()
 
     def check(self, sure: bool = False) -> None:
-        """Raise IndexLockedError where the lease is lost; `sure` asks the store, for a machine that slept."""
+        """Raise IndexLockedError where the lease is lost; `sure` asks the store, for a machine that
+        slept.
+        """
         if not self._lost and (sure or time.monotonic() - self._renewed > SECONDS - 2 * RENEWED):
             self._renew()
         if self._lost or time.monotonic() - self._renewed > SECONDS - RENEWED / 2:
             raise IndexLockedError(
-                f"{self._store.name}: this writer could not renew its lease in time, and another may have begun; "
-                "nothing was published: give the same command again"
+                f"{self._store.name}: this writer could not renew its lease in time, and another"
+                " may have begun; nothing was published: give the same command again"
             )
 
     def _renew_all(self) -> None:
@@ -367,7 +448,9 @@ class Lease:
             try:
                 self._renew()
             except EngineError as error:
-                logger.warning("%s: the lease could not be renewed (%s); trying again", self._store.name, error)
+                logger.warning(
+                    "%s: the lease could not be renewed (%s); trying again", self._store.name, error
+                )
 
     def _renew(self) -> None:
         with self._lock:
@@ -388,14 +471,20 @@ class Lease:
         try:
             self._store.replace(LEASE, note.to_bytes(), self._found.mark)
         except EngineError as error:
-            logger.warning("%s: the lease could not be given back (%s); it ends by itself", self._store.name, error)
+            logger.warning(
+                "%s: the lease could not be given back (%s); it ends by itself",
+                self._store.name,
+                error,
+            )
 
 
 @contextmanager
 def held_lease(store: ObjectStore, copy: str, wait: float) -> Iterator[Lease]:
-    """Hold the lease of an index while the block runs; another writer may take `wait` seconds to end.
+    """Hold the lease of an index while the block runs; another writer may take `wait` seconds to
+    end.
 
-    `copy` identifies the folder that this writer works in, and has locked: whoever held the lease from there is gone.
+    `copy` identifies the folder that this writer works in, and has locked: whoever held the lease
+    from there is gone.
     """
     lease = _take(store, copy, wait)
     try:
@@ -413,9 +502,15 @@ def _take(store: ObjectStore, copy: str, wait: float) -> Lease:
         found = store.read(LEASE)
         if found is None:
             if (made := store.create(LEASE, mine.to_bytes())) is not None:
-                other = {key: '"0123456789abcdef0123456789abcdef"' if key == "e_tag" else "1" for key in made.mark}
+                other = {
+                    key: '"0123456789abcdef0123456789abcdef"' if key == "e_tag" else "1"
+                    for key in made.mark
+                }
                 # a store may take the conditions of writes and not keep them
-                if store.create(LEASE, b"{}") is not None or store.replace(LEASE, b"{}", other) is not None:
+                if (
+                    store.create(LEASE, b"{}") is not None
+                    or store.replace(LEASE, b"{}", other) is not None
+                ):
                     store.remove([LEASE])
                     raise store.unconditional()
                 return Lease(store, mine, made, left_behind=False)
@@ -430,13 +525,17 @@ def _take(store: ObjectStore, copy: str, wait: float) -> Lease:
             if (made := store.replace(LEASE, note.to_bytes(), found.mark)) is not None:
                 _watched.pop(store.name, None)
                 if there.held:
-                    logger.warning("%s: the previous writer did not end in order (%s)", store.name, there.holder)
+                    logger.warning(
+                        "%s: the previous writer did not end in order (%s)",
+                        store.name,
+                        there.holder,
+                    )
                 return Lease(store, note, made, left_behind=there.held)
             continue
         if (left := until - time.monotonic()) <= 0:
             raise IndexLockedError(
-                f"{store.name}: another writer is at work ({there.holder}), also after {wait:g} seconds; wait longer "
-                "(wait=, --wait), or stop it and try again"
+                f"{store.name}: another writer is at work ({there.holder}), also after {wait:g}"
+                " seconds; wait longer (wait=, --wait), or stop it and try again"
             )
         time.sleep(min(_LOOK, left))
 
@@ -448,6 +547,6 @@ def _parse(store: ObjectStore, found: Found) -> _Note:
         return msgspec.json.decode(found.data, type=_Note)
     except msgspec.DecodeError as error:
         raise IndexFormatError(
-            f"{store.name}/{LEASE}: not a lease of this package ({error}); choose another place, or delete the object "
-            "where no writer is at work"
+            f"{store.name}/{LEASE}: not a lease of this package ({error}); choose another place, or"
+            " delete the object where no writer is at work"
         ) from error

@@ -1,4 +1,5 @@
-"""Columns of data files in an object store; what was read of them once is kept here, in files with holes.
+"""Columns of data files in an object store; what was read of them once is kept here, in files with
+holes.
 
 x.lance.parts    as long as x.lance, empty where nothing was read yet
 x.lance.marks    for each block of 64 KiB its checksum, 0 where it is not here
@@ -36,7 +37,9 @@ _ROOM = 64 << 20  # bytes after which the limit of the cache is looked at
 
 
 class KeptParts:
-    """The parts of one file that are here, shared by the processes of a machine; files of Lance never change."""
+    """The parts of one file that are here, shared by the processes of a machine; files of Lance
+    never change.
+    """
 
     def __init__(self, address: str, path: Path) -> None:
         folder, _, self._name = address.rpartition("/")
@@ -58,10 +61,14 @@ class KeptParts:
         self._is_full = False
 
     def bring(self, starts: IntArray, stops: IntArray) -> bool:
-        """See to it that bytes `[start, stop)` are here, `[n]` of each; False where there is no room for them."""
+        """See to it that bytes `[start, stop)` are here, `[n]` of each; False where there is no
+        room for them.
+        """
         pairs = zip((starts // BLOCK).tolist(), (-(-stops // BLOCK)).tolist(), strict=True)
         wanted = np.unique(np.concatenate([np.arange(first, end) for first, end in pairs]))
-        missing = [block for block in wanted[~self._sure[wanted]].tolist() if not self._is_here(block)]
+        missing = [
+            block for block in wanted[~self._sure[wanted]].tolist() if not self._is_here(block)
+        ]
         if not missing:
             return True
         runs = [[missing[0], missing[0] + 1]]
@@ -87,12 +94,16 @@ class KeptParts:
 
     def _is_here(self, block: int) -> bool:
         data = self.bytes[block * BLOCK : (block + 1) * BLOCK].data
-        self._sure[block] = self._marks[block] != 0 and self._marks[block] == (zlib.crc32(data) or 1)
+        self._sure[block] = self._marks[block] != 0 and self._marks[block] == (
+            zlib.crc32(data) or 1
+        )
         return bool(self._sure[block])
 
     def _fetch(self, runs: list[list[int]]) -> None:
         edges = [(first * BLOCK, min(end * BLOCK, len(self.bytes))) for first, end in runs]
-        for (first, end), (start, _), data in zip(runs, edges, self._store.ranges(self._name, edges), strict=True):
+        for (first, end), (start, _), data in zip(
+            runs, edges, self._store.ranges(self._name, edges), strict=True
+        ):
             self._file.seek(start)
             self._file.write(data)
             self._file.flush()
@@ -103,10 +114,14 @@ class KeptParts:
 
 
 class StoredColumn:
-    """A column of a data file in an object store, deleted rows too: whoever reads rows asks for these."""
+    """A column of a data file in an object store, deleted rows too: whoever reads rows asks for
+    these.
+    """
 
     def __init__(self, address: str, column: str, path: Path) -> None:
-        """Take the address of a file, and where it would be if it were here whole; nothing is asked yet."""
+        """Take the address of a file, and where it would be if it were here whole; nothing is asked
+        yet.
+        """
         self._address, self._column, self._path = address, column, path
 
     @cached_property
@@ -121,11 +136,17 @@ class StoredColumn:
 
     @cached_property
     def _pages(self) -> tuple[IntArray, ...] | None:
-        """Pages' first rows, places of bytes, places and widths of texts' places, `[p]`; None: another layout."""
+        """Pages' first rows, places of bytes, places and widths of texts' places, `[p]`; None:
+        another layout.
+        """
         about = self._reader.metadata()
         place = about.schema.get_field_index(self._column)
         kind, rows, found = about.schema.field(place).type, 0, []
-        row = kind.list_size * kind.value_type.bit_width // 8 if pa.types.is_fixed_size_list(kind) else 0
+        row = (
+            kind.list_size * kind.value_type.bit_width // 8
+            if pa.types.is_fixed_size_list(kind)
+            else 0
+        )
         for page in about.columns[place].pages:
             if len(page.buffers) != (1 if row else 2):
                 return None
@@ -137,7 +158,12 @@ class StoredColumn:
 
     def _take(self, rows: IntArray) -> pa.Array:
         wanted, places = np.unique(rows, return_inverse=True)
-        return self._reader.take_rows(wanted.tolist()).to_table()[self._column].combine_chunks().take(pa.array(places))
+        return (
+            self._reader.take_rows(wanted.tolist())
+            .to_table()[self._column]
+            .combine_chunks()
+            .take(pa.array(places))
+        )
 
     def read_vectors(self, rows: IntArray, out: FloatArray, places: IntArray) -> None:
         """Copy rows `[n]` to places `[n]` of `out` `[m, d]`."""
@@ -149,7 +175,9 @@ class StoredColumn:
                 found = self._parts.bytes[first[:, None] + np.arange(width[0])]
                 out[places] = found.view(np.dtype(f"f{width[0] // out.shape[1]}"))
                 return
-        out[places] = self._take(rows).flatten().to_numpy(zero_copy_only=False).reshape(len(rows), -1)
+        out[places] = (
+            self._take(rows).flatten().to_numpy(zero_copy_only=False).reshape(len(rows), -1)
+        )
 
     def read_texts(self, rows: IntArray) -> list[bytes]:
         """The texts of rows `[n]`, in UTF-8, laid out as `MappedTexts` gives them."""
@@ -158,7 +186,10 @@ class StoredColumn:
             page = np.searchsorted(starts, rows, side="right") - 1
             at, wide = edges[page] + (rows - starts[page]) * width[page], width[page]
             if self._parts.bring(at, at + 2 * wide):
-                first, end = data[page] + self._numbers(at, wide), data[page] + self._numbers(at + wide, wide)
+                first, end = (
+                    data[page] + self._numbers(at, wide),
+                    data[page] + self._numbers(at + wide, wide),
+                )
                 if self._parts.bring(first, end):
                     pairs = zip(first.tolist(), end.tolist(), strict=True)
                     return [self._parts.bytes[start + 8 : stop].tobytes() for start, stop in pairs]
@@ -167,4 +198,9 @@ class StoredColumn:
     def _numbers(self, at: IntArray, width: IntArray) -> IntArray:
         """Numbers `[n]` of so many bytes `[n]` that begin at places `[n]`."""
         pairs = zip(at.tolist(), width.tolist(), strict=True)
-        return np.array([int.from_bytes(self._parts.bytes[start : start + wide], "little") for start, wide in pairs])
+        return np.array(
+            [
+                int.from_bytes(self._parts.bytes[start : start + wide], "little")
+                for start, wide in pairs
+            ]
+        )

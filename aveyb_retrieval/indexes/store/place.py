@@ -1,13 +1,16 @@
-"""Where an index is, a folder or an object store, and its visible version: held, read and described.
+"""Where an index is, a folder or an object store, and its visible version: held, read and
+described.
 
-Of an index in an object store there are copies in the cache folder (`AVEYB_INDEX_CACHE`), opened as folders are:
+Of an index in an object store there are copies in the cache folder (`AVEYB_INDEX_CACHE`), opened as
+folders are:
 
-    CACHE/KEY/lock                  whoever changes the copy that is read
-    CACHE/KEY/1f0c94ab/             the copy of a build that is read: manifests, and the files that they name
-    CACHE/KEY/writing/              the copy that a writer changes; `current` is the version that it began with
+    CACHE/KEY/lock                  whoever changes the copy that is read CACHE/KEY/1f0c94ab/
+    the copy of a build that is read: manifests, and the files that they name CACHE/KEY/writing/
+    the copy that a writer changes; `current` is the version that it began with
 
-In the store are the same names, and an object `lease`. Only `current` and the lease are ever replaced, on the condition
-that they are what was read before; a version is there when `current` names it.
+In the store are the same names, and an object `lease`. Only `current` and the lease are ever
+replaced, on the condition that they are what was read before; a version is there when `current`
+names it.
 """
 
 from __future__ import annotations
@@ -55,9 +58,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CURRENT = "current"  # the object, and the file, that names the visible version
-IN_PARTS = (".parts", ".marks")  # the suffixes of what is kept here of a file that is not here whole
+IN_PARTS = (
+    ".parts",
+    ".marks",
+)  # the suffixes of what is kept here of a file that is not here whole
 
-KEPT_SECONDS = 120.0  # that the objects of a version stay after the next one is there, for those who read parts of them
+# that the objects of a version stay after the next one is there, for those who read parts of them
+KEPT_SECONDS = 120.0
 CLEAN_EVERY = 8  # versions: what nobody needs any more is deleted with every so many
 _TRIES = 10  # to open what is visible, while writers replace it
 _LOCK_SECONDS = 3600.0  # that another process may take to bring a version
@@ -85,13 +92,21 @@ class Cache:
         return cls(Path(folder).absolute(), **sizes)
 
     def make_room(self, needed: int, keep: Path) -> None:
-        """Delete the copies that were used longest ago until so many bytes fit; never `keep`, or what is in use."""
-        copies = [each for each in self.folder.glob("*/*/") if each.name == WRITING or (each / VERSIONS).is_dir()]
+        """Delete the copies that were used longest ago until so many bytes fit; never `keep`, or
+        what is in use.
+        """
+        copies = [
+            each
+            for each in self.folder.glob("*/*/")
+            if each.name == WRITING or (each / VERSIONS).is_dir()
+        ]
         seen, sizes = set[int](), dict[Path, int]()
         for copy in sorted(copies, key=lambda each: (each != keep, -each.stat().st_mtime)):
             found = [path.stat() for path in copy.rglob("*") if path.is_file()]
             new = [each for each in found if each.st_ino not in seen]  # copies share files by links
-            sizes[copy] = sum(min(each.st_size, 512 * getattr(each, "st_blocks", 1 << 40)) for each in new)
+            sizes[copy] = sum(
+                min(each.st_size, 512 * getattr(each, "st_blocks", 1 << 40)) for each in new
+            )
             seen.update(each.st_ino for each in found)
         total = sum(sizes.values())
         for copy in reversed(sizes):
@@ -100,12 +115,16 @@ class Cache:
             if copy == keep:
                 continue
             lock = copy / "lock" if copy.name == WRITING else copy.parent / "lock"
-            with contextlib.suppress(OSError, IndexLockedError), locked(lock, 0):  # in use, or the disk fails
+            with (
+                contextlib.suppress(OSError, IndexLockedError),
+                locked(lock, 0),
+            ):  # in use, or the disk fails
                 total -= sizes[copy] if _remove_copy(copy) else 0
         if total + needed > self.limit:
             raise ConfigError(
-                f"{self.folder}: {needed:,} bytes more are needed here, {total:,} are in use and {self.limit:,} may be "
-                "(--cache-limit, AVEYB_INDEX_CACHE_LIMIT): raise that, or name another folder with --cache"
+                f"{self.folder}: {needed:,} bytes more are needed here, {total:,} are in use and"
+                f" {self.limit:,} may be (--cache-limit, AVEYB_INDEX_CACHE_LIMIT): raise that, or"
+                " name another folder with --cache"
             )
 
 
@@ -113,9 +132,13 @@ WRITING = "writing"
 
 
 def _remove_copy(copy: Path) -> bool:
-    """Delete a copy that nobody reads and that holds no unfinished change; return whether that was done."""
+    """Delete a copy that nobody reads and that holds no unfinished change; return whether that was
+    done.
+    """
     index_dir = IndexDirectory(copy)
-    if index_dir.journal.exists() or any(is_read(index_dir.manifest(name)) for name in index_dir.versions()):
+    if index_dir.journal.exists() or any(
+        is_read(index_dir.manifest(name)) for name in index_dir.versions()
+    ):
         return False
     files.remove_tree(copy)
     return True
@@ -127,13 +150,17 @@ def _cache_errors(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise AveyBError(
-            f"{folder}: the cache of stored indexes cannot be written ({error.strerror or error}); make room or name "
-            "another folder with --cache (AVEYB_INDEX_CACHE)"
+            f"{folder}: the cache of stored indexes cannot be written ({error.strerror or error});"
+            " make room or name another folder with --cache (AVEYB_INDEX_CACHE)"
         ) from error
 
 
-def bring(store: ObjectStore, wanted: Mapping[str, FileInfo], root: Path, beside: Path | None = None) -> None:
-    """Put files below `root`: those that another folder has by links to these, the others from the store."""
+def bring(
+    store: ObjectStore, wanted: Mapping[str, FileInfo], root: Path, beside: Path | None = None
+) -> None:
+    """Put files below `root`: those that another folder has by links to these, the others from the
+    store.
+    """
     left = dict(wanted)
     for name, info in wanted.items():
         if beside is not None and not file_problems({name: info}, beside, full=True):
@@ -156,7 +183,10 @@ class StoredDirectory(IndexDirectory):
     holds_checked = True
 
     def __init__(self, address: str, *, whole: bool = True) -> None:
-        """Take an address; nothing is asked yet. `whole`: all files are needed here, however large the index is."""
+        """Take an address; nothing is asked yet.
+
+        `whole`: all files are needed here, however large the index is.
+        """
         self.store = ObjectStore.at(address)
         self.cache = Cache.of_environment()
         self.base = self.cache.folder / hashlib.sha256(self.store.name.encode()).hexdigest()[:16]
@@ -171,7 +201,9 @@ class StoredDirectory(IndexDirectory):
         if self._seen is None:
             return None
         name = parse_pointer(self._seen.data, f"{self.name}/{CURRENT}", self.name)
-        if self.root != (root := self.base / name.rpartition("-")[2]):  # another build has a copy of its own
+        if self.root != (
+            root := self.base / name.rpartition("-")[2]
+        ):  # another build has a copy of its own
             self.root, self._checked = root, {}
         return name
 
@@ -188,12 +220,19 @@ class StoredDirectory(IndexDirectory):
             manifest = self.read(name)
             # of a large index FAISS's files are brought here, and the small ones of the datasets
             whole = self.address(manifest) is None
-            wanted = {name: info for name, info in manifest.files.items() if whole or _WHOLE.match(name)}
+            wanted = {
+                name: info for name, info in manifest.files.items() if whole or _WHOLE.match(name)
+            }
             new = {name: info for name, info in wanted.items() if self._checked.get(name) != info}
             missing = file_problems(new, self.root)
             if missing:
                 self.cache.make_room(sum(wanted[name].bytes for name in missing), self.root)
-                bring(self.store, {name: wanted[name] for name in missing}, self.root, self.base / WRITING)
+                bring(
+                    self.store,
+                    {name: wanted[name] for name in missing},
+                    self.root,
+                    self.base / WRITING,
+                )
             self._checked = dict(wanted)
             os.utime(self.root)
             held = hold_version(self.manifest(name))
@@ -215,18 +254,26 @@ class StoredDirectory(IndexDirectory):
     def problems(self, listing: Mapping[str, FileInfo]) -> dict[str, str]:
         listed, found = self.store.listed() if listing else {}, {}
         for name, info in listing.items():
-            if (name in listed and listed[name][0] == info.bytes) or (about := self.store.about(name)) is None:
+            if (name in listed and listed[name][0] == info.bytes) or (
+                about := self.store.about(name)
+            ) is None:
                 size = info.bytes if name in listed else None
             else:
                 size = about[0].bytes  # the list was late
             if size != info.bytes:
-                what = "missing" if size is None else f"{size:,} bytes, the manifest says {info.bytes:,}"
+                what = (
+                    "missing"
+                    if size is None
+                    else f"{size:,} bytes, the manifest says {info.bytes:,}"
+                )
                 found[name] = f"{self.name}/{name}: {what}; {self.store.remedy}"
         return found
 
     @contextmanager
     def writing(self, wait: float) -> Iterator[IndexDirectory]:
-        """Hold the lease, and give the copy to change, which `publish` sends; 0 seconds to wait are a minute here."""
+        """Hold the lease, and give the copy to change, which `publish` sends; 0 seconds to wait are
+        a minute here.
+        """
         with self.lease(wait) as lease:
             copy = _WriteCopy(self, self.base / WRITING, lease)
             copy.begin()
@@ -234,7 +281,9 @@ class StoredDirectory(IndexDirectory):
 
     @contextmanager
     def lease(self, wait: float) -> Iterator[Lease]:
-        """Hold the lock of the copy that is changed, and the lease; errors are those of `writing`."""
+        """Hold the lock of the copy that is changed, and the lease; errors are those of
+        `writing`.
+        """
         wait, began, folder = wait or WAIT, time.monotonic(), self.base / WRITING
         with _cache_errors(self.cache.folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -253,7 +302,9 @@ _WHOLE = re.compile(rf"{FAISS}/|.*/(?:_versions|_deletions)/|.*_tokens\.lance$")
 
 
 def read_stored(store: ObjectStore, name: str, path: Path) -> Manifest:
-    """Read and check the manifest of a stored version, which is brought to `path` unless it is there."""
+    """Read and check the manifest of a stored version, which is brought to `path` unless it is
+    there.
+    """
     if path.exists():
         with contextlib.suppress(IndexFormatError):
             return Manifest.read(path)
@@ -261,8 +312,8 @@ def read_stored(store: ObjectStore, name: str, path: Path) -> Manifest:
     found = store.read(f"{VERSIONS}/{path.name}")
     if found is None:
         raise IndexFormatError(
-            f"{where}: missing, so this is no complete version of an index; restore it from a copy or build the index "
-            "again"
+            f"{where}: missing, so this is no complete version of an index; restore it from a copy"
+            " or build the index again"
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write_atomic(path, found.data, tag=f".{os.getpid()}")
@@ -286,13 +337,20 @@ class _WriteCopy(IndexDirectory):
         """Make the copy what is in the store, which another machine may have changed."""
         store, self.least_number = self._place.store, self._lease.number
         self._pointer = found = store.read(CURRENT)
-        name = None if found is None else parse_pointer(found.data, f"{self.name}/{CURRENT}", self.name)
+        name = (
+            None
+            if found is None
+            else parse_pointer(found.data, f"{self.name}/{CURRENT}", self.name)
+        )
         try:
             local = self.current()
         except IndexFormatError:
             local = None
         if self.journal.exists() and name not in (local, self._unfinished()):
-            logger.warning("%s: what an interrupted change did is dropped: the index was changed meanwhile", self.name)
+            logger.warning(
+                "%s: what an interrupted change did is dropped: the index was changed meanwhile",
+                self.name,
+            )
             self.journal.unlink()
         if name is None:
             self.pointer.unlink(missing_ok=True)
@@ -307,7 +365,9 @@ class _WriteCopy(IndexDirectory):
             known = {} if local is None else self.read(local).files
         path = self.manifest(name)
         if local != name:
-            path.unlink(missing_ok=True)  # of that name an earlier holder of the lease may have made another
+            path.unlink(
+                missing_ok=True
+            )  # of that name an earlier holder of the lease may have made another
         try:
             manifest = read_stored(store, name, path)
         except IndexFormatError as error:  # only a build can go on, which replaces the index
@@ -316,12 +376,22 @@ class _WriteCopy(IndexDirectory):
             return
         same = {each: info for each, info in manifest.files.items() if known.get(each) == info}
         other = {each: info for each, info in manifest.files.items() if each not in same}
-        wrong = [*file_problems(same, self.root, full=False), *file_problems(other, self.root, full=True)]
+        wrong = [
+            *file_problems(same, self.root, full=False),
+            *file_problems(other, self.root, full=True),
+        ]
         build = name.rpartition("-")[2]
         with _cache_errors(self._place.cache.folder):
             if wrong:
-                self._place.cache.make_room(sum(manifest.files[each].bytes for each in wrong), self.root)
-            bring(store, {each: manifest.files[each] for each in wrong}, self.root, self._place.base / build)
+                self._place.cache.make_room(
+                    sum(manifest.files[each].bytes for each in wrong), self.root
+                )
+            bring(
+                store,
+                {each: manifest.files[each] for each in wrong},
+                self.root,
+                self._place.base / build,
+            )
         files.write_atomic(self.pointer, f"{name}\n".encode())
         self._sent = manifest.files
 
@@ -334,7 +404,9 @@ class _WriteCopy(IndexDirectory):
             return None
 
     def publish(self, name: str) -> None:
-        """Send what is new of a version, then its manifest, and make it the visible one in the store and here."""
+        """Send what is new of a version, then its manifest, and make it the visible one in the
+        store and here.
+        """
         manifest = Manifest.read(self.manifest(name))
         self._lease.written = True
         send_version(self._place.store, manifest, self.root, self._pointer, self._sent, self._lease)
@@ -351,27 +423,39 @@ def send_version(
     there: Mapping[str, FileInfo],
     lease: Lease,
 ) -> int:
-    """Make a version of `root` visible in a store, where `pointer` was `current`; return the bytes that were sent."""
+    """Make a version of `root` visible in a store, where `pointer` was `current`; return the bytes
+    that were sent.
+    """
     new = {name: info for name, info in manifest.files.items() if there.get(name) != info}
     sent = store.send(root, new, lease.check)
     listing = f"{VERSIONS}/{manifest.name}.json"
     store.send(root, {listing: files.hash_file(root / listing)}, lease.check)
     lease.check()
     line = f"{manifest.name}\n".encode()
-    done = store.create(CURRENT, line) if pointer is None else store.replace(CURRENT, line, pointer.mark)
+    done = (
+        store.create(CURRENT, line)
+        if pointer is None
+        else store.replace(CURRENT, line, pointer.mark)
+    )
     if done is None:
         raise IndexLockedError(
-            f"{store.name}: another writer has published a version meanwhile; nothing of this change is visible: give "
-            "the same command again"
+            f"{store.name}: another writer has published a version meanwhile; nothing of this"
+            " change is visible: give the same command again"
         )
     return sent
 
 
 def clean_store(store: ObjectStore, manifest: Manifest, lease: Lease) -> None:
-    """Delete, where that is possible, the objects that no version needs that was visible in the last two minutes."""
+    """Delete, where that is possible, the objects that no version needs that was visible in the
+    last two minutes.
+    """
     try:
         listed = store.listed()
-        times = {name: written for name, (_, written) in listed.items() if name.startswith(f"{VERSIONS}/")}
+        times = {
+            name: written
+            for name, (_, written) in listed.items()
+            if name.startswith(f"{VERSIONS}/")
+        }
         own = f"{VERSIONS}/{manifest.name}.json"
         if own not in times:  # a listing that is behind
             return
@@ -381,15 +465,21 @@ def clean_store(store: ObjectStore, manifest: Manifest, lease: Lease) -> None:
                 found = store.read(name)
                 kept |= {name, *(json.loads(found.data)["files"] if found is not None else ())}
             following = written
-        doomed = [name for name in listed if name.startswith((*FOLDERS, VERSIONS)) and name not in kept]
+        doomed = [
+            name for name in listed if name.startswith((*FOLDERS, VERSIONS)) and name not in kept
+        ]
         lease.check(sure=True)
         store.remove([name for name in doomed if not _is_newer(name, manifest)])
     except (AveyBError, ValueError, KeyError, TypeError) as error:
-        logger.warning("%s: objects that are not needed any more could not be deleted (%s)", store.name, error)
+        logger.warning(
+            "%s: objects that are not needed any more could not be deleted (%s)", store.name, error
+        )
 
 
 def _is_newer(name: str, manifest: Manifest) -> bool:
-    """Whether this is a newer version of a dataset than there should be: another writer may use its name."""
+    """Whether this is a newer version of a dataset than there should be: another writer may use its
+    name.
+    """
     folder, _, rest = name.partition("/")
     stem = rest.removeprefix("_versions/").removesuffix(".manifest")
     table = folder.removesuffix(".lance")
@@ -397,7 +487,9 @@ def _is_newer(name: str, manifest: Manifest) -> bool:
 
 
 def open_directory(root: str | Path, *, whole: bool = True) -> IndexDirectory:
-    """Return where an index is; `whole`: all files of a stored one are needed here, however large it is."""
+    """Return where an index is; `whole`: all files of a stored one are needed here, however large
+    it is.
+    """
     return StoredDirectory(str(root), whole=whole) if is_stored(root) else IndexDirectory(root)
 
 
@@ -413,20 +505,24 @@ def delete_unused(index_dir: IndexDirectory, visible: str) -> None:
         for parent, _, names in os.walk(index_dir.root / folder):
             inside = os.path.relpath(parent, index_dir.root)
             for name in names:
-                stem, suffix = os.path.splitext(name)  # noqa: PTH122  # a Path for each costs more than it
+                stem, suffix = os.path.splitext(name)  # a Path for each costs more than it  # noqa: PTH122
                 if f"{inside}/{stem if suffix in IN_PARTS else name}" not in kept:
                     with contextlib.suppress(FileNotFoundError):
-                        os.unlink(os.path.join(parent, name))  # noqa: PTH108, PTH118  # a Path for each costs more than it
+                        os.unlink(os.path.join(parent, name))  # a Path for each costs more than it  # noqa: PTH108, PTH118
 
 
 def read_manifest(root: str | Path) -> Manifest:
-    """Return the manifest of the visible version of an index; IndexFormatError where it is missing or damaged."""
+    """Return the manifest of the visible version of an index; IndexFormatError where it is missing
+    or damaged.
+    """
     index_dir = open_directory(root)
     return index_dir.read(index_dir.visible())
 
 
 def hold_visible(index_dir: IndexDirectory) -> tuple[Manifest, BinaryIO]:
-    """Read the manifest of the visible version, and mark it as being read as long as the file is open."""
+    """Read the manifest of the visible version, and mark it as being read as long as the file is
+    open.
+    """
     for _ in range(_TRIES):
         name = index_dir.visible()
         try:
@@ -434,19 +530,27 @@ def hold_visible(index_dir: IndexDirectory) -> tuple[Manifest, BinaryIO]:
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise IndexFormatError(f"{index_dir.manifest(name)}: cannot be read ({error.strerror})") from error
+            raise IndexFormatError(
+                f"{index_dir.manifest(name)}: cannot be read ({error.strerror})"
+            ) from error
         except IndexFormatError:
             if index_dir.current() == name:
                 raise
             continue
-        if index_dir.keeps(name):  # else a writer that hid it before it was marked may be deleting its files
+        if index_dir.keeps(
+            name
+        ):  # else a writer that hid it before it was marked may be deleting its files
             return manifest, held
         held.close()
-    raise IndexFormatError(f"{index_dir.place}: it is replaced faster than it can be opened; try again")
+    raise IndexFormatError(
+        f"{index_dir.place}: it is replaced faster than it can be opened; try again"
+    )
 
 
 def describe(root: str | Path) -> dict[str, Any]:
-    """Describe the visible version of an index: how it was made, counts, FAISS files, size, unfinished changes."""
+    """Describe the visible version of an index: how it was made, counts, FAISS files, size,
+    unfinished changes.
+    """
     index_dir = open_directory(root)
     manifest = index_dir.read(index_dir.visible())
     return {
@@ -461,7 +565,8 @@ def describe(root: str | Path) -> dict[str, Any]:
         **dataclasses.asdict(manifest.counts),
         "rejected": manifest.changes.rejected,
         "indexes": {
-            kind: [dataclasses.asdict(tier) for tier in manifest.tiers_of(kind)] for kind in manifest.encoding.kinds
+            kind: [dataclasses.asdict(tier) for tier in manifest.tiers_of(kind)]
+            for kind in manifest.encoding.kinds
         },
         "bytes": sum(info.bytes for info in manifest.files.values()),
         "files": len(manifest.files),

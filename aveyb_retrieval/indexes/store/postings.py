@@ -1,18 +1,22 @@
-"""Which rows hold a word, how often and among how many words: the lists of Lance's index of words, and BM25 from them.
+"""Which rows hold a word, how often and among how many words: the lists of Lance's index of words,
+and BM25 from them.
 
-Lance numbers the rows of each part of its index and keeps for each word the numbers of those that hold it, ascending,
-and how often each does: 128 rows a block, each number as its distance from the one before.
+Lance numbers the rows of each part of its index and keeps for each word the numbers of those that
+hold it, ascending, and how often each does: 128 rows a block, each number as its distance from the
+one before.
 
-    block   f32 of its best score | u32 its first row | u8 width, 128 distances | u8 width, 128 counts
-    rest    f32 of its best score | distances (of the first: its number), then counts, as varints
+    block   f32 of its best score | u32 its first row | u8 width, 128 distances | u8 width, 128
+    counts rest    f32 of its best score | distances (of the first: its number), then counts, as
+    varints
 
-128 numbers of a width in bits are four lanes, whose words of 32 bits take turns: number `i` is in lane `i % 4`, and a
-lane's numbers follow each other from the lowest bit on. Rows that were deleted since it was written are still there.
+128 numbers of a width in bits are four lanes, whose words of 32 bits take turns: number `i` is in
+lane `i % 4`, and a lane's numbers follow each other from the lowest bit on. Rows that were deleted
+since it was written are still there.
 
 With N rows that have any words, of which n hold the word, f times each, and lengths in words:
 
-    idf = ln(1 + (N - n + 0.5) / (n + 0.5))
-    score = sum over words of idf * f * (k1 + 1) / (f + k1 * (1 - b + b * length / mean length)),    k1 = 1.2, b = 0.75
+    idf = ln(1 + (N - n + 0.5) / (n + 0.5)) score = sum over words of idf * f * (k1 + 1) / (f + k1 *
+    (1 - b + b * length / mean length)),    k1 = 1.2, b = 0.75
 """
 
 from __future__ import annotations
@@ -36,7 +40,9 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.vocabulary import WordSet
     from aveyb_retrieval.indexes.types import BoolArray, IntArray
 
-Keep: TypeAlias = "Callable[[IntArray], BoolArray]"  # which rows of numbers `[n]`, or `[n, m]`, are looked at
+Keep: TypeAlias = (
+    "Callable[[IntArray], BoolArray]"  # which rows of numbers `[n]`, or `[n, m]`, are looked at
+)
 POSTING = np.dtype([("number", "<i8"), ("count", "<i4"), ("length", "<i4")])
 BLOCK = 128
 _LAYOUT = {b"posting_block_size": b"128", b"posting_tail_codec": b"varint_delta_v1"}
@@ -44,7 +50,9 @@ _LAYOUT = {b"posting_block_size": b"128", b"posting_tail_codec": b"varint_delta_
 
 @dataclass(frozen=True, eq=False)
 class PartLists:
-    """The lists of one part of an index of words: of each row `[n]` our number, and how many words it has."""
+    """The lists of one part of an index of words: of each row `[n]` our number, and how many words
+    it has.
+    """
 
     words: WordSet
     numbers: IntArray
@@ -54,7 +62,8 @@ class PartLists:
 
     @classmethod
     def read(cls, words: WordSet, part: str, numbers: Callable[[IntArray], IntArray]) -> PartLists:
-        """Read the files `PART_docs.lance` and `PART_invert.lance`; `numbers` gives those of rows at addresses `[n]`.
+        """Read the files `PART_docs.lance` and `PART_invert.lance`; `numbers` gives those of rows
+        at addresses `[n]`.
 
         Raises what Lance raises, and ValueError where lists are laid out otherwise.
         """
@@ -65,7 +74,12 @@ class PartLists:
         about = lists.metadata().schema.metadata or {}
         if any(about.get(key) != value for key, value in _LAYOUT.items()):
             raise ValueError(f"{part}_invert.lance: lists of another layout")
-        return cls(words, numbers(rows["_rowid"].to_numpy()), rows["_num_tokens"].to_numpy().astype(np.int32), lists)
+        return cls(
+            words,
+            numbers(rows["_rowid"].to_numpy()),
+            rows["_num_tokens"].to_numpy().astype(np.int32),
+            lists,
+        )
 
     def count(self, word: str) -> int:
         return self.words.count(word)
@@ -81,9 +95,15 @@ class PartLists:
             blocks = self.lists.take_rows(asked).to_table()["_posting"].combine_chunks()
         rows, counts, lists = decoded(blocks, sizes, lambda rows: keep(self.numbers[rows]))
         held = np.empty(len(rows), POSTING)
-        held["number"], held["count"], held["length"] = self.numbers[rows], counts, self.lengths[rows]
+        held["number"], held["count"], held["length"] = (
+            self.numbers[rows],
+            counts,
+            self.lengths[rows],
+        )
         ends = np.cumsum(np.bincount(lists, minlength=len(asked)))
-        by_number = dict(zip(asked, np.split(held[np.argsort(lists, kind="stable")], ends[:-1]), strict=True))
+        by_number = dict(
+            zip(asked, np.split(held[np.argsort(lists, kind="stable")], ends[:-1]), strict=True)
+        )
         return [by_number[known[word]] if word in known else nothing for word in words]
 
 
@@ -106,23 +126,37 @@ class FreshLists:
 
     def of(self, words: Sequence[str], keep: Keep) -> list[np.ndarray]:
         rows = self.rows.items()
-        found = [np.array([(n, has[word], has.total()) for n, has in rows if word in has], POSTING) for word in words]
+        found = [
+            np.array([(n, has[word], has.total()) for n, has in rows if word in has], POSTING)
+            for word in words
+        ]
         return [held[keep(held["number"])] for held in found]
 
 
-WordLists: TypeAlias = "Sequence[PartLists | FreshLists]"  # of all rows, those in no part last; some may be deleted
+WordLists: TypeAlias = (
+    "Sequence[PartLists | FreshLists]"  # of all rows, those in no part last; some may be deleted
+)
 
 
 def counted(lists: WordLists, keep: Keep) -> tuple[int, int]:
-    """How many rows with words there are of those that `keep` says true of, and how many words these have."""
+    """How many rows with words there are of those that `keep` says true of, and how many words
+    these have.
+    """
     lengths = [part.lengths[keep(part.numbers)] for part in lists]
     return sum(map(len, lengths)), sum(int(each.sum()) for each in lengths)
 
 
-def scored(lists: WordLists, words: Sequence[str], keep: Keep) -> tuple[IntArray, npt.NDArray[np.float64]]:
-    """Numbers and scores `[n]` as Lance gives them, of those rows that `keep` says true of, by their numbers."""
+def scored(
+    lists: WordLists, words: Sequence[str], keep: Keep
+) -> tuple[IntArray, npt.NDArray[np.float64]]:
+    """Numbers and scores `[n]` as Lance gives them, of those rows that `keep` says true of, by
+    their numbers.
+    """
     rows, total, holding, found = 0, 0, np.zeros(len(words), np.int64), []
-    for parts in (lists[:-1], lists[-1:]):  # rows of parts are scored by what these count, others by all
+    for parts in (
+        lists[:-1],
+        lists[-1:],
+    ):  # rows of parts are scored by what these count, others by all
         rows += sum(len(part.numbers) for part in parts)
         total += sum(int(part.lengths.sum()) for part in parts)
         holding += [sum(part.count(word) for part in parts) for word in words]
@@ -132,22 +166,32 @@ def scored(lists: WordLists, words: Sequence[str], keep: Keep) -> tuple[IntArray
 
 
 def together(parts: WordLists, words: Sequence[str], keep: Keep) -> list[np.ndarray]:
-    """The rows, of those that `keep` says true of, that hold each of some words: `POSTING` `[n]`, in any order."""
+    """The rows, of those that `keep` says true of, that hold each of some words: `POSTING` `[n]`,
+    in any order.
+    """
     nothing = [np.empty(0, POSTING)] * len(words)
-    return list(map(np.concatenate, zip(nothing, *(part.of(words, keep) for part in parts), strict=True)))
+    return list(
+        map(np.concatenate, zip(nothing, *(part.of(words, keep) for part in parts), strict=True))
+    )
 
 
 def decoded(lists: pa.Array, sizes: IntArray, keep: Keep) -> tuple[IntArray, IntArray, IntArray]:
-    """Rows, how often each holds the word, and which of the lists of so many rows `[t]` it is of: `[n]` each.
+    """Rows, how often each holds the word, and which of the lists of so many rows `[t]` it is of:
+    `[n]` each.
 
     Only of the rows that `keep` says true of.
     """
     blocks, left, blocks_of = lists.flatten(), sizes % BLOCK, -(-sizes // BLOCK)
-    edges = np.frombuffer(blocks.buffers()[1], np.int64)[blocks.offset : blocks.offset + len(blocks) + 1]
+    edges = np.frombuffer(blocks.buffers()[1], np.int64)[
+        blocks.offset : blocks.offset + len(blocks) + 1
+    ]
     data, of_list = blocks.buffers()[2], np.repeat(np.arange(len(sizes)), blocks_of)
     if len(of_list) != len(blocks):
         raise ValueError(f"{len(blocks)} blocks of lists of {sizes.sum()} rows")
-    eight, four = np.frombuffer(data, np.uint8), np.ndarray(data.size - 3, "<u4", data, strides=(1,))
+    eight, four = (
+        np.frombuffer(data, np.uint8),
+        np.ndarray(data.size - 3, "<u4", data, strides=(1,)),
+    )
     rests = np.cumsum(blocks_of)[left > 0] - 1
     whole = np.delete(np.arange(len(blocks)), rests)
     start = edges[whole] + 4
@@ -161,16 +205,25 @@ def decoded(lists: pa.Array, sizes: IntArray, keep: Keep) -> tuple[IntArray, Int
         np.concatenate([rows[kept], more[more_kept]]),
         np.concatenate([often[kept[some]], more_often[more_kept]]),
         np.concatenate(
-            [np.repeat(of_list[whole], kept.sum(axis=1)), np.repeat(of_list[rests], left[left > 0])[more_kept]]
+            [
+                np.repeat(of_list[whole], kept.sum(axis=1)),
+                np.repeat(of_list[rests], left[left > 0])[more_kept],
+            ]
         ),
     )
 
 
 def _unpacked(four: np.ndarray, places: IntArray, widths: npt.NDArray[np.uint8]) -> IntArray:
-    """The numbers `[m, 128]` of so many bits `[m]` that begin at places `[m]`, by the four bytes from each place on."""
+    """The numbers `[m, 128]` of so many bits `[m]` that begin at places `[m]`, by the four bytes
+    from each place on.
+    """
     out, nth = np.zeros((len(places), BLOCK), np.int64), np.arange(BLOCK // 4)
     for width in np.unique(widths[widths > 0]).tolist():
-        mine, word, bit = np.flatnonzero(widths == width), nth * width >> 5, (nth * width & 31).astype(np.uint32)
+        mine, word, bit = (
+            np.flatnonzero(widths == width),
+            nth * width >> 5,
+            (nth * width & 31).astype(np.uint32),
+        )
         words = four[places[mine][:, None] + np.arange(0, 16 * width, 4)].reshape(-1, width, 4)
         numbers = words[:, word] >> bit[:, None]
         over = np.flatnonzero(bit + width > 32)  # they go over into the next word of their lane
@@ -182,11 +235,15 @@ def _unpacked(four: np.ndarray, places: IntArray, widths: npt.NDArray[np.uint8])
 def _rests(
     data: npt.NDArray[np.uint8], starts: IntArray, stops: IntArray, sizes: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """Rows and counts `[n]` of the last blocks of lists, of so many rows `[m]`, in bytes `[start, stop)`."""
+    """Rows and counts `[n]` of the last blocks of lists, of so many rows `[m]`, in bytes `[start,
+    stop)`.
+    """
     lengths = stops - starts
     places = np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
     parts = data[places].astype(np.int64)
-    begins = np.flatnonzero(np.concatenate([[True], parts < 128])[:-1])  # behind the last seven bits of a number
+    begins = np.flatnonzero(
+        np.concatenate([[True], parts < 128])[:-1]
+    )  # behind the last seven bits of a number
     nth = np.arange(len(parts)) - np.repeat(begins, np.diff(begins, append=len(parts)))
     numbers = np.add.reduceat((parts & 127) << 7 * nth, begins) if len(begins) else parts
     is_count = np.repeat(np.tile([False, True], len(sizes)), np.repeat(sizes, 2))
@@ -198,7 +255,8 @@ def _rests(
 def bm25(
     lists: Sequence[np.ndarray], rows: int, mean_length: float, holding: IntArray | None = None
 ) -> tuple[IntArray, npt.NDArray[np.float64]]:
-    """Numbers, ascending, and scores `[n]` of the rows that hold any of some words `[t]`, by their `lists`.
+    """Numbers, ascending, and scores `[n]` of the rows that hold any of some words `[t]`, by their
+    `lists`.
 
     `holding`: how many rows hold each word, where the lists do not have all of them.
     """

@@ -1,18 +1,21 @@
 """The documents of an index as three Lance datasets, and what is read from them.
 
-    documents   doc, id, title, metadata (JSON), rank (of its id's hash), digest (of title and text),
-                passages, tokens, cut_tokens, characters, words (counts; the last two of its passages),
-                file_sha256, folder, pages (JSON; all three null where it was not read from a file of its own),
-                edits (JSON: what people set in the metadata, which hold it already; null where nobody did)
-    texts       doc, text, words (of title and text), forms (these as they are written, where they are stemmed),
-                vector, codes
-    passages    passage, start, stop (characters of the document's text), norm, heading, text (from there to where the
-                next one starts, or to its stop if that comes later), words (of heading and passage), vector, codes
+    documents   doc, id, title, metadata (JSON), rank (of its id's hash), digest (of title and
+                text), passages, tokens, cut_tokens, characters, words (counts; the last two of its
+                passages), file_sha256, folder, pages (JSON; all three null where it was not read
+                from a file of its own), edits (JSON: what people set in the metadata, which hold it
+                already; null where nobody did)
+    texts       doc, text, words (of title and text), forms (these as they are written, where they
+                are stemmed), vector, codes
+    passages    passage, start, stop (characters of the document's text), norm, heading, text (from
+                there to where the next one starts, or to its stop if that comes later), words (of
+                heading and passage), vector, codes
 
-`vector` is a fixed-size list of d float32 or float16 of unit length, where the index keeps that kind; `codes` are those
-of the tokens, one row of bytes after the other, where it keeps them. What a change of metadata rewrites is in
-`documents` alone. Lance sorts the keys of JSON: metadata come back equal to what was given, types included, and in
-another order. A document's number, `doc`, is given once and never again; its passage `i` has `doc << 20 | i`.
+`vector` is a fixed-size list of d float32 or float16 of unit length, where the index keeps that
+kind; `codes` are those of the tokens, one row of bytes after the other, where it keeps them. What a
+change of metadata rewrites is in `documents` alone. Lance sorts the keys of JSON: metadata come
+back equal to what was given, types included, and in another order. A document's number, `doc`, is
+given once and never again; its passage `i` has `doc << 20 | i`.
 """
 
 from __future__ import annotations
@@ -30,10 +33,25 @@ from aveyb_retrieval.documents.records import Edits, FileOrigin, Pages
 from aveyb_retrieval.encoder.network.token_codec import TokenCodes
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.store.dataset import FORMS, LAYOUT, VECTOR, WORDS, Dataset, damage
-from aveyb_retrieval.indexes.store.filters import ALL, OWN, compile_filter, json_path, no_such_field, quoted
+from aveyb_retrieval.indexes.store.filters import (
+    ALL,
+    OWN,
+    compile_filter,
+    json_path,
+    no_such_field,
+    quoted,
+)
 from aveyb_retrieval.indexes.store.manifest import TABLES
 from aveyb_retrieval.indexes.store.words import PLAIN
-from aveyb_retrieval.indexes.types import END, FIRST_BYTES, MAX_PASSAGES, PASSAGE_BITS, eights, expand_passages, find_in
+from aveyb_retrieval.indexes.types import (
+    END,
+    FIRST_BYTES,
+    MAX_PASSAGES,
+    PASSAGE_BITS,
+    eights,
+    expand_passages,
+    find_in,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -48,7 +66,9 @@ KEYS = {"documents": "doc", "texts": "doc", "passages": "passage"}
 CODES = "codes"
 _TITLE = ("title", "file_sha256", "folder", "pages")
 Part = Literal["title", "metadata", "text"]
-PARTS: tuple[Part, ...] = get_args(Part)  # of a document, which are read by themselves; the pages come with the title
+PARTS: tuple[Part, ...] = get_args(
+    Part
+)  # of a document, which are read by themselves; the pages come with the title
 COUNTS = ("passages", "tokens", "cut_tokens", "characters", "words")
 
 
@@ -73,20 +93,26 @@ class StoredPassages:
     held: BoolArray  # which of `t` words that were asked for each holds, `[n, t]`
 
     @classmethod
-    def of(cls, numbers: IntArray, starts: IntArray, stops: IntArray, held: BoolArray) -> StoredPassages:
+    def of(
+        cls, numbers: IntArray, starts: IntArray, stops: IntArray, held: BoolArray
+    ) -> StoredPassages:
         """Put columns that are in any order into that of their numbers."""
         order = np.argsort(numbers)
         return cls(numbers[order], np.stack([starts, stops], axis=1)[order], held[order])
 
     @classmethod
     def none(cls, words: int) -> StoredPassages:
-        return cls(np.empty(0, np.int64), np.empty((0, 2), np.int64), np.empty((0, words), np.bool_))
+        return cls(
+            np.empty(0, np.int64), np.empty((0, 2), np.int64), np.empty((0, words), np.bool_)
+        )
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def rows(self, numbers: IntArray) -> IntArray:
-        """The rows `[m]` of passages by their numbers `[m]`; -1 for those that are not among these."""
+        """The rows `[m]` of passages by their numbers `[m]`; -1 for those that are not
+        among these.
+        """
         places, there = find_in(self.numbers, numbers)
         return np.where(there, places, -1)
 
@@ -95,13 +121,18 @@ class StoredPassages:
         return StoredPassages(self.numbers[rows], self.spans[rows], self.held[rows])
 
     def joined(self, more: StoredPassages) -> StoredPassages:
-        columns = (np.concatenate([getattr(self, name), getattr(more, name)]) for name in ("numbers", "spans", "held"))
+        columns = (
+            np.concatenate([getattr(self, name), getattr(more, name)])
+            for name in ("numbers", "spans", "held")
+        )
         numbers, spans, held = columns
         return StoredPassages.of(numbers, spans[:, 0], spans[:, 1], held)
 
 
 class ShownPassage(NamedTuple):
-    """What is shown of a passage: its text with what comes before the next one, and what reads the heading over it."""
+    """What is shown of a passage: its text with what comes before the next one, and what reads the
+    heading over it.
+    """
 
     text: str
     heading: Callable[[], str]  # "" where there is none
@@ -109,20 +140,29 @@ class ShownPassage(NamedTuple):
 
 
 def texts_of_passages(text: str, spans: IntArray) -> list[str]:
-    """What is stored of a text for each of its passages, `[n, 2]`: parts that neighbors can be put together of."""
+    """What is stored of a text for each of its passages, `[n, 2]`: parts that neighbors can be put
+    together of.
+    """
     following = [*spans[1:, 0].tolist(), 0]
-    return [text[start : max(stop, end)] for (start, stop), end in zip(spans.tolist(), following, strict=False)]
+    return [
+        text[start : max(stop, end)]
+        for (start, stop), end in zip(spans.tolist(), following, strict=False)
+    ]
 
 
 def held_words(texts: Sequence[bytes], words: Sequence[str]) -> BoolArray:
-    """Which of `t` words each of some stored texts `[n]` holds, `[n, t]`: they stand between blanks."""
+    """Which of `t` words each of some stored texts `[n]` holds, `[n, t]`: they stand between
+    blanks.
+    """
     held = np.zeros((len(texts), len(words)), np.bool_)
     together = b"".join(texts)
     following, data = eights(together), np.frombuffer(together, np.uint8)
     blanks, ends = np.flatnonzero(data == ord(" ")), np.cumsum([len(text) for text in texts])
     starts, sizes = blanks[:-1] + 1, np.diff(blanks)
     encoded = [word.encode() + b" " for word in words]
-    sought = np.zeros(1 << 16, np.bool_)  # by size and first byte: few words of the texts are as one of these
+    sought = np.zeros(
+        1 << 16, np.bool_
+    )  # by size and first byte: few words of the texts are as one of these
     sought[[(len(word) & 255) << 8 | word[0] for word in encoded]] = True
     alike = np.flatnonzero(sought.take((sizes & 255) << 8 | data.take(starts)))
     starts = starts[alike]
@@ -131,8 +171,11 @@ def held_words(texts: Sequence[bytes], words: Sequence[str]) -> BoolArray:
         found = starts[beginnings == int.from_bytes(word[:8], "little")]
         for at in range(8, len(word), 8):
             part = word[at : at + 8]
-            found = found[following[found + at] & FIRST_BYTES[len(part)] == int.from_bytes(part, "little")]
-        # every text begins and ends with a blank of its own, so that no word goes over from one to the next
+            found = found[
+                following[found + at] & FIRST_BYTES[len(part)] == int.from_bytes(part, "little")
+            ]
+        # every text begins and ends with a blank of its own, so that no word goes over from one to
+        # the next
         held[np.searchsorted(ends, found, side="right"), column] = True
     return held
 
@@ -143,7 +186,10 @@ def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
     vector = [pa.field(VECTOR, pa.list_(number, encoding.dim), metadata=LAYOUT)]
     codes = [pa.field(CODES, pa.large_binary())] if encoding.token_codec is not None else []
     of = {
-        kind: (vector if kind in encoding.kinds else []) + (codes if kind == encoding.tokens_of else [])
+        kind: (
+            (vector if kind in encoding.kinds else [])
+            + (codes if kind == encoding.tokens_of else [])
+        )
         for kind in ("document", "passage")
     }
     return {
@@ -177,7 +223,10 @@ def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
                 pa.field("start", pa.int64()),
                 pa.field("stop", pa.int64()),
                 pa.field("norm", pa.float32()),
-                *(pa.field(column, pa.large_string(), metadata=LAYOUT) for column in ("heading", "text", WORDS)),
+                *(
+                    pa.field(column, pa.large_string(), metadata=LAYOUT)
+                    for column in ("heading", "text", WORDS)
+                ),
                 *of["passage"],
             ]
         ),
@@ -197,13 +246,22 @@ class Tables:
     def create(cls, root: Path, encoding: Encoding) -> Tables:
         """Make them, empty, as new versions of those that are there."""
         made = schemas(encoding)
-        return cls(root, *(Dataset.create(root / f"{name}.lance", made[name], KEYS[name]) for name in TABLES))
+        return cls(
+            root,
+            *(Dataset.create(root / f"{name}.lance", made[name], KEYS[name]) for name in TABLES),
+        )
 
     @classmethod
     def open(
-        cls, root: Path, versions: Mapping[str, int], before: Tables | None = None, at: str | None = None
+        cls,
+        root: Path,
+        versions: Mapping[str, int],
+        before: Tables | None = None,
+        at: str | None = None,
     ) -> Tables:
-        """Open them, in the store `at`; `before` are the same ones at other versions, of which much is kept."""
+        """Open them, in the store `at`; `before` are the same ones at other versions, of which much
+        is kept.
+        """
         opened = {
             name: Dataset.open(
                 root / f"{name}.lance",
@@ -226,16 +284,23 @@ class Tables:
 
     def files(self) -> set[str]:
         """All files that these versions are made of, relative to the index directory."""
-        return {f"{dataset.path.name}/{name}" for dataset in self.all.values() for name in dataset.files()}
+        return {
+            f"{dataset.path.name}/{name}"
+            for dataset in self.all.values()
+            for name in dataset.files()
+        }
 
     def of(self, kind: Kind) -> Dataset:
         """The dataset that holds the vectors and words of a kind."""
         return self.texts if kind == "document" else self.passages
 
-    # --- documents ---------------------------------------------------------------------------------------------------
+    # --- documents
+    # ----------------------------------------------------------------------------------------------
 
     def find(self, ids: Iterable[str]) -> dict[str, tuple[int, bytes]]:
-        """Number and content digest of documents by their ids; those that are not there are left out."""
+        """Number and content digest of documents by their ids; those that are not there are left
+        out.
+        """
         wanted = list(dict.fromkeys(ids))
         found: dict[str, tuple[int, bytes]] = {}
         for start in range(0, len(wanted), 1024):
@@ -245,8 +310,12 @@ class Tables:
         return found
 
     def edits(self, docs: Iterable[int]) -> dict[str, Edits]:
-        """What people set in the metadata of documents `docs`, by id; those without are left out."""
-        rows = self.documents.take(np.array(sorted(docs), dtype=np.int64), ["id", "edits"]).to_pylist()
+        """What people set in the metadata of documents `docs`, by id; those without are
+        left out.
+        """
+        rows = self.documents.take(
+            np.array(sorted(docs), dtype=np.int64), ["id", "edits"]
+        ).to_pylist()
         return {row["id"]: self.edits_in(row) for row in rows if row["edits"] is not None}
 
     def edits_in(self, row: Mapping[str, Any]) -> Edits:
@@ -259,18 +328,31 @@ class Tables:
             what = f"what was set in the metadata of document {row['id']!r} is damaged ({error})"
             raise self._damaged(what) from error
 
-    def read_documents(self, docs: Sequence[int], parts: Sequence[Part] = PARTS) -> dict[int, StoredDocument]:
-        """Fetch documents by number; those that are not there, and parts not asked for, are left out."""
+    def read_documents(
+        self, docs: Sequence[int], parts: Sequence[Part] = PARTS
+    ) -> dict[int, StoredDocument]:
+        """Fetch documents by number; those that are not there, and parts not asked for, are left
+        out.
+        """
         numbers = np.array(docs, dtype=np.int64)
         if tuple(parts) == ("text",):
             rows = self.texts.take(numbers, ["text"]).to_pylist()
-            return {row["doc"]: StoredDocument(row["doc"], "", "", row["text"], {}, None) for row in rows}
-        columns = ["id", *(_TITLE if "title" in parts else ()), *(["metadata"] if "metadata" in parts else [])]
+            return {
+                row["doc"]: StoredDocument(row["doc"], "", "", row["text"], {}, None)
+                for row in rows
+            }
+        columns = [
+            "id",
+            *(_TITLE if "title" in parts else ()),
+            *(["metadata"] if "metadata" in parts else []),
+        ]
         found = {}
         for row in self.documents.take(numbers, columns).to_pylist():
             metadata = self._metadata(row) if "metadata" in parts else {}
             origin = self._origin(row) if "title" in parts else None
-            found[row["doc"]] = StoredDocument(row["doc"], row["id"], row.get("title", ""), "", metadata, origin)
+            found[row["doc"]] = StoredDocument(
+                row["doc"], row["id"], row.get("title", ""), "", metadata, origin
+            )
         if "text" not in parts:
             return found
         texts = {row["doc"]: row["text"] for row in self.texts.take(numbers, ["text"]).to_pylist()}
@@ -291,30 +373,45 @@ class Tables:
         try:
             pages = None if row["pages"] is None else Pages.from_json(json.loads(row["pages"]))
         except (ValueError, RecursionError) as error:
-            raise self._damaged(f"the pages of document {row['id']!r} are damaged ({error})") from error
+            raise self._damaged(
+                f"the pages of document {row['id']!r} are damaged ({error})"
+            ) from error
         return FileOrigin(row["file_sha256"], row["folder"], pages)
 
     def _damaged(self, what: str) -> IndexFormatError:
         where = self.documents.path
-        return IndexFormatError(f"{where}: {what}; restore the files from a copy or build the index again")
+        return IndexFormatError(
+            f"{where}: {what}; restore the files from a copy or build the index again"
+        )
 
     def matching(self, where: Filter) -> IntArray:
         """Numbers of the documents that satisfy a filter, ascending."""
         condition = compile_filter(where)
-        return np.sort(self.documents.scan(["doc"], None if condition == ALL else condition.sql)["doc"].to_numpy())
+        return np.sort(
+            self.documents.scan(["doc"], None if condition == ALL else condition.sql)[
+                "doc"
+            ].to_numpy()
+        )
 
     def counted(self, docs: IntArray) -> tuple[IntArray, dict[str, IntArray]]:
-        """The counts of documents, in the order of `docs` `[n]`: numbers `[m]` of those that are there, and columns."""
+        """The counts of documents, in the order of `docs` `[n]`: numbers `[m]` of those that are
+        there, and columns.
+        """
         rows = self.documents.take(docs, COUNTS)
         return rows["doc"].to_numpy(), {name: rows[name].to_numpy() for name in COUNTS}
 
-    # --- passages ----------------------------------------------------------------------------------------------------
+    # --- passages
+    # ----------------------------------------------------------------------------------------------
 
     def numbers(self, kind: Kind, first: int = 0, stop: int = END) -> IntArray:
         """Numbers of the documents in `[first, stop)`, or of their passages, ascending."""
         docs, counts = self.documents.held
         part = slice(*np.searchsorted(docs, [first, stop]))
-        return docs[part] if kind == "document" else expand_passages(np.stack([docs[part], counts[part]], axis=1))
+        return (
+            docs[part]
+            if kind == "document"
+            else expand_passages(np.stack([docs[part], counts[part]], axis=1))
+        )
 
     def passage_counts(self, docs: IntArray) -> IntArray:
         """How many passages documents `[n]` have, `[n]`; 0 for those that are not there."""
@@ -322,14 +419,18 @@ class Tables:
         return np.where(found, counts, 0)
 
     def passage_numbers(self, docs: Sequence[int] | IntArray) -> IntArray:
-        """Numbers of the passages of some documents, `[n]`, ascending; documents that are not there have none."""
+        """Numbers of the passages of some documents, `[n]`, ascending; documents that are not there
+        have none.
+        """
         wanted = np.asarray(docs, dtype=np.int64)
         if (np.diff(wanted) <= 0).any():  # those of a selection ascend
             wanted = np.unique(wanted)
         return expand_passages(np.stack([wanted, self.passage_counts(wanted)], axis=1))
 
     def _counts(self, docs: IntArray) -> tuple[BoolArray, IntArray]:
-        """Whether documents `[n]` are there, and how many passages they have (of others: any number)."""
+        """Whether documents `[n]` are there, and how many passages they have (of others: any
+        number).
+        """
         known, counts = self.documents.held
         if not len(known):
             return np.zeros(len(docs), dtype=bool), np.zeros(len(docs), dtype=np.int64)
@@ -337,7 +438,9 @@ class Tables:
         return there, counts[places]
 
     def read_passages(self, numbers: IntArray, words: Sequence[str] = ()) -> StoredPassages:
-        """Fetch passages `[n]` by number, with which of some words they hold; those that are not there are left out."""
+        """Fetch passages `[n]` by number, with which of some words they hold; those that are not
+        there are left out.
+        """
         numbers = np.sort(numbers[self.live("passage", numbers)])
         spans, texts = self.passages.spans(numbers, WORDS if words else None)
         return StoredPassages(numbers, spans, held_words(texts, words))
@@ -357,25 +460,34 @@ class Tables:
             return dict(zip(wanted.tolist(), column("heading")[1], strict=True))
 
         found = zip(wanted.tolist(), *column("text"), strict=True)
-        return {n: ShownPassage(text, partial(lambda n: headings()[n], n), (a, b)) for n, (a, b), text in found}
+        return {
+            n: ShownPassage(text, partial(lambda n: headings()[n], n), (a, b))
+            for n, (a, b), text in found
+        }
 
-    # --- words -------------------------------------------------------------------------------------------------------
+    # --- words
+    # ----------------------------------------------------------------------------------------------
 
     @property
     def forms(self) -> str:
         """The column of texts that has words as they are written."""
         return FORMS if FORMS in self.texts.schema.names else WORDS
 
-    # --- vectors -----------------------------------------------------------------------------------------------------
+    # --- vectors
+    # ----------------------------------------------------------------------------------------------
 
     def vectors(self, kind: Kind, numbers: IntArray) -> FloatArray:
-        """Vectors `[n, d]` float32 of documents or passages, in the order of their numbers `[n]`."""
+        """Vectors `[n, d]` float32 of documents or passages, in the order of their
+        numbers `[n]`.
+        """
         found, rows = self.live_vectors(kind, numbers)
         self.check_all(kind, numbers, found)
         return rows
 
     def live_vectors(self, kind: Kind, numbers: IntArray) -> tuple[IntArray, FloatArray]:
-        """The same without those that are not there any more: numbers `[m]` and vectors `[m, d]`."""
+        """The same without those that are not there any more: numbers `[m]` and vectors
+        `[m, d]`.
+        """
         numbers = numbers[self.live(kind, numbers)]
         return numbers, self.of(kind).vectors(numbers)
 
@@ -391,8 +503,8 @@ class Tables:
         if not np.array_equal(wanted, found):
             missing = np.setdiff1d(wanted, found)
             raise IndexFormatError(
-                f"{self.root}: the index has {kind} number {missing[:1]}, which is not stored; run `aveyb-index verify "
-                f"{self.root}`"
+                f"{self.root}: the index has {kind} number {missing[:1]}, which is not stored; run"
+                f" `aveyb-index verify {self.root}`"
             )
 
 
@@ -405,14 +517,18 @@ class StoredTokens:
     codec: TokenCodec
 
     def gather(self, numbers: IntArray) -> TokenCodes:
-        """The codes of the tokens of passages (of documents, where these own them), one after the other."""
+        """The codes of the tokens of passages (of documents, where these own them), one after the
+        other.
+        """
         codec, dataset = self.codec, self.tables.of(self.kind)
         rows = dataset.take(numbers, [CODES])
         self.tables.check_all(self.kind, numbers, rows[dataset.key].to_numpy())
         parts = [value.as_buffer() for value in rows[CODES]]
         sizes = np.array([part.size for part in parts], dtype=np.int64)
         if (sizes % codec.row_bytes).any():
-            raise IndexFormatError(f"{dataset.path}: damaged codes of tokens; build the index again")
+            raise IndexFormatError(
+                f"{dataset.path}: damaged codes of tokens; build the index again"
+            )
         ends = np.cumsum(sizes // codec.row_bytes)
         flat = np.frombuffer(b"".join(parts), dtype=codec.dtype).reshape(-1, codec.row_bytes)
         return TokenCodes(flat, np.stack([ends - sizes // codec.row_bytes, ends], axis=1))
@@ -429,7 +545,9 @@ MOST_GIVEN = 10_000
 
 
 def count_values(tables: Tables, field: str, where: Filter) -> list[tuple[Scalar, int]]:
-    """Count the documents that satisfy a filter by the values of a field: the most frequent ones first."""
+    """Count the documents that satisfy a filter by the values of a field: the most frequent ones
+    first.
+    """
     column = OWN.get(field) or f"json_extract(metadata, {quoted(json_path(field))})"
     rows = tables.documents.scan({"value": column}, compile_filter(where).sql)
     found: Counter[tuple[bool, Scalar]] = Counter()
@@ -438,14 +556,21 @@ def count_values(tables: Tables, field: str, where: Filter) -> list[tuple[Scalar
         value = text if field in OWN or text is None else json.loads(text)
         items = value if isinstance(value, list) else [value]
         # true is equal to 1 in Python alone
-        scalars = {(isinstance(item, bool), item) for item in items if isinstance(item, (str, int, float))}
+        scalars = {
+            (isinstance(item, bool), item) for item in items if isinstance(item, (str, int, float))
+        }
         found.update(dict.fromkeys(scalars, count))
         if len(found) > MOST_COUNTED:
             raise ConfigError(
-                f"the field {field!r} has more than {MOST_COUNTED:,} values; ask for another field, or under a filter "
-                "that leaves fewer"
+                f"the field {field!r} has more than {MOST_COUNTED:,} values; ask for another field,"
+                " or under a filter that leaves fewer"
             )
-    if not found and field not in OWN and (told := no_such_field(tables, field)) and len(tables.documents):
+    if (
+        not found
+        and field not in OWN
+        and (told := no_such_field(tables, field))
+        and len(tables.documents)
+    ):
         raise ConfigError(f"no document can be counted: {told}")
     return most_frequent((value, count) for (_, value), count in found.items())
 
@@ -468,7 +593,9 @@ class StoredVectors:
     dim: int
 
     def live(self, numbers: IntArray) -> tuple[IntArray, FloatArray]:
-        """Those of numbers `[n]` that are still stored, in their order: numbers `[m]` and vectors `[m, d]` float32."""
+        """Those of numbers `[n]` that are still stored, in their order: numbers `[m]` and vectors
+        `[m, d]` float32.
+        """
         return self.tables.live_vectors(self.kind, numbers)
 
     def stored(self, numbers: IntArray) -> IntArray:
@@ -476,11 +603,17 @@ class StoredVectors:
         return numbers[self.tables.live(self.kind, numbers)]
 
     def selected(self, numbers: IntArray, rows: int) -> Iterator[tuple[IntArray, np.ndarray]]:
-        """Those of numbers that are all stored, `rows` at a time: numbers `[m]`, `[m, d]` float16 or float32."""
+        """Those of numbers that are all stored, `rows` at a time: numbers `[m]`, `[m, d]` float16
+        or float32.
+        """
         return self.tables.of(self.kind).stored_vectors(numbers, rows)
 
-    def blocks(self, first: int, stop: int, rows: int = 16384) -> Iterator[tuple[IntArray, FloatArray]]:
-        """All vectors of documents numbered in `[first, stop)`, ascending: numbers `[n]`, vectors `[n, d]` float32."""
+    def blocks(
+        self, first: int, stop: int, rows: int = 16384
+    ) -> Iterator[tuple[IntArray, FloatArray]]:
+        """All vectors of documents numbered in `[first, stop)`, ascending: numbers `[n]`, vectors
+        `[n, d]` float32.
+        """
         numbers = self.tables.numbers(self.kind, first, stop)
         for start in range(0, len(numbers), rows):
             yield self.live(numbers[start : start + rows])

@@ -1,8 +1,10 @@
-"""The words of an index of words: how many rows hold each, which words begin alike or are a few edits away.
+"""The words of an index of words: how many rows hold each, which words begin alike or are a few
+edits away.
 
-Lance keeps the words of each part of its index as a finite state transducer, in the format of Rust's crate `fst`
-(version 3; nodes are read backwards from their address), from each word's bytes to a number, and under that number how
-many rows hold it. Rows that were deleted since a part was written count until it is merged.
+Lance keeps the words of each part of its index as a finite state transducer, in the format of
+Rust's crate `fst` (version 3; nodes are read backwards from their address), from each word's bytes
+to a number, and under that number how many rows hold it. Rows that were deleted since a part was
+written count until it is merged.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class Words(Protocol):
 
 
 class _Node(NamedTuple):
-    """Whether a word ends here, what its number then has in addition, and transitions: byte, addend, address."""
+    """Whether a word ends here, what its number then has in addition, and transitions: byte,
+    addend, address.
+    """
 
     final: bool
     addend: int
@@ -52,7 +56,9 @@ class _Node(NamedTuple):
 
 
 class _Below(NamedTuple):
-    """What leaves some nodes: of each what a word that ends there has in addition (-1: none does), and transitions."""
+    """What leaves some nodes: of each what a word that ends there has in addition (-1: none does),
+    and transitions.
+    """
 
     final: IntArray  # `[n]`
     source: IntArray  # which of the nodes each transition leaves, `[m]`
@@ -65,7 +71,8 @@ class _Below(NamedTuple):
 class WordSet:
     """The words of one part of an index, and how many of its rows hold each, by their numbers.
 
-    They are looked for in a context of `guard`, which turns errors that damage leads to into one of ours.
+    They are looked for in a context of `guard`, which turns errors that damage leads to into one of
+    ours.
     """
 
     data: bytes
@@ -74,8 +81,12 @@ class WordSet:
     _nodes: dict[int, _Node] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def read(cls, words: str, lengths: str, guard: Callable[[], AbstractContextManager[None]]) -> WordSet:
-        """Read those of the files `PART_tokens.lance` and `PART_invert.lance`; raises what Lance raises."""
+    def read(
+        cls, words: str, lengths: str, guard: Callable[[], AbstractContextManager[None]]
+    ) -> WordSet:
+        """Read those of the files `PART_tokens.lance` and `PART_invert.lance`; raises what Lance
+        raises.
+        """
         from lance.file import LanceFileReader
 
         tokens = LanceFileReader(words, columns=["_token_fst_bytes"])
@@ -107,7 +118,10 @@ class WordSet:
                 if node.final:
                     yield word.decode(), int(self.rows[number + node.addend])
                 if len(word) < LONGEST:
-                    stack += [(to, word + bytes((byte,)), number + addend) for byte, addend, to in node.transitions]
+                    stack += [
+                        (to, word + bytes((byte,)), number + addend)
+                        for byte, addend, to in node.transitions
+                    ]
 
     def near(self, word: str, edits: int) -> Iterator[tuple[str, int]]:
         """The words, with their rows, that some edits make of one of up to `MISTYPED` letters."""
@@ -115,11 +129,12 @@ class WordSet:
             yield from self._near(word, edits)
 
     def _near(self, word: str, edits: int) -> Iterator[tuple[str, int]]:
-        """The words that up to so many letters added, left out or replaced make of one of up to `MISTYPED` letters.
+        """The words that up to so many letters added, left out or replaced make of one of up to
+        `MISTYPED` letters.
 
-        With their rows. The automaton of Wu and Manber (1992): bit `i` of the states `[edits + 1, n]` says whether the
-        letters read so far can be the first `i` letters of the word with as many edits. All beginnings of one length in
-        bytes go on together.
+        With their rows. The automaton of Wu and Manber (1992): bit `i` of the states `[edits + 1,
+        n]` says whether the letters read so far can be the first `i` letters of the word with as
+        many edits. All beginnings of one length in bytes go on together.
         """
         places: dict[str, int] = {}
         for place, each in enumerate(word):
@@ -127,9 +142,14 @@ class WordSet:
         letters = np.array(sorted(map(ord, places)), np.int64)
         masks = np.array([places[each] for each in sorted(places)], np.uint64)
         every, end, one = np.uint64((2 << len(word)) - 1), np.uint64(1 << len(word)), np.uint64(1)
-        nodes, numbers, letter, left = np.array([self._root]), *(np.zeros(1, np.int64) for _ in range(3))
+        nodes, numbers, letter, left = (
+            np.array([self._root]),
+            *(np.zeros(1, np.int64) for _ in range(3)),
+        )
         states = np.array([[(2 << n) - 1] for n in range(edits + 1)], np.uint64) & every
-        path: list[tuple[IntArray, IntArray]] = []  # of each length, what each beginning goes on from, and its byte
+        path: list[
+            tuple[IntArray, IntArray]
+        ] = []  # of each length, what each beginning goes on from, and its byte
         while len(nodes):
             below = self._below(nodes)
             fits = (below.final >= 0) & (left == 0) & (states & end).any(axis=0)
@@ -137,9 +157,13 @@ class WordSet:
                 yield _spelled(path, at), int(self.rows[numbers[at] + below.final[at]])
             source, byte = below.source, below.byte
             begun = left[source] == 0
-            more = (byte >= 0xC0).astype(np.int64) + (byte >= 0xE0) + (byte >= 0xF0)  # bytes that a letter goes on for
+            more = (
+                (byte >= 0xC0).astype(np.int64) + (byte >= 0xE0) + (byte >= 0xF0)
+            )  # bytes that a letter goes on for
             left = np.where(begun, more, left[source] - 1)
-            letter = np.where(begun, byte & np.where(more, 0x3F >> more, 0x7F), letter[source] << 6 | byte & 0x3F)
+            letter = np.where(
+                begun, byte & np.where(more, 0x3F >> more, 0x7F), letter[source] << 6 | byte & 0x3F
+            )
             known, there = find_in(letters, letter)
             mask = np.where(there, masks[known], np.uint64(0))
             moved, before, after = states[:, source], np.uint64(0), np.uint64(0)
@@ -152,14 +176,19 @@ class WordSet:
             letter, left, states = letter[kept], left[kept], moved[:, kept]
             path.append((source[kept], byte[kept]))
 
-    # --- the transducer ----------------------------------------------------------------------------------------------
+    # --- the transducer
+    # ----------------------------------------------------------------------------------------------
 
     @property
     def _root(self) -> int:
-        return int(struct.unpack_from("<Q", self.data, len(self.data) - 12)[0])  # before a checksum of four bytes
+        return int(
+            struct.unpack_from("<Q", self.data, len(self.data) - 12)[0]
+        )  # before a checksum of four bytes
 
     def _walk(self, letters: bytes) -> tuple[int, int] | None:
-        """The address that some bytes lead to, and the sum of addends on the way; None: no word goes on with them."""
+        """The address that some bytes lead to, and the sum of addends on the way; None: no word
+        goes on with them.
+        """
         address, number = self._root, 0
         for byte in letters:
             step = next((each for each in self._node(address).transitions if each[0] == byte), None)
@@ -189,7 +218,9 @@ class WordSet:
             place = at - 1 - of_address
             end = place - of_addend
             back = _number(data, place, of_address)
-            return _Node(False, 0, [(byte, _number(data, end, of_addend), end - back if back else 0)])
+            return _Node(
+                False, 0, [(byte, _number(data, end, of_addend), end - back if back else 0)]
+            )
         final, count = kind == 1, few or (256 if data[at] == 1 else data[at])
         of_address, of_addend = data[at - 1] >> 4, data[at - 1] & 15
         bytes_end = at - 1 - (256 if count > _INDEXED else 0)
@@ -216,7 +247,9 @@ class WordSet:
         kind, few = head >> 6, head & 63
         single, ends = kind >= 2, nodes == 0
         at = nodes - (few == 0)
-        count = np.where(single, 1, np.where(few > 0, few, np.where(byte_at(at) == 1, 256, byte_at(at))))
+        count = np.where(
+            single, 1, np.where(few > 0, few, np.where(byte_at(at) == 1, 256, byte_at(at)))
+        )
         count[ends] = 0
         sizes = np.where(kind == 3, 0, byte_at(at - 1))
         of_address, of_addend, final = sizes >> 4, sizes & 15, (kind == 1) & ~ends
@@ -231,7 +264,9 @@ class WordSet:
         back = self._numbers(addresses[source] - (nth + 1) * of_address[source], of_address[source])
         addend = self._numbers(addends[source] - (nth + 1) * of_addend[source], of_addend[source])
         there = np.where((back == 0) & (kind[source] != 3), 0, end[source] - back)
-        of_final = np.where(final, self._numbers(end, np.where(final, of_addend, 0)), np.where(ends, 0, -1))
+        of_final = np.where(
+            final, self._numbers(end, np.where(final, of_addend, 0)), np.where(ends, 0, -1)
+        )
         return _Below(of_final, source, byte, addend, there)
 
 
@@ -255,7 +290,9 @@ class Vocabulary:
     fresh: Mapping[str, int]
 
     def counts(self, words: Iterable[str]) -> list[int]:
-        return [sum(part.count(word) for part in self.parts) + self.fresh.get(word, 0) for word in words]
+        return [
+            sum(part.count(word) for part in self.parts) + self.fresh.get(word, 0) for word in words
+        ]
 
     def beginning(self, start: str) -> dict[str, int]:
         """The words that begin with some letters, with how many rows hold each."""
@@ -263,7 +300,8 @@ class Vocabulary:
         return _summed([part.beginning(start) for part in self.parts], fresh)
 
     def near(self, word: str, edits: int) -> dict[str, int]:
-        """The words that some edits make of a word, with how many rows hold each; two neighbors may change places.
+        """The words that some edits make of a word, with how many rows hold each; two neighbors may
+        change places.
 
         A word of more than `MISTYPED` letters has no edits.
         """
@@ -275,7 +313,9 @@ class Vocabulary:
         return _summed([part.near(word, edits) for part in self.parts], fresh) | there
 
 
-def _summed(parts: Sequence[Iterable[tuple[str, int]]], fresh: Iterable[tuple[str, int]]) -> dict[str, int]:
+def _summed(
+    parts: Sequence[Iterable[tuple[str, int]]], fresh: Iterable[tuple[str, int]]
+) -> dict[str, int]:
     counted: Counter[str] = Counter()
     for part in (*parts, fresh):
         for word, rows in part:
@@ -284,7 +324,9 @@ def _summed(parts: Sequence[Iterable[tuple[str, int]]], fresh: Iterable[tuple[st
 
 
 def swaps(word: str) -> set[str]:
-    """What becomes of a word where two neighbors change places; nothing of one that nobody types."""
+    """What becomes of a word where two neighbors change places; nothing of one that
+    nobody types.
+    """
     last = len(word) - 1 if len(word) <= MISTYPED else 0
     return {word[:i] + word[i + 1] + word[i] + word[i + 2 :] for i in range(last)}
 

@@ -1,22 +1,26 @@
-"""How words are found in a text: the same way where it is stored and where it is searched for, in every engine.
+"""How words are found in a text: the same way where it is stored and where it is searched for, in
+every engine.
 
-A text becomes a list of words, stemmed by Snowball's rules for the language, then without accents. Runs of a script
-that writes no spaces become all pairs of neighbors. Engines store the words with spaces between them and look for words
-as they are, so all of them find the same.
+A text becomes a list of words, stemmed by Snowball's rules for the language, then without accents.
+Runs of a script that writes no spaces become all pairs of neighbors. Engines store the words with
+spaces between them and look for words as they are, so all of them find the same.
 
-Behind the words in their order stands what they are found by besides, so that phrases stay phrases: the letters of
-unspaced runs, the parts of camelCase, and of a word with accents the stems with them and of the word without them.
+Behind the words in their order stands what they are found by besides, so that phrases stay phrases:
+the letters of unspaced runs, the parts of camelCase, and of a word with accents the stems with them
+and of the word without them.
 
 Letters are compared by one form of each, whatever form they are written in:
 
-    cleaned(text)    Unicode's compatibility form (NFKC), without what nobody sees (soft hyphens, joiners, marks of
-                     direction), without the points of Arabic, Hebrew and Syriac
+    cleaned(text)    Unicode's compatibility form (NFKC), without what nobody sees (soft hyphens,
+                     joiners, marks of direction), without the points of Arabic, Hebrew and Syriac
     spelled(word)    of a cleaned word: the case folded (NFC), in Turkish with dotted and dotless i
-    folded(word)     of a spelled word: without the accents of Latin and Greek letters; those of other scripts are
+    folded(word)     of a spelled word: without the accents of Latin and Greek letters; those of
+    other scripts are
                      other letters, but for the Russian yo
 
-Runs of letters, digits and the marks on them are words, as between the boundaries of UAX 29, which however joins some
-of them by signs: `3.14`, `foo_bar` and `don't` are two words each here, so that each part is found by itself.
+Runs of letters, digits and the marks on them are words, as between the boundaries of UAX 29, which
+however joins some of them by signs: `3.14`, `foo_bar` and `don't` are two words each here, so that
+each part is found by itself.
 
 One small text file says which words of a collection are synonyms, and which are protected:
 
@@ -54,28 +58,39 @@ _UNSEEN = regex.compile(
     r"\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06dc\u06df-\u06e8\u06ea-\u06ed\u0898-\u089f\u08ca-\u08ff"
     r"\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0711\u0730-\u074a]+"
 )
-# letters of Europe, and signs: none of them is a mark, or unseen, and a faster engine knows enough of them
+# letters of Europe, and signs: none of them is a mark, or unseen, and a faster engine knows enough
+# of them
 _PLAIN = re.compile(
     "[\x00-\xac\xae-\u02ff\u0370-\u0482\u048a-\u0588\u1e00-\u1fff\u2010-\u2029\u2030-\u205e\u20a0-\u20cf\u2100-\u2bff]*"
 )
 _PLAIN_WORD = re.compile(r"[^\W_]+")
 WORD = regex.compile(r"[\p{L}\p{N}][\p{L}\p{N}\p{M}]*+")
-# Scripts that write no spaces between their words: Hiragana, Katakana, Chinese characters, Thai, Lao, Burmese, Khmer;
-# and Korean syllables, whose endings spaces do not part. Marks belong to the letter before them.
+# Scripts that write no spaces between their words: Hiragana, Katakana, Chinese characters, Thai,
+# Lao, Burmese, Khmer; and Korean syllables, whose endings spaces do not part. Marks belong to the
+# letter before them.
 UNSPACED = regex.compile(
     r"(?:[\u3041-\u30ff\u31f0-\u31ff\p{Han}\uac00-\ud7af"
     r"\p{Thai}\p{Lao}\p{Myanmar}\p{Khmer}--[\p{N}\p{P}]]\p{M}*+)++",
     regex.VERSION1,
 )
 LETTER = regex.compile(r"\P{M}\p{M}*+|\p{M}++")  # with its marks; marks without one at a beginning
-# what begins a part of a text that is normalized by itself: no mark, no later part of a Korean syllable, nothing unseen
-_BEGINS = regex.compile(r"[^\p{M}\p{Default_Ignorable_Code_Point}\u1160-\u11ff\u3099\u309a\uff9e\uff9f]")
+# what begins a part of a text that is normalized by itself: no mark, no later part of a Korean
+# syllable, nothing unseen
+_BEGINS = regex.compile(
+    r"[^\p{M}\p{Default_Ignorable_Code_Point}\u1160-\u11ff\u3099\u309a\uff9e\uff9f]"
+)
 _TURKISH = {ord("I"): "\u0131", ord("\u0130"): "i"}
-_NO_DECOMPOSITION = dict(zip("øđłħŧıðəɨ\u0451", "odlhtidei\u0435", strict=True)) | {"æ": "ae", "œ": "oe", "þ": "th"}
+_NO_DECOMPOSITION = dict(zip("øđłħŧıðəɨ\u0451", "odlhtidei\u0435", strict=True)) | {
+    "æ": "ae",
+    "œ": "oe",
+    "þ": "th",
+}
 
 
 def runs_of(text: str) -> list[str]:
-    """The runs of letters, digits and marks of a text, in order, as `WORD` finds them in the cleaned text."""
+    """The runs of letters, digits and marks of a text, in order, as `WORD` finds them in the
+    cleaned text.
+    """
     text = unicodedata.normalize("NFKC", text)
     if _PLAIN.fullmatch(text):
         return _PLAIN_WORD.findall(text)
@@ -116,7 +131,9 @@ _ACCENTS = _Accents()
 
 
 def letters_written(text: str) -> tuple[list[int], list[int]] | None:
-    """Where what each character of `cleaned(text)` was made of begins and ends; None: at its own place."""
+    """Where what each character of `cleaned(text)` was made of begins and ends; None: at its own
+    place.
+    """
     if text.isascii() or (unicodedata.is_normalized("NFKC", text) and _UNSEEN.search(text) is None):
         return None
     starts = [found.start() for found in _BEGINS.finditer(text)]
@@ -147,21 +164,29 @@ def read_synonyms(source: str | Path | list[str] | tuple[str, ...]) -> str:
     """Read a file, or its lines, and check them: lines as they are kept, without comments."""
     if isinstance(source, (str, Path)):
         try:
-            lines = read_bounded(Path(source), MOST_BYTES + 1).decode()[: MOST_BYTES + 1].splitlines()
+            lines = (
+                read_bounded(Path(source), MOST_BYTES + 1).decode()[: MOST_BYTES + 1].splitlines()
+            )
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"synonyms: {source}: cannot be read as UTF-8 text ({error})") from error
+            raise InputError(
+                f"synonyms: {source}: cannot be read as UTF-8 text ({error})"
+            ) from error
         where = str(source)
     elif isinstance(source, (list, tuple)) and all(isinstance(line, str) for line in source):
         lines, where = [part for line in source for part in line.splitlines()], "synonyms"
     else:
-        raise ConfigError(f"synonyms={source!r}: must be the path of a file, or a list of its lines")
+        raise ConfigError(
+            f"synonyms={source!r}: must be the path of a file, or a list of its lines"
+        )
     kept = []
     for number, line in enumerate(lines, start=1):
         if said := _COMMENT.split(line, maxsplit=1)[0].strip():
             _read_line(said, f"{where}, line {number}")
             kept.append(said)
     if len(kept) > MOST_LINES or sum(map(len, kept)) > MOST_BYTES:
-        raise InputError(f"{where}: {len(kept):,} lines; at most {MOST_LINES:,} in {MOST_BYTES:,} bytes")
+        raise InputError(
+            f"{where}: {len(kept):,} lines; at most {MOST_LINES:,} in {MOST_BYTES:,} bytes"
+        )
     return "\n".join(kept)
 
 
@@ -180,34 +205,62 @@ def _read_line(line: str, where: str) -> list[Synonym]:
     if arrow:
         others = tuple(each.strip() for each in right.split(",") if each.strip())
         if not left.strip() or not others or "=>" in right or "," in left:
-            raise InputError(f"{where}: {line!r}: write it as `k8s => kubernetes`, with one word or phrase on the left")
+            raise InputError(
+                f"{where}: {line!r}: write it as `k8s => kubernetes`, with one word or phrase on"
+                " the left"
+            )
         return [Synonym(left.strip(), others, instead=True)]
     group = [each.strip() for each in line.split(",")]
     if len(group) == 1:
         if len(line.split()) > 1:
-            raise InputError(f"{where}: {line!r}: a protected word is one word; part synonyms by commas")
+            raise InputError(
+                f"{where}: {line!r}: a protected word is one word; part synonyms by commas"
+            )
         return []
     if not all(group):
         raise InputError(f"{where}: {line!r}: nothing stands before or behind a comma")
-    return [Synonym(word, tuple(other for other in group if other != word), instead=False) for word in group]
+    return [
+        Synonym(word, tuple(other for other in group if other != word), instead=False)
+        for word in group
+    ]
 
 
 V = TypeVar("V")
 
 PLAIN = "none"
 K1, B = 1.2, 0.75  # of BM25, as Lance has them
-STEMS_KEPT = 250_000  # words whose stems and forms are remembered while an index is made, in about 80 MB
+STEMS_KEPT = (
+    250_000  # words whose stems and forms are remembered while an index is made, in about 80 MB
+)
 FOUND_KEPT = 50_000  # that were found in texts, in about 16 MB
-LONGEST_NAME = 1_000  # characters of camelCase: longer runs are no names, and would have millions of parts
+LONGEST_NAME = (
+    1_000  # characters of camelCase: longer runs are no names, and would have millions of parts
+)
 LONGEST_KEPT = 64  # characters of them: longer ones are made up, and would fill the memory
 LANGUAGES = (
-    ENGLISH, "arabic", "danish", "dutch", "finnish", "french", "german", "greek", "hungarian", "italian", "norwegian",
-    "portuguese", "romanian", "russian", "spanish", "swedish", "turkish", PLAIN,
-)  # fmt: skip
+    ENGLISH,
+    "arabic",
+    "danish",
+    "dutch",
+    "finnish",
+    "french",
+    "german",
+    "greek",
+    "hungarian",
+    "italian",
+    "norwegian",
+    "portuguese",
+    "romanian",
+    "russian",
+    "spanish",
+    "swedish",
+    "turkish",
+    PLAIN,
+)
 
-# Words that English sentences need and no topic has: determiners, pronouns, auxiliaries, conjunctions, prepositions of
-# place and time, question words, what is left of contractions. A list of 1,298 words
-# loses .027 NDCG@10 on nq-gold beside this one.
+# Words that English sentences need and no topic has: determiners, pronouns, auxiliaries,
+# conjunctions, prepositions of place and time, question words, what is left of contractions. A list
+# of 1,298 words loses .027 NDCG@10 on nq-gold beside this one.
 _ENGLISH_STOP = """
 a an the this that these those such some any each every either neither both all most more other another same own
 i me my myself we our ours ourselves you your yours yourself yourselves he him his himself she her hers herself
@@ -219,13 +272,15 @@ of at by for from to in into on onto off out up down over under above below with
 during before after upon again further once here there
 what which who whom whose when where why how not no only just very too also ever never now
 t s d ll m re ve don doesn didn isn aren wasn weren haven hasn hadn won wouldn shouldn couldn
-"""
+"""  # noqa: E501
 
 _HUMP = re.compile(r"(?<=[^\W\d_])(?=[A-Z][a-z]{2})|(?<=[a-z])(?=[A-Z])")
 
 
 class Found(NamedTuple):
-    """A word in a text: its characters `[start, stop)`, how it is stored, and its form; "" where another one has it."""
+    """A word in a text: its characters `[start, stop)`, how it is stored, and its form; "" where
+    another one has it.
+    """
 
     start: int
     stop: int
@@ -250,11 +305,15 @@ class Language:
     synonyms: tuple[Synonym, ...] = ()  # what a query for some words also looks for
 
     def stored(self, text: str) -> str:
-        """Return the words of a text as they are stored: with one space before and after each, "" where it has none."""
+        """Return the words of a text as they are stored: with one space before and after each, ""
+        where it has none.
+        """
         return spaced(" ".join(filter(None, self.split(text)[:2])))
 
     def words(self, query: str) -> list[str]:
-        """Return the words to look up for a query, each once, synonyms last; stop words if there are no others."""
+        """Return the words to look up for a query, each once, synonyms last; stop words if there
+        are no others.
+        """
         found = self._asked(query)
         if not self.synonyms:
             return found
@@ -267,20 +326,34 @@ class Language:
     def _asked(self, query: str) -> list[str]:
         runs = runs_of(query)
         runs = [run for run in runs if spelled(run, turkish=self._turkish) not in self.stop] or runs
-        return list(dict.fromkeys(piece.word for run in runs for piece in self._pieces(run) if piece.asked))
+        return list(
+            dict.fromkeys(piece.word for run in runs for piece in self._pieces(run) if piece.asked)
+        )
 
     @cached_property
     def _stored_synonyms(self) -> list[tuple[str, list[str], bool]]:
-        """What each looks for, as it is stored: words in order, other words, and whether these come instead."""
+        """What each looks for, as it is stored: words in order, other words, and whether these come
+        instead.
+        """
         return [
-            (" ".join(self.in_order(each.words)), [word for other in each.others for word in self._asked(other)],
-             each.instead)
+            (
+                " ".join(self.in_order(each.words)),
+                [word for other in each.others for word in self._asked(other)],
+                each.instead,
+            )
             for each in self.synonyms
-        ]  # fmt: skip
+        ]
 
     def beside(self, query: str) -> list[str]:
-        """Return what words of a query are found by besides, in order, each once: with their accents, and without."""
-        found = (word for run in runs_of(query) if not run.isascii() for word in self.kept[run].split("\n")[1].split())
+        """Return what words of a query are found by besides, in order, each once: with their
+        accents, and without.
+        """
+        found = (
+            word
+            for run in runs_of(query)
+            if not run.isascii()
+            for word in self.kept[run].split("\n")[1].split()
+        )
         return list(dict.fromkeys(word for word in found if not UNSPACED.fullmatch(word)))
 
     def in_order(self, text: str) -> list[str]:
@@ -292,13 +365,19 @@ class Language:
         return "".join(map(self._written, runs_of(word)))
 
     def finder(self, words: Collection[str], forms: Collection[str] = ()) -> Finder:
-        """Make what finds words, as `words` or `forms` give them, in texts: wherever `stored` has them, in order."""
+        """Make what finds words, as `words` or `forms` give them, in texts: wherever `stored` has
+        them, in order.
+        """
         sought = {*words, *forms}
 
         def find(text: str) -> list[Found]:
             letters = cleaned(text)
             pattern = _PLAIN_WORD if _PLAIN.fullmatch(letters) else WORD
-            runs = {run for run in pattern.findall(letters) if not sought.isdisjoint(self._found[run][0])}
+            runs = {
+                run
+                for run in pattern.findall(letters)
+                if not sought.isdisjoint(self._found[run][0])
+            }
             starts, stops = letters_written(text) or (range(len(text)), range(1, len(text) + 1))
             return [
                 Found(starts[run.start() + start], stops[run.start() + stop - 1], word, form)
@@ -310,14 +389,17 @@ class Language:
 
         return find
 
-    # --- one run of letters ------------------------------------------------------------------------------------------
+    # --- one run of letters
+    # ------------------------------------------------------------------------------------------
 
     @property
     def _turkish(self) -> bool:
         return self.name == "turkish"
 
     def split(self, text: str) -> tuple[str, str, str]:
-        """Return the words of a text in order, what it is found by besides, and its different words as written."""
+        """Return the words of a text in order, what it is found by besides, and its different words
+        as written.
+        """
         lines = "\n".join(map(self.kept.__getitem__, runs_of(text))).split("\n")
         words, beside, forms = (" ".join(filter(None, lines[part::3])) for part in range(3))
         return words, beside, " ".join(dict.fromkeys(forms.split()))
@@ -330,7 +412,9 @@ class Language:
             if (word := self._plain(run)) is not None:
                 return f"{self._stem(word)}\n\n{word}"
             pieces = self._pieces(run)
-            words, beside = ([each.word for each in pieces if each.in_order is there] for there in (True, False))
+            words, beside = (
+                [each.word for each in pieces if each.in_order is there] for there in (True, False)
+            )
             forms = dict.fromkeys(each.form for each in pieces if each.form)
             return "\n".join(map(" ".join, (words, beside, forms)))
 
@@ -338,7 +422,9 @@ class Language:
 
     @cached_property
     def _found(self) -> RememberedWords[tuple[tuple[str, ...], list[Found]]]:
-        """What is found in runs of letters, and all words and forms of it: most runs are told by these."""
+        """What is found in runs of letters, and all words and forms of it: most runs are told by
+        these.
+        """
 
         def found(run: str) -> tuple[tuple[str, ...], list[Found]]:
             pieces = self._pieces(run)
@@ -365,21 +451,36 @@ class Language:
         return word if word.isascii() else None
 
     def _spaced(self, run: str, start: int, stop: int) -> Iterator[Found]:
-        """A word of a script with spaces, its stems with accents and of the word without them, its parts."""
+        """A word of a script with spaces, its stems with accents and of the word without them, its
+        parts.
+        """
         if start == stop:
             return
         written = run[start:stop]
         for place, word in enumerate(self._stems(written)):
-            yield Found(start, stop, word, "" if place else self._written(written), not place, not place)
-        if not written.islower() and len(written) <= LONGEST_NAME and len(cuts := _humps(written)) > 1:
+            yield Found(
+                start, stop, word, "" if place else self._written(written), not place, not place
+            )
+        if (
+            not written.islower()
+            and len(written) <= LONGEST_NAME
+            and len(cuts := _humps(written)) > 1
+        ):
             for first, last in cuts:
                 part = written[first:last]
                 yield Found(
-                    start + first, start + last, self._stems(part)[0], self._written(part), in_order=False, asked=False
+                    start + first,
+                    start + last,
+                    self._stems(part)[0],
+                    self._written(part),
+                    in_order=False,
+                    asked=False,
                 )
 
     def _stems(self, written: str) -> list[str]:
-        """What a word is found by: without accents, then with them, then as it would be stemmed without them."""
+        """What a word is found by: without accents, then with them, then as it would be stemmed
+        without them.
+        """
         word = spelled(written, turkish=self._turkish)
         if word.isascii() or not self.accents:
             return [self._stem(word)]
@@ -398,7 +499,9 @@ class Language:
 
 @cache
 def language(name: str, *, keep_accents: bool = False, synonyms: str = "") -> Language:
-    """Load the rules of a language, with what a file of synonyms and protected words says besides."""
+    """Load the rules of a language, with what a file of synonyms and protected words
+    says besides.
+    """
     if name not in LANGUAGES:
         raise ConfigError(f"language={name!r}: must be one of {', '.join(LANGUAGES)}")
     stop, stem = frozenset[str](), None
@@ -416,7 +519,9 @@ def language(name: str, *, keep_accents: bool = False, synonyms: str = "") -> La
 
 def rules_of(encoding: Encoding) -> Language:
     """Load the rules by which the words of a collection were made."""
-    return language(encoding.language, keep_accents=encoding.keep_accents, synonyms=encoding.synonyms)
+    return language(
+        encoding.language, keep_accents=encoding.keep_accents, synonyms=encoding.synonyms
+    )
 
 
 class RememberedWords(dict[str, V]):
@@ -453,4 +558,8 @@ def _pairs(run: str, start: int, stop: int) -> Iterator[Found]:
 def _humps(word: str) -> list[tuple[int, int]]:
     """The parts of camelCase, of two letters at least."""
     edges = [0, *(hump.start() for hump in _HUMP.finditer(word)), len(word)]
-    return [(first, last) for first, last in pairwise(edges) if last - first > 1 and last - first < len(word)]
+    return [
+        (first, last)
+        for first, last in pairwise(edges)
+        if last - first > 1 and last - first < len(word)
+    ]

@@ -1,7 +1,9 @@
-"""MaxSim between splits as kernels: token similarities live in registers only, their maxima and sums are float32.
+"""MaxSim between splits as kernels: token similarities live in registers only, their maxima and
+sums are float32.
 
-Rows may come unnormalized in the table's own dtype with their inverse norms beside them: products of bfloat16 values
-are exact in float32, so the cosines are as good as float32 ones at the speed of bfloat16.
+Rows may come unnormalized in the table's own dtype with their inverse norms beside them: products
+of bfloat16 values are exact in float32, so the cosines are as good as float32 ones at the speed of
+bfloat16.
 """
 
 # Arguments of kernels are typed by Triton at launch, those of autograd hooks by torch.
@@ -30,8 +32,8 @@ if TYPE_CHECKING:
     from aveyb_retrieval.kernels.maxsim import BatchVocabulary
 
 
-# How many distinct ids there are only the device knows; so programs take turns at them. 65 splits, the fewest that come
-# here, make 1,040 programs.
+# How many distinct ids there are only the device knows; so programs take turns at them. 65 splits,
+# the fewest that come here, make 1,040 programs.
 _PROGRAMS_OF_A_SPLIT = 16
 
 
@@ -39,11 +41,16 @@ _PROGRAMS_OF_A_SPLIT = 16
 def _best_match(current, earlier, earlier_scales, rows, n_rows, n_columns,
                 D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
                 PRECISION: tl.constexpr):  # fmt: skip
-    """For each row the largest `current[row] . earlier[column]` times the column's scale (float32 [M])."""
+    """For each row the largest `current[row] .
+
+    earlier[column]` times the column's scale (float32 [M]).
+    """
     best = tl.full((M,), float("-inf"), dtype=tl.float32)
     for first in range(0, n_columns, N):
         columns = first + tl.arange(0, N)
-        products = products_of(current, rows, D, n_rows, earlier, columns, D, n_columns, D, M, N, K, PRECISION)
+        products = products_of(
+            current, rows, D, n_rows, earlier, columns, D, n_columns, D, M, N, K, PRECISION
+        )
         products *= tl.load(earlier_scales + columns, mask=columns < n_columns, other=0.0)[None, :]
         products = tl.where(columns[None, :] < n_columns, products, float("-inf"))
         best = larger(best, largest(products, 1))
@@ -55,21 +62,35 @@ def all_pairs_kernel(
     vectors, scales, lengths, first_split, scores, S,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Grid (splits, splits of the longest document): program (i, j) scores split i against split j of i's document.
+    """Grid (splits, splits of the longest document): program (i, j) scores split i against split j
+    of i's document.
 
-    Neighboring programs share the candidate, which then comes from L2. Programs whose candidate is not earlier return.
+    Neighboring programs share the candidate, which then comes from L2. Programs whose candidate is
+    not earlier return.
     """
     split = tl.program_id(0).to(tl.int64)
     earlier = tl.load(first_split + split).to(tl.int64) + tl.program_id(1)
     if earlier < split:
-        n, n_columns = tl.load(lengths + split).to(tl.int32), tl.load(lengths + earlier).to(tl.int32)
+        n, n_columns = (
+            tl.load(lengths + split).to(tl.int32),
+            tl.load(lengths + earlier).to(tl.int32),
+        )
         score = 0.0
         for first in range(0, n, M):
             rows = first + tl.arange(0, M)
             best = _best_match(
-                vectors + split * S * D, vectors + earlier * S * D, scales + earlier * S, rows, n, n_columns,
-                D, M, N, K, PRECISION,
-            )  # fmt: skip
+                vectors + split * S * D,
+                vectors + earlier * S * D,
+                scales + earlier * S,
+                rows,
+                n,
+                n_columns,
+                D,
+                M,
+                N,
+                K,
+                PRECISION,
+            )
             best *= tl.load(scales + split * S + rows, mask=rows < n, other=0.0)
             score += tl.sum(tl.where(rows < n, best, 0.0))
         tl.store(scores + split * tl.num_programs(1) + tl.program_id(1), score)
@@ -77,14 +98,30 @@ def all_pairs_kernel(
 
 @triton.jit(do_not_specialize=["best_row"])
 def best_by_id_kernel(
-    table, scales, ids, entries, starts, asked_from, asked_to, first_split, best_out, n_vocabulary, best_row,
-    D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Grid (splits, programs of a split). best_out float32 `[U, best_row]`: each id's best cosine in each split.
+    table,
+    scales,
+    ids,
+    entries,
+    starts,
+    asked_from,
+    asked_to,
+    first_split,
+    best_out,
+    n_vocabulary,
+    best_row,
+    D: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Grid (splits, programs of a split). best_out float32 `[U, best_row]`: each id's best cosine
+    in each split.
 
-    From ids to asked_to: fields of `BatchVocabulary`. table `[n_vocabulary, D]`; scales float32 `[n_vocabulary]`: what
-    each row is multiplied by. A column of best_out is a split counted in its document. Only ids that a later split can
-    ask of a split are written; the programs of a split take turns at blocks of M of them.
+    From ids to asked_to: fields of `BatchVocabulary`. table `[n_vocabulary, D]`; scales float32
+    `[n_vocabulary]`: what each row is multiplied by. A column of best_out is a split counted in its
+    document. Only ids that a later split can ask of a split are written; the programs of a split
+    take turns at blocks of M of them.
     """
     split = tl.program_id(0).to(tl.int64)
     column = split - tl.load(first_split + split)
@@ -99,16 +136,21 @@ def best_by_id_kernel(
             columns = first + tl.arange(0, N)
             held = tl.load(entries + start + columns, mask=columns < n_columns, other=0)
             theirs = tl.load(ids + held)
-            products = products_of(table, own, D, n_vocabulary, table, theirs, D, n_vocabulary, D, M, N, K, PRECISION)
+            products = products_of(
+                table, own, D, n_vocabulary, table, theirs, D, n_vocabulary, D, M, N, K, PRECISION
+            )
             products *= tl.load(scales + theirs)[None, :]
-            best = larger(best, largest(tl.where(columns[None, :] < n_columns, products, float("-inf")), 1))
+            best = larger(
+                best, largest(tl.where(columns[None, :] < n_columns, products, float("-inf")), 1)
+            )
         best *= tl.load(scales + own)
         tl.store(best_out + rows.to(tl.int64) * best_row + column, best, mask=rows < end)
 
 
 @triton.jit(do_not_specialize=["width"])
 def count_kernel(best, entries, counts, starts, first_split, scores, width, N: tl.constexpr):
-    """Grid (splits, blocks of N columns): `score(i, j) = sum over ids of split i of count * best[id, j]`, j < i.
+    """Grid (splits, blocks of N columns): `score(i, j) = sum over ids of split i of count *
+    best[id, j]`, j < i.
 
     best and scores have rows of `width`; columns are splits counted in the document of split i.
     """
@@ -117,20 +159,29 @@ def count_kernel(best, entries, counts, starts, first_split, scores, width, N: t
     columns = tl.program_id(1) * N + tl.arange(0, N)
     value = tl.zeros((N,), dtype=tl.float32)
     if tl.program_id(1) * N < earlier:
-        for entry in range(tl.load(starts + split).to(tl.int32), tl.load(starts + split + 1).to(tl.int32)):
+        for entry in range(
+            tl.load(starts + split).to(tl.int32), tl.load(starts + split + 1).to(tl.int32)
+        ):
             row = best + tl.load(entries + entry) * width
-            value += tl.load(counts + entry) * tl.load(row + columns, mask=columns < earlier, other=0.0)
+            value += tl.load(counts + entry) * tl.load(
+                row + columns, mask=columns < earlier, other=0.0
+            )
     value = tl.where(columns < earlier, value, float("-inf"))
     tl.store(scores + split * width + columns, value, mask=columns < width)
 
 
 def all_pairs(
-    vectors: torch.Tensor, scales: torch.Tensor, lengths: torch.Tensor, first: torch.Tensor, width: int
+    vectors: torch.Tensor,
+    scales: torch.Tensor,
+    lengths: torch.Tensor,
+    first: torch.Tensor,
+    width: int,
 ) -> torch.Tensor:
     """Scores of every split against the earlier splits of its document, float32 `[n, width]`.
 
-    Column j is split `first + j`; -inf where that is not an earlier split. Vectors are `[n, S, D]` contiguous; scales,
-    float32 `[n, S]`, multiply their rows; first is int `[n]`, the first split of each split's document.
+    Column j is split `first + j`; -inf where that is not an earlier split. Vectors are `[n, S, D]`
+    contiguous; scales, float32 `[n, S]`, multiply their rows; first is int `[n]`, the first split
+    of each split's document.
     """
     n, size, dim = vectors.shape
     scores = torch.full((n, width), float("-inf"), device=vectors.device)
@@ -146,13 +197,20 @@ def all_pairs(
     return scores
 
 
-def by_token(table: torch.Tensor, scales: torch.Tensor, vocabulary: BatchVocabulary, width: int) -> torch.Tensor:
+def by_token(
+    table: torch.Tensor, scales: torch.Tensor, vocabulary: BatchVocabulary, width: int
+) -> torch.Tensor:
     """Scores of the splits of some documents from their distinct ids, float32 `[n, width]`.
 
-    Column j is the document's split j; -inf where that is not an earlier split. The table of embeddings is `[V, D]`
-    contiguous; scales: float32 `[V]`, their 1 / norm.
+    Column j is the document's split j; -inf where that is not an earlier split. The table of
+    embeddings is `[V, D]` contiguous; scales: float32 `[V]`, their 1 / norm.
     """
-    n, n_ids, (n_vocabulary, dim), device = len(vocabulary.first), len(vocabulary.ids), table.shape, table.device
+    n, n_ids, (n_vocabulary, dim), device = (
+        len(vocabulary.first),
+        len(vocabulary.ids),
+        table.shape,
+        table.device,
+    )
     entries, starts, first = vocabulary.entries, vocabulary.starts, vocabulary.first
     tile = config_for("best_by_id", architecture(device), table.element_size())
     count_tile = config_for("count_by_id", architecture(device), 4)  # its scores are always float32
@@ -162,15 +220,37 @@ def by_token(table: torch.Tensor, scales: torch.Tensor, vocabulary: BatchVocabul
     if n:
         with torch.cuda.device_of(table):
             best_by_id_kernel[n, _PROGRAMS_OF_A_SPLIT](
-                table, scales, vocabulary.ids, entries, starts, vocabulary.asked_from, vocabulary.asked_to, first, best,
-                n_vocabulary, width,
-                D=dim, M=tile.m, N=tile.n, K=min(tile.k, power_of_two(dim)), PRECISION=precision(table.dtype),
-                num_warps=tile.warps, num_stages=tile.stages,
-            )  # fmt: skip
+                table,
+                scales,
+                vocabulary.ids,
+                entries,
+                starts,
+                vocabulary.asked_from,
+                vocabulary.asked_to,
+                first,
+                best,
+                n_vocabulary,
+                width,
+                D=dim,
+                M=tile.m,
+                N=tile.n,
+                K=min(tile.k, power_of_two(dim)),
+                PRECISION=precision(table.dtype),
+                num_warps=tile.warps,
+                num_stages=tile.stages,
+            )
             count_kernel[n, blocks(width, side)](
-                best, entries, vocabulary.counts, starts, first, scores, width,
-                N=side, num_warps=count_tile.warps, num_stages=count_tile.stages,
-            )  # fmt: skip
+                best,
+                entries,
+                vocabulary.counts,
+                starts,
+                first,
+                scores,
+                width,
+                N=side,
+                num_warps=count_tile.warps,
+                num_stages=count_tile.stages,
+            )
     return scores
 
 
@@ -179,7 +259,10 @@ def late_interaction_kernel(
     query, documents, begins, lengths, scores, query_row, document_row, n_query,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Grid (documents,). scores float32 `[n]`; begins and lengths int64. M document and N query tokens at a time."""
+    """Grid (documents,).
+
+    scores float32 `[n]`; begins and lengths int64. M document and N query tokens at a time.
+    """
     document = tl.program_id(0).to(tl.int64)
     documents += tl.load(begins + document) * document_row
     n = tl.load(lengths + document).to(tl.int32)
@@ -191,9 +274,23 @@ def late_interaction_kernel(
             for token in range(0, n, M):
                 rows = token + tl.arange(0, M)
                 products = products_of(
-                    documents, rows, document_row, n, query, columns, query_row, n_query, D, M, N, K, PRECISION
+                    documents,
+                    rows,
+                    document_row,
+                    n,
+                    query,
+                    columns,
+                    query_row,
+                    n_query,
+                    D,
+                    M,
+                    N,
+                    K,
+                    PRECISION,
                 )
-                best = larger(best, largest(tl.where(rows[:, None] < n, products, float("-inf")), 0))
+                best = larger(
+                    best, largest(tl.where(rows[:, None] < n, products, float("-inf")), 0)
+                )
             score += tl.sum(tl.where(columns < n_query, best, 0.0))
     tl.store(scores + document, score)
 
@@ -203,7 +300,8 @@ def late_interaction(
 ) -> torch.Tensor:
     """Late interaction by a kernel, float32 `[n]`; no gradient.
 
-    Query is `[q, D]` and rows `[R, D]`, of one dtype, last axis contiguous; begins and lengths int64 `[n]`.
+    Query is `[q, D]` and rows `[R, D]`, of one dtype, last axis contiguous; begins and lengths
+    int64 `[n]`.
     """
     scores = torch.empty(len(lengths), dtype=torch.float32, device=rows.device)
     dim = query.shape[1]
@@ -212,8 +310,20 @@ def late_interaction(
         begins, lengths = (t.to(rows.device, non_blocking=True) for t in (begins, lengths))
         with torch.cuda.device_of(rows):
             late_interaction_kernel[len(scores),](
-                query, rows, begins, lengths, scores, query.stride(0), rows.stride(0), len(query),
-                D=dim, M=tile.m, N=min(tile.n, power_of_two(len(query))), K=min(tile.k, power_of_two(dim)),
-                PRECISION=precision(rows.dtype), num_warps=tile.warps, num_stages=tile.stages,
-            )  # fmt: skip
+                query,
+                rows,
+                begins,
+                lengths,
+                scores,
+                query.stride(0),
+                rows.stride(0),
+                len(query),
+                D=dim,
+                M=tile.m,
+                N=min(tile.n, power_of_two(len(query))),
+                K=min(tile.k, power_of_two(dim)),
+                PRECISION=precision(rows.dtype),
+                num_warps=tile.warps,
+                num_stages=tile.stages,
+            )
     return scores

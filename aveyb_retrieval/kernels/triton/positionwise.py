@@ -1,9 +1,10 @@
-"""The enricher's activation as one pass over memory: in place around the gate, or ReLU squared with its gradient.
+"""The enricher's activation as one pass over memory: in place around the gate, or ReLU squared with
+its gradient.
 
 And a layer's residual and the next layer's RMSNorm in one pass.
 """
 
-# Arguments of kernels are typed by Triton at launch, those of autograd hooks by torch, of operators by their signature.
+# Arguments of kernels are typed by Triton at launch, those of autograd hooks by torch, of operators by their signature.  # noqa: E501
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -27,9 +28,21 @@ from aveyb_retrieval.kernels.triton.tiles import (
 
 
 @triton.jit
-def _activate(x, out, rows, left, BEGIN: tl.constexpr, END: tl.constexpr, ROW: tl.constexpr, M: tl.constexpr,
-              N: tl.constexpr, ACTIVATION: tl.constexpr):  # fmt: skip
-    """Activate the columns BEGIN to END of some rows; float32 [M], the sums of the squares of what was written."""
+def _activate(
+    x,
+    out,
+    rows,
+    left,
+    BEGIN: tl.constexpr,
+    END: tl.constexpr,
+    ROW: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+):
+    """Activate the columns BEGIN to END of some rows; float32 [M], the sums of the squares of what
+    was written.
+    """
     squares = tl.zeros((M,), dtype=tl.float32)
     whole: tl.constexpr = (END - BEGIN) % N == 0
     for start in range(BEGIN, END, N):
@@ -44,14 +57,23 @@ def _activate(x, out, rows, left, BEGIN: tl.constexpr, END: tl.constexpr, ROW: t
 
 @triton.jit(do_not_specialize=["n_rows"])
 def activate_kernel(
-    x, out, inverse_norms, n_rows,
-    START: tl.constexpr, STOP: tl.constexpr, COLUMNS: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    ACTIVATION: tl.constexpr, NORMS: tl.constexpr,
-):  # fmt: skip
-    """Grid (blocks of M rows). x and out (which may be x) `[rows, COLUMNS]` contiguous: all columns but START to STOP.
+    x,
+    out,
+    inverse_norms,
+    n_rows,
+    START: tl.constexpr,
+    STOP: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    NORMS: tl.constexpr,
+):
+    """Grid (blocks of M rows). x and out (which may be x) `[rows, COLUMNS]` contiguous: all columns
+    but START to STOP.
 
-    inverse_norms float32 `[rows]`: 1 / |z| of the activated columns before (NORMS "head") or after ("tail") those left
-    out; "none": of neither.
+    inverse_norms float32 `[rows]`: 1 / |z| of the activated columns before (NORMS "head") or after
+    ("tail") those left out; "none": of neither.
     """
     first = tl.program_id(0).to(tl.int64) * M
     left = tl.minimum(n_rows - first, M).to(tl.int32)
@@ -70,15 +92,22 @@ def activate_kernel(
 def relu2_backward_kernel(
     grad, x, grad_x, n_rows, COLUMNS: tl.constexpr, M: tl.constexpr, N: tl.constexpr
 ):  # fmt: skip
-    """Grid (blocks of M rows). grad_x `[rows, COLUMNS]`, as the others contiguous: `2 grad relu(x)`."""
+    """Grid (blocks of M rows).
+
+    grad_x `[rows, COLUMNS]`, as the others contiguous: `2 grad relu(x)`.
+    """
     first = tl.program_id(0).to(tl.int64) * M
     left = tl.minimum(n_rows - first, M).to(tl.int32)
     rows = tl.arange(0, M)
     whole: tl.constexpr = COLUMNS % N == 0
     for start in range(0, COLUMNS, N):
         columns = start + tl.arange(0, N)
-        own = load_tile(x + first * COLUMNS, rows, columns, COLUMNS, left, COLUMNS, whole).to(tl.float32)
-        above = load_tile(grad + first * COLUMNS, rows, columns, COLUMNS, left, COLUMNS, whole).to(tl.float32)
+        own = load_tile(x + first * COLUMNS, rows, columns, COLUMNS, left, COLUMNS, whole).to(
+            tl.float32
+        )
+        above = load_tile(grad + first * COLUMNS, rows, columns, COLUMNS, left, COLUMNS, whole).to(
+            tl.float32
+        )
         value = 2.0 * above * larger(own, 0.0)
         store_tile(grad_x + first * COLUMNS, rows, columns, COLUMNS, value, left, COLUMNS, whole)
 
@@ -98,9 +127,20 @@ def _launch(
     if n_rows:
         with torch.cuda.device_of(x):
             activate_kernel[blocks(n_rows, tile.m),](
-                x, out, inverse_norms, n_rows, START=start, STOP=stop, COLUMNS=columns, M=tile.m, N=tile.n,
-                ACTIVATION=activation, NORMS=norms, num_warps=tile.warps, num_stages=tile.stages,
-            )  # fmt: skip
+                x,
+                out,
+                inverse_norms,
+                n_rows,
+                START=start,
+                STOP=stop,
+                COLUMNS=columns,
+                M=tile.m,
+                N=tile.n,
+                ACTIVATION=activation,
+                NORMS=norms,
+                num_warps=tile.warps,
+                num_stages=tile.stages,
+            )
 
 
 def _around(x: torch.Tensor, activation: str, start: int, stop: int, norms: str) -> torch.Tensor:
@@ -109,7 +149,8 @@ def _around(x: torch.Tensor, activation: str, start: int, stop: int, norms: str)
     return inverse_norms
 
 
-# In place on `[..., M]` contiguous, all columns but start to stop; gives 1 / |z| of one of the two parts, `[...]`.
+# In place on `[..., M]` contiguous, all columns but start to stop; gives 1 / |z| of one of the two
+# parts, `[...]`.
 activate_around_op = inference_operator(
     "activate_around(Tensor(a!) x, str activation, int start, int stop, str norms) -> Tensor",
     _around,
@@ -156,7 +197,9 @@ def _backward(ctx, grad) -> torch.Tensor:
     return relu2_backward_op(grad.contiguous(), x)
 
 
-relu2_op.register_autograd(_backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
+relu2_op.register_autograd(
+    _backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs)
+)
 
 
 @triton.jit(do_not_specialize=["n_rows"])
@@ -164,7 +207,8 @@ def add_norm_kernel(
     branch, residual, alpha, weight, out, normed, branch_row, residual_row, n_rows, eps,
     A: tl.constexpr, BLOCK_A: tl.constexpr, M: tl.constexpr, ALPHA: tl.constexpr,
 ):  # fmt: skip
-    """Grid (blocks of M rows). out and normed `[rows, A]` contiguous: `x = branch + alpha residual`, RMSNorm of x.
+    """Grid (blocks of M rows). out and normed `[rows, A]` contiguous: `x = branch + alpha
+    residual`, RMSNorm of x.
 
     The norm is that of x as it is written, rounded.
     """
@@ -172,10 +216,14 @@ def add_norm_kernel(
     left = tl.minimum(n_rows - first, M).to(tl.int32)
     rows, columns = tl.arange(0, M), tl.arange(0, BLOCK_A)
     whole: tl.constexpr = A == BLOCK_A
-    x = load_tile(residual + first * residual_row, rows, columns, residual_row, left, A, whole).to(tl.float32)
+    x = load_tile(residual + first * residual_row, rows, columns, residual_row, left, A, whole).to(
+        tl.float32
+    )
     if ALPHA:
         x *= tl.load(alpha).to(tl.float32)
-    x += load_tile(branch + first * branch_row, rows, columns, branch_row, left, A, whole).to(tl.float32)
+    x += load_tile(branch + first * branch_row, rows, columns, branch_row, left, A, whole).to(
+        tl.float32
+    )
     rounded = x.to(out.dtype.element_ty)
     store_tile(out + first * A, rows, columns, A, rounded, left, A, whole)
     wide = rounded.to(tl.float32)
@@ -186,21 +234,37 @@ def add_norm_kernel(
 
 def _add_norm(branch, residual, alpha, weight, eps) -> tuple[torch.Tensor, torch.Tensor]:
     n_rows, width = branch.shape
-    out, normed = (torch.empty((n_rows, width), dtype=branch.dtype, device=branch.device) for _ in range(2))
+    out, normed = (
+        torch.empty((n_rows, width), dtype=branch.dtype, device=branch.device) for _ in range(2)
+    )
     tile = config_for("add_norm", architecture(branch.device), branch.element_size())
     if n_rows:
         with torch.cuda.device_of(branch):
             add_norm_kernel[blocks(n_rows, tile.m),](
-                branch, residual, alpha, weight, out, normed, branch.stride(0), residual.stride(0), n_rows, eps,
-                A=width, BLOCK_A=power_of_two(width), M=tile.m, ALPHA=alpha is not None,
-                num_warps=tile.warps, num_stages=tile.stages,
-            )  # fmt: skip
+                branch,
+                residual,
+                alpha,
+                weight,
+                out,
+                normed,
+                branch.stride(0),
+                residual.stride(0),
+                n_rows,
+                eps,
+                A=width,
+                BLOCK_A=power_of_two(width),
+                M=tile.m,
+                ALPHA=alpha is not None,
+                num_warps=tile.warps,
+                num_stages=tile.stages,
+            )
     return out, normed
 
 
 # `x = branch + alpha residual` and RMSNorm(x), both `[rows, D]`.
 add_norm_op = inference_operator(
-    "add_norm(Tensor branch, Tensor residual, Tensor? alpha, Tensor weight, float eps) -> (Tensor, Tensor)",
+    "add_norm(Tensor branch, Tensor residual, Tensor? alpha, Tensor weight, float eps) -> (Tensor,"
+    " Tensor)",
     _add_norm,
     lambda branch, *_: (branch.new_empty(branch.shape), branch.new_empty(branch.shape)),
 )

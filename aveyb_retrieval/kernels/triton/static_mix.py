@@ -1,11 +1,11 @@
 """Static contextualizer as kernels: the learned matrix, the activation and the gate in one pass.
 
-With dO = grad * gate (where sigma is open): d gate = grad * sigma(V Z + b) is the forward with `grad` in the gate's
-place; d Z = V^T dO; d V = sum over splits of dO Z^T, summed in a fixed order: every program adds up one group of splits
-into its own float32 partial.
+With dO = grad * gate (where sigma is open): d gate = grad * sigma(V Z + b) is the forward with
+`grad` in the gate's place; d Z = V^T dO; d V = sum over splits of dO Z^T, summed in a fixed order:
+every program adds up one group of splits into its own float32 partial.
 """
 
-# Arguments of kernels are typed by Triton at launch, those of autograd hooks by torch, of operators by their signature.
+# Arguments of kernels are typed by Triton at launch, those of autograd hooks by torch, of operators by their signature.  # noqa: E501
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -30,12 +30,26 @@ from aveyb_retrieval.kernels.triton.tiles import (
     valid_rows,
 )
 
-_MAX_PARTIALS = 64  # groups of splits whose weight gradients are summed apart: bounds memory, fills the device
+_MAX_PARTIALS = (
+    64  # groups of splits whose weight gradients are summed apart: bounds memory, fills the device
+)
 
 
 @triton.jit
-def gated_grad(grad, gate, out, rows, d, grad_row, gate_row, out_row, n, D: tl.constexpr, N: tl.constexpr,
-                RELU: tl.constexpr):  # fmt: skip
+def gated_grad(
+    grad,
+    gate,
+    out,
+    rows,
+    d,
+    grad_row,
+    gate_row,
+    out_row,
+    n,
+    D: tl.constexpr,
+    N: tl.constexpr,
+    RELU: tl.constexpr,
+):
     """DO float32 [rows, N]: the gradient of `V Z + b`. Where sigma was shut the output is zero."""
     value = load_tile(grad, rows, d, grad_row, n, D, D % N == 0).to(tl.float32)
     value *= load_tile(gate, rows, d, gate_row, n, D, D % N == 0).to(tl.float32)
@@ -46,17 +60,39 @@ def gated_grad(grad, gate, out, rows, d, grad_row, gate_row, out_row, n, D: tl.c
 
 @triton.jit(do_not_specialize=["T"])
 def forward_kernel(
-    mixed, gate, weight, bias, lengths, out,
-    mixed_split, mixed_row, gate_split, gate_row, weight_split, weight_row, out_split, out_row, T,
-    D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, WHOLE: tl.constexpr,
-    RELU: tl.constexpr, BIAS: tl.constexpr, RAGGED: tl.constexpr, GATE: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Grid (splits, blocks of M rows, blocks of N columns). out `[n, T, D]`: g * sigma(V @ mixed + b).
+    mixed,
+    gate,
+    weight,
+    bias,
+    lengths,
+    out,
+    mixed_split,
+    mixed_row,
+    gate_split,
+    gate_row,
+    weight_split,
+    weight_row,
+    out_split,
+    out_row,
+    T,
+    D: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    WHOLE: tl.constexpr,
+    RELU: tl.constexpr,
+    BIAS: tl.constexpr,
+    RAGGED: tl.constexpr,
+    GATE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Grid (splits, blocks of M rows, blocks of N columns). out `[n, T, D]`: g * sigma(V @ mixed +
+    b).
 
-    g is the gate after the activation GATE ("none": the gate itself). out may be the gate: a program reads of it what
-    it writes, and before. weight_split: 0 when all splits share one matrix. WHOLE: blocks of K never reach beyond a row
-    of V (a mask along the contiguous axis would keep its loads out of the pipeline); what it holds beyond `n` meets
-    zeros.
+    g is the gate after the activation GATE ("none": the gate itself). out may be the gate: a
+    program reads of it what it writes, and before. weight_split: 0 when all splits share one
+    matrix. WHOLE: blocks of K never reach beyond a row of V (a mask along the contiguous axis would
+    keep its loads out of the pipeline); what it holds beyond `n` meets zeros.
     """
     split, first, n = own_rows(lengths, T, M, RAGGED)
     rows, d = first + tl.arange(0, M), tl.program_id(2) * N + tl.arange(0, N)
@@ -66,7 +102,12 @@ def forward_kernel(
     for k in range(0, n, K):
         inner = k + tl.arange(0, K)
         v = load_tile(weight, rows, inner, weight_row, n, T, WHOLE)
-        value = tl.dot(v, load_tile(mixed, inner, d, mixed_row, n, D, D % N == 0), value, input_precision=PRECISION)
+        value = tl.dot(
+            v,
+            load_tile(mixed, inner, d, mixed_row, n, D, D % N == 0),
+            value,
+            input_precision=PRECISION,
+        )
     if BIAS:
         value += tl.load(bias + rows, mask=rows < T, other=0.0).to(tl.float32)[:, None]
     if RELU:
@@ -84,7 +125,10 @@ def backward_input_kernel(
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, WHOLE: tl.constexpr,
     RELU: tl.constexpr, RAGGED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Grid as the forward's. grad_mixed `[n, T, D]` contiguous: V^T dO. WHOLE: blocks of M fit into a row of V."""
+    """Grid as the forward's.
+
+    grad_mixed `[n, T, D]` contiguous: V^T dO. WHOLE: blocks of M fit into a row of V.
+    """
     split, first, n = own_rows(lengths, T, M, RAGGED)
     rows, d = first + tl.arange(0, M), tl.program_id(2) * N + tl.arange(0, N)
     grad, gate, out = at_split(split, grad, grad_split, gate, gate_split, out, out_split)
@@ -92,21 +136,54 @@ def backward_input_kernel(
     for k in range(0, n, K):
         inner = k + tl.arange(0, K)
         v = load_tile(weight, inner, rows, weight_row, n, T, WHOLE)
-        mixture_grad = gated_grad(grad, gate, out, inner, d, grad_row, gate_row, out_row, n, D, N, RELU)
+        mixture_grad = gated_grad(
+            grad, gate, out, inner, d, grad_row, gate_row, out_row, n, D, N, RELU
+        )
         value = tl.dot(tl.trans(v), mixture_grad.to(v.dtype), value, input_precision=PRECISION)
-    store_tile(grad_mixed + split * T * D, rows, d, D, tl.where(rows[:, None] < n, value, 0.0), T, D, D % N == 0)
+    store_tile(
+        grad_mixed + split * T * D,
+        rows,
+        d,
+        D,
+        tl.where(rows[:, None] < n, value, 0.0),
+        T,
+        D,
+        D % N == 0,
+    )
 
 
 @triton.jit(do_not_specialize=["T", "n_splits"])
 def backward_weight_kernel(
-    grad, mixed, gate, out, lengths, weight_partials, bias_partials,
-    grad_split, grad_row, mixed_split, mixed_row, gate_split, gate_row, out_split, out_row, T, n_splits,
-    D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
-    RELU: tl.constexpr, RAGGED: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Grid (groups, blocks of M rows of V, blocks of N columns). Group g adds up the splits g, g + groups, ...
+    grad,
+    mixed,
+    gate,
+    out,
+    lengths,
+    weight_partials,
+    bias_partials,
+    grad_split,
+    grad_row,
+    mixed_split,
+    mixed_row,
+    gate_split,
+    gate_row,
+    out_split,
+    out_row,
+    T,
+    n_splits,
+    D: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    RELU: tl.constexpr,
+    RAGGED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Grid (groups, blocks of M rows of V, blocks of N columns). Group g adds up the splits g, g +
+    groups, ...
 
-    weight_partials float32 `[groups, T, T]`: dO Z^T; bias_partials float32 `[groups, T]`: dO summed over the width.
+    weight_partials float32 `[groups, T, T]`: dO Z^T; bias_partials float32 `[groups, T]`: dO summed
+    over the width.
     """
     group, n_groups = tl.program_id(0), tl.num_programs(0)
     rows, columns = tl.program_id(1) * M + tl.arange(0, M), tl.program_id(2) * N + tl.arange(0, N)
@@ -117,8 +194,12 @@ def backward_weight_kernel(
         n = valid_rows(lengths, split, T, RAGGED)
         for k in range(0, D, K):
             d = k + tl.arange(0, K)
-            own_grad, own_gate, own_out = at_split(split, grad, grad_split, gate, gate_split, out, out_split)
-            mixture_grad = gated_grad(own_grad, own_gate, own_out, rows, d, grad_row, gate_row, out_row, n, D, K, RELU)
+            own_grad, own_gate, own_out = at_split(
+                split, grad, grad_split, gate, gate_split, out, out_split
+            )
+            mixture_grad = gated_grad(
+                own_grad, own_gate, own_out, rows, d, grad_row, gate_row, out_row, n, D, K, RELU
+            )
             z = load_tile(mixed + split * mixed_split, columns, d, mixed_row, n, D, D % K == 0)
             value = tl.dot(mixture_grad.to(z.dtype), tl.trans(z), value, input_precision=PRECISION)
             bias_sum += tl.sum(mixture_grad, 1)
@@ -139,7 +220,8 @@ def mix(
     out: torch.Tensor | None = None,
     gate_activation: str = "none",
 ) -> torch.Tensor:
-    """`g * sigma(weight @ mixed + b)`, `[n, T, D]`; weight `[T, T]` for all, or one for each: `[n, >= T, >= T]`.
+    """`g * sigma(weight @ mixed + b)`, `[n, T, D]`; weight `[T, T]` for all, or one for each: `[n,
+    >= T, >= T]`.
 
     out: written to and returned, last axis contiguous; it may be the gate. None: a new tensor.
     gate_activation: what makes g of the gate, "gelu", "relu2" or "none".
@@ -154,13 +236,34 @@ def mix(
     if n:
         with torch.cuda.device_of(mixed):
             forward_kernel[n, blocks(width, m), blocks(dim, columns)](
-                mixed, gate, weight, bias, lengths, out,
-                mixed.stride(0), mixed.stride(1), gate.stride(0), gate.stride(1),
-                weight.stride(0) if weight.ndim == 3 else 0, weight.stride(-2), out.stride(0), out.stride(1), width,
-                D=dim, M=m, N=columns, K=inner, WHOLE=weight.shape[-1] % inner == 0,
-                RELU=relu, BIAS=bias is not None, RAGGED=lengths is not None, GATE=gate_activation,
-                PRECISION=precision(mixed.dtype), num_warps=tile.warps, num_stages=tile.stages,
-            )  # fmt: skip
+                mixed,
+                gate,
+                weight,
+                bias,
+                lengths,
+                out,
+                mixed.stride(0),
+                mixed.stride(1),
+                gate.stride(0),
+                gate.stride(1),
+                weight.stride(0) if weight.ndim == 3 else 0,
+                weight.stride(-2),
+                out.stride(0),
+                out.stride(1),
+                width,
+                D=dim,
+                M=m,
+                N=columns,
+                K=inner,
+                WHOLE=weight.shape[-1] % inner == 0,
+                RELU=relu,
+                BIAS=bias is not None,
+                RAGGED=lengths is not None,
+                GATE=gate_activation,
+                PRECISION=precision(mixed.dtype),
+                num_warps=tile.warps,
+                num_stages=tile.stages,
+            )
     return out
 
 
@@ -188,8 +291,8 @@ def _over_gate(mixed, gate, weight, lengths, bias, relu, gate_activation) -> Non
 
 # `static_mix_op` of a gate that lacks its activation, written over that gate.
 static_mix_over_gate_op = inference_operator(
-    "static_mix_over_gate(Tensor mixed, Tensor(a!) gate, Tensor weight, Tensor? lengths, Tensor? bias, bool relu, "
-    "str gate_activation) -> ()",
+    "static_mix_over_gate(Tensor mixed, Tensor(a!) gate, Tensor weight, Tensor? lengths, Tensor?"
+    " bias, bool relu, str gate_activation) -> ()",
     _over_gate,
     lambda *_: None,
 )
@@ -205,7 +308,9 @@ def static_mix_backward_op(
     lengths: torch.Tensor | None,
     relu: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of `mixed` `[n, T, D]`, of V and of the bias before their last sums, float32 `[g, T, T]`, `[g, T]`."""
+    """Gradients of `mixed` `[n, T, D]`, of V and of the bias before their last sums, float32 `[g,
+    T, T]`, `[g, T]`.
+    """
     n, width, dim = mixed.shape
     device, element, arch = mixed.device, mixed.element_size(), architecture(mixed.device)
     grad_mixed = torch.empty((n, width, dim), dtype=mixed.dtype, device=device)
@@ -215,25 +320,65 @@ def static_mix_backward_op(
     if n == 0:
         return grad_mixed, weight_partials, bias_partials
     side, whole = power_of_two(width), power_of_two(dim)
-    shared = {"D": dim, "RELU": relu, "RAGGED": lengths is not None, "PRECISION": precision(mixed.dtype)}
+    shared = {
+        "D": dim,
+        "RELU": relu,
+        "RAGGED": lengths is not None,
+        "PRECISION": precision(mixed.dtype),
+    }
     with torch.cuda.device_of(mixed):
         tile = config_for("static_mix_input", arch, element)
         m, columns = min(tile.m, side), min(tile.n, whole)
         backward_input_kernel[n, blocks(width, m), blocks(dim, columns)](
-            grad, gate, out, weight, lengths, grad_mixed,
-            grad.stride(0), grad.stride(1), gate.stride(0), gate.stride(1), out.stride(0), out.stride(1),
-            weight.stride(0), width,
-            M=m, N=columns, K=min(tile.k, side), WHOLE=width % m == 0, **shared,
-            num_warps=tile.warps, num_stages=tile.stages,
-        )  # fmt: skip
+            grad,
+            gate,
+            out,
+            weight,
+            lengths,
+            grad_mixed,
+            grad.stride(0),
+            grad.stride(1),
+            gate.stride(0),
+            gate.stride(1),
+            out.stride(0),
+            out.stride(1),
+            weight.stride(0),
+            width,
+            M=m,
+            N=columns,
+            K=min(tile.k, side),
+            WHOLE=width % m == 0,
+            **shared,
+            num_warps=tile.warps,
+            num_stages=tile.stages,
+        )
         tile = config_for("static_mix_weight", arch, element)
         m, columns = min(tile.m, side), min(tile.n, side)
         backward_weight_kernel[groups, blocks(width, m), blocks(width, columns)](
-            grad, mixed, gate, out, lengths, weight_partials, bias_partials,
-            grad.stride(0), grad.stride(1), mixed.stride(0), mixed.stride(1), gate.stride(0), gate.stride(1),
-            out.stride(0), out.stride(1), width, n,
-            M=m, N=columns, K=min(tile.k, whole), **shared, num_warps=tile.warps, num_stages=tile.stages,
-        )  # fmt: skip
+            grad,
+            mixed,
+            gate,
+            out,
+            lengths,
+            weight_partials,
+            bias_partials,
+            grad.stride(0),
+            grad.stride(1),
+            mixed.stride(0),
+            mixed.stride(1),
+            gate.stride(0),
+            gate.stride(1),
+            out.stride(0),
+            out.stride(1),
+            width,
+            n,
+            M=m,
+            N=columns,
+            K=min(tile.k, whole),
+            **shared,
+            num_warps=tile.warps,
+            num_stages=tile.stages,
+        )
     return grad_mixed, weight_partials, bias_partials
 
 
@@ -242,7 +387,11 @@ def _(grad, mixed, *_) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     width = mixed.shape[1]
     groups = torch.sym_min(mixed.shape[0], _MAX_PARTIALS)
     partials = mixed.new_empty((groups, width, width), dtype=torch.float32)
-    return mixed.new_empty(mixed.shape), partials, mixed.new_empty((groups, width), dtype=torch.float32)
+    return (
+        mixed.new_empty(mixed.shape),
+        partials,
+        mixed.new_empty((groups, width), dtype=torch.float32),
+    )
 
 
 def _setup_context(ctx, inputs, output) -> None:
@@ -254,7 +403,9 @@ def _backward(ctx, grad):
     mixed, gate, weight, lengths, bias, out = ctx.saved_tensors
     grad = grad if grad.stride(-1) == 1 else grad.contiguous()
     grad_gate = static_mix_op(mixed, grad, weight, lengths, bias, ctx.relu)
-    grad_mixed, weights, biases = static_mix_backward_op(grad, mixed, gate, weight, out, lengths, ctx.relu)
+    grad_mixed, weights, biases = static_mix_backward_op(
+        grad, mixed, gate, weight, out, lengths, ctx.relu
+    )
     grad_bias = None if bias is None else biases.sum(0).to(bias.dtype)
     return grad_mixed, grad_gate, weights.sum(0).to(weight.dtype), None, grad_bias, None
 

@@ -1,10 +1,11 @@
-"""Parts of all kernels: tiles loaded through strides, maxima that keep NaN, activations, precision, the table of tiles.
+"""Parts of all kernels: tiles loaded through strides, maxima that keep NaN, activations, precision,
+the table of tiles.
 
 Tile shapes are fitted to each architecture's shared memory and registers by compiling for it.
-`tests/kernels/test_compile_gate.py` compiles every row of `TABLE` and fails on spills, too much shared memory or a data
-race. The rows were chosen by what the compiler reports, those of the static and dynamic mixing on sm_90 also by their
-times on an H100. Rows of one stage on sm_90 are products with an operand computed in registers, which must not be
-pipelined there (see `__init__.py`).
+`tests/kernels/test_compile_gate.py` compiles every row of `TABLE` and fails on spills, too much
+shared memory or a data race. The rows were chosen by what the compiler reports, those of the static
+and dynamic mixing on sm_90 also by their times on an H100. Rows of one stage on sm_90 are products
+with an operand computed in registers, which must not be pipelined there (see `__init__.py`).
 """
 
 # Arguments of kernels are typed by Triton at launch, those of autograd hooks by torch.
@@ -30,7 +31,8 @@ _LIBRARY = torch.library.Library("aveyb", "FRAGMENT")
 
 @triton.jit
 def load_tile(base, rows, columns, row_stride, n_rows, n_columns, WHOLE: tl.constexpr):
-    """Elements `base[row * row_stride + column]` as [len(rows), len(columns)], zero beyond `n_rows` and `n_columns`.
+    """Elements `base[row * row_stride + column]` as [len(rows), len(columns)], zero beyond `n_rows`
+    and `n_columns`.
 
     WHOLE: the columns never reach beyond `n_columns`, so that only rows are checked.
     """
@@ -46,12 +48,29 @@ def store_tile(base, rows, columns, row_stride, value, n_rows, n_columns, WHOLE:
     mask = rows[:, None] < n_rows
     if not WHOLE:
         mask = mask & (columns[None, :] < n_columns)
-    tl.store(base + rows[:, None] * row_stride + columns[None, :], value.to(base.dtype.element_ty), mask=mask)
+    tl.store(
+        base + rows[:, None] * row_stride + columns[None, :],
+        value.to(base.dtype.element_ty),
+        mask=mask,
+    )
 
 
 @triton.jit
-def products_of(a, a_rows, a_row, n_a, b, b_rows, b_row, n_b, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-                K: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+def products_of(
+    a,
+    a_rows,
+    a_row,
+    n_a,
+    b,
+    b_rows,
+    b_row,
+    n_b,
+    D: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
     """`a_i . b_j` float32 [M, N] of rows of D elements; of those beyond `n_a` and `n_b`, 0."""
     products = tl.zeros((M, N), dtype=tl.float32)
     for k in range(0, D, K):
@@ -64,7 +83,9 @@ def products_of(a, a_rows, a_row, n_a, b, b_rows, b_row, n_b, D: tl.constexpr, M
 
 @triton.jit
 def larger(a, b):
-    """The larger of two, NaN where one is NaN: `tl.maximum` and `tl.max` leave NaN out, which hides a diverged run."""
+    """The larger of two, NaN where one is NaN: `tl.maximum` and `tl.max` leave NaN out, which hides
+    a diverged run.
+    """
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
@@ -103,7 +124,8 @@ def valid_rows(lengths, split, T, RAGGED: tl.constexpr):
 
 @triton.jit
 def own_rows(lengths, T, M: tl.constexpr, RAGGED: tl.constexpr):
-    """(split, first row, valid rows of the split) of a program in a grid of (splits, blocks of M rows, ...).
+    """(split, first row, valid rows of the split) of a program in a grid of (splits, blocks of M
+    rows, ...).
 
     The split is int64, so that offsets of any batch fit.
     """
@@ -118,7 +140,9 @@ def at_split(split, grad, grad_split, gate, gate_split, out, out_split):
 
 
 def precision(dtype: torch.dtype) -> str:
-    """How `tl.dot` multiplies: float32 as three TF32 products (close to float32, and on tensor cores)."""
+    """How `tl.dot` multiplies: float32 as three TF32 products (close to float32, and on tensor
+    cores).
+    """
     return "tf32x3" if dtype == torch.float32 else "ieee"
 
 
@@ -134,7 +158,9 @@ def blocks(length: int, block: int) -> int:
 
 @dataclass(frozen=True)
 class Config:
-    """Tile of one program: `m` rows, `n` columns, `k` of the summed axis; warps; software pipeline stages."""
+    """Tile of one program: `m` rows, `n` columns, `k` of the summed axis; warps; software pipeline
+    stages.
+    """
 
     m: int
     n: int
@@ -175,12 +201,20 @@ _HOPPER: _Table = _AMPERE | {
     "best_by_id": {_HALF: Config(128, 256, 64, 8, 3), _WIDE: Config(64, 128, 32, 8, 3)},
     "late_interaction": {_HALF: Config(64, 64, 64, 4, 3), _WIDE: Config(64, 64, 32, 8, 3)},
 }
-TABLE = {"sm_90": _HOPPER, "sm_80": _AMPERE, "sm_89": _AMPERE}  # the rows of sm_80 fit sm_89's shared memory, too
+TABLE = {
+    "sm_90": _HOPPER,
+    "sm_80": _AMPERE,
+    "sm_89": _AMPERE,
+}  # the rows of sm_80 fit sm_89's shared memory, too
 
 
 def architecture(device: torch.device) -> str:
-    """The table's name for a device: by shared memory a program may use, which is what tiles are fitted to."""
-    if device.type != "cuda":  # the interpreter has no limits; it walks through the tiles of the largest device
+    """The table's name for a device: by shared memory a program may use, which is what tiles are
+    fitted to.
+    """
+    if (
+        device.type != "cuda"
+    ):  # the interpreter has no limits; it walks through the tiles of the largest device
         return "sm_90"
     major, minor = torch.cuda.get_device_capability(device)
     if (major, minor) in ((8, 6), (8, 9)) or major == 12:
@@ -193,8 +227,11 @@ def config_for(kernel: str, arch: str, element_size: int) -> Config:
     return TABLE[arch][kernel][element_size]
 
 
-def inference_operator(signature: str, run: Callable[..., Any], shapes: Callable[..., Any]) -> Callable[..., Any]:
-    """Register `run` as an operator of the namespace `aveyb`, with a signature as torch writes it; return the operator.
+def inference_operator(
+    signature: str, run: Callable[..., Any], shapes: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Register `run` as an operator of the namespace `aveyb`, with a signature as torch writes it;
+    return the operator.
 
     `shapes` gives empty results of the right shapes, for tensors without values.
     """

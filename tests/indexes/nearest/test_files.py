@@ -1,4 +1,6 @@
-"""FAISS files of every type: they are guarded by their hashes, and `verify --deep` searches them."""
+"""FAISS files of every type: they are guarded by their hashes, and `verify --deep`
+searches them.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,27 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KNOWN = (
-    "IVF1,RaBitQfs", "IVF4,RaBitQfs", "IVF4,RaBitQfs3", "Flat", "SQ8", "SQ4", "SQ6", "SQfp16", "HNSW8", "HNSW8_SQ8",
-    "PQ4x4", "IVF4,Flat", "IVF4,SQ8", "IVF4,PQ4x4", "IVF4_HNSW4,Flat", "OPQ4,IVF4_HNSW4,PQ4x4", "PCA8,Flat",
-    "PCAR8,IVF4,Flat", "RR16,SQ8", "PCA8,HNSW8",
-)  # fmt: skip
+    "IVF1,RaBitQfs",
+    "IVF4,RaBitQfs",
+    "IVF4,RaBitQfs3",
+    "Flat",
+    "SQ8",
+    "SQ4",
+    "SQ6",
+    "SQfp16",
+    "HNSW8",
+    "HNSW8_SQ8",
+    "PQ4x4",
+    "IVF4,Flat",
+    "IVF4,SQ8",
+    "IVF4,PQ4x4",
+    "IVF4_HNSW4,Flat",
+    "OPQ4,IVF4_HNSW4,PQ4x4",
+    "PCA8,Flat",
+    "PCAR8,IVF4,Flat",
+    "RR16,SQ8",
+    "PCA8,HNSW8",
+)
 ROWS = np.random.default_rng(0).normal(size=(1500, 16)).astype(np.float32)
 
 
@@ -41,13 +60,23 @@ def test_verify_finds_the_stored_vectors_in_a_file(factory: str, tmp_path: Path)
 def test_a_file_that_was_cut_or_changed_is_refused(
     factory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manifest, "_QUICK_BYTES", 0)  # of a large index FAISS files alone are hashed
+    monkeypatch.setattr(
+        manifest, "_QUICK_BYTES", 0
+    )  # of a large index FAISS files alone are hashed
     root = tmp_path / "ix"
     path = made(root, factory)
     whole = path.read_bytes()
-    for damaged in (whole[:100], whole[:-1], b"", whole[:-1] + bytes([whole[-1] ^ 1]), whole[:40] + b"?" + whole[41:]):
+    for damaged in (
+        whole[:100],
+        whole[:-1],
+        b"",
+        whole[:-1] + bytes([whole[-1] ^ 1]),
+        whole[:40] + b"?" + whole[41:],
+    ):
         path.write_bytes(damaged)
-        with pytest.raises(IndexFormatError, match=r"bytes, the manifest says|do not fit the sha256") as caught:
+        with pytest.raises(
+            IndexFormatError, match=r"bytes, the manifest says|do not fit the sha256"
+        ) as caught:
             Retriever.load(root)
         assert path.name in str(caught.value)
         assert "--repair" in str(caught.value)

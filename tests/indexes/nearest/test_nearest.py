@@ -37,10 +37,21 @@ if TYPE_CHECKING:
 DIM = 24
 COSTLY = "OPQ6,IVF4,PQ6x4"  # its training takes far longer than the others'
 FACTORIES = (
-    "auto", "Flat", "SQ8", "HNSW16", "IVF8,Flat", "IVF8,SQ8", "IVF8,RaBitQfs", "RaBitQfs", "IVF4,PQ6x4fs",
-    COSTLY, "PCA16,HNSW8",
-)  # fmt: skip
-SLOW = pytest.param("OPQ6,IVF4,PQ6", "passage", marks=pytest.mark.slow)  # its training takes half a minute
+    "auto",
+    "Flat",
+    "SQ8",
+    "HNSW16",
+    "IVF8,Flat",
+    "IVF8,SQ8",
+    "IVF8,RaBitQfs",
+    "RaBitQfs",
+    "IVF4,PQ6x4fs",
+    COSTLY,
+    "PCA16,HNSW8",
+)
+SLOW = pytest.param(
+    "OPQ6,IVF4,PQ6", "passage", marks=pytest.mark.slow
+)  # its training takes half a minute
 
 
 def with_dead(made: list[Tier], stored: FakeVectors) -> list[Tier]:
@@ -64,7 +75,12 @@ def recall(found: np.ndarray, truth: np.ndarray) -> float:
 
 @pytest.mark.parametrize(
     ("factory", "kind"),
-    [*((factory, "passage") for factory in FACTORIES), ("auto", "document"), ("HNSW16", "document"), SLOW],
+    [
+        *((factory, "passage") for factory in FACTORIES),
+        ("auto", "document"),
+        ("HNSW16", "document"),
+        SLOW,
+    ],
 )
 def test_tiers_and_memory_and_deletions_together_find_what_brute_force_finds(
     factory: str, kind: Kind, tmp_path: Path
@@ -76,7 +92,10 @@ def test_tiers_and_memory_and_deletions_together_find_what_brute_force_finds(
         make_tier(tmp_path, f"faiss/{i}.faiss", kind, first, stop, whole, one, factory)[0]
         for i, (first, stop) in enumerate([(0, one), (one, two)])
     ]
-    assert [tier.count for tier in made] == [len(whole.before(one).rows), len(whole.before(two).rows) - made[0].count]
+    assert [tier.count for tier in made] == [
+        len(whole.before(one).rows),
+        len(whole.before(two).rows) - made[0].count,
+    ]
     rng = np.random.default_rng(1)
     queries = queries_near(whole, 25)
     for gone in (0.0, 0.15):
@@ -84,7 +103,9 @@ def test_tiers_and_memory_and_deletions_together_find_what_brute_force_finds(
         nearest = Nearest.open(tmp_path, kind, with_dead(made, stored), stored, len(stored.rows))
         assert nearest.count == len(stored.rows)
         for share in (None, 0.5, 0.05, 0.004):
-            among = None if share is None else stored.numbers[rng.random(len(stored.numbers)) < share]
+            among = (
+                None if share is None else stored.numbers[rng.random(len(stored.numbers)) < share]
+            )
             size = len(stored.numbers) if among is None else len(among)
             for k, asked in ((1, queries), (10, queries), (10**6, queries[:5])):
                 truth = stored.nearest(asked, k, among)
@@ -92,7 +113,9 @@ def test_tiers_and_memory_and_deletions_together_find_what_brute_force_finds(
                 assert scores.shape == numbers.shape == (len(asked), min(k, size))
                 assert np.isin(numbers, stored.numbers if among is None else among).all()
                 assert all(len(set(row)) == len(row) for row in numbers.tolist())
-                true = np.einsum("qkd,qd->qk", stored.rows[np.searchsorted(stored.numbers, numbers)], asked)
+                true = np.einsum(
+                    "qkd,qd->qk", stored.rows[np.searchsorted(stored.numbers, numbers)], asked
+                )
                 assert np.abs(scores - true).max() < 1e-5
                 assert recall(numbers, truth[1]) > 0.9
                 exactly = nearest.search(asked, k, among, exact=True)
@@ -104,9 +127,13 @@ def test_a_deleted_neighbourhood_leaves_as_many_results_as_were_asked_for(tmp_pa
     whole = FakeVectors.random("document", 4000, DIM)
     tier, _ = make_tier(tmp_path, "faiss/a.faiss", "document", 0, 4000, whole, 4000, "auto")
     query = whole.rows[:1]
-    gone = np.isin(whole.numbers, whole.nearest(query, 1500)[1])  # far more than the candidates of a search
+    gone = np.isin(
+        whole.numbers, whole.nearest(query, 1500)[1]
+    )  # far more than the candidates of a search
     stored = whole.without(gone)
-    nearest = Nearest.open(tmp_path, "document", with_dead([tier], stored), stored, len(stored.rows))
+    nearest = Nearest.open(
+        tmp_path, "document", with_dead([tier], stored), stored, len(stored.rows)
+    )
     scores, numbers = nearest.search(query, 10)
     assert recall(numbers, stored.nearest(query, 10)[1]) >= 0.9
     assert np.isfinite(scores).all()
@@ -115,7 +142,9 @@ def test_a_deleted_neighbourhood_leaves_as_many_results_as_were_asked_for(tmp_pa
 def test_a_selection_far_from_the_query_is_found(tmp_path: Path) -> None:
     whole = FakeVectors.random("document", 6000, DIM)
     for factory in ("auto", "HNSW16", "IVF64,Flat", "IVF4,PQ6x4fs"):
-        tier, _ = make_tier(tmp_path, f"faiss/{factory}.faiss", "document", 0, 6000, whole, 6000, factory)
+        tier, _ = make_tier(
+            tmp_path, f"faiss/{factory}.faiss", "document", 0, 6000, whole, 6000, factory
+        )
         nearest = Nearest.open(tmp_path, "document", [tier], whole, 6000)
         query = whole.rows[:1]
         among = np.sort(whole.nearest(query, 6000)[1][0, -1500:])
@@ -151,35 +180,47 @@ def test_a_file_whose_vectors_are_all_gone_is_not_searched(tmp_path: Path) -> No
     tier, _ = make_tier(tmp_path, "faiss/a", "passage", 0, 200, whole, 400, "auto")
     stored = whole.without(whole.numbers < 200 << 20)
     nearest = Nearest.open(tmp_path, "passage", with_dead([tier], stored), stored, len(stored.rows))
-    assert np.array_equal(nearest.search(stored.rows[:3], 10)[1], stored.nearest(stored.rows[:3], 10)[1])
+    assert np.array_equal(
+        nearest.search(stored.rows[:3], 10)[1], stored.nearest(stored.rows[:3], 10)[1]
+    )
 
 
-def test_the_next_version_reads_only_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_version_reads_only_what_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = FakeVectors.random("passage", 2000, DIM)
     tier, _ = make_tier(tmp_path, "faiss/a", "passage", 0, 500, whole, 1200, "auto")
     opened = []
     read = FaissSearcher.open.__func__  # type: ignore[attr-defined]
-    monkeypatch.setattr(FaissSearcher, "open", classmethod(lambda *a, **k: opened.append(a) or read(*a, **k)))
+    monkeypatch.setattr(
+        FaissSearcher, "open", classmethod(lambda *a, **k: opened.append(a) or read(*a, **k))
+    )
     before, queries = None, queries_near(whole, 5)
     for stop in (1000, *range(1001, 1200), 2000):
         stored = whole.before(stop)
         nearest = Nearest.open(tmp_path, "passage", [tier], stored, len(stored.rows), before=before)
         if before is not None:
             assert stored.scanned == len(stored.rows) - before.count
-        assert np.allclose(nearest.search(queries, 10)[0], stored.nearest(queries, 10)[0], atol=0.02)
+        assert np.allclose(
+            nearest.search(queries, 10)[0], stored.nearest(queries, 10)[0], atol=0.02
+        )
         before = nearest
     assert len(opened) == 1
     assert len(nearest._memory.blocks) < 12
     # a file takes over what was in memory
     second, _ = make_tier(tmp_path, "faiss/b", "passage", 500, 1900, whole, 3000, "Flat")
     stored = whole.before(2000)
-    nearest = Nearest.open(tmp_path, "passage", [tier, second], stored, len(stored.rows), before=before)
+    nearest = Nearest.open(
+        tmp_path, "passage", [tier, second], stored, len(stored.rows), before=before
+    )
     assert stored.scanned == 0
     assert len(nearest._memory) == len(stored.rows) - len(whole.before(1900).rows)
     assert np.allclose(nearest.search(queries, 10)[0], stored.nearest(queries, 10)[0], atol=0.02)
 
 
-def test_single_deletions_cost_no_reading_and_memory_is_filled_again_when_they_are_many(tmp_path: Path) -> None:
+def test_single_deletions_cost_no_reading_and_memory_is_filled_again_when_they_are_many(
+    tmp_path: Path,
+) -> None:
     stored = FakeVectors.random("document", 3000, DIM)
     nearest = Nearest.open(tmp_path, "document", [], stored, 3000)
     rng, scans = np.random.default_rng(3), 0
@@ -205,7 +246,11 @@ def test_counts_that_contradict_what_is_stored_are_an_error(tmp_path: Path) -> N
 
 def test_a_type_that_cannot_be_made_says_so(tmp_path: Path) -> None:
     stored = FakeVectors.random("document", 100, DIM)
-    for factory, message in (("Flatt", "cannot make"), ("IVF4096,Flat", "trained on 100"), ("HNSW1", "2 links")):
+    for factory, message in (
+        ("Flatt", "cannot make"),
+        ("IVF4096,Flat", "trained on 100"),
+        ("HNSW1", "2 links"),
+    ):
         with pytest.raises(ConfigError, match=message):
             make_tier(tmp_path, "faiss/a", "document", 0, 100, stored, 100, factory)
     assert not list((tmp_path).glob("faiss/*"))
@@ -218,7 +263,9 @@ def test_other_devices_are_refused(tmp_path: Path) -> None:
             Nearest.open(tmp_path, "document", [], stored, 10, device=device)
 
 
-def test_a_card_that_is_too_small_is_told_with_what_would_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_card_that_is_too_small_is_told_with_what_would_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     spare = 2 * tiers.LARGEST_BLOCK * (DIM + 256)
     monkeypatch.setattr(tiers, "check_device", lambda device: None)
@@ -234,11 +281,16 @@ def test_two_wheels_of_faiss_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     installed = {"faiss-cpu": "1.15.1", "faiss-gpu": "1.15.0"}
     monkeypatch.delitem(sys.modules, "faiss", raising=False)
     monkeypatch.setattr(faiss_file, "installed", installed.get)
-    with pytest.raises(BackendError, match=r"faiss-cpu 1\.15\.1 and faiss-gpu 1\.15\.0 are both installed.*uninstall"):
+    with pytest.raises(
+        BackendError,
+        match=r"faiss-cpu 1\.15\.1 and faiss-gpu 1\.15\.0 are both installed.*uninstall",
+    ):
         faiss_file.import_faiss()
 
 
-def test_vectors_on_a_device_are_found_by_products_in_float16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vectors_on_a_device_are_found_by_products_in_float16(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tiers, "check_device", lambda device: None)
     whole = FakeVectors.random("passage", 1500, DIM)
     whole.rows = unit(whole.rows.astype(np.float16).astype(np.float32))
@@ -246,7 +298,9 @@ def test_vectors_on_a_device_are_found_by_products_in_float16(tmp_path: Path, mo
     rng, before, queries = np.random.default_rng(0), None, queries_near(whole, 7)
     for stop in (1000, 1010, 1500):
         stored = whole.before(stop)
-        nearest = Nearest.open(tmp_path, "passage", [tier], stored, len(stored.rows), device="cpu:0", before=before)
+        nearest = Nearest.open(
+            tmp_path, "passage", [tier], stored, len(stored.rows), device="cpu:0", before=before
+        )
         for among in (None, stored.numbers[rng.random(len(stored.numbers)) < 0.1]):
             scores, numbers = nearest.search(queries, 10, among)
             truth = stored.nearest(queries, 10, among)
@@ -256,7 +310,9 @@ def test_vectors_on_a_device_are_found_by_products_in_float16(tmp_path: Path, mo
 
 
 class OnCard:
-    """What FAISS puts on a GPU, as measured: it ignores filters, and takes 2,048 candidates and lists at most."""
+    """What FAISS puts on a GPU, as measured: it ignores filters, and takes 2,048 candidates and
+    lists at most.
+    """
 
     def __init__(self, index: faiss.Index) -> None:
         self.index, self.searches = index, 0
@@ -266,7 +322,9 @@ class OnCard:
         self.searches += 1
         if hasattr(params, "itopk_size"):
             assert k <= params.itopk_size <= 512
-            return self.index.search(queries, k, params=faiss.SearchParametersHNSW(efSearch=params.itopk_size))
+            return self.index.search(
+                queries, k, params=faiss.SearchParametersHNSW(efSearch=params.itopk_size)
+            )
         assert max(k, params.nprobe) <= 2048
         return self.index.search(queries, k, params=faiss.SearchParametersIVF(nprobe=params.nprobe))
 
@@ -282,7 +340,9 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[OnCard]:
         made.append(OnCard(index))
         return made[-1]
 
-    def shards(resources: list[object], index: faiss.Index, options: Any, cards: list[int]) -> OnCard:
+    def shards(
+        resources: list[object], index: faiss.Index, options: Any, cards: list[int]
+    ) -> OnCard:
         assert options.shard and len(resources) == len(cards)
         halves = faiss.IndexShards(index.d, False, False)
         for half in range(2):
@@ -299,11 +359,17 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[OnCard]:
         return faiss.IndexHNSWCagra(dim, config.graph_degree // 2, metric)
 
     fakes = {
-        "GpuIndexCagraConfig": SimpleNamespace, "GpuIndexCagra": graph, "SearchParametersCagra": SimpleNamespace,
-        "GpuClonerOptions": Mock, "index_gpu_to_cpu": lambda index: index,
-        "get_num_gpus": lambda: 2, "StandardGpuResources": Mock, "GpuMultipleClonerOptions": SimpleNamespace,
-        "index_cpu_to_gpu": one, "index_cpu_to_gpu_multiple_py": shards,
-    }  # fmt: skip
+        "GpuIndexCagraConfig": SimpleNamespace,
+        "GpuIndexCagra": graph,
+        "SearchParametersCagra": SimpleNamespace,
+        "GpuClonerOptions": Mock,
+        "index_gpu_to_cpu": lambda index: index,
+        "get_num_gpus": lambda: 2,
+        "StandardGpuResources": Mock,
+        "GpuMultipleClonerOptions": SimpleNamespace,
+        "index_cpu_to_gpu": one,
+        "index_cpu_to_gpu_multiple_py": shards,
+    }
     for name, fake in fakes.items():
         monkeypatch.setattr(faiss, name, fake, raising=False)
     monkeypatch.setattr(tiers, "check_device", lambda device: None)
@@ -317,7 +383,9 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[OnCard]:
 
 
 @pytest.mark.parametrize("factory", ["IVF8,Flat", "IVF8,SQ8", "IVF8,PQ2", "CAGRA", "CAGRA32"])
-def test_a_copy_on_a_card_answers_as_the_file_does(tmp_path: Path, copies: list[OnCard], factory: str) -> None:
+def test_a_copy_on_a_card_answers_as_the_file_does(
+    tmp_path: Path, copies: list[OnCard], factory: str
+) -> None:
     whole = FakeVectors.random("passage", 1500, DIM)
     where = "cuda:1" if "CAGRA" in factory else "cpu"
     tier, _ = make_tier(tmp_path, "faiss/a", "passage", 0, 1000, whole, 2500, factory, device=where)
@@ -325,7 +393,9 @@ def test_a_copy_on_a_card_answers_as_the_file_does(tmp_path: Path, copies: list[
     for gone in (0.0, 0.1):
         stored = whole.without(rng.random(len(whole.rows)) < gone)
         (now,) = with_dead([tier], stored)
-        nearest = Nearest.open(tmp_path, "passage", [now], stored, len(stored.rows), device="cpu:0", before=before)
+        nearest = Nearest.open(
+            tmp_path, "passage", [now], stored, len(stored.rows), device="cpu:0", before=before
+        )
         on_cpu = Nearest.open(tmp_path, "passage", [now], stored, len(stored.rows))
         for among in (None, stored.numbers[rng.random(len(stored.numbers)) < 0.3]):
             asked = copies[0].searches
@@ -343,7 +413,9 @@ def test_what_a_card_does_not_do_is_asked_of_the_file(tmp_path: Path, copies: li
     tier, _ = make_tier(tmp_path, "faiss/a", "document", 0, 6000, stored, 6000, "IVF8,SQ8")
     nearest = Nearest.open(tmp_path, "document", [tier], stored, 6000, device="cpu:0")
     queries = queries_near(stored, 3)
-    assert recall(nearest.search(queries, 700)[1], stored.nearest(queries, 700)[1]) > 0.98  # 2,100 candidates
+    assert (
+        recall(nearest.search(queries, 700)[1], stored.nearest(queries, 700)[1]) > 0.98
+    )  # 2,100 candidates
     few = stored.numbers[::3]
     assert recall(nearest.search(queries, 10, few)[1], stored.nearest(queries, 10, few)[1]) > 0.98
     assert copies[0].searches == 0
@@ -353,7 +425,9 @@ def test_what_a_card_does_not_do_is_asked_of_the_file(tmp_path: Path, copies: li
 def test_lists_are_trained_on_a_card(
     tmp_path: Path, copies: list[OnCard], monkeypatch: pytest.MonkeyPatch, factory: str
 ) -> None:
-    """With the same lists as on a CPU: a card only finds the nearest centroids; what lies on it is given back."""
+    """With the same lists as on a CPU: a card only finds the nearest centroids; what lies on it is
+    given back.
+    """
     stored, files, cards = FakeVectors.random("document", 2000, DIM), {}, {}
     lists = faiss.try_extract_index_ivf
 
@@ -363,9 +437,13 @@ def test_lists_are_trained_on_a_card(
 
     trained = []
     monkeypatch.setattr(faiss, "index_cpu_to_gpu", there)
-    monkeypatch.setattr(faiss, "try_extract_index_ivf", lambda index: trained.append(lists(index)) or trained[-1])
+    monkeypatch.setattr(
+        faiss, "try_extract_index_ivf", lambda index: trained.append(lists(index)) or trained[-1]
+    )
     for device in ("cpu", "cuda:1"):
-        tier, _ = make_tier(tmp_path, f"faiss/{device}", "document", 0, 2000, stored, 2000, factory, device=device)
+        tier, _ = make_tier(
+            tmp_path, f"faiss/{device}", "document", 0, 2000, stored, 2000, factory, device=device
+        )
         files[device] = (tmp_path / tier.file).read_bytes()
     assert files["cpu"] == files["cuda:1"]
     if on_card := factory in ("IVF8,Flat", "IVF8,RaBitQfs"):
@@ -375,18 +453,33 @@ def test_lists_are_trained_on_a_card(
 
 
 def test_lists_that_a_card_cannot_train_are_trained_on_the_cpu(
-    tmp_path: Path, copies: list[OnCard], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    copies: list[OnCard],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     stored = FakeVectors.random("document", 2000, DIM)
     monkeypatch.setattr(faiss, "index_cpu_to_gpu", Mock(side_effect=MemoryError("no room")))
-    tier, _ = make_tier(tmp_path, "faiss/a", "document", 0, 2000, stored, 2000, "IVF8,Flat", device="cuda:1")
+    tier, _ = make_tier(
+        tmp_path, "faiss/a", "document", 0, 2000, stored, 2000, "IVF8,Flat", device="cuda:1"
+    )
     assert FaissSearcher.open(tmp_path, tier).index.ntotal == 2000
     assert "IVF8,Flat is trained on the CPU, as cuda:1 cannot do it: no room" in caplog.text
 
 
 def test_a_graph_of_a_card_is_searched_on_a_cpu_too(tmp_path: Path, copies: list[OnCard]) -> None:
     stored = FakeVectors.random("document", 6000, DIM)
-    tier, _ = make_tier(tmp_path, "faiss/a", "document", 0, 6000, stored, 6000, "CAGRA32;efSearch=128", device="cuda:1")
+    tier, _ = make_tier(
+        tmp_path,
+        "faiss/a",
+        "document",
+        0,
+        6000,
+        stored,
+        6000,
+        "CAGRA32;efSearch=128",
+        device="cuda:1",
+    )
     assert tier.factory == "CAGRA32"
     file = FaissSearcher.open(tmp_path, tier)
     assert (file.traits.knob, file.traits.keeps_floats, file.wanted(10)) == ("efSearch", True, 10)
@@ -394,8 +487,12 @@ def test_a_graph_of_a_card_is_searched_on_a_cpu_too(tmp_path: Path, copies: list
     for device in ("cpu", "cuda:1"):
         nearest = Nearest.open(tmp_path, "document", [tier], stored, 6000, device=device)
         assert recall(nearest.search(queries, 10)[1], stored.nearest(queries, 10)[1]) > 0.98
-        assert recall(nearest.search(queries, 10, few)[1], stored.nearest(queries, 10, few)[1]) > 0.98
-        assert recall(nearest.search(queries, 600)[1], stored.nearest(queries, 600)[1]) > 0.9  # more than a card takes
+        assert (
+            recall(nearest.search(queries, 10, few)[1], stored.nearest(queries, 10, few)[1]) > 0.98
+        )
+        assert (
+            recall(nearest.search(queries, 600)[1], stored.nearest(queries, 600)[1]) > 0.9
+        )  # more than a card takes
     assert copies[0].searches == 1
 
 
@@ -408,15 +505,25 @@ def test_a_graph_needs_a_card_with_room_and_its_wheel(
         with pytest.raises(ConfigError, match=f"'CAGRA{degree}': each vector has an even number"):
             faiss_file.create(f"CAGRA{degree}", DIM)
     stored, size = FakeVectors.random("document", 1000, DIM), 4 * 1000 * (DIM + 3 * 64)
-    making = partial(make_tier, tmp_path, "faiss/a", "document", 0, 1000, stored, 1000, "CAGRA", device="cuda:1")
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda card: (faiss_file._WORK_ON_CARD + size // 2, 0))
-    with pytest.raises(BackendError, match=r"'cuda:1': 1,000 vectors as CAGRA take .* enough for 500 vectors"):
+    making = partial(
+        make_tier, tmp_path, "faiss/a", "document", 0, 1000, stored, 1000, "CAGRA", device="cuda:1"
+    )
+    monkeypatch.setattr(
+        torch.cuda, "mem_get_info", lambda card: (faiss_file._WORK_ON_CARD + size // 2, 0)
+    )
+    with pytest.raises(
+        BackendError, match=r"'cuda:1': 1,000 vectors as CAGRA take .* enough for 500 vectors"
+    ):
         making()
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda card: (1 << 40, 0))
     monkeypatch.setattr(faiss, "GpuIndexCagra", Mock(side_effect=MemoryError("std::bad_alloc")))
-    with pytest.raises(BackendError, match="index 'CAGRA': cuda:1 cannot make it: std::bad_alloc; use HNSW32"):
+    with pytest.raises(
+        BackendError, match="index 'CAGRA': cuda:1 cannot make it: std::bad_alloc; use HNSW32"
+    ):
         making()
-    few, _ = make_tier(tmp_path, "faiss/b", "document", 0, 999, stored, 999, "CAGRA", device="cuda:1")
+    few, _ = make_tier(
+        tmp_path, "faiss/b", "document", 0, 999, stored, 999, "CAGRA", device="cuda:1"
+    )
     assert few.factory == "Flat"
     monkeypatch.setattr(faiss, "get_num_gpus", lambda: 0)
     with pytest.raises(BackendError, match=r"'CAGRA64': a GPU makes this graph, .* faiss-gpu-cuvs"):
@@ -425,7 +532,9 @@ def test_a_graph_needs_a_card_with_room_and_its_wheel(
 
 
 @pytest.mark.parametrize("factory", ["auto", "Flat", "HNSW16", "OPQ6,IVF4,PQ6x4"])
-def test_other_files_are_searched_exactly_on_a_card(tmp_path: Path, copies: list[OnCard], factory: str) -> None:
+def test_other_files_are_searched_exactly_on_a_card(
+    tmp_path: Path, copies: list[OnCard], factory: str
+) -> None:
     stored = FakeVectors.random("document", 500, DIM)
     tier, _ = make_tier(tmp_path, "faiss/a", "document", 0, 500, stored, 500, factory)
     nearest = Nearest.open(tmp_path, "document", [tier], stored, 500, device="cpu:0")
@@ -450,7 +559,8 @@ def test_a_file_too_large_for_a_card_is_spread_over_all_or_refused(
     assert recall(spread.candidates(queries, 10)[1], opened.candidates(queries, 10)[1]) == 1
     assert copies[0].searches == 1
     with pytest.raises(
-        BackendError, match=r"'cuda:1': 1,000 vectors as IVF8,Flat .* on 1 GPU, enough for 7\d\d vectors"
+        BackendError,
+        match=r"'cuda:1': 1,000 vectors as IVF8,Flat .* on 1 GPU, enough for 7\d\d vectors",
     ):
         copied_to_cards(opened, path, "cuda:1")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda card: (spare + size // 3, 0))
@@ -460,7 +570,11 @@ def test_a_file_too_large_for_a_card_is_spread_over_all_or_refused(
 
 @pytest.mark.parametrize("change", ["delete", "compact", "repair"])
 def test_an_index_of_graphs_changes_without_a_card(
-    tmp_path: Path, copies: list[OnCard], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, change: str
+    tmp_path: Path,
+    copies: list[OnCard],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    change: str,
 ) -> None:
     root, texts = tmp_path / "index", [{"_id": str(n), "text": "words"} for n in range(1000)]
     rows, ids = FakeVectors.random("document", 1000, DIM).rows, [str(n) for n in range(0, 1000, 3)]
@@ -481,7 +595,9 @@ def test_an_index_of_graphs_changes_without_a_card(
 
 
 @pytest.mark.parametrize("change", ["build", "upsert", "sync", "batch"])
-def test_a_change_trains_on_its_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+def test_a_change_trains_on_its_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
     devices, making, opening = [], build.make_tier, sync.open_model
 
     def made(*arguments: Any) -> Any:

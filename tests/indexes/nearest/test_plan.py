@@ -1,4 +1,6 @@
-"""Which files are made when: few of them, each vector indexed a few times, deleted ones cleared away."""
+"""Which files are made when: few of them, each vector indexed a few times, deleted ones cleared
+away.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,10 @@ def test_single_adds_and_deletions_keep_files_few_and_work_small() -> None:
             gone = rng.randrange(doc + 1)
             if gone in stored:
                 stored.remove(gone)
-                tiers = [tier(t.first, t.stop, t.count, t.dead + 1) if t.first <= gone < t.stop else t for t in tiers]
+                tiers = [
+                    tier(t.first, t.stop, t.count, t.dead + 1) if t.first <= gone < t.stop else t
+                    for t in tiers
+                ]
         made = []
         for first, stop in plan(tiers, "passage", doc + 1, len(stored), "auto", dim):
             count = sum(number in stored for number in range(first, stop))
@@ -87,4 +92,7 @@ def test_auto_scans_all_codes_up_to_a_size_and_then_a_quarter_of_its_lists() -> 
     assert faiss_file.chosen("auto", 50_000) == ("IVF1,RaBitQfs", {})
     assert faiss_file.chosen("auto", 4_000_000) == ("IVF2048,RaBitQfs", {"nprobe": 512})
     assert faiss_file.chosen("HNSW32", 4_000_000) == ("HNSW32", {})
-    assert faiss_file.chosen("HNSW32;efSearch=64;rescore=9", 5) == ("HNSW32", {"efSearch": 64, "rescore": 9})
+    assert faiss_file.chosen("HNSW32;efSearch=64;rescore=9", 5) == (
+        "HNSW32",
+        {"efSearch": 64, "rescore": 9},
+    )

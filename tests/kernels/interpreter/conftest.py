@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def poisoned_memory() -> Iterator[None]:
-    """`torch.empty` fills with NaN (integers: their largest value), so that what a kernel leaves unwritten shows."""
+    """`torch.empty` fills with NaN (integers: their largest value), so that what a kernel leaves
+    unwritten shows.
+    """
     torch.manual_seed(0)
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = True
@@ -31,7 +33,9 @@ def poisoned_memory() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def fast_largest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter reduces by any function but Triton's own one element after another: let NumPy do ours."""
+    """The interpreter reduces by any function but Triton's own one element after another: let NumPy
+    do ours.
+    """
     reduce = ReduceOps.apply_impl
 
     def by_numpy(self, values):  # type: ignore[no-untyped-def]

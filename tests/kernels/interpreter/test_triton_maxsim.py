@@ -15,8 +15,12 @@ from aveyb_retrieval.kernels.maxsim import late_interaction
 EPS = 1e-12
 
 
-def batch(documents: list[int], split: int, vocabulary: int = 60) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-    """ids `[n, S]`, lengths and starts of documents with these numbers of tokens; ids repeat as words do."""
+def batch(
+    documents: list[int], split: int, vocabulary: int = 60
+) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+    """ids `[n, S]`, lengths and starts of documents with these numbers of tokens; ids repeat as
+    words do.
+    """
     ids, lengths, starts = [], [], [0]
     for tokens in documents:
         n = -(-tokens // split)
@@ -57,7 +61,9 @@ def test_by_token(monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
 
 
 @pytest.mark.parametrize("elements", [1 << 28, 1000], ids=["one pass", "several passes"])
-def test_long_documents_take_the_shortcut_together(monkeypatch: pytest.MonkeyPatch, elements: int) -> None:
+def test_long_documents_take_the_shortcut_together(
+    monkeypatch: pytest.MonkeyPatch, elements: int
+) -> None:
     monkeypatch.setattr(maxsim, "SHORTCUT_SPLITS", 3)
     monkeypatch.setattr(maxsim, "_PASS_ELEMENTS", elements)
     ids, lengths, starts = batch([20, 16 * 5 + 2, 40, 16 * 7, 16 * 3 + 1], 16)
@@ -83,7 +89,9 @@ def test_a_long_document_does_not_depend_on_the_batch(monkeypatch: pytest.Monkey
 def test_late_interaction(query: int) -> None:
     own = [1, 0, 65, 16, 130]
     starts = torch.tensor([0, *own]).cumsum(0)
-    documents = torch.randn(int(starts[-1]), 48)[:, :40]  # rows are a view: their stride is not their width
+    documents = torch.randn(int(starts[-1]), 48)[
+        :, :40
+    ]  # rows are a view: their stride is not their width
     vectors = torch.randn(query, 40)
     got = late_interaction(vectors, documents, starts, backend="triton")
     wanted = late_interaction(vectors, documents, starts, backend="torch")

@@ -1,4 +1,6 @@
-"""Static and dynamic mixing as kernels: forward and all gradients against the references, ragged splits too."""
+"""Static and dynamic mixing as kernels: forward and all gradients against the references, ragged
+splits too.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,12 @@ def relative_error(got: torch.Tensor, wanted: torch.Tensor) -> float:
     return float((got - wanted).norm() / wanted.norm().clamp_min(1e-30))
 
 
-def inputs(padded: int, lengths: list[int] | None, width: int, preset: dict, dtype: torch.dtype) -> dict:
-    """Leaves, and what the operations take: views of the enricher's output, with garbage in padding rows."""
+def inputs(
+    padded: int, lengths: list[int] | None, width: int, preset: dict, dtype: torch.dtype
+) -> dict:
+    """Leaves, and what the operations take: views of the enricher's output, with garbage in padding
+    rows.
+    """
     n = 2 if lengths is None else len(lengths)
     enriched = torch.randn(n, padded, 4 * width)
     if preset["positive"]:  # what ReLU squared gives: half of all values are zero
@@ -64,15 +70,24 @@ def arguments(leaves: dict, lengths: list[int] | None) -> dict:
     }
 
 
-def run(operation: str, case: dict, preset: dict, backend: str, upstream: torch.Tensor) -> dict[str, torch.Tensor]:
+def run(
+    operation: str, case: dict, preset: dict, backend: str, upstream: torch.Tensor
+) -> dict[str, torch.Tensor]:
     """The output, and the gradient of every leaf that takes part."""
-    common = {k: case[k] for k in ("lengths", "bias")} | {"activation": preset["activation"], "backend": backend}
+    common = {k: case[k] for k in ("lengths", "bias")} | {
+        "activation": preset["activation"],
+        "backend": backend,
+    }
     if operation == "static_mix":
         out = static_mix(case["mixed"], case["gate"], case["weight"], **common)
     else:
-        out = dynamic_mix(case["mixed"], case["gate"], normalization=preset["normalization"], eps=1e-3, **common)
+        out = dynamic_mix(
+            case["mixed"], case["gate"], normalization=preset["normalization"], eps=1e-3, **common
+        )
     used = {
-        k: leaf for k, leaf in case["leaves"].items() if leaf is not None and (k != "matrix" or operation[0] == "s")
+        k: leaf
+        for k, leaf in case["leaves"].items()
+        if leaf is not None and (k != "matrix" or operation[0] == "s")
     }
     grads = torch.autograd.grad(out, list(used.values()), upstream)
     return {"out": out} | dict(zip(used, grads, strict=True))
@@ -107,7 +122,10 @@ def test_padding_rows_come_out_as_zeros(operation: str) -> None:
 @PRESETS
 def test_half_precision(operation: str, preset: dict) -> None:
     case = inputs(48, [48, 20], 32, preset, torch.float16)
-    wide = {k: None if v is None else v.detach().float().requires_grad_() for k, v in case["leaves"].items()}
+    wide = {
+        k: None if v is None else v.detach().float().requires_grad_()
+        for k, v in case["leaves"].items()
+    }
     upstream = torch.randn(case["mixed"].shape).half()
     got = run(operation, case, preset, "triton", upstream)
     wanted = run(operation, arguments(wide, [48, 20]), preset, "torch", upstream.float())
@@ -120,7 +138,9 @@ def test_a_split_does_not_depend_on_its_neighbors(operation: str) -> None:
     case = inputs(64, [64, 40, 5], 16, RELEASED, torch.float32)
     upstream = torch.randn(case["mixed"].shape)
     together = run(operation, case, RELEASED, "triton", upstream)
-    leaves = dict(case["leaves"], enriched=case["leaves"]["enriched"][1:2].detach().requires_grad_())
+    leaves = dict(
+        case["leaves"], enriched=case["leaves"]["enriched"][1:2].detach().requires_grad_()
+    )
     alone = run(operation, arguments(leaves, [40]), RELEASED, "triton", upstream[1:2])
     assert torch.equal(together["out"][1:2], alone["out"])
     assert torch.equal(together["enriched"][1:2], alone["enriched"])

@@ -14,7 +14,9 @@ from aveyb_retrieval.kernels.dispatch import Backend, force_backend
 SIZES = {"vocab_size": 120, "hidden_size": 16, "num_hidden_layers": 2, "split_size": 16}
 
 
-@pytest.mark.parametrize("preset", [AveyBConfig.paper_base, AveyBConfig.released_base], ids=["paper", "released"])
+@pytest.mark.parametrize(
+    "preset", [AveyBConfig.paper_base, AveyBConfig.released_base], ids=["paper", "released"]
+)
 def test_loss_and_gradients(preset) -> None:  # type: ignore[no-untyped-def]
     model = AveyBForMaskedLM(preset(**SIZES))
     ids = torch.randint(0, 120, (2, 75))

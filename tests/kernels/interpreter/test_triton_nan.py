@@ -1,4 +1,6 @@
-"""Not-a-number goes through every kernel as through plain torch: a diverged run must look like one."""
+"""Not-a-number goes through every kernel as through plain torch: a diverged run must
+look like one.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def scores(backend: str) -> torch.Tensor:
 def reranked(backend: str) -> torch.Tensor:
     documents = torch.ones(60, 16)
     documents[27, 3] = NAN
-    return late_interaction(torch.ones(4, 16), documents, torch.tensor([0, 20, 40, 60]), backend=backend)
+    return late_interaction(
+        torch.ones(4, 16), documents, torch.tensor([0, 20, 40, 60]), backend=backend
+    )
 
 
 @pytest.mark.parametrize(

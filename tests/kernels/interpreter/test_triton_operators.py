@@ -31,14 +31,24 @@ def test_operators_for_inference() -> None:
     for operator, arguments in (
         (activate_around_op, (enriched, "gelu", 16, 32, "head")),
         (add_norm_op, (norms, norms, None, norms[0], 1e-6)),
-        (static_mix_over_gate_op, (mixed, gate, torch.randn(17, 17), lengths, torch.randn(17), True, "relu2")),
+        (
+            static_mix_over_gate_op,
+            (mixed, gate, torch.randn(17, 17), lengths, torch.randn(17), True, "relu2"),
+        ),
         (dynamic_mix_over_gate_op, (mixed, gate, norms, lengths, None, 1e-6, True, False, "gelu")),
     ):
         torch.library.opcheck(operator, arguments, test_utils=checks)
 
 
 def test_static_mix() -> None:
-    arguments = (leaf(2, 17, 16), leaf(2, 17, 16), leaf(17, 17), torch.tensor([17, 3]), leaf(17), True)
+    arguments = (
+        leaf(2, 17, 16),
+        leaf(2, 17, 16),
+        leaf(17, 17),
+        torch.tensor([17, 3]),
+        leaf(17),
+        True,
+    )
     torch.library.opcheck(static_mix_op, arguments, test_utils=CHECKS)
 
 

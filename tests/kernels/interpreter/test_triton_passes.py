@@ -1,4 +1,6 @@
-"""Passes fused around products and mixing, as kernels, against their references; and layers made of them."""
+"""Passes fused around products and mixing, as kernels, against their references; and layers made of
+them.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,19 @@ from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.network.layers import AveyBLayer, fusable, run_fused
 from aveyb_retrieval.kernels.dispatch import Backend, force_backend
 from aveyb_retrieval.kernels.mixing import dynamic_mix_over_gate, static_mix_over_gate
-from aveyb_retrieval.kernels.positionwise import activate, activate_around, add_norm, enricher_activation
+from aveyb_retrieval.kernels.positionwise import (
+    activate,
+    activate_around,
+    add_norm,
+    enricher_activation,
+)
 from aveyb_retrieval.kernels.triton import dynamic_mix
 from tests.kernels.interpreter.test_triton_mixing import TOLERANCE, relative_error
 
 PRESETS = {"paper": AveyBConfig.paper_base, "released": AveyBConfig.released_base}
-WIDTHS = pytest.mark.parametrize("width", [16, 24, 300])  # one tile and less; more than one, the last not full
+WIDTHS = pytest.mark.parametrize(
+    "width", [16, 24, 300]
+)  # one tile and less; more than one, the last not full
 DTYPES = pytest.mark.parametrize("dtype", TOLERANCE)
 
 
@@ -68,8 +77,13 @@ def test_relu_squared_and_its_gradient(width: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("alpha", [None, 0.7])
 @torch.no_grad()
 def test_residual_and_norm(width: int, dtype: torch.dtype, alpha: float | None) -> None:
-    branch, residual = (3 * torch.randn(2, 5, 2 * width).to(dtype)[..., :width] for _ in range(2))  # rows are strided
-    weight, scale = torch.randn(width).to(dtype), None if alpha is None else torch.tensor(alpha).to(dtype)
+    branch, residual = (
+        3 * torch.randn(2, 5, 2 * width).to(dtype)[..., :width] for _ in range(2)
+    )  # rows are strided
+    weight, scale = (
+        torch.randn(width).to(dtype),
+        None if alpha is None else torch.tensor(alpha).to(dtype),
+    )
     got = add_norm(branch, residual, scale, weight, eps=1e-3, backend="triton")
     wide = (t if t is None else t.float() for t in (branch, residual, scale, weight))
     wanted = add_norm(*wide, eps=1e-3, backend="torch")
@@ -86,7 +100,10 @@ def test_a_row_does_not_depend_on_its_neighbors() -> None:
     alone = add_norm(x[5:7], other[5:7], None, weight, eps=1e-6, backend="triton")
     assert all(torch.equal(a[5:7], b) for a, b in zip(together, alone, strict=True))
     one, many = x[5:7].clone(), x.clone()
-    norms = [activate_around(part, "gelu", 16, 32, norms="head", backend="triton") for part in (many, one)]
+    norms = [
+        activate_around(part, "gelu", 16, 32, norms="head", backend="triton")
+        for part in (many, one)
+    ]
     assert torch.equal(many[5:7], one)
     assert torch.equal(norms[0][5:7], norms[1])
 
@@ -102,7 +119,9 @@ def test_not_a_number_stays_visible() -> None:
         assert bool(wanted[2, 3].isnan())
         assert torch.equal(got.isnan(), wanted.isnan())
     assert torch.equal(activate(x, "relu2", backend="triton").isnan(), x.isnan())
-    for pair in zip(*(add_norm(x, x, None, x[0], eps=1e-6, backend=b) for b in ("triton", "torch")), strict=True):
+    for pair in zip(
+        *(add_norm(x, x, None, x[0], eps=1e-6, backend=b) for b in ("triton", "torch")), strict=True
+    ):
         assert torch.equal(pair[0].isnan(), pair[1].isnan())
 
 
@@ -122,12 +141,18 @@ def test_a_split_does_not_depend_on_its_neighbors(operation: str, preset: str) -
         own = enriched[rows].clone()
         norms = activate_around(own, name, 16, 32, norms="head", backend=backend)
         mixed, gate = own[..., :16], own[..., 16:32]
-        settings = {"lengths": lengths[rows], "bias": bias, "activation": "none" if released else "relu"}
+        settings = {
+            "lengths": lengths[rows],
+            "bias": bias,
+            "activation": "none" if released else "relu",
+        }
         settings |= {"gate_activation": name, "backend": backend}
         if operation == "static":
             return static_mix_over_gate(mixed, gate, matrix, **settings)
         normalization = "l1" if released else "sum"
-        return dynamic_mix_over_gate(mixed, gate, norms, normalization=normalization, eps=1e-3, **settings)
+        return dynamic_mix_over_gate(
+            mixed, gate, norms, normalization=normalization, eps=1e-3, **settings
+        )
 
     together, wanted = run(slice(None), "triton"), run(slice(None), "torch")
     assert relative_error(together, wanted) < TOLERANCE[torch.float32]
@@ -139,7 +164,11 @@ def test_a_split_does_not_depend_on_its_neighbors(operation: str, preset: str) -
 def test_a_graph_takes_splits_in_parts_and_gives_the_same_bits(
     monkeypatch: pytest.MonkeyPatch, lengths: list[int] | None
 ) -> None:
-    z, gate, n = torch.randn(5, 20, 16), torch.randn(5, 20, 16), None if lengths is None else torch.tensor(lengths)
+    z, gate, n = (
+        torch.randn(5, 20, 16),
+        torch.randn(5, 20, 16),
+        None if lengths is None else torch.tensor(lengths),
+    )
     norms, sizes, launch = 1 / z.norm(dim=-1), [], dynamic_mix._launch_shares
 
     def counted(mixed: torch.Tensor, *others: Any) -> None:
@@ -150,7 +179,9 @@ def test_a_graph_takes_splits_in_parts_and_gives_the_same_bits(
         over = gate.clone()
         dynamic_mix.dynamic_mix_over_gate_op(z, over, norms, n, None, 1e-6, True, False, "gelu")
         out, inverse, sums, shares = dynamic_mix.dynamic_mix_op(z, gate, n, None, 1e-6, True, False)
-        below = torch.arange(20) < (torch.full((5,), 20) if n is None else n)[:, None]  # the rest is not written
+        below = (
+            torch.arange(20) < (torch.full((5,), 20) if n is None else n)[:, None]
+        )  # the rest is not written
         return over, out, inverse, sums[below], shares[:, :20][below]
 
     monkeypatch.setattr(dynamic_mix, "_launch_shares", counted)
