@@ -24,10 +24,12 @@ from aveyb_retrieval.documents.folders import (
     read_files,
     read_folder,
 )
-from aveyb_retrieval.documents.readers.base import Unreadable, is_seven_bit, too_long
-from aveyb_retrieval.documents.readers.formats import SUFFIXES, FileReader, kind_of
+from aveyb_retrieval.documents.readers.code import LANGUAGES
+from aveyb_retrieval.documents.readers.encodings import is_seven_bit
+from aveyb_retrieval.documents.readers.filetext import Unreadable, too_long
+from aveyb_retrieval.documents.readers.kinds import SUFFIXES, kind_of
+from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.documents.readers.tables import csv_rows, split_header
-from aveyb_retrieval.documents.readers.text import LANGUAGES
 from aveyb_retrieval.documents.reading import (
     COMPRESSED,
     LongLine,

@@ -18,15 +18,10 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aveyb_retrieval.documents.readers.base import Unreadable, decode
-from aveyb_retrieval.documents.readers.formats import (
-    SUFFIXES,
-    TABLES,
-    FileKind,
-    FileReader,
-    kind_of,
-    read_bytes,
-)
+from aveyb_retrieval.documents.readers.encodings import decode
+from aveyb_retrieval.documents.readers.filetext import Unreadable
+from aveyb_retrieval.documents.readers.kinds import SUFFIXES, TABLES, FileKind, kind_of, read_bytes
+from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.documents.readers.tables import csv_rows
 from aveyb_retrieval.documents.reading import (
     COMPRESSED,

@@ -14,14 +14,14 @@ from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from aveyb_retrieval.documents.readers.base import (
-    FILE_SECONDS,
+from aveyb_retrieval.documents.readers.encodings import (
     marked,
     python_encoding,
-    too_long,
     without_mark,
     wrong_byte,
 )
+from aveyb_retrieval.documents.readers.filetext import too_long
+from aveyb_retrieval.documents.readers.limits import FILE_SECONDS
 from aveyb_retrieval.documents.records import (
     LARGEST_LINE,
     MAX_LINE,

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from starlette.responses import Response
 
 from aveyb_retrieval.documents import reading
-from aveyb_retrieval.documents.readers.base import Unreadable
-from aveyb_retrieval.documents.readers.formats import FileReader
+from aveyb_retrieval.documents.readers.filetext import Unreadable
 from aveyb_retrieval.documents.readers.originals import read_original
+from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.documents.records import MAX_PAGES, Rejected
 from aveyb_retrieval.errors import ConfigError, IndexLockedError, InputError
 from aveyb_retrieval.indexes.search.options import (

@@ -22,9 +22,10 @@ from aveyb_retrieval import Retriever, build_index, sync_index
 from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.documents.corpus import read_corpus
 from aveyb_retrieval.documents.folders import list_folder
-from aveyb_retrieval.documents.readers import formats
-from aveyb_retrieval.documents.readers.base import Unreadable
-from aveyb_retrieval.documents.readers.formats import FileKind, FileReader, kind_of
+from aveyb_retrieval.documents.readers import kinds, process
+from aveyb_retrieval.documents.readers.filetext import Unreadable
+from aveyb_retrieval.documents.readers.kinds import FileKind, kind_of
+from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.documents.reading import Reading
 from aveyb_retrieval.documents.records import Notice, Record, Rejected
 from aveyb_retrieval.errors import InputError
@@ -74,7 +75,7 @@ def test_a_link_that_takes_the_place_of_a_listed_file_is_refused(
     (folder / "a.txt").unlink()
     (folder / "a.txt").symlink_to(tmp_path / "secret.txt")
     with pytest.raises(Unreadable, match="cannot be read"):
-        formats.read_bytes(folder / "a.txt", follow_links=False)
+        kinds.read_bytes(folder / "a.txt", follow_links=False)
 
 
 def test_names_of_any_bytes_are_ids_and_reasons(folder: Path, tmp_path: Path) -> None:
@@ -168,7 +169,7 @@ def test_the_bytes_that_are_hashed_are_those_that_are_read(
 ) -> None:
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress(b"first"))
-    read = formats.read_bytes
+    read = kinds.read_bytes
 
     def then_another(path: Path, **options: bool) -> bytes:
         data = read(path, **options)
@@ -176,8 +177,8 @@ def test_the_bytes_that_are_hashed_are_those_that_are_read(
         os.mkfifo(path)  # opened again, it would be waited for
         return data
 
-    monkeypatch.setattr(formats, "read_bytes", then_another)
-    found, digest = formats.read_file(path, FileKind("text", ".gz"), None, 100)
+    monkeypatch.setattr(kinds, "read_bytes", then_another)
+    found, digest = kinds.read_file(path, FileKind("text", ".gz"), None, 100)
     assert found.text == "first"
     assert len(digest) == 64
 
@@ -230,7 +231,7 @@ def test_every_kind_is_read_in_the_limited_process(tmp_path: Path) -> None:
         lines = Path(f"/proc/{reader._process.pid}/limits").read_text().splitlines()[1:]
         limits = {line[:25].strip(): line[25:].split()[0] for line in lines}
     assert limits["Max core file size"] == "0"
-    assert int(limits["Max address space"]) == formats.MEMORY <= 4 << 30
+    assert int(limits["Max address space"]) == process.MEMORY <= 4 << 30
 
 
 def test_a_file_has_a_budget_and_a_build_has_one(
@@ -246,8 +247,8 @@ def test_a_file_has_a_budget_and_a_build_has_one(
         "    seconds = json.loads(line)['seconds']\n"
         "    print(json.dumps({'reason': f'had {seconds} s', 'last': True}), flush=True)\n"
     )
-    monkeypatch.setattr(formats, "_START", spinning)
-    monkeypatch.setattr(formats, "LOST_SECONDS", 0.01)
+    monkeypatch.setattr(process, "_START", spinning)
+    monkeypatch.setattr(process, "LOST_SECONDS", 0.01)
     with FileReader(None, 100, seconds=30) as reader:
         for seconds in (30, 5, 5):
             with pytest.raises(Unreadable, match=f"had {seconds} s"):
@@ -256,7 +257,7 @@ def test_a_file_has_a_budget_and_a_build_has_one(
         "import sys, resource; resource.setrlimit(resource.RLIMIT_CPU, (1, 2));"
         " sys.stdin.readline()\nwhile 1: pass"
     )
-    monkeypatch.setattr(formats, "_START", loop)
+    monkeypatch.setattr(process, "_START", loop)
     with (
         FileReader(None, 100, seconds=1) as reader,
         pytest.raises(Unreadable, match=r"more than 1 s .*--file-seconds"),
@@ -321,7 +322,7 @@ def test_a_package_that_is_missing_costs_the_files_that_need_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "b.pdf").write_bytes(make_pdf([["words"]]))
-    monkeypatch.setattr(formats, "PACKAGES", {"pdf": ("no_such_package", "files")})
+    monkeypatch.setattr(kinds, "PACKAGES", {"pdf": ("no_such_package", "files")})
     (left,) = [item for item in read_corpus(folder) if isinstance(item, Rejected)]
     assert "[files]'" in left.reason and "pip install" in left.reason
     (folder / "a.txt").unlink()

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aveyb_retrieval.documents.readers.base import FileText, Unreadable
-from aveyb_retrieval.documents.readers.formats import FileReader, kind_of
+from aveyb_retrieval.documents.readers.filetext import FileText, Unreadable
+from aveyb_retrieval.documents.readers.kinds import kind_of
+from aveyb_retrieval.documents.readers.process import FileReader
 
 if TYPE_CHECKING:
     from pathlib import Path

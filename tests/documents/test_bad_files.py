@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aveyb_retrieval.documents.corpus import read_corpus
-from aveyb_retrieval.documents.readers import formats
-from aveyb_retrieval.documents.readers.base import Unreadable
-from aveyb_retrieval.documents.readers.formats import FileReader, kind_of
-from aveyb_retrieval.documents.readers.pdf import why_none
+from aveyb_retrieval.documents.readers import kinds, process
+from aveyb_retrieval.documents.readers.filetext import Unreadable
+from aveyb_retrieval.documents.readers.kinds import kind_of
+from aveyb_retrieval.documents.readers.ocr import why_none
+from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.documents.records import FieldNames, Record, Rejected
 from aveyb_retrieval.errors import OptionalDependencyError
 from tests.documents.conftest import reason
@@ -111,18 +112,18 @@ def test_a_reader_that_crashes_or_takes_too_long_costs_one_file(
     reader._process.wait()
     assert reader.read(path, kind)[0].text == "words\n"  # another process was started
     monkeypatch.setattr(
-        formats, "_START", "import os, sys; sys.stdin.readline(); os.kill(os.getpid(), 24)"
+        process, "_START", "import os, sys; sys.stdin.readline(); os.kill(os.getpid(), 24)"
     )
     with (
         FileReader(None, 100) as other,
         pytest.raises(Unreadable, match=r"more than 120 s of processor time"),
     ):
         other.read(path, kind)
-    monkeypatch.setattr(formats, "_START", "import os, sys; sys.stdin.readline(); os.abort()")
+    monkeypatch.setattr(process, "_START", "import os, sys; sys.stdin.readline(); os.abort()")
     with FileReader(None, 100) as other, pytest.raises(Unreadable, match="crashed"):
         other.read(path, kind)
-    monkeypatch.setattr(formats, "_START", "import time; time.sleep(60)")
-    monkeypatch.setattr(formats, "WALL_SECONDS", 0.2)
+    monkeypatch.setattr(process, "_START", "import time; time.sleep(60)")
+    monkeypatch.setattr(process, "WALL_SECONDS", 0.2)
     with FileReader(None, 100) as other, pytest.raises(Unreadable, match="took more than"):
         other.read(path, kind)
 
@@ -135,7 +136,7 @@ def test_answers_that_arrive_together_are_told_apart(
         f"import sys; sys.stdin.readline(); sys.stdout.write({answers!r}); sys.stdout.flush();"
         " sys.stdin.readline()"
     )
-    monkeypatch.setattr(formats, "_START", start)
+    monkeypatch.setattr(process, "_START", start)
     with FileReader(None, 1000) as reader:
         (rejected,) = reader.read_rows(tmp_path / "a.parquet", FieldNames())
     assert isinstance(rejected, Rejected)
@@ -149,7 +150,7 @@ def test_a_missing_package_is_named_with_its_extra(
     path.write_bytes(make_pdf([["words"]]))
     kind = kind_of(path)
     assert kind is not None
-    monkeypatch.setattr(formats, "PACKAGES", {"pdf": ("no_such_package", "files")})
+    monkeypatch.setattr(kinds, "PACKAGES", {"pdf": ("no_such_package", "files")})
     with (
         FileReader(None, 100) as reader,
         pytest.raises(OptionalDependencyError, match=r"pip install .*\[files\]"),

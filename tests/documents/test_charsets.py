@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aveyb_retrieval.documents.corpus import read_corpus
-from aveyb_retrieval.documents.readers.base import Unreadable, decode, python_encoding
+from aveyb_retrieval.documents.readers.encodings import decode, python_encoding
+from aveyb_retrieval.documents.readers.filetext import Unreadable
 from aveyb_retrieval.documents.reading import Reading, transcode
 from aveyb_retrieval.documents.records import Record
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aveyb_retrieval.documents.readers.base import Unreadable
-from aveyb_retrieval.documents.readers.text import LANGUAGES
+from aveyb_retrieval.documents.readers.code import LANGUAGES
+from aveyb_retrieval.documents.readers.filetext import Unreadable
 
 if TYPE_CHECKING:
     from tests.documents.conftest import Read

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aveyb_retrieval.documents.readers.formats import kind_of, read_file
+from aveyb_retrieval.documents.readers.kinds import kind_of, read_file
 from tests.documents.written import WRITERS, Block
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aveyb_retrieval import Retriever, build_index
-from aveyb_retrieval.documents.readers.formats import SUFFIXES, TABLES
+from aveyb_retrieval.documents.readers.kinds import SUFFIXES, TABLES
 from tests.indexes.fake import FakeEmbedder
 from tests.indexes.files import make_pdf, make_pptx, make_xlsx, make_zip
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aveyb_retrieval.documents.readers.base import Unreadable
+from aveyb_retrieval.documents.readers.filetext import Unreadable
 from tests.documents.conftest import label
 from tests.indexes.files import make_pdf, make_zip
 

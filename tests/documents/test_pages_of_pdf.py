@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aveyb_retrieval.documents.readers.pdf import join_words
+from aveyb_retrieval.documents.readers.pdf_text import join_words
 
 if TYPE_CHECKING:
     from tests.documents.conftest import Read

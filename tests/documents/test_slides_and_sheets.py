@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aveyb_retrieval.documents.readers.base import Unreadable
+from aveyb_retrieval.documents.readers.filetext import Unreadable
 from aveyb_retrieval.documents.readers.tables import read_table
 from tests.documents.conftest import label
 from tests.indexes.files import make_docx, make_pptx, make_xlsx, make_zip

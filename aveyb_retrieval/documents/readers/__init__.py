@@ -1,5 +1,5 @@
-"""Readers of files that hold one document each.
+"""Readers of files that hold one document each, a file a format.
 
-`formats.py` has the kinds with their suffixes and reads them in another process, `base.py` what all
-readers share, the others one kind or a few each.
+`kinds.py` has the kinds with their suffixes and readers, `process.py` reads in another process.
+Readers share `filetext.py`, `limits.py`, `encodings.py`, `archives.py`, `xml.py` and `raised.py`.
 """

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.readers.base import FileText, one_line, paragraphs, shifted, whole
+from aveyb_retrieval.documents.readers.filetext import FileText, one_line, paragraphs, whole
 from aveyb_retrieval.documents.readers.ooxml import (
     FALLBACK,
     GRAPHICS,
@@ -23,6 +23,7 @@ from aveyb_retrieval.documents.readers.ooxml import (
     math_text,
     number_as,
 )
+from aveyb_retrieval.documents.readers.raised import shifted
 from aveyb_retrieval.errors import plural
 
 if TYPE_CHECKING:

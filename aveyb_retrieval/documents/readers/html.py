@@ -9,24 +9,21 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from aveyb_retrieval.documents.readers.base import (
+from aveyb_retrieval.documents.readers.archives import open_archive, read_member
+from aveyb_retrieval.documents.readers.encodings import decode, marked, python_encoding
+from aveyb_retrieval.documents.readers.filetext import (
     FileText,
     Unreadable,
     about,
     check_characters,
     clean,
-    decode,
-    marked,
     named,
     one_line,
-    open_archive,
-    parse_xml,
-    python_encoding,
-    read_member,
-    shifted,
     whole,
 )
 from aveyb_retrieval.documents.readers.ooxml import number_as
+from aveyb_retrieval.documents.readers.raised import shifted
+from aveyb_retrieval.documents.readers.xml import parse_xml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,25 +10,16 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.readers.base import (
-    FileText,
-    Unreadable,
-    clean,
-    decode,
-    is_archive,
-    one_line,
-    open_archive,
-    python_encoding,
-    read_member,
-    without_mark,
-)
+from aveyb_retrieval.documents.readers.archives import is_archive, open_archive, read_member
+from aveyb_retrieval.documents.readers.encodings import decode, python_encoding, without_mark
+from aveyb_retrieval.documents.readers.filetext import FileText, Unreadable, clean, one_line
 from aveyb_retrieval.documents.readers.html import named_encoding, read_html
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from email.message import Message
 
-    from aveyb_retrieval.documents.readers.base import InnerFiles
+    from aveyb_retrieval.documents.readers.archives import InnerFiles
 
 _SHOWN = ("From", "To", "Cc", "Date")
 _FIELDS = {  # of metadata, by headers

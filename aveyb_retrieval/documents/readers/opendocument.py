@@ -6,23 +6,22 @@ import posixpath
 import re
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.readers.base import (
+from aveyb_retrieval.documents.readers.archives import open_archive, read_member
+from aveyb_retrieval.documents.readers.filetext import (
     FileText,
     Parts,
     Unreadable,
     about,
     named,
     one_line,
-    open_archive,
     paragraphs,
-    parse_xml,
-    read_member,
-    shifted,
     whole,
 )
 from aveyb_retrieval.documents.readers.html import read_html
 from aveyb_retrieval.documents.readers.ooxml import embedded, number_as
+from aveyb_retrieval.documents.readers.raised import shifted
 from aveyb_retrieval.documents.readers.tables import Merged, Rows, left_out, row_text, sheet_text
+from aveyb_retrieval.documents.readers.xml import parse_xml
 from aveyb_retrieval.errors import plural
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aveyb_retrieval.documents.readers.pdf import picture_words, upright
+from aveyb_retrieval.documents.readers.ocr import picture_words
+from aveyb_retrieval.documents.readers.pdf_text import upright
 from aveyb_retrieval.documents.records import FileOrigin, Pages
 from aveyb_retrieval.errors import IndexFormatError, InputError, extra_for
 from aveyb_retrieval.files import read_bounded
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     import pypdfium2
 
-    from aveyb_retrieval.documents.readers.pdf import Rectangle
+    from aveyb_retrieval.documents.readers.ocr import Rectangle
 
 LARGEST = 1 << 30  # bytes of a PDF
 _ONE_LINE = 0.5  # of the lower one's height: rectangles that share so much stand on one line

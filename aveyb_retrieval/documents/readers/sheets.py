@@ -17,14 +17,13 @@ from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.readers.base import (
+from aveyb_retrieval.documents.readers.archives import is_archive
+from aveyb_retrieval.documents.readers.filetext import (
     FileText,
     Parts,
     Unreadable,
     clean,
-    is_archive,
     one_line,
-    shifted,
     whole,
 )
 from aveyb_retrieval.documents.readers.ooxml import (
@@ -38,6 +37,7 @@ from aveyb_retrieval.documents.readers.ooxml import (
     paragraphs_of_drawing,
 )
 from aveyb_retrieval.documents.readers.opendocument import is_opendocument, read_ods
+from aveyb_retrieval.documents.readers.raised import shifted
 from aveyb_retrieval.documents.readers.tables import Merged, Rows, left_out, row_text, sheet_text
 
 if TYPE_CHECKING:

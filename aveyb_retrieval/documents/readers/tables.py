@@ -12,11 +12,11 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.readers.base import (
+from aveyb_retrieval.documents.readers.encodings import decode
+from aveyb_retrieval.documents.readers.filetext import (
     FileText,
     Unreadable,
     check_characters,
-    decode,
     one_line,
     some,
     too_long,

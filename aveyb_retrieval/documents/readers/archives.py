@@ -1,0 +1,138 @@
+"""ZIP archives, and the files that a file holds (an archive, a mail), read as its pages."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+import zlib
+from functools import partial
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from aveyb_retrieval.documents.readers.filetext import FileText, Parts, Unreadable, one_line
+from aveyb_retrieval.documents.readers.limits import MAX_UNPACKED
+from aveyb_retrieval.errors import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MAX_FILES = 1 << 16
+_OLD_OFFICE = bytes.fromhex("d0cf11e0a1b11ae1")  # a compound file: an encrypted DOCX, or a DOC
+
+
+def is_archive(data: bytes) -> bool:
+    """Return whether a file begins as a ZIP archive does."""
+    return data.startswith((b"PK\x03\x04", b"PK\x05\x06"))
+
+
+def open_archive(data: bytes) -> zipfile.ZipFile:
+    """Open a ZIP archive whose contents fit into memory.
+
+    Nothing unpacks to more than the archive says of it.
+    """
+    if data.startswith(_OLD_OFFICE):
+        raise Unreadable(
+            "encrypted, or in the format of Office 97; save it without a password in today's format"
+        )
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(data))
+    except (zipfile.BadZipFile, ValueError, OSError) as error:
+        raise Unreadable(f"damaged: not a ZIP archive ({error})") from None
+    total = sum(info.file_size for info in archive.infolist())
+    if total > MAX_UNPACKED or len(archive.infolist()) > _MAX_FILES:
+        raise Unreadable(
+            f"{len(archive.infolist()):,} files of {total:,} bytes unpacked; at most"
+            f" {MAX_UNPACKED:,} bytes are read"
+        )
+    return archive
+
+
+def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
+    """Unpack one file. Raises Unreadable: it is missing, damaged or encrypted."""
+    try:
+        return archive.read(name)
+    except KeyError:
+        raise Unreadable(f"damaged: the archive has no {name!r}") from None
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        RuntimeError,
+        NotImplementedError,
+        EOFError,
+        OSError,
+    ) as error:
+        raise Unreadable(f"damaged: {name!r} cannot be unpacked ({error})") from None
+
+
+MAX_DEPTH = 3  # of files in files
+
+
+class InnerFiles:
+    """The text of a file that holds others, each a page under its name; `read_inner` gives None of
+    an unknown kind.
+    """
+
+    def __init__(
+        self, read_inner: Callable[[str, bytes, int], FileText | None], longest: int, depth: int
+    ) -> None:
+        self._read_inner = read_inner
+        self._parts = Parts("file", longest)
+        self._depth = depth
+        self._left_out: list[str] = []
+        self._warnings: list[str] = []
+
+    def add(self, name: str, text: str) -> None:
+        """Add a text that was read."""
+        self._parts.add(f"# {name}\n\n{text}" if name else text, name)
+
+    def read(self, name: str, load: Callable[[], bytes], otherwise: str = "") -> None:
+        """Read one file, whose bytes `load` gives, or note why not; of an unknown kind as if it
+        were `otherwise`.
+        """
+        try:
+            if self._depth >= MAX_DEPTH:
+                raise Unreadable(f"{MAX_DEPTH} files deep")
+            data, depth = load(), self._depth + 1
+            found = self._read_inner(name, data, depth)
+            if found is None and otherwise:
+                found = self._read_inner(otherwise, data, depth)
+            if found is None:
+                raise Unreadable(f"unknown kind {PurePosixPath(name).suffix}".rstrip())
+        except Unreadable as reason:
+            self._left_out.append(f"{name}: {reason}")
+            return
+        except MemoryError:  # ends the process that reads
+            raise
+        except (
+            Exception
+        ) as error:  # of a parser that a damaged file has confused: the other files are read
+            self._left_out.append(
+                f"{name}: not readable ({type(error).__name__}: {one_line(str(error))})"
+            )
+            return
+        if found.text.strip():
+            self.add(name, found.text)
+        if found.warning:
+            self._warnings.append(f"{name}: {found.warning}")
+
+    def text(self, title: str, metadata: dict[str, Any] | None = None) -> FileText:
+        """Return what was read, and which files were not."""
+        left_out = (
+            f"{plural(len(self._left_out), 'file')} in it left out: " if self._left_out else ""
+        )
+        told = [f"{left_out}{'; '.join(self._left_out)}", *self._warnings]
+        return self._parts.text(title, "; ".join(filter(None, told)), metadata)
+
+
+def read_zip(data: bytes, inner: InnerFiles) -> FileText:
+    """Read the files of an archive, by name, as one document whose pages they are; hidden ones are
+    left out.
+    """
+    archive = open_archive(data)
+    for info in sorted(archive.infolist(), key=lambda info: info.filename):
+        if info.is_dir() or any(
+            part.startswith((".", "__MACOSX")) for part in PurePosixPath(info.filename).parts
+        ):
+            continue
+        inner.read(info.filename, partial(read_member, archive, info.filename))
+    return inner.text("")

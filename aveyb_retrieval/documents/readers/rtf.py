@@ -1,0 +1,124 @@
+"""RTF by striprtf, with its notes, raised characters and hidden text."""
+
+from __future__ import annotations
+
+import re
+
+from aveyb_retrieval.documents.readers.filetext import (
+    FileText,
+    Unreadable,
+    clean,
+)
+from aveyb_retrieval.documents.readers.raised import shifted
+from aveyb_retrieval.errors import plural
+
+_RAISED, _LOWERED, _END = (
+    "\ue000",
+    "\ue001",
+    "\ue002",
+)  # private characters, in place of RTF's words for it
+_RTF_MARKS = {"super": _RAISED, "sub": _LOWERED, "nosupersub": _END, "up": _RAISED, "dn": _LOWERED}
+_RTF_RAISED = re.compile(r"\\(super|sub|nosupersub|up|dn)(\d{0,3})(?![a-z0-9-]) ?")
+_RTF_GROUP_END = re.compile(f"([{_RAISED}{_LOWERED}][^{{}}{_END}]*)\\}}")
+_RTF_SIGNS = re.compile(f"[{_RAISED}-{_END}]")
+_RAISED_TEXT = re.compile(
+    f"([{_RAISED}{_LOWERED}])(?:([^{_RAISED}-{_END}\n]*){_END}|([-+]?\\d+|\\S))"
+)
+_RTF_ASIDE = re.compile(
+    r"\{(?:\\\*)?\\(?:footnote|annotation|header[lrf]?|footer[lrf]?|shptxt|result)(?![a-z])"
+)
+_RTF_HIDING = re.compile(r"\\(?:v|deleted)(?![a-z0-9-])")
+_RTF_STATES = re.compile(
+    r"\\(?P<name>v|deleted|plain)(?P<off>0?)(?![a-z0-9-]) ?|\\.|[{}]", re.DOTALL
+)
+_RTF_CELL = re.compile(r"\\(?:nest)?cell(?![a-z]) ?")
+_RTF_FONTS = re.compile(r"\{\\fonttbl")
+_RTF_CODEPAGE = re.compile(r"\\ansicpg\d+")
+_BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
+
+
+def read_rtf(data: bytes, encoding: str | None) -> FileText:
+    """Read RTF, in `encoding` or cp1252; notes, comments, page headers and footers stand behind the
+    text.
+    """
+    if not data.startswith(b"{\\rtf"):
+        raise Unreadable("not an RTF file")
+    source, hidden = _without_hidden(data.decode("latin-1").replace("{\\pntext", "{\\listtext"))
+    source = _RTF_CELL.sub(" | ", _RTF_RAISED.sub(_marked, source))
+    source = _RTF_GROUP_END.sub(rf"\1{_END}}}", source)
+    fonts = _RTF_FONTS.search(source)
+    codepage = _RTF_CODEPAGE.search(source[:1000])
+    of_fonts = source[fonts.start() : _group_end(source, fonts.start())] if fonts else ""
+    start = f"{{\\rtf1\\ansi{codepage[0] if codepage else ''}{of_fonts} "
+    body, asides, position = [], [], 0
+    for found in _RTF_ASIDE.finditer(source):
+        if found.start() >= position:
+            end = _group_end(source, found.start())
+            body.append(source[position : found.start()])
+            asides.append(f"{start}{source[found.end() : end]}}}")
+            position = end
+    texts = [_rtf_text(part, encoding) for part in ("".join([*body, source[position:]]), *asides)]
+    told = f"hidden text left out ({plural(hidden, 'place')})" if hidden else ""
+    return FileText("", "\n\n".join(dict.fromkeys(filter(None, texts))), None, told)
+
+
+def _without_hidden(source: str) -> tuple[str, int]:
+    """RTF without what is hidden or was deleted with changes tracked, and how many places are
+    hidden.
+    """
+    if not _RTF_HIDING.search(source):
+        return source, 0
+    parts, states, gone, count, position = [], [frozenset[str]()], frozenset[str](), 0, 0
+    for found in _RTF_STATES.finditer(source):
+        parts.append("" if gone else source[position : found.start()])
+        position, name = found.end(), found["name"]
+        if name:
+            before, gone = (
+                gone,
+                (
+                    frozenset()
+                    if name == "plain"
+                    else gone - {name}
+                    if found["off"]
+                    else gone | {name}
+                ),
+            )
+            count += "v" in gone and "v" not in before
+        elif found[0] == "{":
+            states.append(gone)
+        elif found[0] == "}" and len(states) > 1:
+            gone = states.pop()
+        parts.append("" if gone and found[0] not in "{}" else found[0])
+    return "".join([*parts, source[position:]]), count
+
+
+def _marked(found: re.Match[str]) -> str:
+    return f"{found[0].rstrip()} {_END if found[2] == '0' else _RTF_MARKS[found[1]]}"
+
+
+def _group_end(source: str, start: int) -> int:
+    """The place behind the group of RTF that begins at `start`."""
+    depth = 0
+    for found in _BRACES.finditer(source, start):
+        depth += {"{": 1, "}": -1}.get(found[0], 0)
+        if depth == 0:
+            return found.end()
+    return len(source)
+
+
+def _rtf_text(source: str, encoding: str | None) -> str:
+    from striprtf.striprtf import rtf_to_text
+
+    text = rtf_to_text(source, encoding=encoding or "cp1252", errors="replace")
+    parts, position = [""], 0
+    for found in _RAISED_TEXT.finditer(text):
+        parts.append(text[position : found.start()])
+        inside = found[2] if found[2] is not None else found[3]
+        parts.append(
+            shifted(parts[-1] or "".join(parts[-3:]), inside, 1 if found[1] == _RAISED else -1)
+        )
+        position = found.end()
+    text = "".join([*parts, text[position:]])
+    return "\n".join(
+        line.removesuffix(" | ") for line in clean(_RTF_SIGNS.sub("", text)).split("\n")
+    ).strip()
