@@ -18,6 +18,7 @@ from aveyb_retrieval.indexes.search import retriever as retriever_module
 from aveyb_retrieval.indexes.search import scoring
 from aveyb_retrieval.indexes.search import snapshot as snapshot_module
 from aveyb_retrieval.indexes.search.options import Options
+from aveyb_retrieval.indexes.search.snapshot import Allowed
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 
@@ -206,3 +207,17 @@ def test_a_hybrid_search_finds_the_same_whoever_does_its_parts(
                 assert ask() == expected
         finally:
             free.set()
+
+
+def test_a_selection_that_threads_share_lets_all_through_to_each() -> None:
+    """A thread never sees what another one has only begun to fill in."""
+    docs = np.arange(0, 4_000_000, 2)
+    for _ in range(10):
+        selection, start = Allowed(docs), threading.Barrier(4)
+
+        def ask(selection: Allowed = selection, start: threading.Barrier = start) -> bool:
+            start.wait()
+            return bool(selection.holds("document", docs[-100:]).all())
+
+        with ThreadPoolExecutor(4) as threads:
+            assert all(future.result() for future in [threads.submit(ask) for _ in range(4)])

@@ -10,6 +10,7 @@ import pytest
 
 from aveyb_retrieval import Hit, Index, Retriever, build_index, upsert_documents
 from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.indexes.search.scoring import word_weights
 from aveyb_retrieval.indexes.store.tables import MOST_GIVEN
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
@@ -121,6 +122,32 @@ def test_words_that_are_common_in_one_index_are_weighed_as_among_all(tmp_path: P
     found = {hit.id: hit.score for hit in both.search("zinc", 31, mode="lexical")}
     assert alone["r0"] > 5 * alone["c0"], "each by itself"
     assert found == pytest.approx(of_all, rel=0.1)
+
+
+@pytest.mark.parametrize("granularity", ["document", "passage", "both"])
+def test_scores_of_words_are_those_of_one_index(tmp_path: Path, granularity: str) -> None:
+    """Also without passages: no word weighs less than nothing, however many hold it."""
+    rows = {
+        name: [
+            {"_id": f"{name}{i}", "text": ("zinc " if i < holding else "") + "ore of tin here"}
+            for i in range(60)
+        ]
+        for name, holding in (("few", 1), ("half", 30), ("all", 60))
+    }
+    options: dict[str, Any] = {"model": FakeEmbedder(), "granularity": granularity}
+    for name, some in rows.items():
+        build_index(some, tmp_path / name, **options)
+    build_index([row for some in rows.values() for row in some], tmp_path / "one", **options)
+    one = Retriever.load(tmp_path / "one")
+    both = Retriever.load([tmp_path / name for name in rows])
+    for query in ("zinc", "ore", "zinc ore tin", "absent zinc"):
+        found = {hit.id: hit.score for hit in both.search(query, 300, mode="lexical", fold=False)}
+        wanted = {hit.id: hit.score for hit in one.search(query, 300, mode="lexical", fold=False)}
+        assert found == pytest.approx(wanted, rel=0.1, abs=0.02)
+    for retriever in (one, both):
+        with retriever._engine.view() as view:
+            weights = word_weights(view, ["zinc", "ore", "absent"])
+        assert (weights > 0).all() and weights.argmax() == 2
 
 
 def test_documents_of_the_same_id_are_both_found_and_told_apart(tmp_path: Path) -> None:

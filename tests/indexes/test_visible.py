@@ -208,6 +208,76 @@ def test_what_cannot_be_seen_stays_so_in_copies_and_in_several(pair: list[Retrie
         part.visible({"a": {"$near": 1}})
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_a_part_of_a_part_satisfies_both_filters(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, several: bool
+) -> None:
+    """In every way of reading, by as many filters as there are, in any order."""
+    model = FakeEmbedder()
+    build_index(
+        [*documents("legal", 40, 1), *documents("board", 40, 2)], tmp_path / "i", model=model
+    )
+    old, seven = {"year": {"$gte": 2005}}, {"_id": {"$contains": "7"}}
+    wide = {"year": {"$gte": 1990}}
+    vector = model.encode_queries(["tenant lease"])
+    with Retriever.load(tmp_path / "i", model=model) as whole:
+        read = Retriever.load({"one": whole}) if several else whole
+        seen = {d.id for d in whole.documents({"$and": [SEEN, old, seven]})}
+        assert 2 < len(seen) < 20
+        for order in ((SEEN, old, seven), (seven, SEEN, old), (old, seven, SEEN)):
+            part = read
+            for where in order:
+                part = part.visible(where)
+            for filter in (None, {}, wide, {"$or": [wide, {"team": "board"}]}):
+                ways = {
+                    "documents": [d.id for d in part.documents(filter)],
+                    "search": [
+                        hit.id for hit in part.search("tenant", 80, filter=filter, fold=False)
+                    ],
+                    "vectors": [
+                        hit.id for hit in part.search_vectors(vector, 80, filter=filter)[0]
+                    ],
+                    "contents": [d.id for d in part.contents(filter=filter).documents],
+                }
+                assert {name: set(ids) for name, ids in ways.items()} == dict.fromkeys(ways, seen)
+                assert part.count(filter) == len(seen)
+                assert part.values("team", filter) == [("legal", len(seen))]
+                assert {m.id for m in part.grep("a", filter=filter)} <= seen
+            assert len(part) == len(seen) and part.advice({"wage": 1}) == []
+            hidden = [d.id for d in whole.documents({"team": "board"})]
+            assert part.search("bonus salary", 80, ids=hidden) == []
+            assert part.search('"bonus salary"', 80, operators=True) == []
+            if not several:
+                assert part.get(hidden, missing_ok=True) == []
+                for reads in (part.outline, part.read):
+                    with pytest.raises(InputError, match="no document has the id"):
+                        reads(hidden[0])
+                copy = pickle.loads(pickle.dumps(part))
+                assert {d.id for d in copy.documents(wide)} == seen
+                copy.close()
+            caplog.clear()
+            assert part.search("tenant", filter={"waeg": 3}) == []
+            assert "wage" not in caplog.text
+
+
+def test_a_part_searches_with_the_model_that_was_given(tmp_path: Path) -> None:
+    build_index(documents("legal", 12, 1), tmp_path / "a", vectors=None, model=FakeEmbedder())
+    build_index(documents("board", 12, 2), tmp_path / "b", vectors=None, model=FakeEmbedder())
+    model = FakeEmbedder()
+    places = {name: tmp_path / name for name in "ab"}
+    loaded = Retriever.load(places, model=model)
+    opened = [Retriever.load(place, model=model) for place in places.values()]
+    for several in (
+        loaded,
+        Retriever.load(opened),
+        Retriever.load([each.visible({}) for each in opened]),
+        Retriever.load([Retriever.load(place) for place in places.values()], model=model),
+    ):
+        for part in (several, several.visible(SEEN), several.visible(SEEN).visible({})):
+            assert part.model is model
+            assert part.search("tenant lease", 3)
+
+
 def test_a_copy_by_pickle_sees_no_more(tmp_path: Path) -> None:
     build_index(
         [*documents("legal", 3, 1), *documents("board", 3, 2)], tmp_path / "i", model=FakeEmbedder()

@@ -174,6 +174,7 @@ class Retriever(Documents):
         self._opening = opening
         self._model_lock = threading.Lock()
         self._part_of: tuple[Retriever, Filter] | None = None
+        self._lender: Retriever | None = None  # whose model is used, where it has none of its own
 
     @classmethod
     def load(
@@ -268,10 +269,14 @@ class Retriever(Documents):
         }
         first = next(iter(indexes.values()))
         engine = SeveralEngine({name: each._engine for name, each in indexes.items()})
-        retriever = cls(
-            ", ".join(indexes), engine, first._embedder, replace(first._opening, path=indexes)
-        )
-        retriever._info()  # refuses indexes that do not go together
+        retriever = cls(", ".join(indexes), engine, None, replace(first._opening, path=indexes))
+        info = retriever._info()  # refuses indexes that do not go together
+        model = options.get("model")
+        if model is None or isinstance(model, (str, Path)):
+            retriever._lender = first
+        else:
+            _check_model(info, model)  # none of places that were open already has it
+            retriever._embedder = model
         return retriever
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -289,11 +294,13 @@ class Retriever(Documents):
         """
         compile_filter(filter)  # only for its errors
         if self.indexes:
-            return Retriever.load(
+            part = Retriever.load(
                 {name: each.visible(filter) for name, each in self.indexes.items()}
             )
-        part = Retriever(self.path, VisibleEngine(self._engine, filter), None, self._opening)
+        else:
+            part = Retriever(self.path, VisibleEngine(self._engine, filter), None, self._opening)
         part._part_of = self, filter
+        part._lender = self
         return part
 
     @property
@@ -452,8 +459,8 @@ class Retriever(Documents):
             return view.info
 
     def _model(self) -> EmbedderLike:
-        if self._part_of is not None:
-            return self._part_of[0]._model()
+        if self._lender is not None:
+            return self._lender._model()
         with self._model_lock:
             if self._embedder is None:
                 info = self._info()
@@ -463,7 +470,9 @@ class Retriever(Documents):
             return self._embedder
 
     def _check_model(self, info: EngineInfo) -> None:
-        if self._embedder is not None:
+        if self._lender is not None:
+            self._lender._check_model(info)
+        elif self._embedder is not None:
             _check_model(info, self._embedder)
 
 

@@ -325,11 +325,13 @@ class WordScores:
 
 
 def word_weights(view: EngineView, words: Sequence[str]) -> FloatArray:
-    """Weigh words `[t]` by how few passages hold them, as BM25 does (in Lucene's form, never below
-    0).
+    """Weigh words `[t]` by how few passages (documents, where there are none) hold them, as BM25
+    does: in Lucene's form, never below 0.
     """
-    holding = np.array(view.holding(words), dtype=np.int64)
-    return np.log(1 + (view.info.passages - holding + 0.5) / (holding + 0.5)).astype(np.float32)
+    info = view.info
+    total = info.passages if "passage" in info.kinds else info.documents  # as `holding` counts
+    holding = np.minimum(np.array(view.holding(words), dtype=np.int64), total)
+    return np.log(1 + (total - holding + 0.5) / (holding + 0.5)).astype(np.float32)
 
 
 COSINE = 2.0

@@ -22,7 +22,6 @@ from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.encoding import KEPT
 from aveyb_retrieval.indexes.search.scoring import word_weights
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
-from aveyb_retrieval.indexes.store.filters import warn_of_filter
 from aveyb_retrieval.indexes.store.tables import PARTS, StoredPassages
 from aveyb_retrieval.indexes.store.vocabulary import Vocabulary
 from aveyb_retrieval.indexes.types import PASSAGE_BITS
@@ -142,7 +141,7 @@ class SeveralView:
         ]
         if not any(view.count("document", own) for _, view, own in self._own(found)):
             for view in local:
-                warn_of_filter(view.tables, where)
+                view.warn_of(where)
         return found
 
     def count(self, kind: Kind, selection: Selection | None = None) -> int:

@@ -80,8 +80,9 @@ class Allowed:
         """Whether documents or passages `[n]`, by number, are among them, `[n]`."""
         docs = numbers if kind == "document" else numbers >> PASSAGE_BITS
         if self._seen is None:
-            self._seen = np.zeros(int(self.docs[-1]) + 2 if len(self.docs) else 1, np.bool_)
-            self._seen[self.docs] = True
+            seen = np.zeros(int(self.docs[-1]) + 2 if len(self.docs) else 1, np.bool_)
+            seen[self.docs] = True
+            self._seen = seen  # only once it is filled: another thread may read it at once
         there = self._seen[np.minimum(docs, len(self._seen) - 1)]
         if kind == "passage" and self._some:
             there[there] = find_in(self.ids["passage"], numbers[there])[1]
@@ -223,12 +224,16 @@ class Snapshot:
                 f"{self.place}: numbers of documents are damaged; {self.info.remedy}"
             )
         if not len(selection.docs) and not quiet:
-            warn_of_filter(self.tables, where)
+            self.warn_of(where)
         with self._lock:
             self._filters[key] = selection
             while len(self._filters) > FILTERS_KEPT:
                 self._filters.popitem(last=False)
         return selection
+
+    def warn_of(self, where: Filter) -> None:
+        """Log why a filter matches nothing, where a field's name or type says so."""
+        warn_of_filter(self.tables, where)
 
     def has_field(self, field: str) -> bool:
         return field in filters.OWN or no_such_field(self.tables, field) is None

@@ -76,9 +76,17 @@ class Counted:
 class VisibleSnapshot(Snapshot):
     """What of a version, `whole`, satisfies a filter; made for each search, what is remembered
     stays with the whole.
+
+    A part of a part satisfies both filters: every method joins `_where` to the filter that it gets.
     """
 
+    _whole: Snapshot
+    _where: Filter
+
     def __init__(self, whole: Snapshot, where: Filter) -> None:
+        if isinstance(whole, VisibleSnapshot):
+            where = {"$and": [whole._where, where]}
+            whole = whole._whole
         self.__dict__.update(vars(whole))
         self._whole = whole  # whose files stay open as long as something refers to it
         self._where = where
@@ -111,6 +119,9 @@ class VisibleSnapshot(Snapshot):
 
     def select(self, where: Filter | None, *, quiet: bool = True) -> Allowed | None:
         return super().select({"$and": [self._where, where]} if where else None, quiet=True)
+
+    def warn_of(self, where: Filter) -> None:
+        """Log nothing: a warning names fields of all documents."""
 
     def has_field(self, field: str) -> bool:
         where: Filter = {"$and": [self._where, {field: {"$exists": True}}]}
