@@ -44,6 +44,8 @@ _OF_TORCH = {
     "AveyBForSequenceClassification": "encoder.network.heads",
     "AveyBForTokenClassification": "encoder.network.heads",
     "AveyBModel": "encoder.network.model",
+    "AveyConfig": "family.config",
+    "AveyForCausalLM": "family.avey",
 }
 
 

@@ -30,6 +30,8 @@ from aveyb_retrieval.errors import IndexLockedError as IndexLockedError
 from aveyb_retrieval.errors import InputError as InputError
 from aveyb_retrieval.errors import ModelError as ModelError
 from aveyb_retrieval.errors import OptionalDependencyError as OptionalDependencyError
+from aveyb_retrieval.family.avey import AveyForCausalLM as AveyForCausalLM
+from aveyb_retrieval.family.config import AveyConfig as AveyConfig
 from aveyb_retrieval.indexes.changes.change import Report as Report
 from aveyb_retrieval.indexes.changes.change import compact_index as compact_index
 from aveyb_retrieval.indexes.changes.sync import SyncPlan as SyncPlan

@@ -25,8 +25,10 @@ def _register_config() -> None:
     from transformers import AutoConfig
 
     from aveyb_retrieval.encoder.config import AveyBConfig
+    from aveyb_retrieval.family.config import AveyConfig
 
     AutoConfig.register(AveyBConfig.model_type, AveyBConfig, exist_ok=True)
+    AutoConfig.register(AveyConfig.model_type, AveyConfig, exist_ok=True)
 
 
 def _register_models() -> None:
@@ -34,12 +36,15 @@ def _register_models() -> None:
 
     from aveyb_retrieval.encoder.config import AveyBConfig
     from aveyb_retrieval.encoder.network import heads, model
+    from aveyb_retrieval.family.avey import AveyForCausalLM
+    from aveyb_retrieval.family.config import AveyConfig
 
     transformers.AutoModel.register(AveyBConfig, model.AveyBModel, exist_ok=True)
     transformers.AutoModelForMaskedLM.register(AveyBConfig, model.AveyBForMaskedLM, exist_ok=True)
     classify, tag = heads.AveyBForSequenceClassification, heads.AveyBForTokenClassification
     transformers.AutoModelForSequenceClassification.register(AveyBConfig, classify, exist_ok=True)
     transformers.AutoModelForTokenClassification.register(AveyBConfig, tag, exist_ok=True)
+    transformers.AutoModelForCausalLM.register(AveyConfig, AveyForCausalLM, exist_ok=True)
 
 
 _PENDING: dict[str, Callable[[], None]] = {

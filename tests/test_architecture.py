@@ -21,6 +21,7 @@ MODULES = {
 FLOORS = [
     "kernels",
     "encoder",
+    "family",
     "documents",
     "indexes",
     "engines",
@@ -166,6 +167,18 @@ def test_only_one_file_asks_for_what_windows_does_not_have() -> None:
         called = {ast.unparse(node) for node in attributes}
         assert not called & POSIX_CALLS, name
         assert not imported & POSIX or name == "aveyb_retrieval.system", name
+
+
+USERS_OF_THE_FAMILY = {"family", "training", "cli"}
+
+
+def test_the_search_knows_nothing_of_the_family() -> None:
+    """The family is built on the encoder; only training and the command line use it."""
+    for module, imported in graph().items():
+        if folder(module) and folder(module) not in USERS_OF_THE_FAMILY:
+            assert not {name for name in imported if folder(name) == "family"}, module
+        if folder(module) == "family":
+            assert {folder(name) for name in imported} <= {"", "family", "encoder"}, module
 
 
 def test_no_circle_of_files() -> None:

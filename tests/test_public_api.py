@@ -20,6 +20,8 @@ PUBLIC = [
     "AveyBForSequenceClassification",
     "AveyBForTokenClassification",
     "AveyBModel",
+    "AveyConfig",
+    "AveyForCausalLM",
     "Batch",
     "Box",
     "CopyReport",
