@@ -28,6 +28,7 @@ from aveyb_retrieval.documents.readers.code import LANGUAGES
 from aveyb_retrieval.documents.readers.encodings import is_seven_bit
 from aveyb_retrieval.documents.readers.filetext import Unreadable, too_long
 from aveyb_retrieval.documents.readers.kinds import SUFFIXES, kind_of
+from aveyb_retrieval.documents.readers.limits import Limits
 from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.documents.readers.tables import csv_rows, split_header
 from aveyb_retrieval.documents.reading import (
@@ -313,7 +314,7 @@ def _read_file(path: Path, reading: Reading) -> Iterator[Item]:
             " with .gz or .zst"
         )
     if suffix == ".parquet":
-        with FileReader(None, reading.max_line, reading.file_seconds) as reader:
+        with FileReader(Limits(reading.max_line), reading.file_seconds) as reader:
             try:
                 yield from reader.read_rows(path, reading.names)
             except Unreadable as reason:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from aveyb_retrieval.documents.readers.encodings import decode
 from aveyb_retrieval.documents.readers.filetext import Unreadable
 from aveyb_retrieval.documents.readers.kinds import SUFFIXES, TABLES, FileKind, kind_of, read_bytes
+from aveyb_retrieval.documents.readers.limits import Limits
 from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.documents.readers.tables import csv_rows
 from aveyb_retrieval.documents.reading import (
@@ -471,17 +472,19 @@ def read_files(files: list[SourceFile], reading: Reading) -> Iterator[Item]:
     """Read files that hold one document each: for each a document, a reason why there is none, or a
     notice.
     """
-    with FileReader(reading.encoding, reading.max_line, reading.file_seconds) as reader:
+    follow_links = reading.follow_links or all(file.named for file in files)
+    limits = Limits(reading.max_line, reading.encoding, follow_links)
+    with FileReader(limits, reading.file_seconds) as reader:
         for file in files:
-            yield from _read(file, reader, follow_links=reading.follow_links or file.named)
+            yield from _read(file, reader)
 
 
-def _read(file: SourceFile, reader: FileReader, *, follow_links: bool = False) -> Iterator[Item]:
+def _read(file: SourceFile, reader: FileReader) -> Iterator[Item]:
     shown = path_text(file.path)
     location = SourceLocation(shown, 0)
     try:
-        modified = _modified(file.path, follow_links)
-        found, digest = reader.read(file.path, file.kind, follow_links=follow_links)
+        modified = _modified(file.path, reader.limits.follow_links)
+        found, digest = reader.read(file.path, file.kind)
     except Unreadable as reason:
         yield Rejected(location, shortened(str(reason), LONGEST_REASON), "", found=not file.named)
         return

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from aveyb_retrieval.documents import reading
 from aveyb_retrieval.documents.readers.filetext import Unreadable
+from aveyb_retrieval.documents.readers.limits import Limits as FileLimits
 from aveyb_retrieval.documents.readers.originals import read_original
 from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.documents.records import MAX_PAGES, Rejected
@@ -520,7 +521,7 @@ async def _look(
                 server.limits.max_answer,
                 [min(place, len(found.text)) for place in (start, stop)],
             )
-            with FileReader(None, 0, LOOK_SECONDS) as reader:
+            with FileReader(FileLimits(), LOOK_SECONDS) as reader:
                 looked = reader.look(
                     name=found.id,
                     text=found.text,

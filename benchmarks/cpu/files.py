@@ -40,6 +40,7 @@ from make_files import Folder, make
 from aveyb_retrieval import Retriever, build_index, sync_index
 from aveyb_retrieval.documents.readers.filetext import Unreadable
 from aveyb_retrieval.documents.readers.kinds import kind_of
+from aveyb_retrieval.documents.readers.limits import Limits
 from aveyb_retrieval.documents.readers.process import FileReader
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -121,7 +122,7 @@ def time_readers(folder: Folder, peers: dict[str, Peer]) -> dict[str, dict[str, 
     the next.
     """
     table: dict[str, dict[str, Any]] = {}
-    with FileReader(None, 64 << 20) as reader:
+    with FileReader(Limits()) as reader:
         readers = {"ours": Ours(reader), **peers}
         for path in sorted(p for p in folder.files.rglob("*") if p.is_file()):
             kind = path.parent.name

@@ -25,6 +25,7 @@ from aveyb_retrieval.documents.folders import list_folder
 from aveyb_retrieval.documents.readers import kinds, process
 from aveyb_retrieval.documents.readers.filetext import Unreadable
 from aveyb_retrieval.documents.readers.kinds import FileKind, kind_of
+from aveyb_retrieval.documents.readers.limits import Limits
 from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.documents.reading import Reading
 from aveyb_retrieval.documents.records import Notice, Record, Rejected
@@ -178,7 +179,7 @@ def test_the_bytes_that_are_hashed_are_those_that_are_read(
         return data
 
     monkeypatch.setattr(kinds, "read_bytes", then_another)
-    found, digest = kinds.read_file(path, FileKind("text", ".gz"), None, 100)
+    found, digest = kinds.read_file(path, FileKind("text", ".gz"), Limits(100))
     assert found.text == "first"
     assert len(digest) == 64
 
@@ -225,7 +226,7 @@ def test_every_kind_is_read_in_the_limited_process(tmp_path: Path) -> None:
     path.write_text("x" * 10_000_000)
     kind = kind_of(path)
     assert kind is not None
-    with FileReader(None, 1 << 30, seconds=1) as reader:
+    with FileReader(Limits(1 << 30), seconds=1) as reader:
         assert len(reader.read(path, kind)[0].text) == 10_000_000
         assert reader._process is not None
         lines = Path(f"/proc/{reader._process.pid}/limits").read_text().splitlines()[1:]
@@ -249,7 +250,7 @@ def test_a_file_has_a_budget_and_a_build_has_one(
     )
     monkeypatch.setattr(process, "_START", spinning)
     monkeypatch.setattr(process, "LOST_SECONDS", 0.01)
-    with FileReader(None, 100, seconds=30) as reader:
+    with FileReader(Limits(100), seconds=30) as reader:
         for seconds in (30, 5, 5):
             with pytest.raises(Unreadable, match=f"had {seconds} s"):
                 reader.read(path, kind)
@@ -259,7 +260,7 @@ def test_a_file_has_a_budget_and_a_build_has_one(
     )
     monkeypatch.setattr(process, "_START", loop)
     with (
-        FileReader(None, 100, seconds=1) as reader,
+        FileReader(Limits(100), seconds=1) as reader,
         pytest.raises(Unreadable, match=r"more than 1 s .*--file-seconds"),
     ):
         reader.read(path, kind)
@@ -283,7 +284,7 @@ def hostile_files(folder: Path) -> list[Path]:
 def test_files_that_cost_much_cost_their_seconds_and_nobody_else(folder: Path, every: int) -> None:
     """Nested and endless HTML, a PDF that draws itself, pages and paragraphs by the million."""
     dumps = set(Path.cwd().glob("core*"))
-    with FileReader(None, 64 << 20, seconds=1) as reader:
+    with FileReader(Limits(), seconds=1) as reader:
         for path in hostile_files(folder)[every - 1 :: every]:
             kind = kind_of(path)
             assert kind is not None

@@ -12,6 +12,7 @@ import pytest
 
 from aveyb_retrieval.documents.readers.filetext import Unreadable
 from aveyb_retrieval.documents.readers.kinds import kind_of, read_file
+from aveyb_retrieval.documents.readers.limits import Limits
 from tests.documents.test_office_parts import NAMES, word
 from tests.indexes.files import make_pdf, make_zip
 
@@ -155,5 +156,5 @@ def test_a_costly_file_is_read_or_refused_in_seconds(name: str, tmp_path: Path) 
     with suppress(
         Unreadable, RecursionError
     ):  # the process that reads files tells the latter as "nested too deeply"
-        assert len(read_file(path, kind, None, 1 << 20)[0].text) <= 1 << 20
+        assert len(read_file(path, kind, Limits(1 << 20))[0].text) <= 1 << 20
     assert time.process_time() - began < 10

@@ -11,6 +11,7 @@ import pytest
 
 from aveyb_retrieval.documents.readers.filetext import FileText, Unreadable
 from aveyb_retrieval.documents.readers.kinds import kind_of
+from aveyb_retrieval.documents.readers.limits import Limits
 from aveyb_retrieval.documents.readers.process import FileReader
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ Read = Callable[[str, bytes], FileText]
 
 @pytest.fixture(scope="module")
 def reader() -> Iterator[FileReader]:
-    with FileReader(None, 1 << 20) as found:
+    with FileReader(Limits(1 << 20)) as found:
         yield found
 
 

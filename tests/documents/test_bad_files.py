@@ -14,6 +14,7 @@ from aveyb_retrieval.documents.corpus import read_corpus
 from aveyb_retrieval.documents.readers import kinds, process
 from aveyb_retrieval.documents.readers.filetext import Unreadable
 from aveyb_retrieval.documents.readers.kinds import kind_of
+from aveyb_retrieval.documents.readers.limits import Limits
 from aveyb_retrieval.documents.readers.ocr import why_none
 from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.documents.records import FieldNames, Record, Rejected
@@ -115,16 +116,16 @@ def test_a_reader_that_crashes_or_takes_too_long_costs_one_file(
         process, "_START", "import os, sys; sys.stdin.readline(); os.kill(os.getpid(), 24)"
     )
     with (
-        FileReader(None, 100) as other,
+        FileReader(Limits(100)) as other,
         pytest.raises(Unreadable, match=r"more than 120 s of processor time"),
     ):
         other.read(path, kind)
     monkeypatch.setattr(process, "_START", "import os, sys; sys.stdin.readline(); os.abort()")
-    with FileReader(None, 100) as other, pytest.raises(Unreadable, match="crashed"):
+    with FileReader(Limits(100)) as other, pytest.raises(Unreadable, match="crashed"):
         other.read(path, kind)
     monkeypatch.setattr(process, "_START", "import time; time.sleep(60)")
     monkeypatch.setattr(process, "WALL_SECONDS", 0.2)
-    with FileReader(None, 100) as other, pytest.raises(Unreadable, match="took more than"):
+    with FileReader(Limits(100)) as other, pytest.raises(Unreadable, match="took more than"):
         other.read(path, kind)
 
 
@@ -137,7 +138,7 @@ def test_answers_that_arrive_together_are_told_apart(
         " sys.stdin.readline()"
     )
     monkeypatch.setattr(process, "_START", start)
-    with FileReader(None, 1000) as reader:
+    with FileReader(Limits(1000)) as reader:
         (rejected,) = reader.read_rows(tmp_path / "a.parquet", FieldNames())
     assert isinstance(rejected, Rejected)
     assert rejected.reason == "bad"
@@ -152,7 +153,7 @@ def test_a_missing_package_is_named_with_its_extra(
     assert kind is not None
     monkeypatch.setattr(kinds, "PACKAGES", {"pdf": ("no_such_package", "files")})
     with (
-        FileReader(None, 100) as reader,
+        FileReader(Limits(100)) as reader,
         pytest.raises(OptionalDependencyError, match=r"pip install .*\[files\]"),
     ):
         reader.read(path, kind)

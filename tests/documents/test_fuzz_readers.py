@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aveyb_retrieval.documents.readers.kinds import kind_of, read_file
+from aveyb_retrieval.documents.readers.limits import Limits
 from tests.documents.written import WRITERS, Block
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def check(kind: str, document: tuple[list[tuple[str, list[list[int]]]], int], fo
     path.write_bytes(WRITERS[kind](blocks))
     known = kind_of(path, found=True)
     assert known is not None
-    found = read_file(path, known, None, 1 << 24)[0]
+    found = read_file(path, known, Limits(1 << 24))[0]
     wanted = set(words)
     read = [word for word in re.findall(r"\w+", found.text) if word in wanted]
     if kind in ("xlsx", "ods", "csv"):  # the names of columns are repeated in long ones

@@ -10,6 +10,7 @@ import pytest
 
 from aveyb_retrieval.documents.readers.filetext import Unreadable
 from aveyb_retrieval.documents.readers.kinds import kind_of
+from aveyb_retrieval.documents.readers.limits import Limits
 from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.documents.records import Pages
 from aveyb_retrieval.encoder.text.passages import outline
@@ -211,7 +212,7 @@ def test_html_is_decoded_as_it_says(read: Read, tmp_path: Path) -> None:
     path.write_bytes(b"caf\xe9 \x81")
     kind = kind_of(path)
     assert kind is not None
-    with FileReader("cp1252", 100) as other:
+    with FileReader(Limits(100, "cp1252")) as other:
         with pytest.raises(Unreadable, match=r"byte 5 \(0x81\) is not cp1252"):
             other.read(path, kind)
         path.write_bytes(b"caf\xe9")

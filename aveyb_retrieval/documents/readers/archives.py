@@ -16,6 +16,8 @@ from aveyb_retrieval.errors import plural
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aveyb_retrieval.documents.readers.limits import Limits
+
 _MAX_FILES = 1 << 16
 _OLD_OFFICE = bytes.fromhex("d0cf11e0a1b11ae1")  # a compound file: an encrypted DOCX, or a DOC
 
@@ -73,10 +75,10 @@ class InnerFiles:
     """
 
     def __init__(
-        self, read_inner: Callable[[str, bytes, int], FileText | None], longest: int, depth: int
+        self, read_inner: Callable[[str, bytes, int], FileText | None], limits: Limits, depth: int
     ) -> None:
         self._read_inner = read_inner
-        self._parts = Parts("file", longest)
+        self._parts = Parts("file", limits)
         self._depth = depth
         self._left_out: list[str] = []
         self._warnings: list[str] = []
@@ -124,7 +126,7 @@ class InnerFiles:
         return self._parts.text(title, "; ".join(filter(None, told)), metadata)
 
 
-def read_zip(data: bytes, inner: InnerFiles) -> FileText:
+def read_zip(data: bytes, _limits: Limits, inner: InnerFiles) -> FileText:
     """Read the files of an archive, by name, as one document whose pages they are; hidden ones are
     left out.
     """

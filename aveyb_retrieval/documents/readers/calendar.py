@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from datetime import date, timedelta
+from typing import TYPE_CHECKING
 
 from aveyb_retrieval.documents.readers.encodings import decode
 from aveyb_retrieval.documents.readers.filetext import (
@@ -37,12 +38,15 @@ _ICS_TIMES = ("DTSTART", "DTEND", "DUE", "RRULE")
 _ICS_TIME = re.compile(r"\b(\d{4})(\d\d)(\d\d)(?:T(\d\d)(\d\d)(\d\d)?(Z?))?\b")
 _ICS_ZONE = re.compile(r"TZID=\"?/?([^\";:]+)")
 
+if TYPE_CHECKING:
+    from aveyb_retrieval.documents.readers.limits import Limits
 
-def read_calendar(data: bytes, encoding: str | None) -> FileText:
+
+def read_calendar(data: bytes, limits: Limits) -> FileText:
     """Read a calendar (RFC 5545): of each event the title as a heading, times, place, people and
     description.
     """
-    text = clean(decode(data, encoding))
+    text = clean(decode(data, limits.encoding))
     if "BEGIN:VCALENDAR" not in text:
         raise Unreadable("not a calendar of RFC 5545")
     lines: list[str] = []

@@ -16,6 +16,8 @@ from aveyb_retrieval.documents.readers.filetext import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aveyb_retrieval.documents.readers.limits import Limits
+
 
 @dataclass(frozen=True)
 class Language:
@@ -98,14 +100,14 @@ _MAX_DEPTH = 8  # of definitions in definitions
 _FENCE = "~~~~"
 
 
-def read_code(data: bytes, encoding: str | None, longest: int, language: str) -> FileText:
+def read_code(data: bytes, limits: Limits, language: str) -> FileText:
     """Read a source file; what the grammar cannot parse stays with the definition before it."""
-    text = clean(decode(data, encoding))
+    text = clean(decode(data, limits.encoding))
     if not text.strip():
         return FileText("", "")
     lines = text.split("\n")
     names = dict(_definitions(text.encode(errors="replace"), language, lines))
-    parts, before = Parts("line", longest), f"{_FENCE}{language}\n"
+    parts, before = Parts("line", limits), f"{_FENCE}{language}\n"
     for number, line in enumerate(lines):
         before += (
             f"{_FENCE}\n\n# {names[number]}\n\n{_FENCE}{language}\n" if number in names else ""

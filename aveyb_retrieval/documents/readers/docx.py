@@ -29,6 +29,8 @@ from aveyb_retrieval.errors import plural
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aveyb_retrieval.documents.readers.limits import Limits
+
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _UNREAD = (
     "del",
@@ -65,7 +67,7 @@ _CHECKS = {"Wingdings": {0xFE: "☒", 0xFD: "☒", 0xFC: "✓", 0xA8: "☐", 0x6
 _MOST_COLUMNS, _MOST_STYLES = 1000, 20  # of a table, and one based on the other
 
 
-def read_docx(data: bytes) -> FileText:
+def read_docx(data: bytes, _limits: Limits) -> FileText:
     """Read a document of Word; notes, comments, page headers and footers stand behind the text."""
     package = Package(data)
     name, root = package.main("a document of Word", "word/document.xml", f"{W}document")

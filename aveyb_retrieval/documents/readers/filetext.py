@@ -11,6 +11,8 @@ from aveyb_retrieval.documents.records import LONGEST_LABEL, MAX_PAGES, Pages
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from aveyb_retrieval.documents.readers.limits import Limits
+
 _NO_TEXT = re.compile(
     "[\x00-\x08\x0e-\x1f\x7f\ufffe\uffff]"
 )  # control characters; tab, newline, form feed stay
@@ -51,12 +53,12 @@ class FileText:
 class Parts:
     """A text of parts that are its pages.
 
-    More of them, or more than `longest` characters, are Unreadable.
+    More of them, or more characters than `limits` has bytes, are Unreadable.
     """
 
-    def __init__(self, unit: str, longest: int) -> None:
+    def __init__(self, unit: str, limits: Limits) -> None:
         self._unit = unit
-        self._longest = longest
+        self._limits = limits
         self._texts: list[str] = []
         self._starts: list[int] = []
         self._labels: list[str] = []
@@ -69,7 +71,7 @@ class Parts:
         """Add a part, which may be empty, and what it is called: what `Hit.place` cites, its number
         where empty.
         """
-        check_characters(self._length + len(text), self._longest)
+        check_characters(self._length + len(text), self._limits)
         if len(self._starts) == MAX_PAGES:
             raise Unreadable(f"more than {MAX_PAGES:,} parts")
         self._starts.append(self._length)
@@ -95,10 +97,10 @@ def too_long(length: int, longest: int) -> str:
     return f"{length:,} bytes, at most {longest:,} are read as one document (--max-line, max_line)"
 
 
-def check_characters(count: int, longest: int) -> None:
+def check_characters(count: int, limits: Limits) -> None:
     """Raise Unreadable where a text has more characters than are read of a file."""
-    if count > longest:
-        raise Unreadable(f"more than {longest:,} characters (--max-line, max_line)")
+    if count > limits.longest:
+        raise Unreadable(f"more than {limits.longest:,} characters (--max-line, max_line)")
 
 
 def clean(text: str) -> str:

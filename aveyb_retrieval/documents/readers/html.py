@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from selectolax.lexbor import LexborHTMLParser, LexborNode
+
+    from aveyb_retrieval.documents.readers.limits import Limits
 
 _DROPPED = {
     "script",
@@ -182,25 +185,29 @@ _DEEP = 20  # tables in tables, below which all are taken for layout
 _MOST_COLUMNS = 1000  # of a row, cells that are repeated included
 
 
-def read_html(data: bytes, encoding: str | None, *, declared: str | None = None) -> FileText:
-    """Read an HTML or XHTML page, by its mark, in the encoding that it names, as UTF-8 or in the
-    one that is given.
+def read_html(data: bytes, limits: Limits) -> FileText:
+    """Read an HTML or XHTML page, by its mark, in the encoding that it names, as UTF-8 or in that
+    of `limits`.
+    """
+    declared = None if marked(data)[1] else named_encoding(data)
+    return FileText(*page_text(decode(data, limits.encoding, declared=declared)))
 
-    Of a page with a `main` element this is read, unless it is hidden, else the body. `declared` is
-    what is known of the encoding from outside, which goes before what the page says.
+
+def page_text(page: str) -> tuple[str, str]:
+    """Return the title and the text of a page of HTML.
+
+    Of a page with a `main` element this is read, unless it is hidden, else the body.
     """
     from selectolax.lexbor import LexborHTMLParser
 
-    text = decode(
-        data, encoding, declared=declared or (None if marked(data)[1] else named_encoding(data))
-    )
-    tree = LexborHTMLParser(_EMPTY.sub(r"<\1\2></\1>", text))
+    page = page.encode("utf-8", "replace").decode()  # without halves of surrogate pairs
+    tree = LexborHTMLParser(_EMPTY.sub(r"<\1\2></\1>", page))
     if tree.root is None:
-        return FileText("", "")
-    moved = _MOVED.search(text) is not None
-    found = _shown(tree, moved, hidden_too=False) or _shown(tree, moved, hidden_too=True)
+        return "", ""
+    moved = _MOVED.search(page) is not None
+    text = _shown(tree, moved, hidden_too=False) or _shown(tree, moved, hidden_too=True)
     title = tree.css_first("head title") or tree.css_first("h1")
-    return FileText(one_line(title.text() if title is not None else ""), found)
+    return one_line(title.text() if title is not None else ""), text
 
 
 def _shown(tree: LexborHTMLParser, moved: bool, *, hidden_too: bool) -> str:
@@ -630,8 +637,8 @@ _ENCRYPTION = "META-INF/encryption.xml"
 _PAGES = ("application/xhtml+xml", "text/html", "application/x-dtbook+xml")
 
 
-def read_epub(data: bytes, longest: int) -> FileText:
-    """Read a book, whose text may have `longest` characters."""
+def read_epub(data: bytes, limits: Limits) -> FileText:
+    """Read a book, whose chapters are pages of HTML."""
     archive = open_archive(data)
     container = parse_xml(read_member(archive, _CONTAINER), _CONTAINER)
     found = container.xpath("//*[local-name()='rootfile']/@full-path")
@@ -668,9 +675,9 @@ def read_epub(data: bytes, longest: int) -> FileText:
         seen.add(name)
         if name in protected:
             raise Unreadable(f"protected: {name!r} is encrypted")
-        texts.append(read_html(read_member(archive, name), None).text)
+        texts.append(read_html(read_member(archive, name), replace(limits, encoding=None)).text)
         length += len(texts[-1])
-        check_characters(length, longest)
+        check_characters(length, limits)
     title = package.xpath("string(//*[local-name()='metadata']/*[local-name()='title'][1])")
     author = ", ".join(
         package.xpath("//*[local-name()='metadata']/*[local-name()='creator']/text()")

@@ -18,7 +18,7 @@ from aveyb_retrieval.documents.readers.code import LANGUAGES, read_code
 from aveyb_retrieval.documents.readers.docx import read_docx
 from aveyb_retrieval.documents.readers.filetext import FileText, Unreadable, too_long
 from aveyb_retrieval.documents.readers.html import read_epub, read_html
-from aveyb_retrieval.documents.readers.limits import LONGEST_TITLE, MAX_FILE
+from aveyb_retrieval.documents.readers.limits import LONGEST_TITLE, MAX_FILE, Limits
 from aveyb_retrieval.documents.readers.mail import read_eml, read_msg
 from aveyb_retrieval.documents.readers.markdown import read_markdown
 from aveyb_retrieval.documents.readers.notebook import read_notebook
@@ -89,24 +89,21 @@ def kind_of(path: PurePath, *, found: bool = False) -> FileKind | None:
     return FileKind(name, compression) if name else None
 
 
-def read_file(
-    path: Path, kind: FileKind, encoding: str | None, longest: int, *, follow_links: bool = True
-) -> tuple[FileText, str]:
+def read_file(path: Path, kind: FileKind, limits: Limits) -> tuple[FileText, str]:
     """Read the document that a file holds; also give the SHA-256 of the file's bytes.
 
-    `encoding` is that of text files that do not name their own; the text may have `longest` bytes
-    in UTF-8. Raises Unreadable: it cannot be read; the message is the reason.
+    Raises Unreadable: it cannot be read; the message is the reason.
     """
-    data = read_bytes(path, follow_links=follow_links)
+    data = read_bytes(path, follow_links=limits.follow_links)
     digest = hashlib.sha256(data).hexdigest()
     if kind.compression:
-        data = _unpack(data, path, kind.compression, longest)
+        data = _unpack(data, path, kind.compression, limits)
     if kind.name in AS_LONG:
-        _check_length(len(data), longest)
-    found = _parse(kind.name, data, encoding, longest)
+        _check_length(len(data), limits)
+    found = _parse(kind.name, data, limits)
     _check_length(
         len(found.text) if found.text.isascii() else len(found.text.encode(errors="replace")),
-        longest,
+        limits,
     )
     if (length := len(found.title)) > LONGEST_TITLE:
         cut = f"a title of {length:,} characters, of which {LONGEST_TITLE:,} are kept"
@@ -135,23 +132,25 @@ def read_bytes(path: Path, *, follow_links: bool = True) -> bytes:
     return data
 
 
-def _unpack(data: bytes, path: PurePath, compression: str, longest: int) -> bytes:
+def _unpack(data: bytes, path: PurePath, compression: str, limits: Limits) -> bytes:
     """Decompress the bytes that were read and hashed: the file itself may be another one by now."""
     blocks, length = [], 0
     try:
         for block in decompress(io.BytesIO(data), path, compression):
             blocks.append(block)
             length += len(block)
-            if length > longest:
-                raise Unreadable(f"more than {longest:,} bytes unpacked (--max-line, max_line)")
+            if length > limits.longest:
+                raise Unreadable(
+                    f"more than {limits.longest:,} bytes unpacked (--max-line, max_line)"
+                )
     except InputError as error:
         raise Unreadable(str(error).removeprefix(f"{path}: ")) from None
     return b"".join(blocks)
 
 
-def _check_length(length: int, longest: int) -> None:
-    if length > longest:
-        raise Unreadable(too_long(length, longest))
+def _check_length(length: int, limits: Limits) -> None:
+    if length > limits.longest:
+        raise Unreadable(too_long(length, limits.longest))
 
 
 def missing_package(kind: str) -> tuple[str, str] | None:
@@ -162,51 +161,47 @@ def missing_package(kind: str) -> tuple[str, str] | None:
     return needed if needed and importlib.util.find_spec(needed[0]) is None else None
 
 
-def _parse(kind: str, data: bytes, encoding: str | None, longest: int, depth: int = 0) -> FileText:
+def _parse(kind: str, data: bytes, limits: Limits, depth: int = 0) -> FileText:
     """Read contents by the reader of their kind; files that they hold are read the same way,
     `depth` deep.
     """
     if kind in LANGUAGES:
-        return read_code(data, encoding, longest, kind)
+        return read_code(data, limits, kind)
     if kind in _HOLDERS:
-        return _HOLDERS[kind](
-            data, encoding, InnerFiles(partial(_parse_inner, encoding, longest), longest, depth)
-        )
-    return _READERS[kind](data, encoding, longest)
+        inner = InnerFiles(partial(_parse_inner, limits), limits, depth)
+        return _HOLDERS[kind](data, limits, inner)
+    return _READERS[kind](data, limits)
 
 
-def _parse_inner(
-    encoding: str | None, longest: int, name: str, data: bytes, depth: int
-) -> FileText | None:
+def _parse_inner(limits: Limits, name: str, data: bytes, depth: int) -> FileText | None:
     kind = kind_of(PurePosixPath(name), found=True)
     if kind is None:
         return None
     if missing := missing_package(kind.name):
         raise Unreadable(f"needs the package {missing[0]!r} (the extra [{missing[1]}])")
     if kind.compression:
-        data = _unpack(data, PurePosixPath(name), kind.compression, longest)
-    return _parse(kind.name, data, encoding, longest, depth)
+        data = _unpack(data, PurePosixPath(name), kind.compression, limits)
+    return _parse(kind.name, data, limits, depth)
 
 
-# `longest` is for readers whose text may be longer than their bytes, or that use `Parts`.
-_HOLDERS: dict[str, Callable[[bytes, str | None, InnerFiles], FileText]] = {
+_HOLDERS: dict[str, Callable[[bytes, Limits, InnerFiles], FileText]] = {
     "mail": read_eml,
-    "outlook": lambda data, _, inner: read_msg(data, inner),
-    "zip": lambda data, _, inner: read_zip(data, inner),
+    "outlook": read_msg,
+    "zip": read_zip,
 }
-_READERS: dict[str, Callable[[bytes, str | None, int], FileText]] = {
-    "pdf": lambda data, _, longest: read_pdf(data, longest),
-    "docx": lambda data, *_: read_docx(data),
-    "odt": lambda data, *_: read_odt(data),
-    "rtf": lambda data, encoding, _: read_rtf(data, encoding),
-    "epub": lambda data, _, longest: read_epub(data, longest),
-    "pptx": lambda data, _, longest: read_pptx(data, longest),
-    "spreadsheet": lambda data, _, longest: read_spreadsheet(data, longest),
-    "html": lambda data, encoding, _: read_html(data, encoding),
-    "markdown": lambda data, encoding, _: read_markdown(data, encoding),
-    "text": lambda data, encoding, _: read_text(data, encoding),
-    "notebook": lambda data, encoding, _: read_notebook(data, encoding),
-    "calendar": lambda data, encoding, _: read_calendar(data, encoding),
+_READERS: dict[str, Callable[[bytes, Limits], FileText]] = {
+    "pdf": read_pdf,
+    "docx": read_docx,
+    "odt": read_odt,
+    "rtf": read_rtf,
+    "epub": read_epub,
+    "pptx": read_pptx,
+    "spreadsheet": read_spreadsheet,
+    "html": read_html,
+    "markdown": read_markdown,
+    "text": read_text,
+    "notebook": read_notebook,
+    "calendar": read_calendar,
     "table": read_table,
     "subtitles": read_subtitles,
 }

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from aveyb_retrieval.documents.readers.archives import is_archive, open_archive, read_member
 from aveyb_retrieval.documents.readers.encodings import decode, python_encoding, without_mark
 from aveyb_retrieval.documents.readers.filetext import FileText, Unreadable, clean, one_line
-from aveyb_retrieval.documents.readers.html import named_encoding, read_html
+from aveyb_retrieval.documents.readers.html import named_encoding, page_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from email.message import Message
 
     from aveyb_retrieval.documents.readers.archives import InnerFiles
+    from aveyb_retrieval.documents.readers.limits import Limits
 
 _SHOWN = ("From", "To", "Cc", "Date")
 _FIELDS = {  # of metadata, by headers
@@ -82,13 +83,14 @@ _WORD = re.compile(r"\w+")
 _SAID = 0.9  # of a part's different words: then the plain text says as much as the page beside it
 
 
-def read_eml(data: bytes, encoding: str | None, inner: InnerFiles) -> FileText:
-    """Read a mail as it was sent, and what is attached; `encoding` is that of text for which it
-    names none.
+def read_eml(data: bytes, limits: Limits, inner: InnerFiles) -> FileText:
+    """Read a mail as it was sent, and what is attached; text for which it names
+    no encoding is in that of `limits`.
     """
     from email.errors import MessageError
     from email.parser import BytesParser
 
+    encoding = limits.encoding
     message = BytesParser().parsebytes(data.removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n\t "))
     try:
         header = partial(_header, message, encoding)
@@ -261,7 +263,7 @@ def _plain_text(part: Message, encoding: str | None) -> str:
 def _page(part: Message, encoding: str | None) -> str:
     data = _bytes(part)
     text = _characters(data, part.get_content_charset(), named_encoding(data), encoding)
-    return read_html(text.encode("utf-8", "replace"), None, declared="utf-8").text
+    return page_text(text)[1]
 
 
 def _attach(part: Message, encoding: str | None, inner: InnerFiles) -> None:
@@ -345,7 +347,7 @@ def _suffix_by_content(data: bytes) -> str:
     return "" if "\0" in text or not text.strip() else ".txt"
 
 
-def read_msg(data: bytes, inner: InnerFiles) -> FileText:
+def read_msg(data: bytes, _limits: Limits, inner: InnerFiles) -> FileText:
     """Read a mail as Outlook keeps it."""
     from oxmsg import Message
 
@@ -358,11 +360,7 @@ def read_msg(data: bytes, inner: InnerFiles) -> FileText:
         }
         headers["subject"] = subject or headers.get("subject", "")
         head, fields = _head(lambda name: headers.get(name.lower(), ""))
-        page = (
-            read_html(message.html_body.encode(), None, declared="utf-8").text
-            if message.html_body
-            else ""
-        )
+        page = page_text(message.html_body)[1] if message.html_body else ""
         texts = [text for text in (clean(message.body or "").strip(), page) if text]
         inner.add("", f"{head}\n\n{_best(texts)}")
         for attachment in message.attachments:

@@ -20,6 +20,8 @@ from aveyb_retrieval.documents.readers.filetext import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aveyb_retrieval.documents.readers.limits import Limits
+
 _YAML = re.compile(
     r"---[ \t]*\r?\n(?P<inside>.*?)^(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE
 )
@@ -31,11 +33,11 @@ _LONGEST = 1 << 19  # characters of front matter
 _DEEPEST = 20  # levels of what it holds
 
 
-def read_markdown(data: bytes, encoding: str | None) -> FileText:
+def read_markdown(data: bytes, limits: Limits) -> FileText:
     """Read Markdown, titled by front matter (other text between rules stays) or the heading that it
     begins with.
     """
-    text = whole_words(decode(data, encoding))
+    text = whole_words(decode(data, limits.encoding))
     metadata: dict[str, Any] = {}
     for pattern, parse in ((_YAML, _yaml), (_TOML, tomllib.loads)):
         front = pattern.match(text[: _LONGEST + 8])

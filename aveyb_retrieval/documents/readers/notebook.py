@@ -11,16 +11,18 @@ from aveyb_retrieval.documents.readers.filetext import (
     Unreadable,
     clean,
 )
-from aveyb_retrieval.documents.readers.html import read_html
+from aveyb_retrieval.documents.readers.html import page_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aveyb_retrieval.documents.readers.limits import Limits
 
-def read_notebook(data: bytes, encoding: str | None) -> FileText:
+
+def read_notebook(data: bytes, limits: Limits) -> FileText:
     """Read a notebook, without pictures and other outputs that are no text."""
     try:
-        notebook = json.loads(decode(data, encoding))
+        notebook = json.loads(decode(data, limits.encoding))
         language = str(notebook.get("metadata", {}).get("kernelspec", {}).get("language", ""))
         texts = [text for cell in notebook["cells"] for text in _cell(cell, language)]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -47,7 +49,7 @@ def _cell(cell: dict[str, Any], language: str) -> Iterator[str]:
         if text:
             yield f"```\n{text.rstrip()}\n```"
         elif page := _joined(shown.get("text/html")):
-            yield read_html(page.encode("utf-8", "replace"), None, declared="utf-8").text
+            yield page_text(page)[1]
         else:
             yield _joined(shown.get("text/markdown"))
 

@@ -17,7 +17,7 @@ from aveyb_retrieval.documents.readers.filetext import (
     paragraphs,
     whole,
 )
-from aveyb_retrieval.documents.readers.html import read_html
+from aveyb_retrieval.documents.readers.html import page_text
 from aveyb_retrieval.documents.readers.ooxml import embedded, number_as
 from aveyb_retrieval.documents.readers.raised import shifted
 from aveyb_retrieval.documents.readers.tables import Merged, Rows, left_out, row_text, sheet_text
@@ -27,6 +27,8 @@ from aveyb_retrieval.errors import plural
 if TYPE_CHECKING:
     import zipfile
     from collections.abc import Collection, Iterator
+
+    from aveyb_retrieval.documents.readers.limits import Limits
 
 _TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
 _TABLE = "{urn:oasis:names:tc:opendocument:xmlns:table:1.0}"
@@ -69,7 +71,7 @@ def is_opendocument(data: bytes) -> bool:
     return "content.xml" in open_archive(data).namelist()
 
 
-def read_odt(data: bytes) -> FileText:
+def read_odt(data: bytes, _limits: Limits) -> FileText:
     """Read a text document; notes, comments, page headers and footers stand behind the text."""
     archive, content, body = _opened(data, "text")
     styles = _part(archive, "styles.xml")
@@ -326,7 +328,7 @@ class _Reader:
             source = re.sub(
                 rb"(</?)\w+:", rb"\1", etree.tostring(root, encoding="utf-8")
             )  # HTML knows no prefix
-            parts.append(one_line(read_html(source, None, declared="utf-8").text))
+            parts.append(one_line(page_text(source.decode())[1]))
         else:
             self._boxes.append(root)
 
@@ -388,7 +390,7 @@ def _count(element: Any, attribute: str) -> int:
     return max(1, whole(element.get(attribute), 1, most=_MOST_REPEATED))
 
 
-def read_ods(data: bytes, longest: int) -> FileText:
+def read_ods(data: bytes, limits: Limits) -> FileText:
     """Read a spreadsheet of LibreOffice: cells as they are shown, hidden sheets, rows and columns
     left out.
     """
@@ -400,13 +402,13 @@ def read_ods(data: bytes, longest: int) -> FileText:
         for properties in style.iter(f"{_STYLE}table-properties")
         if properties.get(f"{_TABLE}display") == "false"
     }
-    parts, sheets, hidden = Parts("sheet", longest), [], 0
+    parts, sheets, hidden = Parts("sheet", limits), [], 0
     for sheet in body.iter(f"{_TABLE}table"):
         name = one_line(sheet.get(f"{_TABLE}name") or "")
         if sheet.get(f"{_TABLE}style-name") in invisible:
             sheets.append(name)
             continue
-        rows = Rows(longest)
+        rows = Rows(limits)
         hidden += _read_sheet(sheet, rows, reader)
         notes = (one_line("".join(note.itertext())) for note in sheet.iter(f"{_OFFICE}annotation"))
         beside = paragraphs(

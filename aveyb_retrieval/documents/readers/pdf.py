@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
     import pypdfium2
 
+    from aveyb_retrieval.documents.readers.limits import Limits
+
 _DATE = re.compile(r"(?:D:)?(\d{4}(?:\d\d){0,5})(?:([-+]\d\d)'?(\d\d)?)?")
 _SENTENCE_END = tuple(".!?:\"')”’。！？")  # stops of other scripts  # noqa: RUF001
 _REASONS = {  # by FPDF_GetLastError
@@ -55,8 +57,8 @@ _REASONS = {  # by FPDF_GetLastError
 }
 
 
-def read_pdf(data: bytes, longest: int) -> FileText:
-    """Read a PDF file, whose text may have `longest` characters."""
+def read_pdf(data: bytes, limits: Limits) -> FileText:
+    """Read a PDF file."""
     import pypdfium2
 
     try:
@@ -67,10 +69,10 @@ def read_pdf(data: bytes, longest: int) -> FileText:
             _REASONS.get(code or 0, f"not readable as PDF: {one_line(str(error))}")
         ) from None
     with closing(document):
-        return _read(document, longest)
+        return _read(document, limits)
 
 
-def _read(document: pypdfium2.PdfDocument, longest: int) -> FileText:
+def _read(document: pypdfium2.PdfDocument, limits: Limits) -> FileText:
     count = len(document)
     if not 1 <= count <= MAX_PAGES:
         raise Unreadable(f"{count:,} pages; from 1 to {MAX_PAGES:,} are read")
@@ -88,7 +90,7 @@ def _read(document: pypdfium2.PdfDocument, longest: int) -> FileText:
     for index in range(count):
         pages.append(_page(document, index, form, files, measure=not bookmarks))
         length += len(pages[-1].text) + sum(map(len, pages[-1].beside))
-        check_characters(length, longest)
+        check_characters(length, limits)
         hyphened |= words_with_hyphen(pages[-1].text)
     pages = without_running_lines(pages, bookmarks)
     texts: list[str] = []
@@ -110,7 +112,7 @@ def _read(document: pypdfium2.PdfDocument, longest: int) -> FileText:
         "\n\n".join(filter(None, [text, *page.beside]))
         for text, page in zip(texts, pages, strict=True)
     ]
-    parts = Parts("page", longest)
+    parts = Parts("page", limits)
     for index, (text, following) in enumerate(
         pairwise([*texts, ""])
     ):  # a sentence that goes on stays one paragraph

@@ -27,6 +27,8 @@ from aveyb_retrieval.errors import plural
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aveyb_retrieval.documents.readers.limits import Limits
+
 P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
 _TITLES = ("title", "ctrTitle")
 _BESIDE = ("notesSlide", "comments", "comment")  # parts that belong to a slide
@@ -39,14 +41,14 @@ _NOTES_AROUND = (
 )  # placeholders of a page of notes that are no notes
 
 
-def read_pptx(data: bytes, longest: int) -> FileText:
+def read_pptx(data: bytes, limits: Limits) -> FileText:
     """Read a presentation: titles are headings, slides pages; hidden slides are left
     out and told.
     """
     package = Package(data)
     name, root = package.main("a presentation", "ppt/presentation.xml", f"{P}presentation")
     relations = package.relations(name)
-    parts, hidden, missing = Parts("slide", longest), [], []
+    parts, hidden, missing = Parts("slide", limits), [], []
     slides = [slide.get(f"{R}id") or "" for slide in root.iter(f"{P}sldId")]
     for number, identity in enumerate(slides, start=1):
         target = relations.get(identity, ("", ""))[1]

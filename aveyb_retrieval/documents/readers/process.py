@@ -12,12 +12,13 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.filetext import FileText, Unreadable
 from aveyb_retrieval.documents.readers.kinds import FileKind, missing_package, read_file
-from aveyb_retrieval.documents.readers.limits import FILE_SECONDS
+from aveyb_retrieval.documents.readers.limits import FILE_SECONDS, Limits
 from aveyb_retrieval.documents.readers.originals import look
 from aveyb_retrieval.documents.readers.tables import read_rows
 from aveyb_retrieval.documents.records import (
@@ -60,8 +61,9 @@ class FileReader:
     for that, and each further file has `SHORT_SECONDS`.
     """
 
-    def __init__(self, encoding: str | None, longest: int, seconds: int = FILE_SECONDS) -> None:
-        self._encoding, self._longest, self._seconds = encoding, longest, seconds
+    def __init__(self, limits: Limits, seconds: int = FILE_SECONDS) -> None:
+        self.limits = limits
+        self._seconds = seconds
         self._lost = 0.0
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -71,9 +73,7 @@ class FileReader:
     def __exit__(self, *exc: object) -> None:
         self._stop()
 
-    def read(
-        self, path: Path, kind: FileKind, *, follow_links: bool = True
-    ) -> tuple[FileText, str]:
+    def read(self, path: Path, kind: FileKind) -> tuple[FileText, str]:
         """Read a file as `read_file` does.
 
         Also raises OptionalDependencyError: a package is not installed.
@@ -82,13 +82,7 @@ class FileReader:
             raise OptionalDependencyError(*missing, f"reading {path_text(path)}")
         began = time.monotonic()
         try:
-            self._ask(
-                path,
-                kind=kind,
-                encoding=self._encoding,
-                longest=self._longest,
-                follow_links=follow_links,
-            )
+            self._ask(path, kind=kind)
             answer = self._answer()
         except Unreadable:
             self._lost += time.monotonic() - began
@@ -107,7 +101,7 @@ class FileReader:
 
         Raises Unreadable.
         """
-        self._ask(path, kind=None, names=[names.id, names.title, names.text], longest=self._longest)
+        self._ask(path, kind=None, names=[names.id, names.title, names.text])
         source = path_text(path)
         while (rows := self._answer()["rows"]) is not None:
             for row in rows:
@@ -134,7 +128,11 @@ class FileReader:
             self._stop()
             self._process = _start()
         assert self._process.stdin is not None  # a pipe, as `_start` asks for
-        request |= {"path": os.fsencode(path.absolute()).hex(), "seconds": self._allowed}
+        request |= {
+            "path": os.fsencode(path.absolute()).hex(),
+            "seconds": self._allowed,
+            "limits": astuple(self.limits),
+        }
         with suppress(BrokenPipeError):  # reading the answer says of what it died
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
@@ -225,15 +223,15 @@ def _answers(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
         if "look" in request:
             yield look(**request["look"])
             return
-        path, longest = Path(os.fsdecode(bytes.fromhex(request["path"]))), request["longest"]
+        path, limits = Path(os.fsdecode(bytes.fromhex(request["path"]))), Limits(*request["limits"])
         if request["kind"] is None:
             yield from (
-                {"rows": rows} for rows in read_rows(path, FieldNames(*request["names"]), longest)
+                {"rows": rows}
+                for rows in read_rows(path, FieldNames(*request["names"]), limits.longest)
             )
             yield {"rows": None}
         else:
-            kind, links = FileKind(*request["kind"]), request["follow_links"]
-            found, digest = read_file(path, kind, request["encoding"], longest, follow_links=links)
+            found, digest = read_file(path, FileKind(*request["kind"]), limits)
             yield {
                 **vars(found),
                 "pages": None if found.pages is None else found.pages.to_dict(),

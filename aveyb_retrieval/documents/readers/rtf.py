@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from aveyb_retrieval.documents.readers.filetext import (
     FileText,
@@ -36,10 +37,13 @@ _RTF_FONTS = re.compile(r"\{\\fonttbl")
 _RTF_CODEPAGE = re.compile(r"\\ansicpg\d+")
 _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 
+if TYPE_CHECKING:
+    from aveyb_retrieval.documents.readers.limits import Limits
 
-def read_rtf(data: bytes, encoding: str | None) -> FileText:
-    """Read RTF, in `encoding` or cp1252; notes, comments, page headers and footers stand behind the
-    text.
+
+def read_rtf(data: bytes, limits: Limits) -> FileText:
+    """Read RTF, in the encoding of `limits` or cp1252; notes, comments, page headers and footers
+    follow the text.
     """
     if not data.startswith(b"{\\rtf"):
         raise Unreadable("not an RTF file")
@@ -57,7 +61,9 @@ def read_rtf(data: bytes, encoding: str | None) -> FileText:
             body.append(source[position : found.start()])
             asides.append(f"{start}{source[found.end() : end]}}}")
             position = end
-    texts = [_rtf_text(part, encoding) for part in ("".join([*body, source[position:]]), *asides)]
+    texts = [
+        _rtf_text(part, limits.encoding) for part in ("".join([*body, source[position:]]), *asides)
+    ]
     told = f"hidden text left out ({plural(hidden, 'place')})" if hidden else ""
     return FileText("", "\n\n".join(dict.fromkeys(filter(None, texts))), None, told)
 

@@ -43,6 +43,8 @@ from aveyb_retrieval.documents.readers.tables import Merged, Rows, left_out, row
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aveyb_retrieval.documents.readers.limits import Limits
+
 S = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 _ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
 _MERGED = re.compile(
@@ -51,23 +53,23 @@ _MERGED = re.compile(
 _MOST_MERGED, _MOST_COLUMNS = 100_000, 1 << 14
 
 
-def read_spreadsheet(data: bytes, longest: int) -> FileText:
+def read_spreadsheet(data: bytes, limits: Limits) -> FileText:
     """Read a workbook: sheets are pages, their names headings; what is hidden is left out."""
     if not is_archive(data):
-        return _read_old(data, longest)
+        return _read_old(data, limits)
     if is_opendocument(data):
-        return read_ods(data, longest)
+        return read_ods(data, limits)
     package = Package(data)
     name, root = package.main("a spreadsheet", "xl/workbook.xml", f"{S}workbook")
     book, relations = _Book(package, name, root), package.relations(name)
-    parts, hidden = Parts("sheet", longest), []
+    parts, hidden = Parts("sheet", limits), []
     for sheet in root.iter(f"{S}sheet"):
         title = one_line(sheet.get("name") or "")
         if (sheet.get("state") or "visible") != "visible":
             hidden.append(title)
             continue
         target = relations.get(sheet.get(f"{R}id") or "", ("", ""))[1]
-        rows = Rows(longest)
+        rows = Rows(limits)
         book.read_rows(target, rows)
         parts.add(sheet_text(title, rows, _asides(package, target)), title)
     title, metadata = package.properties()
@@ -280,18 +282,18 @@ def _asides(package: Package, target: str) -> Iterator[str]:
                 yield clean("\n".join(filter(None, paragraphs_of_drawing(element))))
 
 
-def _read_old(data: bytes, longest: int) -> FileText:
+def _read_old(data: bytes, limits: Limits) -> FileText:
     """Read a workbook of Excel 97, by calamine: values without their formats."""
     import python_calamine
 
-    parts, hidden = Parts("sheet", longest), []
+    parts, hidden = Parts("sheet", limits), []
     try:
         book = python_calamine.CalamineWorkbook.from_filelike(io.BytesIO(data))
         for about in book.sheets_metadata:
             if about.visible != python_calamine.SheetVisibleEnum.Visible:
                 hidden.append(one_line(about.name))
                 continue
-            rows = Rows(longest)
+            rows = Rows(limits)
             for row in book.get_sheet_by_name(about.name).iter_rows():
                 shown = (
                     general(value) if isinstance(value, float) else one_line(str(value))

@@ -17,6 +17,8 @@ from aveyb_retrieval.documents.readers.filetext import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aveyb_retrieval.documents.readers.limits import Limits
+
 _TIMES = re.compile(r"\s*(?:(\d{1,4}):)?(\d{1,2}):(\d{2})[.,]\d{1,3}[ \t]+-->")
 _VOICE = re.compile(r"<v(?:\.[^ \t<>]*)?[ \t]+([^<>]+)>")
 _MARKS = re.compile(r"</?[A-Za-z][^<>]*>|<\d[\d:.]*>|</>|\{\\[^{}]*\}")
@@ -24,13 +26,13 @@ _ASIDE = re.compile(r"\s*(?:NOTE|STYLE|REGION)\b")
 _SENTENCE_END = (".", "!", "?", "…", "。", "！", "？")  # stops of other scripts  # noqa: RUF001
 
 
-def read_subtitles(data: bytes, encoding: str | None, longest: int) -> FileText:
+def read_subtitles(data: bytes, limits: Limits) -> FileText:
     """Read the cues of a transcript; those of one sentence become one paragraph."""
-    lines = clean(decode(data, encoding)).split("\n")
+    lines = clean(decode(data, limits.encoding)).split("\n")
     times = {number: found for number, line in enumerate(lines) if (found := _TIMES.match(line))}
     if not times:
         raise Unreadable("no cues with times, as SRT and WebVTT files have them")
-    parts, is_vtt = Parts("time", longest), lines[0].startswith("WEBVTT")
+    parts, is_vtt = Parts("time", limits), lines[0].startswith("WEBVTT")
     for cue, ((start, found), end) in enumerate(
         zip(times.items(), [*list(times)[1:], len(lines)], strict=True), 2
     ):

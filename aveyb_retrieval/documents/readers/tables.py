@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from aveyb_retrieval.documents.readers.limits import Limits
+
 MOST_BYTES, MOST_ROWS = 10 << 20, 100_000  # of JSON lines and Parquet that are read as one table
 # characters of rows between two lines with the names of the columns: less than a passage has
 _EVERY = 600
@@ -58,13 +60,13 @@ def row_text(cells: Iterable[tuple[int, str]]) -> str:
 
 
 class Rows:
-    """The rows of one table as they are written. `longest` bounds their characters."""
+    """The rows of one table as they are written. `limits` bound their characters."""
 
-    def __init__(self, longest: int) -> None:
+    def __init__(self, limits: Limits) -> None:
         self._lines: list[str] = []
         self._length = 0
         self._since = 0
-        self._longest = longest
+        self._limits = limits
         self._names = ""
 
     def __bool__(self) -> bool:
@@ -90,7 +92,7 @@ class Rows:
         self._lines.append(line)
         self._length += len(line) + 1
         self._since += len(line) + 1
-        check_characters(self._length, self._longest)
+        check_characters(self._length, self._limits)
 
 
 class Merged:
@@ -116,18 +118,18 @@ class Merged:
         return sorted(cells.items())
 
 
-def read_table(data: bytes, encoding: str | None, longest: int) -> FileText:
+def read_table(data: bytes, limits: Limits) -> FileText:
     """Read a file of one table as a sheet: CSV or TSV, and where they are small JSON lines and
     Parquet.
     """
     is_parquet = data.startswith(b"PAR1")
-    text = "" if is_parquet else decode(data, encoding)
+    text = "" if is_parquet else decode(data, limits.encoding)
     if not is_parquet and not text.lstrip().startswith("{"):
-        return FileText("", _read_csv(text, longest))
+        return FileText("", _read_csv(text, limits))
     if len(data) > MOST_BYTES:
         raise Unreadable(_large(f"{len(data):,} bytes"))
     return FileText(
-        "", _read_parquet(data, longest) if is_parquet else _table(_objects(text), longest)
+        "", _read_parquet(data, limits) if is_parquet else _table(_objects(text), limits)
     )
 
 
@@ -161,16 +163,16 @@ def split_header(line: str) -> dict[str, list[str]]:
     return found
 
 
-def _read_csv(text: str, longest: int) -> str:
+def _read_csv(text: str, limits: Limits) -> str:
     headers = split_header(text.lstrip("\r\n").partition("\n")[0])
-    separator, rows = max(headers, key=lambda separator: len(headers[separator])), Rows(longest)
+    separator, rows = max(headers, key=lambda separator: len(headers[separator])), Rows(limits)
     try:
         for _, row in csv_rows(io.StringIO(text, newline=""), "", separator):
             rows.add(row_text(enumerate(map(one_line, row))))
     except InputError as error:
         if separator != "\t":
             raise Unreadable(str(error)) from None
-        rows = Rows(longest)  # many programs write quotes into TSV as any other letter
+        rows = Rows(limits)  # many programs write quotes into TSV as any other letter
         for line in text.split("\n"):
             rows.add(row_text(enumerate(map(one_line, line.split(separator)))))
     return rows.text()
@@ -188,7 +190,7 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
             yield value
 
 
-def _read_parquet(data: bytes, longest: int) -> str:
+def _read_parquet(data: bytes, limits: Limits) -> str:
     import pyarrow
     import pyarrow.parquet
 
@@ -199,7 +201,7 @@ def _read_parquet(data: bytes, longest: int) -> str:
             rows = (
                 row for batch in table.iter_batches(batch_size=256) for row in batch.to_pylist()
             )
-            return _table(rows, longest)
+            return _table(rows, limits)
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         raise Unreadable(f"not readable as Parquet ({one_line(str(error))})") from None
 
@@ -211,7 +213,7 @@ def _large(size: str) -> str:
     )
 
 
-def _table(objects: Iterable[dict[str, Any]], longest: int) -> str:
+def _table(objects: Iterable[dict[str, Any]], limits: Limits) -> str:
     columns: dict[str, int] = {}
     body: list[list[tuple[int, str]]] = []
     length = 0
@@ -225,10 +227,10 @@ def _table(objects: Iterable[dict[str, Any]], longest: int) -> str:
             )
         )
         length += sum(len(text) for _, text in body[-1])
-        check_characters(length, longest)
+        check_characters(length, limits)
         if len(body) > MOST_ROWS:
             raise Unreadable(_large(f"more than {MOST_ROWS:,} rows"))
-    rows = Rows(longest)
+    rows = Rows(limits)
     rows.add(row_text((place, one_line(name)) for name, place in columns.items()))
     for cells in body:
         rows.add(row_text(cells))
