@@ -11,6 +11,8 @@ from typing import Any
 _HOME = {
     "AveyConfig": "config",
     "AveyForCausalLM": "avey",
+    "PaperChoices": "reference",
+    "ReferenceAveyB": "reference",
 }
 __all__ = list(_HOME)
 
