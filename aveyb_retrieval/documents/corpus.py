@@ -24,7 +24,6 @@ from aveyb_retrieval.documents.folders import (
     read_files,
     read_folder,
 )
-from aveyb_retrieval.documents.readers.code import LANGUAGES
 from aveyb_retrieval.documents.readers.encodings import is_seven_bit
 from aveyb_retrieval.documents.readers.filetext import Unreadable, too_long
 from aveyb_retrieval.documents.readers.kinds import SUFFIXES, kind_of
@@ -32,7 +31,6 @@ from aveyb_retrieval.documents.readers.limits import Limits
 from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.documents.readers.tables import csv_rows, split_header
 from aveyb_retrieval.documents.reading import (
-    COMPRESSED,
     LongLine,
     Reading,
     check_columns,
@@ -167,15 +165,15 @@ def _rows(
         yield SourceLocation(source, number), row
 
 
-Source = str | Path | Iterable[Mapping[str, Any]] | Iterable[str]
+Source = str | Path | Iterable[Mapping[str, Any]] | Iterable[str] | Sequence[Path]
+"""A corpus: a `str` or `Path` alone and a list of `Path` name places, a list of `str` holds texts.
+"""
 
 STDIN = "-"
 HUB = "hf:"
 
 
-def read_corpus(
-    corpus: Source | Sequence[str | Path], reading: Reading | None = None
-) -> Iterator[Item]:
+def read_corpus(corpus: Source, reading: Reading | None = None) -> Iterator[Item]:
     """Read documents from one source or several, one after the other. `reading` of None is as
     `Reading` by default.
 
@@ -187,7 +185,7 @@ def read_corpus(
     sources = source_names(corpus)
     titles = False
     if sources is None:
-        items = _read_rows(corpus, reading.names)  # type: ignore[arg-type]  # source_names told that these are rows
+        items = _read_rows(corpus, reading.names)  # type: ignore[arg-type]  # source_names says that these are rows
     else:
         items = (item for source in sources for item in _read_safely(source, reading))
     for item in items:
@@ -201,21 +199,29 @@ def read_corpus(
         )
 
 
-def source_names(corpus: Source | Sequence[str | Path]) -> list[str] | None:
-    """Return the names of the sources of a corpus, None of documents.
+def source_names(corpus: Source) -> list[str] | None:
+    """Return the names of the places of a corpus, None of documents.
 
-    Raises InputError: it is neither.
+    The type alone decides: a `str` or `Path` is a place, a sequence of `Path` are places, and a
+    `str` in a list is a text, whatever lies on the disk. Raises InputError: it is neither places
+    nor documents.
     """
     _check_iterable(corpus)
     if isinstance(corpus, (str, Path)):
         return [str(corpus)]
-    if isinstance(corpus, Sequence) and corpus and all(isinstance(c, (str, Path)) for c in corpus):
-        # texts have blanks, each of them, and none names a file, a folder or a format
-        are_texts = all(
-            isinstance(c, str) and len(c.split()) > 1 and not _could_be_path(c) for c in corpus
+    if not isinstance(corpus, Sequence):
+        return None
+    places = [item for item in corpus if isinstance(item, Path)]
+    if not places:
+        return None
+    if len(places) < len(corpus):
+        other = next(item for item in corpus if not isinstance(item, Path))
+        raise InputError(
+            f"the corpus is a list of places, as {shown(str(places[0]))}, and of others, as"
+            f" {shown(str(other))} of type {type(other).__name__}: give a list of Path alone, or of"
+            " documents alone"
         )
-        return None if are_texts else [str(c) for c in corpus]
-    return None
+    return [str(place) for place in places]
 
 
 def _check_iterable(corpus: object) -> None:
@@ -241,18 +247,6 @@ def _check_iterable(corpus: object) -> None:
         raise InputError(
             f"the corpus is of type {kind}: give a path, or a list of documents with a 'text' each"
         )
-
-
-def _could_be_path(text: str) -> bool:
-    if "\n" in text or len(text) > 4096:
-        return False
-    files = (
-        suffix for suffix, name in SUFFIXES.items() if name not in LANGUAGES
-    )  # a sentence may end in "node.js"
-    try:
-        return text.lower().endswith((*files, *MANY_DOCUMENTS, *COMPRESSED)) or Path(text).exists()
-    except (OSError, ValueError):
-        return False
 
 
 def _read_safely(source: str, reading: Reading) -> Iterator[Item]:
@@ -285,7 +279,7 @@ def _read_source(source: str, reading: Reading) -> Iterator[Item]:
             yield from _read_source(match, reading)
     else:
         raise InputError(
-            f"{path_text(source)}: no such file or folder (a text is given as {{'text': ...}}, a"
+            f"{path_text(source)}: no such file or folder (a text is given in a list, [text], a"
             f" data set of the Hugging Face hub as {HUB}owner/name)"
         )
 
@@ -362,13 +356,12 @@ def _read_rows(rows: Iterable[Any], names: FieldNames) -> Iterator[Item]:
         elif isinstance(row, (str, Mapping)):
             yield read_row({names.text: row} if isinstance(row, str) else row, location, names)
         else:
-            kind = type(row).__name__
-            yield Rejected(
-                location, f"a mapping or a text is needed, this is of type {kind}", shown(row)
-            )
+            advice = "; give places as a list of Path alone" if isinstance(row, Path) else ""
+            reason = f"a mapping or a text is needed, this is of type {type(row).__name__}{advice}"
+            yield Rejected(location, reason, shown(row))
 
 
-def count_items(corpus: Source | Sequence[str | Path]) -> int | None:
+def count_items(corpus: Source) -> int | None:
     """Count documents, of tables about; None where that would need parsing, or fails: the reading
     says why.
     """

@@ -32,8 +32,6 @@ from aveyb_retrieval.indexes.types import silent
 from aveyb_retrieval.indexes.vectors import check_share
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from aveyb_retrieval.documents.corpus import Source
     from aveyb_retrieval.indexes.changes.change import Report
 
@@ -51,7 +49,7 @@ _LAST = (
 
 
 def build_on_ray(
-    corpus: Source | Sequence[str | Path],
+    corpus: Source,
     out: str | Path,
     *,
     of: int,
@@ -138,7 +136,7 @@ def build_on_ray(
 
 
 def build_shard(
-    corpus: Source | Sequence[str | Path],
+    corpus: Source,
     place: str,
     share: tuple[int, int],
     options: dict[str, Any],
@@ -158,7 +156,7 @@ def build_shard(
     return str(folder)
 
 
-def _for_all_nodes(corpus: Source | Sequence[str | Path]) -> Any:
+def _for_all_nodes(corpus: Source) -> Any:
     """The corpus as tasks in other folders can read it."""
     names = source_names(corpus)
     if names is None:
@@ -172,7 +170,7 @@ def _for_all_nodes(corpus: Source | Sequence[str | Path]) -> Any:
         raise ConfigError(
             "corpus '-' on Ray: tasks cannot read this command's standard input; give a file"
         )
-    return [str(Path(name).absolute()) if Path(name).exists() else str(name) for name in names]
+    return [Path(name).absolute() if Path(name).exists() else Path(name) for name in names]
 
 
 def _connect(ray: Any, address: str) -> None:

@@ -54,6 +54,7 @@ class Index(Retriever):
                 " this is"
             )
         self._wait: float = 0
+        self._directory = open_directory(self._engine.directory)
         self._engine.follow = self._check_model
         self._writing = threading.RLock()
 
@@ -204,11 +205,11 @@ class Index(Retriever):
     def compact(self, *, wait: float | None = None) -> Report:
         """Merge what changes have left in pieces, and give back the room of what was removed."""
         with self._writing:
-            return compact_index(self.path, wait=self._waiting(wait))
+            return compact_index(self._directory, wait=self._waiting(wait))
 
     def verify(self, *, deep: bool = False) -> Verdict:
         """Check the files and counts of the index; see `verify_index`."""
-        return verify_index(self.path, deep=deep)
+        return verify_index(self._directory, deep=deep)
 
     def _change(self, wait: float | None, give: Callable[[Batch], None]) -> Report:
         """Make a single change, which the same call continues after an interruption."""
@@ -220,7 +221,7 @@ class Index(Retriever):
     def _batch(self, wait: float | None) -> Batch:
         device = self._opening.device
         return Batch(
-            self.path,
+            self._directory,
             lambda: self.model,
             before=self._tables,
             device=device,

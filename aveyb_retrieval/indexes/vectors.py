@@ -33,7 +33,7 @@ from aveyb_retrieval.indexes.types import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from aveyb_retrieval.indexes.store.manifest import Manifest
+    from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest
     from aveyb_retrieval.indexes.types import IntArray
 
 _BLOCK_BYTES = 16 << 20
@@ -227,14 +227,13 @@ class StoredShards:
     def documents(self, start: int = 0) -> Iterator[Record]:
         """The documents with what was encoded of them, without the first `start`."""
         for root, opened in zip(self._roots, self._manifests, strict=True):
-            index_dir = open_directory(root)
-            manifest, held = hold_visible(index_dir)
+            manifest, held = hold_visible(root)
             with held:
                 if manifest.name != opened.name:
                     raise InputError(
                         f"{root}: was changed while it was read; give the command again"
                     )
-                tables = Tables.open(index_dir.root, manifest.tables)
+                tables = Tables.open(root.root, manifest.tables)
                 yield from stored_documents(
                     root, tables, manifest, tables.numbers("document")[start:]
                 )
@@ -270,7 +269,7 @@ class StoredShards:
                 f" {some}; build them with --share {missing[0]}/{sizes[0]}"
             )
 
-    def _check_same(self, root: str | Path, manifest: Manifest) -> None:
+    def _check_same(self, root: IndexDirectory, manifest: Manifest) -> None:
         first, ours, theirs = self._roots[0], self._manifests[0].encoding, manifest.encoding
         if ours.digest != theirs.digest:
             but = (
@@ -287,23 +286,25 @@ class StoredShards:
             )
 
 
-def _indexes_in(path: str | Path) -> list[str | Path]:
-    """The path, where it is an index; else the indexes in this folder, by their names."""
-    if open_directory(path).current() is not None:
-        return [path]
+def _indexes_in(path: str | Path) -> list[IndexDirectory]:
+    """The index at the path, where there is one; else the indexes in this folder, by their
+    names.
+    """
+    directory = open_directory(path)
+    if directory.current() is not None:
+        return [directory]
     inside = sorted(path.iterdir()) if isinstance(path, Path) and path.is_dir() else []
-    found: list[str | Path] = [
-        each for each in inside if each.is_dir() and open_directory(each).current() is not None
-    ]
-    if not found:
+    directories = [open_directory(folder) for folder in inside if folder.is_dir()]
+    indexes = [directory for directory in directories if directory.current() is not None]
+    if not indexes:
         raise InputError(
             f"{path}: no index here, and no folder of indexes; make them with `aveyb-index build`"
         )
-    return found
+    return indexes
 
 
 def stored_documents(
-    root: str | Path, tables: Tables, manifest: Manifest, numbers: IntArray
+    root: IndexDirectory, tables: Tables, manifest: Manifest, numbers: IntArray
 ) -> Iterator[Record]:
     """Yield documents of a version by their numbers `[n]`, with their vectors, and the codes of
     their tokens.

@@ -395,32 +395,63 @@ def test_ids_are_made_of_the_content_where_there_are_none(tmp_path: Path) -> Non
     assert isinstance(item, Rejected)
 
 
-def test_plain_texts_are_documents_and_mistyped_paths_are_not(tmp_path: Path) -> None:
-    texts = ["one text of words", "another one"]
-    assert [item.text for item in read_corpus(texts) if isinstance(item, Record)] == texts
-    assert [item.text for item in read_corpus(iter(["word"])) if isinstance(item, Record)] == [
-        "word"
-    ]
-    for mistyped in (
-        "handbok",
-        "data/handbok",
-        "hand book.jsonl",
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["one text of words", "another one"],
         ["word"],
-        ["some text", "corpus.jsonl"],
+        ["notes.txt"],
+        ["private"],
+        ["*.txt"],
+        ["see notes.txt", "the rent is due"],
+        ["hf:owner/name"],
+        ["-"],
+        ["~/notes.txt", "/etc/hosts", "https://example.org/a.pdf"],
+        ["we use node.js", "written in main.c"],
+    ],
+)
+@pytest.mark.parametrize("kind", [list, tuple, iter, lambda texts: (text for text in texts)])
+def test_a_list_of_strings_holds_texts_whatever_lies_on_the_disk(
+    texts: list[str], kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "private").mkdir()
+    for name in ("notes.txt", "private/keys.txt"):
+        (tmp_path / name).write_text("secret")
+    assert [item.text for item in read_corpus(kind(texts)) if isinstance(item, Record)] == texts
+
+
+def test_a_string_or_path_alone_and_a_list_of_paths_are_places(tmp_path: Path) -> None:
+    for name in ("one.txt", "two.txt"):
+        (tmp_path / name).write_text(f"text of {name}")
+    one, two = tmp_path / "one.txt", tmp_path / "two.txt"
+    for corpus, names in (
+        (str(one), ["one"]),
+        (one, ["one"]),
+        ([two, one], ["two", "one"]),
+        ((one,), ["one"]),
+        (str(tmp_path / "*.txt"), ["one", "two"]),
+        ([tmp_path / "t*.txt"], ["two"]),
     ):
-        with pytest.raises(InputError, match="no such file or folder"):
-            list(read_corpus(mistyped))
+        texts = [item.text for item in read_corpus(corpus) if isinstance(item, Record)]
+        assert texts == [f"text of {name}.txt" for name in names]
 
 
-def test_a_sentence_may_end_as_a_source_file_does() -> None:
-    assert [
-        item.text
-        for item in read_corpus(["we use node.js", "written in main.c"])
-        if isinstance(item, Record)
-    ] == [
-        "we use node.js",
-        "written in main.c",
-    ]
+@pytest.mark.parametrize("mistyped", ["handbok", "data/handbok", "hand book.jsonl"])
+def test_a_mistyped_path_is_no_text(mistyped: str, tmp_path: Path) -> None:
+    for corpus in (mistyped, tmp_path / mistyped, [tmp_path / mistyped]):
+        with pytest.raises(InputError, match=r"no such file or folder \(a text is given in a list"):
+            list(read_corpus(corpus))
+
+
+def test_places_and_documents_are_not_mixed(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    for other in ("a text", {"text": "a text"}, str(tmp_path / "a.txt")):
+        with pytest.raises(InputError, match="give a list of Path alone, or of documents alone"):
+            list(read_corpus([tmp_path / "a.txt", other]))
+    (item,) = read_corpus(iter([tmp_path / "a.txt"]))
+    assert isinstance(item, Rejected)
+    assert "give places as a list of Path alone" in item.reason
 
 
 def test_a_title_field_that_no_document_has_is_reported() -> None:

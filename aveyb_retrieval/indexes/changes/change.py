@@ -18,6 +18,7 @@ from aveyb_retrieval.indexes.nearest import build
 from aveyb_retrieval.indexes.nearest.faiss_file import can_make
 from aveyb_retrieval.indexes.store.dataset import WORDS
 from aveyb_retrieval.indexes.store.manifest import FAISS, Changes, Manifest, Tier
+from aveyb_retrieval.indexes.store.place import open_directory
 from aveyb_retrieval.indexes.store.tables import StoredVectors
 from aveyb_retrieval.indexes.types import Progress, silent
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.documents.records import Notice
     from aveyb_retrieval.indexes.changes.transaction import State
     from aveyb_retrieval.indexes.store.dataset import Dataset
+    from aveyb_retrieval.indexes.store.manifest import IndexDirectory
     from aveyb_retrieval.indexes.store.tables import Tables
     from aveyb_retrieval.indexes.types import Kind
 
@@ -171,7 +173,7 @@ Work = Callable[[Transaction], FinishOptions | None]
 
 
 def run_change(
-    root: str | Path,
+    place: IndexDirectory,
     job: Job,
     work: Work,
     *,
@@ -193,7 +195,7 @@ def run_change(
     started = time.monotonic()
     check_wait(wait)
     with open_transaction(
-        root, job, state, restart=restart, wait=wait, before=before
+        place, job, state, restart=restart, wait=wait, before=before
     ) as transaction:
         if transaction.done is not None:
             return _report(transaction, transaction.done, started, resumed=True)
@@ -223,7 +225,7 @@ def _report(
     return Report(
         path=transaction.place,
         version=manifest.version,
-        rejected_file=manifest.rejected_file(transaction.root),
+        rejected_file=manifest.rejected_file(transaction.index_dir.shown_root),
         indexes={kind: manifest.tiers_of(kind) for kind in manifest.encoding.kinds},
         seconds=time.monotonic() - started,
         resumed=resumed,
@@ -232,7 +234,7 @@ def _report(
     )
 
 
-def compact_index(root: str | Path, **options: Unpack[WriteOptions]) -> Report:
+def compact_index(root: str | Path | IndexDirectory, **options: Unpack[WriteOptions]) -> Report:
     """Merge what changes have left in pieces, give back the room of removed documents, make FAISS
     files anew.
 
@@ -245,4 +247,4 @@ def compact_index(root: str | Path, **options: Unpack[WriteOptions]) -> Report:
         options.get("progress", silent)("merging", 0, None, 0)
         return FinishOptions(whole=True, rebuild=True)
 
-    return run_change(root, {"command": "compact"}, work, **options)
+    return run_change(open_directory(root), {"command": "compact"}, work, **options)

@@ -75,7 +75,7 @@ def copy_index(
     started = time.monotonic()
     check_wait(wait)
     origin, place = open_directory(source), open_directory(target)
-    if origin.place == place.place:
+    if origin.location == place.location:
         raise ConfigError(f"{source}: cannot be copied to itself; name another place")
     with ExitStack() as stack:
         if isinstance(origin, StoredDirectory) and not isinstance(place, StoredDirectory):
@@ -100,7 +100,7 @@ def copy_index(
 
 def _check_replaced(place: IndexDirectory, manifest: Manifest, overwrite: bool) -> None:
     try:
-        there = read_manifest(place.place)
+        there = read_manifest(place)
     except IndexFormatError:
         if place.current() is None or overwrite:
             return

@@ -352,7 +352,7 @@ class Ingestion:
     def _check_same_input(self, same: bool, consumed: int) -> None:
         if not same:
             raise ConfigError(
-                f"{self.transaction.root}: the first {consumed:,} documents of the input are not"
+                f"{self.transaction.place}: the first {consumed:,} documents of the input are not"
                 " those that the interrupted change had read; give it the same input, or discard"
                 " its work with --restart"
             )

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.documents.reading import Reading
     from aveyb_retrieval.documents.records import Item, OnError
     from aveyb_retrieval.indexes.changes.transaction import Job, Transaction
+    from aveyb_retrieval.indexes.store.manifest import IndexDirectory
 
 logger = logging.getLogger(__name__)
 
@@ -127,14 +128,15 @@ def sync_index(folder: str | Path, root: str | Path, **options: Unpack[SyncOptio
     1
     """
     options = check_options(options, SyncOptions, "sync_index")
-    if _is_first(root, options):
+    directory = open_directory(root)
+    if _is_first(directory, options):
         _list(_Scope.of(folder, ()), reading_of(options))
         given = {
             name: value for name, value in options.items() if name in BuildOptions.__annotations__
         }
-        return build_index(folder, root, **cast("BuildOptions", given))
-    options = _as_before(root, options)
-    found, made = _Found.of(folder, options), read_manifest(root).encoding
+        return build_index(folder, directory, **cast("BuildOptions", given))
+    options = _as_before(directory, options)
+    found, made = _Found.of(folder, options), read_manifest(directory).encoding
     job: Job = {
         "command": "sync",
         "folder": found.scope.here,
@@ -143,8 +145,8 @@ def sync_index(folder: str | Path, root: str | Path, **options: Unpack[SyncOptio
         **found.reading.describe(),
         "on_error": found.on_error,
     }
-    syncing = _Syncing(found, root, options)
-    report = run_change(root, job, syncing.work, **writing_of(options))
+    syncing = _Syncing(found, directory, options)
+    report = run_change(directory, job, syncing.work, **writing_of(options))
     if syncing.unchanged is not None:  # the visible version tells of the change that made it
         report = replace(report, unchanged=syncing.unchanged, rejected=0, rejected_file=None)
     return replace(report, notices=tuple(syncing.notices), known=tuple(syncing.known))
@@ -160,17 +162,17 @@ def plan_sync(folder: str | Path, root: str | Path, **options: Unpack[SyncOption
     ('lease.txt',)
     """
     options = check_options(options, SyncOptions, "plan_sync")
-    first = _is_first(root, options)
-    found = _Found.of(folder, options if first else _as_before(root, options))
+    index_dir = open_directory(root)
+    first = _is_first(index_dir, options)
+    found = _Found.of(folder, options if first else _as_before(index_dir, options))
     plan = compare({}, found.hashes)
     if not first:
-        index_dir = open_directory(root)
         manifest, held = hold_visible(index_dir)
         with held:
             tables = Tables.open(index_dir.root, manifest.tables)
             stored = stored_files(tables)
             plan = compare(found.scope.part_of(stored), found.hashes)
-            _check_folder(found.scope, root, stored, plan, options)
+            _check_folder(found.scope, index_dir, stored, plan, options)
             _check_new(found.scope, tables, plan)
     taken = set()
     for item in found.read(plan.to_read):
@@ -181,35 +183,37 @@ def plan_sync(folder: str | Path, root: str | Path, **options: Unpack[SyncOption
     return plan.without(plan.to_read - taken)
 
 
-def _is_first(root: str | Path, options: SyncOptions) -> bool:
+def _is_first(directory: IndexDirectory, options: SyncOptions) -> bool:
     """Whether there is no index yet; raises ConfigError where a part of it is named."""
-    first = open_directory(root).current() is None
+    first = directory.current() is None
     if first and options.get("only"):
         raise ConfigError(
-            f"{root}: no index here to sync a part of; sync or build the whole folder first"
+            f"{directory}: no index here to sync a part of; sync or build the whole folder first"
         )
     return first
 
 
-def _as_before(root: str | Path, options: SyncOptions) -> SyncOptions:
+def _as_before(directory: IndexDirectory, options: SyncOptions) -> SyncOptions:
     """The options, and how the folder was read before where they do not say it: fields would go,
     and linked files.
     """
     kept = {
-        name: value for name, value in read_manifest(root).reading.items() if not options.get(name)
+        name: value
+        for name, value in read_manifest(directory).reading.items()
+        if not options.get(name)
     }
     return cast("SyncOptions", {**options, **kept})
 
 
-def check_plan(plan: SyncPlan, root: str | Path, allowed: int | None) -> None:
+def check_plan(plan: SyncPlan, directory: str | Path | IndexDirectory, allowed: int | None) -> None:
     """Raise ConfigError where a sync would stop, as more documents would be deleted than may go."""
     gone = len(plan.deleted)
     of = gone + len(plan.changed) + len(plan.renamed) + len(plan.unchanged)
     most = max(_FEW, of // _SHARE) if allowed is None else allowed
     if gone > most:
         raise ConfigError(
-            f"{root}: {gone:,} of {of:,} documents would be deleted, as their files are gone or"
-            f" cannot be read; nothing was changed. If that is meant, give --allow-delete {gone}"
+            f"{directory}: {gone:,} of {of:,} documents would be deleted, as their files are gone"
+            f" or cannot be read; nothing was changed. If that is meant, give --allow-delete {gone}"
             f" (allow_delete={gone})"
         )
 
@@ -385,7 +389,7 @@ def _hashes(listed: list[SourceFile], follow_links: bool, progress: Progress) ->
 
 def _check_folder(
     scope: _Scope,
-    root: str | Path,
+    directory: IndexDirectory,
     stored: Mapping[str, StoredFile],
     plan: SyncPlan,
     options: SyncOptions,
@@ -396,13 +400,13 @@ def _check_folder(
     looked_at = scope.part_of(stored)
     if scope.parts and not looked_at and not plan:
         raise ConfigError(
-            f"--only {' '.join(scope.parts)}: neither in {scope.base} nor in the index {root}"
+            f"--only {' '.join(scope.parts)}: neither in {scope.base} nor in the index {directory}"
         )
     folders = sorted({file.folder for file in stored.values()})
     if len(folders) > 1:
         raise ConfigError(
-            f"{root}: holds files of {len(folders)} folders ({', '.join(folders[:3])}); an index is"
-            " kept in step with one folder: build one of each"
+            f"{directory}: holds files of {len(folders)} folders ({', '.join(folders[:3])}); an"
+            " index is kept in step with one folder: build one of each"
         )
     if not folders or folders[0] == scope.here or options.get("moved", False):
         return
@@ -410,22 +414,23 @@ def _check_folder(
     if scope.here.startswith(f"{built}/"):
         part = scope.here.removeprefix(f"{built}/")
         raise ConfigError(
-            f"{root}: made from {built}, of which {scope.here} is a part; sync the whole, or name"
-            f" the part: aveyb-index sync {built} --only {part}/ -o {root}"
+            f"{directory}: made from {built}, of which {scope.here} is a part; sync the whole, or"
+            f" name the part: aveyb-index sync {built} --only {part}/ -o {directory}"
         )
     gone, most = len(plan.deleted), max(_FEW, len(looked_at) // _SHARE)
     if not (plan.unchanged or plan.changed or plan.renamed):
         raise ConfigError(
-            f"{root}: made from the files of {built}, and {scope.base} has none of them; build an"
-            " index of its own"
+            f"{directory}: made from the files of {built}, and {scope.base} has none of them; build"
+            " an index of its own"
         )
     allowed = options.get("allow_delete")
     if any(os.path.lexists(f"{built}/{name}") for name in stored) or gone > (
         most if allowed is None else allowed
     ):
         raise ConfigError(
-            f"{root}: made from {built}, and {scope.base} is another folder; sync that one, build"
-            " an index of its own, or say that this one stands in its place: --moved (moved=True)"
+            f"{directory}: made from {built}, and {scope.base} is another folder; sync that"
+            " one, build an index of its own, or say that this one stands in its place: --moved"
+            " (moved=True)"
         )
 
 
@@ -445,7 +450,7 @@ class _Syncing:
     """
 
     found: _Found
-    root: str | Path
+    directory: IndexDirectory
     options: SyncOptions
     notices: list[Notice] = field(default_factory=list)
     known: list[Notice] = field(default_factory=list)
@@ -466,9 +471,9 @@ class _Syncing:
         )
         before = scope.part_of(whole)
         plan = compare(before, self.found.hashes)
-        _check_folder(scope, self.root, whole, plan, self.options)
+        _check_folder(scope, self.directory, whole, plan, self.options)
         allowed = self.options.get("allow_delete")
-        check_plan(plan, self.root, allowed)
+        check_plan(plan, self.directory, allowed)
         self._told = base.left_out
         self.notices = [notice for notice in self.found.notices if not self._was_told(notice)]
         moved = any(file.folder != scope.here for file in whole.values())
@@ -479,8 +484,8 @@ class _Syncing:
         read = self._new(self.found.read(done.to_read))
         first = next(read, None)
         if first is not None:
-            source = open_model(transaction.state.encoding, self.root, self.options)
-            source.check_fits(transaction.state.encoding, self.root)
+            source = open_model(transaction.state.encoding, self.directory, self.options)
+            source.check_fits(transaction.state.encoding, self.directory)
             on_error, progress, total = (
                 self.found.on_error,
                 self.options.get("progress", silent),
@@ -496,7 +501,7 @@ class _Syncing:
             )
             taking.run(itertools.chain([first], read))
         unread = done.to_read - self._taken
-        check_plan(plan.without(unread), self.root, allowed)
+        check_plan(plan.without(unread), self.directory, allowed)
         self._remove(transaction, unread)
         if transaction.state.counts.documents == 0:
             raise InputError(

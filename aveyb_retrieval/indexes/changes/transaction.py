@@ -44,7 +44,7 @@ from aveyb_retrieval.indexes.store.manifest import (
     take_checksum,
     version_name,
 )
-from aveyb_retrieval.indexes.store.place import CLEAN_EVERY, delete_unused, open_directory
+from aveyb_retrieval.indexes.store.place import CLEAN_EVERY, delete_unused
 from aveyb_retrieval.indexes.store.tables import Tables
 from aveyb_retrieval.indexes.types import PASSAGE_BITS, expand_passages
 from aveyb_retrieval.system import package_version
@@ -120,8 +120,8 @@ class State:
 
 
 class Transaction:
-    """An unfinished change of the folder `root`; messages name `place`, perhaps the address that it
-    is a copy of.
+    """An unfinished change of the folder `root`; messages name `place`, as it was given, or the
+    address that the folder is a copy of.
 
     It starts from `base` (None: from nothing). `resumed` says whether work of an interrupted run is
     continued, `done` is the version that such a run had published already; with `whole` all is
@@ -194,7 +194,7 @@ class Transaction:
             )
         except IndexFormatError as error:
             logger.warning(
-                "%s: what people set in metadata there cannot be kept (%s)", self.root, error
+                "%s: what people set in metadata there cannot be kept (%s)", self.place, error
             )
             return None
 
@@ -415,7 +415,7 @@ class Transaction:
 
 @contextlib.contextmanager
 def open_transaction(
-    root: str | Path,
+    place: IndexDirectory,
     job: Job,
     state: State | None,
     *,
@@ -423,10 +423,9 @@ def open_transaction(
     wait: float = 0,
     before: Tables | None = None,
 ) -> Iterator[Transaction]:
-    """Take the writer lock and begin or continue a change of the index at `root`; see
+    """Take the writer lock and begin or continue a change of the index at `place`; see
     `run_change`.
     """
-    place = open_directory(root)
     existed = place.root.exists()
     with _disk_errors(place.place), place.writing(wait) as index_dir:
         current = index_dir.current()

@@ -9,6 +9,7 @@ import hashlib
 import json
 import secrets
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
@@ -55,7 +56,6 @@ from aveyb_retrieval.indexes.vectors import StoredShards, check_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from aveyb_retrieval.documents.reading import Reading
     from aveyb_retrieval.documents.records import OnError
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 
 def build_index(
-    corpus: Source | Sequence[str | Path] | None, out: str | Path, **options: Unpack[BuildOptions]
+    corpus: Source | None, out: str | Path | IndexDirectory, **options: Unpack[BuildOptions]
 ) -> Report:
     """Build an index directory at `out`. Killed at any moment before it is visible, the same call
     continues it.
@@ -96,7 +96,7 @@ def build_index(
     index_dir, overwrite = open_directory(out), options.get("overwrite", False)
     check_target(index_dir, overwrite)
     index = options.get("index", AUTO)
-    source, encoding, documents = _open_source(corpus, out, options)
+    source, encoding, documents = _open_source(corpus, index_dir, options)
     if index not in (AUTO, NONE):
         create(chosen(index, ONE_LIST)[0], encoding.dim)  # what FAISS does not know fails now
     on_error = options.get("on_error", "auto")
@@ -118,13 +118,19 @@ def build_index(
         return FinishOptions(notices=notices, device=options.get("device", "cpu"))
 
     state = State(
-        job, None, 1, secrets.token_hex(4), encoding.beside(out), index, reading=reading.of_folder()
+        job,
+        None,
+        1,
+        secrets.token_hex(4),
+        encoding.beside(index_dir.location),
+        index,
+        reading=reading.of_folder(),
     )
-    return run_change(out, job, work, state=state, **writing_of(options))
+    return run_change(index_dir, job, work, state=state, **writing_of(options))
 
 
 def _open_source(
-    corpus: Source | Sequence[str | Path] | None, out: str | Path, options: Mapping[str, Any]
+    corpus: Source | None, out: IndexDirectory, options: Mapping[str, Any]
 ) -> tuple[VectorSource, Encoding, Any]:
     """Open what the vectors of a build come from: (source, what it makes, the documents)."""
     if (old := options.get("from_index")) is not None:
@@ -201,7 +207,7 @@ def _encoding_of_shards(
 
 def describe_job(
     command: str,
-    corpus: Source | Sequence[str | Path] | None,
+    corpus: Source | None,
     encoding: Encoding,
     *,
     on_error: OnError,
@@ -224,7 +230,7 @@ def describe_job(
 def ingest_corpus(
     transaction: Transaction,
     source: VectorSource,
-    corpus: Source | Sequence[str | Path],
+    corpus: Source,
     reading: Reading,
     mode: Literal["add", "upsert"],
     options: Mapping[str, Any],
@@ -262,22 +268,28 @@ def ingest_corpus(
 
 def check_target(index_dir: IndexDirectory, overwrite: bool) -> None:
     """Raise ConfigError where a build must not write."""
-    root, place = index_dir.root, index_dir.place
+    root = index_dir.root
     if root.exists() and not root.is_dir():
-        raise ConfigError(f"{root}: is a file; give the path of a folder for the index")
+        raise ConfigError(f"{index_dir}: is a file; give the path of a folder for the index")
     if index_dir.current() is not None:
         if not overwrite:
             raise ConfigError(
-                f"{place}: an index is already there; replace it with --overwrite (overwrite=True)"
+                f"{index_dir}: an index is already there; replace it with --overwrite"
+                " (overwrite=True)"
             )
-    elif place == root and root.is_dir() and not index_dir.lock.exists() and any(root.iterdir()):
+    elif (
+        not index_dir.is_copy
+        and root.is_dir()
+        and not index_dir.lock.exists()
+        and any(root.iterdir())
+    ):
         raise ConfigError(
-            f"{root}: a folder that is not empty and not an index; choose another one"
+            f"{index_dir}: a folder that is not empty and not an index; choose another one"
         )
 
 
 def add_documents(
-    corpus: Source | Sequence[str | Path] | None, root: str | Path, **options: Unpack[InsertOptions]
+    corpus: Source | None, root: str | Path, **options: Unpack[InsertOptions]
 ) -> Report:
     """Add documents with new ids to the index at `root`. For options see `InsertOptions` and
     `ReadOptions`.
@@ -294,7 +306,7 @@ def add_documents(
 
 
 def upsert_documents(
-    corpus: Source | Sequence[str | Path] | None, root: str | Path, **options: Unpack[InsertOptions]
+    corpus: Source | None, root: str | Path, **options: Unpack[InsertOptions]
 ) -> Report:
     """Add documents, replacing those whose ids are in the index already. Options and errors are
     `add_documents`'.
@@ -402,7 +414,7 @@ class Batch:
 
     def __init__(
         self,
-        root: str | Path,
+        root: str | Path | IndexDirectory,
         model: Callable[[], Model] | None = None,
         *,
         before: Tables | None = None,
@@ -415,7 +427,8 @@ class Batch:
         `before` are the datasets at any version, if this process has them open; FAISS may train on
         `device`. For options see `WriteOptions`.
         """
-        self._root, self._model, self._before, self._options = root, model, before, options
+        self._directory = open_directory(root)
+        self._model, self._before, self._options = model, before, options
         self._steps: list[_Step] = []
         self._device = device
 
@@ -446,24 +459,28 @@ class Batch:
         reading, on_error = reading_of(options), options.get("on_error", "auto")
         self._device = options.get("device", self._device)
         encoding, ready = (
-            read_manifest(self._root).encoding,
+            read_manifest(self._directory).encoding,
             open_vectors(options.get("vectors"), corpus),
         )
         source = (
-            open_model(encoding, self._root, options) if ready is None else PrecomputedSource(ready)
+            open_model(encoding, self._directory, options)
+            if ready is None
+            else PrecomputedSource(ready)
         )
         documents: Any = corpus if ready is None or corpus is not None else ready.documents()
-        source.check_fits(encoding, self._root)
+        source.check_fits(encoding, self._directory)
         taking = {
             **options,
             "progress": self._options.get("progress", silent),
             "allow_empty": allow_empty,
         }
         first = not self._steps
+        check_folder = _folder_check(corpus)
 
         def apply(transaction: Transaction) -> Sequence[Notice] | None:
+            check_folder()
             source.check_fits(
-                transaction.state.encoding, self._root
+                transaction.state.encoding, self._directory
             )  # again: the index may have been replaced
             if not first:
                 transaction.state.consumed, transaction.state.digest = 0, ""  # an input of its own
@@ -527,7 +544,7 @@ class Batch:
         If one cannot be made, none is, and its error is raised. A single change that is `resumable`
         is continued where it was interrupted.
         """
-        read_manifest(self._root)
+        read_manifest(self._directory)
 
         def work(transaction: Transaction) -> FinishOptions | None:
             notices: list[Notice] = []
@@ -545,8 +562,28 @@ class Batch:
         job = (
             self._steps[0].job if resumable else {"command": "batch", "token": secrets.token_hex(8)}
         )
-        self.report = run_change(self._root, job, work, before=self._before, **self._options)
+        self.report = run_change(self._directory, job, work, before=self._before, **self._options)
         return self.report
+
+
+def _folder_check(corpus: Any) -> Callable[[], None]:
+    """Return a check that relative places of a corpus still name what they named when they were
+    given.
+    """
+    names = None if corpus is None else source_names(corpus)
+    relative = [
+        name for name in names or () if Path(name).exists() and not Path(name).is_absolute()
+    ]
+    folder = Path.cwd() if relative else None
+
+    def check() -> None:
+        if folder is not None and Path.cwd() != folder:
+            raise ConfigError(
+                f"{path_text(relative[0])}: was given to a batch in the folder {folder}, and its"
+                f" commit reads it in {Path.cwd()}; give an absolute path"
+            )
+
+    return check
 
 
 class Selection:
@@ -617,7 +654,9 @@ def _check_changes(
     return check_metadata(changes, "update_metadata"), frozenset(remove)
 
 
-def open_model(encoding: Encoding, root: str | Path, options: Mapping[str, Any]) -> ModelSource:
+def open_model(
+    encoding: Encoding, directory: IndexDirectory, options: Mapping[str, Any]
+) -> ModelSource:
     """Open the model of an index as the source of a change: the one given, or the one that made the
     index.
     """
@@ -629,9 +668,12 @@ def open_model(encoding: Encoding, root: str | Path, options: Mapping[str, Any])
     if model is not None:
         embedder = load_model(model, **loading)
     elif encoding.model is not None:
-        embedder = load_recorded(encoding.model_places(root), encoding.model, **loading)
+        embedder = load_recorded(
+            encoding.model_places(directory.location), encoding.model, **loading
+        )
     else:
         raise ConfigError(
-            f"{root}: made from ready-made vectors; add documents with vectors of the same model"
+            f"{directory}: made from ready-made vectors; add documents with vectors of the same"
+            " model"
         )
     return ModelSource(as_encoded(embedder, encoding))

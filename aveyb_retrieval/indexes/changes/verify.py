@@ -196,7 +196,11 @@ class Verdict:
 
 
 def verify_index(
-    root: str | Path, *, repair: bool = False, deep: bool = False, progress: Progress = silent
+    root: str | Path | IndexDirectory,
+    *,
+    repair: bool = False,
+    deep: bool = False,
+    progress: Progress = silent,
 ) -> Verdict:
     """Check an index: hashes, sizes, counts, numbers, vectors of every kind.
 
@@ -220,7 +224,7 @@ def verify_index(
         complete = index_dir.versions()
         if not complete:
             raise IndexFormatError(
-                f"{index_dir.root}: no complete version to point to; build the index again"
+                f"{index_dir}: no complete version to point to; build the index again"
             )
         with writer_lock(index_dir.lock):
             index_dir.publish(complete[-1])
@@ -406,7 +410,7 @@ def _rebuild(index_dir: IndexDirectory, damaged: set[str], progress: Progress) -
     if not all(map(_can_be_made_again, damaged)):
         return False
     anew = FinishOptions(rebuild=True, reindex=True)
-    run_change(index_dir.place, {"command": "repair"}, lambda transaction: anew, progress=progress)
+    run_change(index_dir, {"command": "repair"}, lambda transaction: anew, progress=progress)
     manifest, held = hold_visible(index_dir)
     with held:
         return not _problems(index_dir, manifest, progress)[0]

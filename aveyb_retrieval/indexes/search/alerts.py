@@ -68,12 +68,16 @@ def add_alert(root: str | Path, alert: Alert) -> None:
     if not alert.name or not alert.query.strip() or not 0 <= alert.at_least <= 1:
         raise ConfigError("an alert needs a name, a question, and a least confidence of 0 to 1")
     compile_filter(alert.filter or {})  # only for its errors
-    with _open(root) as state:
+    directory = _folder(root)
+    with _open(directory) as state:
         if any(each.name == alert.name for each in state.alerts):
             raise ConfigError(
                 f"{root}: there is an alert {alert.name!r}; remove it first, or choose another name"
             )
-        with closing(Snapshot.open(root)) as snapshot, Retriever.load(root) as retriever:
+        with (
+            closing(Snapshot.open(directory)) as snapshot,
+            Retriever.load(directory.root) as retriever,
+        ):
             _ask(alert, snapshot, retriever)
         state.alerts.append(alert)
 
@@ -85,7 +89,7 @@ def list_alerts(root: str | Path) -> list[Alert]:
 
 def remove_alert(root: str | Path, name: str) -> None:
     """Forget a saved question, or raise InputError where there is none of this name."""
-    with _open(root) as state:
+    with _open(_folder(root)) as state:
         kept = [each for each in state.alerts if each.name != name]
         if len(kept) == len(state.alerts):
             raise InputError(f"{root}: no alert {name!r}")
@@ -106,24 +110,25 @@ def run_alerts(
     lines on its standard input, `webhook` a JSON array by POST. Returns what is new, and a line for
     each receiver that did not take it: the next run tells it again.
     """
-    if not list_alerts(root):
+    directory = _folder(root)
+    if not _read(directory).alerts:
         return [], []
     named = {"file": file and str(file), "command": command, "webhook": webhook}
     receivers = {f"{kind} {what}": what for kind, what in named.items() if what}
-    with _open(root) as state:
+    with _open(directory) as state:
         new = list[Row]()
-        with closing(Snapshot.open(root)) as snapshot:
+        with closing(Snapshot.open(directory)) as snapshot:
             manifest = snapshot.manifest
             if any(
                 (each.build, each.upto) != (manifest.build, manifest.next_doc)
                 for each in state.alerts
             ):
-                with Retriever.load(root) as retriever:
+                with Retriever.load(directory.root) as retriever:
                     for alert in state.alerts:
                         new += _ask(alert, snapshot, retriever)
         for receiver in receivers:
             state.waiting[receiver] = [*state.waiting.get(receiver, []), *new]
-        _write(IndexDirectory(root), state)
+        _write(directory, state)
         failed = list[str]()
         for receiver, what in receivers.items():
             try:
@@ -214,9 +219,8 @@ _TELL: dict[str, Callable[[str, list[Row]], None]] = {
 
 
 @contextmanager
-def _open(root: str | Path) -> Iterator[_State]:
+def _open(index_dir: IndexDirectory) -> Iterator[_State]:
     """Give the state, which is written when the block ends."""
-    index_dir = _folder(root)
     index_dir.visible()
     with writer_lock(index_dir.root / "alerts.lock", _WAIT):
         state = _read(index_dir)

@@ -66,8 +66,8 @@ class LocalEngine:
         full_check: bool = False,
         device: str = "cpu",
     ) -> None:
-        self._place = open_directory(path, whole=False)
-        self._open = partial(Snapshot.open, self._place, mapped=mapped, device=device)
+        self.directory = open_directory(path, whole=False)
+        self._open = partial(Snapshot.open, self.directory, mapped=mapped, device=device)
         self._moving = threading.RLock()
         self.follow: Callable[[EngineInfo], None] | None = None
         self.snapshot = self._open(full_check=full_check)
@@ -82,7 +82,7 @@ class LocalEngine:
 
     @property
     def is_stale(self) -> bool:
-        return self._place.current() != self.snapshot.manifest.name
+        return self.directory.current() != self.snapshot.manifest.name
 
     def reopen(self, check: Callable[[EngineInfo], None]) -> None:
         """Move to the newest version, unless `check` of it raises; the old one is let go when its
@@ -131,7 +131,7 @@ class StoredEngine(LocalEngine):
         except AveyBError as error:
             logger.warning(
                 "%s stays at version %s: %s",
-                self._place.place,
+                self.directory,
                 self.snapshot.manifest.version,
                 error,
             )
@@ -216,9 +216,8 @@ class Retriever(Documents):
                 "mapped": mapped,
             }
             return cls._load_several(path, verify=verify, **options)
-        source, embedder = (
-            (model, None) if model is None or isinstance(model, (str, Path)) else (None, model)
-        )
+        source = _fixed_model(model) if isinstance(model, (str, Path)) else None
+        embedder = None if isinstance(model, (str, Path)) else model
         if embedder is not None:
             # `device` says where vectors are searched, too, and so it may be given beside a loaded
             # model
@@ -236,6 +235,7 @@ class Retriever(Documents):
         else:
             kind = StoredEngine if is_stored(path) else LocalEngine
             engine = kind(path, mapped=mapped, full_check=verify, device=device)
+            opening = replace(opening, path=engine.directory.location)
         with engine.view() as view:
             shown = view.info.name if is_address(path) or is_stored(path) else Path(path)
         retriever = cls(shown, engine, None, opening)
@@ -496,6 +496,12 @@ class _Opening:
         return load_recorded(
             info.model_places, info.model, device=self.device, precision=self.precision
         )
+
+
+def _fixed_model(model: str | Path) -> str | Path:
+    """A model's folder as it is found from any other folder; a name stays as it is."""
+    folder = Path(model)
+    return folder.absolute() if folder.is_dir() else model
 
 
 def _check_model(info: EngineInfo, embedder: EmbedderLike) -> None:

@@ -126,7 +126,7 @@ class Snapshot:
             documents=manifest.counts.documents,
             passages=manifest.counts.passages,
             model=encoding.model,
-            model_places=encoding.model_places(index_dir.place),
+            model_places=encoding.model_places(index_dir.location),
             remedy=f"run `aveyb-index verify {index_dir.place}`",
             build=manifest.build,
         )
@@ -171,13 +171,10 @@ class Snapshot:
         be read again.
         """
         index_dir = root if isinstance(root, IndexDirectory) else open_directory(root)
-        if (
-            index_dir.place == index_dir.root
-            and (real := index_dir.root.resolve()) != index_dir.root.absolute()
-        ):
-            index_dir = IndexDirectory(
-                real
-            )  # a version stays whole where a link is turned to another index
+        real_root = index_dir.root.resolve()
+        if not index_dir.is_copy and real_root != index_dir.root:
+            # a version stays whole where a link is turned to another index
+            index_dir = IndexDirectory(real_root)
         options: Any = {
             "mapped": mapped,
             "full_check": full_check,

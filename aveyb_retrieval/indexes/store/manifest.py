@@ -59,19 +59,37 @@ def is_stored(path: object) -> bool:
 
 
 class IndexDirectory:
-    """The names inside one index directory, `root`; `place` is that, or the address that it is a
-    copy of.
+    """The names inside one index directory.
+
+    `root` is its absolute path, so that an open index stays the same one when the process changes
+    its folder. `place` is the path as it was given, which messages name, or the address that the
+    directory is a copy of.
     """
 
+    is_copy = False  # of an index in an object store
     least_number = 1  # that the next version may have
     holds_checked = False  # whether `hold` has checked the files of a version already
 
     def __init__(self, root: str | Path) -> None:
-        self.root = _path(root)
-        self.place: str | Path = self.root
+        given = _path(root)
+        self.root = given.absolute()
+        self.place: str | Path = given
         self.pointer = self.root / "current"
         self.lock = self.root / "lock"
         self.journal = self.root / "journal.json"
+
+    def __str__(self) -> str:
+        return str(self.place)
+
+    @property
+    def location(self) -> str | Path:
+        """What finds the index from any folder: its absolute path, or its address."""
+        return self.place if self.is_copy else self.root
+
+    @property
+    def shown_root(self) -> Path:
+        """The directory as messages and reports name it."""
+        return self.root if self.is_copy else Path(self.place)
 
     def current(self) -> str | None:
         """Name of the visible version, or None where there is no index."""
@@ -81,7 +99,7 @@ class IndexDirectory:
             return None
         except OSError as error:
             raise IndexFormatError(f"{self.pointer}: cannot be read ({error.strerror})") from error
-        return parse_pointer(data, self.pointer, self.root)
+        return parse_pointer(data, self.shown_root / self.pointer.name, self.shown_root)
 
     def visible(self) -> str:
         """Name of the visible version."""

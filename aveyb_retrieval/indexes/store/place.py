@@ -181,6 +181,7 @@ class StoredDirectory(IndexDirectory):
     """An index in an object store, with the copy of it that is read on this machine."""
 
     holds_checked = True
+    is_copy = True
 
     def __init__(self, address: str, *, whole: bool = True) -> None:
         """Take an address; nothing is asked yet.
@@ -325,6 +326,8 @@ def read_stored(store: ObjectStore, name: str, path: Path) -> Manifest:
 
 class _WriteCopy(IndexDirectory):
     """The copy of a stored index that its writer changes."""
+
+    is_copy = True
 
     def __init__(self, place: StoredDirectory, folder: Path, lease: Lease) -> None:
         super().__init__(folder)
@@ -486,10 +489,14 @@ def _is_newer(name: str, manifest: Manifest) -> bool:
     return table in TABLES and stem.isdigit() and (1 << 64) - 1 - int(stem) > manifest.tables[table]
 
 
-def open_directory(root: str | Path, *, whole: bool = True) -> IndexDirectory:
-    """Return where an index is; `whole`: all files of a stored one are needed here, however large
-    it is.
+def open_directory(root: str | Path | IndexDirectory, *, whole: bool = True) -> IndexDirectory:
+    """Return where an index is, fixed for good; `whole`: all files of a stored one are needed here,
+    however large it is.
     """
+    if isinstance(root, StoredDirectory):
+        root = root.name
+    elif isinstance(root, IndexDirectory):
+        return root
     return StoredDirectory(str(root), whole=whole) if is_stored(root) else IndexDirectory(root)
 
 
@@ -511,7 +518,7 @@ def delete_unused(index_dir: IndexDirectory, visible: str) -> None:
                         os.unlink(os.path.join(parent, name))  # a Path for each costs more than it  # noqa: PTH108, PTH118
 
 
-def read_manifest(root: str | Path) -> Manifest:
+def read_manifest(root: str | Path | IndexDirectory) -> Manifest:
     """Return the manifest of the visible version of an index; IndexFormatError where it is missing
     or damaged.
     """
