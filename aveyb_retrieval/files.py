@@ -183,12 +183,14 @@ class HashingWriter:
 
 
 @contextmanager
-def atomic_writer(path: Path, *, tag: str = "") -> Iterator[HashingWriter]:
+def atomic_writer(path: Path, *, tag: str = "", mode: int | None = None) -> Iterator[HashingWriter]:
     """Open `path` for writing; it appears, complete and durable, only when the block ends without
-    an exception.
+    an exception. `mode` is that of the file; None leaves it to the process's mask.
     """
     temporary = path.with_name(f"{path.name}{tag}.tmp")
     with _create(temporary) as handle:
+        if mode is not None:
+            os.fchmod(handle.fileno(), mode)
         out = HashingWriter(handle)
         yield out
         fsync(handle)
@@ -202,6 +204,14 @@ def write_atomic(path: Path, data: bytes, *, tag: str = "") -> FileInfo:
     with atomic_writer(path, tag=tag) as out:
         out.write(data)
     return out.info()
+
+
+def replace_in_place(path: Path, data: bytes) -> None:
+    """Write a file of somebody else's: a link stays a link, and the file keeps its mode."""
+    target = path.resolve()
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+    with atomic_writer(target, mode=mode) as out:
+        out.write(data)
 
 
 def hash_file(path: Path, *, follow_links: bool = False) -> FileInfo:

@@ -8,6 +8,7 @@ variables below are read when torch and FAISS are loaded, so they are set before
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import math
@@ -167,6 +168,9 @@ def check_numbers(command: click.Command) -> None:
             option.callback = functools.partial(check, option.callback)
 
 
+_OUTPUT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}  # of a write, not of a pipe
+
+
 class Command(click.Command):
     """A command that prints the package's own errors, and what the system says of a file, and exits
     with code 2.
@@ -178,19 +182,33 @@ class Command(click.Command):
         super().__init__(*arguments, **options)
         check_numbers(self)
 
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        """Run the program; an output without room is said in a line."""
+        try:
+            return super().main(*arguments, **options)
+        except OSError as error:
+            if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
+                raise
+            # what is still buffered has nowhere to go, and Python would try at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            click.echo(f"{self.name}: the output cannot be written: {error.strerror}", err=True)
+            sys.exit(2)
+
     def invoke(self, context: click.Context) -> Any:
         """Run the command, once it is settled how threads are used."""
         respect_processors()
         try:
             with extra_for(_typed(context)):
-                return super().invoke(context)
+                result = super().invoke(context)
+                sys.stdout.flush()
+                return result
         except AveyBError as error:
             click.echo(
                 f"{_typed(context)}: {printable(_in_options(context, str(error)))}", err=True
             )
             context.exit(2)
         except OSError as error:
-            if error.filename is None:  # of a pipe that was closed, say, which click knows
+            if error.filename is None:  # of standard output, which `main` and click know
                 raise
             click.echo(
                 f"{_typed(context)}: {printable(str(error.filename))}: {error.strerror}", err=True

@@ -15,7 +15,8 @@ import click
 
 from aveyb_retrieval.cli.common import CONTEXT, INDEX, MODE, PATH, Command, Commands
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.files import write_atomic
+from aveyb_retrieval.files import replace_in_place
+from aveyb_retrieval.interpreter import python_program
 from aveyb_retrieval.server.http import LOOPBACK
 
 PORT = 8765
@@ -111,7 +112,7 @@ def install(client: str, directory: Path, name: str | None, yes: bool) -> None:
     place, servers = CLIENTS[client]
     path, called = Path(os.path.expandvars(place)).expanduser(), name or directory.resolve().name
     ours = {
-        "command": sys.executable,
+        "command": python_program(),
         "args": ["-m", "aveyb_retrieval.cli.mcp", str(directory.resolve())],
     }
     added = json.dumps({servers: {called: ours}}, indent=2, ensure_ascii=False)
@@ -130,7 +131,8 @@ def install(client: str, directory: Path, name: str | None, yes: bool) -> None:
     click.echo(f"{path}:\n{added}")
     if yes or click.confirm("Add this?"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, json.dumps(settings, indent=2, ensure_ascii=False).encode() + b"\n")
+        text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+        replace_in_place(path, text.encode())
         click.echo(f"written; restart {client}")
 
 

@@ -337,7 +337,14 @@ class Address:
         """Read a URL, or raise ConfigError where its last part cannot be the name of a
         collection.
         """
-        url = urlsplit(text)
+        try:
+            url = urlsplit(text)
+            _ = url.port
+        except ValueError as error:
+            raise ConfigError(
+                f"{text.partition('@')[2] or text}: not an address of a database ({error}); write"
+                " SCHEME://USER@HOST:PORT/DATABASE/COLLECTION, an IPv6 address in [ ]"
+            ) from None
         login, at, host = url.netloc.rpartition("@")
         name = f"{url.scheme}://{login.partition(':')[0]}{at}{host}{url.path}"
         *folders, collection = (unquote(part) for part in url.path.strip("/").split("/"))

@@ -305,6 +305,13 @@ ANALYZE {schema}.{kind}_vectors, {schema}.{kind}s
 logger = logging.getLogger(__name__)
 
 
+def _psycopg() -> Any:
+    """Return psycopg; raises OptionalDependencyError where it is not installed."""
+    with extra_for("postgresql:// addresses", "pgvector"):
+        import psycopg
+    return psycopg
+
+
 class PostgresCollection(Collection):
     """A collection over one connection, and those for reading that nobody uses at the moment."""
 
@@ -322,8 +329,7 @@ class PostgresCollection(Collection):
             raise ConfigError(
                 f"{self.name}: write it as postgresql://USER@HOST:PORT/DATABASE/COLLECTION"
             )
-        with extra_for("postgresql:// addresses", "pgvector"):
-            import psycopg
+        psycopg = _psycopg()
         from psycopg.conninfo import conninfo_to_dict
         from psycopg.types.json import JsonbDumper
 
@@ -359,8 +365,7 @@ class PostgresCollection(Collection):
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        import psycopg
-
+        psycopg = _psycopg()
         try:
             yield
         except psycopg.Error as error:

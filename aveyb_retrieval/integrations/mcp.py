@@ -347,16 +347,21 @@ class _Server(MCPServer):
             ) not in key.rights:
                 raise ToolError(f"this key has no right to {right}")
         _ASKS.set(key)
-        known = [
-            p
-            for tool in await self.list_tools()
-            if tool.name == name
-            for p in tool.input_schema["properties"]
-        ]
+        schema = next(
+            (tool.input_schema for tool in await self.list_tools() if tool.name == name), {}
+        )
+        known = list(schema.get("properties", ()))
         if known and (unknown := arguments.keys() - set(known)):
             raise ToolError(no_option(name, min(unknown), known))
+        required = schema.get("required", ())
+        # agents write null for what they do not set
+        set_by_agent = {
+            argument: value
+            for argument, value in arguments.items()
+            if value is not None or argument in required
+        }
         try:
-            return await super().call_tool(name, arguments, context)
+            return await super().call_tool(name, set_by_agent, context)
         except ToolError as error:
             if isinstance(wrong := error.__cause__, ValidationError):
                 found = wrong.errors(include_url=False)

@@ -716,3 +716,19 @@ def test_a_hit_in_a_pdf_names_its_page(pdf_index: Path, server: Any, embedder: E
         call(server, "search", query="gate", limit=1).structured_content["results"][0]["page"]
         is None
     )
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("search", {"query": "notice", "limit": None, "operators": None, "filter": None}),
+        ("fetch", {"id": "lease", "offset": None, "limit": None}),
+        ("grep", {"pattern": "notice", "ignore_case": None, "max_tokens": None}),
+    ],
+)
+def test_null_is_what_an_agent_does_not_set(
+    index: Path, tool: str, arguments: dict[str, Any]
+) -> None:
+    server = make_server(index)
+    set_alone = {name: value for name, value in arguments.items() if value is not None}
+    assert call(server, tool, **arguments) == call(server, tool, **set_alone)

@@ -31,6 +31,7 @@ from aveyb_retrieval.documents.records import (
     path_text,
 )
 from aveyb_retrieval.errors import OptionalDependencyError, how_it_ended, shortened
+from aveyb_retrieval.interpreter import python_program
 from aveyb_retrieval.system import (
     LIMITED,
     forbid_dumps,
@@ -182,7 +183,7 @@ class FileReader:
 
 def _start() -> subprocess.Popen[bytes]:
     command = [
-        sys.executable,
+        python_program(),
         "-I",
         "-c",
         _START,

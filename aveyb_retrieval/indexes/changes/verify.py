@@ -50,6 +50,7 @@ from aveyb_retrieval.indexes.types import (
     rank_of,
     silent,
 )
+from aveyb_retrieval.interpreter import python_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -247,7 +248,7 @@ def verify_apart(root: str | Path, *, repair: bool = False, deep: bool = False) 
     """Check an index in another process: Lance and FAISS trust what they read, and a file made to
     harm can end it.
     """
-    command = [sys.executable, "-m", __name__, str(root), str(int(repair)), str(int(deep))]
+    command = [python_program(), "-m", __name__, str(root), str(int(repair)), str(int(deep))]
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
