@@ -347,7 +347,7 @@ class _Server(MCPServer):
             ) not in key.rights:
                 raise ToolError(f"this key has no right to {right}")
         _ASKS.set(key)
-        schema = next(
+        schema: dict[str, Any] = next(
             (tool.input_schema for tool in await self.list_tools() if tool.name == name), {}
         )
         known = list(schema.get("properties", ()))
