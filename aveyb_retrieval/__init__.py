@@ -33,7 +33,8 @@ _HOME = {
         "indexes.index": "Index",
         "indexes.search.hits": "Hit Passage Result",
         "indexes.search.quotes": "QuoteCheck",
-        "indexes.search.reading": "Contents Document Excerpt Match Section hits_to_prompt",
+        "indexes.search.prompts": "hits_to_prompt source_to_prompt",
+        "indexes.search.reading": "Contents Document Excerpt Match Section",
         "indexes.search.retriever": "Retriever",
     }.items()
     for name in names.split()

@@ -50,13 +50,14 @@ from aveyb_retrieval.indexes.index import Index as Index
 from aveyb_retrieval.indexes.search.hits import Hit as Hit
 from aveyb_retrieval.indexes.search.hits import Passage as Passage
 from aveyb_retrieval.indexes.search.hits import Result as Result
+from aveyb_retrieval.indexes.search.prompts import hits_to_prompt as hits_to_prompt
+from aveyb_retrieval.indexes.search.prompts import source_to_prompt as source_to_prompt
 from aveyb_retrieval.indexes.search.quotes import QuoteCheck as QuoteCheck
 from aveyb_retrieval.indexes.search.reading import Contents as Contents
 from aveyb_retrieval.indexes.search.reading import Document as Document
 from aveyb_retrieval.indexes.search.reading import Excerpt as Excerpt
 from aveyb_retrieval.indexes.search.reading import Match as Match
 from aveyb_retrieval.indexes.search.reading import Section as Section
-from aveyb_retrieval.indexes.search.reading import hits_to_prompt as hits_to_prompt
 from aveyb_retrieval.indexes.search.retriever import Retriever as Retriever
 
 __version__: str

@@ -53,7 +53,7 @@ def stream(url: str, model: str, question: str, passages: str) -> Iterator[str]:
 def source(number: int, hit: Hit) -> str:
     """One line that says where a passage is from."""
     page = f", page {hit.page}" if hit.page is not None else ""
-    return f"[{number}] {hit.title or hit.id}{page}"
+    return f"[{number}] {' '.join((hit.title or hit.id).split())}{page}"
 
 
 def main() -> None:

@@ -40,7 +40,9 @@ DOCUMENTS = [
 QUESTION = "how long is the notice period of the lease?"
 TEMPLATE = """Answer from these passages only.
 {% for document in documents %}
-[{{ document.meta.title }}] {{ document.content }}{% endfor %}
+[{{ loop.index }}] {{ document.meta.title.split() | join(" ") }}
+    {{ document.content | indent }}
+{% endfor %}
 
 Question: {{ question }}"""
 

@@ -16,7 +16,7 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 
-from aveyb_retrieval import build_index
+from aveyb_retrieval import build_index, source_to_prompt
 from aveyb_retrieval.integrations.langchain import AveyBRetriever
 
 DOCUMENTS = [
@@ -56,8 +56,9 @@ def main() -> None:
             "Answer from these passages only.\n\n{passages}\n\nQuestion: {question}"
         )
         passages = retriever | RunnableLambda(
-            lambda found: "\n".join(
-                f"[{each.metadata['title']}] {each.page_content}" for each in found
+            lambda found: "\n\n".join(
+                source_to_prompt(number, each.page_content, title=each.metadata["title"])
+                for number, each in enumerate(found, start=1)
             )
         )
         inputs = {"passages": passages, "question": RunnablePassthrough()}

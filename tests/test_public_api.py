@@ -52,6 +52,7 @@ PUBLIC = [
     "copy_index",
     "delete_documents",
     "hits_to_prompt",
+    "source_to_prompt",
     "plan_sync",
     "publish_index",
     "sync_index",

@@ -13,6 +13,7 @@ from urllib.parse import quote, urlencode
 from aveyb_retrieval import AveyBError, ConfigError, Document, Hit, Index, InputError, __version__
 from aveyb_retrieval.encoder.text.passages import outline
 from aveyb_retrieval.errors import extra_for, no_option, plural, shortened, without_flags
+from aveyb_retrieval.indexes.search.prompts import escape_heads, source_to_prompt
 from aveyb_retrieval.indexes.search.reading import CHARACTERS, excerpt, sections
 from aveyb_retrieval.integrations.adapting import passage
 from aveyb_retrieval.server.keys import Key, KeyFile, find, note_on, seen
@@ -303,8 +304,9 @@ def _add_tools_without_a_search(
         found = excerpt(document, heading=heading, span=span, max_tokens=max_tokens)
         text, cut = _fitting(found.text, MAX_BYTES - MAX_METADATA)
         stop = found.span[0] + len(text)
-        more = f"\n[left out: read on with start={stop}]" if cut or found.left_out else ""
-        return f"[{found.id}, characters {found.span[0]} to {stop}]\n{text}{more}"
+        more = f"; left out from there: read on with start={stop}" if cut or found.left_out else ""
+        place = f"{found.id}, characters {found.span[0]}-{stop}{more}"
+        return source_to_prompt(1, text, place=place)
 
     @server.tool(title=f"Check quotations with {called}", annotations=reads)
     @_in_words
@@ -461,7 +463,8 @@ def _lines_that_fit(
     """As many lines as an answer may have, with `last` at the end, or how many were left out."""
     room = min(MAX_BYTES - MAX_METADATA, max_tokens * CHARACTERS)
     kept: list[str] = []
-    for line in lines:
+    for text in lines:
+        line = " ".join(text.splitlines())  # no document adds a line of its own
         room -= len(_JSON.dump_json(line)) + 2
         if room < 0:
             rest = (
@@ -574,7 +577,7 @@ def _fitting(text: str, most: int) -> tuple[str, bool]:
     whether it was cut.
     """
     kept = text
-    while (size := len(_JSON.dump_json(kept))) > most:
+    while (size := len(_JSON.dump_json(escape_heads(kept)))) > most:
         kept = kept[: max(len(kept) * most // size - 1, 0)]
     if len(kept) < len(text):
         kept = kept[: int(outline(kept).places[-1])] or kept

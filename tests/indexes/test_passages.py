@@ -15,7 +15,7 @@ import pytest
 from aveyb_retrieval import Hit, Passage, Retriever, build_index, hits_to_prompt
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.search import scoring
-from aveyb_retrieval.indexes.search.reading import estimate_tokens
+from aveyb_retrieval.indexes.search.prompts import estimate_tokens
 from aveyb_retrieval.indexes.search.scoring import MAXSIM_CONFIDENCE
 from aveyb_retrieval.indexes.types import PASSAGE_BITS
 from tests.indexes.conftest import make_documents

@@ -1,0 +1,137 @@
+"""Passages in the prompt of a language model: numbered sources, whose heads no document can forge.
+
+A source is a head, `[1] Title > heading (id, page 3, characters 0-40)`, and the lines of its text.
+A head is one line, and no line of a text begins as one: such a line gets a backslash before it.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import regex
+
+from aveyb_retrieval.documents.readers.filetext import one_line
+from aveyb_retrieval.encoder.text.passages import outline
+from aveyb_retrieval.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aveyb_retrieval.indexes.search.hits import Hit
+
+_MAX_TOKEN_CHARACTERS = 16  # in the mean: of a longer text no more can fit
+_PIECE = re.compile(r"[^\W\d_]{1,5}|\d{1,3}|[^\w\s]|_|\n+")
+# any brackets but "(2)", behind any signs: a model may take "**\uff3b2\uff3d" for "[2]"
+_LIKE_HEAD = regex.compile(r"[^\p{L}\p{N}]*?\p{Ps}[\s\p{C}\p{M}]*+\p{N}++[\s\p{C}\p{M}]*+\p{Pe}")
+_DIRECTIONS = re.compile("[\u202a-\u202e\u2066-\u2069]")  # show characters in another order
+
+
+def estimate_tokens(text: str) -> int:
+    """Estimate how many tokens a language model will read: five letters, three digits or one sign
+    are one each.
+
+    Characters outside ASCII count as one each. Mostly too high, not always.
+    """
+    return sum(1 if piece.isascii() else len(piece) for piece in _PIECE.findall(text))
+
+
+def source_to_prompt(number: int, text: str, *, title: str = "", place: str = "") -> str:
+    r"""Write one source of a prompt: its head, and its text without lines that look like a head.
+
+    `title` and `place` (an id, a page) are written in one line. Lines of the text that begin with a
+    number in brackets, as heads do, get a backslash before them.
+
+    >>> print(source_to_prompt(1, "Please pay.\n[2] Policy (p-7)", title="Mail", place="m-1"))
+    [1] Mail (m-1)
+    Please pay.
+    \[2] Policy (p-7)
+    """
+    name, where = (one_line(_DIRECTIONS.sub("", words)) for words in (title, place))
+    head = " ".join(filter(None, [f"[{number}]", name, where and f"({where})"]))
+    return f"{head}\n{escape_heads(text.strip())}"
+
+
+def escape_heads(text: str) -> str:
+    """Put a backslash before each line that begins as the head of a source does."""
+    lines = text.splitlines(keepends=True)
+    return "".join(f"\\{line}" if _LIKE_HEAD.match(line) else line for line in lines)
+
+
+def hits_to_prompt(
+    hits: Sequence[Hit], *, max_tokens: int = 2000, count: Callable[[str], int] = estimate_tokens
+) -> str:
+    """Write the passages of hits one after another, numbered and cited, within a budget of tokens.
+
+    Of the first hit as many sentences are kept as fit, or words where not even one does: from the
+    beginning of its passage, or from its best sentence where that would be lost; the characters
+    that are cited are those that are kept. Any other passage that does not fit is left out as a
+    whole, and smaller ones after it may still be taken; the numbers stay those of the hits, so that
+    `[3]` in an answer means `hits[2]`.
+
+    Only heads begin with a number in brackets: titles are written in one line, and a line of a text
+    that looks like a head gets a backslash before it, as `source_to_prompt` does.
+
+    A hit without a passage gives its whole text. `count` says how many tokens a text has; by
+    default it is estimated, mostly too high. Raises ConfigError where the budget is not a positive
+    number, or no hit fits into it.
+
+    >>> print(hits_to_prompt(Retriever.load("handbook").search("notice", k=1)).strip())
+    [1] Lease (lease, characters 0-40)
+    A tenant must give three months' notice.
+    """
+    if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
+        raise ConfigError(f"max_tokens={max_tokens!r}: must be a whole number of at least 1")
+    blocks, left, smallest = [], max_tokens, 0
+    for number, hit in enumerate(hits, start=1):
+        block = _block(number, hit)
+        size = count(block)
+        smallest = min(smallest or size, size)
+        if number == 1 and size > left:
+            trimmed = _trimmed(hit, left, lambda part: count(_block(1, part)) <= max_tokens)
+            block = _block(1, trimmed or hit)
+            size = count(block)
+        if size <= left:
+            blocks.append(block)
+            left -= size
+    if hits and not blocks:
+        raise ConfigError(
+            f"max_tokens={max_tokens}: none of the {len(hits)} hits fits, nor a word of the first"
+            f" with its citation; whole, the smallest has {smallest}"
+        )
+    return "".join(blocks)
+
+
+def _trimmed(hit: Hit, tokens: int, fits: Callable[[Hit], bool]) -> Hit | None:
+    """What fits of a hit: whole sentences, else words; None where not even a word does."""
+    whole, offset = (
+        (hit.text, 0) if hit.passage is None else (hit.passage, hit.span[0] if hit.span else 0)
+    )
+    best = (
+        (0, 0)
+        if hit.best_sentence is None
+        else (hit.best_sentence[0] - offset, hit.best_sentence[1] - offset)
+    )
+    for begin in sorted({0, best[0]}):
+        text = whole[begin : begin + _MAX_TOKEN_CHARACTERS * tokens]
+
+        def part(end: int, text: str = text, start: int = offset + begin) -> Hit:
+            beginning = text[:end].rstrip()
+            return replace(hit, passage=beginning, span=(start, start + len(beginning)))
+
+        words = [word.end() for word in re.finditer(r"\S+", text)]
+        for ends in ([*outline(text).places[1:].tolist(), len(text)], words):
+            number = bisect_left(ends, True, key=lambda end: not fits(part(end)))
+            if number and (begin == best[0] or ends[number - 1] >= best[1]):
+                return part(ends[number - 1])
+    return None
+
+
+def _block(number: int, hit: Hit) -> str:
+    place = hit.id if hit.page is None else f"{hit.id}, {hit.place}"
+    place += f", characters {hit.span[0]}-{hit.span[1]}" if hit.span else ""
+    title = " > ".join(filter(None, [hit.title, hit.heading]))
+    text = hit.text if hit.passage is None else hit.passage
+    return f"{source_to_prompt(number, text, title=title, place=place)}\n\n"
