@@ -22,6 +22,7 @@ TABLE, TABLE_SCALE = (
     "embed.weight",
     "embed.scale",
 )  # tensors of a checkpoint: embeddings, scales of int8 rows
+COMPRESSOR = "ranker.down_proj"  # the ranker's one tensor
 _HUB_FILES = [
     f"*.{kind}" for kind in ("json", "safetensors", "tiktoken", "txt", "model", "jinja", "onnx")
 ]  # no code

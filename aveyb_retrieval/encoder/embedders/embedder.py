@@ -1,10 +1,11 @@
 """Embedder: stream texts in and vectors out, one per document and one per passage with its
 character span.
 
-A passage's vector is the mean of its own tokens' outputs, whichever splits they lie in. These
-outputs already contain the earlier splits that a split retrieved from its document (late chunking),
-so one encoding serves passages of any size. Documents of any length share batches, because after
-the ranker every split is processed alone; memory does not depend on the number of texts.
+A passage's vector is the mean of its own tokens' outputs, whichever splits they lie in, so one
+encoding serves passages of any size. An output has seen the token's own split, with the title at
+its head, and what the compressor takes from earlier splits: nothing in the embedded model, whose
+compressor is zero. Documents of any length share batches, because after the ranker every split is
+processed alone; memory does not depend on the number of texts.
 """
 
 from __future__ import annotations

@@ -24,6 +24,8 @@ from aveyb_retrieval.kernels.maxsim import (
 from aveyb_retrieval.kernels.positionwise import across, zero_padding
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from aveyb_retrieval.encoder.config import AveyBConfig
     from aveyb_retrieval.encoder.network.splits import SplitGroup, SplitTable
 
@@ -62,6 +64,32 @@ class Ranker(nn.Module):
         self.split_size, self.num_retrieved = config.split_size, config.num_retrieved
         sizes = self.split_size, (self.num_retrieved + 1) * self.split_size
         self.down_proj = nn.Parameter(torch.empty(sizes)) if self.num_retrieved else None
+        self._takes_nothing: bool | None = None  # as last read; None: not read yet
+        self.register_load_state_dict_post_hook(_forget)
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode as for any module; the compressor is looked at again."""
+        super().train(mode)
+        self._takes_nothing = None
+        if not mode:
+            self.takes_nothing()
+        return self
+
+    def takes_nothing(self) -> bool:
+        """Return whether the compressor takes nothing from retrieved splits, in evaluation mode.
+
+        Its columns for them, the first `k S`, are all zero then, or k is 0. A CPU reads them each
+        time, in 50 microseconds. Another device would have to be waited for: there they are read
+        once, and again after `eval()` and `load_state_dict`.
+        """
+        if self.down_proj is None:
+            return True
+        if self.training or self.down_proj.is_meta:
+            return False
+        if self._takes_nothing is None or self.down_proj.device.type == "cpu":
+            retrieved = self.down_proj[:, : self.num_retrieved * self.split_size]
+            self._takes_nothing = not bool(retrieved.any())
+        return self._takes_nothing
 
     def retrieve(self, table: SplitTable, embedding: torch.Tensor) -> Retrieved:
         """Rank every split of the batch against the earlier splits of its own document, by
@@ -184,17 +212,18 @@ class Ranker(nn.Module):
         return (scores / divisor).masked_fill(~found, 0)
 
     def inputs(
-        self, table: SplitTable, retrieved: Retrieved, group: SplitGroup
+        self, table: SplitTable, retrieved: Retrieved | None, group: SplitGroup
     ) -> tuple[torch.Tensor | None, ...]:
-        """Return what `compress` takes of a group of splits of a table, up to the
-        embedding table.
+        """Return what `compress` takes of a group of splits of a table, up to the embedding table.
+
+        `retrieved` None: no split retrieves any.
         """
         rows = group.rows
         ragged = group.tokens is not None or (
             group.places is not None and group.width < self.split_size
         )
         own = table.ids[rows, : group.width], table.lengths[rows] if ragged else None
-        if group.alone:
+        if group.alone or retrieved is None:
             return *own, None, None
         return *own, table.ids[retrieved.rows[rows].clamp_min(0)], retrieved.weights[rows]
 
@@ -248,6 +277,10 @@ class Ranker(nn.Module):
         width, start = current.shape[1], self.num_retrieved * self.split_size
         block = self.down_proj[:width, start : start + width]
         return across(block, current) + current
+
+
+def _forget(ranker: Ranker, _: object) -> None:
+    ranker._takes_nothing = None
 
 
 def _sorted(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:

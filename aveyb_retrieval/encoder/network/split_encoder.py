@@ -190,10 +190,12 @@ class SplitEncoder(_Module):
     def _places(self, count: int, length: int) -> int:
         return replay_places(count, _wider(length, self.split_size), self.split_size)
 
-    def retrieve(self, table: SplitTable) -> Retrieved:
-        """Return what `ranker.retrieve` finds for the splits of a table, as a CUDA graph where that
-        is possible.
+    def retrieve(self, table: SplitTable) -> Retrieved | None:
+        """Return what `ranker.retrieve` finds for the splits of a table, as a CUDA graph if that is
+        possible; None if the compressor would take nothing from it.
         """
+        if not torch.is_grad_enabled() and self.ranker.takes_nothing():
+            return None
         graphs, layout, embedding = self._graphs_of_device(), table.layout, self.embed.weight
         n, longest = len(layout.lengths), int(np.diff(layout.starts).max(initial=0))
         places = next((size for size in REPLAY_SIZES if size >= n), None)
@@ -215,7 +217,7 @@ class SplitEncoder(_Module):
         return Retrieved(*graphs(retrieve, places, (table.ids, table.lengths, table.first)))
 
     def encode_splits(
-        self, table: SplitTable, retrieved: Retrieved, needed: np.ndarray | None = None
+        self, table: SplitTable, retrieved: Retrieved | None, needed: np.ndarray | None = None
     ) -> Pieces:
         """Run compressor and layers over the splits of a table, in groups of similar length.
 

@@ -13,7 +13,7 @@ torch.
 
 A document's distinct ids are compared with those of each split once. The scores of a block of
 columns exist at a time, and each row keeps its k best so far, so memory grows with the length of a
-document, not with its square.
+document, not with its square. Nothing is ranked if the checkpoint's compressor is zero.
 """
 
 from __future__ import annotations
@@ -30,7 +30,13 @@ import msgspec
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from aveyb_retrieval.encoder.folders import TABLE, TABLE_SCALE, file_digest, read_object
+from aveyb_retrieval.encoder.folders import (
+    COMPRESSOR,
+    TABLE,
+    TABLE_SCALE,
+    file_digest,
+    read_object,
+)
 from aveyb_retrieval.encoder.network.layout import SplitLayout, group_widths
 from aveyb_retrieval.errors import ModelError, extra_for, first_line
 
@@ -42,6 +48,8 @@ if TYPE_CHECKING:
 
 _LARGEST_FACTOR = 4  # float32 weights, of ones in a byte
 _GRAPH_BYTES = 1 << 24  # more than any graph takes beside its weights
+# what a damaged safetensors file raises while it is read
+_DAMAGES = (OSError, ValueError, LookupError, SafetensorError)
 _DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "I8": np.int8}
 BLOCK = 128  # columns whose scores exist at once
 FILES = {"float32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
@@ -121,6 +129,9 @@ class OnnxModel:
     ) -> None:
         self.folder, self.config = folder, config
         self._session, self._table = session, table
+        self._retrieves = config.num_retrieved > 0 and not compressor_is_zero(
+            folder / WEIGHTS, config
+        )
 
     def embeddings(self, ids: np.ndarray) -> np.ndarray:
         """Return float32 `[T, D]`, the embeddings of token ids `[T]`."""
@@ -229,27 +240,43 @@ class OnnxModel:
         position = np.zeros(splits.shape, dtype=np.int64)
         position[present] = np.arange(len(ids))
         needed = None if first_needed is None else layout.needed(first_needed)
-        choice = retrieve(layout, splits, self._table, config)
+        choice = retrieve(layout, splits, self._table, config) if self._retrieves else None
 
         def run(rows: np.ndarray, width: int, number: int) -> np.ndarray:
             feed = {"ids": np.ascontiguousarray(splits[rows, :width])}
-            if k := config.num_retrieved:  # each of these splits retrieves `number` others
-                retrieved = choice.rows[rows, k - number :]
-                feed["retrieved"] = np.where(
-                    retrieved[..., None] >= 0, splits[retrieved], np.int32(-1)
-                )
-                feed["weights"] = choice.weights[rows, k - number :]
+            if config.num_retrieved:
+                feed |= _retrieved(splits, choice, rows, number)
             return self._session.run(None, feed)[0]
 
+        # How many others a split can retrieve also divides the groups if none is retrieved: the
+        # last bit of a sum depends on how many rows a product has.
+        candidates = np.minimum(layout.earlier, config.num_retrieved)
         runs = []
         for group, width in layout.groups(
             needed, full_width=config.tail != "masked", max_tokens=_GROUP_TOKENS
         ):
-            used = (choice.rows[group] >= 0).sum(axis=1)
+            used = candidates[group]
             runs += [(group[used == number], width, number) for number in np.unique(used).tolist()]
         for (rows, width, _), vectors in zip(runs, _side_by_side(run, runs), strict=True):
             taken = present[rows, :width]
             yield position[rows, :width][taken], vectors[taken]
+
+
+def _retrieved(
+    splits: np.ndarray, choice: Choice | None, rows: np.ndarray, number: int
+) -> dict[str, np.ndarray]:
+    """Return the graph's inputs for splits that each retrieve `number` others; None: nothing."""
+    if choice is None:
+        return {
+            "retrieved": np.zeros((len(rows), 0, splits.shape[1]), np.int32),
+            "weights": np.zeros((len(rows), 0), np.float32),
+        }
+    first = choice.rows.shape[1] - number
+    retrieved = choice.rows[rows, first:]
+    return {
+        "retrieved": np.where(retrieved[..., None] >= 0, splits[retrieved], np.int32(-1)),
+        "weights": choice.weights[rows, first:],
+    }
 
 
 def _side_by_side(
@@ -446,37 +473,80 @@ class EmbeddingTable:
     def __init__(self, path: Path) -> None:
         """Map the embedding of a safetensors file."""
         try:
-            with safe_open(
-                path, framework="np"
-            ) as tensors:  # which looks whether places, shapes and size agree
-                (name,) = (name for name in tensors.keys() if f".{name}".endswith(f".{TABLE}"))  # noqa: SIM118
-            with path.open("rb") as file:
-                size = int.from_bytes(file.read(8), "little")
-                header = json.loads(file.read(size))
+            header, start = _header(path)
+            (name,) = (name for name in header if f".{name}".endswith(f".{TABLE}"))
             entry, scale = header[name], header.get(name.removesuffix(TABLE) + TABLE_SCALE)
             rows, dim = entry["shape"]
-        except (OSError, ValueError, SafetensorError) as error:
+        except _DAMAGES as error:
             raise ModelError(
                 f"{path}: damaged, cut short or without an embedding ({type(error).__name__}); copy"
                 " it again"
             ) from error
-        dtype, self.place = _DTYPES.get(entry["dtype"]), 8 + size + entry["data_offsets"][0]
+        dtype, self.place = _DTYPES.get(entry["dtype"]), start + entry["data_offsets"][0]
         scaled = scale is not None and (scale["dtype"], scale["shape"]) == ("F32", [rows, 1])
         if dtype is None or (dtype is np.int8) != scaled or not rows * dim:
             raise ModelError(
                 f"{path}: its embedding, {rows} x {dim}, is not one in float32, float16, bfloat16"
                 " or int8 with scales; copy it again"
             )
-        scale_place = 8 + size + scale["data_offsets"][0] if scaled else 0
         self.rows = np.memmap(path, dtype=dtype, mode="r", offset=self.place, shape=(rows, dim))
-        self.scale = (
-            np.fromfile(path, np.float32, rows, offset=scale_place)[:, None] if scaled else None
-        )
+        self.scale = None
+        if scale is not None and scaled:
+            place = start + scale["data_offsets"][0]
+            self.scale = np.fromfile(path, np.float32, rows, offset=place)[:, None]
 
     def __getitem__(self, ids: np.ndarray) -> np.ndarray:
         """Return float32 `[n, D]`, the embeddings of ids `[n]`."""
-        rows: np.ndarray = self.rows[ids]
-        if rows.dtype == np.uint16:  # bfloat16: the upper half of a float32
-            return (rows.astype(np.uint32) << 16).view(np.float32)
-        found = rows.astype(np.float32)
-        return found if self.scale is None else found * self.scale[ids]
+        rows = _floats(self.rows[ids])
+        return rows if self.scale is None else rows * self.scale[ids]
+
+
+def compressor_is_zero(path: Path, settings: OnnxSettings) -> bool:
+    """Return whether a checkpoint's compressor takes nothing from retrieved splits.
+
+    Its columns for them, the first `k S` of `[S, (k + 1) S]`, are all zero then.
+
+    Raises:
+        ModelError: the checkpoint has no compressor of that shape.
+    """
+    size, own = settings.split_size, settings.num_retrieved * settings.split_size
+    try:
+        header, start = _header(path)
+        (entry,) = (header[name] for name in header if f".{name}".endswith(f".{COMPRESSOR}"))
+        matrix = np.memmap(
+            path,
+            dtype=_DTYPES[entry["dtype"]],
+            mode="r",
+            offset=start + entry["data_offsets"][0],
+            shape=tuple(entry["shape"]),
+        )
+    except _DAMAGES as error:
+        raise ModelError(
+            f"{path}: damaged, or its {COMPRESSOR} is missing or of a kind that is not read"
+            f" ({type(error).__name__}); copy it again"
+        ) from error
+    if matrix.shape != (size, own + size):
+        raise ModelError(
+            f"{path}: {COMPRESSOR} has shape {matrix.shape}, the ONNX form says"
+            f" {(size, own + size)}; export it again"
+        )
+    return not _floats(matrix[:, :own]).any()
+
+
+def _header(path: Path) -> tuple[dict[str, Any], int]:
+    """Return what a safetensors file says of each tensor, and where in the file its data begin.
+
+    Opening it by the library checks that places, shapes and the file's size agree.
+    """
+    with safe_open(path, framework="np"):
+        pass
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        return json.loads(file.read(size)), 8 + size
+
+
+def _floats(values: np.ndarray) -> np.ndarray:
+    """Return stored numbers as float32; bfloat16, stored as uint16, is the upper half of one."""
+    if values.dtype == np.uint16:
+        return (values.astype(np.uint32) << 16).view(np.float32)
+    return values.astype(np.float32)

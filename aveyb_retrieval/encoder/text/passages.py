@@ -579,9 +579,9 @@ def repeat_title(
     """Put the first tokens of a text again before every run of tokens that begins a split after the
     first.
 
-    A split is contextualized alone, beside what it retrieves: behind the first 256 tokens of a
-    document its title is known only where a split retrieves the first one. Read again, it names
-    what every passage is about.
+    Layers never mix tokens of two splits. Behind the first split, a document's title is unknown
+    unless a split retrieves the first one, which no split of the embedded model does. Read again,
+    it says what every passage is about.
 
     Args:
         ids: int `[T]`, the tokens of prompt, title and text.
