@@ -176,6 +176,8 @@ class ReferenceAveyB(nn.Module):
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Encode texts of one length: int64 `[B, T]` to `[B, T, d]`."""
         B, T = ids.shape
+        if T == 0:
+            return self.embedding[ids]
         splits = self.splits(self.embedding[ids])
         retrieved = self.retrieved(splits)
         n, S = splits.shape[1:3]

@@ -30,7 +30,7 @@ def moved(model: Any, place: int, length: int = 64) -> torch.Tensor:
     return (encode(model, ids) - encode(model, other))[0].abs().amax(-1)
 
 
-@pytest.mark.parametrize("length", [1, 15, 16, 17, 48, 101, 160])
+@pytest.mark.parametrize("length", [0, 1, 15, 16, 17, 48, 101, 160])
 @pytest.mark.parametrize(
     "fields",
     [
