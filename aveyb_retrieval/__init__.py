@@ -47,6 +47,9 @@ _OF_TORCH = {
     "AveyBModel": "encoder.network.model",
     "AveyConfig": "family.config",
     "AveyForCausalLM": "family.avey",
+    "FunnelAveyBConfig": "family.config",
+    "FunnelAveyBModel": "family.funnel",
+    "ReferenceAveyB": "family.reference",
 }
 
 

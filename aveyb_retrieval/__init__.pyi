@@ -32,6 +32,9 @@ from aveyb_retrieval.errors import ModelError as ModelError
 from aveyb_retrieval.errors import OptionalDependencyError as OptionalDependencyError
 from aveyb_retrieval.family.avey import AveyForCausalLM as AveyForCausalLM
 from aveyb_retrieval.family.config import AveyConfig as AveyConfig
+from aveyb_retrieval.family.config import FunnelAveyBConfig as FunnelAveyBConfig
+from aveyb_retrieval.family.funnel import FunnelAveyBModel as FunnelAveyBModel
+from aveyb_retrieval.family.reference import ReferenceAveyB as ReferenceAveyB
 from aveyb_retrieval.indexes.changes.change import Report as Report
 from aveyb_retrieval.indexes.changes.change import compact_index as compact_index
 from aveyb_retrieval.indexes.changes.sync import SyncPlan as SyncPlan

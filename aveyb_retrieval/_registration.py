@@ -25,10 +25,11 @@ def _register_config() -> None:
     from transformers import AutoConfig
 
     from aveyb_retrieval.encoder.config import AveyBConfig
-    from aveyb_retrieval.family.config import AveyConfig
+    from aveyb_retrieval.family.config import AveyConfig, FunnelAveyBConfig
 
     AutoConfig.register(AveyBConfig.model_type, AveyBConfig, exist_ok=True)
     AutoConfig.register(AveyConfig.model_type, AveyConfig, exist_ok=True)
+    AutoConfig.register(FunnelAveyBConfig.model_type, FunnelAveyBConfig, exist_ok=True)
 
 
 def _register_models() -> None:
@@ -37,13 +38,15 @@ def _register_models() -> None:
     from aveyb_retrieval.encoder.config import AveyBConfig
     from aveyb_retrieval.encoder.network import heads, model
     from aveyb_retrieval.family.avey import AveyForCausalLM
-    from aveyb_retrieval.family.config import AveyConfig
+    from aveyb_retrieval.family.config import AveyConfig, FunnelAveyBConfig
+    from aveyb_retrieval.family.funnel import FunnelAveyBModel
 
     transformers.AutoModel.register(AveyBConfig, model.AveyBModel, exist_ok=True)
     transformers.AutoModelForMaskedLM.register(AveyBConfig, model.AveyBForMaskedLM, exist_ok=True)
     classify, tag = heads.AveyBForSequenceClassification, heads.AveyBForTokenClassification
     transformers.AutoModelForSequenceClassification.register(AveyBConfig, classify, exist_ok=True)
     transformers.AutoModelForTokenClassification.register(AveyBConfig, tag, exist_ok=True)
+    transformers.AutoModel.register(FunnelAveyBConfig, FunnelAveyBModel, exist_ok=True)
     transformers.AutoModelForCausalLM.register(AveyConfig, AveyForCausalLM, exist_ok=True)
 
 

@@ -31,6 +31,8 @@ PUBLIC = [
     "Contents",
     "Excerpt",
     "FileOrigin",
+    "FunnelAveyBConfig",
+    "FunnelAveyBModel",
     "Hit",
     "Index",
     "Match",
@@ -39,6 +41,7 @@ PUBLIC = [
     "PassageSize",
     "PublishReport",
     "QuoteCheck",
+    "ReferenceAveyB",
     "Report",
     "Result",
     "Retriever",
@@ -103,11 +106,7 @@ def signatures() -> str:
         value = getattr(aveyb_retrieval, name)
         if inspect.isfunction(value):
             lines.append(f"{name}{inspect.signature(value)}")
-        elif (
-            inspect.isclass(value)
-            and not issubclass(value, Exception)
-            and not name.startswith("Avey")
-        ):
+        elif inspect.isclass(value) and not issubclass(value, Exception) and "Avey" not in name:
             lines.append(f"{name}{inspect.signature(value)}")
             methods = inspect.getmembers(
                 value, lambda m: inspect.isfunction(m) or inspect.ismethod(m)

@@ -11,6 +11,8 @@ from typing import Any
 _HOME = {
     "AveyConfig": "config",
     "AveyForCausalLM": "avey",
+    "FunnelAveyBConfig": "config",
+    "FunnelAveyBModel": "funnel",
     "PaperChoices": "reference",
     "ReferenceAveyB": "reference",
 }

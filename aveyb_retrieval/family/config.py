@@ -9,9 +9,12 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
+from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.errors import ConfigError, ModelError
 
 WEIGHT_NORMS = ("max", "first")
+POOLS = ("mean", "max")
+RECOVERIES = ("sum_first", "sum_last", "sum_max", "sum_mean", "average_last", "max_last")
 _SMALLEST = {
     "vocab_size": 1,
     "hidden_size": 1,
@@ -161,3 +164,58 @@ class AveyConfig(PreTrainedConfig):
         if "n_blocks" in config_dict:
             config_dict = cls.from_released(**config_dict).to_dict()
         return super().from_dict(config_dict, **kwargs)
+
+
+class FunnelAveyBConfig(AveyBConfig):
+    """Configuration of an Avey-B encoder that pools tokens behind some of its layers.
+
+    The fields of `AveyBConfig`, and:
+
+    funnel_after: how many layers see every token; behind them neighbouring tokens of a split are
+        pooled. funnel_factor: how many tokens become one row; it divides `split_size`; 1 pools
+        nothing. funnel_pool: "max" (the Funnel paper's) | "mean".
+    funnel_recovery: how the tokens of a row are told apart again in the output. With t the row's
+        vector and h the outputs of the layers in front of the funnel: "sum_first", t + h_1 |
+        "sum_last", t + h_last | "sum_max", t + max h | "sum_mean", t + mean h | "average_last",
+        (t + h_last) / 2 | "max_last", max(t, h_last). None: each token has the vector of its row,
+        as vectors of texts and passages need it.
+
+    Raises:
+        ConfigError: a value is out of range or not one of its choices.
+    """
+
+    model_type = "avey-b-funnel"
+
+    funnel_after: int = 1
+    funnel_factor: int = 2
+    funnel_pool: str = "mean"
+    funnel_recovery: str | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Check every field."""
+        super().__post_init__(**kwargs)
+        if (
+            type(self.funnel_after) is not int
+            or not 1 <= self.funnel_after < self.num_hidden_layers
+        ):
+            raise ConfigError(
+                f"FunnelAveyBConfig.funnel_after is {self.funnel_after!r} and num_hidden_layers"
+                f" {self.num_hidden_layers}; at least one layer must stand on each side of the"
+                " funnel"
+            )
+        factor = self.funnel_factor
+        if type(factor) is not int or factor < 1 or self.split_size % factor:
+            raise ConfigError(
+                f"FunnelAveyBConfig.funnel_factor is {factor!r} and split_size {self.split_size};"
+                " the factor must be a whole number of 1 or more that divides the split"
+            )
+        if self.funnel_pool not in POOLS:
+            raise ConfigError(
+                f"FunnelAveyBConfig.funnel_pool is {self.funnel_pool!r}; choose one of"
+                f" {', '.join(POOLS)}"
+            )
+        if self.funnel_recovery not in (None, *RECOVERIES):
+            raise ConfigError(
+                f"FunnelAveyBConfig.funnel_recovery is {self.funnel_recovery!r}; choose one of"
+                f" {', '.join(RECOVERIES)}, or None"
+            )

@@ -37,6 +37,7 @@ class CheckpointLoading:
     """
 
     head_names: tuple[str, ...] = ()  # submodules of a head that no other class has
+    config_class: type[AveyBConfig]
 
     @classmethod
     def from_released(
@@ -94,7 +95,11 @@ class CheckpointLoading:
         name = pretrained_model_name_or_path
         hub = _hub_options(kwargs)
         settings = (
-            {} if name is None else read_settings(name, hub, needed=kwargs.get("config") is None)
+            {}
+            if name is None
+            else read_settings(
+                name, hub, needed=kwargs.get("config") is None, kind=cls.config_class.model_type
+            )
         )
         cls._check_kind(name, settings)
         try:
@@ -125,7 +130,7 @@ class CheckpointLoading:
         if weights is None or not _has_int8_table(weights):
             return cls._checked(name, name, args, kwargs)
         if kwargs.get("config") is None:
-            kwargs["config"] = AveyBConfig.from_pretrained(name, **_hub_options(kwargs))
+            kwargs["config"] = cls.config_class.from_pretrained(name, **_hub_options(kwargs))
         kwargs["state_dict"] = float_table(load_file(weights), weights)
         return cls._checked(name, None, args, kwargs)
 
@@ -221,9 +226,11 @@ def released_tensors(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.
     }
 
 
-def read_settings(name: Any, hub: dict[str, Any], *, needed: bool) -> dict[str, Any]:
-    """Return the fields of a `config.json` of our models; none where there is none and none is
-    needed.
+def read_settings(
+    name: Any, hub: dict[str, Any], *, needed: bool, kind: str = AveyBConfig.model_type
+) -> dict[str, Any]:
+    """Return the fields of a `config.json` of our models of a kind (`model_type`), or a released
+    one; none if there is none and none is needed.
     """
     path = cached_file(
         name,
@@ -240,10 +247,10 @@ def read_settings(name: Any, hub: dict[str, Any], *, needed: bool) -> dict[str, 
             )
         return {}
     settings = read_object(Path(path))
-    kind = settings.get("model_type")
-    if kind != AveyBConfig.model_type and not is_released(settings):
+    stored_kind = settings.get("model_type")
+    if stored_kind != kind and not is_released(settings):
         raise ModelError(
-            f"{path}: model_type is {kind!r}, only {AveyBConfig.model_type!r} can be loaded; name"
+            f"{path}: model_type is {stored_kind!r}, only {kind!r} can be loaded; name"
             " an Avey-B model, for these weights would leave most of one at random"
         )
     return settings

@@ -140,16 +140,16 @@ class AveyBLayer(nn.Module):
         )
         return self.settings.parts(enriched)
 
+    def mixing_parameters(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Return V `[S, S]`, None in a dynamic layer, and the bias `[S]`, None without one."""
+        return self.spatial_proj, self.mix_bias
+
     def mix(
         self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None
     ) -> torch.Tensor:
         """Run the contextualizer on the two halves of the tail, `[n, T, m]` each -> `[n, T, m]`."""
-        settings, width, weight, bias = (
-            self.settings,
-            mixed.shape[1],
-            self.spatial_proj,
-            self.mix_bias,
-        )
+        settings, width = self.settings, mixed.shape[1]
+        weight, bias = self.mixing_parameters()
         how = settings.mixing(lengths, None if bias is None else bias[:width])
         if weight is None:
             return dynamic_mix(mixed, gate, **settings.similarity, **how)
@@ -208,7 +208,8 @@ def _branch(layer: AveyBLayer, normed: torch.Tensor, lengths: torch.Tensor | Non
         ("head", settings.mixed_size) if settings.mixed_first else ("tail", settings.bypass_size)
     )  # of gate
     inverse_norms = activate_around(enriched, name, start, start + settings.mixed_size, norms=norms)
-    weight, bias, width = layer.spatial_proj, layer.mix_bias, mixed.shape[1]
+    weight, bias = layer.mixing_parameters()
+    width = mixed.shape[1]
     how = settings.mixing(lengths, None if bias is None else bias[:width])
     if weight is not None:
         static_mix_over_gate(mixed, gate, weight[:width, :width], gate_activation=name, **how)

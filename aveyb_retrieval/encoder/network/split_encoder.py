@@ -345,7 +345,14 @@ class SplitEncoder(_Module):
         """Run the layers and the final norm on compressed splits `[m, T, D]` of `lengths` tokens
         (None: all T).
         """
-        layers = cast("list[AveyBLayer]", list(self.layers))
+        x = self.run_in_order(list(self.layers), x, lengths)
+        return x if self.ln_f is None else self.ln_f(x)
+
+    def run_in_order(
+        self, modules: list[nn.Module], x: torch.Tensor, lengths: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Run layers one after another, without the final norm; see `run_layers`."""
+        layers = cast("list[AveyBLayer]", modules)
         if fuses_passes(x) and all(
             fusable(layer, x.dtype) and not intercepted(layer) for layer in layers
         ):
@@ -356,7 +363,7 @@ class SplitEncoder(_Module):
                     x = self._gradient_checkpointing_func(layer.__call__, x, lengths)
                 else:
                     x = layer(x, lengths)
-        return x if self.ln_f is None else self.ln_f(x)
+        return x
 
     def _group_tokens(self, device: torch.device) -> int:
         small = device.type == "cpu" and not torch.is_grad_enabled()
