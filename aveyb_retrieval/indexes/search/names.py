@@ -1,0 +1,463 @@
+"""Which documents a question names, and what it asks of them: pure functions on words and arrays.
+
+A question such as "what notice must we give under the Osprey contract?" says which document is
+meant, and what is looked for in it. A word is a name of a document if the document is called by it
+(title, id and path, metadata, first characters) and few of the documents that compete for the
+question hold it. docs/ranking.md has the formula.
+
+Shapes: `D` competing documents, `T` terms of a question, `P` passages.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, islice, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
+
+import numpy as np
+
+from aveyb_retrieval.indexes.store.words import WORD
+from aveyb_retrieval.indexes.types import PASSAGE_BITS, find_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from aveyb_retrieval.indexes.store.words import Language
+    from aveyb_retrieval.indexes.types import BoolArray, FloatArray, IntArray
+
+# docs/ranking.md says what each was chosen on
+SURE_SHARE = 0.8  # of what one word is worth that a single competitor has: named from there on
+NAMED_SHARE = 0.5  # of the names of the document that has the most: it is named, too
+MAX_NAMED = 8  # documents
+NAME_WEIGHT = 0.25  # of one nat above half of a sure name, in the score of a passage
+WHOLE_WEIGHT = 0.25  # of the score for the whole question, within a named document
+MAX_QUESTION_WORDS = 64  # the first ones of a question are looked at
+MAX_NAME_CHARACTERS = 1000  # of an id, of a title, of all metadata
+MAX_VALUES = 20  # of the metadata
+MAX_VALUE_CHARACTERS = 100  # of each
+BEGINNING_CHARACTERS = 500  # of the document's text
+MAX_JOINED_WORDS = 3  # that a title or path may write as one
+SHORT_PASSAGES = 16  # passages of a document whose own score needs no addition
+
+_SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,4}$")
+_YEARS = re.compile(r"(?<=[^\W\d_])(?=\d{4})|(?<=\d{4})(?=[^\W\d_])")  # FY|2018, 2023|Q2
+_NUMBER_PART = re.compile(r"\d{4,}")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_BREAK = re.compile(r"[;:?!]|\.\s")  # the end of a clause
+_JOINT = re.compile(r"[ \u00a0'\u2019&.-]{1,3}")  # between two words that may be written as one
+_POSSESSIVE = re.compile(r"['\u2019]s\b")
+
+
+class CalledBy(NamedTuple):
+    """The words that a document is called by, as they are stored: with a space around each."""
+
+    path: str
+    title: str
+    beginning: str
+
+    @property
+    def all(self) -> str:
+        """All of them."""
+        return "".join(self)
+
+
+def called_by(
+    language: Language, document_id: str, title: str, metadata: Mapping[str, Any], beginning: str
+) -> CalledBy:
+    """Collect the words that call a document: those of its id, its title and its beginning.
+
+    An id loses its suffix and percent signs. Short texts of the metadata, such as the name of a
+    client, count with the title; dates do not.
+    """
+    path = _SUFFIX.sub("", unquote(document_id[:MAX_NAME_CHARACTERS]))
+    labels = " ".join(islice(_labels(metadata), MAX_VALUES))[:MAX_NAME_CHARACTERS]
+    names = f"{title[:MAX_NAME_CHARACTERS]} {labels}"
+    texts = (path, names, beginning[:BEGINNING_CHARACTERS])
+    return CalledBy(*(language.stored(with_parts(text)) for text in texts))
+
+
+def with_parts(text: str) -> str:
+    """The text, with letters and long numbers also apart: `FY2018` is also `FY 2018`."""
+    parts = [_YEARS.sub(" ", run) for run in text.split() if _YEARS.search(run)]
+    return " ".join([text, *parts])
+
+
+def _labels(value: Any) -> Iterator[str]:
+    """Texts of metadata that may name a document."""
+    if isinstance(value, str):
+        if len(value) <= MAX_VALUE_CHARACTERS and not _DATE.match(value):
+            yield value
+    elif isinstance(value, dict):
+        yield from chain.from_iterable(map(_labels, value.values()))
+    elif isinstance(value, list):
+        yield from chain.from_iterable(map(_labels, value))
+
+
+Span = tuple[int, int]
+
+
+class Token(NamedTuple):
+    """A run of letters in a question: its characters, its terms (none: a stop word).
+
+    `kept` runs stay in the rest of the question: numbers, and what holds a year.
+    """
+
+    start: int
+    stop: int
+    terms: tuple[int, ...]
+    kept: bool
+
+
+@dataclass(frozen=True)
+class QuestionTerms:
+    """The terms of a question by which documents may be called.
+
+    Attributes:
+        text: The question.
+        terms: As `Language` stores words: first those that are looked up, then parts of others.
+        known: How many of the first terms are looked up, in passages, too.
+        tokens: In the order of the text.
+    """
+
+    text: str
+    terms: tuple[str, ...]
+    known: int
+    tokens: tuple[Token, ...]
+
+
+def question_terms(text: str, words: Sequence[str], language: Language) -> QuestionTerms:
+    """Split the beginning of a question into tokens; `words` are those that are looked up."""
+    runs = list(islice(WORD.finditer(text), MAX_QUESTION_WORDS))
+    head = text[: runs[-1].end()] if runs else ""
+    pieces = dict[Span, list[str]]()
+    for piece in language.finder(words)(head):
+        pieces.setdefault((piece.start, piece.stop), []).append(piece.word)
+    columns = dict[str, int]()
+    for word in chain.from_iterable(pieces.values()):
+        columns.setdefault(word, len(columns))
+    known = len(columns)
+    tokens, spans = list[Token](), sorted(pieces)
+    for run in runs:
+        first = bisect_left(spans, (run.start(), 0))
+        inside = spans[first : bisect_left(spans, (run.end(), 0))]
+        numbers = [] if run[0].isdecimal() else _NUMBER_PART.findall(run[0])
+        kept = run[0].isdecimal() or bool(numbers)
+        parts = [columns.setdefault(number, len(columns)) for number in numbers]
+        if run.span() in pieces or not inside:
+            own = [columns[word] for span in inside for word in pieces[span]]
+            terms = tuple(dict.fromkeys([*own, *parts]))
+            tokens.append(Token(run.start(), run.end(), terms, kept))
+        else:  # a script without spaces: each pair of letters is a word
+            for span in inside:
+                own = [columns[word] for word in pieces[span]]
+                tokens.append(Token(span[0], span[1], tuple(own), kept))
+    return QuestionTerms(text, tuple(columns), known, tuple(tokens))
+
+
+class Joined(NamedTuple):
+    """Two or three tokens of a question that a title or path writes as one word.
+
+    Attributes:
+        first, stop: The first token, and the one behind the last.
+        term: The column of that word.
+    """
+
+    first: int
+    stop: int
+    term: int
+
+
+def written_as_one(question: QuestionTerms, texts: str) -> Iterator[tuple[int, int, str]]:
+    """Find neighbors among tokens that stand in some texts as one word: first, stop, word."""
+    text, tokens = question.text, question.tokens
+    together = [
+        _JOINT.fullmatch(text, first.stop, second.start) is not None
+        for first, second in pairwise(tokens)
+    ]
+    for first, token in enumerate(tokens):
+        for stop in range(first + 2, min(first + MAX_JOINED_WORDS, len(tokens)) + 1):
+            if not (together[stop - 2] and token.terms):
+                break
+            word = "".join(text[each.start : each.stop] for each in tokens[first:stop]).casefold()
+            # a stem may differ from its word in the last letters
+            if tokens[stop - 1].terms and f" {word[: max(3, len(word) - 3)]}" in texts:
+                yield first, stop, word
+
+
+@dataclass(frozen=True)
+class Competitors:
+    """The documents that compete for a question, and what they hold of its terms.
+
+    Attributes:
+        docs: Their numbers `[D]`, ascending.
+        passages: How many passages each has, `[D]`.
+        terms: The terms that are counted: those of the question, and joined words.
+        joined: Which tokens these are of.
+        path, title, beginning: Which terms call each, `[D, T]`, by what.
+        found: Which terms their best passages hold, `[D, T]`.
+    """
+
+    docs: IntArray
+    passages: IntArray
+    terms: tuple[str, ...]
+    joined: tuple[Joined, ...]
+    path: BoolArray
+    title: BoolArray
+    beginning: BoolArray
+    found: BoolArray
+
+    @cached_property
+    def called(self) -> BoolArray:
+        """Which terms call each document, `[D, T]`."""
+        return self.path | self.title | self.beginning
+
+    @property
+    def numbers(self) -> BoolArray:
+        """Which terms are numbers, `[T]`."""
+        return np.array([term.isdecimal() for term in self.terms], np.bool_)
+
+
+def compare(
+    question: QuestionTerms,
+    docs: IntArray,
+    passages: IntArray,
+    called: Sequence[CalledBy],
+    found: BoolArray,
+    language: Language,
+) -> Competitors | None:
+    """Look up the terms of a question in what documents `[D]` are called by.
+
+    `found` is what their best passages hold of the first terms, `[D, question.known]`. None: no
+    document can be named surely, whatever else holds the terms.
+    """
+    count = len(docs)
+    if not count or not question.tokens:
+        return None
+    columns = {term: column for column, term in enumerate(question.terms)}
+    joined = list[Joined]()
+    for first, stop, word in written_as_one(
+        question, "".join(each.path + each.title for each in called)
+    ):
+        for term in language.in_order(word):
+            joined.append(Joined(first, stop, columns.setdefault(term, len(columns))))
+    worth = np.full(len(columns), sure_nats(count), np.float32)
+    worth[: question.known] = nats(found.sum(axis=0), count)
+    terms = tuple(columns)
+    valued = [(term, f" {terms[term]} ", float(worth[term])) for term in np.flatnonzero(worth)]
+    most = max(
+        (sum(value for _, word, value in valued if word in each.all) for each in called),
+        default=0.0,
+    )
+    if most < SURE_SHARE * sure_nats(count):
+        return None
+    words = [f" {term} " for term in terms]
+    parts = np.array(
+        [[[word in part for word in words] for part in each] for each in called], np.bool_
+    ).reshape(count, 3, len(terms))
+    inside = np.zeros((count, len(terms)), np.bool_)
+    inside[:, : question.known] = found
+    return Competitors(
+        docs, passages, terms, tuple(joined), parts[:, 0], parts[:, 1], parts[:, 2], inside
+    )
+
+
+@dataclass(frozen=True)
+class Named:
+    """The documents that a question names, and what it asks of them.
+
+    Attributes:
+        docs: Their numbers `[N]`, ascending.
+        rest: The question without their names.
+        competing: Documents that are called by some name, `[M]`, ascending.
+        passage_gain: What is added to each passage of these, `[M]`.
+        document_gain: What is added to these themselves, `[M]`.
+    """
+
+    docs: IntArray
+    rest: str
+    competing: IntArray
+    passage_gain: FloatArray
+    document_gain: FloatArray
+
+    def gains(self, docs: IntArray) -> FloatArray:
+        """What is added to the passages of documents `[n]`, `[n]`."""
+        gained = np.zeros(len(docs), np.float32)
+        places, there = find_in(self.competing, docs)
+        gained[there] = self.passage_gain[places[there]]
+        return gained
+
+
+def sure_nats(documents: int) -> float:
+    """What one word is worth that a single one of so many documents has, in nats."""
+    return float(np.log((documents + 1) / 1.5))
+
+
+def nats(holding: IntArray, documents: int) -> FloatArray:
+    """What terms are worth that so many `[T]` of some documents hold; 0 if half of them do."""
+    worth = np.log(1 + (documents - holding + 0.5) / (holding + 0.5))
+    return np.where(worth < np.log(2), 0, worth).astype(np.float32)
+
+
+def find_named(question: QuestionTerms, among: Competitors) -> Named | None:
+    """Find the documents that a question names surely; None if there are none."""
+    count, called, numbers = len(among.docs), among.called, among.numbers
+    worth = nats(_holding(question, among), count)
+    calling = np.where(numbers, among.title | among.beginning, called)
+    values = np.where(calling, worth, 0)
+    named_by_word = _total(question, among, np.where(numbers, 0, values)) > 0
+    of_path = np.where(numbers, nats(among.path.sum(axis=0), count), 0)
+    years = np.where(among.path & named_by_word[:, None], of_path, 0)
+    values = np.maximum(values, years)
+    names = _total(question, among, values)
+    sure, most = sure_nats(count), float(names.max())
+    if most < SURE_SHARE * sure:
+        return None
+    best = np.lexsort((among.docs, -names))[:MAX_NAMED]
+    rows = np.sort(best[names[best] >= NAMED_SHARE * most])
+    several = rows[among.passages[rows] > 1]  # a single passage needs no order
+    rest = _rest(question, among, several, values > 0) if len(several) else question.text
+    long = float(np.mean(1 - 1 / np.maximum(among.passages, 1)))
+    above = long * np.maximum(names - sure / 2, 0)
+    only_path = among.path & ~among.title & ~among.beginning & ~among.found
+    outside = _total(question, among, np.where(only_path & ~numbers, worth, years))
+    inside = (1 - np.minimum(1, SHORT_PASSAGES / np.maximum(among.passages, 1))) * above
+    of_document = np.maximum(outside, inside)
+    gained = np.flatnonzero((above > 0) | (of_document > 0))
+    return Named(
+        among.docs[rows],
+        rest,
+        among.docs[gained],
+        (NAME_WEIGHT * above[gained]).astype(np.float32),
+        (NAME_WEIGHT * of_document[gained]).astype(np.float32),
+    )
+
+
+def _holding(question: QuestionTerms, among: Competitors) -> IntArray:
+    """How many competitors hold each term, `[T]`; joined words also count where they are apart."""
+    holding = among.found | among.called
+    for first, stop, term in among.joined:
+        apart = np.ones(len(among.docs), np.bool_)
+        for token in question.tokens[first:stop]:
+            if token.terms:
+                apart &= among.called[:, token.terms].any(axis=1)
+        holding[:, term] |= apart
+    return holding.sum(axis=0)
+
+
+def _total(question: QuestionTerms, among: Competitors, values: FloatArray) -> FloatArray:
+    """Add the values of terms `[D, T]` up, `[D]`: of each different token the best term's."""
+    total = np.zeros(len(values), np.float32)
+    of_tokens: dict[tuple[int, ...], FloatArray] = {}
+    valued = {*np.flatnonzero(values.any(axis=0)).tolist()}
+    for token in question.tokens:
+        if not valued.isdisjoint(token.terms) and token.terms not in of_tokens:
+            of_tokens[token.terms] = values[:, token.terms].max(axis=1)
+            total += of_tokens[token.terms]
+    counted = set[int]()
+    for first, stop, term in among.joined:
+        if term in valued - counted:
+            counted.add(term)
+            apart = {each.terms for each in question.tokens[first:stop]} & of_tokens.keys()
+            alone = sum((of_tokens[each] for each in apart), np.zeros(len(values), np.float32))
+            total += np.maximum(values[:, term] - alone, 0)
+    return total
+
+
+def _rest(question: QuestionTerms, among: Competitors, rows: IntArray, valued: BoolArray) -> str:
+    """The question without the names of some competitors, by row; all of it if no word is left.
+
+    Names are the terms that call a document and are worth something, `valued` `[D, T]`, and the
+    words around them that call it, too, with stop words between, up to the end of a clause.
+    """
+    tokens, text = question.tokens, question.text
+    removed = np.zeros(len(tokens), np.bool_)
+    for row in rows.tolist():
+        calling = {*np.flatnonzero(among.called[row]).tolist()}
+        names = {*np.flatnonzero(valued[row]).tolist()}
+        calls = [not calling.isdisjoint(each.terms) for each in tokens]
+        named = [not names.isdisjoint(each.terms) for each in tokens]
+        for first, stop, term in among.joined:
+            if term in calling:
+                calls[first:stop] = [True] * (stop - first)
+            if term in names:
+                named[first:stop] = [True] * (stop - first)
+        removed[_runs(text, tokens, calls, named)] = True
+    removed &= ~np.array([each.kept for each in tokens], np.bool_)
+    places = np.flatnonzero(removed).tolist()
+    left = any(token.terms and not removed[at] for at, token in enumerate(tokens))
+    if not left and WORD.search(text, tokens[-1].stop) is None:
+        return text
+    parts, end = list[str](), 0
+    for at in places:
+        between = text[end : tokens[at].start]
+        inside = at > 0 and removed[at - 1] and not _BREAK.search(between)
+        parts.append("" if inside else between)
+        possessive = _POSSESSIVE.match(text, tokens[at].stop)
+        end = max(end, possessive.end() if possessive else tokens[at].stop)
+    return " ".join("".join([*parts, text[end:]]).split())
+
+
+def _runs(
+    text: str, tokens: Sequence[Token], calls: Sequence[bool], named: Sequence[bool]
+) -> list[int]:
+    """Which tokens are names: runs of tokens that call a document, with a name in them."""
+    runs, run = list[list[int]](), list[int]()
+    for at, token in enumerate(tokens):
+        if at and _BREAK.search(text[tokens[at - 1].stop : token.start]):
+            runs.append(run)
+            run = []
+        if calls[at] or not token.terms:
+            run.append(at)
+        else:
+            runs.append(run)
+            run = []
+    found = list[int]()
+    runs.append(run)
+    for each in runs:
+        calling = [at for at in each if calls[at]]
+        if any(named[at] for at in calling):
+            found += range(calling[0], calling[-1] + 1)
+    return found
+
+
+def score_within(
+    named: Named, ids: IntArray, whole: FloatArray, rest: FloatArray, tops: Mapping[int, Tops]
+) -> FloatArray:
+    """Score passages `[P]`, numbers ascending: S of docs/ranking.md.
+
+    `whole` are their scores for the whole question, `rest` those for what remains of it (of
+    passages of named documents, others are not read), `tops` the best of each named document.
+    """
+    docs = ids >> PASSAGE_BITS
+    score = whole + named.gains(docs)
+    for doc, top in tops.items():
+        rows = slice(*np.searchsorted(docs, [doc, doc + 1]))
+        mixed = (1 - WHOLE_WEIGHT) * rest[rows] + WHOLE_WEIGHT * whole[rows]
+        score[rows] += mixed - top.mixed + top.whole - whole[rows]
+    return score
+
+
+class Tops(NamedTuple):
+    """The best scores that passages of a named document have: for the whole question, and mixed
+    with the score for the rest of it.
+    """
+
+    whole: float
+    mixed: float
+
+
+def best_scores(
+    docs: IntArray, ids: IntArray, whole: FloatArray, rest: FloatArray
+) -> dict[int, Tops]:
+    """Find the best scores of documents `[N]` with several passages among passages `[P]`."""
+    found = dict[int, Tops]()
+    for doc in docs.tolist():
+        rows = slice(*np.searchsorted(ids >> PASSAGE_BITS, [doc, doc + 1]))
+        if len(whole[rows]):
+            mixed = (1 - WHOLE_WEIGHT) * rest[rows] + WHOLE_WEIGHT * whole[rows]
+            found[doc] = Tops(float(whole[rows].max()), float(mixed.max()))
+    return found
