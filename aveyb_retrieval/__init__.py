@@ -45,6 +45,7 @@ _OF_TORCH = {
     "AveyBForSequenceClassification": "encoder.network.heads",
     "AveyBForTokenClassification": "encoder.network.heads",
     "AveyBModel": "encoder.network.model",
+    "AveyBForQuestionAnswering": "family.answers",
     "AveyConfig": "family.config",
     "AveyForCausalLM": "family.avey",
     "FunnelAveyBConfig": "family.config",

@@ -30,6 +30,9 @@ from aveyb_retrieval.errors import IndexLockedError as IndexLockedError
 from aveyb_retrieval.errors import InputError as InputError
 from aveyb_retrieval.errors import ModelError as ModelError
 from aveyb_retrieval.errors import OptionalDependencyError as OptionalDependencyError
+from aveyb_retrieval.family.answers import (
+    AveyBForQuestionAnswering as AveyBForQuestionAnswering,
+)
 from aveyb_retrieval.family.avey import AveyForCausalLM as AveyForCausalLM
 from aveyb_retrieval.family.config import AveyConfig as AveyConfig
 from aveyb_retrieval.family.config import FunnelAveyBConfig as FunnelAveyBConfig

@@ -37,6 +37,7 @@ def _register_models() -> None:
 
     from aveyb_retrieval.encoder.config import AveyBConfig
     from aveyb_retrieval.encoder.network import heads, model
+    from aveyb_retrieval.family.answers import AveyBForQuestionAnswering
     from aveyb_retrieval.family.avey import AveyForCausalLM
     from aveyb_retrieval.family.config import AveyConfig, FunnelAveyBConfig
     from aveyb_retrieval.family.funnel import FunnelAveyBModel
@@ -46,6 +47,8 @@ def _register_models() -> None:
     classify, tag = heads.AveyBForSequenceClassification, heads.AveyBForTokenClassification
     transformers.AutoModelForSequenceClassification.register(AveyBConfig, classify, exist_ok=True)
     transformers.AutoModelForTokenClassification.register(AveyBConfig, tag, exist_ok=True)
+    answer = AveyBForQuestionAnswering
+    transformers.AutoModelForQuestionAnswering.register(AveyBConfig, answer, exist_ok=True)
     transformers.AutoModel.register(FunnelAveyBConfig, FunnelAveyBModel, exist_ok=True)
     transformers.AutoModelForCausalLM.register(AveyConfig, AveyForCausalLM, exist_ok=True)
 

@@ -17,6 +17,7 @@ import aveyb_retrieval
 PUBLIC = [
     "AveyBConfig",
     "AveyBForMaskedLM",
+    "AveyBForQuestionAnswering",
     "AveyBForSequenceClassification",
     "AveyBForTokenClassification",
     "AveyBModel",

@@ -19,6 +19,7 @@ from aveyb_retrieval.cli import common
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.training.settings import (
     MLM_RATES,
+    AnswerSettings,
     ClassifySettings,
     ContrastiveSettings,
     DistillSettings,
@@ -509,6 +510,20 @@ def tag(**arguments: Any) -> dict[str, float]:
     return _train_head(tagging, **arguments)
 
 
+@click.command()
+@LABELED
+@common.settings_options("settings", AnswerSettings())
+@RUN
+def answer(**arguments: Any) -> dict[str, float]:
+    """Train answers to questions from FILES (JSON lines: question, context, answers).
+
+    An answer has a text and its first character in the context, start; no answers: [].
+    """
+    from aveyb_retrieval.training.answers import answering
+
+    return _train_head(answering, **arguments)
+
+
 def _train_head(
     prepare: Callable[..., Task],
     files: tuple[Path, ...],
@@ -535,13 +550,14 @@ def _train_head(
 @click.group(cls=common.Commands, context_settings=common.CONTEXT)
 @click.version_option(package_name="aveyb-retrieval")
 def main() -> None:
-    """Train vocabularies and models: tokenizer, mlm, mine, contrastive, distill, classify, tag.
+    """Train vocabularies and models: tokenizer, mlm, mine, contrastive, distill, classify, tag,
+    answer.
 
     export makes a trained model faster.
     """
 
 
-for command in (tokenizer, mlm, mine, contrastive, distill, classify, tag, export):
+for command in (tokenizer, mlm, mine, contrastive, distill, classify, tag, answer, export):
     main.add_command(command)
 
 

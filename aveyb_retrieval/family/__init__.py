@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 _HOME = {
+    "AveyBForQuestionAnswering": "answers",
     "AveyConfig": "config",
     "AveyForCausalLM": "avey",
     "FunnelAveyBConfig": "config",

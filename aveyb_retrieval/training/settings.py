@@ -238,6 +238,14 @@ class ClassifySettings(TaskSettings):
 
 
 @dataclass(frozen=True)
+class AnswerSettings(TaskSettings):
+    """Answers to questions in a text: four epochs, batches of 16."""
+
+    epochs: float = 4.0
+    batch_size: int = 16
+
+
+@dataclass(frozen=True)
 class DistillSettings(RunSettings):
     """Distillation of a teacher's vectors and scores."""
 

