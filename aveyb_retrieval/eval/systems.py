@@ -116,7 +116,7 @@ def index_info(
     of passages, too.
     """
     from aveyb_retrieval.files import hash_file
-    from aveyb_retrieval.indexes.search.scoring import WEIGHTS
+    from aveyb_retrieval.indexes.search.ranking import WEIGHTS
     from aveyb_retrieval.indexes.store.manifest import IndexDirectory
 
     facts, index_dir = describe(path), IndexDirectory(path)
@@ -202,7 +202,7 @@ class IndexSystem(_SearchedIndex):
         `documents`.
         """
         from aveyb_retrieval.indexes.search.options import WEIGHT
-        from aveyb_retrieval.indexes.search.scoring import MAXSIM_WEIGHT
+        from aveyb_retrieval.indexes.search.ranking import MAXSIM_WEIGHT
 
         super().__init__(path, **search)
         self._documents = documents

@@ -15,7 +15,8 @@ from aveyb_retrieval.indexes.changes.change import compact_index
 from aveyb_retrieval.indexes.changes.update import Batch, build_index
 from aveyb_retrieval.indexes.changes.verify import Verdict, verify_index
 from aveyb_retrieval.indexes.model import BuildOptions, check_options, check_wait
-from aveyb_retrieval.indexes.search.retriever import LocalEngine, Retriever, StoredEngine
+from aveyb_retrieval.indexes.search.local import LocalEngine, StoredEngine
+from aveyb_retrieval.indexes.search.retriever import Retriever
 from aveyb_retrieval.indexes.store.place import open_directory
 
 if TYPE_CHECKING:

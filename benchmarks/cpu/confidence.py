@@ -9,9 +9,9 @@ time: texts of a sentence (nqg, with sentences of Wikipedia among them), of a pa
 of some (medquad), articles (wikiqa, squad). A fourth as many questions of the other sets and of
 `off_topic_queries.txt` are asked, too, and have no answer. The best passage is right where it is of
 the document, or, where the answer's characters are known, shares half of them or of its own. Every
-other row fits the constants of `aveyb_retrieval/indexes/search/scoring.py` by maximum likelihood,
-each set and size weighing the same; the others measure them, and those of today: the mean
-difference of confidence and share by tenths of the scale (calibration error).
+other row fits the constants of `aveyb_retrieval/indexes/search/confidence.py` by maximum
+likelihood, each set and size weighing the same; the others measure them, and those of today: the
+mean difference of confidence and share by tenths of the scale (calibration error).
 
 Indexes are kept in --cache. Writes confidence.json into benchmarks/results/.
 """
@@ -32,7 +32,14 @@ from scipy.optimize import minimize
 
 from aveyb_retrieval import Embedder, Retriever, build_index
 from aveyb_retrieval.eval.data import load_dataset
-from aveyb_retrieval.indexes.search import scoring
+from aveyb_retrieval.indexes.search.confidence import (
+    CHANCE,
+    MARGIN,
+    NEAR,
+    OFFSET,
+    find_best_passage,
+)
+from aveyb_retrieval.indexes.search.passage_scores import WordScores, score_hybrid
 from aveyb_retrieval.indexes.types import PASSAGE_BITS
 from aveyb_retrieval.training.texts import read_records
 
@@ -185,17 +192,15 @@ class Corpus:
         holding = held.sum(axis=0)
         weights = np.log(1 + (len(rows) - holding + 0.5) / (holding + 0.5)).astype(np.float32)
         lengths = np.diff(self.spans[rows], axis=1)[:, 0]
-        found = scoring.WordScores(
-            held @ weights, float(weights.sum()), lengths, float(lengths.mean())
-        )
+        found = WordScores(held @ weights, float(weights.sum()), lengths, float(lengths.mean()))
         cosine = self.passage_vectors[rows] @ query
         background = float(self.document_vectors[chosen].mean(axis=0) @ query)
         ids = self.passages[rows]
-        scored = scoring.score_hybrid(ids, cosine, found, background)
-        first = scoring.foremost(scored)
+        scored = score_hybrid(ids, cosine, found, background)
+        first = find_best_passage(scored)
         assert first is not None  # there are passages
         best = int(np.argmax(scored.score))
-        terms = (first.cosine, first.score - first.following, float(np.log(len(rows))), 1.0)
+        terms = (first.cosine, first.score - first.rival_score, float(np.log(len(rows))), 1.0)
         right = document is not None and self.places[document] == self.of[rows[best]]
         if right and spans is not None:
             start, stop = self.spans[rows[best]].tolist()
@@ -277,7 +282,7 @@ def main() -> None:
             if size is None or size < len(corpus.docs):
                 rows += corpus.rows(size, strange, draw)
     constants, test = fitted(rows[::2]), rows[1::2]
-    today = np.array([scoring.NEAR, scoring.MARGIN, scoring.CHANCE, scoring.OFFSET])
+    today = np.array([NEAR, MARGIN, CHANCE, OFFSET])
     tenths = (10 * confidence(test, constants)).astype(int).clip(0, 9)
     sizes = sorted({row.size for row in test})
     result = {

@@ -35,7 +35,7 @@ from aveyb_retrieval.eval.data import Corpus, Document, load_dataset
 from aveyb_retrieval.eval.metrics import evaluate
 from aveyb_retrieval.eval.systems import IndexPassages, evaluate_passages
 from aveyb_retrieval.eval.tasks import STANDARD, Task, make_task
-from aveyb_retrieval.indexes.search import scoring
+from aveyb_retrieval.indexes.search import passage_scores, ranking
 from aveyb_retrieval.indexes.search.options import WEIGHT
 from aveyb_retrieval.training.texts import read_records
 
@@ -137,9 +137,13 @@ def ndcg(retriever: Retriever, task: Task, **options: Any) -> dict[str, float]:
     return evaluate(task.judgements, run, ["ndcg@10"]).per_query["ndcg@10"]
 
 
+def module_of(constant: str) -> Any:
+    return ranking if constant.startswith("MAXSIM") else passage_scores
+
+
 def moved(constant: str, value: float) -> Any:
     """Let a constant of the scores have another value."""
-    return mock.patch.object(scoring, constant, value)
+    return mock.patch.object(module_of(constant), constant, value)
 
 
 def fit(data: Path, cache: Path, names: set[str]) -> Iterator[Fitted]:
@@ -198,7 +202,9 @@ def main() -> None:
         for each in (found, *parts):
             rows.append(each.row())
             print(" ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
-    now = {"WEIGHT": WEIGHT} | {constant: getattr(scoring, constant) for constant in MOVED}
+    now = {"WEIGHT": WEIGHT} | {
+        constant: getattr(module_of(constant), constant) for constant in MOVED
+    }
     args.out.write_text(json.dumps({"now": now, "rows": rows}, indent=1) + "\n", encoding="utf-8")
 
 

@@ -235,7 +235,7 @@ class FusedPassages:
         Raises:
             ConfigError: the two scorers rank different passages.
         """
-        from aveyb_retrieval.indexes.search.scoring import ranked
+        from aveyb_retrieval.indexes.search.fusion import ranked
 
         table = self._lexical.table
         if not np.array_equal(table.spans, self._dense.table.spans):
@@ -253,7 +253,7 @@ class FusedPassages:
         return found
 
     def _fuse(self, words: Scores, cosines: Scores, rows: np.ndarray) -> dict[int, float]:
-        from aveyb_retrieval.indexes.search.scoring import reciprocal_rank, weighted
+        from aveyb_retrieval.indexes.search.fusion import fuse_scores, reciprocal_rank
 
         lists = [
             [(row, float(scores[row])) for row in best_rows(scores, rows, self._depth)]
@@ -261,13 +261,15 @@ class FusedPassages:
         ]
         if self._weight is None:
             return reciprocal_rank(lists)
-        candidates = {row for best in lists for row, _ in best}
-        return weighted(
-            {row: float(cosines[row]) for row in candidates},
-            {row: float(words[row]) for row in candidates if np.isfinite(words[row])},
+        candidates = np.array(sorted({row for best in lists for row, _ in best}), np.int64)
+        bm25 = words[candidates].astype(np.float64)
+        fused = fuse_scores(
+            cosines[candidates].astype(np.float64),
+            np.where(np.isfinite(bm25), bm25, np.nan),
             background=float(cosines.mean()),
             weight=self._weight,
         )
+        return dict(zip(candidates.tolist(), fused.tolist(), strict=True))
 
 
 def _chunk_texts(document: Document, ranges: Sequence[Range]) -> list[str]:

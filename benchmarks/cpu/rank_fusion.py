@@ -12,7 +12,7 @@ from aveyb_retrieval.eval.base import (
     info_fingerprint,
     rank,
 )
-from aveyb_retrieval.indexes.search.scoring import RRF_K, reciprocal_rank
+from aveyb_retrieval.indexes.search.fusion import RRF_K, reciprocal_rank
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

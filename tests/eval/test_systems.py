@@ -18,7 +18,7 @@ from aveyb_retrieval.eval.encoders import AsMeasured, ChunkedModel, word_chunks
 from aveyb_retrieval.eval.runner import Result, ResultCache, Settings, result_key, run_system
 from aveyb_retrieval.eval.systems import BM25System, IndexPassages, IndexSystem
 from aveyb_retrieval.eval.tasks import make_task
-from aveyb_retrieval.indexes.search import options, scoring
+from aveyb_retrieval.indexes.search import options, ranking
 from tests.eval.toys import ToyEmbedder, write_folder
 
 
@@ -195,10 +195,10 @@ def test_an_index_searched_by_other_weights_is_another_system(task, tmp_path, mo
     )  # the documents and the passages of an index by vectors alone are one way of searching
     with monkeypatch.context() as patch:
         patch.setattr(options, "WEIGHT", 0.25)
-        patch.setattr(scoring, "MAXSIM_WEIGHT", 5.0)
+        patch.setattr(ranking, "MAXSIM_WEIGHT", 5.0)
         kept = [old == new for old, new in zip(before, fingerprints(), strict=True)]
         assert kept == [False, True, False, True, True, True]
-    monkeypatch.setattr(scoring, "WEIGHTS", {"cosine": 9.0})
+    monkeypatch.setattr(ranking, "WEIGHTS", {"cosine": 9.0})
     kept = [old == new for old, new in zip(before, fingerprints(), strict=True)]
     assert kept == [False, True, False, False, True, False]
 

@@ -20,7 +20,8 @@ from aveyb_retrieval import (
     upsert_documents,
 )
 from aveyb_retrieval.errors import AveyBError
-from aveyb_retrieval.indexes.search.documents import READ, DocumentSearch
+from aveyb_retrieval.indexes.search.copies import TEXTS_READ_TOGETHER
+from aveyb_retrieval.indexes.search.evidence import Evidence
 from aveyb_retrieval.indexes.store.dataset import Dataset
 from aveyb_retrieval.indexes.store.tables import Tables
 from tests.indexes.fake import FakeEmbedder
@@ -146,16 +147,16 @@ def test_without_passages_as_many_texts_are_read_as_are_shown(
 ) -> None:
     rows = [{"_id": f"d{i}", "text": f"Note {i}: a pump."} for i in range(80)]
     build_index(rows, tmp_path / "ix", model=FakeEmbedder(), granularity="document")
-    read, real = list[int](), DocumentSearch._whole_texts
+    read, real = list[int](), Evidence.document_texts
 
-    def counted(self: DocumentSearch, docs: list[int]) -> dict[int, str]:
+    def counted(self: Evidence, docs: list[int]) -> dict[int, str]:
         read.append(len(docs))
         return real(self, docs)
 
-    monkeypatch.setattr(DocumentSearch, "_whole_texts", counted)
+    monkeypatch.setattr(Evidence, "document_texts", counted)
     with load(tmp_path / "ix") as retriever:
         assert len(retriever.search("a pump", k=3)) == 3
         assert 0 < sum(read) <= 6
         read.clear()
         assert len(retriever.search("a pump", k=80)) == 80
-        assert max(read) <= READ
+        assert max(read) <= TEXTS_READ_TOGETHER

@@ -32,7 +32,7 @@ from aveyb_retrieval.errors import (
     IndexLockedError,
 )
 from aveyb_retrieval.indexes.changes.transaction import Transaction
-from aveyb_retrieval.indexes.search import retriever as retriever_module
+from aveyb_retrieval.indexes.search import local
 from aveyb_retrieval.indexes.store import objects, parts, place
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest
 from aveyb_retrieval.indexes.store.objects import ObjectStore
@@ -199,7 +199,7 @@ def test_searches_follow_and_never_wait_for_the_store(
     with Retriever.load(where, model=MODEL) as opened:
         upsert(where, "zeppelin")
         assert opened.version == "v000001"
-        monkeypatch.setattr(retriever_module, "_LOOK_SECONDS", 0.0)
+        monkeypatch.setattr(local, "_LOOK_SECONDS", 0.0)
         asked, go = threading.Event(), threading.Event()
         weather.hook = lambda number: (asked.set(), go.wait(10))  # type: ignore[assignment]
         assert (
@@ -211,7 +211,7 @@ def test_searches_follow_and_never_wait_for_the_store(
             if thread.name == "follow-index":
                 thread.join()
         assert opened.search("zeppelin", mode="lexical")[0].id == "zeppelin"
-        monkeypatch.setattr(retriever_module, "_LOOK_WAITS", -1.0)
+        monkeypatch.setattr(local, "_LOOK_WAITS", -1.0)
         weather.clear()
         upsert(where, "later")
         assert opened.search("later", mode="lexical")[0].id == "later"

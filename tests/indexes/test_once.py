@@ -12,7 +12,7 @@ import pytest
 from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.engine import register_engine
-from aveyb_retrieval.indexes.search.retriever import LocalEngine
+from aveyb_retrieval.indexes.search.local import LocalEngine
 from aveyb_retrieval.indexes.store.tables import PARTS
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder

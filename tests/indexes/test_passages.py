@@ -14,9 +14,10 @@ import pytest
 
 from aveyb_retrieval import Hit, Passage, Retriever, build_index, hits_to_prompt
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.search import scoring
+from aveyb_retrieval.indexes.search import confidence as confidences
+from aveyb_retrieval.indexes.search.passage_scores import COSINE, NEIGHBOR, PassageScores
 from aveyb_retrieval.indexes.search.prompts import estimate_tokens
-from aveyb_retrieval.indexes.search.scoring import MAXSIM_CONFIDENCE
+from aveyb_retrieval.indexes.search.ranking import MAXSIM_CONFIDENCE
 from aveyb_retrieval.indexes.types import PASSAGE_BITS
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
@@ -90,16 +91,16 @@ def by_their_equation(
     }
     coverage = sum(weights[w] * np.array(h) for w, h in holding.items()) / sum(weights.values())
     cosine = snapshot.vectors("passage", ids) @ vector
-    own = scoring.COSINE * (cosine - float(snapshot.mean_vector @ vector)) + coverage
+    own = COSINE * (cosine - float(snapshot.mean_vector @ vector)) + coverage
     s = []
     for row, i in enumerate(ids.tolist()):
         beside = [
             own[r] for r in (row - 1, row + 1) if 0 <= r < len(ids) and abs(int(ids[r]) - i) == 1
         ]
-        s.append(float(own[row] + scoring.NEIGHBOR * max(beside, default=0)))
+        s.append(float(own[row] + NEIGHBOR * max(beside, default=0)))
     best = int(np.argmax(s))
     near = [
-        t == texts[best] and abs(c - cosine[best]) < scoring.SAME
+        t == texts[best] and abs(c - cosine[best]) < confidences.SAME_COSINE
         for t, c in zip(texts, cosine, strict=True)
     ]
     beside_them = {i + step for i in ids[near].tolist() for step in (-1, 0, 1)}
@@ -108,8 +109,8 @@ def by_their_equation(
         x - (following if near[row] and x > following else max(0.0, s[best]))
         for row, x in enumerate(s)
     ]
-    z = scoring.NEAR * cosine[best] + scoring.MARGIN * np.array(margins)
-    z += scoring.CHANCE * np.log(len(ids)) + scoring.OFFSET
+    z = confidences.NEAR * cosine[best] + confidences.MARGIN * np.array(margins)
+    z += confidences.CHANCE * np.log(len(ids)) + confidences.OFFSET
     keys = [(named[i >> PASSAGE_BITS].id, spans[i]) for i in ids.tolist()]
     return dict(zip(keys, s, strict=True)), dict(
         zip(keys, (1 / (1 + np.exp(-z))).tolist(), strict=True)
@@ -305,9 +306,9 @@ def test_confidence_does_not_grow_with_the_collection() -> None:
     score = np.array([1.5, 0.2, 0.1], np.float32)
 
     def confidence(ids: Any, score: Any, cosine: Any, passages: int) -> Any:
-        best = scoring.foremost(scoring.PassageScores(ids, score, score, cosine))
+        best = confidences.find_best_passage(PassageScores(ids, score, score, cosine))
         assert best is not None
-        return scoring.confidence(ids, score, best, passages)
+        return confidences.confidence(ids, score, best, passages)
 
     few = confidence(ids, score, cosine, 3)
     more = np.concatenate([ids, np.arange(100, 1100) << PASSAGE_BITS])

@@ -19,8 +19,9 @@ from aveyb_retrieval.errors import (
     IndexFormatError,
     InputError,
 )
-from aveyb_retrieval.indexes.search import documents, scoring
-from aveyb_retrieval.indexes.search.scoring import MAXSIM_WEIGHT
+from aveyb_retrieval.indexes.search import scores
+from aveyb_retrieval.indexes.search.passage_scores import COSINE
+from aveyb_retrieval.indexes.search.ranking import MAXSIM_WEIGHT
 from tests.indexes.conftest import assert_best, make_documents, true_scores
 from tests.indexes.fake import FakeEmbedder
 
@@ -190,7 +191,7 @@ def best_passages(retriever: Retriever, query: str, weight: float) -> dict[str, 
     coverage = sum(weights[word] * held for word, held in holding.items()) / sum(weights.values())
     best: dict[str, float] = {}
     for hit, covered in zip(hits, coverage.tolist(), strict=True):
-        near = scoring.COSINE * (hit.scores["dense"] - background)
+        near = COSINE * (hit.scores["dense"] - background)
         best[hit.id] = max(best.get(hit.id, -9.0), 2 * (weight * near + (1 - weight) * covered))
     return best
 
@@ -240,7 +241,7 @@ def test_passages_of_the_first_documents_are_read(
     every: dict[str, Any] = {"k": 3, "candidates": len(ROWS)}
     found = retriever.search("zinc hull word1", **every)
     assert retriever.search("zinc hull word1", **every, min_score=0.0) == found, "50 are enough"
-    monkeypatch.setattr(documents, "READ", 2)
+    monkeypatch.setattr(scores, "DOCUMENTS_SCORED_TOGETHER", 2)
     assert len(retriever.search("zinc hull word1", **every)) == 3
     assert len(retriever.search("zinc hull word1", **every, rerank="maxsim")) == 3
 

@@ -14,8 +14,8 @@ import pytest
 
 from aveyb_retrieval import Hit, Retriever, build_index
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
+from aveyb_retrieval.indexes.search import by_vector, threads
 from aveyb_retrieval.indexes.search import retriever as retriever_module
-from aveyb_retrieval.indexes.search import scoring
 from aveyb_retrieval.indexes.search import snapshot as snapshot_module
 from aveyb_retrieval.indexes.search.options import Options
 from aveyb_retrieval.indexes.search.snapshot import Allowed
@@ -196,14 +196,14 @@ def test_a_hybrid_search_finds_the_same_whoever_does_its_parts(
 
     expected, free = ask(), threading.Event()
     assert len(expected) == 10
-    monkeypatch.setattr(scoring, "BESIDE", 0)  # documents are few
+    monkeypatch.setattr(by_vector, "MIN_THREADED_DOCUMENTS", 0)  # documents are few
     assert ask() == expected
     with ThreadPoolExecutor(1) as busy, ThreadPoolExecutor(1) as ended:
         ended.shutdown()
         busy.submit(free.wait, 60)
         try:
-            for threads in (busy, ended):
-                monkeypatch.setattr(scoring, "_beside", threads)
+            for pool in (busy, ended):
+                monkeypatch.setattr(threads, "_pool", pool)
                 assert ask() == expected
         finally:
             free.set()
@@ -219,5 +219,5 @@ def test_a_selection_that_threads_share_lets_all_through_to_each() -> None:
             start.wait()
             return bool(selection.holds("document", docs[-100:]).all())
 
-        with ThreadPoolExecutor(4) as threads:
-            assert all(future.result() for future in [threads.submit(ask) for _ in range(4)])
+        with ThreadPoolExecutor(4) as workers:
+            assert all(future.result() for future in [workers.submit(ask) for _ in range(4)])

@@ -10,7 +10,7 @@ import pytest
 
 from aveyb_retrieval import Hit, Index, Retriever, build_index, upsert_documents
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.search.scoring import word_weights
+from aveyb_retrieval.indexes.search.passage_scores import word_weights
 from aveyb_retrieval.indexes.store.tables import MOST_GIVEN
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder

@@ -22,8 +22,8 @@ from aveyb_retrieval import (
 from aveyb_retrieval.encoder.network.token_codec import WIDTH, TokenCodec, late_interaction_numpy
 from aveyb_retrieval.encoder.text.passages import PassageSize
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
-from aveyb_retrieval.indexes.search import scoring
-from aveyb_retrieval.indexes.search.scoring import MARGIN, MAXSIM_CONFIDENCE
+from aveyb_retrieval.indexes.search.confidence import MARGIN
+from aveyb_retrieval.indexes.search.ranking import MAXSIM_CONFIDENCE, MAXSIM_WEIGHT
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 
@@ -290,7 +290,7 @@ def test_stored_vectors_give_the_maxsim_of_vectors_encoded_now_and_rounded(
         elif unit == "document":
             before = {hit.id: hit.score for hit in first}
             assert scores == pytest.approx(
-                [before[hit.id] + scoring.MAXSIM_WEIGHT * hit.scores["maxsim"] for hit in hits]
+                [before[hit.id] + MAXSIM_WEIGHT * hit.scores["maxsim"] for hit in hits]
             )
         else:
             logits = {

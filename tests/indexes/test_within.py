@@ -16,7 +16,7 @@ import pytest
 
 from aveyb_retrieval import Index, Retriever
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.indexes.search import documents
+from aveyb_retrieval.indexes.search import scores
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 from tests.indexes.test_filters import holds
@@ -188,7 +188,7 @@ def test_pages_follow_each_other_where_passages_are_read_in_parts(
         return words.rank(["word1 word5 word7"], k, **options)[0]
 
     whole = ranked(40)
-    monkeypatch.setattr(documents, "READ", 7)
+    monkeypatch.setattr(scores, "DOCUMENTS_SCORED_TOGETHER", 7)
     in_parts = ranked(40)
     assert (
         [each for offset in (0, 10, 20, 30) for each in ranked(10, offset=offset)]

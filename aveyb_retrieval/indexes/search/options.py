@@ -9,8 +9,8 @@ import numpy as np
 
 from aveyb_retrieval.errors import ConfigError, no_option
 from aveyb_retrieval.indexes.encoding import GRANULARITIES
+from aveyb_retrieval.indexes.search.boost import read_boost
 from aveyb_retrieval.indexes.search.rerank import CrossEncoderLike
-from aveyb_retrieval.indexes.search.scoring import read_boost
 from aveyb_retrieval.indexes.types import check_ids
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class SearchOptions(TypedDict, total=False):
         synonyms: More synonyms than the index was built with: the path of a file, or its lines (see
             `aveyb_retrieval.indexes.store.words`); None (default) for no more.
         boost: Weights of fields of numbers or, with half-lives, of dates, that move the candidates
-            after `rerank` and `min_score`: see `aveyb_retrieval.indexes.search.scoring`.
+            after `rerank` and `min_score`: see `aveyb_retrieval.indexes.search.boost`.
     """
 
     filter: Filter | None
@@ -189,6 +189,11 @@ class Options:
             if alone and self.rerank is self.boost is None
             else self.candidates
         )
+
+    @property
+    def needs_text(self) -> bool:
+        """Whether vectors alone cannot be searched for."""
+        return self.mode != "dense" or self.rerank is not None or self.operators
 
     def _check(self, built: str) -> None:
         for name, known in _CHOICES.items():

@@ -3,37 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union, Unpack, overload
 
-from aveyb_retrieval.errors import AveyBError, ConfigError, InputError
+from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.engine import is_address, open_engine
 from aveyb_retrieval.indexes.model import Model, check_loaded, load_model, load_recorded
-from aveyb_retrieval.indexes.search.documents import DocumentSearch
+from aveyb_retrieval.indexes.search.by_vector import unit_queries
+from aveyb_retrieval.indexes.search.local import LocalEngine, StoredEngine
 from aveyb_retrieval.indexes.search.options import Options, SearchOptions
 from aveyb_retrieval.indexes.search.quotes import QuoteCheck, check_quotes
+from aveyb_retrieval.indexes.search.ranking import QueryModel
 from aveyb_retrieval.indexes.search.reading import Documents
-from aveyb_retrieval.indexes.search.scoring import unit_queries
-from aveyb_retrieval.indexes.search.search import PassageSearch
+from aveyb_retrieval.indexes.search.search import (
+    Search,
+    rank_texts,
+    search_texts,
+    search_vectors,
+)
 from aveyb_retrieval.indexes.search.several import MOST, SeveralEngine
-from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.search.visible import VisibleEngine
-from aveyb_retrieval.indexes.store.dataset import check_fork
 from aveyb_retrieval.indexes.store.filters import compile_filter
 from aveyb_retrieval.indexes.store.manifest import is_stored
-from aveyb_retrieval.indexes.store.place import open_directory
 from aveyb_retrieval.indexes.types import EmbedderLike, check_fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
     from typing import Self
 
     import numpy as np
@@ -41,103 +39,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.engine import EngineInfo, EngineView, VectorEngine
     from aveyb_retrieval.indexes.search.hits import Hit, Result
-    from aveyb_retrieval.indexes.search.search import Search
     from aveyb_retrieval.indexes.store.filters import Filter
-
-
-logger = logging.getLogger(__name__)
-
-_LOOK_SECONDS = 1.0  # between two looks at whether a stored index has a newer version
-_LOOK_WAITS = 30.0  # a search waits for the answer where nobody looked for so long
-
-
-class LocalEngine:
-    """An index directory, open at one version.
-
-    `follow` checks a new version, to which every view then moves first; None: views stay with the
-    version.
-    """
-
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        mapped: bool = True,
-        full_check: bool = False,
-        device: str = "cpu",
-    ) -> None:
-        self.directory = open_directory(path, whole=False)
-        self._open = partial(Snapshot.open, self.directory, mapped=mapped, device=device)
-        self._moving = threading.RLock()
-        self.follow: Callable[[EngineInfo], None] | None = None
-        self.snapshot = self._open(full_check=full_check)
-
-    def view(self) -> AbstractContextManager[Snapshot]:
-        check_fork()
-        if self.follow is not None and self.is_stale:
-            with self._moving:
-                if self.is_stale:  # nobody else has moved meanwhile
-                    self.reopen(self.follow)
-        return nullcontext(self.snapshot)
-
-    @property
-    def is_stale(self) -> bool:
-        return self.directory.current() != self.snapshot.manifest.name
-
-    def reopen(self, check: Callable[[EngineInfo], None]) -> None:
-        """Move to the newest version, unless `check` of it raises; the old one is let go when its
-        last search ends.
-        """
-        with self._moving:
-            self.snapshot.check_open()
-            snapshot = self._open(before=self.snapshot)
-            check(snapshot.info)
-            self.snapshot = snapshot
-
-    def close(self) -> None:
-        with self._moving:
-            self.snapshot.close()
-
-
-class StoredEngine(LocalEngine):
-    """An index in an object store: views follow its newest version without waiting for the store.
-
-    A view looks at most once a second, in a thread of its own; only one that finds that nobody has
-    looked for half a minute waits for the answer. What fails there is logged, and the version that
-    is open stays.
-    """
-
-    def __init__(self, path: str | Path, **options: Any) -> None:
-        super().__init__(path, **options)
-        self.check: Callable[[EngineInfo], None] = lambda info: None
-        self._looked = time.monotonic()
-        self._looking = threading.Lock()
-
-    def view(self) -> AbstractContextManager[Snapshot]:
-        if self.follow is None:
-            since = time.monotonic() - self._looked
-            if since > _LOOK_WAITS:
-                self._look()
-            elif since > _LOOK_SECONDS and not self._looking.locked():
-                threading.Thread(target=self._look, name="follow-index", daemon=True).start()
-        return super().view()
-
-    def _look(self) -> None:
-        if not self._looking.acquire(blocking=False):
-            return
-        try:
-            if self.is_stale:
-                self.reopen(self.check)
-        except AveyBError as error:
-            logger.warning(
-                "%s stays at version %s: %s",
-                self.directory,
-                self.snapshot.manifest.version,
-                error,
-            )
-        finally:
-            self._looked = time.monotonic()
-            self._looking.release()
 
 
 Place = Union[str, Path, "Retriever"]
@@ -374,8 +276,8 @@ class Retriever(Documents):
         texts = _as_list(query)
         with self._engine.view() as view:
             search = self._prepare(view, k, options)
-            hits = [search.result(each) for each in search.rank_texts(texts)]
-        return hits[0] if isinstance(query, str) else hits
+            results = list(search_texts(search, texts))
+        return results[0] if isinstance(query, str) else results
 
     @overload
     async def asearch(  # type: ignore[overload-overlap]
@@ -416,13 +318,13 @@ class Retriever(Documents):
         options.setdefault("mode", "dense")
         with self._engine.view() as view:
             search = self._prepare(view, k, options)
-            if search.needs_text:
+            if search.options.needs_text:
                 raise ConfigError(
                     "search_vectors: lexical search, fusion, reranking and operators need queries"
                     " of text; use search"
                 )
             unit = unit_queries(vectors, view.info.dim)
-            return [search.result(each) for each in search.rank_vectors(unit)]
+            return list(search_vectors(search, unit))
 
     def rank(
         self, queries: Sequence[str], k: int = 10, **options: Unpack[SearchOptions]
@@ -440,7 +342,7 @@ class Retriever(Documents):
         options.setdefault("fold", False)
         with self._engine.view() as view:
             search = self._prepare(view, k, options)
-            return [search.pairs(each) for each in search.rank_texts(_as_list(list(queries)))]
+            return list(rank_texts(search, _as_list(list(queries))))
 
     def words(self, query: str) -> list[str]:
         """Return the words of a query that a lexical search looks up: without stop words, stemmed
@@ -451,8 +353,7 @@ class Retriever(Documents):
 
     def _prepare(self, view: EngineView, k: int, options: SearchOptions) -> Search:
         parsed = Options.parse(view.info.granularity, k, **options)
-        kind = PassageSearch if parsed.unit == "passage" else DocumentSearch
-        return kind(view, parsed, self._model, self._opening.device)
+        return Search.of(view, parsed, QueryModel(self._model, self._opening.device))
 
     def _info(self) -> EngineInfo:
         with self._engine.view() as view:

@@ -20,7 +20,7 @@ import numpy as np
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.encoding import KEPT
-from aveyb_retrieval.indexes.search.scoring import word_weights
+from aveyb_retrieval.indexes.search.passage_scores import word_weights
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.store.tables import PARTS, StoredPassages
 from aveyb_retrieval.indexes.store.vocabulary import Vocabulary

@@ -1,0 +1,90 @@
+"""Boosts: fields of numbers or dates that move candidates after all that scores them.
+
+docs/ranking.md has the formula. A document without a value gets nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.indexes.store.filters import OWN, field_keys, is_number
+
+if TYPE_CHECKING:
+    from aveyb_retrieval.indexes.engine import EngineView
+    from aveyb_retrieval.indexes.store.tables import StoredDocument
+
+_RANGES = {"weight": (-100.0, 100.0), "half_life": (0.001, 1e6)}  # half_life in days
+
+
+def read_boost(boost: Any) -> dict[str, dict[str, Any]]:
+    """Return the weight of each field, and its half-life if any; raises ConfigError where the boost
+    means nothing.
+    """
+    if not isinstance(boost, Mapping):
+        raise ConfigError(f"boost={boost!r}: must map fields to weights, as {{'stars': 0.2}}")
+    found = {
+        field: dict(how) if isinstance(how, Mapping) else {"weight": how}
+        for field, how in boost.items()
+    }
+    for field, how in found.items():
+        if field in OWN:
+            raise ConfigError(
+                f"boost: {field!r} is a text of each document; give a field of numbers or dates"
+            )
+        if (
+            not isinstance(field, str)
+            or not field
+            or not {"weight"} <= how.keys() <= _RANGES.keys()
+        ):
+            raise ConfigError(
+                f"boost: {field!r}: {boost[field]!r}: must be a weight, or a weight and a half_life"
+            )
+        for name, (least, most) in _RANGES.items():
+            value = how.get(name, most)
+            if not (is_number(value) and least <= value <= most):
+                raise ConfigError(
+                    f"boost: {name}={value!r} of {field!r}: must be a number from {least:g} to"
+                    f" {most:g}"
+                )
+    return found
+
+
+def gains(
+    boost: Any, documents: Mapping[int, StoredDocument], view: EngineView
+) -> dict[int, float]:
+    """What each candidate gains, as a share of the best score; raises ConfigError where a value is
+    of another type.
+    """
+    total = dict.fromkeys(documents, 0.0)
+    for field, how in read_boost(boost).items():
+        parts = {
+            doc: part
+            for doc, each in documents.items()
+            if (part := _part(each, field, how)) is not None
+        }
+        if not parts and not len(view.matching(view.select({field: {"$exists": True}}))):
+            raise ConfigError(f"boost: no document has the field {field!r}")
+        largest = 1.0 if "half_life" in how else max(map(abs, parts.values()), default=0.0) or 1.0
+        for doc, part in parts.items():
+            total[doc] += how["weight"] * part / largest
+    return total
+
+
+def _part(document: StoredDocument, field: str, how: dict[str, Any]) -> float | None:
+    value: Any = document.metadata
+    for key in field_keys(field):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    if value is None or (is_number(value) and "half_life" not in how):
+        return value
+    try:
+        then = datetime.fromisoformat(value)
+        age = datetime.now(UTC) - (then if then.tzinfo else then.replace(tzinfo=UTC))
+        return float(0.5 ** (max(age / timedelta(days=1), 0.0) / how["half_life"]))
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        what = "a date such as 2024-05-06" if "half_life" in how else "a number"
+        raise ConfigError(
+            f"boost: {field!r} of document {document.id!r} is {value!r}; {what} is needed"
+        ) from None

@@ -1,0 +1,271 @@
+"""What an index says about one question: every step of a search reads it here.
+
+A value is read once, whichever step asks for it first. Nothing here is a result of a step.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aveyb_retrieval.errors import IndexFormatError
+from aveyb_retrieval.indexes.search.by_vector import (
+    NO_COSINES,
+    nearest_documents,
+    nearest_passages,
+)
+from aveyb_retrieval.indexes.search.confidence import MIN_COMPARED_DOCUMENTS
+from aveyb_retrieval.indexes.search.passage_scores import word_weights
+from aveyb_retrieval.indexes.search.threads import start
+from aveyb_retrieval.indexes.store.tables import PARTS, StoredPassages
+from aveyb_retrieval.indexes.types import find_in, inner_products
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from aveyb_retrieval.indexes.engine import EngineView, Selection
+    from aveyb_retrieval.indexes.search.by_vector import Nearest
+    from aveyb_retrieval.indexes.search.options import Options
+    from aveyb_retrieval.indexes.search.question import Question
+    from aveyb_retrieval.indexes.store.tables import Part, ShownPassage, StoredDocument
+    from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
+
+MAX_DOCUMENTS_HELD = 512  # documents that a search of several questions keeps at a time
+# passages that the ranking by words has for each candidate document, as the one by vectors has
+PASSAGES_LISTED = 4
+SHORT_DOCUMENT = 16  # passages of a document that are all read; of a longer one, the best found
+Ranked = list[tuple[int, float]]  # numbers of documents or passages with BM25, best first
+
+
+class DocumentReader:
+    """Reads documents for all questions of one search, each once, and ahead in another thread."""
+
+    def __init__(self, view: EngineView, options: Options) -> None:
+        self.view = view
+        ranked_by: tuple[Part, ...] = ("title", "metadata") if options.boost else ("title",)
+        self._parts = ranked_by if view.lasting else PARTS
+        self._documents: dict[int, StoredDocument] = {}
+        self._started: list[Callable[[], object]] = []
+
+    def prefetch(self, docs: Sequence[int]) -> None:
+        """Start to read documents, unless all were read or others are on their way."""
+        if self.view.lasting and not self._started and not self._documents.keys() >= set(docs):
+            self._started.append(start(partial(self._read, list(dict.fromkeys(docs)))))
+
+    def read(self, docs: Iterable[int]) -> Mapping[int, StoredDocument]:
+        """Documents by number; IndexFormatError where one is not stored."""
+        while self._started:
+            self._started.pop()()
+        return self._read(list(dict.fromkeys(docs)))
+
+    def _read(self, docs: list[int]) -> Mapping[int, StoredDocument]:
+        if len(self._documents.keys() | docs) > MAX_DOCUMENTS_HELD:  # the questions of a long list
+            self._documents.clear()
+        new = [doc for doc in docs if doc not in self._documents]
+        if new:
+            self._documents.update(self.view.documents(new, self._parts))
+        check_stored(self.view, "document", docs, self._documents)
+        return {doc: self._documents[doc] for doc in docs}
+
+
+class WordRankings:
+    """The rankings by the words of one question, which may be looked up ahead in other threads."""
+
+    def __init__(self, view: EngineView, question: Question) -> None:
+        self._view = view
+        self._question = question
+        self._started: dict[tuple[Kind, int], Callable[[], Ranked]] = {}
+
+    def start(self, kind: Kind, count: int) -> None:
+        """Start to look up what `best` will be asked for."""
+        self._started[kind, count] = start(partial(self._look_up, kind, count))
+
+    def best(self, kind: Kind, count: int) -> Ranked:
+        """The `count` best documents or passages by BM25, best first."""
+        started = self._started.pop((kind, count), None)
+        return self._look_up(kind, count) if started is None else started()
+
+    def _look_up(self, kind: Kind, count: int) -> Ranked:
+        question = self._question
+        return self._view.by_words(kind, question.search_words, count, question.selection)
+
+
+class Evidence:
+    """What an index says about one question.
+
+    Attributes:
+        view, question, options: Whom is asked, what, and how.
+        documents: Reads documents, for this question and others.
+        words: The rankings by its words.
+        near: What vectors found for it at first; nothing in a search by words.
+    """
+
+    def __init__(
+        self,
+        view: EngineView,
+        question: Question,
+        options: Options,
+        documents: DocumentReader,
+        words: WordRankings,
+        near: Nearest,
+    ) -> None:
+        self.view = view
+        self.question = question
+        self.options = options
+        self.documents = documents
+        self.words = words
+        self.near = near
+        self._cosines = NO_COSINES
+        self._held: StoredPassages | None = None
+        self._shown: dict[int, ShownPassage] = {}
+        self._passages_by_words: dict[int, IntArray] = {}
+        self.add_cosines(near)
+
+    @property
+    def knows_confidence(self) -> bool:
+        """Whether there are enough documents to compare with, and both words and vectors."""
+        documents = self.view.info.documents
+        return self.options.mode == "hybrid" and documents >= MIN_COMPARED_DOCUMENTS
+
+    # --- vectors
+    # ----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def background(self) -> float:
+        """The mean cosine of (a sample of) all vectors with the question: that of a document at
+        random.
+        """
+        return float(self.view.mean_vector @ self.question.vector)
+
+    @cached_property
+    def near_passages(self) -> IntArray:
+        """The passages that vectors found at first, nearest first."""
+        return self.near.passages.best_first()
+
+    def nearest(self, depth: int) -> Nearest:
+        """The `depth` documents or passages, as the options ask, that are nearest to the
+        question.
+        """
+        (near,) = nearest(
+            self.view, self.question.vector[None], depth, self.question.selection, self.options
+        )
+        self.add_cosines(near)
+        return near
+
+    def add_cosines(self, near: Nearest) -> None:
+        """Remember the cosines of passages that a search by vectors gave."""
+        new = ~find_in(self._cosines.ids, near.passages.ids)[1]
+        self._cosines = self._cosines.joined(near.passages.ids[new], near.passages.values[new])
+
+    def cosines(self, ids: IntArray) -> FloatArray:
+        """Cosines `[n]` of passages `[n]` with the question."""
+        new = ids[~find_in(self._cosines.ids, ids)[1]]
+        if len(new):
+            vectors = self.view.vectors("passage", new)
+            self._cosines = self._cosines.joined(new, inner_products(vectors, self.question.vector))
+        return self._cosines.of(ids)
+
+    # --- words
+    # ----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def word_weights(self) -> FloatArray:
+        """Weights `[t]` of the question's words: the rarer, the higher."""
+        return word_weights(self.view, self.question.words)
+
+    def passages_by_words(self, count: int) -> IntArray:
+        """The numbers of the best passages by BM25, best first; none in a search by vectors."""
+        listed = next(
+            (ids for least, ids in self._passages_by_words.items() if least >= count), None
+        )
+        if listed is None:
+            found = [] if self.options.mode == "dense" else self.words.best("passage", count)
+            listed = np.array([number for number, _ in found], np.int64)
+            self._passages_by_words[count] = listed
+        return listed[:count]
+
+    # --- passages
+    # ----------------------------------------------------------------------------------------------
+
+    def held(self, numbers: IntArray) -> StoredPassages:
+        """Spans of passages `[n]`, ascending, and which of the question's words each holds; those
+        that do not exist are left out.
+        """
+        words = () if self.options.mode == "dense" else self.question.words
+        held = StoredPassages.none(len(words)) if self._held is None else self._held
+        rows = held.rows(numbers)
+        if (rows < 0).any():
+            held = held.joined(self.view.passages(numbers[rows < 0], words))
+            rows = held.rows(numbers)
+        self._held = held
+        return held.take(rows[rows >= 0])
+
+    def shown(self, numbers: Iterable[int]) -> Mapping[int, ShownPassage]:
+        """What is shown of passages, by number, with that of passages asked for before."""
+        listed = list(dict.fromkeys(numbers))
+        new = [number for number in listed if number not in self._shown]
+        if new:
+            self._shown.update(self.view.shown_passages(new))
+        self.check_stored("passage", listed, self._shown)
+        return self._shown
+
+    def texts(self, numbers: Sequence[int]) -> dict[int, str]:
+        """The texts of passages, by number."""
+        shown = self.shown(numbers)
+        return {number: joined_passages([shown[number]])[1] for number in numbers}
+
+    def document_texts(self, docs: Sequence[int]) -> dict[int, str]:
+        """The whole texts of documents, by number."""
+        stored = self.view.documents(docs, ("text",)) if docs else {}
+        self.check_stored("document", docs, stored)
+        return {doc: stored[doc].text for doc in docs}
+
+    def check_stored(
+        self, kind: Kind, numbers: Iterable[int], stored: Mapping[int, object] | set[int]
+    ) -> None:
+        """Raise IndexFormatError where a document or passage that was found is not stored."""
+        check_stored(self.view, kind, numbers, stored)
+
+
+def nearest(
+    view: EngineView,
+    vectors: FloatArray,
+    depth: int,
+    selection: Selection | None,
+    options: Options,
+) -> list[Nearest]:
+    """What the options look for that is nearest to each unit vector `[n, d]`."""
+    if options.unit == "passage":
+        return nearest_passages(view, vectors, depth, selection, exact=options.exact)
+    return nearest_documents(view, options.kinds, vectors, depth, selection, exact=options.exact)
+
+
+def passages_listed(view: EngineView, options: Options, least: int) -> int:
+    """How many passages are ranked by words: more than `least` where most documents are long."""
+    mostly_long = view.info.passages > SHORT_DOCUMENT * view.info.documents
+    return max(least, PASSAGES_LISTED * options.depth) if mostly_long else least
+
+
+def joined_passages(passages: Sequence[ShownPassage]) -> tuple[tuple[int, int], str]:
+    """The characters and the text of neighboring passages, in order."""
+    first, last = passages[0].span, passages[-1].span
+    texts = [
+        passage.text[: following.span[0] - passage.span[0]]
+        for passage, following in pairwise(passages)
+    ]
+    return (first[0], last[1]), "".join([*texts, passages[-1].text[: last[1] - last[0]]])
+
+
+def check_stored(
+    view: EngineView, kind: Kind, numbers: Iterable[int], stored: Mapping[int, object] | set[int]
+) -> None:
+    """Raise IndexFormatError where a document or passage that was found is not stored."""
+    missing = next((number for number in numbers if number not in stored), None)
+    if missing is not None:
+        raise IndexFormatError(
+            f"{view.info.name}: the index has {kind} number {missing}, which the store does not"
+            f" have; {view.info.remedy}"
+        )

@@ -1,0 +1,129 @@
+"""The step that takes a page of the ranking: copies are folded, caps kept, likeness avoided."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aveyb_retrieval.indexes.search.copies import (
+    DocumentOriginals,
+    NoOriginals,
+    PassageOriginals,
+)
+from aveyb_retrieval.indexes.search.matches import Matches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from aveyb_retrieval.indexes.engine import EngineView
+    from aveyb_retrieval.indexes.search.best_passages import BestPassages
+    from aveyb_retrieval.indexes.search.copies import Originals
+    from aveyb_retrieval.indexes.search.evidence import Evidence
+    from aveyb_retrieval.indexes.types import IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class Page:
+    """What a search shows: matches, best first, and the documents of copies, by key of the match
+    that they were folded into.
+    """
+
+    matches: Matches
+    copies: Mapping[int, Sequence[int]]
+
+
+NOTHING_SHOWN = Page(Matches.joined([]), {})
+
+
+def take_page(
+    evidence: Evidence, passages: BestPassages | None, ranking: Iterator[Matches]
+) -> Page:
+    """Take the page that the options ask for, and as little of the ranking as it needs."""
+    options = evidence.options
+    originals = _originals(evidence, passages)
+    chosen: list[Matches] = []
+    copies: dict[int, list[int]] = {}
+    per_document = Counter[int]()
+    taken = 0
+    for part in ranking:
+        rows: list[int] = []
+        before = Matches.joined(chosen)
+        originals.begin(part, before.keys)
+        for row in _in_turn(evidence.view, part, before, rows, options.diversity):
+            doc = int(part.docs[row])
+            if options.per_document is not None and per_document[doc] >= options.per_document:
+                continue
+            original = originals.original(row, taken)
+            if original is not None:
+                copies.setdefault(original, []).append(doc)
+                continue
+            per_document[doc] += 1
+            rows.append(row)
+            taken += 1
+            if taken == options.last:
+                break
+        chosen.append(part.take(np.array(rows, np.int64)))
+        if taken == options.last:
+            break
+    matches = _descending(Matches.joined(chosen))
+    return Page(matches.take(slice(options.offset, None)), copies)
+
+
+def _originals(evidence: Evidence, passages: BestPassages | None) -> Originals:
+    if not evidence.options.fold:
+        return NoOriginals()
+    if passages is None:
+        return PassageOriginals(evidence)
+    return DocumentOriginals(evidence, passages)
+
+
+def _descending(matches: Matches) -> Matches:
+    """Scores that order as the page does: a match that steps or diversity put behind a lower score
+    gets a little less than that, as equal ones may change places.
+    """
+    scores = accumulate(matches.scores.tolist(), _at_most)
+    return matches.with_scores(np.array(list(scores), np.float64))
+
+
+def _at_most(last: float, score: float) -> float:
+    return score if score <= last else math.nextafter(last, -math.inf)
+
+
+def _in_turn(
+    view: EngineView, part: Matches, before: Matches, rows: Sequence[int], diversity: float
+) -> Iterator[int]:
+    """Yield the rows of a part in the order in which they are taken.
+
+    The caller adds a row that it takes to `rows` before it asks for the next one.
+    """
+    if diversity and len(part):
+        return _by_diversity(view, part, before.passages, rows, diversity)
+    return iter(range(len(part)))
+
+
+def _by_diversity(
+    view: EngineView, part: Matches, before: IntArray, rows: Sequence[int], diversity: float
+) -> Iterator[int]:
+    """Yield rows by maximal marginal relevance: score against likeness to what was taken before."""
+    ids = np.concatenate([part.passages, before])
+    order = np.argsort(ids)
+    vectors = np.empty((len(ids), view.info.dim), dtype=np.float32)
+    vectors[order] = view.vectors("passage", ids[order])
+    vectors, earlier = vectors[: len(part)], vectors[len(part) :]
+    scores = part.scores.astype(np.float32)
+    relevance = scores / max(float(np.abs(scores).max()), 1e-9)
+    likeness = (vectors @ earlier.T).max(axis=1, initial=0.0)
+    left = np.ones(len(part), dtype=bool)
+    for _ in range(len(part)):
+        gain = (1 - diversity) * relevance - diversity * likeness
+        row = int(np.argmax(np.where(left, gain, -np.inf)))
+        left[row] = False
+        count = len(rows)
+        yield row
+        if len(rows) > count:
+            likeness = np.maximum(likeness, vectors @ vectors[row])
