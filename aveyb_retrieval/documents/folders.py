@@ -24,6 +24,7 @@ from aveyb_retrieval.documents.readers.kinds import SUFFIXES, TABLES, FileKind, 
 from aveyb_retrieval.documents.readers.limits import Limits
 from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.documents.readers.tables import csv_rows
+from aveyb_retrieval.documents.readers.textless import WITHOUT_TEXT
 from aveyb_retrieval.documents.reading import (
     COMPRESSED,
     check_columns,
@@ -244,52 +245,6 @@ def _rows_of_csv(text: str, path: Path) -> list[tuple[int, dict[str, Any]]] | No
 
 
 MANY_DOCUMENTS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
-# Left out of folders without a word of something missing: no text is in them, or it is not for
-# readers.
-WITHOUT_TEXT = {
-    ".png",
-    ".jpg",
-    ".jpeg",
-    ".gif",
-    ".bmp",
-    ".tif",
-    ".tiff",
-    ".webp",
-    ".heic",
-    ".svg",
-    ".ico",
-    ".psd",
-    ".mp3",
-    ".m4a",
-    ".wav",
-    ".flac",
-    ".ogg",
-    ".mp4",
-    ".m4v",
-    ".mov",
-    ".avi",
-    ".mkv",
-    ".webm",
-    ".ttf",
-    ".otf",
-    ".woff",
-    ".woff2",
-    ".eot",
-    ".pyc",
-    ".o",
-    ".a",
-    ".so",
-    ".dll",
-    ".exe",
-    ".class",
-    ".jar",
-    ".whl",
-    ".lock",
-    ".map",
-    ".css",
-    ".tmp",
-    ".bak",
-}
 _NAMED = 5  # suffixes that a summary names
 
 

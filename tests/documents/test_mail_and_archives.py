@@ -36,6 +36,7 @@ def test_a_mail_has_its_attachments(read: Read) -> None:
         make_pdf([["close the valve"]]), maintype="application", subtype="pdf", filename="m.pdf"
     )
     mail.add_attachment(b"\x89PNG", maintype="image", subtype="png", filename="logo.png")
+    mail.add_attachment(b"AC1032", maintype="image", subtype="vnd.dwg", filename="plan.dwg")
     found = read("a.eml", mail.as_bytes())
     assert found.title == "The pump"
     assert found.text.startswith("From: a@example.org\nTo: b@example.org\n\nSee the page.")
@@ -43,7 +44,7 @@ def test_a_mail_has_its_attachments(read: Read) -> None:
         found.text.index("valve") > found.text.index("not this one") > 0
     )  # what only one of them says follows
     assert label(found, "valve") == "file m.pdf"
-    assert found.warning == "1 file in it left out: logo.png: unknown kind .png"
+    assert found.warning == "1 file in it left out: plan.dwg: unknown kind .dwg"
     forwarded = EmailMessage()
     forwarded["From"], forwarded["Subject"] = "c@example.org", "Fwd"
     forwarded.add_attachment(mail)

@@ -227,7 +227,7 @@ def test_an_embedded_file_of_a_slide_is_told(read: Read) -> None:
         ("<div class=nav><a href=a>Home</a></div><p>b", "b"),
         (
             "<math><mi>sin</mi><mi>x</mi><msubsup><mi>y</mi><mi>i</mi><mn>3</mn></msubsup></math>",
-            "sin xy i 3",
+            "sin xy_i^3",
         ),
     ],
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.filetext import FileText, Parts, Unreadable, one_line
 from aveyb_retrieval.documents.readers.limits import MAX_UNPACKED
+from aveyb_retrieval.documents.readers.textless import WITHOUT_TEXT
 from aveyb_retrieval.errors import plural
 
 if TYPE_CHECKING:
@@ -49,10 +50,14 @@ def open_archive(data: bytes) -> zipfile.ZipFile:
     return archive
 
 
-def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Unpack one file. Raises Unreadable: it is missing, damaged or encrypted."""
+def read_member(archive: zipfile.ZipFile, member: str | zipfile.ZipInfo) -> bytes:
+    """Unpack one file; by its name the last one of that name, by a `ZipInfo` just this one.
+
+    Raises Unreadable: it is missing, damaged or encrypted.
+    """
+    name = member if isinstance(member, str) else member.filename
     try:
-        return archive.read(name)
+        return archive.read(member)
     except KeyError:
         raise Unreadable(f"damaged: the archive has no {name!r}") from None
     except (
@@ -98,6 +103,8 @@ class InnerFiles:
             found = self._read_inner(name, data, depth)
             if found is None and otherwise:
                 found = self._read_inner(otherwise, data, depth)
+            if found is None and PurePosixPath(name).suffix.lower() in WITHOUT_TEXT:
+                return
             if found is None:
                 raise Unreadable(f"unknown kind {PurePosixPath(name).suffix}".rstrip())
         except Unreadable as reason:
@@ -136,5 +143,5 @@ def read_zip(data: bytes, _limits: Limits, inner: InnerFiles) -> FileText:
             part.startswith((".", "__MACOSX")) for part in PurePosixPath(info.filename).parts
         ):
             continue
-        inner.read(info.filename, partial(read_member, archive, info.filename))
+        inner.read(info.filename, partial(read_member, archive, info))
     return inner.text("")

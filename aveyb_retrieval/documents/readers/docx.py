@@ -11,19 +11,24 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from aveyb_retrieval.documents.readers.equations import M, text_of_omml
 from aveyb_retrieval.documents.readers.filetext import FileText, one_line, paragraphs, whole
+from aveyb_retrieval.documents.readers.list_numbers import number_as
 from aveyb_retrieval.documents.readers.ooxml import (
     FALLBACK,
     GRAPHICS,
     SHIFTS,
-    M,
     Package,
     graphic_lines,
     is_on,
-    math_text,
-    number_as,
 )
 from aveyb_retrieval.documents.readers.raised import shifted
+from aveyb_retrieval.documents.readers.symbol_fonts import (
+    UNKNOWN,
+    in_symbol_font,
+    is_symbol_font,
+    sign_of,
+)
 from aveyb_retrieval.errors import plural
 
 if TYPE_CHECKING:
@@ -48,8 +53,8 @@ _UNREAD = (
 )
 _RUN_STYLE, _HIDING = f"{W}rStyle", {f"{W}vanish", f"{W}color"}
 _SKIPPED = {f"{W}{name}" for name in _UNREAD} | {FALLBACK}
-_PROPERTIES, _RUN, _STYLE, _NUMBERS, _OUTLINE, _DELETED = (
-    f"{W}{name}" for name in ("pPr", "rPr", "pStyle", "numPr", "outlineLvl", "del")
+_PROPERTIES, _STYLE, _NUMBERS, _OUTLINE = (
+    f"{W}{name}" for name in ("pPr", "pStyle", "numPr", "outlineLvl")
 )
 _DELETED_ROW = f"{W}trPr/{W}del"
 _ASIDES = (
@@ -59,11 +64,6 @@ _ASIDES = (
     "header",
     "footer",
 )  # parts that stand behind the text, in this order
-_SYMBOLS = str.maketrans(  # of the font Symbol
-    "abgdezhqiklmnxoprstufcywABGDEZHQIKLMNXOPRSTUFCYW",
-    "αβγδεζηθικλμνξοπρστυφχψωΑΒΓΔΕΖΗΘΙΚΛΜΝΞΟΠΡΣΤΥΦΧΨΩ",
-)
-_CHECKS = {"Wingdings": {0xFE: "☒", 0xFD: "☒", 0xFC: "✓", 0xA8: "☐", 0x6F: "☐"}}
 _MOST_COLUMNS, _MOST_STYLES = 1000, 20  # of a table, and one based on the other
 
 
@@ -164,37 +164,47 @@ class _Reader:
             if text:
                 yield from ("", f"Comment{f' ({author})' if author else ''}: {text}", "")
 
-    def lines(self, top: Any) -> Iterator[str]:
+    def lines(self, top: Any, *, in_cell: bool = False) -> Iterator[str]:
         """The text of all paragraphs and tables below an element, in order; blank lines between
-        paragraphs.
+        paragraphs. In a cell of a table no paragraph is a heading.
         """
-        line = _Line()
+        line, last = _Line(), None
         for child in top:
             if child.tag == f"{W}p":
                 self._runs(child, line)
-                properties = child.find(_PROPERTIES)
-                own = {} if properties is None else {inner.tag: inner for inner in properties}
-                if (
-                    _RUN not in own or own[_RUN].find(_DELETED) is None
-                ):  # else the following paragraph goes on here
-                    if text := line.text():
-                        yield from self._styled(text, child, own)
-                    for box in line.boxes:
-                        if box.tag == f"{W}txbxContent":
-                            yield from self.lines(box)
-                        else:
-                            yield from ("", *graphic_lines(box, self._relations, self._package), "")
-                    line = _Line()
-            elif child.tag == f"{W}tbl":
+                last = child
+                if _has_deleted_mark(child):  # the following paragraph goes on here
+                    continue
+                yield from self._ended(line, child, in_cell)
+                line, last = _Line(), None
+                continue
+            if last is not None and _is_shown(child):
+                yield from self._ended(line, last, in_cell)
+                line, last = _Line(), None
+            if child.tag == f"{W}tbl":
                 yield from ("", *self._rows(child), "")
             elif child.tag == f"{M}oMath":
-                yield from ("", math_text(child), "")
-            elif (
-                isinstance(child.tag, str) and child.tag not in _SKIPPED and not _is_contents(child)
-            ):
-                yield from self.lines(child)
+                yield from ("", text_of_omml(child), "")
+            elif _is_shown(child):
+                yield from self.lines(child, in_cell=in_cell)
+        if last is not None:
+            yield from self._ended(line, last, in_cell)
 
-    def _styled(self, text: str, paragraph: Any, own: dict[str, Any]) -> Iterator[str]:
+    def _ended(self, line: _Line, paragraph: Any, in_cell: bool) -> Iterator[str]:
+        """The lines of a paragraph that has ended, and of what stands beside it."""
+        properties = paragraph.find(_PROPERTIES)
+        own = {} if properties is None else {inner.tag: inner for inner in properties}
+        if text := line.text():
+            yield from self._styled(text, paragraph, own, in_cell)
+        for box in line.boxes:
+            if box.tag == f"{W}txbxContent":
+                yield from self.lines(box, in_cell=in_cell)
+            else:
+                yield from ("", *graphic_lines(box, self._relations, self._package), "")
+
+    def _styled(
+        self, text: str, paragraph: Any, own: dict[str, Any], in_cell: bool
+    ) -> Iterator[str]:
         style_id = own[_STYLE].get(f"{W}val") or "" if _STYLE in own else ""
         style = self._styles.get(style_id)
         name = style.name.lower()
@@ -208,7 +218,7 @@ class _Reader:
         level = _level(paragraph) if _OUTLINE in own else None
         level = 1 if name == "title" else style.level if level is None else level
         words = f"{number} {text}" if number and number != "-" else text
-        if level is not None and level <= 9:  # 10 is the level of body text
+        if level is not None and level <= 9 and not in_cell:  # 10 is the level of body text
             yield from ("", f"{'#' * min(level, 6)} {one_line(words)}", "")
         elif number == "-" or (number is None and name.partition(" ")[0] == "list"):
             yield f"- {text}"
@@ -224,11 +234,12 @@ class _Reader:
                 continue  # of a table inside, which its cell holds
             if row.find(_DELETED_ROW) is not None:
                 continue
-            cells, column = [], 0
+            column = whole(_value(row, "trPr", "gridBefore"), most=_MOST_COLUMNS)
+            cells = [""] * column
             for cell in row.iter(f"{W}tc"):
                 if next(cell.iterancestors(f"{W}tr")) is not row:
                     continue
-                text = one_line(" ".join(self.lines(cell)))
+                text = one_line(" ".join(self.lines(cell, in_cell=True)))
                 merge = cell.find(f"{W}tcPr/{W}vMerge")
                 if merge is not None and merge.get(f"{W}val") != "restart":
                     text = text or above.get(column, "")
@@ -244,17 +255,19 @@ class _Reader:
             if tag == f"{W}r":
                 self._run(child, line)
             elif tag == f"{M}oMath":
-                line.add(math_text(child))
+                line.add(text_of_omml(child))
             elif tag == f"{W}ruby":
                 self._ruby(child, line)
             elif tag == f"{W}ddList":  # of a form
                 options, chosen = child.findall(f"{W}listEntry"), whole(_value(child, "result"))
                 line.add(options[chosen].get(f"{W}val") or "" if chosen < len(options) else "")
+            elif tag == f"{W}checkBox":  # of an old form
+                line.add("☒" if _is_ticked(child) else "☐")
             elif tag in (f"{W}txbxContent", *GRAPHICS):
                 line.boxes.append(child)
             elif tag in _SIGNS or tag in (f"{W}t", f"{W}sym"):
                 line.add(_character(child))
-            elif isinstance(tag, str) and tag not in _SKIPPED and not _is_contents(child):
+            elif _is_shown(child):
                 self._runs(child, line)
 
     def _run(self, run: Any, line: _Line) -> None:
@@ -265,6 +278,10 @@ class _Reader:
         inside = _Line(boxes=line.boxes)
         self._runs(run, inside)
         text = "".join(inside.parts)
+        fonts = properties.find(f"{W}rFonts")
+        font = "" if fonts is None else fonts.get(f"{W}ascii") or fonts.get(f"{W}hAnsi") or ""
+        if is_symbol_font(font) and run.find(f"{W}t") is not None:
+            text = in_symbol_font(font, text)
         own = {child.tag: child.get(f"{W}val") or "" for child in properties}
         style = self._styles.get(own[_RUN_STYLE]) if _RUN_STYLE in own else _NO_STYLE
         if (
@@ -306,17 +323,26 @@ def _character(element: Any) -> str:
         code = int(element.get(f"{W}char") or "0", 16)
     except ValueError:
         return ""
-    if 0xF000 <= code <= 0xF0FF:  # a place in the font
-        code &= 0xFF
-    if font in _CHECKS:
-        return _CHECKS[font].get(code, "")
-    return (
-        chr(code).translate(_SYMBOLS)
-        if font == "Symbol" and code < 0x100
-        else chr(code)
-        if code < 0xD800
-        else ""
-    )
+    if is_symbol_font(font):
+        return sign_of(font, code)
+    if 0xF000 <= code <= 0xF0FF:  # a place in a font whose signs nobody knows
+        return UNKNOWN
+    return chr(code) if 0x1F < code < 0xD800 else ""
+
+
+def _has_deleted_mark(paragraph: Any) -> bool:
+    return paragraph.find(f"{W}pPr/{W}rPr/{W}del") is not None
+
+
+def _is_shown(element: Any) -> bool:
+    """Whether an element may hold text that is read."""
+    tag = element.tag
+    return isinstance(tag, str) and tag not in _SKIPPED and not _is_contents(element)
+
+
+def _is_ticked(box: Any) -> bool:
+    checked = box.find(f"{W}checked")
+    return is_on(box.find(f"{W}default") if checked is None else checked, f"{W}val")
 
 
 def _is_hidden(run: Any, properties: Any, style: _Style) -> bool:

@@ -33,13 +33,17 @@ def decode(data: bytes, encoding: str | None = None, *, declared: str | None = N
     """Decode a text: by its byte order mark, by what it declares itself, as UTF-8, as UTF-16 or
     UTF-32, by `encoding`.
 
-    `encoding` is what the user says of files that are not UTF-8; a false `declared` does no harm.
+    `encoding` is what the user says of files that are not UTF-8. A text that is UTF-8 though it
+    declares an encoding of one byte a character is read as UTF-8.
     Raises Unreadable: a byte does not fit, or characters are missing that no text has; the message
     names it.
     """
     mark, name = marked(data)
     if name:
         return _strict(data[len(mark) :], name, len(mark))
+    if declared and has_one_byte_characters(declared) and not data.isascii():
+        # any bytes fit such an encoding, but hardly any other text is valid UTF-8
+        declared = "utf-8" if _tried(data, "utf-8") is not None else declared
     if declared and (text := _tried(data, declared)) is not None:
         return text
     if encoding and is_seven_bit(encoding):
@@ -96,6 +100,30 @@ def python_encoding(label: str) -> str | None:
         )
     except (LookupError, ValueError):  # of "idna", "base64", a label with a zero byte
         return None
+
+
+@cache
+def has_one_byte_characters(label: str) -> bool:
+    """Whether an encoding writes every character as one byte, so that nearly any bytes fit it."""
+    name = python_encoding(label)
+    if name is None or name.startswith("utf"):
+        return False
+    return all(len(sign.encode(name, "ignore")) <= 1 for sign in _SIGN) and (
+        len(bytes(range(0xA1, 0xFF)).decode(name, "ignore")) > 60
+    )
+
+
+def decoded_mostly(data: bytes, label: str) -> str | None:
+    """Decode a text in which few bytes are damaged; None where more characters beyond ASCII are
+    wrong than right, or the encoding is unknown. A damaged one becomes U+FFFD.
+    """
+    name = python_encoding(label)
+    if name is None:
+        return None
+    text = data.decode(name, "replace")
+    wrong = text.count("\N{REPLACEMENT CHARACTER}")
+    right = sum(not character.isascii() for character in text) - wrong
+    return text if wrong < right and "\0" not in text else None
 
 
 def wrong_byte(error: UnicodeDecodeError, encoding: str, position: int) -> str:

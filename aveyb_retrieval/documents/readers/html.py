@@ -1,30 +1,21 @@
-"""HTML: the text that a page shows, with headings, lists and tables; EPUB, whose chapters are pages
-of HTML.
-"""
+"""HTML and XHTML: the text that a page shows, with headings, lists and tables."""
 
 from __future__ import annotations
 
-import posixpath
 import re
-from dataclasses import replace
+from html.entities import html5
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
-from aveyb_retrieval.documents.readers.archives import open_archive, read_member
 from aveyb_retrieval.documents.readers.encodings import decode, marked, python_encoding
+from aveyb_retrieval.documents.readers.equations import text_of_mathml
 from aveyb_retrieval.documents.readers.filetext import (
     FileText,
-    Unreadable,
-    about,
-    check_characters,
     clean,
-    named,
     one_line,
     whole,
 )
-from aveyb_retrieval.documents.readers.ooxml import number_as
+from aveyb_retrieval.documents.readers.list_numbers import number_as
 from aveyb_retrieval.documents.readers.raised import shifted
-from aveyb_retrieval.documents.readers.xml import parse_xml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,8 +38,6 @@ _DROPPED = {
     "audio",
     "video",
     "datalist",
-    "annotation",
-    "annotation-xml",
     "rp",
     "desc",
     "metadata",
@@ -160,15 +149,6 @@ _MOVED = re.compile(
     r"vertical-align|noteref", re.IGNORECASE
 )  # without it nothing is raised but by its tag
 _SHIFT_STYLE = re.compile(r"(?:^|;)\s*vertical-align\s*:\s*(su[pb])(?:er)?\b", re.IGNORECASE)
-_MATH = {
-    "msup": "^",
-    "msub": "_",
-    "mfrac": "/",
-    "mover": " ",
-    "munder": " ",
-    "mroot": " ",
-    "msubsup": " ",
-}
 
 _META = re.compile(rb"<meta[^<>]+charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 _XML = re.compile(rb"\s*<\?xml[^<>]+encoding\s*=\s*[\"']([\w.:-]+)")
@@ -178,7 +158,12 @@ _EMPTY = re.compile(
 _COMMENT = re.compile(
     r"^(?=#)", re.MULTILINE
 )  # of a program, in <pre>: no heading where it is indented
-_LINK_SIGN = re.compile(r"(?<=\w)\s*[#¶]$")  # the link of a heading to itself
+_LINK_SIGN = re.compile(r"(?<=\w)(?:\s+#|\s*¶)$")  # the link of a heading to itself
+_LINK_SIGNS = {"#", "¶", "§", "🔗"}
+_DECLARATION = re.compile(r"^\ufeff?\s*<\?xml[^>]*\?>")
+_ENTITY = re.compile(r"&([A-Za-z][A-Za-z0-9]*);")
+_TEMPLATE = re.compile(r"<(?P<end>/?)template\b(?P<attributes>[^<>]*)>", re.IGNORECASE)
+_SHADOW_ROOT = re.compile(r"\bshadowroot(?:mode)?\s*=\s*[\"']?(?:open|closed)", re.IGNORECASE)
 _LOOKED_AT = 4096  # bytes in which a page names its encoding
 _MOST_SPANS = 1000  # rows and columns that a cell may span, as browsers have it
 _DEEP = 20  # tables in tables, below which all are taken for layout
@@ -201,13 +186,67 @@ def page_text(page: str) -> tuple[str, str]:
     from selectolax.lexbor import LexborHTMLParser
 
     page = page.encode("utf-8", "replace").decode()  # without halves of surrogate pairs
-    tree = LexborHTMLParser(_EMPTY.sub(r"<\1\2></\1>", page))
+    tree = LexborHTMLParser(_with_shadow_roots(_EMPTY.sub(r"<\1\2></\1>", page)))
     if tree.root is None:
         return "", ""
     moved = _MOVED.search(page) is not None
     text = _shown(tree, moved, hidden_too=False) or _shown(tree, moved, hidden_too=True)
     title = tree.css_first("head title") or tree.css_first("h1")
     return one_line(title.text() if title is not None else ""), text
+
+
+def read_xhtml(data: bytes, limits: Limits) -> FileText:
+    """Read a page of XML, where an element may end at once and CDATA is text.
+
+    A page that is no well-formed XML is read as HTML, as browsers do with most of them.
+    """
+    from lxml import etree
+
+    declared = None if marked(data)[1] else named_encoding(data)
+    text = decode(data, limits.encoding, declared=declared)
+    source = _ENTITY.sub(_named_character, _DECLARATION.sub("", text, count=1))
+    parser = etree.XMLParser(
+        resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False
+    )
+    try:
+        page = etree.fromstring(source.encode("utf-8", "replace"), parser)
+    except (etree.XMLSyntaxError, ValueError):
+        return FileText(*page_text(text))
+    for element in page.iter():
+        if isinstance(element.tag, str):
+            element.tag = etree.QName(element).localname
+    etree.cleanup_namespaces(page)
+    return FileText(*page_text(etree.tostring(page, method="html", encoding="unicode")))
+
+
+def _named_character(entity: re.Match[str]) -> str:
+    """The character of an entity of HTML, which XML does not know; those of XML stay."""
+    name = entity[1]
+    if name in ("amp", "lt", "gt", "quot", "apos"):
+        return entity[0]
+    return html5.get(f"{name};", entity[0])
+
+
+def _with_shadow_roots(page: str) -> str:
+    """Return a page whose declared shadow roots stand where browsers show them.
+
+    What is in a template is not shown, but for `<template shadowrootmode=...>`, which the parser
+    would put apart from the page.
+    """
+    if "shadowroot" not in page:
+        return page
+    parts, position = [], 0
+    are_roots: list[bool] = []  # of the templates that are open
+    for tag in _TEMPLATE.finditer(page):
+        if tag["end"]:
+            is_root = are_roots.pop() if are_roots else False
+        else:
+            is_root = _SHADOW_ROOT.search(tag["attributes"]) is not None
+            are_roots.append(is_root)
+        if is_root:
+            parts += [page[position : tag.start()], f"<{tag['end']}div>"]
+            position = tag.end()
+    return "".join([*parts, page[position:]])
 
 
 def _shown(tree: LexborHTMLParser, moved: bool, *, hidden_too: bool) -> str:
@@ -271,13 +310,9 @@ def _enter(node: LexborNode, writer: _Writer) -> bool:
     if _is_dropped(node, tag, writer.hidden_too):
         writer.gap(_GAPS.get(tag, 0))
         return False
-    if (
-        writer.has_math
-        and node.parent is not None
-        and node.parent.tag in _MATH
-        and node.prev is not None
-    ):
-        writer.join(_MATH[node.parent.tag])
+    if tag == "math":
+        writer.add(text_of_mathml(node))
+        return False
     _begin(node, tag, writer)
     return True
 
@@ -343,10 +378,8 @@ def _shift(node: LexborNode, tag: str, writer: _Writer) -> str:
 
 
 def _is_apart(node: LexborNode, tag: str) -> bool:
-    """Whether an element is never one word with what stands beside it: a field, a name of an
-    equation.
-    """
-    return tag in _APART or (tag in ("mi", "mtext") and len(node.text(strip=True)) > 1)
+    """Whether an element is never one word with what stands beside it, as a field is."""
+    return tag in _APART
 
 
 def _numbers(node: LexborNode) -> tuple[str, int, int]:
@@ -378,11 +411,20 @@ def _is_dropped(node: LexborNode, tag: str, hidden_too: bool) -> bool:
         *(attributes.get("class") or "").lower().split(),
         (attributes.get("id") or "").lower(),
     }
+    if tag == "a" and _is_link_to_itself(node):
+        return True
     if tag not in _KEPT and (
         classes & _DROPPED_CLASSES or (classes & _MAYBE_LINKS and _is_mostly_links(node))
     ):
         return True
     return _is_around(node, tag)
+
+
+def _is_link_to_itself(node: LexborNode) -> bool:
+    """Whether a link is the sign beside a heading that leads to this heading."""
+    if not (node.attributes.get("href") or "").startswith("#"):
+        return False
+    return node.text().strip() in _LINK_SIGNS and _is_inside(node, set(_HEADINGS))
 
 
 def _is_hidden(node: LexborNode) -> bool:
@@ -506,7 +548,6 @@ class _Writer:
 
     def __init__(self, tree: LexborHTMLParser, moved: bool, hidden_too: bool) -> None:
         self.moved, self.hidden_too = moved, hidden_too
-        self.has_math = tree.css_first("math") is not None
         self.preformatted = 0
         self.tables: list[_Table] = []
         self.lists: list[tuple[str, int, int] | None] = []  # of one without numbers None
@@ -528,11 +569,6 @@ class _Writer:
         if words:
             self._write(words)
             self._blank = text[-1:].isspace()
-
-    def join(self, text: str) -> None:
-        """Write text without a blank in front of what follows."""
-        self.add(text)
-        self._blank = not text.strip()
 
     def gap(self, lines: int) -> None:
         """End the line (1), or the paragraph (2); in what is held, as a cell of a table, both are a
@@ -630,57 +666,3 @@ class _Writer:
             self._prefix = ""
         self._parts.append(text)
         self._gap, self._blank = 0, False
-
-
-_CONTAINER = "META-INF/container.xml"
-_ENCRYPTION = "META-INF/encryption.xml"
-_PAGES = ("application/xhtml+xml", "text/html", "application/x-dtbook+xml")
-
-
-def read_epub(data: bytes, limits: Limits) -> FileText:
-    """Read a book, whose chapters are pages of HTML."""
-    archive = open_archive(data)
-    container = parse_xml(read_member(archive, _CONTAINER), _CONTAINER)
-    found = container.xpath("//*[local-name()='rootfile']/@full-path")
-    if not found:
-        raise Unreadable(f"damaged: {_CONTAINER!r} names no package file")
-    package = parse_xml(read_member(archive, found[0]), found[0])
-    folder = posixpath.dirname(found[0])
-    items = {
-        item.get("id"): item
-        for item in package.xpath("//*[local-name()='manifest']/*[local-name()='item']")
-    }
-    protected: set[str] = set()  # fonts may be, and are not read
-    if _ENCRYPTION in archive.namelist():
-        encryption = parse_xml(read_member(archive, _ENCRYPTION), _ENCRYPTION)
-        protected = {
-            unquote(uri) for uri in encryption.xpath("//*[local-name()='CipherReference']/@URI")
-        }
-    texts: list[str] = []
-    seen: set[str] = set()
-    length = 0
-    for reference in dict.fromkeys(
-        package.xpath("//*[local-name()='spine']/*[local-name()='itemref']/@idref")
-    ):
-        item = items.get(reference)
-        if item is None:
-            raise Unreadable(f"damaged: its spine names {reference!r}, which it does not have")
-        if item.get("media-type") not in _PAGES or "nav" in (item.get("properties") or "").split():
-            continue
-        name = posixpath.normpath(posixpath.join(folder, unquote(item.get("href") or "")))
-        if (
-            name in seen
-        ):  # by another id: a page is read once, however often a hostile spine names it
-            continue
-        seen.add(name)
-        if name in protected:
-            raise Unreadable(f"protected: {name!r} is encrypted")
-        texts.append(read_html(read_member(archive, name), replace(limits, encoding=None)).text)
-        length += len(texts[-1])
-        check_characters(length, limits)
-    title = package.xpath("string(//*[local-name()='metadata']/*[local-name()='title'][1])")
-    author = ", ".join(
-        package.xpath("//*[local-name()='metadata']/*[local-name()='creator']/text()")
-    )
-    date = package.xpath("string(//*[local-name()='metadata']/*[local-name()='date'][1])")
-    return FileText(named(title), "\n\n".join(filter(None, texts)), metadata=about(author, date))

@@ -16,8 +16,9 @@ from aveyb_retrieval.documents.readers.archives import InnerFiles, read_zip
 from aveyb_retrieval.documents.readers.calendar import read_calendar
 from aveyb_retrieval.documents.readers.code import LANGUAGES, read_code
 from aveyb_retrieval.documents.readers.docx import read_docx
+from aveyb_retrieval.documents.readers.epub import read_epub
 from aveyb_retrieval.documents.readers.filetext import FileText, Unreadable, too_long
-from aveyb_retrieval.documents.readers.html import read_epub, read_html
+from aveyb_retrieval.documents.readers.html import read_html, read_xhtml
 from aveyb_retrieval.documents.readers.limits import LONGEST_TITLE, MAX_FILE, Limits
 from aveyb_retrieval.documents.readers.mail import read_eml, read_msg
 from aveyb_retrieval.documents.readers.markdown import read_markdown
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 SUFFIXES = {
     ".pdf": "pdf", ".docx": "docx", ".odt": "odt", ".rtf": "rtf", ".epub": "epub", ".pptx": "pptx",
     ".xlsx": "spreadsheet", ".xlsm": "spreadsheet", ".xls": "spreadsheet", ".ods": "spreadsheet",
-    ".html": "html", ".htm": "html", ".xhtml": "html",
+    ".html": "html", ".htm": "html", ".xhtml": "xhtml", ".xht": "xhtml",
     ".md": "markdown", ".markdown": "markdown",
     ".txt": "text", ".text": "text", ".rst": "text", ".adoc": "text", ".org": "text",
     ".eml": "mail", ".msg": "outlook", ".ics": "calendar",
@@ -58,6 +59,7 @@ PACKAGES = {  # what a kind needs, and the extra that brings it
     "rtf": ("striprtf", "files"),
     "epub": ("selectolax", "files"),
     "html": ("selectolax", "files"),
+    "xhtml": ("lxml", "files"),
     "pptx": ("lxml", "files"),
     "spreadsheet": ("lxml", "files"),
     "mail": ("selectolax", "files"),
@@ -198,6 +200,7 @@ _READERS: dict[str, Callable[[bytes, Limits], FileText]] = {
     "pptx": read_pptx,
     "spreadsheet": read_spreadsheet,
     "html": read_html,
+    "xhtml": read_xhtml,
     "markdown": read_markdown,
     "text": read_text,
     "notebook": read_notebook,

@@ -11,7 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.archives import is_archive, open_archive, read_member
-from aveyb_retrieval.documents.readers.encodings import decode, python_encoding, without_mark
+from aveyb_retrieval.documents.readers.encodings import (
+    decode,
+    decoded_mostly,
+    has_one_byte_characters,
+    python_encoding,
+    without_mark,
+)
 from aveyb_retrieval.documents.readers.filetext import FileText, Unreadable, clean, one_line
 from aveyb_retrieval.documents.readers.html import named_encoding, page_text
 
@@ -46,7 +52,7 @@ _SUFFIXES = {  # of parts whose name has none that is known, by their type
     "text/tab-separated-values": ".tsv",
     "application/epub+zip": ".epub",
     "application/zip": ".zip",
-    "application/xhtml+xml": ".html",
+    "application/xhtml+xml": ".xhtml",
     "application/vnd.ms-outlook": ".msg",
     "application/vnd.ms-excel": ".xls",
     "application/vnd.openxmlformats-officedocument.wordprocessingml.document": ".docx",
@@ -79,6 +85,7 @@ _BOUNDARY = re.compile(r"^--([^\s-][^\r\n]{0,199})\r?$", re.MULTILINE)
 _FLOWED = re.compile(
     r"(?<!^--) \n(?:>+ ?)?", re.MULTILINE
 )  # RFC 3676: lines that go on, but no signature
+_HEADER_COMMENT = re.compile(r"\([^()]*\)")
 _WORD = re.compile(r"\w+")
 _SAID = 0.9  # of a part's different words: then the plain text says as much as the page beside it
 
@@ -159,6 +166,9 @@ def _characters(data: bytes, *labels: str | None) -> str:
                 return decode(data, declared=label) if label != "utf-8" else data.decode("utf-8")
             except (Unreadable, UnicodeError):
                 continue
+    for label in filter(None, (*labels, "utf-8")):
+        if not has_one_byte_characters(label) and (text := decoded_mostly(data, label)) is not None:
+            return text
     return data.decode("cp1252", "replace")
 
 
@@ -248,6 +258,14 @@ def _words(text: str) -> set[str]:
 
 
 def _bytes(part: Message) -> bytes:
+    """The content of a part. Its coding may have blanks and a comment behind it (RFC 2045, 6.1),
+    with which the standard library does not know it.
+    """
+    written = str(part.get("Content-Transfer-Encoding", ""))
+    coding = _HEADER_COMMENT.sub("", written).strip().lower()
+    if coding != written.lower():
+        del part["Content-Transfer-Encoding"]
+        part["Content-Transfer-Encoding"] = coding
     payload = part.get_payload(decode=True)
     if isinstance(payload, bytes):
         return payload

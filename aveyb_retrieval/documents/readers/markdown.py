@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import string
 import tomllib
 from datetime import date, datetime, time
 from functools import cache
@@ -29,6 +28,7 @@ _TOML = re.compile(
     r"\+\+\+[ \t]*\r?\n(?P<inside>.*?)^\+\+\+[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE
 )
 _HEADING = re.compile(r"\s*#{1,6}[ \t]+(?P<title>[^\s#][^\n]*)")
+_CLOSING_SIGNS = re.compile(r"[ \t]+#*[ \t]*$")  # only behind a blank: "C#" ends with its own
 _LONGEST = 1 << 19  # characters of front matter
 _DEEPEST = 20  # levels of what it holds
 
@@ -48,7 +48,7 @@ def read_markdown(data: bytes, limits: Limits) -> FileText:
     title = str(metadata.pop("title", None) or "")
     heading = _HEADING.match(text)
     if not title and heading:
-        title = heading["title"].rstrip(f"{string.whitespace}#")
+        title = _CLOSING_SIGNS.sub("", heading["title"])
     return FileText(one_line(title), text, metadata=metadata)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.encodings import decode
@@ -12,6 +13,10 @@ from aveyb_retrieval.documents.readers.filetext import (
     clean,
 )
 from aveyb_retrieval.documents.readers.html import page_text
+
+_NAME_OF_OBJECT = re.compile(r"<[^<>\n]*>")  # what Python prints of an object without a text
+# Colours and cursors of terminals (ECMA-48, 5.4), titles of windows
+_TERMINAL_CODE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,19 +44,21 @@ def _cell(cell: dict[str, Any], language: str) -> Iterator[str]:
     elif source.strip():
         yield f"```{language}\n{source}\n```"
     for output in cell.get("outputs", ()):
-        shown = output.get("data", {})
-        texts = (
-            output.get("text"),
-            shown.get("text/plain"),
-            output.get("evalue"),
-        )  # the last: of an error
-        text = next((text for text in map(_joined, texts) if text.strip()), "")
-        if text:
-            yield f"```\n{text.rstrip()}\n```"
-        elif page := _joined(shown.get("text/html")):
-            yield page_text(page)[1]
-        else:
-            yield _joined(shown.get("text/markdown"))
+        yield _output(output)
+
+
+def _output(output: dict[str, Any]) -> str:
+    """The text of an output: as it was printed, else as HTML, Markdown or a formula shows it."""
+    shown = output.get("data", {})
+    printed = (output.get("text"), shown.get("text/plain"), output.get("evalue"))
+    text = next((text for text in map(_joined, printed) if text.strip()), "")
+    page, markdown, formula = (
+        _joined(shown.get(f"text/{form}")) for form in ("html", "markdown", "latex")
+    )
+    is_shown = page or markdown or formula
+    if text and not (is_shown and _NAME_OF_OBJECT.fullmatch(text.strip())):
+        return f"```\n{_TERMINAL_CODE.sub('', text).rstrip()}\n```"
+    return page_text(page)[1] if page else markdown or formula
 
 
 def _joined(lines: Any) -> str:

@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.archives import open_archive, read_member
+from aveyb_retrieval.documents.readers.equations import M, text_of_omml
 from aveyb_retrieval.documents.readers.filetext import (
     Unreadable,
     about,
@@ -21,6 +22,7 @@ from aveyb_retrieval.documents.readers.filetext import (
     some,
     whole,
 )
+from aveyb_retrieval.documents.readers.list_numbers import number_as
 from aveyb_retrieval.documents.readers.raised import shifted
 from aveyb_retrieval.documents.readers.xml import parse_xml
 from aveyb_retrieval.errors import plural
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
-M = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 R = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}"
 C = "{http://schemas.openxmlformats.org/drawingml/2006/chart}"
 GRAPHICS = (f"{C}chart", "{http://schemas.openxmlformats.org/drawingml/2006/diagram}relIds")
@@ -39,7 +40,6 @@ _RELATION = "{http://schemas.openxmlformats.org/package/2006/relationships}Relat
 _STRICT = re.compile(
     rb"http://purl\.oclc\.org/ooxml/(\w+)/"
 )  # names of ISO 29500 Strict, as those of Transitional
-_FRACTIONS = {f"{M}num": "", f"{M}den": "/", f"{M}sup": "^", f"{M}sub": "_"}
 
 
 class Package:
@@ -154,35 +154,6 @@ def is_true(element: Any, attribute: str) -> bool:
     return element.get(attribute) in ("1", "true")
 
 
-def math_text(element: Any) -> str:
-    """Return the text of an equation, as it would be typed in a line."""
-    parts: list[str] = []
-    waiting: list[Any] = [element]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, str):
-            parts.append(node)
-        elif node.tag == f"{M}t":
-            text = node.text or ""
-            both = "".join(parts[-1:])[-1:].isalpha() and text[:1].isalpha()
-            parts.append(
-                f" {text}" if both and max(len(text), len(parts[-1])) > 1 else text
-            )  # "ln", "Omega"
-        elif isinstance(node.tag, str) and not node.tag.endswith("Pr"):
-            if node.tag == f"{M}d":
-                parts.append("(")
-                waiting.append(")")
-            if node.tag == f"{M}sup" and node.getparent().tag == f"{M}nary":
-                parts.append("^")
-            elif sign := _FRACTIONS.get(node.tag, ""):
-                parts.append(sign)
-            if node.tag in _FRACTIONS and len("".join(node.itertext(f"{M}t"))) > 1:
-                parts.append("(")
-                waiting.append(")")
-            waiting.extend(reversed(node))
-    return "".join(parts)
-
-
 def paragraphs_of_drawing(body: Any) -> Iterator[str]:
     """The paragraphs of a text body of DrawingML, with their numbers as PowerPoint shows them."""
     counts: dict[int, tuple[str, int]] = {}
@@ -215,7 +186,7 @@ def run_text(paragraph: Any) -> str:
         elif node.tag == f"{A}tab":
             parts.append("\t")
         elif node.tag == f"{M}oMath":
-            parts.append(math_text(node))
+            parts.append(text_of_omml(node))
         elif not any(above.tag == FALLBACK for above in node.iterancestors(FALLBACK)):
             parts.append(_shifted("".join(parts[-3:]), node))
     return "".join(parts)
@@ -238,40 +209,6 @@ _KINDS = {
     "romanLc": "lowerRoman",
     "romanUc": "upperRoman",
 }
-
-
-def number_as(kind: str, number: int) -> str:
-    """Write the number of a list's item: "decimal", "lowerLetter" and the like, as Word has it, or
-    "1", "a", "I".
-    """
-    kind = _SHORT.get(kind, kind)
-    if kind in ("lowerLetter", "upperLetter") and 0 < number < 1000:
-        letters = chr(ord("a") + (number - 1) % 26) * ((number - 1) // 26 + 1)
-        return letters if kind == "lowerLetter" else letters.upper()
-    if kind in ("lowerRoman", "upperRoman") and 0 < number < 4000:
-        roman = "".join(
-            digits[int(digit)] for digits, digit in zip(_ROMAN, f"{number:04}", strict=True)
-        )
-        return roman if kind == "lowerRoman" else roman.upper()
-    return f"{number:02}" if kind == "decimalZero" else str(number)
-
-
-_SHORT = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
-_ROMAN = tuple(
-    (
-        "",
-        one,
-        one * 2,
-        one * 3,
-        one + five,
-        five,
-        five + one,
-        five + one * 2,
-        five + one * 3,
-        one + ten,
-    )
-    for one, five, ten in (("m", "?", "?"), ("c", "d", "m"), ("x", "l", "c"), ("i", "v", "x"))
-)
 
 
 def _chart_lines(root: Any) -> Iterator[str]:

@@ -11,6 +11,7 @@ from aveyb_retrieval.documents.readers.filetext import (
     clean,
 )
 from aveyb_retrieval.documents.readers.raised import shifted
+from aveyb_retrieval.documents.readers.symbol_fonts import is_symbol_font, sign_of
 from aveyb_retrieval.errors import plural
 
 _RAISED, _LOWERED, _END = (
@@ -35,6 +36,15 @@ _RTF_STATES = re.compile(
 _RTF_CELL = re.compile(r"\\(?:nest)?cell(?![a-z]) ?")
 _RTF_FONTS = re.compile(r"\{\\fonttbl")
 _RTF_CODEPAGE = re.compile(r"\\ansicpg\d+")
+_RTF_FONT = re.compile(r"\\f(\d+)(?:\\[a-z]+-?\d* ?|\{[^{}]*\})*\s*([^;{}\\]+)")
+_RTF_SYMBOL_FIELD = re.compile(
+    r"\{\\\*\\fldinst[^{}\\]*(?:\{[^{}]*)?SYMBOL\s+(\d+)(?:[^{}]*?\\\\f\s+\"([^\"{}]*)\")?[^{}]*\}?\s*\}"
+)
+_RTF_TOKEN = re.compile(
+    r"\\f(?P<font>\d+)(?![a-z]) ?|\\u(?P<number>-?\d+) ?\??|\\'(?P<byte>[0-9A-Fa-f]{2})"
+    r"|\\[a-z]+-?\d* ?|\\.|[{}]|.",
+    re.DOTALL,
+)
 _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 
 if TYPE_CHECKING:
@@ -47,7 +57,9 @@ def read_rtf(data: bytes, limits: Limits) -> FileText:
     """
     if not data.startswith(b"{\\rtf"):
         raise Unreadable("not an RTF file")
-    source, hidden = _without_hidden(data.decode("latin-1").replace("{\\pntext", "{\\listtext"))
+    source, hidden = _without_hidden(
+        _with_signs(data.decode("latin-1").replace("{\\pntext", "{\\listtext"))
+    )
     source = _RTF_CELL.sub(" | ", _RTF_RAISED.sub(_marked, source))
     source = _RTF_GROUP_END.sub(rf"\1{_END}}}", source)
     fonts = _RTF_FONTS.search(source)
@@ -66,6 +78,58 @@ def read_rtf(data: bytes, limits: Limits) -> FileText:
     ]
     told = f"hidden text left out ({plural(hidden, 'place')})" if hidden else ""
     return FileText("", "\n\n".join(dict.fromkeys(filter(None, texts))), None, told)
+
+
+def _with_signs(source: str) -> str:
+    """RTF in which text of a symbol font is written as the signs that the font draws."""
+    source = _RTF_SYMBOL_FIELD.sub(
+        lambda field: (
+            _escaped(sign_of(field[2] or "Symbol", int(field[1])))
+            if is_symbol_font(field[2] or "Symbol")
+            else field[0]
+        ),
+        source,
+    )
+    table = _RTF_FONTS.search(source)
+    if table is None:
+        return source
+    end = _group_end(source, table.start())
+    entries = _RTF_FONT.findall(source[table.start() : end])
+    fonts = {number: name for number, name in entries if is_symbol_font(name)}
+    if not fonts:
+        return source
+    parts, fonts_of_groups, font = [source[:end]], [""], ""
+    for token in _RTF_TOKEN.finditer(source, end):
+        if token["font"] is not None:
+            font = fonts.get(token["font"], "")
+        elif token[0] == "{":
+            fonts_of_groups.append(font)
+        elif token[0] == "}":
+            font = fonts_of_groups.pop() if fonts_of_groups else ""
+        elif token[0].startswith("\\plain"):
+            font = ""
+        elif font and (code := _code_of(token)) is not None:
+            parts.append(_escaped(sign_of(font, code)))
+            continue
+        parts.append(token[0])
+    return "".join(parts)
+
+
+def _code_of(token: re.Match[str]) -> int | None:
+    """The character that a token writes: as a byte, as a number, or as it stands."""
+    if token["byte"] is not None:
+        return int(token["byte"], 16)
+    if token["number"] is not None:
+        return int(token["number"]) % (1 << 16)
+    return ord(token[0]) if len(token[0]) == 1 and token[0] not in "\r\n\\" else None
+
+
+def _escaped(sign: str) -> str:
+    code = ord(sign)
+    if code >= 1 << 16:
+        high, low = divmod(code - (1 << 16), 1 << 10)
+        return f"\\u{0xD800 + high}?\\u{0xDC00 + low}?"
+    return f"\\u{code}?"
 
 
 def _without_hidden(source: str) -> tuple[str, int]:

@@ -198,7 +198,9 @@ def _string(item: Any) -> str:
             align = child.find(f"{S}rPr/{S}vertAlign")
             shift = 0 if align is None else SHIFTS.get(align.get("val"), 0)
             parts.append(shifted("".join(parts[-3:]), words, shift))
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), "".join(parts))
+    text = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), "".join(parts))
+    # halves of a character are put together; one without the other is no character
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _styles(root: Any | None) -> tuple[list[str], set[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import re
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ _TIMES = re.compile(r"\s*(?:(\d{1,4}):)?(\d{1,2}):(\d{2})[.,]\d{1,3}[ \t]+-->")
 _VOICE = re.compile(r"<v(?:\.[^ \t<>]*)?[ \t]+([^<>]+)>")
 _MARKS = re.compile(r"</?[A-Za-z][^<>]*>|<\d[\d:.]*>|</>|\{\\[^{}]*\}")
 _ASIDE = re.compile(r"\s*(?:NOTE|STYLE|REGION)\b")
+_FEWEST_ROLLING, _ROLLING_SHARE = 3, 0.5  # cues with text, and of these the share that repeats
 _SENTENCE_END = (".", "!", "?", "…", "。", "！", "？")  # stops of other scripts  # noqa: RUF001
 
 
@@ -33,17 +35,43 @@ def read_subtitles(data: bytes, limits: Limits) -> FileText:
     if not times:
         raise Unreadable("no cues with times, as SRT and WebVTT files have them")
     parts, is_vtt = Parts("time", limits), lines[0].startswith("WEBVTT")
-    for cue, ((start, found), end) in enumerate(
-        zip(times.items(), [*list(times)[1:], len(lines)], strict=True), 2
-    ):
-        label = f"{int(found[1] or 0)}:{found[2]:>02}:{found[3]}"
-        said = _without_asides(lines[start + 1 : _end_of_cue(lines, start + 1, end, cue)])
-        words = " ".join(_MARKS.sub("", _VOICE.sub(r"\1: ", " ".join(said))).split())
-        if is_vtt or "&" in words:
-            words = " ".join(html.unescape(words).split())
+    for label, cue_lines in _without_repetition(list(_cues(lines, times, is_vtt))):
+        words = " ".join(cue_lines)
         if words:
             parts.add(words, label, end="\n" if words.endswith(_SENTENCE_END) else " ")
     return parts.text("")
+
+
+def _cues(
+    lines: list[str], times: dict[int, re.Match[str]], is_vtt: bool
+) -> Iterator[tuple[str, list[str]]]:
+    """The time of each cue, and its lines without marks."""
+    ends = [*list(times)[1:], len(lines)]
+    for cue, ((start, time), end) in enumerate(zip(times.items(), ends, strict=True), 2):
+        label = f"{int(time[1] or 0)}:{time[2]:>02}:{time[3]}"
+        said = _without_asides(lines[start + 1 : _end_of_cue(lines, start + 1, end, cue)])
+        words = [_MARKS.sub("", _VOICE.sub(r"\1: ", line)) for line in said]
+        if is_vtt or any("&" in line for line in words):
+            words = [html.unescape(line) for line in words]
+        yield label, [line for line in (" ".join(line.split()) for line in words) if line]
+
+
+def _without_repetition(cues: list[tuple[str, list[str]]]) -> Iterator[tuple[str, list[str]]]:
+    """Cues without the lines that the cue before has shown, where captions roll.
+
+    Automatic captions show each line two or three times: as it is spoken, alone, and above the next
+    one. A file is of this kind if most of its cues begin with the last line of the cue before.
+    """
+    shown = [lines for _, lines in cues if lines]
+    rolling = sum(lines[0] == before[-1] for before, lines in itertools.pairwise(shown))
+    if len(shown) < _FEWEST_ROLLING or rolling < _ROLLING_SHARE * (len(shown) - 1):
+        yield from cues
+        return
+    before: list[str] = []
+    for label, lines in cues:
+        repeated = next((n for n in range(len(lines), 0, -1) if before[-n:] == lines[:n]), 0)
+        yield label, lines[repeated:]
+        before = lines or before
 
 
 def _end_of_cue(lines: list[str], start: int, end: int, following: int) -> int:

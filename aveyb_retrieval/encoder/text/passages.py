@@ -47,8 +47,8 @@ WITHIN = " > "  # between a heading and a caption within it
 _BLANKS = re.compile(r"\s*")
 _FENCE = re.compile(r"\s{0,3}(`{3,}(?=[^`]*\Z)|~{3,})(.*)", re.DOTALL)
 _MARKDOWN_HEADING = re.compile(r"\s{0,3}#{1,6}[ \t](.*)")
-# Cut off afterwards: an expression that asks for the last word takes n^2.
-_HEADING_TAIL = "#" + "".join(filter(str.isspace, map(chr, range(0x3001))))
+_COMMENT_END, _INDENTED = "-->", "indented"  # what ends a listing without a fence
+_DIRECTIVE = re.compile(r"\.\. (?:code|code-block|sourcecode|parsed-literal)::")
 _UNDERLINE = re.compile(r"\s{0,3}([-=~^\"*+#])\1{2,}\s*\Z")
 _ITEM = re.compile(
     r"\s*(?:[-*+\u2022\u2023\u2013]|\(?(?:\d{1,3}|[A-Za-z]|[ivx]{1,4})[.)])[ \t]+\S|\s*\|"
@@ -183,6 +183,7 @@ def _blocks(lines: list[str]) -> Iterator[Block]:
     while number < len(lines):
         line = lines[number]
         start = position + len(line) - len(line.lstrip())
+        fenced = _open_listing(line, fenced)
         heading, used = (None, 1) if fenced else _heading(lines, number, blank_before, before)
         stop = position + sum(map(len, lines[number : number + used]))
         if line.isspace():
@@ -214,16 +215,44 @@ def _blocks(lines: list[str]) -> Iterator[Block]:
         yield block
 
 
+def _open_listing(line: str, mark: str) -> str:
+    """The mark of the listing that a line is in; one without a fence ends at the first line that is
+    not indented.
+    """
+    return "" if mark == _INDENTED and not line[0].isspace() else mark
+
+
 def _listing(line: str, mark: str) -> str:
     """The mark of the listing that goes on behind a line, given that of the one the line is in; ""
     for none.
     """
+    if mark == _COMMENT_END:
+        return "" if _COMMENT_END in line else mark
+    if mark == _INDENTED:  # ends in front of a line that is not indented
+        return mark
     fence = _FENCE.match(line)
     if fence is None:
-        return mark
+        return mark or _other_listing(line)
     if not mark:
         return fence[1]
     return "" if fence[1].startswith(mark) and not fence[2].strip() else mark
+
+
+def _other_listing(line: str) -> str:
+    """The mark of a comment of HTML or a listing of reStructuredText that begins at a line."""
+    if line.lstrip().startswith("<!--") and _COMMENT_END not in line:
+        return _COMMENT_END
+    is_literal = line.rstrip().endswith("::") and not line[0].isspace()
+    return _INDENTED if is_literal or _DIRECTIVE.match(line) else ""
+
+
+def _without_closing_signs(words: str) -> str:
+    """The words of a heading without the signs that close it: those behind a blank ("C#" keeps its
+    own).
+    """
+    words = words.strip()
+    shorter = words.rstrip("#")
+    return shorter.rstrip() if not shorter or shorter[-1].isspace() else words
 
 
 def _heading(
@@ -233,10 +262,9 @@ def _heading(
     `before` is above it.
     """
     line = lines[number]
-    if (found := _MARKDOWN_HEADING.match(line)) and (
-        marked := found[1].rstrip(_HEADING_TAIL).lstrip(" \t")
-    ):
-        return marked, 1
+    marked = _MARKDOWN_HEADING.match(line)
+    if marked and (words := _without_closing_signs(marked[1])):
+        return words, 1
     following = lines[number + 1] if number + 1 < len(lines) else ""
     if not blank_before or not following or _FENCE.match(line):
         return None, 1
