@@ -31,7 +31,7 @@ _HOME = {
         "indexes.changes.verify": "Verdict verify_index",
         "indexes.cluster": "build_on_ray",
         "indexes.index": "Index",
-        "indexes.search.hits": "Hit Passage Result",
+        "indexes.search.hit": "Hit Passage Result",
         "indexes.search.quotes": "QuoteCheck",
         "indexes.search.prompts": "hits_to_prompt source_to_prompt",
         "indexes.search.reading": "Contents Document Excerpt Match Section",

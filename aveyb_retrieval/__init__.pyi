@@ -53,9 +53,9 @@ from aveyb_retrieval.indexes.changes.verify import Verdict as Verdict
 from aveyb_retrieval.indexes.changes.verify import verify_index as verify_index
 from aveyb_retrieval.indexes.cluster import build_on_ray as build_on_ray
 from aveyb_retrieval.indexes.index import Index as Index
-from aveyb_retrieval.indexes.search.hits import Hit as Hit
-from aveyb_retrieval.indexes.search.hits import Passage as Passage
-from aveyb_retrieval.indexes.search.hits import Result as Result
+from aveyb_retrieval.indexes.search.hit import Hit as Hit
+from aveyb_retrieval.indexes.search.hit import Passage as Passage
+from aveyb_retrieval.indexes.search.hit import Result as Result
 from aveyb_retrieval.indexes.search.prompts import hits_to_prompt as hits_to_prompt
 from aveyb_retrieval.indexes.search.prompts import source_to_prompt as source_to_prompt
 from aveyb_retrieval.indexes.search.quotes import QuoteCheck as QuoteCheck

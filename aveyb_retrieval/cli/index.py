@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from aveyb_retrieval.indexes.changes.change import Report
-    from aveyb_retrieval.indexes.search.hits import Hit
+    from aveyb_retrieval.indexes.search.hit import Hit
     from aveyb_retrieval.indexes.search.reading import Document
 
 _OUT: Any = {

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from aveyb_retrieval.indexes.search.hits import Result as Found
+    from aveyb_retrieval.indexes.search.hit import Result as Found
     from aveyb_retrieval.indexes.search.retriever import Retriever
 
 # An agent refuses an answer beyond 25,000 tokens, and may count it twice (as text and as structured

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from aveyb_retrieval.indexes.search.hits import Hit, Passage
+from aveyb_retrieval.indexes.search.hit import Hit, Passage
 from aveyb_retrieval.indexes.search.quotes import QuoteCheck
 from aveyb_retrieval.indexes.search.reading import Match
 from aveyb_retrieval.server import models, requests, search

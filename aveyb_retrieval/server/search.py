@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.changes.change import Report
     from aveyb_retrieval.indexes.index import Index
-    from aveyb_retrieval.indexes.search.hits import Result
+    from aveyb_retrieval.indexes.search.hit import Result
     from aveyb_retrieval.indexes.search.reading import Document
     from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.server.http import Context, Limits

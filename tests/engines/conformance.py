@@ -33,7 +33,7 @@ from aveyb_retrieval.indexes.types import EncodedRow
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from aveyb_retrieval.indexes.search.hits import Hit
+    from aveyb_retrieval.indexes.search.hit import Hit
     from aveyb_retrieval.indexes.types import FloatArray
 
 LACKS = {

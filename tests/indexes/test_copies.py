@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aveyb_retrieval import Retriever, build_index
-from aveyb_retrieval.indexes.search.hits import Copies, same_words
+from aveyb_retrieval.indexes.search.same_words import Copies, same_words
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:

@@ -7,12 +7,13 @@ from __future__ import annotations
 import copy
 import pickle
 import shutil
-from dataclasses import asdict
+from dataclasses import FrozenInstanceError, asdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from aveyb_retrieval import (
+    Result,
     Retriever,
     build_index,
     compact_index,
@@ -22,6 +23,7 @@ from aveyb_retrieval import (
 from aveyb_retrieval.errors import AveyBError
 from aveyb_retrieval.indexes.search.copies import TEXTS_READ_TOGETHER
 from aveyb_retrieval.indexes.search.evidence import Evidence
+from aveyb_retrieval.indexes.search.hit import HIT_FIELDS, PASSAGE_FIELDS
 from aveyb_retrieval.indexes.store.dataset import Dataset
 from aveyb_retrieval.indexes.store.tables import Tables
 from tests.indexes.fake import FakeEmbedder
@@ -90,8 +92,10 @@ def test_copies_have_all_of_a_hit(root: Path) -> None:
     with load(root) as retriever:
         (hit,), (twin,), (third,) = (retriever.search("closed pump", k=1) for _ in range(3))
         copied = pickle.loads(pickle.dumps(hit)), copy.copy(twin)
-        fields = asdict(third)
+        fields = third.to_dict(text=True)
+        assert asdict(third)["id"] == "long"
     assert copied == (hit, hit)
+    assert [each.metadata for each in copied] == [{"year": 2001}] * 2
     assert (fields["text"], fields["metadata"]) == (LONG, {"year": 2001})
     assert hit.to_dict() == {name: value for name, value in fields.items() if name != "text"}
     with pytest.raises(AttributeError, match="no attribute 'colour'"):
@@ -160,3 +164,45 @@ def test_without_passages_as_many_texts_are_read_as_are_shown(
         read.clear()
         assert len(retriever.search("a pump", k=80)) == 80
         assert max(read) <= TEXTS_READ_TOGETHER
+
+
+def test_hits_are_values(root: Path) -> None:
+    with load(root) as retriever:
+        hits = retriever.search("closed pump", k=3, fold=False)
+        same = retriever.search("closed pump", k=3, fold=False)
+        names = {*HIT_FIELDS, "place"}
+        assert names <= {*dir(hits[0])}, "before anything was read"
+        assert {*PASSAGE_FIELDS, "place", "best_sentence"} <= {*dir(hits[0].passages[0])}
+    assert {*hits} == {*same}
+    assert len({*hits}) == 3
+    assert hits[0] in {*same}
+    assert {hits[0].passages[0]: 1}[same[0].passages[0]] == 1
+    with pytest.raises(FrozenInstanceError):
+        hits[0].score = 1.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "copied", [Result.detach, copy.deepcopy, lambda hits: pickle.loads(pickle.dumps(hits))]
+)
+def test_detached_hits_outlive_the_retriever_and_its_files(root: Path, copied: Any) -> None:
+    with load(root) as retriever:
+        hits = retriever.search("closed pump", k=3)
+        kept = copied(hits)
+        shown = [hit.to_dict(text=True) for hit in hits]
+        cited = [hit.citation() for hit in hits]
+    shutil.rmtree(root)
+    assert [hit.to_dict(text=True) for hit in kept] == shown
+    assert [hit.citation() for hit in kept] == cited
+    assert (kept.words, kept.unmet, kept.suggestions) == (hits.words, hits.unmet, hits.suggestions)
+
+
+@pytest.mark.parametrize("name", ["text", "metadata", "heading", "best_sentence"])
+def test_a_hit_of_a_closed_retriever_names_the_way_out(root: Path, name: str) -> None:
+    with load(root) as retriever:
+        (hit,) = retriever.search("closed pump", k=1)
+    try:
+        getattr(hit, name)
+    except AveyBError as error:
+        assert "before the retriever is closed, or keep hits.detach()" in str(error)
+    else:
+        assert name in ("heading", "best_sentence"), "words that were read stay"

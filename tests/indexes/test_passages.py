@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,9 +14,11 @@ import pytest
 from aveyb_retrieval import Hit, Passage, Retriever, build_index, hits_to_prompt
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.search import confidence as confidences
+from aveyb_retrieval.indexes.search.hit import Content, KnownCitation
 from aveyb_retrieval.indexes.search.passage_scores import COSINE, NEIGHBOR, PassageScores
 from aveyb_retrieval.indexes.search.prompts import estimate_tokens
 from aveyb_retrieval.indexes.search.ranking import MAXSIM_CONFIDENCE
+from aveyb_retrieval.indexes.search.sentences import Citation
 from aveyb_retrieval.indexes.types import PASSAGE_BITS
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
@@ -67,11 +68,7 @@ def test_passages_of_all_documents_are_found(retriever: Retriever, mode: Any) ->
     for hit in hits:
         assert hit.span is not None
         assert hit.passage == hit.text[slice(*hit.span)]
-        assert hit.passages == (
-            Passage(
-                hit.passage, hit.span, hit.score, hit.heading, hit.scores, headings=hit.headings
-            ),
-        )
+        assert hit.passages == (Passage(hit.passage, hit.span, hit.score, hit.scores),)
     assert (hits[0].confidence is None) == (mode != "hybrid")
 
 
@@ -216,7 +213,10 @@ def test_vectors_find_passages(retriever: Retriever) -> None:
     query = "zinc anodes protect the hull"
     (found,) = retriever.search_vectors(FakeEmbedder().encode_queries([query]), k=4, unit="passage")
     by_text = retriever.search(query, k=4, unit="passage", mode="dense")
-    assert found == [replace(hit, highlights=(), best_sentence=None) for hit in by_text]
+    unread = {"highlights": (), "best_sentence": None}
+    assert [hit.to_dict(text=True) for hit in found] == [
+        {**hit.to_dict(text=True), **unread} for hit in by_text
+    ]
 
 
 @pytest.mark.parametrize(
@@ -373,17 +373,15 @@ def test_a_prompt_keeps_the_best_hit_trimmed(words: range) -> None:
     best = (text.index("Sentence 30"), text.index("Sentence 31") - 1) if words else (0, 13)
     if words.start:  # a sentence that does not fit
         text, best = " ".join(f"word{n}" for n in words), (0, 300)
+    best = (best[0] + 2, best[1] + 2)
+    cited = KnownCitation(Citation(best))
     hit = Hit(
         "a",
         1.0,
-        "xy" + text,
-        "",
-        {},
-        text,
-        span=(2, 2 + len(text)),
-        best_sentence=(best[0] + 2, best[1] + 2),
+        passages=(Passage(text, (2, 2 + len(text)), 1.0, _citations=cited),),
+        _content=Content("xy" + text),
     )
-    other = Hit("b", 0.5, "Small.", "", {}, "Small.", span=(0, 6))
+    other = Hit("b", 0.5, passages=(Passage("Small.", (0, 6), 0.5),))
     prompt = hits_to_prompt([hit, other], max_tokens=60)
     assert estimate_tokens(prompt) <= 60
     found = re.match(r"\[1\] \(a, characters (\d+)-(\d+)\)\n(.+)\n\n", prompt)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aveyb_retrieval import Hit, Index, hits_to_prompt, source_to_prompt
+from aveyb_retrieval import Hit, Index, Passage, hits_to_prompt, source_to_prompt
 from aveyb_retrieval.indexes.search.prompts import escape_heads
 from tests.indexes.fake import FakeEmbedder
 
@@ -79,7 +79,7 @@ def test_other_lines_stay_as_they_are(text: str) -> None:
 
 def test_the_budget_counts_what_was_written() -> None:
     text = "".join(f"[{number}] said.\n" for number in range(100))
-    hit = Hit("a", 1.0, text, "", {}, text, span=(0, len(text)))
+    hit = Hit("a", 1.0, passages=(Passage(text, (0, len(text)), 1.0),))
     prompt = hits_to_prompt([hit], max_tokens=120, count=len)
     assert len(prompt) <= 120
     assert len(heads(prompt)) == 1

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aveyb_retrieval import Index, hits_to_prompt
-from aveyb_retrieval.indexes.search.hits import Cited, Excerpt, Sentences
+from aveyb_retrieval.indexes.search.sentences import Citation, CitedText, Sentences
 from aveyb_retrieval.indexes.store.words import language
 from tests.indexes.fake import FakeEmbedder
 
@@ -50,8 +50,8 @@ def sentences(query: str, model: FakeEmbedder | None = None) -> Sentences:
 
 def cite(
     query: str, passage: str, heading: str, *, model: FakeEmbedder | None = None, about: str = ""
-) -> Cited:
-    return sentences(query, model).cite([Excerpt(passage, heading, about=about)])[0]
+) -> Citation:
+    return sentences(query, model).cite([CitedText(passage, heading, about=about)])[0]
 
 
 HANDBOOK = """Nothing stands over this line.

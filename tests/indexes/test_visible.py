@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from aveyb_retrieval.indexes.search.hits import Result
+    from aveyb_retrieval.indexes.search.hit import Result
 
 SEEN = {"team": "legal"}
 WORDS = [

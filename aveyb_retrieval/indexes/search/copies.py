@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from aveyb_retrieval.indexes.search.hits import Copies
+from aveyb_retrieval.indexes.search.same_words import Copies
 from aveyb_retrieval.indexes.types import PASSAGE_BITS, ascending
 
 if TYPE_CHECKING:

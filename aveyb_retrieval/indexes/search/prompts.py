@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import regex
@@ -20,12 +19,14 @@ from aveyb_retrieval.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aveyb_retrieval.indexes.search.hits import Hit
+    from aveyb_retrieval.indexes.search.hit import Hit, Span
 
 _MAX_TOKEN_CHARACTERS = 16  # in the mean: of a longer text no more can fit
 _PIECE = re.compile(r"[^\W\d_]{1,5}|\d{1,3}|[^\w\s]|_|\n+")
 # any brackets but "(2)", behind any signs: a model may take "**\uff3b2\uff3d" for "[2]"
-_LIKE_HEAD = regex.compile(r"[^\p{L}\p{N}]*?\p{Ps}[\s\p{C}\p{M}]*+\p{N}++[\s\p{C}\p{M}]*+\p{Pe}")
+_LIKE_HEAD = regex.compile(
+    r"[^\p{L}\p{N}]*?(?![(\uff08{\uff5b])\p{Ps}[\s\p{C}\p{M}]*+\p{N}++[\s\p{C}\p{M}]*+\p{Pe}"
+)
 _DIRECTIONS = re.compile("[\u202a-\u202e\u2066-\u2069]")  # show characters in another order
 
 
@@ -90,8 +91,7 @@ def hits_to_prompt(
         size = count(block)
         smallest = min(smallest or size, size)
         if number == 1 and size > left:
-            trimmed = _trimmed(hit, left, lambda part: count(_block(1, part)) <= max_tokens)
-            block = _block(1, trimmed or hit)
+            block = _trimmed_block(hit, max_tokens, count) or block
             size = count(block)
         if size <= left:
             blocks.append(block)
@@ -104,34 +104,32 @@ def hits_to_prompt(
     return "".join(blocks)
 
 
-def _trimmed(hit: Hit, tokens: int, fits: Callable[[Hit], bool]) -> Hit | None:
-    """What fits of a hit: whole sentences, else words; None where not even a word does."""
-    whole, offset = (
-        (hit.text, 0) if hit.passage is None else (hit.passage, hit.span[0] if hit.span else 0)
-    )
-    best = (
-        (0, 0)
-        if hit.best_sentence is None
-        else (hit.best_sentence[0] - offset, hit.best_sentence[1] - offset)
-    )
-    for begin in sorted({0, best[0]}):
-        text = whole[begin : begin + _MAX_TOKEN_CHARACTERS * tokens]
+def _trimmed_block(hit: Hit, max_tokens: int, count: Callable[[str], int]) -> str | None:
+    """Write what fits of the first hit: whole sentences, else words; None where no word does."""
+    whole, offset = (hit.text, 0) if hit.passage is None else (hit.passage, (hit.span or (0, 0))[0])
+    first, stop = hit.best_sentence or (offset, offset)
+    best_start, best_stop = first - offset, stop - offset
+    for begin in sorted({0, best_start}):
+        text = whole[begin : begin + _MAX_TOKEN_CHARACTERS * max_tokens]
 
-        def part(end: int, text: str = text, start: int = offset + begin) -> Hit:
+        def block(end: int, text: str = text, start: int = offset + begin) -> str:
             beginning = text[:end].rstrip()
-            return replace(hit, passage=beginning, span=(start, start + len(beginning)))
+            return _block(1, hit, beginning, (start, start + len(beginning)))
 
         words = [word.end() for word in re.finditer(r"\S+", text)]
         for ends in ([*outline(text).places[1:].tolist(), len(text)], words):
-            number = bisect_left(ends, True, key=lambda end: not fits(part(end)))
-            if number and (begin == best[0] or ends[number - 1] >= best[1]):
-                return part(ends[number - 1])
+            fitting = bisect_left(ends, True, key=lambda end: count(block(end)) > max_tokens)
+            if fitting and (begin == best_start or ends[fitting - 1] >= best_stop):
+                return block(ends[fitting - 1])
     return None
 
 
-def _block(number: int, hit: Hit) -> str:
+def _block(number: int, hit: Hit, text: str | None = None, span: Span | None = None) -> str:
+    """Write a hit, or a part of it: `text`, the characters `span` of its document."""
     place = hit.id if hit.page is None else f"{hit.id}, {hit.place}"
-    place += f", characters {hit.span[0]}-{hit.span[1]}" if hit.span else ""
+    span = span or hit.span
+    place += f", characters {span[0]}-{span[1]}" if span else ""
     title = " > ".join(filter(None, [hit.title, hit.heading]))
-    text = hit.text if hit.passage is None else hit.passage
+    if text is None:
+        text = hit.text if hit.passage is None else hit.passage
     return f"{source_to_prompt(number, text, title=title, place=place)}\n\n"

@@ -24,7 +24,7 @@ from aveyb_retrieval.indexes.search.quotations import OF_UNSPACED, UNSPACED, quo
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from aveyb_retrieval.indexes.search.hits import Hit
+    from aveyb_retrieval.indexes.search.hit import Hit
     from aveyb_retrieval.indexes.search.quotations import Quotation
     from aveyb_retrieval.indexes.search.reading import Document
     from aveyb_retrieval.indexes.search.retriever import Retriever

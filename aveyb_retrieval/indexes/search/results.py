@@ -12,15 +12,11 @@ import numpy as np
 
 from aveyb_retrieval.indexes.search.best_passages import ShownScore
 from aveyb_retrieval.indexes.search.evidence import joined_passages
-from aveyb_retrieval.indexes.search.hits import (
-    Chosen,
-    Later,
-    Result,
-    Sentences,
-    make_hit,
-    suggest,
-)
+from aveyb_retrieval.indexes.search.hit import Result
+from aveyb_retrieval.indexes.search.hit_reader import Chosen, HitReader, make_hit
 from aveyb_retrieval.indexes.search.passage_scores import word_weights
+from aveyb_retrieval.indexes.search.sentences import Sentences
+from aveyb_retrieval.indexes.search.suggestions import suggest
 from aveyb_retrieval.indexes.types import PASSAGE_BITS
 
 if TYPE_CHECKING:
@@ -54,7 +50,7 @@ def make_result(
     numbers = [passage.number for scores in shown for passage in scores]
     texts = evidence.shown([*numbers, *(n for context in contexts.values() for n in context)])
     documents = evidence.documents.read(docs)
-    later = Later(view, documents, _sentences(evidence, model, rules))
+    reader = HitReader(view, documents, _sentences(evidence, model, rules))
     copies = _names_of_copies(evidence, page)
     hits = []
     for row, scores in enumerate(shown):
@@ -68,7 +64,7 @@ def make_result(
                 context=joined_passages([texts[n] for n in context]) if context else None,
                 confidence=scores[0].confidence if scores and evidence.knows_confidence else None,
                 duplicates=copies.get(int(matches.keys[row]), ()),
-                later=later,
+                reader=reader,
             )
         )
     return Result(hits, question.words, question.unmet, partial(suggest, question.text, view))

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from aveyb_retrieval.indexes.engine import EngineInfo, EngineView, VectorEngine
-    from aveyb_retrieval.indexes.search.hits import Hit, Result
+    from aveyb_retrieval.indexes.search.hit import Hit, Result
     from aveyb_retrieval.indexes.store.filters import Filter
 
 

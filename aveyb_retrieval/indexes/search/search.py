@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from aveyb_retrieval.indexes.engine import EngineView, Selection
-    from aveyb_retrieval.indexes.search.hits import Result
+    from aveyb_retrieval.indexes.search.hit import Result
     from aveyb_retrieval.indexes.search.options import Options
     from aveyb_retrieval.indexes.search.page import Page
     from aveyb_retrieval.indexes.search.ranking import QueryModel

@@ -1,0 +1,238 @@
+"""The sentences that passages are cited by.
+
+The best sentence of a passage is found by the formula of docs/ranking.md. The vectors are the
+model's embeddings of tokens, which know synonyms and need no layer to run: about a millisecond for
+a passage. The weight of a word that is not looked up is 0. Words count besides: a cosine is 1 for
+an equal word, else 0. A row of a table is a sentence, too.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect
+from functools import cache, cached_property
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import regex
+
+from aveyb_retrieval.encoder.text.passages import names_of, outline
+from aveyb_retrieval.indexes.types import WordVectors, products, token_width
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from aveyb_retrieval.indexes.store.words import Finder
+    from aveyb_retrieval.indexes.types import EmbedderLike, FloatArray, IntArray
+
+Span = tuple[int, int]
+
+_CELLS = r"(?:\||[^\n|]* \| )"  # how a row of a table begins, in Markdown or not
+_ROW = re.compile(rf"^(?={_CELLS})", re.MULTILINE)
+_NAMES = regex.compile(
+    rf"^(?={_CELLS}.*\n{_CELLS})(?<!^{_CELLS}.*\n)", re.MULTILINE
+)  # of its columns: the first row
+_QUESTION = re.compile("[?\uff1f\u061f][\\s>\"'\u201d\u00bb]*$")  # of a sentence
+_MARK = re.compile(
+    r"[\s>]{0,20}\(?(?:\d{1,3}|[A-Za-z]|[ivxIVX]{2,5})[.)]\s*"
+)  # of an item of a list
+_SHARP, _NAMED, _LEAST = 4, 0.95, 0.001  # as benchmarks/cpu/citations.py found them
+
+
+class CitedText(NamedTuple):
+    """A passage to cite, the heading above it, the characters at which pages begin in it, and what
+    it is about.
+    """
+
+    text: str
+    heading: str = ""
+    breaks: Sequence[int] = ()
+    about: str = ""
+
+
+class Citation(NamedTuple):
+    """A passage's best sentence (None: it holds no word of the query), the heading over it, and all
+    headings in it.
+    """
+
+    sentence: Span | None = None
+    heading: str = ""
+    headings: tuple[str, ...] = ()
+
+    def moved(self, start: int) -> Citation:
+        """Return the same, with the sentence's characters counted from `start` before the text."""
+        if self.sentence is None:
+            return self
+        first, stop = self.sentence
+        return self._replace(sentence=(start + first, start + stop))
+
+
+Words = tuple[
+    "IntArray", "IntArray"
+]  # of a text: which of all that are compared, and where they begin
+
+
+class Sentences:
+    """Finds the sentences that answer one query, in any passages."""
+
+    def __init__(
+        self,
+        query: str,
+        find: Finder,
+        weights: Callable[[], Mapping[str, float]],
+        model: Callable[[], EmbedderLike] | None,
+    ) -> None:
+        self._query, self._weights, self._load = query, weights, model
+        self.find = cache(find)  # highlights ask for the same passages
+
+    def cite(self, excerpts: Sequence[CitedText]) -> list[Citation]:
+        """Find the best sentence of each passage and its heading; what several are about is looked
+        at once.
+
+        Of a sentence that goes on over a page the parts are compared.
+        """
+        texts = list(dict.fromkeys(text for each in excerpts for text in (each.text, each.about)))
+        near, weights, words = self._by_words(texts)
+        if self._model is not None:
+            # tokens may be letters, or stand for any unknown word: all sentences hold them, so
+            # equal words count, too
+            (known, count), (same, more, held) = near.shape, self._by_meaning(texts)
+            near, weights = (
+                np.pad(near, [(0, size) for size in same.shape]),
+                np.concatenate([weights, more]),
+            )
+            near[known:, count:] = same
+            both = [
+                np.hstack([one, (two[0] + count, two[1])])
+                for one, two in zip(words, held, strict=True)
+            ]
+            words = [(which[order], at[order]) for which, at in both for order in [at.argsort()]]
+        found = dict(zip(texts, words, strict=True))
+        named = {
+            each.about: near[:, found[each.about][0]].max(axis=1, initial=0) for each in excerpts
+        }
+        return [
+            _cite(each, near, found[each.text], named[each.about], weights) for each in excerpts
+        ]
+
+    @cached_property
+    def _model(self) -> WordVectors | None:
+        """The model, if it knows what words mean; else they have to be equal."""
+        model = None if self._load is None else self._load()
+        return model if isinstance(model, WordVectors) and token_width(model) else None
+
+    def _by_words(self, texts: Sequence[str]) -> tuple[FloatArray, FloatArray, list[Words]]:
+        """Which words `[n]` that texts hold are each of the query's `[T, n]`, the weights of these
+        `[T]`, the words.
+        """
+        found = [self.find(text) for text in texts]
+        words = {
+            word: number
+            for number, word in enumerate(dict.fromkeys(each.word for each in chain(*found)))
+        }
+        known, same = self._weights() if words else {}, np.eye(len(words), dtype=np.float32)
+        # not weighed is one that a condition such as begin* found
+        weights = np.array([known.get(word, 1.0) for word in words], np.float32)
+        held = [
+            np.array([(words[each.word], each.start) for each in one], np.int64).reshape(-1, 2)
+            for one in found
+        ]
+        return same, weights, [(each[:, 0], each[:, 1]) for each in held]
+
+    def _by_meaning(self, texts: Sequence[str]) -> tuple[FloatArray, FloatArray, list[Words]]:
+        """How near tokens come to the query's that count, `[T, n]`, 0 to 1, the weights of these
+        `[T]`, the tokens.
+        """
+        assert self._model is not None  # else words are compared
+        rows, ((asked, places), *tokens) = self._model.word_vectors([self._query, *texts])
+        weights, counted = self._weights(), np.zeros(len(asked), np.float32)
+        for word in self.find(self._query):
+            counted[(places >= word.start) & (places < word.stop)] = weights.get(word.word, 1.0)
+        asked, counted = asked[counted > 0], counted[counted > 0]
+        # one by one: for many at once `products` would wake the threads of BLAS
+        cosines = [products(row[None], rows)[0].clip(0, 1) for row in rows[asked]]
+        near = np.array(cosines, np.float32).reshape(len(asked), len(rows))
+        return near, counted, tokens
+
+
+def _cite(
+    excerpt: CitedText, near: FloatArray, words: Words, named: FloatArray, weights: FloatArray
+) -> Citation:
+    passage, above, breaks, _ = excerpt
+    found = outline(passage)
+    # the passage may begin with a part of a line that looks like a heading
+    headings = [each for each in found.headings if each.start or above.endswith(each.words)]
+    starts = sorted(
+        {0, *found.places.tolist(), *breaks, *(row.start() for row in _ROW.finditer(passage))}
+    )
+    # where a sentence that headings begin goes on, if at all; a caption alone may be an item of a
+    # list
+    behind = {}
+    for each in headings:
+        place = bisect(starts, each.start)
+        if not each.caption or passage[each.stop : [*starts, len(passage)][place]].strip():
+            behind[starts[place - 1]] = each.stop
+    marked = {
+        stop
+        for start, stop in pairwise(starts)
+        if _MARK.fullmatch(passage, behind.get(start, start), stop)
+    }
+    starts = sorted({*starts} - (marked - behind.keys()))
+    parts = [
+        (start, behind.get(start, start), stop) for start, stop in pairwise([*starts, len(passage)])
+    ]
+    marks = [each.start for each in headings]
+    names = [above, *names_of(headings, above)]
+    under = names[1:] if marks and not passage[: marks[0]].strip() else names
+    all_headings = tuple(dict.fromkeys(filter(None, under)))
+    best = _best(passage, parts, near, words, named, weights)
+    if best is None:
+        return Citation(None, under[0], all_headings)
+    start, body, stop = parts[best]
+    text = passage[body:stop] if passage[body:stop].strip() else passage[start:stop]
+    first = stop - len(text.lstrip())
+    sentence = first, first + len(text.strip())
+    return Citation(sentence, names[bisect(marks, first)] or under[0], all_headings)
+
+
+def _best(
+    passage: str,
+    parts: Sequence[tuple[int, ...]],
+    near: FloatArray,
+    words: Words,
+    named: FloatArray,
+    weights: FloatArray,
+) -> int | None:
+    """The number of the best sentence, of (start, where it goes on behind headings, stop); None:
+    none is any good.
+    """
+    starts = [each[0] for each in parts]
+    bounds = np.searchsorted(words[1], [*starts, len(passage)])
+    filled = np.flatnonzero(np.diff(bounds))  # sentences with a token or word
+    nearest = np.zeros((len(starts), len(weights)), np.float32)
+    if len(filled):
+        nearest[filled] = np.maximum.reduceat(near[:, words[0]], bounds[filled], axis=1).T
+    bare, over = (
+        np.array([not re.search(r"\w", passage[body:stop]) for _, body, stop in parts]),
+        nearest[0] * 0,
+    )
+    for place, (start, body, stop) in enumerate(parts):
+        if start < body:
+            over = (
+                nearest[place] * bare[place] / 2
+            )  # headings that no text follows speak for the rows or items below
+        elif not bare[place]:
+            nearest[place] = np.maximum(nearest[place], over)
+        if _QUESTION.search(
+            passage, start, stop
+        ):  # it says what is asked for: the next sentences or a reply answer
+            nearest[place] /= 2
+    for names in _NAMES.finditer(passage):
+        nearest[bisect(starts, names.start()) - 1] /= 2  # so do they, a row below answers
+    alike = nearest**_SHARP
+    others = (alike.sum(axis=0) - alike.max(axis=0)) / max(len(starts) - 1, 1)
+    scores = nearest @ (weights * ((1 - _NAMED * named**_SHARP) * (1 - others) ** _SHARP + _LEAST))
+    scores[bare] *= 1e-9  # the best only where nothing else is any good
+    best = int(np.argmax(scores))
+    return best if scores[best] > 0 else None

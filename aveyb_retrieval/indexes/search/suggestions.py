@@ -1,0 +1,72 @@
+"""Words of the index that may be meant by words of a query that are in no document."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from aveyb_retrieval.indexes.store.vocabulary import edits, swaps, within
+from aveyb_retrieval.indexes.store.words import UNSPACED, WORD, cleaned, spelled
+
+if TYPE_CHECKING:
+    from aveyb_retrieval.indexes.engine import EngineView
+    from aveyb_retrieval.indexes.types import Kind
+
+LOOKED_UP = 50  # words of a query, the first ones, that others may be suggested for
+SUGGESTED = 3  # words in place of one that no document has
+READ_FOR_ONE = 3  # texts in which a suggested word is looked for as it is written
+
+
+def suggest(query: str, view: EngineView) -> dict[str, tuple[str, ...]]:
+    """Words of the index in place of those words of a query that are in none of its documents, the
+    nearest first.
+    """
+    rules, vocabulary = view.language, view.vocabulary
+    suggested, asked = {}, {*rules.words(query)}
+    for word in islice(dict.fromkeys(WORD.findall(query)) if vocabulary else (), LOOKED_UP):
+        form, stored, unspaced = (
+            rules.form(word),
+            rules.in_order(word),
+            UNSPACED.search(cleaned(word)),
+        )
+        left_out = asked.isdisjoint((form, *stored))  # "what"
+        if (
+            left_out
+            or not edits(form)
+            or form.isdigit()
+            or len(stored) != 1
+            or unspaced
+            or any(view.holding(stored))
+        ):
+            continue
+        assert vocabulary is not None  # else there are no words to go through
+        near = vocabulary.near(form, edits(form))
+        first = near.keys() & swaps(form) | {each for each in near if within(form, each, 1)}
+        order = sorted(near, key=lambda each: (each not in first, -near[each], each))
+        held = (
+            each for each in order if any(view.holding(rules.in_order(each)))
+        )  # some documents may be deleted
+        if meant := tuple(islice(held, SUGGESTED)):
+            suggested[word] = tuple(dict.fromkeys(_as_written(each, view) for each in meant))
+    return suggested
+
+
+def _as_written(form: str, view: EngineView) -> str:
+    """A word, by its form, as it stands in one of the texts that are best by it, accents too,
+    without capitals.
+    """
+    kind: Kind = "passage" if "passage" in view.encoding.kinds else "document"
+    numbers = [
+        number for number, _ in view.by_words(kind, view.language.in_order(form), READ_FOR_ONE)
+    ]
+    texts = (
+        view.shown_passages(numbers) if kind == "passage" else view.documents(numbers, ("text",))
+    )
+    find = view.language.finder((), (form,))
+    written = (
+        each.text[word.start : word.stop] for each in texts.values() for word in find(each.text)
+    )
+    word = cleaned(next(written, form))
+    return (
+        spelled(word, turkish=True) if view.language.name == "turkish" else word.lower()
+    )  # no "ss" for a sharp s
