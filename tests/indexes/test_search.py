@@ -18,7 +18,7 @@ from aveyb_retrieval.indexes.search import by_vector, threads
 from aveyb_retrieval.indexes.search import retriever as retriever_module
 from aveyb_retrieval.indexes.search import snapshot as snapshot_module
 from aveyb_retrieval.indexes.search.options import Options
-from aveyb_retrieval.indexes.search.snapshot import Allowed
+from aveyb_retrieval.indexes.search.selections import Allowed
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 
@@ -171,6 +171,15 @@ def test_an_empty_name_of_a_reranker_is_refused(retriever: Retriever) -> None:
         ConfigError, match="rerank='': must be 'maxsim', a CrossEncoder, or the name of one"
     ):
         retriever.search("word1", rerank="")
+
+
+@pytest.mark.parametrize("flag", ["fold", "exact", "operators"])
+def test_an_option_that_is_no_flag_is_refused(retriever: Retriever, flag: str) -> None:
+    for wrong in ("false", "no", 0, 1, None, [], "True"):
+        options: dict[str, Any] = {flag: wrong}
+        with pytest.raises(ConfigError, match=f"{flag}=.*: must be True or False"):
+            retriever.search("word1", **options)
+    retriever.search("word1", **{flag: np.bool_(False)})
 
 
 def test_options_may_be_given_their_default_values(retriever: Retriever) -> None:

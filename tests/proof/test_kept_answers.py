@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from aveyb_retrieval import Retriever, build_index
+from aveyb_retrieval import Index, Retriever, build_index
 from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.errors import AveyBError, ConfigError, InputError
 from aveyb_retrieval.indexes.changes.sync import sync_index
@@ -238,6 +238,19 @@ class TestAlerts:
         )  # changed, not what it says
         sync_index(folder, root)
         assert len(run_alerts(root, file=out)[0]) == 0
+
+    def test_among_few_documents_it_waits_until_there_are_more(self, tmp_path: Path) -> None:
+        """No confidence is known of one or two: what came meanwhile is told once it is."""
+        root = tmp_path / "small"
+        with Index.create(root) as index:
+            index.add([{"_id": "one", "text": "The canteen serves soup on Mondays."}])
+            add_alert(root, Alert("exits", "What notice ends the lease of the flat?", 0.5))
+            assert run_alerts(root) == ([], [])
+            index.add([{"_id": "two", "text": "A month's notice ends the lease of the flat."}])
+            assert run_alerts(root) == ([], [])
+            index.add([{"_id": "three", "text": "The pump is closed before the filter."}])
+            assert [row["id"] for row in run_alerts(root)[0]] == ["two"]
+            assert run_alerts(root) == ([], [])
 
     def test_a_run_killed_while_it_told_is_made_good(
         self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

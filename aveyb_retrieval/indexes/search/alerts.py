@@ -23,6 +23,7 @@ import msgspec
 
 from aveyb_retrieval import files
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, InputError
+from aveyb_retrieval.indexes.search.confidence import MIN_COMPARED_DOCUMENTS
 from aveyb_retrieval.indexes.search.retriever import Retriever
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.store.filters import compile_filter
@@ -79,6 +80,7 @@ def add_alert(root: str | Path, alert: Alert) -> None:
             Retriever.load(directory.root) as retriever,
         ):
             _ask(alert, snapshot, retriever)
+            alert.build, alert.upto = snapshot.manifest.build, snapshot.manifest.next_doc
         state.alerts.append(alert)
 
 
@@ -144,8 +146,14 @@ def run_alerts(
 
 
 def _ask(alert: Alert, snapshot: Snapshot, retriever: Retriever) -> list[Row]:
-    """What a question finds in documents it was not asked of; it then counts as told."""
+    """What a question finds in documents it was not asked of; it then counts as told.
+
+    Among so few documents that confidences are not known it tells nothing, and is asked again when
+    there are more.
+    """
     manifest, told = snapshot.manifest, set(alert.told)
+    if manifest.counts.documents < MIN_COMPARED_DOCUMENTS:
+        return []
     first = alert.upto if alert.build == manifest.build else 1
     ids = snapshot.tables.documents.scan(["id"], f"doc >= {first}")["id"].to_pylist()
     rows = list[Row]()

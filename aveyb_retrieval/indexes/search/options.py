@@ -117,6 +117,7 @@ _LEAST = {"k": 1, "passages": 1, "candidates": 1, "context": 0, "per_document": 
 _NEVER_NONE = ("k", "passages", "candidates", "offset")
 _SHARES = ("weight", "diversity")
 _OF_PASSAGES = ("per_document", "diversity")
+_FLAGS = ("fold", "exact", "operators")
 
 
 @dataclass(frozen=True)
@@ -157,8 +158,7 @@ class Options:
             raise ConfigError(unknown_option(min(unknown)))
         options = cls(k=k, **given)
         options._check(built)
-        if not isinstance(options.operators, bool):
-            raise ConfigError(f"operators={options.operators!r}: must be True or False")
+        options._check_flags()
         options._check_least()
         read_boost({} if options.boost is None else options.boost)  # only for its errors
         options._check_unit(built)
@@ -217,6 +217,12 @@ class Options:
             raise ConfigError(
                 f"granularity={self.granularity!r}: this index was built with granularity {built!r}"
             )
+
+    def _check_flags(self) -> None:
+        for name in _FLAGS:
+            flag = getattr(self, name)
+            if not isinstance(flag, (bool, np.bool_)):
+                raise ConfigError(f"{name}={flag!r}: must be True or False")
 
     def _check_least(self) -> None:
         if self.min_score is None:

@@ -4,9 +4,7 @@ under a filter.
 
 from __future__ import annotations
 
-import threading
 import weakref
-from collections import OrderedDict
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -15,6 +13,7 @@ import numpy as np
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.engine import SAMPLE, EngineInfo
 from aveyb_retrieval.indexes.nearest.tiers import Nearest
+from aveyb_retrieval.indexes.search.selections import Allowed, SelectionCache
 from aveyb_retrieval.indexes.store import filters
 from aveyb_retrieval.indexes.store.dataset import WORDS, check_fork
 from aveyb_retrieval.indexes.store.filters import no_such_field, warn_of_filter
@@ -28,14 +27,13 @@ from aveyb_retrieval.indexes.store.tables import (
     count_values,
 )
 from aveyb_retrieval.indexes.store.words import Language, rules_of
-from aveyb_retrieval.indexes.types import PASSAGE_BITS, ascending, find_in
+from aveyb_retrieval.indexes.types import PASSAGE_BITS, ascending
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from aveyb_retrieval.indexes.search.operators import Sought
-    from aveyb_retrieval.indexes.search.visible import Counted
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
     from aveyb_retrieval.indexes.store.tables import (
         Part,
@@ -44,49 +42,15 @@ if TYPE_CHECKING:
         StoredPassages,
     )
     from aveyb_retrieval.indexes.store.vocabulary import Vocabulary
-    from aveyb_retrieval.indexes.types import BoolArray, FloatArray, IntArray, Kind
+    from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
-FILTERS_KEPT = 16
+# bytes: of selections by the filters of searches, and of parts that `visible` shows
+FILTER_CACHE_BYTES = PART_CACHE_BYTES = 128 << 20
 TITLES_KEPT = 512  # documents: most of those that searches find are found again
 VALUES_KEPT = 1_000
 FEWEST = 100  # the share of a selection, as 1 / share, from which on the best of all are asked for
 MOST_ASKED = 16  # times as many as are wanted
 A_WORD = 10_000  # rows that are scored one by one in the time in which Lance takes up one more word
-
-
-class Allowed:
-    """The documents that a filter lets through, ascending, their passages, and what was counted of
-    their values.
-    """
-
-    _some = False  # whether only some of their passages are let through
-
-    def __init__(self, docs: IntArray) -> None:
-        self.docs = docs
-        self.values: dict[str, list[tuple[Scalar, int]]] = {}
-        self.ids: dict[Kind, IntArray] = {"document": docs}
-        self.counted: Counted | None = None  # where no others can be seen
-        self._seen: BoolArray | None = None  # by document, and False behind the last
-
-    @classmethod
-    def of_passages(cls, numbers: IntArray) -> Allowed:
-        """Only some of the passages of their documents."""
-        found = cls(np.unique(numbers >> PASSAGE_BITS))
-        found.ids["passage"] = numbers
-        found._some = True
-        return found
-
-    def holds(self, kind: Kind, numbers: IntArray) -> BoolArray:
-        """Whether documents or passages `[n]`, by number, are among them, `[n]`."""
-        docs = numbers if kind == "document" else numbers >> PASSAGE_BITS
-        if self._seen is None:
-            seen = np.zeros(int(self.docs[-1]) + 2 if len(self.docs) else 1, np.bool_)
-            seen[self.docs] = True
-            self._seen = seen  # only once it is filled: another thread may read it at once
-        there = self._seen[np.minimum(docs, len(self._seen) - 1)]
-        if kind == "passage" and self._some:
-            there[there] = find_in(self.ids["passage"], numbers[there])[1]
-        return there
 
 
 class Snapshot:
@@ -130,9 +94,9 @@ class Snapshot:
             remedy=f"run `aveyb-index verify {index_dir.place}`",
             build=manifest.build,
         )
-        self._filters: OrderedDict[str, Allowed] = OrderedDict()
+        self._filters = SelectionCache(FILTER_CACHE_BYTES)
+        self._parts = SelectionCache(PART_CACHE_BYTES)
         self._titled: dict[int, StoredDocument] = {}
-        self._lock = threading.Lock()
         old = before if before is not None and before.manifest.build == manifest.build else None
         if not index_dir.holds_checked:
             check_files(manifest, root, full=full_check, known=old.manifest.files if old else None)
@@ -208,24 +172,28 @@ class Snapshot:
         self.check_open()
         if where is None:
             return self.everything
+        return self._selected(where, self._filters, quiet)
+
+    def select_part(self, where: Filter) -> Allowed:
+        """The documents that `visible` shows, remembered apart from the filters of searches."""
+        self.check_open()
+        return self._selected(where, self._parts, quiet=True)
+
+    def _selected(self, where: Filter, cache: SelectionCache, quiet: bool) -> Allowed:
         key = filters.filter_key(where)
-        with self._lock:
-            if key in self._filters:
-                self._filters.move_to_end(key)
-                return self._filters[key]
-        selection = Allowed(docs := self.tables.matching(where))
-        if (
-            len(docs) and not 0 <= docs[0] <= docs[-1] < self.manifest.next_doc
-        ):  # places in memory, by number
+        remembered = cache.get(key)
+        if remembered is not None:
+            return remembered
+        docs = self.tables.matching(where)
+        # numbers are places in memory
+        if len(docs) and not 0 <= docs[0] <= docs[-1] < self.manifest.next_doc:
             raise IndexFormatError(
                 f"{self.place}: numbers of documents are damaged; {self.info.remedy}"
             )
-        if not len(selection.docs) and not quiet:
+        if not len(docs) and not quiet:
             self.warn_of(where)
-        with self._lock:
-            self._filters[key] = selection
-            while len(self._filters) > FILTERS_KEPT:
-                self._filters.popitem(last=False)
+        selection = Allowed(docs)
+        cache.add(key, selection)
         return selection
 
     def warn_of(self, where: Filter) -> None:
@@ -247,21 +215,23 @@ class Snapshot:
         among = {} if where is None else where
         selection = self.select(among)
         assert selection is not None  # `among` is a filter
-        if (found := selection.values.get(field)) is None:
-            found = count_values(self.tables, field, among)
-            if (
-                len(found) <= VALUES_KEPT
-            ):  # of a field that nearly every document has another one of, nothing is kept
-                selection.values[field] = found
-                if len(selection.values) > FILTERS_KEPT:
-                    selection.values.pop(next(iter(selection.values)), None)
-        return found
+        counted = selection.values.get(field)
+        if counted is None:
+            counted = count_values(self.tables, field, among)
+            # a field that nearly every document has another value of is counted anew
+            if len(counted) <= VALUES_KEPT:
+                selection.remember_values(field, counted)
+        return counted
 
     def ids(self, selection: Allowed, kind: Kind) -> IntArray:
         """The numbers of a selection, ascending."""
-        if kind not in selection.ids:
-            selection.ids[kind] = self.tables.passage_numbers(selection.docs)
-        return selection.ids[kind]
+        if kind == "document":
+            return selection.docs
+        passages = selection.passages
+        if passages is None:
+            passages = self.tables.passage_numbers(selection.docs)
+            selection.passages = passages
+        return passages
 
     # --- vectors
     # ----------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from aveyb_retrieval.indexes.engine import EngineInfo, VectorEngine
-    from aveyb_retrieval.indexes.search.snapshot import Allowed
+    from aveyb_retrieval.indexes.search.selections import Allowed
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
     from aveyb_retrieval.indexes.types import FloatArray, IntArray
 
@@ -72,6 +72,11 @@ class Counted:
         Kind, tuple[int, int]
     ]  # documents and passages with words, and how many words these have
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return self.hashes.nbytes + self.mean_vector.nbytes
+
 
 class VisibleSnapshot(Snapshot):
     """What of a version, `whole`, satisfies a filter; made for each search, what is remembered
@@ -90,8 +95,7 @@ class VisibleSnapshot(Snapshot):
         self.__dict__.update(vars(whole))
         self._whole = whole  # whose files stay open as long as something refers to it
         self._where = where
-        found = whole.select(where, quiet=True)
-        assert found is not None  # there is a filter
+        found = whole.select_part(where)
         self.everything = self._seen = found
         self.info = replace(
             whole.info, documents=len(found.docs), passages=len(self.ids(found, "passage"))

@@ -88,11 +88,30 @@ def compile_filter(where: Filter) -> Condition:
 
 
 def filter_key(where: Filter) -> str:
-    """A text that is the same for the same filter, to remember results by."""
+    """A text that is the same for the same filter, to remember results by.
+
+    Raises ConfigError where a key is no string: as JSON, 1 and "1" are one.
+    """
     try:
+        _check_keys(where)
         return json.dumps(where, sort_keys=True, default=to_plain)
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"filter: {error}; it must be what JSON can hold") from error
+
+
+def _check_keys(part: object) -> None:
+    if isinstance(part, Mapping):
+        for key, value in part.items():
+            if not isinstance(key, str):
+                raise _not_a_key(key)
+            _check_keys(value)
+    elif isinstance(part, Sequence) and not isinstance(part, str):
+        for value in part:
+            _check_keys(value)
+
+
+def _not_a_key(key: object) -> ConfigError:
+    return ConfigError(f"filter: the key {key!r} is not a string")
 
 
 class FilterCompiler(ABC):
@@ -145,7 +164,7 @@ class FilterCompiler(ABC):
 
     def _entry(self, key: object, value: object, depth: int) -> Condition:
         if not isinstance(key, str):
-            raise ConfigError(f"filter: the key {key!r} is not a string")
+            raise _not_a_key(key)
         if key in ("$and", "$or"):
             if not isinstance(value, Sequence) or isinstance(value, str) or not value:
                 raise ConfigError(
