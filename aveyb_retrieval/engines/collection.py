@@ -29,6 +29,7 @@ from aveyb_retrieval.errors import (
 )
 from aveyb_retrieval.indexes.encoding import KEPT, Encoding
 from aveyb_retrieval.indexes.engine import SAMPLE, EngineInfo
+from aveyb_retrieval.indexes.store.filters import OWN
 from aveyb_retrieval.indexes.store.tables import (
     PARTS,
     ShownPassage,
@@ -264,6 +265,15 @@ class CollectionView(ABC):
     @abstractmethod
     def sample(self, most: int) -> list[int]:
         """Numbers of the documents of least rank."""
+
+    @abstractmethod
+    def select(self, where: Any) -> Any:
+        """Find the documents that satisfy a filter; None where there is no filter."""
+
+    def has_field(self, field: str) -> bool:
+        if field in OWN:
+            return True
+        return self.count("document", self.select({field: {"$exists": True}})) > 0
 
     @abstractmethod
     def count(self, kind: Kind, selection: Any = None) -> int:

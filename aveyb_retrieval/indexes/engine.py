@@ -112,6 +112,9 @@ class EngineView(Protocol):
         filter.
         """
 
+    def has_field(self, field: str) -> bool:
+        """Whether a document that can be found has this field, or it is `_id` or `title`."""
+
     def count(self, kind: Kind, selection: Selection | None = None) -> int:
         """Count the vectors of a kind that can be found."""
 

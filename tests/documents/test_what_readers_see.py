@@ -14,7 +14,9 @@ from aveyb_retrieval.documents.readers.equations import grouped, matrix, root, s
 from aveyb_retrieval.documents.readers.filetext import Unreadable
 from aveyb_retrieval.documents.readers.html import page_text
 from aveyb_retrieval.documents.readers.list_numbers import number_as
+from aveyb_retrieval.documents.readers.sheets import shown_number
 from aveyb_retrieval.documents.readers.symbol_fonts import UNKNOWN, in_symbol_font, sign_of
+from aveyb_retrieval.documents.readers.tables import separator_of
 from aveyb_retrieval.encoder.text.passages import outline
 
 if TYPE_CHECKING:
@@ -341,3 +343,33 @@ def test_an_archive_with_two_files_of_one_name_has_both(read: Read) -> None:
 )
 def test_headings_that_are_none(text: str, headings: list[str]) -> None:
     assert [heading.words for heading in outline(text).headings] == headings
+
+
+@pytest.mark.parametrize(
+    ("shape", "shown"),
+    [
+        ('[$-411]ggge"年"m"月"d"日"', "令和6年5月6日"),
+        ("[$-411]ge.m.d", "R6.5.6"),
+        ("[$-ja-JP]gg ee", "令 06"),
+        ("[$-41E]d mmm bbbb", "6 May 2567"),
+        ("[$-107041E]d/m/yyyy", "6/5/2567"),
+        ("[$-409]e", "2024"),
+        ("0.00E+00", "4.54E+04"),
+    ],
+)
+def test_dates_of_other_calendars(shape: str, shown: str) -> None:
+    assert shown_number(45418, shape) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "separator"),
+    [
+        ("Kunde;Preis, netto;Menge, Stk\nAdler;1,50;2\n", ";"),
+        ("name,note\nAda,a;b;c\nBob,d;e\n", ","),
+        ("a;b;c\n", ";"),
+        ("one\ntwo\n", ","),
+        ("id\tprice, net\n1\t2,5\n", "\t"),
+    ],
+)
+def test_the_separator_of_a_table_is_that_of_its_rows(text: str, separator: str) -> None:
+    assert separator_of(text) == separator

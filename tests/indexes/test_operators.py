@@ -33,7 +33,7 @@ def retriever(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Retriever]:
     place = tmp_path_factory.mktemp("operators") / request.param
-    rows = [{"_id": name, "text": text} for name, text in TEXTS.items()]
+    rows = [{"_id": name, "text": text, "kind": "note"} for name, text in TEXTS.items()]
     build_index(rows, place, model=FakeEmbedder(split_size=100), language=request.param)
     with Retriever.load(place, model=FakeEmbedder(split_size=100)) as opened:
         yield opened
@@ -95,7 +95,15 @@ def test_without_operators_signs_are_text(retriever: Retriever) -> None:
 
 
 @pytest.mark.parametrize(
-    "query", ["hull + pump", "hull - 5 * 2 ~", "hull e-mail c++", 'hull ""', "hull 10:30 https://x"]
+    "query",
+    [
+        "hull + pump",
+        "hull - 5 * 2 ~",
+        "hull e-mail c++",
+        'hull ""',
+        "hull 10:30 https://x",
+        "Warning: hull std::vector a:b",
+    ],
 )
 def test_signs_by_themselves_mean_nothing(retriever: Retriever, query: str) -> None:
     assert "ship" in found(retriever, query)
@@ -109,6 +117,7 @@ def test_signs_by_themselves_mean_nothing(retriever: Retriever, query: str) -> N
         ("-pump -house", InputError, "only says what must not be there"),
         ("title:lease", ConfigError, "fields are not known"),
         ("title: lease", ConfigError, "fields are not known"),
+        ("kind:notice", ConfigError, "fields are not known"),
         ('"pump house"~3', ConfigError, "'~3' behind a phrase"),
         ('title:"pump house"', ConfigError, "'title:' before a phrase"),
         ('-("pump house")', ConfigError, "'-\\(' before a phrase"),

@@ -12,7 +12,7 @@ import operator
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
@@ -341,7 +341,7 @@ BUILT_IN = {
 }
 _PIECE = re.compile(
     r'"(?P<quoted>[^"]*)"|\\(?P<escaped>.)|_.|\*.|\[(?P<bracket>[^\]]*)\]|(?P<general>General)|'
-    r"(?P<noon>AM/PM|A/P)|(?P<exponent>E[+-])|(?P<date>y+|m+|d+|h+|s+|\.0+(?=[^0#?]|$))|(?P<digits>[0#?.,]+)|(?P<other>.)",
+    r"(?P<noon>AM/PM|A/P)|(?P<exponent>E[+-])|(?P<era>g{1,3}|e{1,2}|b{2,4})|(?P<date>y+|m+|d+|h+|s+|\.0+(?=[^0#?]|$))|(?P<digits>[0#?.,]+)|(?P<other>.)",
     re.IGNORECASE | re.DOTALL,
 )
 _ELAPSED = re.compile(r"h+|m+|s+", re.IGNORECASE)
@@ -364,10 +364,12 @@ class _Section:
 
     pieces: list[tuple[str, str]] = field(default_factory=list)
     condition: tuple[str, float] | None = None
+    locale: int = 0  # LCID; above it, in bits 16 to 23, the kind of calendar
 
     @property
     def is_date(self) -> bool:
-        return any(
+        kinds = {kind for kind, _ in self.pieces}
+        return ("era" in kinds and "digits" not in kinds) or any(
             kind in ("elapsed", "noon") or (kind == "date" and text[0] != ".")
             for kind, text in self.pieces
         )
@@ -385,9 +387,7 @@ def shown_number(value: float, shape: str, *, from_1904: bool = False) -> str:
         ).strip()
     try:
         return (
-            _date(value, section.pieces, from_1904)
-            if section.is_date
-            else _number(number, section.pieces)
+            _date(value, section, from_1904) if section.is_date else _number(number, section.pieces)
         )
     except (InvalidOperation, ValueError, OverflowError):  # a date before 1900, too many digits
         return general(value)
@@ -412,6 +412,7 @@ def _sections(shape: str) -> tuple[_Section, ...]:
             if _ELAPSED.fullmatch(text):
                 section.pieces.append(("elapsed", text.lower()))
             elif text.startswith("$"):
+                section.locale = _locale(text) or section.locale
                 section.pieces.append(("text", text[1:].partition("-")[0]))
             elif test := _CONDITION.match(text):
                 section.condition = test[1], float(test[2])
@@ -502,7 +503,51 @@ def _rounded(amount: Decimal, whole: str, fraction: str) -> str:
     return f"{before or ('0' if not behind else '')}.{behind}" if behind else before or "0"
 
 
-def _date(value: float, pieces: list[tuple[str, str]], from_1904: bool) -> str:
+_ERAS = (  # of Japan, by their first days
+    (date(2019, 5, 1), "令和", "R"),
+    (date(1989, 1, 8), "平成", "H"),
+    (date(1926, 12, 25), "昭和", "S"),
+    (date(1912, 7, 30), "大正", "T"),
+    (date(1868, 1, 25), "明治", "M"),
+)
+_JAPANESE, _BUDDHIST = 3, 7  # kinds of calendars
+_BEFORE_CHRIST = 543  # years of the Buddhist calendar before the common era
+_JAPAN = 0x411
+
+
+def _locale(bracket: str) -> int:
+    """The number of the locale and calendar that `$SIGN-411` names; 0 without one."""
+    code = bracket.partition("-")[2].partition(",")[0]
+    if code.lower().startswith("ja-jp"):
+        return _JAPAN
+    try:
+        return int(code, 16)
+    except ValueError:
+        return 0
+
+
+def _is_buddhist(locale: int) -> bool:
+    return (locale >> 16) & 0xFF == _BUDDHIST
+
+
+def _era_piece(moment: datetime, text: str, locale: int) -> str:
+    """The name or the year of an era (g, e), or the year of the Buddhist calendar (b)."""
+    letter, length = text[0].lower(), len(text)
+    if letter == "b":
+        year = moment.year + _BEFORE_CHRIST
+        return str(year) if length > 2 else f"{year % 100:02}"
+    if locale & 0xFFFF != _JAPAN and (locale >> 16) & 0xFF != _JAPANESE:
+        return str(moment.year) if letter == "e" else ""
+    for first, name, initial in _ERAS:
+        if moment.date() >= first:
+            if letter == "e":
+                return f"{moment.year - first.year + 1:0{length}}"
+            return (initial, name[0], name)[length - 1]
+    return str(moment.year) if letter == "e" else ""
+
+
+def _date(value: float, section: _Section, from_1904: bool) -> str:
+    pieces = section.pieces
     days = value + (1462 if from_1904 else 0)
     # day 60 of the calendar from 1900 is a 29th of February that there was not
     moment = datetime(1899, 12, 31 if days < 60 else 30) + timedelta(seconds=round(days * 86400))
@@ -518,6 +563,10 @@ def _date(value: float, pieces: list[tuple[str, str]], from_1904: bool) -> str:
             out.append(str(round(value * 86400) // unit).rjust(min(len(text), _MOST_DIGITS), "0"))
         elif kind == "noon":
             out.append("AM" if moment.hour < 12 else "PM")
+        elif kind == "era":
+            out.append(_era_piece(moment, text, section.locale))
+        elif kind == "date" and text[0] in "yY" and _is_buddhist(section.locale):
+            out.append(_era_piece(moment, "bb" if len(text) < 3 else "bbbb", section.locale))
         elif kind == "date":
             out.append(_date_piece(moment, text.lower(), has_noon, is_minute and text[0] in "mM"))
         elif kind != "general" and not (

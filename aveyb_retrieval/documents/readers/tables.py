@@ -152,6 +152,9 @@ def csv_rows(
         ) from error
 
 
+_SEPARATOR_SAMPLE, _SEPARATOR_LINES = 1 << 16, 20  # characters and lines that are looked at
+
+
 def split_header(line: str) -> dict[str, list[str]]:
     """Return the fields of a table's first line by each separator that the table may have."""
     found = {}
@@ -163,9 +166,28 @@ def split_header(line: str) -> dict[str, list[str]]:
     return found
 
 
+def separator_of(text: str) -> str:
+    """Return the separator of a table: the one by which most of its first rows have as many fields
+    as its header, of several the one that makes most fields, then the one that prose has least.
+    """
+    sample = text[:_SEPARATOR_SAMPLE]
+    lines = [line for line in sample.splitlines() if line.strip()][:_SEPARATOR_LINES]
+    if len(sample) < len(text) and len(lines) < _SEPARATOR_LINES:
+        lines = lines[:-1] or lines  # the last one may be cut
+    headers = split_header(lines[0] if lines else "")
+
+    def agreement(separator: str) -> tuple[float, int, int]:
+        width, in_prose = len(headers[separator]), ",|;\t".index(separator)
+        if width < 2:
+            return 0.0, width, -in_prose
+        rows = [len(split_header(line)[separator]) == width for line in lines[1:]]
+        return sum(rows) / len(rows) if rows else 1.0, width, in_prose
+
+    return max(headers, key=agreement)
+
+
 def _read_csv(text: str, limits: Limits) -> str:
-    headers = split_header(text.lstrip("\r\n").partition("\n")[0])
-    separator, rows = max(headers, key=lambda separator: len(headers[separator])), Rows(limits)
+    separator, rows = separator_of(text), Rows(limits)
     try:
         for _, row in csv_rows(io.StringIO(text, newline=""), "", separator):
             rows.add(row_text(enumerate(map(one_line, row))))

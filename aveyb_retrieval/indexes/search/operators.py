@@ -24,7 +24,7 @@ from aveyb_retrieval.indexes.store.words import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from aveyb_retrieval.indexes.engine import EngineView
     from aveyb_retrieval.indexes.store.words import Language
@@ -38,7 +38,7 @@ _PART = re.compile(
     r'[(\[{¿¡]*(?P<sign>[+-]?)"(?P<phrase>[^"]*)"(?P<after>\S*)|(?P<word>[^\s"]+(?P<open>"?))|(?P<quote>")'
 )
 _ENDS = ".,;:!?)]}"  # of a sentence or in brackets: no part of what is asked for
-_FIELD = re.compile(r"[^\W\d]\w{0,99}:(?!//)")
+_FIELD = re.compile(r"(?P<field>[^\W\d]\w{0,99}):(?!//|:)")
 
 
 class Condition(NamedTuple):
@@ -82,7 +82,7 @@ def ask(query: str, view: EngineView) -> Asked:
     `parse` does.
     """
     plain, conditions = list[str](), list[Sought]()
-    for part in parse(query, view.language):
+    for part in parse(query, view.language, view.has_field):
         if isinstance(part, str):
             plain.append(part)
             continue
@@ -97,9 +97,10 @@ def ask(query: str, view: EngineView) -> Asked:
     return Asked(" ".join(plain), tuple(conditions))
 
 
-def parse(query: str, rules: Language) -> list[str | Condition]:
+def parse(query: str, rules: Language, has_field: Callable[[str], bool]) -> list[str | Condition]:
     """Read the signs of a query: plain text and conditions; raises ConfigError where a sign means
-    nothing here.
+    nothing here, or a field is named as other search engines have it (`year:2020`). A colon behind
+    any other word is text.
     """
     parts, found = list[str | Condition](), 0
     for match in _PART.finditer(query.translate(_ALIKE)):
@@ -112,7 +113,7 @@ def parse(query: str, rules: Language) -> list[str | Condition]:
             raise ConfigError(
                 f"operators: the quote at character {match.end()} of {_shown(query)} does not close"
             )
-        part = _part(match, rules)
+        part = _part(match, rules, has_field)
         parts.append(part)
         found += not isinstance(part, str)
     if found > MOST:
@@ -122,7 +123,9 @@ def parse(query: str, rules: Language) -> list[str | Condition]:
     return parts
 
 
-def _part(match: re.Match[str], rules: Language) -> str | Condition:
+def _part(
+    match: re.Match[str], rules: Language, has_field: Callable[[str], bool]
+) -> str | Condition:
     if (phrase := match["phrase"]) is not None:
         if (after := match["after"]).strip(_ENDS):
             raise ConfigError(
@@ -138,7 +141,8 @@ def _part(match: re.Match[str], rules: Language) -> str | Condition:
     sign, word = (written[0], written[1:]) if written[0] in "+-" else ("", written)
     if not rules.in_order(word):
         return written
-    if _FIELD.match(word):
+    named = _FIELD.match(word)
+    if named and has_field(named["field"]):
         raise ConfigError(
             f"operators: {_shown(written)}: fields are not known; give a filter, or put the text in"
             " quotes to find it"

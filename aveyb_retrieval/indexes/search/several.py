@@ -144,6 +144,9 @@ class SeveralView:
                 view.warn_of(where)
         return found
 
+    def has_field(self, field: str) -> bool:
+        return any(view.has_field(field) for view in self.views)
+
     def count(self, kind: Kind, selection: Selection | None = None) -> int:
         return sum(view.count(kind, own) for _, view, own in self._own(selection))
 
