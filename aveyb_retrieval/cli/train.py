@@ -18,7 +18,7 @@ from click.core import ParameterSource
 from aveyb_retrieval.cli import common
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.training.settings import (
-    MLM_RATES,
+    OBJECTIVES,
     AnswerSettings,
     ClassifySettings,
     ContrastiveSettings,
@@ -26,6 +26,8 @@ from aveyb_retrieval.training.settings import (
     MiningRules,
     MLMSettings,
     TaskSettings,
+    described,
+    recipe,
 )
 
 if TYPE_CHECKING:
@@ -163,7 +165,10 @@ TEXTS = common.together(
     click.argument("files", nargs=-1, required=True, type=FILE),
     common.number("--documents", "Read at most N documents.  [default: all]"),
     TEXT_FIELD,
-    click.option("--vocabulary", required=True, help="Folder of a vocabulary, or p50k_base."),
+    click.option(
+        "--vocabulary",
+        help="Folder of a vocabulary, or p50k_base.  [default: --model's, or the embedded model's]",
+    ),
     click.option(
         "--model", help="Model folder to continue from.  [default: a new model of --preset]"
     ),
@@ -220,40 +225,57 @@ def tokenizer(
 
 @click.command()
 @TEXTS
-@common.choose("--preset", "mini paper-base paper-large released-base", "Shape of a new model.")
+@common.choose(
+    "--objective",
+    " ".join(OBJECTIVES),
+    "masked: predict masked tokens, by Avey-B; causal: the next token, by Avey.",
+)
+@common.choose(
+    "--preset",
+    "mini paper-base paper-large released-base avey-small avey-medium avey-large",
+    "Shape of a new model: of Avey-B, or of Avey (mini and avey-...).",
+)
 @FIELDS
 @common.settings_options("settings", MLMSettings())
 @RUN
 def mlm(
     settings: MLMSettings,
     model: str | None,
+    objective: str,
     preset: str,
     files: tuple[Path, ...],
     documents: int | None,
     field: str,
-    vocabulary: str,
+    vocabulary: str | None,
     fields: dict[str, Any],
     run: Run,
 ) -> dict[str, float]:
-    """Masked-language modeling on FILES, with the paper's recipe as defaults.
+    """Pre-training on FILES, with the paper's recipe as defaults.
 
-    That is 180 billion tokens, 512K of them a step, at a learning rate of 5e-4 (2.5e-4 for
-    paper-large).
+    Masked, that is 180 billion tokens, 512K of them a step, at a learning rate of 5e-4 (2.5e-4 for
+    paper-large). Causal, it is 100 billion tokens in sequences of 512, 512K of them a step, from
+    1e-3 to a tenth of it without a warm-up; for mini, 2,000 steps of 8 sequences of 256.
     """
     from aveyb_retrieval.training.pretraining import open_vocabulary, pretrain, starting_model
     from aveyb_retrieval.training.texts import read_texts
 
-    source = click.get_current_context().get_parameter_source("learning_rate")
-    if preset in MLM_RATES and model is None and source is ParameterSource.DEFAULT:
-        settings = replace(settings, learning_rate=MLM_RATES[preset])
+    source = click.get_current_context().get_parameter_source
+    given = {
+        name: getattr(settings, name)
+        for name in described(MLMSettings)
+        if source(name) is not ParameterSource.DEFAULT
+    }
+    if objective == "causal" and "mask_rate" in given:
+        raise ConfigError("--mask-rate is for --objective masked: nothing else is masked")
+    own = replace(recipe(objective, preset if model is None else None), **given)
     options = run.prepare()
-    words = open_vocabulary(vocabulary)
+    words = open_vocabulary(vocabulary, model)
     texts, data = (
         islice(read_texts(files, field=field), documents),
         fingerprints(files) | {"documents": documents},
     )
-    made = starting_model(model, preset, words, seed=settings.seed, fields=fields)
-    figures = pretrain(made, words, texts, run.out, data=data, settings=settings, **options)
+    made = starting_model(model, preset, words, seed=own.seed, fields=fields, objective=objective)
+    figures = pretrain(made, words, texts, run.out, data=data, settings=own, **options)
     run.report(figures)
     return figures
 

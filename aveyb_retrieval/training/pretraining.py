@@ -1,14 +1,14 @@
-"""Masked-language modeling on packed sequences with transformers' Trainer.
+"""Pre-training on packed sequences with transformers' Trainer: masked tokens, or the next ones.
 
 `pack_texts` writes all documents one after another, each closed by a separator, as int32 on disk;
-memory does not grow with the text. Sample i of `MaskedSequences` is number i of an endless run:
+memory does not grow with the text. Sample i of `PackedSequences` is number i of an endless run:
 which N tokens, and which of them are masked, follow from (seed, i) alone. A resumed run, or one
 spread over several processes, therefore sees exactly what an unbroken one sees.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -16,17 +16,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
-from transformers import PreTrainedModel, Trainer, TrainingArguments
+from torch.utils.data import DataLoader, Dataset, Subset
+from transformers import PreTrainedConfig, PreTrainedModel, Trainer, TrainingArguments
 
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.folders import fingerprint
+from aveyb_retrieval.encoder.folders import fingerprint, model_folder
 from aveyb_retrieval.encoder.network.model import IGNORED_LABEL, AveyBForMaskedLM
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.encoder.text.wordpiece import Tokenizer, read_vocabulary, tokenizer_files
 from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.family.avey import AveyForCausalLM
+from aveyb_retrieval.family.config import AveyConfig
 from aveyb_retrieval.files import atomic_writer
 from aveyb_retrieval.training.run_folder import RunCallback, RunFolder
+from aveyb_retrieval.training.settings import CausalSettings, MLMSettings, PackedSettings
 from aveyb_retrieval.training.trainer import (
     CheckedSteps,
     check_memory,
@@ -36,55 +39,105 @@ from aveyb_retrieval.training.trainer import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from aveyb_retrieval.training.settings import MLMSettings
+    from collections.abc import Callable, Iterable, Mapping
 
 _ORDER, _MASK = 0, 1  # two independent streams of random numbers
 TRAIN, HELD_OUT = (
     "train.tokens",
     "held_out.tokens",
 )  # in the run folder, beside what run_folder.py lists
-PRESETS = {
-    "mini": AveyBConfig.mini,
-    "paper-base": AveyBConfig.paper_base,
-    "paper-large": AveyBConfig.paper_large,
-    "released-base": AveyBConfig.released_base,
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is predicted: the kind of model, its shapes, and the title of its model card."""
+
+    title: str
+    model: type[PreTrainedModel]
+    config: type[PreTrainedConfig]
+    presets: Mapping[str, Callable[..., Any]]
+
+
+OBJECTIVES = {
+    "masked": Objective(
+        "Masked-language modeling",
+        AveyBForMaskedLM,
+        AveyBConfig,
+        {
+            "mini": AveyBConfig.mini,
+            "paper-base": AveyBConfig.paper_base,
+            "paper-large": AveyBConfig.paper_large,
+            "released-base": AveyBConfig.released_base,
+        },
+    ),
+    "causal": Objective(
+        "Next-token prediction",
+        AveyForCausalLM,
+        AveyConfig,
+        {
+            "mini": AveyConfig.mini,
+            "avey-small": AveyConfig.small,
+            "avey-medium": AveyConfig.medium,
+            "avey-large": AveyConfig.large,
+        },
+    ),
 }
+STRICT_SEQUENCES = 4  # held-out sequences that are scored strictly, which takes S times the work
 
 
-def open_vocabulary(name: str) -> Tokenizer:
-    """Open `p50k_base`, or the vocabulary in a folder."""
-    return AveyBTokenizer.p50k_base() if name == "p50k_base" else read_vocabulary(name)
+def open_vocabulary(name: str | None, model: str | None = None) -> Tokenizer:
+    """Open `p50k_base`, the vocabulary in a folder, or (None) that of a model, or the embedded
+    one's.
+    """
+    if name == "p50k_base":
+        return AveyBTokenizer.p50k_base()
+    return read_vocabulary(name or str(model_folder(model)))
 
 
 def starting_model(
-    model: str | None, preset: str, tokenizer: Tokenizer, *, seed: int, fields: Mapping[str, Any]
-) -> AveyBForMaskedLM:
+    model: str | None,
+    preset: str,
+    tokenizer: Tokenizer,
+    *,
+    seed: int,
+    fields: Mapping[str, Any],
+    objective: str = "masked",
+) -> PreTrainedModel:
     """Load a saved model in float32, or make a new one of a preset with an embedding for each id of
     the vocabulary.
 
     `fields` of a new one's configuration replace the preset's; `seed` decides its parameters.
     """
+    kind = OBJECTIVES[objective]
     if model is None:
-        if preset not in PRESETS:
-            raise ConfigError(f"preset is {preset!r}; choose one of {', '.join(PRESETS)}")
-        if "vocab_size" in fields:
-            raise ConfigError(
-                f"vocab_size is the vocabulary's, {tokenizer.vocab_size:,}: give another vocabulary"
-            )
-        if unknown := [name for name in fields if name not in AveyBConfig.__annotations__]:
-            raise ConfigError(f"{unknown[0]!r} is not a field of AveyBConfig")
-        torch.manual_seed(seed)
-        return AveyBForMaskedLM(PRESETS[preset](**fields, vocab_size=tokenizer.vocab_size))
-    if fields:
+        made = _new_model(kind, preset, tokenizer, seed, fields)
+    elif fields:
         raise ConfigError(
             f"{model} has its own configuration; {', '.join(fields)} can be set for a new model"
             " only"
         )
-    loaded: AveyBForMaskedLM = AveyBForMaskedLM.from_pretrained(model, dtype=torch.float32)
-    tokenizer.check_embeddings(loaded.config.vocab_size, model)
-    return loaded
+    else:
+        made = kind.model.from_pretrained(model, dtype=torch.float32)
+        tokenizer.check_embeddings(made.config.vocab_size, model)
+    if isinstance(made, AveyForCausalLM):
+        made.generation_config.eos_token_id = tokenizer.sep_id
+    return made
+
+
+def _new_model(
+    kind: Objective, preset: str, tokenizer: Tokenizer, seed: int, fields: Mapping[str, Any]
+) -> PreTrainedModel:
+    if preset not in kind.presets:
+        raise ConfigError(f"preset is {preset!r}; choose one of {', '.join(kind.presets)}")
+    if "vocab_size" in fields:
+        raise ConfigError(
+            f"vocab_size is the vocabulary's, {tokenizer.vocab_size:,}: give another vocabulary"
+        )
+    if unknown := [name for name in fields if name not in kind.config.__annotations__]:
+        raise ConfigError(f"{unknown[0]!r} is not a field of {kind.config.__name__}")
+    torch.manual_seed(seed)
+    config = kind.presets[preset](**fields, vocab_size=tokenizer.vocab_size)
+    return kind.model(config)
 
 
 def pack_texts(
@@ -114,42 +167,29 @@ def pack_texts(
     return sizes[0], sizes[1]
 
 
-class MaskedSequences(Dataset[dict[str, torch.Tensor]]):
+class PackedSequences(Dataset[dict[str, torch.Tensor]]):
     """Sequences of `length` tokens of a packed file, in a new random order every epoch.
 
-    Sample i: `input_ids` and `labels`, int64 `[length]`; labels are -100 where a token is not
-    masked. Exactly `round(mask_rate * length)` tokens are masked, all by [MASK] (the paper's
-    recipe), so every sequence weighs as much.
-
     Args:
-        file: what `pack_texts` wrote; a remainder of less than `length` tokens is not used.
+        file: what `pack_texts` wrote; a remainder of less than a sequence is not used.
         samples: length of the run; None: once through the file, in order.
     """
 
+    beyond = 0  # tokens behind a sequence that are read with it
+
     def __init__(
-        self,
-        file: Path,
-        *,
-        length: int,
-        mask_id: int,
-        mask_rate: float = 0.2,
-        seed: int = 0,
-        samples: int | None = None,
+        self, file: Path, *, length: int, seed: int = 0, samples: int | None = None
     ) -> None:
-        self.masked = round(mask_rate * length)
-        if length < 1 or not 0 < self.masked < length:
-            raise ConfigError(
-                f"mask_rate {mask_rate} of {length} tokens masks {self.masked} of them; at least"
-                " one must be masked and one be seen"
-            )
+        if length < 1:
+            raise ConfigError(f"length is {length}; a sequence has at least 1 token")
         tokens = file.stat().st_size // 4
-        self.sequences = tokens // length
+        self.sequences = (tokens - self.beyond) // length
         if self.sequences <= 0:
             raise InputError(
-                f"the text has {tokens} tokens, one sequence needs {length}: give more text or a"
-                " smaller N"
+                f"the text has {tokens} tokens, one sequence needs {length + self.beyond}: give"
+                " more text or a smaller N"
             )
-        self.file, self.length, self.mask_id, self.seed = file, length, mask_id, seed
+        self.file, self.length, self.seed = file, length, seed
         self.in_order = samples is None
         self.samples = self.sequences if samples is None else samples
         self._tokens: np.ndarray | None = None
@@ -166,14 +206,12 @@ class MaskedSequences(Dataset[dict[str, torch.Tensor]]):
         ):  # opened where it is used: worker processes map the file themselves
             self._tokens = np.memmap(self.file, dtype="<i4", mode="r")
         start = (index if self.in_order else self._row(index)) * self.length
-        ids = torch.from_numpy(self._tokens[start : start + self.length].astype(np.int64))
-        chosen = np.random.default_rng([self.seed, _MASK, index]).permutation(self.length)[
-            : self.masked
-        ]
-        labels = torch.full_like(ids, IGNORED_LABEL)
-        labels[chosen] = ids[chosen]
-        ids[chosen] = self.mask_id
-        return {"input_ids": ids, "labels": labels}
+        ids = self._tokens[start : start + self.length + self.beyond].astype(np.int64)
+        return self.sample(torch.from_numpy(ids), index)
+
+    def sample(self, ids: torch.Tensor, index: int) -> dict[str, torch.Tensor]:
+        """Make sample number `index` of its tokens: `input_ids` and `labels`, int64 `[length]`."""
+        raise NotImplementedError
 
     def _row(self, index: int) -> int:
         epoch, position = divmod(index, self.sequences)
@@ -185,6 +223,44 @@ class MaskedSequences(Dataset[dict[str, torch.Tensor]]):
         return int(self._order[position])
 
 
+class MaskedSequences(PackedSequences):
+    """Sequences some of whose tokens are [MASK] and have a label; elsewhere labels are -100.
+
+    Exactly `round(mask_rate * length)` tokens are masked, all by [MASK] (the paper's recipe), so
+    every sequence weighs as much.
+    """
+
+    def __init__(
+        self, file: Path, *, length: int, mask_id: int, mask_rate: float = 0.2, **order: Any
+    ) -> None:
+        self.masked, self.mask_id = round(mask_rate * length), mask_id
+        if length < 1 or not 0 < self.masked < length:
+            raise ConfigError(
+                f"mask_rate {mask_rate} of {length} tokens masks {self.masked} of them; at least"
+                " one must be masked and one be seen"
+            )
+        super().__init__(file, length=length, **order)
+
+    def sample(self, ids: torch.Tensor, index: int) -> dict[str, torch.Tensor]:
+        """See the base class."""
+        places = np.random.default_rng([self.seed, _MASK, index]).permutation(self.length)
+        chosen = places[: self.masked]
+        labels = torch.full_like(ids, IGNORED_LABEL)
+        labels[chosen] = ids[chosen]
+        ids[chosen] = self.mask_id
+        return {"input_ids": ids, "labels": labels}
+
+
+class NextTokens(PackedSequences):
+    """Sequences whose labels are the tokens that follow theirs."""
+
+    beyond = 1
+
+    def sample(self, ids: torch.Tensor, index: int) -> dict[str, torch.Tensor]:
+        """See the base class."""
+        return {"input_ids": ids[:-1], "labels": ids[1:].clone()}
+
+
 def pretrain(
     model: PreTrainedModel,
     tokenizer: Tokenizer,
@@ -192,21 +268,20 @@ def pretrain(
     folder: str | Path,
     *,
     data: dict[str, Any],
-    settings: MLMSettings,
+    settings: MLMSettings | CausalSettings,
     resume: bool = False,
     device: str | None = None,
 ) -> dict[str, float]:
-    """Train a model to predict masked tokens, and save it in the run folder.
+    """Train a model to predict masked or next tokens, and save it in the run folder.
 
-    A resumed run equals one that was never stopped.
-
-    The model takes `input_ids` and `labels` of masked tokens. Texts are tokenized once into the run
+    A resumed run equals one that was never stopped. The settings say what is predicted, and the
+    model takes `input_ids` and `labels` of that. Texts are tokenized once into the run
     folder; `data` are fingerprints of what they came from.
 
     Returns:
-        Held-out `loss` (nats) and `accuracy` over the labels; empty where fewer tokens than one
-        sequence were held
-        out, or the run was interrupted.
+        Held-out `loss` (nats) and `accuracy` over the labels. Of next tokens these are "as
+        trained"; `strict_loss` and `strict_accuracy` of the first sequences are what generation
+        gives. Empty where fewer tokens than one sequence were held out, or the run was interrupted.
     """
     rows = int(model.config.vocab_size)
     if tokenizer.vocab_size > rows:
@@ -260,40 +335,76 @@ def pretrain(
         return {}
     figures: dict[str, float] = {}
     if held_out is not None:
-        figures = evaluate_labels(
-            model, held_out, batch_size=settings.micro_batch, precision=settings.precision
-        )
+        figures = _held_out_figures(model, held_out, settings)
     if trainer.is_world_process_zero():
         model.save_pretrained(run.model)
         tokenizer.save(run.model)
-        run.finish("Masked-language modeling", figures)
+        run.finish(OBJECTIVES[objective_of(settings)].title, figures)
     return figures
 
 
-def open_held_out(run: Path, tokenizer: Tokenizer, settings: MLMSettings) -> MaskedSequences | None:
+def objective_of(settings: MLMSettings | CausalSettings) -> str:
+    """Return the name of the objective that settings are for."""
+    return "masked" if isinstance(settings, MLMSettings) else "causal"
+
+
+def _held_out_figures(
+    model: PreTrainedModel, held_out: PackedSequences, settings: MLMSettings | CausalSettings
+) -> dict[str, float]:
+    size, precision = settings.micro_batch, settings.precision
+    figures = evaluate_labels(model, held_out, batch_size=size, precision=precision)
+    if objective_of(settings) == "causal":
+        first = Subset(held_out, range(min(STRICT_SEQUENCES, len(held_out))))
+        strict = evaluate_labels(model, first, batch_size=1, precision=precision, strict=True)
+        figures |= {f"strict_{name}": value for name, value in strict.items()}
+    return figures
+
+
+def open_held_out(
+    run: Path, tokenizer: Tokenizer, settings: MLMSettings | CausalSettings
+) -> PackedSequences | None:
     """Open the held-out documents of a run folder, the same in every evaluation; None: less than
     one sequence.
     """
     file = run / HELD_OUT
-    if file.stat().st_size // 4 < settings.length:
+    sequence = settings.length
+    if objective_of(settings) == "causal":
+        sequence += NextTokens.beyond
+    if file.stat().st_size // 4 < sequence:
         return None
     return _open(file, tokenizer, settings, seed=settings.seed + 1, samples=None)
 
 
 def _open(
-    file: Path, tokenizer: Tokenizer, settings: MLMSettings, *, seed: int, samples: int | None
-) -> MaskedSequences:
+    file: Path,
+    tokenizer: Tokenizer,
+    settings: MLMSettings | CausalSettings,
+    *,
+    seed: int,
+    samples: int | None,
+) -> PackedSequences:
+    length = settings.length
+    if not isinstance(settings, MLMSettings):
+        return NextTokens(file, length=length, seed=seed, samples=samples)
     mask_id, rate = tokenizer.mask_id, settings.mask_rate
     return MaskedSequences(
-        file, length=settings.length, mask_id=mask_id, mask_rate=rate, seed=seed, samples=samples
+        file, length=length, mask_id=mask_id, mask_rate=rate, seed=seed, samples=samples
     )
 
 
 @torch.inference_mode()
 def evaluate_labels(
-    model: nn.Module, sequences: MaskedSequences, *, batch_size: int, precision: str = "float32"
+    model: nn.Module,
+    sequences: Dataset[dict[str, torch.Tensor]],
+    *,
+    batch_size: int,
+    precision: str = "float32",
+    **options: Any,
 ) -> dict[str, float]:
-    """Return the mean cross entropy (nats) and the accuracy over the labels of `sequences`."""
+    """Return the mean cross entropy (nats) and the accuracy over the labels of `sequences`.
+
+    `options` are those of the model's `forward`.
+    """
     device = next(model.parameters()).device
     training = model.training
     model.eval()
@@ -303,7 +414,8 @@ def evaluate_labels(
     for batch in DataLoader(sequences, batch_size=batch_size, generator=torch.Generator()):
         labels = batch["labels"].to(device)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
-            logits = model(input_ids=batch["input_ids"].to(device), labels=labels).logits
+            ids = batch["input_ids"].to(device)
+            logits = model(input_ids=ids, labels=labels, **options).logits
         asked = labels[labels != IGNORED_LABEL]
         if logits.dim() == 3:  # a model that gives logits everywhere
             logits = logits[labels != IGNORED_LABEL]
@@ -319,7 +431,7 @@ class _Trainer(CheckedSteps, Trainer):
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Log and return `eval_loss` and `eval_accuracy`."""
-        assert isinstance(self.model, nn.Module) and isinstance(self.eval_dataset, MaskedSequences)
+        assert isinstance(self.model, nn.Module) and isinstance(self.eval_dataset, PackedSequences)
         size, precision = (
             self.args.per_device_train_batch_size,
             "bfloat16" if self.args.bf16 else "float32",
@@ -335,7 +447,9 @@ class _Trainer(CheckedSteps, Trainer):
         return figures
 
 
-def _arguments(folder: str | Path, settings: MLMSettings, device: str | None) -> TrainingArguments:
+def _arguments(
+    folder: str | Path, settings: PackedSettings, device: str | None
+) -> TrainingArguments:
     arguments = TrainingArguments(
         **shared_arguments(settings, folder, device),
         per_device_train_batch_size=settings.micro_batch,
@@ -353,7 +467,9 @@ def _arguments(folder: str | Path, settings: MLMSettings, device: str | None) ->
     return arguments
 
 
-def _check_memory(model: PreTrainedModel, settings: MLMSettings, device: torch.device) -> None:
+def _check_memory(
+    model: PreTrainedModel, settings: MLMSettings | CausalSettings, device: torch.device
+) -> None:
     """Check that a piece of a batch fits; with gradient checkpointing only the layers' inputs are
     kept.
     """
@@ -361,7 +477,8 @@ def _check_memory(model: PreTrainedModel, settings: MLMSettings, device: torch.d
         return
     ids = torch.zeros((1, settings.length), dtype=torch.long, device=model.device)
     labels = torch.full_like(ids, IGNORED_LABEL)
-    labels[:, :: max(1, round(1 / settings.mask_rate))] = 0
+    share = settings.mask_rate if isinstance(settings, MLMSettings) else 1
+    labels[:, :: max(1, round(1 / share))] = 0
     what = f"{settings.micro_batch} sequences of {settings.length} tokens are read at once"
     remedy = "micro_batch or length, or give gradient_checkpointing"
     tokens = settings.micro_batch * settings.length

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SCHEDULES = ("cosine", "linear", "trapezoidal", "constant")
 PRECISIONS = ("float32", "bfloat16")
-MLM_RATES = {"paper-large": 2.5e-4}
+OBJECTIVES = ("masked", "causal")
 LARGEST = 2**31 - 1  # of a whole number, where a field says nothing else
 SEEDS = 2**32 - 1  # numpy's
 
@@ -153,16 +153,13 @@ class RunSettings(Checked):
 
 
 @dataclass(frozen=True)
-class MLMSettings(RunSettings):
-    """Masked-language modeling on packed sequences; the defaults are the paper's recipe for its
-    base model.
+class PackedSettings(RunSettings):
+    """Training on packed sequences.
 
-    That is 180 billion tokens, 512K of them a step. `MLM_RATES` has the rates of presets that need
-    another one. A row is a sequence of `length` tokens; a process takes `batch_size / processes` of
-    them, `micro_batch` at a time.
+    A row is a sequence of `length` tokens; a process takes `batch_size / processes` of them,
+    `micro_batch` at a time.
     """
 
-    mask_rate: float = setting(0.2, "Share of tokens replaced by [MASK].", above=0, below=1)
     length: int = setting(2048, "Tokens per packed sequence.", least=1)
     micro_batch: int = setting(
         8, "Sequences per forward pass; gradients are accumulated to a full batch.", least=1
@@ -174,13 +171,54 @@ class MLMSettings(RunSettings):
     evaluate_every: int = setting(
         0, "Steps between validations; 0 validates at the end only.", least=0
     )
+    schedule: str = "cosine"
+
+
+@dataclass(frozen=True)
+class MLMSettings(PackedSettings):
+    """Masked-language modeling; the defaults are the paper's recipe for its base model.
+
+    That is 180 billion tokens, 512K of them a step.
+    """
+
+    mask_rate: float = setting(0.2, "Share of tokens replaced by [MASK].", above=0, below=1)
     steps: int = 343_323
     batch_size: int = 256
     learning_rate: float = 5e-4
-    schedule: str = "cosine"
     betas: tuple[float, float] = (0.95, 0.95)
     eps: float = 1e-18
     weight_decay: float = 0.01
+
+
+@dataclass(frozen=True)
+class CausalSettings(PackedSettings):
+    """Next-token prediction by Avey; the defaults are its paper's recipe.
+
+    That is 100 billion tokens, 512K of them a step.
+    """
+
+    length: int = 512
+    steps: int = 190_735
+    batch_size: int = 1024
+    learning_rate: float = 1e-3
+    warmup: float = 0.0
+    floor: float = 0.1
+    eps: float = 1e-12
+    seed: int = 11
+
+
+# What a preset of a new model has instead of its objective's defaults.
+RECIPES: dict[tuple[str, str], dict[str, Any]] = {
+    ("masked", "paper-large"): {"learning_rate": 2.5e-4},
+    ("causal", "avey-large"): {"batch_size": 2048, "steps": 95_367},
+    ("causal", "mini"): {"length": 256, "batch_size": 8, "steps": 2000, "eps": 1e-8},
+}
+
+
+def recipe(objective: str, preset: str | None) -> MLMSettings | CausalSettings:
+    """Return an objective's settings for a new model of a preset, or (None) a continued one."""
+    fields = RECIPES.get((objective, preset or ""), {})
+    return CausalSettings(**fields) if objective == "causal" else MLMSettings(**fields)
 
 
 @dataclass(frozen=True)

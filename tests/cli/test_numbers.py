@@ -11,6 +11,8 @@ import pytest
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.training.settings import (
+    AnswerSettings,
+    CausalSettings,
     ClassifySettings,
     ContrastiveSettings,
     DistillSettings,
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 HOSTILE = ("-1", "0", "nan", "inf", "-inf", str(2**64))
 SETTINGS = (
+    AnswerSettings,
+    CausalSettings,
     ClassifySettings,
     ContrastiveSettings,
     DistillSettings,
