@@ -40,6 +40,7 @@ ROOMS = {
         "text",
         "network",
         "onnx",
+        "languages",
         "embedders",
     ],
     "indexes": [

@@ -99,15 +99,20 @@ def _check(path: Path) -> None:
 
 
 def train_vocabulary(
-    texts: Iterable[str], vocab_size: int, *, capitals: str = "bytes", name: str = "aveyb"
+    texts: Iterable[str],
+    vocab_size: int,
+    *,
+    capitals: str = "bytes",
+    name: str = "aveyb",
+    pattern: str | None = None,
 ) -> AveyBTokenizer:
     """Learn byte pair encoding (Sennrich et al., 2016) over the UTF-8 bytes of `texts`.
 
     Args:
         texts: read once, streamed.
         vocab_size: rows in all: 256 bytes, the merges, and the special tokens at the end.
-        capitals: "bytes" or "marks", see `AveyBTokenizer`; merges never cross the pieces of their
-            `words_pattern`.
+        capitals: "bytes" or "marks", see `AveyBTokenizer`.
+        pattern: what cuts a text into the pieces that merges never cross; None: `words_pattern`.
     """
     if vocab_size <= SMALLEST:
         raise ConfigError(
@@ -117,7 +122,8 @@ def train_vocabulary(
     tokenizer = Tokenizer(models.BPE())
     if capitals == "marks":
         texts = (mark(text)[0] for text in texts)
-    pieces = pre_tokenizers.Split(Regex(words_pattern(capitals)), behavior="isolated")
+    pattern = pattern or words_pattern(capitals)
+    pieces = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pieces, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
@@ -141,4 +147,4 @@ def train_vocabulary(
         bytes(byte_of[character] for character in token)
         for token in sorted(vocab, key=lambda t: vocab[t])
     ]
-    return AveyBTokenizer.from_ranks(ranks, capitals=capitals, name=name)
+    return AveyBTokenizer.from_ranks(ranks, capitals=capitals, name=name, pattern=pattern)

@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from aveyb_retrieval.encoder.onnx.export import LARGEST_WEIGHT, Graph, Int8, _rounded
+from aveyb_retrieval.encoder.onnx.graph import LARGEST_WEIGHT, Graph, Int8, round_weight
 
 RNG = np.random.default_rng(0)
 
@@ -30,7 +30,7 @@ def product(x: np.ndarray, weight: np.ndarray, *, positive: bool) -> np.ndarray:
 def exact(x: np.ndarray, weight: np.ndarray, *, positive: bool) -> np.ndarray:
     """The same in float64, from the same rounded rows and weights."""
     step = np.abs(x).max(axis=1, keepdims=True) * np.float32(1 / (255 if positive else 127))
-    codes, scale = _rounded(weight, x)
+    codes, scale = round_weight(weight, x)
     return np.rint(x / step).astype(np.float64) @ codes.T.astype(np.float64) * step * scale
 
 
@@ -64,7 +64,7 @@ def test_weights_are_rounded_for_the_rows_they_meet() -> None:
     """
     sample = (RNG.standard_normal((400, 8)) @ RNG.standard_normal((8, 64)) + 1).astype(np.float32)
     weight = RNG.standard_normal((32, 64)).astype(np.float32)
-    codes, scale = _rounded(weight, sample)
+    codes, scale = round_weight(weight, sample)
     assert np.abs(codes).max() == LARGEST_WEIGHT
     nearest = np.rint(weight / scale[:, None])
     lost, by_nearest = ((weight - kept * scale[:, None]) @ sample.T for kept in (codes, nearest))
