@@ -492,7 +492,8 @@ MAKING = together(
     ),
     click.option(
         "--language",
-        help="Language of the words: its stemmer and stop words, or none.  [default: english]",
+        help="Language of the words: its stemmer and stop words, none, or auto: that of each"
+        " document.  [default: auto]",
     ),
     click.option(
         "--keep-accents",

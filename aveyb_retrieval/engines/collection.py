@@ -30,6 +30,7 @@ from aveyb_retrieval.errors import (
 from aveyb_retrieval.indexes.encoding import KEPT, Encoding
 from aveyb_retrieval.indexes.engine import SAMPLE, EngineInfo
 from aveyb_retrieval.indexes.store.filters import OWN
+from aveyb_retrieval.indexes.store.languages import rules_of
 from aveyb_retrieval.indexes.store.tables import (
     PARTS,
     ShownPassage,
@@ -37,7 +38,6 @@ from aveyb_retrieval.indexes.store.tables import (
     StoredPassages,
     held_words,
 )
-from aveyb_retrieval.indexes.store.words import Language, rules_of
 from aveyb_retrieval.indexes.types import PASSAGE_BITS, expand_passages, rank_of
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.documents.records import Record
     from aveyb_retrieval.indexes.search.operators import Sought
     from aveyb_retrieval.indexes.store.tables import Part
+    from aveyb_retrieval.indexes.store.words import Language
     from aveyb_retrieval.indexes.types import EncodedRow, FloatArray, IntArray, Kind
 
     Rows = Sequence[tuple[Record, EncodedRow]]
@@ -118,6 +119,7 @@ class CollectionView(ABC):
     """
 
     tokens, vocabulary = None, None
+    languages: tuple[str, ...] = ()  # all words keep to the rules of one
     lasting = False  # a database goes on
     state: Hashable = None  # what was remembered of another state is not used
     remedy = "publish it again with `aveyb-index publish`"
@@ -136,6 +138,10 @@ class CollectionView(ABC):
         version = f"{self.version.label}.{self.version.settings.publication}"
         held = (made.dim, made.granularity, self.count("document"), self.count("passage"))
         return EngineInfo(name, version, *held, made.model, made.model_places(), self.remedy)
+
+    def vector_weights(self, kind: Kind, numbers: IntArray) -> FloatArray:
+        """See `EngineView.vector_weights`; a collection keeps none."""
+        return np.ones(len(numbers), np.float32)
 
     def vectors(self, kind: Kind, numbers: IntArray) -> FloatArray:
         found = dict(self.read_vectors(kind, numbers.tolist()))

@@ -15,6 +15,7 @@ from aveyb_retrieval.documents.records import Record
 from aveyb_retrieval.engines.collection import CollectionSettings
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.engine import is_address, open_engine, open_writer
+from aveyb_retrieval.indexes.store.languages import main_language
 from aveyb_retrieval.indexes.types import EncodedRow, Progress, check_ids, silent
 from aveyb_retrieval.indexes.vectors import StoredShards, encoded_of
 
@@ -76,7 +77,7 @@ def publish_index(
     _check_address(to)
     documents = StoredShards(source)
     with closing(open_writer(to)) as writer:
-        made = CollectionSettings(documents.encoding, "")
+        made = CollectionSettings(main_language(documents.encoding, documents.languages), "")
         identity = json.dumps([documents.describe(), made.to_json()], sort_keys=True)
         settings = replace(made, publication=hashlib.sha256(identity.encode()).hexdigest())
         if update:

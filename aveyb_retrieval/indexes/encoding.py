@@ -32,6 +32,7 @@ GRANULARITIES: dict[str, tuple[Kind, ...]] = {
 }
 STORAGE_DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2")}
 ENGLISH = "english"
+AUTO = "auto"  # the rules of each document's own language
 WORD_RULES = ("language", "keep_accents", "synonyms")
 KEPT = (
     "storage_dtype",
@@ -62,7 +63,7 @@ class Encoding:
     titled: bool = False
     token_vectors: str | None = None  # how the vectors of tokens are kept; None: they are not
     token_dim: int | None = None
-    language: str = ENGLISH  # the rules by which words are found
+    language: str = AUTO  # the rules by which words are found
     keep_accents: bool = False  # whether words with other accents are other words
     synonyms: str = ""  # synonyms and protected words, as `indexes.store.words` reads them
     model_beside: str | None = (

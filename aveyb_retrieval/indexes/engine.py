@@ -98,6 +98,12 @@ class EngineView(Protocol):
         """The rules by which words are found."""
 
     @property
+    def languages(self) -> Sequence[str]:
+        """ISO 639-1 codes of the documents' languages, most frequent first; none where all have the
+        same rules.
+        """
+
+    @property
     def mean_vector(self) -> FloatArray:
         """The mean `[d]` of (a sample of) the vectors: its product with a query is what a document
         scores at random.
@@ -135,6 +141,11 @@ class EngineView(Protocol):
 
     def vectors(self, kind: Kind, numbers: IntArray) -> FloatArray:
         """Vectors `[n, d]` of documents or passages, by numbers `[n]`, in their order."""
+
+    def vector_weights(self, kind: Kind, numbers: IntArray) -> FloatArray:
+        """What vectors weigh beside words, by numbers `[n]`: 0 (the model does not know the text)
+        to 1.
+        """
 
     def by_words(
         self, kind: Kind, words: Sequence[str], k: int, selection: Selection | None = None

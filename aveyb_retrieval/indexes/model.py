@@ -20,8 +20,14 @@ from aveyb_retrieval.documents.records import ON_ERROR, FieldNames, OnError
 from aveyb_retrieval.encoder.network.token_codec import STORAGES
 from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE, PassageSize
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, ModelError, no_option
-from aveyb_retrieval.indexes.encoding import GRANULARITIES, STORAGE_DTYPES, WORD_RULES, Encoding
-from aveyb_retrieval.indexes.store.words import language, read_synonyms
+from aveyb_retrieval.indexes.encoding import (
+    AUTO,
+    GRANULARITIES,
+    STORAGE_DTYPES,
+    WORD_RULES,
+    Encoding,
+)
+from aveyb_retrieval.indexes.store.words import LANGUAGES, language, read_synonyms
 from aveyb_retrieval.indexes.types import EmbedderLike, PassageCutter, TokenEncoder
 
 if TYPE_CHECKING:
@@ -254,9 +260,10 @@ class EncodeOptions(ModelOptions, total=False):
         late: Encode passages within their document (True) or one by one (False). None is what the
             model was loaded with: within it for Avey-B models, which know no other way, one by one
             for sentence-transformers models.
-        language: How words are found: "english" (default), another language of
-            `aveyb_retrieval.indexes.store.words.LANGUAGES`, or "none" (words as they are written).
-            Scripts without spaces are found in all of them.
+        language: How words are found: "auto" (default: by the stemmer and stop words of the
+            language that each document is written in), "english" or another language of
+            `aveyb_retrieval.indexes.store.words.LANGUAGES` for all documents, or "none" (words as
+            they are written). Scripts without spaces are found in all of them.
         keep_accents: Whether words with other accents are other words. Default False: `cafe` finds
             `café`, too.
         synonyms: The path of a small file of synonyms and protected words, or its lines: see
@@ -369,12 +376,22 @@ def word_rules(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     given = {name: options[name] for name in WORD_RULES if name in options}
     if "language" in given:
-        given["language"] = language(given["language"]).name
+        given["language"] = _language_name(given["language"])
     if "synonyms" in given:
         given["synonyms"] = read_synonyms(given["synonyms"])
     if not isinstance(given.get("keep_accents", False), bool):
         raise ConfigError(f"keep_accents={given['keep_accents']!r}: must be True or False")
     return given
+
+
+def _language_name(name: str) -> str:
+    """Check the name of a language's rules."""
+    if name == AUTO:
+        return name
+    if name not in LANGUAGES:
+        known = ", ".join((AUTO, *LANGUAGES))
+        raise ConfigError(f"language={name!r}: must be one of {known}")
+    return language(name).name
 
 
 def reading_of(options: Mapping[str, Any]) -> Reading:

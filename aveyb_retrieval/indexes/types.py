@@ -74,6 +74,7 @@ class EncodedRow:
     n_tokens: int = 0
     n_cut: int = 0
     tokens: TokenCodes | None = None
+    weights: FloatArray | None = None  # [n], how well the model knows each passage; None: in full
 
 
 def unusable(encoded: Encoded, dim: int) -> str | None:
@@ -139,6 +140,16 @@ class TokenEncoder(Protocol):
         """The same model, whose encoded documents have `tokens`: a `TokenCodes` of the passages it
         had to encode.
         """
+
+
+@runtime_checkable
+class QueryWeights(Protocol):
+    """A model that says how well it knows a query: the vector of one that it does not weighs
+    less.
+    """
+
+    def query_weights(self, queries: Sequence[str]) -> FloatArray:
+        """What each query's vector weighs, `[n]`, 0 to 1."""
 
 
 @runtime_checkable

@@ -9,6 +9,7 @@ has one content only.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from tokenize import TokenError
@@ -21,7 +22,7 @@ from aveyb_retrieval.documents.records import Record, SourceLocation
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.store.manifest import is_stored
 from aveyb_retrieval.indexes.store.place import hold_visible, open_directory, read_manifest
-from aveyb_retrieval.indexes.store.tables import StoredTokens, Tables
+from aveyb_retrieval.indexes.store.tables import WEIGHT, StoredTokens, Tables
 from aveyb_retrieval.indexes.types import (
     EncodedRow,
     FloatArray,
@@ -239,6 +240,16 @@ class StoredShards:
                 )
             start = max(0, start - manifest.counts.documents)
 
+    @property
+    def languages(self) -> list[str]:
+        """The languages of all documents, most frequent first, where each has its own rules."""
+        counts = Counter[str]()
+        for root in self._roots:
+            manifest, held = hold_visible(root)
+            with held:
+                counts.update(Tables.open(root.root, manifest.tables).languages())
+        return [code for code, _ in counts.most_common()]
+
     def texts(self) -> Iterator[Record]:
         """The same documents to be encoded anew: texts, metadata with what people set in it, and
         files.
@@ -324,12 +335,13 @@ def stored_documents(
         if "document" in encoding.kinds:
             vectors = tables.vectors("document", docs)
         passage_numbers = expand_passages(np.stack([stored, counts["passages"]], axis=1))
-        about = tables.passages.take(passage_numbers, ["start", "stop", "heading", "norm"])
+        about = tables.passages.take(passage_numbers, ["start", "stop", "heading", "norm", WEIGHT])
         passages = (
             tables.vectors("passage", passage_numbers) if "passage" in encoding.kinds else empty
         )
         spans = np.stack([about["start"].to_numpy(), about["stop"].to_numpy()], axis=1)
         headings, norms = about["heading"].to_pylist(), about["norm"].to_numpy().astype(np.float32)
+        weights = about[WEIGHT].to_numpy()
         ends = np.cumsum(counts["passages"]).tolist()
         for row, doc in enumerate(docs.tolist()):
             mine, document = slice(ends[row] - int(counts["passages"][row]), ends[row]), found[doc]
@@ -345,6 +357,7 @@ def stored_documents(
                 n_tokens=int(counts["tokens"][row]),
                 n_cut=int(counts["cut_tokens"][row]),
                 tokens=None if tokens is None else tokens.gather(owners),
+                weights=weights[mine],
             )
             about_it = (document.id, document.title, document.text, document.metadata)
             location = SourceLocation(str(root), doc, "document")

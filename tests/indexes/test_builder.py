@@ -181,7 +181,7 @@ def test_a_target_that_exists_needs_overwrite(tmp_path: Path, embedder: FakeEmbe
         ({"index": "PQ7"}, "dimension 16"),
         ({"index_fields": ["year"]}, "no option 'index_fields'"),
         ({"granularty": "both"}, "no option 'granularty'; did you mean 'granularity'"),
-        ({"language": "latin"}, "language='latin': must be one of english"),
+        ({"language": "latin"}, "language='latin': must be one of auto, english"),
         ({"token_vectors": "int4"}, "token_vectors='int4'"),
         ({"late": True}, "cuts passages in its own way only"),
         ({"corpus": None}, "no corpus and no vectors"),

@@ -120,7 +120,7 @@ class Stopping(FakeEmbedder):
 CHANGED: list[tuple[dict[str, Any], str]] = [
     ({"granularity": "passage"}, "granularity was 'both' and is 'passage'"),
     ({"storage_dtype": "float16"}, "storage_dtype was 'float32' and is 'float16'"),
-    ({"language": "none"}, "language was 'english' and is 'none'"),
+    ({"language": "none"}, "language was 'auto' and is 'none'"),
     ({"token_vectors": "int8"}, "token_vectors was None and is 'int8'"),
     ({"index": "Flat"}, "index was 'auto' and is 'Flat'"),
     ({"text_field": "body"}, "fields was .* and is"),

@@ -124,6 +124,9 @@ class MemoryView:
     def _held(self, kind: str, number: int, words: Sequence[str]) -> list[bool]:
         return [f" {word} " in self._stored[kind, number] for word in words]
 
+    def vector_weights(self, kind: str, numbers: Any) -> Any:
+        return np.ones(len(numbers), np.float32)
+
     def holding(self, words: Sequence[str]) -> list[int]:
         return [3 for _ in words]
 

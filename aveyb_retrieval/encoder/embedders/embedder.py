@@ -71,6 +71,8 @@ class EncodedDocument:
             none.
         tokens: the codes of the passages' tokens, without those of passages that were known before;
             None unless the model was given a codec.
+        weights: float32 `[n]`, 0 to 1: how well the model knows each passage (`text.knowledge`);
+            None: nothing is known of that.
     """
 
     vector: np.ndarray
@@ -81,6 +83,7 @@ class EncodedDocument:
     n_cut: int
     headings: tuple[str, ...] = ()
     tokens: TokenCodes | None = None
+    weights: np.ndarray | None = None
 
 
 class TextEncoder(ABC):
@@ -185,6 +188,7 @@ class _Tokenized:
     cuts: Cuts
     n_cut: int
     known: np.ndarray | None = None
+    weights: np.ndarray | None = None  # float32 [n] of the passages
 
     @property
     def n_tokens(self) -> int:
@@ -397,6 +401,12 @@ class Embedder(TextEncoder):
         ]
         return np.stack(vectors) if vectors else np.zeros((0, self.dim), np.float32)
 
+    def query_weights(self, queries: Sequence[str]) -> np.ndarray:
+        """Return how well the model knows each query, float32 `[n]`, 0 to 1."""
+        knowledge = self.tokenizer.knowledge
+        weights = [knowledge.weight(text, *self.tokenizer.encode(text)) for text in queries]
+        return np.array(weights, np.float32)
+
     def count_tokens(self, texts: Sequence[str], *, prompt: str) -> list[int]:
         """Count the tokens that are read of each text as a "query" or a "document", prompt
         included.
@@ -439,14 +449,19 @@ class Embedder(TextEncoder):
         ids, offsets = self.tokenizer.encode(before + text)
         kept = self._limited(len(ids))
         n_cut = len(ids) - kept
+        whole = before + text, ids, offsets
         ids, offsets = ids[:kept], offsets[:kept] - len(before)
         if self.passage_size is None:
-            return _Tokenized(ids, cut_splits(text, offsets, self.split_size), n_cut)
-        cuts = cut_passages(text, offsets, self.passage_size)
+            cuts = cut_splits(text, offsets, self.split_size)
+        else:
+            cuts = cut_passages(text, offsets, self.passage_size)
+        weights = self.tokenizer.knowledge.weights(*whole, cuts.spans + len(before))
+        if self.passage_size is None:
+            return _Tokenized(ids, cuts, n_cut, weights=weights)
         if prefix and self.passage_size.titled:
             n_title = int((offsets[:, 1] <= 0).sum())
             ids, cuts = repeat_title(ids, cuts, n_title, self.split_size)
-        return _Tokenized(ids, cuts, n_cut)
+        return _Tokenized(ids, cuts, n_cut, weights=weights)
 
     def _whole(self, text: str, prompt: str) -> _Tokenized:
         """Return a text's tokens as a single passage."""
@@ -507,6 +522,7 @@ class Embedder(TextEncoder):
                     if codes is None
                     else item.token_codes(codes[first_token : first_token + len(item.ids)])
                 ),
+                weights=item.weights,
             )
             first_token += len(item.ids)
 

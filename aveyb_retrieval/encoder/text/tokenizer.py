@@ -31,6 +31,7 @@ import hashlib
 import json
 import re
 import string
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,7 @@ import numpy as np
 import tiktoken
 
 from aveyb_retrieval.encoder.folders import read_object
+from aveyb_retrieval.encoder.text.knowledge import Knowledge
 from aveyb_retrieval.errors import InputError, ModelError, extra_for
 
 if TYPE_CHECKING:
@@ -425,6 +427,17 @@ class AveyBTokenizer(Vocabulary):
         """Return the ids int32 `[T]` of `encode`, without the cost of the offsets."""
         utf8(text)
         return self._ids(mark(text)[0] if self.capitals == "marks" else text)
+
+    @cached_property
+    def knowledge(self) -> Knowledge:
+        """How well a model with this vocabulary knows a text."""
+        pieces: list[str | None] = [""] * self.vocab_size
+        for token, number in self.ranks.items():
+            try:
+                pieces[number] = token.decode().strip(" ")
+            except UnicodeDecodeError:
+                pieces[number] = None
+        return Knowledge(pieces)
 
     def decode_bytes(self, ids: Iterable[int] | np.ndarray) -> bytes:
         """Return the bytes of `ids` `[T]`, of special tokens their names.

@@ -10,12 +10,14 @@ decoding.
 from __future__ import annotations
 
 import json
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from aveyb_retrieval.encoder.folders import read_object
+from aveyb_retrieval.encoder.text.knowledge import Knowledge
 from aveyb_retrieval.encoder.text.tokenizer import (
     P50K_ROWS,
     SETTINGS_FILE,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 TOKENIZER_FILE = "tokenizer.json"
+_INSIDE = "##"  # before a piece that does not begin a word
 
 
 class WordPieceTokenizer(Vocabulary):
@@ -116,6 +119,15 @@ class WordPieceTokenizer(Vocabulary):
         """Return the ids int32 `[T]` of `encode`, without the cost of the offsets."""
         utf8(text)
         return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.int32)
+
+    @cached_property
+    def knowledge(self) -> Knowledge:
+        """How well a model with this vocabulary knows a text."""
+        pieces: list[str | None] = [""] * self._tokenizer.get_vocab_size()
+        for piece, number in self._tokenizer.get_vocab().items():
+            pieces[number] = piece.removeprefix(_INSIDE)
+        pieces[self.special_tokens["[UNK]"]] = None
+        return Knowledge(pieces)
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         """Return words with a space between them: what WordPiece keeps of a text."""

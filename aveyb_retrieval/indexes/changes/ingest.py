@@ -36,28 +36,32 @@ from aveyb_retrieval.documents.records import (
     prefix_of,
 )
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
+from aveyb_retrieval.indexes.encoding import AUTO
 from aveyb_retrieval.indexes.store.columns import Text, word_columns
 from aveyb_retrieval.indexes.store.dataset import FORMS, WORDS
+from aveyb_retrieval.indexes.store.languages import DocumentLanguages, rules_of, stemmer_of
 from aveyb_retrieval.indexes.store.manifest import Counts
 from aveyb_retrieval.indexes.store.tables import (
     CODES,
     COUNTS,
     VECTOR,
+    WEIGHT,
     StoredTokens,
     fixed_lists,
     schemas,
     texts_of_passages,
 )
-from aveyb_retrieval.indexes.store.words import rules_of
 from aveyb_retrieval.indexes.types import (
     MAX_PASSAGES,
     PASSAGE_BITS,
     EmbedderLike,
     Encoded,
     FloatArray,
+    IntArray,
     Progress,
     check_fingerprint,
     expand_passages,
+    ranges,
     rank_of,
     silent,
     unusable,
@@ -97,7 +101,9 @@ def metadata_columns(record: Record) -> dict[str, str | None]:
     }
 
 
-def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> Rows:
+def make_rows(
+    made: Sequence[Made], first_doc: int, encoding: Encoding, languages: DocumentLanguages
+) -> Rows:
     """Return the rows of some documents numbered from `first_doc`, by dataset, and what they add to
     the counts.
     """
@@ -111,12 +117,16 @@ def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> Rows:
             spans
         )  # not every model finds them
         texts.append((record.title, record.text, spans, headings[: len(spans)]))
-    of_texts, in_passages, forms = word_columns(rules_of(encoding), texts)
+    codes_of_texts = languages.of([text for _, text, _, _ in texts])
+    of_texts, in_passages, forms = words_by_language(encoding, codes_of_texts, texts)
     of_passages = np.maximum(pc.count_substring(in_passages, " ").to_numpy() - 1, 0)
     documents, norms, codes, first = list[dict[str, Any]](), list[float | None](), list[bytes](), 0
-    for doc, (record, encoded, tokens), (_, _, spans, _) in zip(
-        itertools.count(first_doc), made, texts
+    weights = list[FloatArray]()
+    for doc, (record, encoded, tokens), (_, _, spans, _), code in zip(
+        itertools.count(first_doc), made, texts, codes_of_texts, strict=False
     ):
+        own = getattr(encoded, "weights", None)  # not every model knows them
+        weights.append(np.ones(len(spans), np.float32) if own is None else own[: len(spans)])
         documents.append(
             {
                 "doc": doc,
@@ -124,6 +134,8 @@ def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> Rows:
                 "title": record.title,
                 "rank": rank_of(record.id),
                 "digest": content_digest(record.title, record.text),
+                "language": code if encoding.language == AUTO else None,
+                "weight": mean_weight(own, encoded.spans),
                 "passages": len(spans),
                 "tokens": encoded.n_tokens,
                 "cut_tokens": encoded.n_cut,
@@ -164,6 +176,7 @@ def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> Rows:
                 )
             ),
             "norm": norms,
+            WEIGHT: np.concatenate(weights),
             WORDS: in_passages,
         },
     }
@@ -186,6 +199,39 @@ def make_rows(made: Sequence[Made], first_doc: int, encoding: Encoding) -> Rows:
     return rows, Counts(
         documents=len(made), cut_documents=sum(row["cut_tokens"] > 0 for row in documents), **totals
     )
+
+
+def mean_weight(weights: FloatArray | None, spans: IntArray) -> float:
+    """The weight of a document's vector: the mean of its passages', each by its length."""
+    if weights is None or not len(weights):
+        return 1.0
+    lengths = np.maximum(spans[:, 1] - spans[:, 0], 1)
+    return float((weights * lengths).sum() / lengths.sum())
+
+
+def words_by_language(
+    encoding: Encoding, codes: Sequence[str], texts: Sequence[Text]
+) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """Return `word_columns` of documents, each by the rules of its language."""
+    if encoding.language != AUTO or len({*map(stemmer_of, codes)}) == 1:
+        return word_columns(rules_of(encoding, codes[:1]), texts)
+    ends = np.cumsum([len(spans) for _, _, spans, _ in texts])
+    parts, places, of_passages = list[Any](), list[IntArray](), list[IntArray]()
+    for rules in dict.fromkeys(map(stemmer_of, codes)):
+        mine = np.array([i for i, code in enumerate(codes) if stemmer_of(code) == rules])
+        own = [texts[i] for i in mine.tolist()]
+        parts.append(word_columns(rules_of(encoding, [codes[mine[0]]]), own))
+        counts = np.array([len(spans) for _, _, spans, _ in own], np.int64)
+        places.append(mine)
+        of_passages.append(ranges(ends[mine] - counts, counts))
+    order = pa.array(np.argsort(np.concatenate(places)))
+    passages = pa.array(np.argsort(np.concatenate(of_passages)))
+    orders = order, passages, order
+    columns = (pa.concat_arrays(columns) for columns in zip(*parts, strict=True))
+    of_texts, in_passages, forms = (
+        column.take(order) for column, order in zip(columns, orders, strict=True)
+    )
+    return of_texts, in_passages, forms
 
 
 def place_of(path: str) -> str:
@@ -282,6 +328,8 @@ class Ingestion:
         self._ids = _Ids(transaction)
         self._last_commit = time.monotonic()
         self._last_told = 0.0
+        stored = transaction.tables.languages() if transaction.base is not None else {}
+        self._languages = DocumentLanguages(stored)
         self.notices: list[Notice] = []
         self.left_out: dict[str, str] = {}  # files of folders, with the reasons
         self.first_rejected: Rejected | None = None
@@ -467,7 +515,7 @@ class Ingestion:
             (record.edited(edits.get(name)), encoded, tokens)
             for name, (record, encoded, tokens) in last.items()
         ]
-        rows = partial(make_rows, made, self._next_doc, self._encoding)
+        rows = partial(make_rows, made, self._next_doc, self._encoding, self._languages)
         self._next_doc += len(made)
         write = partial(self._write, [step for step, _, _ in batch], {*last}, save=save)
         if self._growing is None:

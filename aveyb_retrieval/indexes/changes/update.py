@@ -31,6 +31,7 @@ from aveyb_retrieval.indexes.changes.ingest import (
     VectorSource,
     open_vectors,
 )
+from aveyb_retrieval.indexes.changes.languages import language_notices
 from aveyb_retrieval.indexes.changes.transaction import State
 from aveyb_retrieval.indexes.encoding import WORD_RULES, Encoding
 from aveyb_retrieval.indexes.model import (
@@ -263,6 +264,7 @@ def ingest_corpus(
         source.check_all_used(items)
     if transaction.base is None:
         transaction.state.left_out = ingestion.left_out
+        ingestion.notices += language_notices(transaction)
     return tuple(ingestion.notices)
 
 

@@ -24,6 +24,7 @@ from aveyb_retrieval.indexes.changes.change import FinishOptions, run_change
 from aveyb_retrieval.indexes.changes.ingest import content_digest
 from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher
 from aveyb_retrieval.indexes.store.dataset import WORDS
+from aveyb_retrieval.indexes.store.languages import MAIN, rules_of
 from aveyb_retrieval.indexes.store.manifest import (
     FAISS,
     REJECTED,
@@ -41,7 +42,7 @@ from aveyb_retrieval.indexes.store.tables import (
     ids_of,
     texts_of_passages,
 )
-from aveyb_retrieval.indexes.store.words import rules_of, spaced
+from aveyb_retrieval.indexes.store.words import spaced
 from aveyb_retrieval.indexes.types import (
     PASSAGE_BITS,
     Progress,
@@ -82,7 +83,7 @@ def _content_problems(tables: Tables, manifest: Manifest) -> Iterator[str]:
 
 
 def _document_problems(tables: Tables, docs: list[int], manifest: Manifest) -> Iterator[str]:
-    rules, forms = rules_of(manifest.encoding), tables.forms
+    forms = tables.forms
     numbers = np.array(docs, dtype=np.int64)
     columns = [
         "id",
@@ -91,6 +92,7 @@ def _document_problems(tables: Tables, docs: list[int], manifest: Manifest) -> I
         "edits",
         "rank",
         "digest",
+        "language",
         "characters",
         "words",
         "passages",
@@ -113,6 +115,7 @@ def _document_problems(tables: Tables, docs: list[int], manifest: Manifest) -> I
         if doc not in about or doc not in found:
             continue  # the counts have told that
         row, text, mine = about[doc], texts[doc], passages.get(doc, [])
+        rules = rules_of(manifest.encoding, [row["language"] or MAIN])
         where = f"{tables.root}: document {row['id']!r}"
         origin = found[doc].origin
         pages = origin.pages if origin else None

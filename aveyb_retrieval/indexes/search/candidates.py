@@ -90,7 +90,12 @@ def _find_documents(
         dense_docs = np.concatenate([near.docs, more])
         dense_scores = np.concatenate([near.scores, cosines])
         columns = [_aligned(every, dense_docs, dense_scores), _aligned(every, docs, bm25)]
-        scores = fuse_scores(*columns, background=evidence.background, weight=options.weight)
+        scores = fuse_scores(
+            *columns,
+            background=evidence.background,
+            weight=options.weight,
+            known=evidence.vector_weights("document", every),
+        )
     found = Matches.of_documents(every, scores).with_parts(dense=columns[0], lexical=columns[1])
     return Candidates(found.ordered(), complete)
 

@@ -168,6 +168,11 @@ class Evidence:
             self._cosines = self._cosines.joined(new, inner_products(vectors, self.question.vector))
         return self._cosines.of(ids)
 
+    def vector_weights(self, kind: Kind, numbers: IntArray) -> FloatArray:
+        """How well the model knows documents or passages `[n]` and the question, 0 to 1."""
+        weights = self.view.vector_weights(kind, numbers)
+        return np.asarray(weights * np.float32(self.question.known), np.float32)
+
     # --- words
     # ----------------------------------------------------------------------------------------------
 

@@ -28,16 +28,25 @@ def reciprocal_rank(rankings: Sequence[Sequence[tuple[int, float]]]) -> dict[int
 
 
 def fuse_scores(
-    dense: np.ndarray, lexical: np.ndarray, *, background: float, weight: float
+    dense: np.ndarray,
+    lexical: np.ndarray,
+    *,
+    background: float,
+    weight: float,
+    known: np.ndarray | float = 1.0,
 ) -> np.ndarray:
     """Weighted sum of cosines and BM25, float64 `[n]`, NaN where a document has none.
 
     Each counts as its share of the way from a document at random to the best one. A document at
     random has none of the query's words, so BM25's way begins at 0; cosines begin at `background`.
+    `known` `[n]` says how well the model knows each document and the question, 0 to 1: the cosines
+    of what it does not know weigh less.
     """
-    near = np.where(np.isnan(dense), background, dense) - background
+    above = np.where(np.isnan(dense), background, dense) - background
+    near = above * known
     words = np.where(np.isnan(lexical), 0.0, lexical)
-    nearest, highest = near.max(initial=0.0), words.max(initial=0.0)
+    nearest = above[near.argmax()] if near.max(initial=0.0) > 0 else 0.0
+    highest = words.max(initial=0.0)
     near = near / nearest if nearest > 0 else np.zeros_like(near)
     words = words / highest if highest > 0 else np.zeros_like(words)
     fused: np.ndarray = weight * near + (1 - weight) * words

@@ -119,12 +119,16 @@ class PassageScores:
 
 
 def score_hybrid(
-    ids: IntArray, cosine: FloatArray, words: WordScores, background: float
+    ids: IntArray,
+    cosine: FloatArray,
+    words: WordScores,
+    background: float,
+    known: FloatArray | float = 1.0,
 ) -> PassageScores:
     """Score passages, numbers `[n]` ascending, by cosines `[n]`, words, and those neighbors that
-    are among them.
+    are among them. `known` `[n]` says how well the model knows each and the question, 0 to 1.
     """
-    near = COSINE * (cosine - background)
+    near = COSINE * known * (cosine - background)
     own = _together(near, words, 0.5)
     score = own + NEIGHBOR * better_neighbor(ids, own)
     return PassageScores(ids, score, score, cosine, words, near)

@@ -33,6 +33,7 @@ class Question:
             all as one, where each by itself is fulfilled.
         selection: The documents that are searched; None for all.
         vector: Its unit vector `[d]`, or `NO_VECTOR`.
+        known: How well the model knows its text, 0 to 1: what vectors weigh next to words.
     """
 
     text: str = ""
@@ -42,6 +43,7 @@ class Question:
     unmet: Sequence[str] = ()
     selection: Selection | None = None
     vector: FloatArray = field(default_factory=lambda: NO_VECTOR)
+    known: float = 1.0
 
     @property
     def search_words(self) -> list[str]:

@@ -33,7 +33,9 @@ def score_passages(evidence: Evidence, ids: IntArray) -> PassageScores:
         evidence.check_stored("passage", ids.tolist(), set(held.numbers.tolist()))
     words = WordScores.of(held, evidence.word_weights, evidence.view.mean_passage_length)
     if mode == "hybrid":
-        return score_hybrid(ids, cosine, words, evidence.background)
+        return score_hybrid(
+            ids, cosine, words, evidence.background, evidence.vector_weights("passage", ids)
+        )
     return PassageScores(ids, words.bm25, words.bm25, words=words)
 
 

@@ -25,6 +25,7 @@ from aveyb_retrieval.indexes.search.page import NOTHING_SHOWN, take_page
 from aveyb_retrieval.indexes.search.question import Question, read_operators, read_question
 from aveyb_retrieval.indexes.search.ranking import rank
 from aveyb_retrieval.indexes.search.results import make_pairs, make_result
+from aveyb_retrieval.indexes.types import QueryWeights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -140,8 +141,14 @@ def _gather(search: Search, questions: Sequence[Question]) -> Iterator[Evidence]
         return
     if options.mode == "hybrid" and len(questions) == 1 and view.lasting:
         _start_words(view, options, words[0])
-    vectors = search.model.load().encode_queries([question.text for question in questions])
-    unit = unit_queries(vectors, view.info.dim)
+    model, texts = search.model.load(), [question.text for question in questions]
+    unit = unit_queries(model.encode_queries(texts), view.info.dim)
+    if isinstance(model, QueryWeights):
+        weights = model.query_weights(texts).tolist()
+        questions = [
+            replace(question, known=weight)
+            for question, weight in zip(questions, weights, strict=True)
+        ]
     yield from _with_nearest(search, questions, words, unit)
 
 

@@ -22,6 +22,7 @@ from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.encoding import KEPT
 from aveyb_retrieval.indexes.search.passage_scores import word_weights
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
+from aveyb_retrieval.indexes.store.languages import rules_of
 from aveyb_retrieval.indexes.store.tables import PARTS, StoredPassages
 from aveyb_retrieval.indexes.store.vocabulary import Vocabulary
 from aveyb_retrieval.indexes.types import PASSAGE_BITS
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.search.operators import Sought
     from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.indexes.store.tables import Part, ShownPassage, StoredDocument
+    from aveyb_retrieval.indexes.store.words import Language
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
 SHIFT = {
@@ -77,7 +79,7 @@ class SeveralView:
 
     def __init__(self, views: Mapping[str, EngineView]) -> None:
         self.names, self.views = list(views), list(views.values())
-        self.encoding, self.language = self.views[0].encoding, self.views[0].language
+        self.encoding = self.views[0].encoding
         for name, view in views.items():
             for what, (first, other) in self.encoding.differences(view.encoding, but=KEPT).items():
                 raise ConfigError(
@@ -85,6 +87,16 @@ class SeveralView:
                     " indexes that were made alike: build one of them again, or search each by"
                     " itself"
                 )
+
+    @cached_property
+    def language(self) -> Language:
+        """The rules of all languages that any of them has."""
+        return rules_of(self.encoding, self.languages)
+
+    @cached_property
+    def languages(self) -> tuple[str, ...]:
+        """The languages of any of them."""
+        return tuple(dict.fromkeys(code for view in self.views for code in view.languages))
 
     @cached_property
     def info(self) -> EngineInfo:
@@ -178,6 +190,12 @@ class SeveralView:
         for _, view, rows, own in self._parts(kind, numbers):
             vectors[rows] = view.vectors(kind, own)
         return vectors
+
+    def vector_weights(self, kind: Kind, numbers: IntArray) -> FloatArray:
+        weights = np.empty(len(numbers), np.float32)
+        for _, view, rows, own in self._parts(kind, numbers):
+            weights[rows] = view.vector_weights(kind, own)
+        return weights
 
     def by_words(
         self, kind: Kind, words: Sequence[str], k: int, selection: Selection | None = None

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
+from aveyb_retrieval.indexes.encoding import AUTO
 from aveyb_retrieval.indexes.engine import SAMPLE, EngineInfo
 from aveyb_retrieval.indexes.nearest.tiers import Nearest
 from aveyb_retrieval.indexes.search.selections import Allowed, SelectionCache
 from aveyb_retrieval.indexes.store import filters
 from aveyb_retrieval.indexes.store.dataset import WORDS, check_fork
 from aveyb_retrieval.indexes.store.filters import no_such_field, warn_of_filter
+from aveyb_retrieval.indexes.store.languages import rules_of
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest, check_files
 from aveyb_retrieval.indexes.store.place import hold_visible, open_directory
 from aveyb_retrieval.indexes.store.tables import (
@@ -26,8 +28,7 @@ from aveyb_retrieval.indexes.store.tables import (
     Tables,
     count_values,
 )
-from aveyb_retrieval.indexes.store.words import Language, rules_of
-from aveyb_retrieval.indexes.types import PASSAGE_BITS, ascending
+from aveyb_retrieval.indexes.types import PASSAGE_BITS, ascending, find_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         StoredPassages,
     )
     from aveyb_retrieval.indexes.store.vocabulary import Vocabulary
+    from aveyb_retrieval.indexes.store.words import Language
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
 # bytes: of selections by the filters of searches, and of parts that `visible` shows
@@ -81,7 +83,6 @@ class Snapshot:
         self.place = index_dir.place
         self.manifest = manifest
         self.kinds = encoding.kinds
-        self.language: Language = rules_of(encoding)
         self.info = EngineInfo(
             name=str(index_dir.place),
             version=manifest.version,
@@ -261,6 +262,28 @@ class Snapshot:
 
     def vectors(self, kind: Kind, numbers: IntArray) -> FloatArray:
         return self.tables.vectors(kind, numbers)
+
+    @cached_property
+    def language(self) -> Language:
+        """The rules by which words are found."""
+        return rules_of(self.encoding, self.languages)
+
+    @cached_property
+    def languages(self) -> tuple[str, ...]:
+        """The languages of the documents, most frequent first, where each has its own rules."""
+        return tuple(self.tables.languages()) if self.encoding.language == AUTO else ()
+
+    @cached_property
+    def _light(self) -> dict[Kind, tuple[IntArray, FloatArray]]:
+        return {kind: self.tables.light(kind) for kind in ("document", "passage")}
+
+    def vector_weights(self, kind: Kind, numbers: IntArray) -> FloatArray:
+        light, weights = self._light[kind]
+        found = np.ones(len(numbers), np.float32)
+        if len(light):
+            places, there = find_in(light, numbers)
+            found[there] = weights[places[there]]
+        return found
 
     @cached_property
     def mean_vector(self) -> FloatArray:

@@ -1,15 +1,17 @@
 """The documents of an index as three Lance datasets, and what is read from them.
 
     documents   doc, id, title, metadata (JSON), rank (of its id's hash), digest (of title and
-                text), passages, tokens, cut_tokens, characters, words (counts; the last two of its
-                passages), file_sha256, folder, pages (JSON; all three null where it was not read
-                from a file of its own), edits (JSON: what people set in the metadata, which hold it
-                already; null where nobody did)
+                text), language (ISO 639-1, by whose rules its words are made; null where all have
+                the same), weight (of its vector, 0 to 1, see `encoder.text.knowledge`), passages,
+                tokens, cut_tokens, characters, words (counts; the last two of its passages),
+                file_sha256, folder, pages (JSON; all three null where it was not read from a file
+                of its own), edits (JSON: what people set in the metadata, which hold it already;
+                null where nobody did)
     texts       doc, text, words (of title and text), forms (these as they are written, where they
                 are stemmed), vector, codes
-    passages    passage, start, stop (characters of the document's text), norm, heading, text (from
-                there to where the next one starts, or to its stop if that comes later), words (of
-                heading and passage), vector, codes
+    passages    passage, start, stop (characters of the document's text), norm, weight, heading,
+                text (from there to where the next one starts, or to its stop if that comes later),
+                words (of heading and passage), vector, codes
 
 `vector` is a fixed-size list of d float32 or float16 of unit length, where the index keeps that
 kind; `codes` are those of the tokens, one row of bytes after the other, where it keeps them. What a
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
 
 KEYS = {"documents": "doc", "texts": "doc", "passages": "passage"}
 CODES = "codes"
+WEIGHT = "weight"
 _TITLE = ("title", "file_sha256", "folder", "pages")
 Part = Literal["title", "metadata", "text"]
 PARTS: tuple[Part, ...] = get_args(
@@ -201,6 +204,8 @@ def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
                 pa.field("metadata", pa.json_(pa.string())),
                 pa.field("rank", pa.int64()),
                 pa.field("digest", pa.binary(32)),
+                pa.field("language", pa.string()),
+                pa.field(WEIGHT, pa.float32()),
                 *(pa.field(name, pa.int64()) for name in COUNTS),
                 pa.field("file_sha256", pa.string()),
                 pa.field("folder", pa.string()),
@@ -223,6 +228,7 @@ def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
                 pa.field("start", pa.int64()),
                 pa.field("stop", pa.int64()),
                 pa.field("norm", pa.float32()),
+                pa.field(WEIGHT, pa.float32()),
                 *(
                     pa.field(column, pa.large_string(), metadata=LAYOUT)
                     for column in ("heading", "text", WORDS)
@@ -392,6 +398,20 @@ class Tables:
                 "doc"
             ].to_numpy()
         )
+
+    def languages(self) -> dict[str, int]:
+        """How many documents are in each language, by its code, most first."""
+        column = self.documents.scan(["language"])["language"].drop_null()
+        counts = {row["values"]: row["counts"] for row in column.value_counts().to_pylist()}
+        return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+    def light(self, kind: Kind) -> tuple[IntArray, FloatArray]:
+        """Numbers `[n]`, ascending, and weights `[n]` of all vectors that weigh less than 1."""
+        dataset = self.documents if kind == "document" else self.passages
+        rows = dataset.scan([dataset.key, WEIGHT], f"{WEIGHT} < 1")
+        numbers = rows[dataset.key].to_numpy()
+        order = np.argsort(numbers)
+        return numbers[order], rows[WEIGHT].to_numpy()[order]
 
     def counted(self, docs: IntArray) -> tuple[IntArray, dict[str, IntArray]]:
         """The counts of documents, in the order of `docs` `[n]`: numbers `[m]` of those that are

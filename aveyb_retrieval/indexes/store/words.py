@@ -49,8 +49,6 @@ from aveyb_retrieval.indexes.encoding import ENGLISH
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from aveyb_retrieval.indexes.encoding import Encoding
-
 
 # what is not visible by itself, the long line of Arabic, and points
 _UNSEEN = regex.compile(
@@ -515,13 +513,6 @@ def language(name: str, *, keep_accents: bool = False, synonyms: str = "") -> La
             stop = frozenset(get_stop_words(name))
     protected = frozenset(folded(spelled(cleaned(word))) for word in protected_words(synonyms))
     return Language(name, stop, stem, not keep_accents, protected, synonyms_of(synonyms))
-
-
-def rules_of(encoding: Encoding) -> Language:
-    """Load the rules by which the words of a collection were made."""
-    return language(
-        encoding.language, keep_accents=encoding.keep_accents, synonyms=encoding.synonyms
-    )
 
 
 class RememberedWords(dict[str, V]):

@@ -1,0 +1,270 @@
+"""Which language each document is written in, and the rules of words for several languages at once.
+
+An index of `language="auto"` keeps to the rules of each document's own language. py3langid says
+what a text of 200 characters or more is written in; a shorter one takes the main language of all
+before it. Where letters are Latin, stop words must confirm it: a text without those of the language
+found, or with more of the main one's, is a list or a table in the main one.
+
+A question is read by the rules of the language it is written in, among those of the index, and by
+all of them where that is not clear.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from aveyb_retrieval.indexes.encoding import AUTO, ENGLISH
+from aveyb_retrieval.indexes.store.words import (
+    LANGUAGES,
+    PLAIN,
+    Found,
+    Language,
+    language,
+    runs_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from aveyb_retrieval.indexes.encoding import Encoding
+    from aveyb_retrieval.indexes.store.words import Finder
+
+SHORTEST = 200  # characters of a text that is looked at by itself
+MAIN = "en"  # the language of an index without documents
+_PIECE = 200  # characters of each of three pieces of a text
+_TOGETHER = 2_000  # characters of short texts that are looked at together
+_SAMPLES = 8
+_WORDS = 100  # of a text, among which stop words are counted
+_CLEARLY = 0.25  # the share of stop words from which on a text is surely in their language
+_CLEAR_QUESTION = 0.9  # the probability from which on a question is in one language
+_PROSE = 0.1  # the share of a language's stop words that any prose in it has
+
+# ISO 639-1 codes of all languages that are told apart: names, as notices have them, and rules.
+NAMES = {
+    "ar": "Arabic",
+    "bg": "Bulgarian",
+    "bn": "Bengali",
+    "ca": "Catalan",
+    "cs": "Czech",
+    "da": "Danish",
+    "de": "German",
+    "el": "Greek",
+    "en": "English",
+    "es": "Spanish",
+    "et": "Estonian",
+    "fa": "Persian",
+    "fi": "Finnish",
+    "fr": "French",
+    "he": "Hebrew",
+    "hi": "Hindi",
+    "hr": "Croatian",
+    "hu": "Hungarian",
+    "id": "Indonesian",
+    "it": "Italian",
+    "ja": "Japanese",
+    "ka": "Georgian",
+    "ko": "Korean",
+    "lt": "Lithuanian",
+    "lv": "Latvian",
+    "nl": "Dutch",
+    "no": "Norwegian",
+    "pl": "Polish",
+    "pt": "Portuguese",
+    "ro": "Romanian",
+    "ru": "Russian",
+    "sk": "Slovak",
+    "sl": "Slovenian",
+    "sr": "Serbian",
+    "sv": "Swedish",
+    "ta": "Tamil",
+    "th": "Thai",
+    "tr": "Turkish",
+    "uk": "Ukrainian",
+    "ur": "Urdu",
+    "vi": "Vietnamese",
+    "zh": "Chinese",
+}
+
+
+@cache
+def stemmer_of(code: str) -> str:
+    """Return the name of a language's rules; `PLAIN` where there are none of its own."""
+    name = NAMES.get(code, "").lower()
+    return name if name in LANGUAGES else PLAIN
+
+
+@cache
+def _identifier(codes: tuple[str, ...] = tuple(NAMES)) -> Any:
+    """Return what tells some languages apart; the first takes a tenth of a second to load."""
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    if codes == tuple(NAMES):
+        made = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+    else:
+        made = copy.copy(_identifier())
+    made.set_languages(codes)
+    return made
+
+
+def identify(text: str, codes: Iterable[str] = NAMES) -> tuple[str, float]:
+    """Return the most probable language of a text among some, and its probability."""
+    code, probability = _identifier(tuple(codes)).classify(text)
+    return str(code), float(probability)
+
+
+class DocumentLanguages:
+    """Says what documents are written in, batch by batch."""
+
+    def __init__(self, known: Mapping[str, int] | None = None) -> None:
+        """Take how many documents of each language there are already."""
+        self._counts = Counter(known or {})
+
+    @property
+    def main(self) -> str:
+        """The language of most documents so far."""
+        return max(self._counts, key=self._counts.__getitem__, default=MAIN)
+
+    def of(self, texts: Sequence[str]) -> list[str]:
+        """Return the language of each text of a batch."""
+        long = [len(text) >= SHORTEST for text in texts]
+        if not self._counts:
+            samples = [text for text, alone in zip(texts, long, strict=True) if alone]
+            samples = samples[:: len(samples) // _WORDS + 1] or _joined(texts)
+            self._counts.update(identify(_sample(text))[0] for text in samples)
+            main = self.main
+            self._counts.clear()
+        else:
+            main = self.main
+        codes = [
+            written_in(text, main) if alone else main
+            for text, alone in zip(texts, long, strict=True)
+        ]
+        self._counts.update(codes)
+        return codes
+
+
+def written_in(text: str, main: str) -> str:
+    """Return the language of a text among documents that are mostly in the main one."""
+    sample = _sample(text)
+    words = [word.lower() for word in islice(runs_of(sample), _WORDS)]
+    mains = _stop_share(words, main)
+    if mains >= _CLEARLY:
+        return main
+    code, _ = identify(sample)
+    letters = "".join(words)
+    if sum(letter.isascii() for letter in letters) < len(letters) / 2:
+        return code  # its script says what it is not
+    return code if _stop_share(words, code) > max(mains, _PROSE) else main
+
+
+def _stop_share(words: Sequence[str], code: str) -> float:
+    stop = _stop_words(code)
+    return sum(word in stop for word in words) / max(len(words), 1)
+
+
+@cache
+def _stop_words(code: str) -> frozenset[str]:
+    """The stop words of a language, also of one without rules of its own."""
+    from stop_words import AVAILABLE_LANGUAGES, get_stop_words
+
+    rules = stemmer_of(code)
+    name = NAMES[code].lower()
+    if rules == PLAIN and name in AVAILABLE_LANGUAGES:
+        return frozenset(get_stop_words(name))
+    return language(rules).stop
+
+
+def _sample(text: str) -> str:
+    """Return three pieces of a text: of its beginning, its middle and its end."""
+    if len(text) <= 3 * _PIECE:
+        return text
+    middle = len(text) // 2
+    return " ".join((text[:_PIECE], text[middle : middle + _PIECE], text[-_PIECE:]))
+
+
+def _joined(texts: Sequence[str]) -> list[str]:
+    """Return samples of short texts, each of many of them."""
+    step = max(len(texts) // _SAMPLES, 1)
+    groups = (texts[start : start + step] for start in range(0, len(texts), step))
+    joined = (" ".join(islice(group, _TOGETHER))[:_TOGETHER] for group in groups)
+    return [text for text in joined if text.strip()]
+
+
+@dataclass(frozen=True)
+class SeveralLanguages(Language):
+    """The rules of the main language, with those of the others that an index has.
+
+    A question is read by its own language's rules, or by all; texts of hits by all.
+    """
+
+    codes: tuple[str, ...] = ()  # of all languages, the main one first
+    others: tuple[Language, ...] = ()  # rules that differ from the main ones
+
+    def words(self, query: str) -> list[str]:
+        """See `Language.words`."""
+        asked = (Language.words(rules, query) for rules in self._of_question(query))
+        return list(dict.fromkeys(word for words in asked for word in words))
+
+    def beside(self, query: str) -> list[str]:
+        """See `Language.beside`; what another language makes of the words is among them."""
+        asked = (Language.beside(rules, query) for rules in self._of_question(query))
+        return list(dict.fromkeys(word for words in asked for word in words))
+
+    def in_order(self, text: str) -> list[str]:
+        """See `Language.in_order`, by the first of the languages that the text may be in."""
+        return Language.in_order(self._of_question(text)[0], text)
+
+    def finder(self, words: Collection[str], forms: Collection[str] = ()) -> Finder:
+        """See `Language.finder`; a word may be found by several rules, and counts once."""
+        finders = [Language.finder(rules, words, forms) for rules in (self, *self._others)]
+
+        def find(text: str) -> list[Found]:
+            places: dict[tuple[int, int], Found] = {}
+            for finder in finders:
+                for found in finder(text):
+                    places.setdefault((found.start, found.stop), found)
+            return [places[place] for place in sorted(places)]
+
+        return find
+
+    @cached_property
+    def _others(self) -> tuple[Language, ...]:
+        """The other rules, with the synonyms of these."""
+        return tuple(replace(rules, synonyms=self.synonyms) for rules in self.others)
+
+    def _of_question(self, text: str) -> list[Language]:
+        every: list[Language] = [self, *self._others]
+        code, probability = identify(text, sorted(self.codes))
+        if probability < _CLEAR_QUESTION:
+            return every
+        return [rules for rules in every if rules.name == stemmer_of(code)] or every
+
+
+def rules_of(encoding: Encoding, codes: Sequence[str] = ()) -> Language:
+    """Load the rules by which the words of a collection were made.
+
+    `codes` are the languages of its documents, most frequent first, where each has its own rules.
+    """
+    names = list(dict.fromkeys(stemmer_of(code) for code in codes or (MAIN,)))
+    if encoding.language != AUTO:
+        names = [encoding.language]
+    every = [
+        language(name, keep_accents=encoding.keep_accents, synonyms=encoding.synonyms)
+        for name in names
+    ]
+    if len(every) == 1:
+        return every[0]
+    main = {field: getattr(every[0], field) for field in Language.__dataclass_fields__}
+    return SeveralLanguages(**main, codes=tuple(codes), others=tuple(every[1:]))
+
+
+def main_language(encoding: Encoding, codes: Sequence[str]) -> Encoding:
+    """Return the encoding of a place that keeps to one language: the main one of several."""
+    if encoding.language != AUTO:
+        return encoding
+    return replace(encoding, language=stemmer_of(codes[0]) if codes else ENGLISH)
