@@ -62,6 +62,18 @@ _SIZES = {
 _SWITCHES = ("mix_bias", "learned_residual", "final_norm")
 _NUMBERS = ("norm_eps", "similarity_eps", "max_split_weight", "initializer_range", "tail_share")
 
+# Fields that older `config.json` files hold, with the one value that is left of each; they are read
+# and not written again.
+_FORMER_FIELDS = {
+    "compressor_residual": True,
+    "ranker_direction": "past",
+    "funnel_after": None,
+    "funnel_factor": None,
+    "funnel_pool": None,
+    "funnel_recovery": None,
+}
+_FORMER_HEADS = ("answer_form",)  # of a head that such a file may or may not have had
+
 RELEASED: dict[str, Any] = {
     "enricher_activation": "gelu",
     "mix_activation": "none",
@@ -104,9 +116,9 @@ class AveyBConfig(transformers.PreTrainedConfig):
             that take part in every layer.
 
     Numerics: norm_eps: RMSNorm's epsilon. similarity_eps: epsilon of "sum" and of the ranker's
-        norms. max_split_weight: bound on a retrieved split's weight. Scores divided by the lowest
-        one grow without bound as
-            that one nears zero; the score ratios of trained models stay far below this bound.
+        norms. max_split_weight: bound on the size of a retrieved split's weight. A score over one
+            that nears zero grows without bound; the score ratios of trained models stay far below
+            this bound.
 
     Initialization: weight_init: embeddings and linear maps start "normal" | "xavier" normal (the
         paper gives none); the compressor
@@ -157,19 +169,27 @@ class AveyBConfig(transformers.PreTrainedConfig):
             self.layer_pattern = [
                 "dynamic" if i % 2 else "static" for i in range(self.num_hidden_layers)
             ]
-        compressor = "linear" if self.num_retrieved else "none"
-        for name, own in {
-            "compressor": compressor,
-            "ranker_direction": "past",
-            "funnel_after": None,
-        }.items():
-            if kwargs.get(name) not in (None, own):
+        super().__post_init__(**self._without_former_fields(kwargs))
+        self._check()
+
+    def _without_former_fields(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields that are not declared, without those that older files hold.
+
+        Raises:
+            ConfigError: one of these says that the model computes what this one does not.
+        """
+        former = {**_FORMER_FIELDS, "compressor": "linear" if self.num_retrieved else "none"}
+        for name, own in former.items():
+            if name in fields and fields[name] not in (None, own):
                 raise ConfigError(
-                    f"AveyBConfig.{name} is {kwargs[name]!r}; models of this package have {own!r}"
+                    f"AveyBConfig.{name} is {fields[name]!r}; models of this package have {own!r}"
                     " alone"
                 )
-        super().__post_init__(**kwargs)
-        self._check()
+        return {
+            name: value
+            for name, value in fields.items()
+            if name not in former and name not in _FORMER_HEADS
+        }
 
     def _check_types(self) -> None:
         for name, (least, most) in _SIZES.items():
@@ -215,6 +235,11 @@ class AveyBConfig(transformers.PreTrainedConfig):
                     f"AveyBConfig.{name} is {getattr(self, name)!r}; choose one of"
                     f" {', '.join(choices)}"
                 )
+        if self.enricher_activation == "gelu" and self.similarity_norm == "sum":
+            raise ConfigError(
+                "AveyBConfig.similarity_norm is 'sum' with enricher_activation 'gelu': similarities"
+                " can be negative then, and a row's sum zero; choose 'l1', or 'relu2'"
+            )
         pattern = self.layer_pattern or []
         if len(pattern) != self.num_hidden_layers or any(layer not in _LAYERS for layer in pattern):
             raise ConfigError(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -33,25 +34,26 @@ _FROM_PAGE_LOCKED = (
 )  # kinds of devices that copies from page-locked memory go to while the host goes on
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
-_forced: str | None = None
+_forced: ContextVar[str | None] = ContextVar("forced backend", default=None)
 
 
 @contextmanager
 def force_backend(backend: Backend) -> Iterator[None]:
     """Make every operation called with `backend="auto"` within the block behave as if called with
     this backend.
+
+    Other threads and asynchronous tasks go on as before, autograd's on a GPU among them.
     """
-    global _forced
-    previous, _forced = _forced, _known(backend)
+    token = _forced.set(_known(backend))
     try:
         yield
     finally:
-        _forced = previous
+        _forced.reset(token)
 
 
 def forced_backend() -> str | None:
     """Return the backend of a surrounding `force_backend`, or None outside of one."""
-    return _forced
+    return _forced.get()
 
 
 def use_triton(
@@ -62,17 +64,17 @@ def use_triton(
     The device and dtype of its main input, `tensor`, count; `limit`: why the kernel cannot take
     this call (a shape).
     """
-    wanted = _known(backend)
-    if wanted == "auto" and _forced is not None:
-        wanted = _forced
-    if wanted == "torch":
+    choice = _known(backend)
+    if choice == "auto":
+        choice = forced_backend() or choice
+    if choice == "torch":
         return False
     reason = _why_not(tensor) or limit
-    if reason and wanted == "triton":
+    if reason and choice == "triton":
         raise BackendError(
             f'backend="triton" for {operation}: {reason}; use backend="auto" or "torch"'
         )
-    return reason is None and (wanted == "triton" or tensor.is_cuda)
+    return reason is None and (choice == "triton" or tensor.is_cuda)
 
 
 def fuses_passes(x: torch.Tensor) -> bool:
@@ -143,5 +145,6 @@ def _capability(device: torch.device) -> tuple[int, int]:
 
 
 # All that torch.compiler.assume_constant_result does; calling it would load the compiler in every
-# search.
+# search. A compiled graph keeps the backend that it was compiled under.
 _capability._dynamo_marked_constant = True  # type: ignore[attr-defined]
+forced_backend._dynamo_marked_constant = True  # type: ignore[attr-defined]

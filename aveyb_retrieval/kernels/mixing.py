@@ -123,7 +123,7 @@ def static_mix_over_gate(
         weight = inner_contiguous(weight.to(mixed.dtype))
         static_mix_over_gate_op(mixed, gate, weight, *for_kernel(how), gate_activation)
         return gate
-    own = enricher_activation(gate, gate_activation)
+    own = enricher_activation(gate, gate_activation, overwrite=True)
     return gate.copy_(static_mix_reference(mixed, own, weight, **how))
 
 
@@ -207,7 +207,7 @@ def dynamic_mix_over_gate(
             mixed, gate, inverse_norms, lengths, bias, how["eps"], l1, relu, gate_activation
         )
         return gate
-    own = enricher_activation(gate, gate_activation)
+    own = enricher_activation(gate, gate_activation, overwrite=True)
     return gate.copy_(dynamic_mix_reference(mixed, own, **how))
 
 

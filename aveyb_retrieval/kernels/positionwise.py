@@ -12,19 +12,25 @@ from aveyb_retrieval.kernels.dispatch import Backend, inner_contiguous, use_trit
 _MIN_NORM = 1e-12
 
 
-def enricher_activation(x: torch.Tensor, name: str) -> torch.Tensor:
+def enricher_activation(x: torch.Tensor, name: str, *, overwrite: bool = False) -> torch.Tensor:
     """Apply "gelu" (exact, by erf) or "relu2" (ReLU squared; similarities of its outputs are never
     negative).
 
-    May overwrite `x` where no gradient is recorded: a fresh buffer of this size costs more than the
-    arithmetic.
+    In float16 "relu2" overflows above 255.9; bfloat16 has float32's range.
+
+    `overwrite`: `x` may be written over where no gradient is recorded. A fresh buffer of this size
+    costs more than the arithmetic.
     """
     if name == "gelu":
         return F.gelu(x)
-    return F.relu(x).square() if torch.is_grad_enabled() else x.relu_().square_()
+    if overwrite and not torch.is_grad_enabled():
+        return x.relu_().square_()
+    return F.relu(x).square()
 
 
-def activate(x: torch.Tensor, name: str, *, backend: Backend = "auto") -> torch.Tensor:
+def activate(
+    x: torch.Tensor, name: str, *, overwrite: bool = False, backend: Backend = "auto"
+) -> torch.Tensor:
     """`enricher_activation` of `[..., M]` by the implementation that `backend` means (see
     `dispatch.py`).
 
@@ -39,7 +45,7 @@ def activate(x: torch.Tensor, name: str, *, backend: Backend = "auto") -> torch.
         from aveyb_retrieval.kernels.triton.positionwise import relu2_op
 
         return relu2_op(x.contiguous())
-    return enricher_activation(x, name)
+    return enricher_activation(x, name, overwrite=overwrite)
 
 
 def activate_around(
@@ -63,7 +69,7 @@ def activate_around(
 
         return activate_around_op(x, name, start, stop, norms)
     for part in (x[..., :start], x[..., stop:]):
-        part.copy_(enricher_activation(part, name))
+        part.copy_(enricher_activation(part, name, overwrite=True))
     part, wide = (
         x[..., :start] if norms == "head" else x[..., stop:],
         torch.promote_types(x.dtype, torch.float32),
@@ -127,9 +133,8 @@ def enrich(
     Norm_weight is `[D]`, weight `[M, D]`, bias `[M]`; eps is added to the mean square before the
     root.
     """
-    return activate(
-        F.linear(F.rms_norm(x, (x.shape[-1],), norm_weight, eps), weight, bias), activation
-    )
+    enriched = F.linear(F.rms_norm(x, (x.shape[-1],), norm_weight, eps), weight, bias)
+    return activate(enriched, activation, overwrite=True)
 
 
 def fuse(

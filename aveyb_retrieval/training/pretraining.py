@@ -1,9 +1,13 @@
 """Pre-training on packed sequences with transformers' Trainer: masked tokens, or the next ones.
 
 `pack_texts` writes all documents one after another, each closed by a separator, as int32 on disk;
-memory does not grow with the text. Sample i of `PackedSequences` is number i of an endless run:
-which N tokens, and which of them are masked, follow from (seed, i) alone. A resumed run, or one
-spread over several processes, therefore sees exactly what an unbroken one sees.
+memory does not grow with the text. Sequences and their splits are cut from that without regard to
+documents, as in the paper: a split may hold the end of one document and the beginning of the next,
+whose tokens the layers mix, and may retrieve splits of other documents.
+
+Sample i of `PackedSequences` is number i of an endless run: which N tokens, and which of them are
+masked, follow from (seed, i) alone. A resumed run, or one spread over several processes, therefore
+sees exactly what an unbroken one sees.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from aveyb_retrieval.errors import ConfigError, InputError, ModelError, extra_fo
 from aveyb_retrieval.files import write_atomic
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import FrameType
 
     from torch import nn
@@ -101,7 +102,8 @@ class RunFolder:
     settings and data.
 
     `settings` are everything that decides the result, as JSON values, `data` the fingerprint of
-    each input; only the `main` of several processes (rank 0) writes to the folder.
+    each input; only the `main` of several processes (rank 0) writes to the folder. `needs` are
+    files that a checkpoint of this run must have, beside the trainer's.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class RunFolder:
         *,
         resume: bool,
         main: bool = True,
+        needs: Sequence[str] = (),
     ) -> None:
         self.path, self.main = Path(path), main
         self.checkpoints, self.model = self.path / CHECKPOINTS, self.path / MODEL
@@ -122,7 +125,7 @@ class RunFolder:
             "versions": versions | {"transformers": transformers.__version__},
         }
         file = self.path / SETTINGS
-        self.checkpoint = last_checkpoint(self.checkpoints) if resume else None
+        self.checkpoint = last_checkpoint(self.checkpoints, needs) if resume else None
         if resume:
             self._check(file, record)
             if self.checkpoint is None:
@@ -262,16 +265,29 @@ class RunCallback(TrainerCallback):
         self.interrupted = True
 
 
-def last_checkpoint(checkpoints: Path) -> str | None:
+def last_checkpoint(checkpoints: Path, needs: Sequence[str] = ()) -> str | None:
     """Return the newest checkpoint in a run's folder of them that a killed run did not leave half
     written, or None.
+
+    The trainer writes its state last: a checkpoint is whole if that file can be read and the files
+    in `needs` exist.
     """
-    whole = [
-        state.parent for state in checkpoints.glob("checkpoint-*/trainer_state.json")
-    ]  # the trainer's last file
-    return (
-        str(max(whole, key=lambda folder: int(folder.name.rpartition("-")[2]))) if whole else None
-    )
+    complete = [
+        state.parent
+        for state in checkpoints.glob("checkpoint-*/trainer_state.json")
+        if _is_json(state) and all((state.parent / name).is_file() for name in needs)
+    ]
+    if not complete:
+        return None
+    return str(max(complete, key=lambda folder: int(folder.name.rpartition("-")[2])))
+
+
+def _is_json(path: Path) -> bool:
+    try:
+        json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return False
+    return True
 
 
 def check_shapes(checkpoint: str | Path, model: nn.Module) -> None:

@@ -130,7 +130,10 @@ def train_sentence_model(
         )
     with arguments.main_process_first(local=False, desc="opening the run folder"):
         main = arguments.process_index == 0
-        run = RunFolder(folder, asdict(settings) | (recorded or {}), data, resume=resume, main=main)
+        own = LossParameters(model, loss, settings.clip)
+        needs = [own.file] if own.parameters else []
+        record = asdict(settings) | (recorded or {})
+        run = RunFolder(folder, record, data, resume=resume, main=main, needs=needs)
     size = settings.batch_size // arguments.world_size
     _check_memory(model, sets, min(rows_at_once or size, size), arguments.device)
     trainer = _Trainer(
@@ -141,9 +144,10 @@ def train_sentence_model(
         # The loss holds the model and, for distillation, a head of its own: all of it is trained.
         optimizers=optimizer_and_schedule(loss, settings),
     )
-    own = LossParameters(model, loss)
     if own.parameters:
+        trainer.args.max_grad_norm = 0  # the trainer would limit the model's gradient alone
         trainer.add_callback(own)
+        trainer.own = own
         if run.checkpoint:
             own.load(Path(run.checkpoint))
     ended = run_to_end(trainer, RunCallback(run, settings.batch_size, "rows"))
@@ -158,26 +162,30 @@ def train_sentence_model(
 
 
 class LossParameters(TrainerCallback):
-    """Keeps what the loss learns beside the model (a distillation head): the trainer's checkpoints
-    lack it.
+    """What the loss learns beside the model (a distillation head), of which the trainer knows
+    nothing.
+
+    Saves it with the model, and limits the norm of all gradients together to `clip` (0: no limit).
     """
 
     file = "loss.safetensors"
 
-    def __init__(self, model: nn.Module, loss: nn.Module) -> None:
+    def __init__(self, model: nn.Module, loss: nn.Module, clip: float) -> None:
         of_model = {id(parameter) for parameter in model.parameters()}
         self.parameters = {name: p for name, p in loss.named_parameters() if id(p) not in of_model}
+        self._loss, self._clip = loss, clip
 
-    def on_save(
+    def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Write them into the checkpoint just made."""
-        if state.is_world_process_zero:
-            folder = Path(args.output_dir or "") / f"checkpoint-{state.global_step}"
-            save_file(
-                {name: p.detach().contiguous() for name, p in self.parameters.items()},
-                folder / self.file,
-            )
+        """Limit the norm of the gradient of everything that is learned."""
+        if self._clip:
+            torch.nn.utils.clip_grad_norm_(self._loss.parameters(), self._clip)
+
+    def save(self, folder: Path) -> None:
+        """Write them into a checkpoint."""
+        tensors = {name: p.detach().contiguous() for name, p in self.parameters.items()}
+        save_file(tensors, folder / self.file)
 
     def load(self, checkpoint: Path) -> None:
         """Restore them; InputError: the checkpoint was made by another loss."""
@@ -240,4 +248,12 @@ def _text_columns(rows: Dataset) -> list[str]:
 
 
 class _Trainer(CheckedSteps, SentenceTransformerTrainer):
-    pass
+    own: LossParameters | None = None
+
+    def save_model(self, output_dir: str | None = None, *arguments: Any, **options: Any) -> None:
+        """Save the model and what the loss learns, both before the state of the trainer, by which a
+        checkpoint counts as whole.
+        """
+        super().save_model(output_dir, *arguments, **options)
+        if self.own is not None and self.args.should_save:
+            self.own.save(Path(output_dir or self.args.output_dir or ""))

@@ -4,12 +4,19 @@ refused.
 
 from __future__ import annotations
 
+import json
+from typing import TYPE_CHECKING
+
 import pytest
 import torch
 
 from aveyb_retrieval.encoder.config import AveyBConfig
+from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.errors import ConfigError, ModelError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def count_parameters(config: AveyBConfig) -> int:
@@ -57,6 +64,14 @@ def test_json_round_trip_keeps_every_field() -> None:
         ({"num_hidden_layers": 2, "layer_pattern": ["static"]}, "layer_pattern has 1 entries"),
         ({"num_hidden_layers": 1, "layer_pattern": ["fixed"]}, "'fixed'"),
         ({"hidden_size": 5, "expansion_factor": 3}, "tail of 7.5; it must be even"),
+        (
+            {"enricher_activation": "gelu"},
+            "similarity_norm is 'sum' with enricher_activation 'gelu'",
+        ),
+        ({"ranker_direction": "both"}, "ranker_direction is 'both'; .* have 'past' alone"),
+        ({"compressor": "none"}, "compressor is 'none'; .* have 'linear' alone"),
+        ({"compressor_residual": False}, "compressor_residual is False"),
+        ({"funnel_factor": 2}, "funnel_factor is 2"),
     ],
 )
 def test_bad_settings_are_named(overrides: dict, words: str) -> None:
@@ -73,6 +88,26 @@ def test_what_transformers_raises_about_a_file_is_a_config_error(fields: dict) -
 def test_our_own_errors_about_a_file_stay_as_they_are() -> None:
     with pytest.raises(ConfigError, match=r"^AveyBConfig\.split_size is 0"):
         AveyBConfig.from_dict({"split_size": 0})
+
+
+def test_former_fields_are_read_and_not_written_again(tmp_path: Path) -> None:
+    """The embedded model's file has them; what is trained from it does not."""
+    former = {"answer_form", "compressor", "compressor_residual", "ranker_direction"}
+    former |= {"funnel_after", "funnel_factor", "funnel_pool", "funnel_recovery"}
+    stored = json.loads((DEFAULT_MODEL / "config.json").read_text(encoding="utf-8"))
+    assert former <= stored.keys()
+    config = AveyBConfig.from_pretrained(DEFAULT_MODEL)
+    assert not former & config.to_dict().keys()
+    config.save_pretrained(tmp_path)
+    again = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    assert not former & again.keys()
+    assert {name: again[name] for name in AveyBConfig.__annotations__ if name in stored} == {
+        name: stored[name] for name in AveyBConfig.__annotations__ if name in stored
+    }
+
+
+def test_fields_of_others_are_kept() -> None:
+    assert AveyBConfig(my_field=3).to_dict()["my_field"] == 3
 
 
 def test_a_released_file_that_lacks_fields() -> None:

@@ -8,16 +8,18 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import torch
-from safetensors.torch import load, save_file
+from safetensors.torch import load, load_file, save_file
 
 from aveyb_retrieval.encoder.embedders.embedder import Embedder
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
 from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
 from aveyb_retrieval.encoder.network.split_encoder import InferenceModel
-from aveyb_retrieval.errors import ModelError
+from aveyb_retrieval.errors import BackendError, ModelError
 from tests.encoder.models import PRESETS, small_config, small_model
+from tests.encoder.onnx.forms import save_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,3 +98,20 @@ def test_a_checkpoint_that_does_not_fill_it_is_refused(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(ModelError, match=r"no model.safetensors"):
         InferenceModel.load(tmp_path)
+
+
+def test_overflow_in_float16_is_an_error(tmp_path: Path) -> None:
+    save_model(tmp_path, forms=())
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    tensors["layers.0.enricher.bias"].fill_(300.0)  # its square is above 65,504
+    save_file(tensors, path, metadata={"format": "pt"})
+    half = Embedder.load(tmp_path, device="cpu", precision="float16")
+    for encode in (
+        lambda: half.encode_queries(["x"]),
+        lambda: list(half.encode_documents([("", "x")])),
+    ):
+        with pytest.raises(BackendError, match=r"not finite in float16.*bfloat16"):
+            encode()
+    wide = Embedder.load(tmp_path, device="cpu", precision="bfloat16")
+    assert np.isfinite(wide.encode_queries(["x"])).all()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 
+import numpy as np
 import pytest
 import torch
 
 from aveyb_retrieval.encoder.network import ranker as ranker_module
 from aveyb_retrieval.encoder.network.ranker import Ranker
 from aveyb_retrieval.encoder.network.splits import split_table
+from aveyb_retrieval.encoder.onnx.model import split_weights
 from tests.encoder.models import PRESETS, small_config
+from tests.encoder.onnx.forms import settings_of
 
 
 def by_the_book(ranker: Ranker, ids: torch.Tensor, embedding: torch.Tensor) -> list[torch.Tensor]:
@@ -77,16 +80,80 @@ def test_ties_go_to_the_lower_index() -> None:
     assert rows.tolist() == [[-1, -1], [-1, 0], [0, 1], [0, 1], [0, 1]]
 
 
-def test_weights_stay_finite_where_scores_vanish_or_turn_negative() -> None:
-    ranker = Ranker(small_config("released", num_retrieved=2))
-    embedding = torch.zeros(4, 32)
-    embedding[1, 0], embedding[2, 0], embedding[3, 1] = 1.0, -1.0, 1.0
-    ids = torch.cat([torch.full((16,), i) for i in (1, 3, 0, 2)])
-    table = split_table(ids, [64], 16)
-    with torch.no_grad():
-        weights = ranker.retrieve(table, embedding).weights
-    assert torch.isfinite(weights).all()
-    assert weights.abs().max() <= ranker.config.max_split_weight
+def weights_of(scores: list[float], weight_norm: str = "max", limit: float = 1e4) -> list[float]:
+    """The weights of chosen splits with these scores, the same in torch and NumPy."""
+    config = small_config(
+        "paper", num_retrieved=len(scores), weight_norm=weight_norm, max_split_weight=limit
+    )
+    rows = torch.arange(len(scores))[None]
+    weights = Ranker(config).weights(rows, torch.tensor([scores]))
+    settings = settings_of(
+        num_retrieved=len(scores), weight_norm=weight_norm, max_split_weight=limit
+    )
+    in_numpy = split_weights(rows.numpy(), np.array([scores], np.float32), settings)
+    assert in_numpy.dtype == np.float32
+    np.testing.assert_allclose(in_numpy, weights.numpy(), rtol=1e-6, atol=0)
+    return weights[0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("weight_norm", "scores", "weights"),
+    [
+        ("max", [-2.0], [1.0]),
+        ("max", [3.0, -6.0, 1.5], [1.0, -2.0, 0.5]),
+        ("max", [-4.0, -2.0], [2.0, 1.0]),
+        ("max", [-2.0, -2.0, -7.0], [1.0, 1.0, 3.5]),
+        ("max", [1e-30], [1.0]),
+        ("max", [0.0, 0.0], [0.0, 0.0]),
+        ("min", [-2.0], [1.0]),
+        ("min", [-4.0, -2.0], [1.0, 0.5]),
+        ("min", [5.0, -2.0], [-2.5, 1.0]),
+        ("min", [0.0], [0.0]),
+        ("min", [6.0, 2.0, 4.0], [3.0, 1.0, 2.0]),
+    ],
+)
+def test_weights_are_score_over_highest_or_lowest_score(
+    weight_norm: str, scores: list[float], weights: list[float]
+) -> None:
+    assert weights_of(scores, weight_norm) == pytest.approx(weights, rel=1e-6)
+
+
+@pytest.mark.parametrize("limit", [1e4, 50.0])
+@pytest.mark.parametrize("weight_norm", ["max", "min"])
+def test_weights_stay_small_and_change_their_sign_without_a_jump(
+    weight_norm: str, limit: float
+) -> None:
+    """One score passes through zero in small steps, the other stays: the weights are bounded, and
+    follow it.
+    """
+    other = -3.0 if weight_norm == "max" else 3.0
+    steps = np.linspace(-3 / limit, 3 / limit, 601)
+    weights = np.array([weights_of([step, other], weight_norm, limit) for step in steps])
+    assert np.isfinite(weights).all()
+    assert np.abs(weights).max() <= limit * (1 + 1e-6)
+    assert (np.sign(weights[:, 1]) == np.sign(steps * other))[np.abs(steps) > 1e-9].all()
+    assert np.abs(np.diff(weights, axis=0)).max() < limit / 50
+
+
+def test_the_gradient_of_weights_is_finite_at_zero() -> None:
+    for scores in ([0.0], [0.0, -2.0], [0.0, 0.0], [-1e-9, -2.0]):
+        ranker = Ranker(small_config("paper", num_retrieved=len(scores)))
+        leaf = torch.tensor([scores], requires_grad=True)
+        rows = torch.stack([torch.arange(len(scores)), torch.full((len(scores),), -1)])
+        ranker.weights(rows, leaf.expand(2, -1)).sum().backward()
+        assert torch.isfinite(leaf.grad).all()
+
+
+@pytest.mark.parametrize("preset", ["paper", "released"])
+@torch.no_grad()
+def test_a_split_behind_an_unlike_one_takes_it_as_it_is(preset: str) -> None:
+    """Of one candidate the weight is 1, whether its cosine is positive or negative."""
+    ranker = Ranker(small_config(preset, num_retrieved=1))
+    embedding = torch.eye(3, 32)
+    embedding[1], embedding[2, 0] = -embedding[0], 0.5
+    for unlike in (1, 2):
+        table = split_table(torch.tensor([0] * 16 + [unlike] * 16), [32], 16)
+        assert ranker.retrieve(table, embedding).weights.tolist() == [[0.0], [pytest.approx(1.0)]]
 
 
 def test_gradient_flows_through_the_weights_of_retrieved_splits() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -58,6 +59,17 @@ def test_forcing_changes_only_auto_and_ends_with_the_block(monkeypatch: pytest.M
         assert dispatch.use_triton("auto", SPLIT, operation="x")
         assert not dispatch.use_triton("torch", SPLIT, operation="x")
     assert not dispatch.use_triton("auto", SPLIT, operation="x")
+
+
+def test_forcing_reaches_no_other_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "_TRITON_INSTALLED", True)
+    monkeypatch.setattr(dispatch, "_INTERPRETING", True)
+    with ThreadPoolExecutor(1) as pool, dispatch.force_backend("triton"):
+        other = pool.submit(dispatch.use_triton, "auto", SPLIT, operation="x")
+        assert dispatch.forced_backend() == "triton"
+        assert not other.result()
+        assert pool.submit(dispatch.forced_backend).result() is None
+    assert dispatch.forced_backend() is None
 
 
 def test_every_operation_imports_and_runs_without_triton() -> None:

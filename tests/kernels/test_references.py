@@ -13,6 +13,7 @@ from aveyb_retrieval.kernels import maxsim
 from aveyb_retrieval.kernels.maxsim import batch_vocabulary, most_ids, vocabulary_of
 from aveyb_retrieval.kernels.mixing import dynamic_mix, static_mix
 from aveyb_retrieval.kernels.positionwise import (
+    activate,
     activate_around,
     add_norm,
     enrich,
@@ -93,6 +94,15 @@ def test_enrich_is_equation_1(preset: str) -> None:
     gelu = linear * 0.5 * (1 + torch.erf(linear / 2**0.5))
     wanted = linear.clamp_min(0) ** 2 if preset == "paper" else gelu
     assert torch.allclose(enrich(x, scale, weight, bias, eps=EPS, activation=name), wanted)
+
+
+@pytest.mark.parametrize("name", ["gelu", "relu2"])
+@torch.no_grad()
+def test_an_activation_leaves_its_argument_alone(name: str) -> None:
+    x = torch.tensor([-1.0, 2.0])
+    for apply in (activate, enricher_activation):
+        assert apply(x, name).data_ptr() != x.data_ptr()
+        assert x.tolist() == [-1.0, 2.0]
 
 
 @PRESETS

@@ -9,6 +9,7 @@ import pytest
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file
+from transformers import TrainerState
 
 from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.network.model import AveyBModel
@@ -16,6 +17,7 @@ from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training import distill
 from aveyb_retrieval.training.distill import DistillationLoss, batch_scores, train_distill
+from aveyb_retrieval.training.run_folder import last_checkpoint
 from aveyb_retrieval.training.sentence_trainer import sentence_model, train_sentence_model
 from aveyb_retrieval.training.settings import DistillSettings
 
@@ -239,6 +241,100 @@ def test_a_checkpoint_that_a_killed_run_left_half_written_is_passed_over(
         path.unlink()
     with pytest.raises(InputError, match="holds no checkpoint to resume from: start the run again"):
         run(resume=True)
+
+
+class Killed(BaseException):
+    """What stands for the end of the process."""
+
+
+def killed_while_saving(patch: pytest.MonkeyPatch, step: int, when: str) -> None:
+    """Kill a run at the last file of a checkpoint: before, within or behind it."""
+    original = TrainerState.save_to_json
+
+    def save(state: TrainerState, path: str) -> None:
+        if state.global_step < step:
+            original(state, path)
+            return
+        if when != "before":
+            original(state, path)
+        if when == "within":
+            whole = Path(path).read_text()
+            Path(path).write_text(whole[: len(whole) // 2])
+        raise Killed
+
+    patch.setattr(TrainerState, "save_to_json", save)
+
+
+@pytest.mark.parametrize("when", ["before", "within", "behind"])
+def test_a_run_killed_around_the_end_of_a_checkpoint_is_resumed(
+    when: str, tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path
+) -> None:
+    settings = replace(SETTINGS, steps=4, save_every=1, keep=1)
+
+    def run(name: str, resume: bool = False):
+        student = make(tmp_path / f"{name}-start", tokenizer)
+        options = {"data": DATA, "settings": settings, "resume": resume, "device": "cpu"}
+        train_distill(student, TEXTS, teacher, tmp_path / name, **options)
+        return student
+
+    whole = run("whole")
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        killed_while_saving(patch, 3, when)
+        run("broken")
+    newest = last_checkpoint(tmp_path / "broken" / "checkpoints")
+    assert newest.endswith("-3" if when == "behind" else "-2")
+    assert (Path(newest) / "loss.safetensors").is_file()
+    assert same(whole, run("broken", resume=True))
+
+
+def test_a_checkpoint_without_the_head_is_passed_over(
+    tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path
+) -> None:
+    settings = replace(SETTINGS, steps=3, save_every=1)
+
+    def run(resume: bool = False):
+        student = make(tmp_path / "start", tokenizer)
+        options = {"data": DATA, "settings": settings, "resume": resume, "device": "cpu"}
+        train_distill(student, TEXTS, teacher, tmp_path / "run", **options)
+        return student
+
+    whole = run()
+    (tmp_path / "run" / "checkpoints" / "checkpoint-3" / "loss.safetensors").unlink()
+    assert same(whole, run(resume=True))
+
+
+@pytest.mark.parametrize("clip", [0.01, 0.0])
+def test_the_limit_of_the_gradient_holds_for_the_head_and_the_model_together(
+    clip: float, tokenizer: AveyBTokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    student = make(tmp_path / "student", tokenizer)
+    loss = DistillationLoss(student, unit(len(TEXTS), 24, seed=7).numpy())
+    norms: list[float] = []
+    step = torch.optim.AdamW.step
+
+    def watched(optimizer: torch.optim.AdamW, *arguments: object, **options: object) -> object:
+        gradients = [p.grad.flatten() for p in loss.parameters() if p.grad is not None]
+        norms.append(float(torch.cat(gradients).norm()))
+        return step(optimizer, *arguments, **options)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", watched)
+    rows = Dataset.from_list([{"text": text, "label": [i]} for i, text in enumerate(TEXTS)])
+    settings = replace(SETTINGS, steps=3, clip=clip)
+    train_sentence_model(
+        student,
+        {"t": rows},
+        loss,
+        tmp_path / "run",
+        title="x",
+        data=DATA,
+        settings=settings,
+        device="cpu",
+    )
+    assert len(norms) == 3
+    if clip:
+        assert norms == pytest.approx([clip] * 3, rel=1e-3)
+    else:
+        assert min(norms) > 0.1
 
 
 def two_process_run(folder: Path) -> None:

@@ -286,7 +286,8 @@ class Embedder(TextEncoder):
             precision: what the model computes in; vectors are float32 in any case. "int8" runs the
                 folder's ONNX form on a CPU, without torch (`onnx/model_int8.onnx`, which
                 `aveyb-train export` makes); the others run in torch: "float32", "bfloat16" or
-                "float16". "auto": "int8" on a CPU where the folder has that form, else "float32".
+                "float16". In float16 squares above 65,504 overflow, which is an error while
+                encoding. "auto": "int8" on a CPU where the folder has that form, else "float32".
             max_tokens: truncate texts to this many tokens; what is cut is counted. None: the limit
                 that the folder was saved with (sentence-transformers' `max_seq_length`), else read
                 everything.
@@ -493,6 +494,11 @@ class Embedder(TextEncoder):
             first_needed=[item.first_needed for item in batch],
             codec=self.token_codec,
         )
+        if self.precision == "float16" and not np.isfinite(sums).all():
+            raise BackendError(
+                f"{self.model_name}: its vectors are not finite in float16, which ends at 65,504;"
+                ' load it with precision "bfloat16" or "float32"'
+            )
         start, first_token = 0, 0
         for item in batch:
             edges = item.edges

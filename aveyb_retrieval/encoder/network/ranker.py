@@ -193,23 +193,28 @@ class Ranker(nn.Module):
         return scores.index_put((current, slot), found)
 
     def weights(self, rows: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Return the weights float32 `[n, k]` of chosen splits: rows int64 `[n, k]`, -1 on the left
-        where none is.
+        """Return the weights float32 `[n, k]` of chosen splits: score over highest or lowest score.
+
+        A divisor d that is small beside the scores, |d| < f = max |score| / `max_split_weight`, is
+        replaced by f^2 / d. So no weight is larger than `max_split_weight`, and as d passes through
+        0 and changes its sign, so do the weights.
+
+        Args:
+            rows: int64 `[n, k]`, -1 on the left where none is chosen.
+            scores: float32 `[n, k]`, theirs.
         """
-        found = rows >= 0
-        highest = scores.masked_fill(~found, float("-inf")).amax(1, keepdim=True)
+        chosen = rows >= 0
         if self.config.weight_norm == "max":
-            divisor = highest
+            divisor = scores.masked_fill(~chosen, float("-inf")).amax(1, keepdim=True)
         else:
-            divisor = (
-                scores.masked_fill(~found, float("inf")).amin(1, keepdim=True)
-                + self.config.similarity_eps
-            )
-        floor = (highest.detach().abs() / self.config.max_split_weight).clamp_min(
-            torch.finfo(torch.float32).tiny
-        )
-        divisor = divisor.maximum(floor).masked_fill(~found.any(1, keepdim=True), 1)
-        return (scores / divisor).masked_fill(~found, 0)
+            lowest = scores.masked_fill(~chosen, float("inf")).amin(1, keepdim=True)
+            divisor = lowest + self.config.similarity_eps
+        divisor = divisor.masked_fill(~chosen.any(1, keepdim=True), 1)
+        largest = scores.detach().masked_fill(~chosen, 0).abs().amax(1, keepdim=True)
+        floor = (largest / self.config.max_split_weight).clamp_min(torch.finfo(largest.dtype).tiny)
+        small = divisor.abs() < floor
+        ratio = scores / divisor.masked_fill(small, 1)
+        return torch.where(small, scores * (divisor / floor) / floor, ratio).masked_fill(~chosen, 0)
 
     def inputs(
         self, table: SplitTable, retrieved: Retrieved | None, group: SplitGroup

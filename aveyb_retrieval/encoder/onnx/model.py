@@ -438,26 +438,22 @@ def best_splits(
 
 
 def split_weights(rows: np.ndarray, scores: np.ndarray, settings: OnnxSettings) -> np.ndarray:
-    """Return the weights float32 `[n, k]` of chosen splits, from rows and scores as
-    `Ranker.weights` takes them.
-    """
-    found = rows >= 0
-    if not found.any():
+    """Return the weights float32 `[n, k]` of chosen splits, as `Ranker.weights` does."""
+    chosen = rows >= 0
+    if not chosen.any():
         return np.zeros_like(scores)
-    highest = (
-        np.where(found, scores, -np.inf)
-        .max(axis=1, keepdims=True, initial=-np.inf)
-        .astype(np.float32)
-    )
     if settings.weight_norm == "max":
-        divisor = highest
+        divisor = np.where(chosen, scores, -np.inf).max(axis=1, keepdims=True).astype(np.float32)
     else:
-        lowest = np.where(found, scores, np.inf).min(axis=1, keepdims=True).astype(np.float32)
+        lowest = np.where(chosen, scores, np.inf).min(axis=1, keepdims=True).astype(np.float32)
         divisor = lowest + np.float32(settings.similarity_eps)
-    smallest = np.float32(np.finfo(np.float32).tiny)
-    floor = np.maximum(np.abs(highest) / np.float32(settings.max_split_weight), smallest)
-    divisor = np.where(found.any(axis=1, keepdims=True), np.maximum(divisor, floor), np.float32(1))
-    return np.where(found, scores / divisor, 0).astype(np.float32)
+    divisor = np.where(chosen.any(axis=1, keepdims=True), divisor, np.float32(1))
+    largest = np.abs(np.where(chosen, scores, 0)).max(axis=1, keepdims=True)
+    floor = (largest / np.float32(settings.max_split_weight)).astype(np.float32)
+    floor = np.maximum(floor, np.finfo(np.float32).tiny)
+    small = np.abs(divisor) < floor
+    ratio = scores / np.where(small, np.float32(1), divisor)
+    return np.where(chosen, np.where(small, scores * (divisor / floor) / floor, ratio), 0)
 
 
 class EmbeddingTable:

@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 
 from aveyb_retrieval.encoder.network.splits import split_table
 from aveyb_retrieval.encoder.onnx import model as ranker
-from aveyb_retrieval.encoder.onnx.model import EmbeddingTable, OnnxSettings
+from aveyb_retrieval.encoder.onnx.model import EmbeddingTable
 from aveyb_retrieval.errors import ModelError
-from tests.encoder.models import small_config, small_model
-from tests.encoder.onnx.forms import store_table_in_int8
+from tests.encoder.models import small_model
+from tests.encoder.onnx.forms import settings_of, store_table_in_int8
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,16 +26,6 @@ CHOICES = (
     {"num_retrieved": 1},
     {"max_split_weight": 1.01, "weight_norm": "min"},
 )
-
-
-def settings_of(**overrides: object) -> OnnxSettings:
-    config = small_config("paper", **overrides)
-    fields = {
-        name: getattr(config, name)
-        for name in OnnxSettings.__struct_fields__
-        if hasattr(config, name)
-    }
-    return OnnxSettings(precision="int8", weights="", **fields)
 
 
 @pytest.mark.parametrize(
