@@ -164,7 +164,8 @@ class BestPassages:
         asked for.
         """
         evidence, question = self._evidence, self._evidence.question
-        if not len(evidence.near_passages):  # documents were ranked by their own vectors
+        near_passages = evidence.near_passages
+        if not len(near_passages):  # documents were ranked by their own vectors
             (near,) = nearest_passages(
                 self._view,
                 question.vector[None],
@@ -173,8 +174,10 @@ class BestPassages:
                 exact=False,
             )
             evidence.add_cosines(near)
-        rankings = self._rankings(PASSAGES_COMPARED)
-        return ascending(np.concatenate([ids[:PASSAGES_COMPARED] for ids in rankings]))
+            near_passages = near.passages.best_first()
+        _, by_words = self._rankings(PASSAGES_COMPARED)
+        first = [near_passages[:PASSAGES_COMPARED], by_words[:PASSAGES_COMPARED]]
+        return ascending(np.concatenate(first))
 
     def _with_neighbors(self, scored: PassageScores, most: int) -> PassageScores:
         """Score passages, `most` of a longer document, together with their neighbors; find the best
