@@ -15,6 +15,7 @@ from aveyb_retrieval.indexes.search.evidence import (
     SHORT_DOCUMENT,
     passages_listed,
 )
+from aveyb_retrieval.indexes.search.named_documents import PASSAGES_COMPETING
 from aveyb_retrieval.indexes.search.passage_scores import (
     best_by_document,
     first_of_each,
@@ -150,11 +151,15 @@ class BestPassages:
             )
             self._own = ascending(np.concatenate([self._own, more]))
         own = self._own[find_in(lacking, self._own >> PASSAGE_BITS)[1]]
-        return ascending(np.concatenate([short, listed, own]))
+        named = self._evidence.named
+        near = docs[:0] if named is None else named.passages
+        near = near[find_in(docs, near >> PASSAGE_BITS)[1]]
+        return ascending(np.concatenate([short, listed, own, near]))
 
     def _rankings(self, least: int) -> list[IntArray]:
         """Passages by vectors and by words, best first, of these at least the `least` best."""
         evidence = self._evidence
+        least = max(least, PASSAGES_COMPETING)
         count = passages_listed(self._view, self._options, least)
         by_words = evidence.passages_by_words(count)
         return [evidence.near_passages, by_words]
@@ -199,7 +204,7 @@ class BestPassages:
         scores = score_passages(evidence, together)
         if len(compared):
             rows = np.flatnonzero(find_in(compared, together)[1])
-            self._best = find_best_passage(scores.take(rows))
+            self._best = find_best_passage(scores.take(rows), self._evidence.named_docs)
         return scores.take(np.searchsorted(together, chosen))
 
     def _with_confidence(self, scored: PassageScores) -> PassageScores:
