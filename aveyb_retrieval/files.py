@@ -170,7 +170,7 @@ class HashingWriter:
         self._hash = hashlib.sha256()
         self._bytes = 0
 
-    def write(self, data: bytes) -> int:
+    def write(self, data: bytes | memoryview) -> int:
         """Write `data`; return its length."""
         self._hash.update(data)
         write(self._handle, data)

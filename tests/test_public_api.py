@@ -67,7 +67,6 @@ PUBLIC = [
     "AveyBError",
     "BackendError",
     "ConfigError",
-    "DiskError",
     "EngineError",
     "IndexFormatError",
     "IndexLockedError",

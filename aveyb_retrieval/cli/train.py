@@ -260,24 +260,22 @@ def mlm(
     from aveyb_retrieval.training.texts import read_texts
 
     source = click.get_current_context().get_parameter_source
-    explicit = {
+    given = {
         name: getattr(settings, name)
         for name in described(MLMSettings)
         if source(name) is not ParameterSource.DEFAULT
     }
-    if objective == "causal" and "mask_rate" in explicit:
+    if objective == "causal" and "mask_rate" in given:
         raise ConfigError("--mask-rate is for --objective masked: nothing else is masked")
-    chosen = replace(recipe(objective, preset if model is None else None), **explicit)
+    own = replace(recipe(objective, preset if model is None else None), **given)
     options = run.prepare()
     words = open_vocabulary(vocabulary, model)
     texts, data = (
         islice(read_texts(files, field=field), documents),
         fingerprints(files) | {"documents": documents},
     )
-    made = starting_model(
-        model, preset, words, seed=chosen.seed, fields=fields, objective=objective
-    )
-    figures = pretrain(made, words, texts, run.out, data=data, settings=chosen, **options)
+    made = starting_model(model, preset, words, seed=own.seed, fields=fields, objective=objective)
+    figures = pretrain(made, words, texts, run.out, data=data, settings=own, **options)
     run.report(figures)
     return figures
 

@@ -234,7 +234,7 @@ class StoredShards:
                     raise InputError(
                         f"{root}: was changed while it was read; give the command again"
                     )
-                tables = Tables.open(root.root, manifest.tables)
+                tables = Tables.open(root.root, manifest)
                 yield from stored_documents(
                     root, tables, manifest, tables.numbers("document")[start:]
                 )
@@ -247,7 +247,7 @@ class StoredShards:
         for root in self._roots:
             manifest, held = hold_visible(root)
             with held:
-                counts.update(Tables.open(root.root, manifest.tables).languages())
+                counts.update(Tables.open(root.root, manifest).languages())
         return [code for code, _ in counts.most_common()]
 
     def texts(self) -> Iterator[Record]:

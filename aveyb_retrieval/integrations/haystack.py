@@ -122,8 +122,7 @@ class AveyBDocumentStore:
         """Set meta fields of the documents that satisfy a filter, without encoding; return how many
         these are.
         """
-        report = self._index.update_metadata(meta, where=translate(filters) or {})
-        return report.updated + report.unchanged
+        return self._index.update_metadata(meta, where=translate(filters) or {}).replaced
 
     def get_metadata_fields_info(self) -> dict[str, dict[str, str]]:
         """Return the fields of all metadata, each with the type of its first value."""

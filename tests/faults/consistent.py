@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from aveyb_retrieval import Retriever
 from aveyb_retrieval.errors import AveyBError
@@ -38,55 +39,69 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 # metadata have no second copy, nor a digest, so nobody can know
-SQL = {
-    "documents": (
-        {"id": "'elsewhere'"},
-        {"title": "'word2'"},
-        {"digest": "X'ZEROS'"},
-        {"rank": "rank + 1"},
-        {"passages": "passages + 1"},
-        {"characters": "characters + 1"},
-        {"tokens": "tokens + 1"},
-        {"doc": "doc + 1000"},
-    ),
-    "texts": (
-        {"text": "concat(text, ' word1')"},
-        {"words": "concat(words, 'word3 ')"},
-        {"doc": "doc + 1000"},
-    ),
-    "passages": (
-        {"stop": "stop - 2"},
-        {"start": "start + 2"},
-        {"heading": "'word4'"},
-        {"words": "' word5 '"},
-        {"norm": "norm * 3"},
-        {"passage": "passage + 1000"},
-    ),
+SQL = (
+    {"id": "'elsewhere'"},
+    {"title": "'word2'"},
+    {"digest": "X'ZEROS'"},
+    {"rank": "rank + 1"},
+    {"passages": "passages + 1"},
+    {"characters": "characters + 1"},
+    {"tokens": "tokens + 1"},
+    {"doc": "doc + 1000"},
+)
+CHANGED: dict[str, Callable[[Any], Any]] = {  # of columns of our own files
+    "text": lambda text: f"{text} word1",
+    "words": lambda words: f"{words}word3 ",
+    "heading": lambda heading: f"{heading}word4",
+    "stop": lambda place: place - 2,
+    "start": lambda place: place + 2,
 }
 
 
 def row(rng: random.Random, root: Path) -> str:
-    """Change a column of one row, or delete the row, by Lance itself: as a new version that the
-    manifest then names.
+    """Change a column of one row, or delete the row: as files, or a new version, that the manifest
+    then names.
     """
     import lance
 
-    table = rng.choice(list(SQL))
-    key = "passage" if table == "passages" else "doc"
+    if rng.random() < 0.6:
+        column = rng.choice(list(CHANGED))
+        table = "texts" if column == "text" else "passages"
+        return f"{table}: {change_row(root, table, column, CHANGED[column], rng)}"
+    table = "documents"
+    key = "doc"
     manifest = read_manifest(root)
-    opened = lance.dataset(str(root / f"{table}.lance"), version=manifest.tables[table])
+    opened = lance.dataset(str(root / f"{table}.lance"), version=manifest.tables.documents)
     number = rng.choice(opened.to_table(columns=[key])[key].to_pylist())
     if rng.random() < 0.15:
         opened.delete(f"{key} = {number}")
         change = "a row deleted"
     else:
-        values = {
-            name: sql.replace("ZEROS", "00" * 32) for name, sql in rng.choice(SQL[table]).items()
-        }
+        values = {name: sql.replace("ZEROS", "00" * 32) for name, sql in rng.choice(SQL).items()}
         opened.update(values, where=f"{key} = {number}")
         change = str(values)
     reseal(root, {table: opened.version})
     return f"{table}: {change}"
+
+
+def change_row(
+    root: Path, table: str, column: str, change: Callable[[Any], Any], rng: random.Random
+) -> str:
+    """Change a column of one row of a file of ours, whose hash is then that in the manifest."""
+    name = rng.choice(listed(root, f"{table}/"))
+    with pa.ipc.open_file(root / name) as opened:
+        rows = opened.read_all()
+    values = rows[column].to_pylist()
+    place = rng.randrange(len(values))
+    values[place] = change(values[place])
+    number = rows.schema.get_field_index(column)
+    changed = rows.set_column(
+        number, rows.schema.field(column), pa.array(values, rows[column].type)
+    )
+    with pa.OSFile(str(root / name), "w") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
+        writer.write_table(changed)
+    seal(root)
+    return f"{column} of row {place} of {name}"
 
 
 def reseal(root: Path, versions: dict[str, int]) -> None:
@@ -97,13 +112,13 @@ def reseal(root: Path, versions: dict[str, int]) -> None:
         return body
 
     seal(root, change)
-    made_of = Tables.open(root, read_manifest(root).tables).files()
+    made_of = Tables.open(root, read_manifest(root)).files()
 
     def name_files(body: dict[str, Any]) -> dict[str, Any]:
         kept = {
             name: info
             for name, info in body["files"].items()
-            if not name.partition("/")[0].endswith(".lance")
+            if name.partition("/")[0] in ("faiss", "rejected")
         }
         body["files"] = kept | {name: {"bytes": 0, "sha256": ""} for name in made_of}
         return body
@@ -127,7 +142,7 @@ def _bytes(part: str) -> Callable[[random.Random, Path], str]:
 
 CHANGES: tuple[Callable[[random.Random, Path], str], ...] = (
     row, _bytes(".lance/data/"), _bytes(".lance/_indices/"), _bytes(".lance/_versions/"),
-    row, _bytes(".lance/data/"), _bytes(".lance/_deletions/"),
+    row, _bytes("passages/"), _bytes(".lance/_deletions/"), _bytes("texts/"), _bytes("words/"),
 )  # fmt: skip
 
 

@@ -9,12 +9,11 @@ import lance
 import numpy as np
 import pytest
 
-from aveyb_retrieval import Index, Retriever, build_index, delete_documents, files, upsert_documents
+from aveyb_retrieval import Index, Retriever, build_index, files, upsert_documents
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.changes.verify import verify_index
-from aveyb_retrieval.indexes.store import dataset
-from aveyb_retrieval.indexes.store import dataset as session
+from aveyb_retrieval.indexes.store import dataset, session
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory
 from aveyb_retrieval.indexes.store.place import read_manifest
 from aveyb_retrieval.indexes.store.tables import StoredVectors, Tables
@@ -29,7 +28,7 @@ def test_blocks_of_vectors_are_never_empty(tmp_path: Path) -> None:
     block of others.
     """
     build_index(make_documents(40), tmp_path / "ix", model=FakeEmbedder())
-    tables = Tables.open(tmp_path / "ix", read_manifest(tmp_path / "ix").tables)
+    tables = Tables.open(tmp_path / "ix", read_manifest(tmp_path / "ix"))
     blocks = list(StoredVectors(tables, "document", 16).blocks(1, 9, rows=4))
     assert [numbers.tolist() for numbers, _ in blocks] == [[1, 2, 3, 4], [5, 6, 7, 8]]
 
@@ -98,8 +97,8 @@ def test_a_process_that_follows_a_writer_lets_go_of_deleted_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lance's caches kept each index of words that was ever opened, with its file."""
-    monkeypatch.setattr(session, "MOST_VERSIONS", 6)
-    monkeypatch.setattr(dataset, "SMALL_FRAGMENTS", 2)
+    monkeypatch.setattr(session, "MAX_CACHED_VERSIONS", 6)
+    monkeypatch.setattr(dataset, "MAX_SMALL_PIECES", 2)
     build_index(make_documents(30), tmp_path / "ix", model=FakeEmbedder())
     with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as retriever:
         for number in range(40):
@@ -125,32 +124,6 @@ def _deleted(root: Path) -> list[bool]:
     return [name.endswith(" (deleted)") for name in names if str(root) in name]
 
 
-def test_blocks_of_vectors_ascend_whatever_was_merged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Lance puts a fragment that it writes again behind others; codes were then compared with other
-    vectors.
-    """
-    monkeypatch.setattr(dataset, "SMALL_FRAGMENTS", 3)
-    build_index(make_documents(20), tmp_path / "ix", model=FakeEmbedder(), index="HNSW8")
-    upsert_documents(make_documents(40, first=20), tmp_path / "ix", model=FakeEmbedder())
-    delete_documents(tmp_path / "ix", [f"doc-{i}" for i in range(12)])
-    for number in range(6):
-        upsert_documents(
-            make_documents(1, first=60 + number), tmp_path / "ix", model=FakeEmbedder()
-        )
-    tables = Tables.open(tmp_path / "ix", read_manifest(tmp_path / "ix").tables)
-    stored = tables.texts.scan(["doc"])["doc"].to_numpy()
-    assert (np.diff(stored) < 0).any(), "the test no longer makes what it is about"
-    blocks = [
-        numbers.tolist()
-        for numbers, _ in StoredVectors(tables, "document", 16).blocks(1, 50, rows=9)
-    ]
-    joined = [number for numbers in blocks for number in numbers]
-    assert joined == sorted(joined) == list(range(13, 50))
-    assert verify_index(tmp_path / "ix", deep=True).problems == []
-
-
 @pytest.mark.parametrize("count", [-1, 1 << 20, 1 << 50])
 def test_a_count_of_passages_that_cannot_be_is_an_error_of_ours(count: int) -> None:
     """Of a damaged row; numpy refused to make room for so many."""
@@ -162,7 +135,7 @@ def test_a_count_of_passages_that_cannot_be_is_an_error_of_ours(count: int) -> N
     ("table", "key", "change"),
     [
         ("documents", "doc", {"doc": "doc + 1000"}),
-        ("texts", "doc", {"doc": "doc + 1000"}),
+        ("documents", "doc", {"passages": "passages + 1"}),
         ("documents", "doc", {"metadata": "'[1]'"}),
     ],
 )
@@ -172,7 +145,9 @@ def test_rows_that_do_not_fit_each_other_are_problems(
     """`verify --deep` ended in a KeyError; and a reader found metadata that are no object."""
     root = tmp_path / "ix"
     build_index(make_documents(10), root, model=FakeEmbedder())
-    opened = lance.dataset(str(root / f"{table}.lance"), version=read_manifest(root).tables[table])
+    opened = lance.dataset(
+        str(root / f"{table}.lance"), version=read_manifest(root).tables.documents
+    )
     opened.update(change, where=f"{key} = 3")
     consistent.reseal(root, {table: opened.version})
     assert verify_index(root, deep=True).problems

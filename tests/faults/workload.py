@@ -22,8 +22,7 @@ from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.changes.sync import sync_index
 from aveyb_retrieval.indexes.changes.update import update_metadata
 from aveyb_retrieval.indexes.nearest import faiss_file
-from aveyb_retrieval.indexes.store import dataset
-from aveyb_retrieval.indexes.store import dataset as session
+from aveyb_retrieval.indexes.store import dataset, rows, session
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -201,6 +200,6 @@ def small_steps() -> None:
     interrupt.
     """
     ingest.BATCH_DOCUMENTS = BATCH
-    dataset.SMALL_FRAGMENTS = FRAGMENTS
-    session.MOST_VERSIONS = VERSIONS
+    dataset.MAX_SMALL_PIECES = rows.MAX_SMALL_PIECES = FRAGMENTS
+    session.MAX_CACHED_VERSIONS = VERSIONS
     faiss_file.exact_limit = lambda dim: EXACT  # type: ignore[assignment]

@@ -265,14 +265,17 @@ def journal(rng: random.Random, folder: Path) -> None:
 
 
 def lance_file(rng: random.Random, folder: Path) -> None:
-    """Any file of Lance's: rows, versions, indexes, deletions.
+    """Any file of Lance's or of rows and words: versions, indexes, deletions, too.
 
     One that was made to harm may end the process that reads it first: `aveyb-index verify` uses one
     for that.
     """
     with damaged(folder, rng, sound(folder)) as root:
         part = rng.choice(
-            (".lance/data/", ".lance/_versions/", ".lance/_indices/", ".lance/_deletions/")
+            (
+                *(".lance/data/", ".lance/_versions/", ".lance/_indices/", ".lance/_deletions/"),
+                *("texts/", "passages/", "words/"),
+            )
         )
         path = root / rng.choice(listed(root, part))
         path.write_bytes(mutate.mutate_bytes(rng, path.read_bytes()))

@@ -24,7 +24,7 @@ from aveyb_retrieval.errors import AveyBError
 from aveyb_retrieval.indexes.search.copies import TEXTS_READ_TOGETHER
 from aveyb_retrieval.indexes.search.evidence import Evidence
 from aveyb_retrieval.indexes.search.hit import HIT_FIELDS, PASSAGE_FIELDS
-from aveyb_retrieval.indexes.store.dataset import Dataset
+from aveyb_retrieval.indexes.store.rows import RowTable
 from aveyb_retrieval.indexes.store.tables import Tables
 from tests.indexes.fake import FakeEmbedder
 
@@ -59,23 +59,23 @@ def test_a_search_reads_no_texts_and_all_of_them_at_once(
         return whole(self, docs, parts)
 
     taken: list[Any] = []
-    take = Dataset.take
+    spans = RowTable.spans
 
-    def noting(self: Dataset, numbers: Any, columns: Any) -> Any:
-        taken.append(columns)
-        return take(self, numbers, columns)
+    def noting(self: RowTable, numbers: Any, column: Any = None) -> Any:
+        taken.append(column)
+        return spans(self, numbers, column)
 
     monkeypatch.setattr(Tables, "read_documents", counting)
-    monkeypatch.setattr(Dataset, "take", noting)
+    monkeypatch.setattr(RowTable, "spans", noting)
     with load(root) as retriever:
         hits = retriever.search("the pump that is closed", k=5, passages=2, context=1)
         assert read == [(5, ("title",))]
         assert [hit.passage for hit in hits] == [hit.passages[0].text for hit in hits]
         assert all(hit.highlights for hit in hits), "found in what is shown"
         assert len(read) == 1
-        assert ["heading"] not in taken
+        assert "heading" not in taken
         assert [hit.heading for hit in hits] == [""] * len(hits)
-        assert taken.count(["heading"]) <= taken.count(["text"]) < len(hits), (
+        assert taken.count("heading") <= taken.count("text") < len(hits), (
             "of all that were read together"
         )
         for hit in hits:

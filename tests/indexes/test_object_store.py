@@ -163,13 +163,13 @@ def test_what_was_read_of_a_large_index_is_kept_and_mended(
         with Retriever.load(where, model=MODEL) as opened:
             found = opened.search("word1 word2", k=7)
         return [(hit.id, hit.score) for hit in found], len(
-            [line for line in weather.log if "/data/" in line]
+            [line for line in weather.log if ".arrow" in line]
         )
 
     first, cold = asked()
     again, warm = asked()
     assert (again, warm < cold) == (first, True)
-    kept = list(tmp_path.glob("parts/*/*/*/data/*.parts"))
+    kept = list(tmp_path.glob("parts/*/*/*/*.parts"))
     assert kept
     for path in kept:
         path.write_bytes(
@@ -185,7 +185,7 @@ def test_what_was_read_of_a_large_index_is_kept_and_mended(
         assert caplog.text.count("nothing more of the index is kept here (full)") >= 1
     delete_documents(where, ["doc-3"])  # another version brings files here, and what was kept stays
     assert "doc-3" not in dict(asked()[0])
-    assert set(kept) <= set(tmp_path.glob("parts/*/*/*/data/*.parts"))
+    assert set(kept) <= set(tmp_path.glob("parts/*/*/*/*.parts"))
 
 
 def unroomy(*arguments: Any) -> None:
@@ -236,14 +236,14 @@ def test_an_index_sees_what_it_writes(where: str) -> None:
 def test_a_damaged_cache_is_mended_and_a_damaged_store_is_told(where: str, tmp_path: Path) -> None:
     build(where)
     ids(where)
-    (cached,) = (path for path in (tmp_path / "cache").glob("*/????????/passages.lance/data/*"))
+    (cached,) = (path for path in (tmp_path / "cache").glob("*/????????/passages/*.arrow"))
     cached.write_bytes(b"x" * cached.stat().st_size)
     assert len(ids(where)) == 30
-    name = f"passages.lance/data/{cached.name}"
+    name = f"passages/{cached.name}"
     ObjectStore.at(where).remove([name])
     assert any(f"{where}/{name}: missing" in problem for problem in verify_index(where).problems)
     cached.unlink()
-    for other in (tmp_path / "cache").glob("*/writing/passages.lance/data/*"):
+    for other in (tmp_path / "cache").glob("*/writing/passages/*"):
         other.unlink()
     with pytest.raises(
         IndexFormatError,
@@ -477,7 +477,7 @@ def test_copies_carry_only_what_is_missing(where: str, weather: Weather, tmp_pat
     assert 0 < copy_index(here, where).copied < first.bytes / 2
     down = copy_index(where, back)
     assert down.copied == down.bytes
-    next((back / "texts.lance" / "data").iterdir()).unlink()
+    next((back / "texts").iterdir()).unlink()
     assert 0 < copy_index(where, back).copied < down.bytes
     assert ids(back) == ids(here) == ids(where)
     assert verify_index(back, deep=True).problems == []
@@ -645,7 +645,7 @@ def test_what_is_missing_in_a_store_is_named_with_the_remedy(where: str, tmp_pat
     build(where, 3)
     copy_index(where, tmp_path / "good")
     store = ObjectStore.at(where)
-    lost = next(name for name in names_in(where) if name.startswith("texts.lance/data/"))
+    lost = next(name for name in names_in(where) if name.startswith("texts/"))
     store.remove([lost])
     for options in ((), ("--repair",)):
         done = CliRunner().invoke(main, ["verify", where, *options])

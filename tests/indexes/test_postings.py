@@ -1,30 +1,34 @@
-"""The lists of an index of words, and vectors of some rows, against what they are made of."""
+"""The lists of words, and vectors of some rows, against what they are made of."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import lance
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from aveyb_retrieval import Retriever, add_documents, build_index, compact_index
+from aveyb_retrieval import Index, Retriever, build_index
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.nearest.faiss_file import best_halves
-from aveyb_retrieval.indexes.store.dataset import WORDS, Dataset
+from aveyb_retrieval.indexes.store.mapped import LocalBytes
+from aveyb_retrieval.indexes.store.postings import FreshLists, WordLists, bm25
+from aveyb_retrieval.indexes.store.word_parts import WordPart, make_part, merge_parts
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from aveyb_retrieval.indexes.types import BoolArray, IntArray
+
 SHARES = {"each": 1.0, "half": 0.5, "some": 0.1, "few": 0.01}
 SIZES = {"one": 1, "rest": 127, "block": 128, "more": 129, "blocks": 256}
+Rows = dict[int, Counter[str]]
 
 
-def _rows(first: int, count: int, seed: int) -> dict[int, Counter[str]]:
+def _rows(first: int, count: int, seed: int) -> Rows:
     """Rows with words of all frequencies, some without words."""
     rng = np.random.default_rng(seed)
     rows = {
@@ -40,72 +44,127 @@ def _rows(first: int, count: int, seed: int) -> dict[int, Counter[str]]:
     return rows
 
 
-def _table(rows: dict[int, Counter[str]]) -> pa.Table:
+def _part(rows: Rows) -> WordPart:
+    """The part of some rows, made of texts in pieces of a hundred."""
+    numbers = np.array(list(rows), np.int64)
     texts = [f" {' '.join(words.elements())} " if words else "" for words in rows.values()]
-    return pa.table({"doc": pa.array(rows, pa.int64()), WORDS: pa.array(texts, pa.large_string())})
+    pieces = range(0, len(rows), 100)
+    return make_part(
+        (numbers[start : start + 100], pa.array(texts[start : start + 100], pa.large_string()))
+        for start in pieces
+    )
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Dataset, dict[int, Counter[str]]]:
-    """Two thousand rows in the index of words, a hundred in none, and which of them are not
-    deleted.
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[WordLists, Rows]:
+    """Three thousand rows in a merged part and one that is not, a hundred in none; and those that
+    are not deleted.
     """
-    path, old, new = (
-        tmp_path_factory.mktemp("postings") / "x.lance",
-        _rows(0, 2000, 0),
-        _rows(20_000, 300, 1),
-    )
-    lance.write_dataset(_table(old), str(path))
-    dataset = Dataset(path, "doc", lance.dataset(str(path)))
-    dataset.index(WORDS)
-    dataset.append(_table(new))
-    gone = list(old)[::7] + list(new)[::7]
-    dataset.delete(np.array(gone))
-    return dataset, {number: words for number, words in (old | new).items() if number not in gone}
+    place = tmp_path_factory.mktemp("postings")
+    old, later, fresh = _rows(0, 1000, 0), _rows(10_000, 2000, 2), _rows(40_000, 150, 1)
+    halves = [dict(list(old.items())[part]) for part in (slice(0, 450), slice(450, None))]
+    merged = merge_parts([_part(half) for half in halves], lambda numbers: numbers >= 0)
+    parts = []
+    for number, part in enumerate((merged, _part(later))):
+        part.write(place / f"{number}.arrow")
+        parts.append(WordPart.open(LocalBytes.map(place / f"{number}.arrow")))
+    gone = [*list(old)[::7], *list(later)[::5], *list(fresh)[::7]]
+    every = old | later | fresh
+    alive = {number: words for number, words in every.items() if number not in gone}
+    return WordLists(parts, FreshLists({n: fresh[n] for n in fresh if n in alive})), alive
 
 
 @pytest.mark.parametrize("word", [*SHARES, *SIZES, "none"])
-def test_lists_are_those_of_the_rows(
-    made: tuple[Dataset, dict[int, Counter[str]]], word: str
-) -> None:
-    dataset, rows = made
-    listed, twice = dataset.postings([word, word], lambda numbers: numbers % 3 > 0)
+def test_lists_are_those_of_the_rows(made: tuple[WordLists, Rows], word: str) -> None:
+    lists, rows = made
+    listed, twice = lists.listed([word, word], lambda numbers: numbers % 3 > 0)
     assert np.array_equal(listed, twice)
     found = {n: (count, length) for n, count, length in listed.tolist() if n in rows}
     assert found == {
         n: (words[word], words.total()) for n, words in rows.items() if word in words and n % 3
     }
-    assert [n for n in dataset.holding((word,)).tolist() if n in rows] == [
-        n for n in rows if word in rows[n]
-    ]
 
 
+@pytest.mark.parametrize("k", [1, 2, 10, 300, 10_000])
 @pytest.mark.parametrize("share", [1, 3, 40])
-def test_scores_of_some_are_those_of_all(
-    made: tuple[Dataset, dict[int, Counter[str]]], share: int
+@pytest.mark.parametrize(
+    "words",
+    [["few", "half", "block", "none"], ["each"], ["each", "half", "some"], ["one", "each"], []],
+)
+def test_the_best_are_those_of_all_scores(
+    made: tuple[WordLists, Rows], words: list[str], share: int, k: int
 ) -> None:
-    dataset, rows = made
-    words = ["few", "half", "block", "none"]
-    numbers, scores = dataset.by_words(words, len(rows))
+    lists, rows = made
     some = np.array(list(rows)[::share])
-    there = np.isin(numbers, some)
-    for k in (10, len(rows)):
-        found, values = dataset.scored(words, k, lambda each: np.isin(each, some))
-        assert values == pytest.approx(scores[there][:k], rel=1e-5)
-        assert dict(zip(found, values, strict=True)).keys() >= set(
-            numbers[there][: k // 2].tolist()
+
+    def keep(numbers: IntArray) -> BoolArray:
+        return np.isin(numbers, some)
+
+    in_parts = sum(len(part.numbers) for part in lists.parts)
+    total = sum(int(part.lengths.sum()) for part in lists.parts)
+    holding = np.array([sum(part.count(word) for part in lists.parts) for word in words])
+    scored = [
+        bm25(
+            WordLists(lists.parts, FreshLists({})).listed(words, keep),
+            in_parts,
+            total / in_parts,
+            holding,
         )
-
-
-def test_lists_of_another_layout_are_refused(
-    made: tuple[Dataset, dict[int, Counter[str]]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "aveyb_retrieval.indexes.store.postings._LAYOUT", {b"posting_block_size": b"256"}
+    ]
+    in_parts += len(lists.fresh.numbers)
+    total += lists.fresh.total
+    holding = holding + [lists.fresh.count(word) for word in words]
+    scored.append(
+        bm25(WordLists([], lists.fresh).listed(words, keep), in_parts, total / in_parts, holding)
     )
-    again = Dataset.open(made[0].path, made[0].version, "doc")
-    with pytest.raises(IndexFormatError, match="another layout"):
-        again.holding(("some",))
+    numbers, scores = (np.concatenate(columns) for columns in zip(*scored, strict=True))
+    order = np.lexsort((numbers, -scores.astype(np.float32)))[:k]
+    found, values = lists.best(words, k, keep)
+    assert found.tolist() == numbers[order].tolist()
+    assert values == pytest.approx(scores[order], rel=1e-6)
+
+
+def test_rows_that_are_gone_leave_their_lists_when_parts_are_merged() -> None:
+    rows = _rows(0, 500, 3)
+    some = {n: words for n, words in rows.items() if n % 4}
+    merged = merge_parts([_part(rows)], lambda numbers: numbers % 4 > 0)
+    anew = _part(some)
+    assert merged.words.array.to_pylist() == anew.words.array.to_pylist()
+    for name in ("rows", "counts", "numbers", "lengths"):
+        assert np.array_equal(getattr(merged, name), getattr(anew, name))
+    assert np.array_equal(merged.words.stops, anew.words.stops)
+    assert np.array_equal(merged.words.shared, anew.words.shared)
+
+
+@pytest.mark.parametrize("rows", [{}, {3: Counter[str]()}, {1: Counter({"\u66f8": 70_000})}])
+def test_parts_of_few_words(rows: Rows, tmp_path: Path) -> None:
+    _part(rows).write(tmp_path / "x.arrow")
+    part = WordPart.open(LocalBytes.map(tmp_path / "x.arrow"))
+    assert part.numbers.tolist() == [n for n, words in rows.items() if words]
+    assert part.lengths.tolist() == [words.total() for words in rows.values() if words]
+    assert part.count("\u66f8") == sum(bool(words) for words in rows.values())
+
+
+def test_a_list_of_rows_that_are_none_is_refused(tmp_path: Path) -> None:
+    part = _part(_rows(0, 50, 4))
+    wrong = WordPart(part.words, part.rows + 200, part.counts, part.numbers, part.lengths)
+    wrong.write(tmp_path / "x.arrow")
+    opened = WordPart.open(LocalBytes.map(tmp_path / "x.arrow"))
+    with pytest.raises(ValueError, match="rows that are none"):
+        WordLists([opened], FreshLists({})).listed(["each"], lambda numbers: numbers >= 0)
+    shorter = WordPart(part.words, part.rows[:-1], part.counts[:-1], part.numbers, part.lengths)
+    shorter.write(tmp_path / "y.arrow")
+    with pytest.raises(ValueError, match="do not fit"):
+        WordPart.open(LocalBytes.map(tmp_path / "y.arrow"))
+
+
+def test_an_index_with_damaged_lists_says_so(tmp_path: Path) -> None:
+    build_index(make_documents(60), tmp_path / "ix", model=FakeEmbedder())
+    with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as reader:
+        for path in (tmp_path / "ix" / "words").iterdir():
+            path.write_bytes(b"\0" * path.stat().st_size)
+        with pytest.raises(IndexFormatError, match="missing or damaged"):
+            reader.search("word1", mode="lexical")
 
 
 def test_halves_as_good_as_the_last_are_all_found() -> None:
@@ -123,17 +182,13 @@ def test_halves_as_good_as_the_last_are_all_found() -> None:
 def test_a_reader_that_follows_a_writer_keeps_the_words_of_its_version_alone(
     tmp_path: Path,
 ) -> None:
-    build_index(make_documents(60), tmp_path / "ix", model=FakeEmbedder())
-    with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as reader:
+    root, model = tmp_path / "ix", FakeEmbedder()
+    build_index(make_documents(60), root, model=model)
+    with Retriever.load(root, model=model) as reader, Index.open(root, model=model) as index:
         for number in range(4):
             assert reader.search("+word1 wor*", operators=True)
-            texts = reader._engine.snapshot.tables.texts
-            for column, sets in texts._word_sets.items():
-                assert list(sets) == [file for file, _ in texts._words_indexed(column)[0]]
-            add_documents(
-                [{"_id": f"new{number}", "text": "word1 anew"}],
-                tmp_path / "ix",
-                model=FakeEmbedder(),
-            )
-            compact_index(tmp_path / "ix")
+            for words in reader._engine.snapshot.tables.texts.words.values():
+                assert list(words._opened) == [part.file for part in words.parts]
+            index.add([{"_id": f"new{number}", "text": "word1 anew"}])
+            index.compact()
             reader.reopen()

@@ -130,9 +130,9 @@ def test_a_command_on_an_older_format_ends_with_exit_code_2(old: Path, tmp_path:
 
 
 def test_an_index_of_a_format_to_come_is_refused(root: Path) -> None:
-    rewrite_manifest(root, lambda body: body.update(format=6))
+    rewrite_manifest(root, lambda body: body.update(format=7))
     for use in USES.values():
-        assert "format 6, this version of the package reads 5" in told(use, root)
+        assert "format 7, this version of the package reads 6" in told(use, root)
 
 
 # --- missing and damaged
@@ -140,12 +140,12 @@ def test_an_index_of_a_format_to_come_is_refused(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["documents.lance", "texts.lance", "passages.lance", "faiss", "versions"]
+    "name", ["documents.lance", "texts", "passages", "words", "faiss", "versions"]
 )
 def test_a_folder_that_is_missing_is_told(root: Path, name: str) -> None:
     shutil.rmtree(root / name)
     assert name in told(USES["load"], root)
-    if name != "faiss":  # vectors are read from the tables
+    if name not in ("faiss", "words"):  # vectors are read from the tables
         assert name in told(USES["vectors"], root)
     problems = verify_index(root).problems
     assert problems
@@ -171,7 +171,8 @@ def test_every_file_of_an_index_is_missed_cut_or_changed_by_name(
 
 
 @pytest.mark.parametrize(
-    "pattern", ["faiss/document-*", "faiss/passage-*", "*.lance/_indices/*/*", "rejected/*"]
+    "pattern",
+    ["faiss/document-*", "faiss/passage-*", "*.lance/_indices/*/*", "words/*", "rejected/*"],
 )
 def test_what_can_be_made_again_is_repaired(root: Path, pattern: str) -> None:
     for path in root.glob(pattern):
@@ -185,7 +186,7 @@ def test_what_can_be_made_again_is_repaired(root: Path, pattern: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", ["documents.lance/data/*", "texts.lance/data/*", "passages.lance/_deletions/*"]
+    "pattern", ["documents.lance/data/*", "texts/*", "passages/*", "documents.lance/_deletions/*"]
 )
 def test_what_has_no_second_copy_is_not_repaired(root: Path, pattern: str) -> None:
     path = next(root.glob(pattern))
@@ -274,8 +275,11 @@ CONTRADICTIONS: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda body: body["encoding"].update(dim=1 << 40), "dimension"),
     (lambda body: body["encoding"].update(granularity="word"), "granularity"),
     (lambda body: body["encoding"].update(model={"name": 3}), "the description of the model"),
-    (lambda body: body["tables"].pop("texts"), "the tables"),
-    (lambda body: body["tables"].update(texts=-1), "the tables"),
+    (lambda body: body["tables"]["rows"].pop("texts"), "the tables"),
+    (lambda body: body["tables"].update(documents=-1), "the tables"),
+    (lambda body: body["tables"]["rows"]["texts"][0].update(file="../outside"), "it does not list"),
+    (lambda body: body["tables"]["rows"]["texts"][0].update(stop=1 << 50), "the range of"),
+    (lambda body: body["tables"]["words"]["texts/words"][0].update(first=-9), "the range of"),
     (lambda body: body["counts"].update(documents=-1), "a negative count"),
     (lambda body: body["counts"].update(documents="many"), "documents"),
     (lambda body: body.update(next_doc=0), "a negative count"),
@@ -296,9 +300,9 @@ def test_a_manifest_that_contradicts_itself_is_refused(root: Path, change: Any, 
 
 
 def test_a_version_of_a_dataset_that_is_not_there_is_told(root: Path) -> None:
-    rewrite_manifest(root, lambda body: body["tables"].update(texts=77))
+    rewrite_manifest(root, lambda body: body["tables"].update(documents=77))
     for name in ("load", "delete", "compact", "vectors"):
-        assert "texts.lance" in told(USES[name], root)
+        assert "documents.lance" in told(USES[name], root)
 
 
 # --- links
@@ -312,10 +316,11 @@ LINKED = [
     "faiss",
     "rejected",
     "documents.lance",
-    "texts.lance/data",
-    "passages.lance/_versions",
+    "texts",
+    "words",
+    "documents.lance/_versions",
     "documents.lance/_indices",
-    "passages.lance/_deletions",
+    "documents.lance/_deletions",
 ]
 
 

@@ -115,17 +115,31 @@ def unchecked(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return shutil.copytree(root, tmp_path / "copy")
 
 
-@pytest.mark.parametrize("mode", ["dense", "hybrid"])
-@pytest.mark.parametrize("unit", ["document", "passage"])
-@pytest.mark.parametrize("lost", ["documents", "texts", "passages"])
+@pytest.mark.parametrize(
+    ("lost", "unit", "mode"),
+    [
+        *(
+            (lost, "document", mode)
+            for lost in ("documents", "passages", "vectors")
+            for mode in ("dense", "hybrid")
+        ),
+        *(
+            (lost, "passage", mode)
+            for lost in ("documents", "passages")
+            for mode in ("dense", "hybrid")
+        ),
+        ("texts", "document", "hybrid"),
+    ],
+)
 def test_files_that_are_lost_under_a_reader_are_one_error(
     unchecked: Path, lost: str, unit: Any, mode: Any
 ) -> None:
-    for path in (unchecked / f"{lost}.lance").glob("data/*"):
+    folder = "documents.lance/data" if lost == "documents" else lost
+    for path in (unchecked / folder).iterdir():
         path.write_bytes(b"nothing")
     one_error = pytest.raises(
         IndexFormatError,
-        match=f"copy/{lost}.lance: files of the version that is open are missing or",
+        match=rf"copy/{lost}(\.lance)?: files of the version that is open are missing or",
     )
     with one_error, Retriever.load(unchecked, model=FakeEmbedder()) as retriever:
         retriever.search("word1", k=3, unit=unit, mode=mode)

@@ -386,7 +386,7 @@ def test_a_moved_folder_is_recorded_where_no_file_changed(
     folder.rename(there)
     assert sync_index(there, root, model=FakeEmbedder(), moved=moved).unchanged == 3
     version = sync_index(there, root, model=FakeEmbedder()).version
-    files = stored_files(Tables.open(root, read_manifest(root).tables))
+    files = stored_files(Tables.open(root, read_manifest(root)))
     assert {file.folder for file in files.values()} == {str(there)}
     assert (
         sync_index(there, root, model=FakeEmbedder()).version == version

@@ -1,31 +1,32 @@
-"""The words that an index of words has: read from Lance's own files, whatever they are made of."""
+"""The words of lists: counted, and found by their beginnings and with typos."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from aveyb_retrieval.errors import IndexFormatError
-from aveyb_retrieval.indexes.store.dataset import WORDS, Dataset
+from aveyb_retrieval.indexes.store.mapped import LocalBytes
+from aveyb_retrieval.indexes.store.session import damage
 from aveyb_retrieval.indexes.store.vocabulary import Vocabulary, WordSet, swaps, within
+from aveyb_retrieval.indexes.store.word_parts import WordPart, make_part
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-SCHEMA = pa.schema([pa.field("number", pa.int64()), pa.field(WORDS, pa.large_string())])
 LETTERS = "abcdetoz-/&%AZ09\u00e9\u0431\u0939\u093f\u66f8\U0001f600"
 
 
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Vocabulary, Counter[str]]:
-    """Every letter of ASCII, nodes of more than 32 and of all kinds, and rows that are not indexed
-    yet.
-    """
+    """Letters of all sizes, words that begin alike, and rows that are in no part yet."""
     draw = random.Random(0)
     words = {"".join(draw.choices(LETTERS, k=draw.randint(1, 5))) for _ in range(3000)}
     words |= {chr(code) for code in range(33, 127)} | {
@@ -38,17 +39,16 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Vocabulary, Count
     )
 
 
-def _stored(place: Path, rows: list[list[str]], fresh: list[list[str]]) -> Vocabulary:
-    def table(some: list[list[str]], first: int) -> pa.Table:
-        return pa.Table.from_arrays(
-            [range(first, first + len(some)), [f" {' '.join(row)} " for row in some]], schema=SCHEMA
-        )
+def _part(rows: list[list[str]]) -> WordPart:
+    texts = pa.array([f" {' '.join(row)} " for row in rows], pa.large_string())
+    return make_part([(np.arange(len(rows)), texts)])
 
-    dataset = Dataset.create(place / "words.lance", SCHEMA, "number")
-    dataset.append(table(rows, 0))
-    dataset.index(WORDS)
-    dataset.append(table(fresh, len(rows)))
-    return dataset.vocabulary()
+
+def _stored(place: Path, rows: list[list[str]], fresh: list[list[str]]) -> Vocabulary:
+    _part(rows).write(place / "x.arrow")
+    words = WordPart.open(LocalBytes.map(place / "x.arrow")).words
+    counted = Counter(word for row in fresh for word in set(row))
+    return Vocabulary([words.guarded(partial(damage, place))], counted)
 
 
 def test_every_word_is_read_with_its_rows(counted: tuple[Vocabulary, Counter[str]]) -> None:
@@ -60,18 +60,10 @@ def test_every_word_is_read_with_its_rows(counted: tuple[Vocabulary, Counter[str
     ) == [0, 0, 0, 0]
 
 
-def _damaged(part: WordSet) -> list[WordSet]:
-    return [
-        replace(part, rows=part.rows[:1], _nodes={}),
-        replace(part, data=part.data[-20:], _nodes={}),
-    ]
-
-
-@pytest.mark.parametrize("which", [0, 1])
-def test_words_whose_numbers_or_bytes_lead_nowhere_are_damage(which: int, tmp_path: Path) -> None:
+def test_words_whose_lists_lead_nowhere_are_damage(tmp_path: Path) -> None:
     (part,) = _stored(tmp_path, [["alpha"], ["beta"], ["zeta"]], []).parts
     assert isinstance(part, WordSet)
-    words = Vocabulary([_damaged(part)[which]], {})
+    words = Vocabulary([replace(part, stops=part.stops[:1], _heads={})], {})
     for ask in (
         lambda: words.counts(["zeta"]),
         lambda: words.beginning("z"),
@@ -79,6 +71,17 @@ def test_words_whose_numbers_or_bytes_lead_nowhere_are_damage(which: int, tmp_pa
     ):
         with pytest.raises(IndexFormatError, match="missing or damaged"):
             ask()
+
+
+def test_words_that_are_no_text_are_damage(tmp_path: Path) -> None:
+    (part,) = _stored(tmp_path, [["alpha"], ["beta"], ["zeta"]], []).parts
+    assert isinstance(part, WordSet)
+    words = Vocabulary([replace(part, data=part.data | 128, _heads={})], {})
+    with pytest.raises(IndexFormatError, match="missing or damaged"):
+        words.beginning("")
+    shorter = replace(_part([["alpha"], ["beta"]]), words=replace(part, data=part.data[:2]))
+    with pytest.raises(ValueError, match="do not fit"):
+        shorter.check()
 
 
 @pytest.mark.parametrize("start", ["a", "ab", "\u66f8", "\u0939\u093f", "same", "nosuch"])
@@ -101,3 +104,18 @@ def test_words_a_few_edits_away(
         if within(word, each, edits) or each in swaps(word)
     }
     assert vocabulary.near(word, edits) == near
+
+
+def test_a_beginning_of_too_many_words_is_known_without_reading_all(
+    counted: tuple[Vocabulary, Counter[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vocabulary, words = counted
+    read = list[int]()
+    spelled = WordSet.spelled
+    monkeypatch.setattr(
+        WordSet, "spelled", lambda self, place: (read.append(place), spelled(self, place))[1]
+    )
+    assert len(vocabulary.beginning("", 10)) > 10
+    assert len(read) < 100 < len(words)
+    alike = {word for word in words if word.startswith("same")}
+    assert vocabulary.beginning("same", 10).keys() == alike

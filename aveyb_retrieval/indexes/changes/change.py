@@ -16,7 +16,6 @@ from aveyb_retrieval.indexes.changes.transaction import Job, Transaction, open_t
 from aveyb_retrieval.indexes.model import WriteOptions, check_options, check_wait
 from aveyb_retrieval.indexes.nearest import build
 from aveyb_retrieval.indexes.nearest.faiss_file import can_make
-from aveyb_retrieval.indexes.store.dataset import WORDS
 from aveyb_retrieval.indexes.store.manifest import FAISS, Changes, Manifest, Tier
 from aveyb_retrieval.indexes.store.place import open_directory
 from aveyb_retrieval.indexes.store.tables import StoredVectors
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.documents.records import Notice
     from aveyb_retrieval.indexes.changes.transaction import State
-    from aveyb_retrieval.indexes.store.dataset import Dataset
     from aveyb_retrieval.indexes.store.manifest import IndexDirectory
+    from aveyb_retrieval.indexes.store.rows import RowTable
     from aveyb_retrieval.indexes.store.tables import Tables
     from aveyb_retrieval.indexes.types import Kind
 
@@ -44,24 +43,21 @@ def finish(transaction: Transaction, options: FinishOptions, progress: Progress)
     indexed = new or options.reindex
     if indexed:
         progress("indexing words", 0, None, 0)
-    columns = {
-        tables.documents: ["id"],
-        tables.texts: list(dict.fromkeys((WORDS, tables.forms))),  # one where words are not stemmed
-        tables.passages: [WORDS],
-    }
+    whole = options.whole or new  # a build leaves a piece for each batch
 
-    def settle(dataset: Dataset) -> None:
-        if (
-            new or not options.reindex
-        ):  # indexes that are made again may be damaged: nothing merges these before
-            dataset.settle(whole=options.whole or new)  # a build leaves a fragment for each batch
-        for column in columns[dataset] if indexed else ():
-            dataset.index(column)
+    def settle(table: RowTable) -> None:
+        for index in table.words.values() if indexed else ():
+            index.make(transaction)
+        table.settle(transaction, whole=whole)
 
-    with ThreadPoolExecutor(
-        len(columns)
-    ) as threads:  # Lance's work is that of one processor for each of them
-        list((threads.map if indexed else map)(settle, columns))
+    if new or not options.reindex:  # an index that is made again may be damaged
+        tables.documents.settle(whole=whole)
+    if indexed:
+        tables.documents.index("id")
+    for table in tables.rows.values():
+        table.moved()
+    with ThreadPoolExecutor(len(tables.rows)) as threads:
+        list((threads.map if indexed else map)(settle, tables.rows.values()))
     for kind in state.encoding.kinds:
         _bring_up_to_date(transaction, kind, progress, options)
     return transaction.publish()
@@ -72,7 +68,7 @@ def _bring_up_to_date(
 ) -> None:
     state, encoding = transaction.state, transaction.state.encoding
     vectors = StoredVectors(transaction.tables, kind, encoding.dim)
-    live = len(transaction.tables.of(kind))
+    live = transaction.tables.count(kind)
     due = build.plan(
         state.tiers, kind, state.next_doc, live, state.index, encoding.dim, rebuild=options.rebuild
     )
@@ -123,11 +119,10 @@ def _bring_up_to_date(
 class Report:
     """The result of a change: the index it left behind, its counts, and how long this call took.
 
-    `added`, `replaced`, `updated` (new metadata alone, not encoded again), `unchanged` (nothing is
-    written), `renamed` and `deleted` count the documents that the change concerned, `rejected` what
-    was left out because it is no document, which `rejected_file` lists.
-    `notices` are files that were not read because of their kind, and parts of files that hold no
-    text; `known` those that an earlier report told of. `indexes`
+    `added`, `replaced`, `unchanged` (not encoded again), `renamed` and `deleted` count the
+    documents that the change concerned, `rejected` what was left out because it is no document,
+    which `rejected_file` lists. `notices` are files that were not read because of their kind, and
+    parts of files that hold no text; `known` those that an earlier report told of. `indexes`
     describes the FAISS files of each kind of vector; a kind without any is searched exactly.
     `resumed` says whether the call continued an interrupted one.
     """
@@ -146,7 +141,6 @@ class Report:
     resumed: bool
     added: int = 0
     replaced: int = 0
-    updated: int = 0
     unchanged: int = 0
     renamed: int = 0
     deleted: int = 0
@@ -207,9 +201,8 @@ def run_change(
                 transaction.base is not None
             )  # only a change of an index can find that nothing is to be changed
             transaction.abandon()
-            changes = Changes(unchanged=transaction.state.changes.unchanged)
             return _report(
-                transaction, replace(transaction.base, changes=changes), started, resumed=False
+                transaction, replace(transaction.base, changes=Changes()), started, resumed=False
             )
         report = _report(
             transaction,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import os
 import time
 from collections import Counter, deque
@@ -38,16 +39,14 @@ from aveyb_retrieval.documents.records import (
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.indexes.encoding import AUTO
 from aveyb_retrieval.indexes.store.columns import Text, word_columns
-from aveyb_retrieval.indexes.store.dataset import FORMS, WORDS
 from aveyb_retrieval.indexes.store.languages import DocumentLanguages, rules_of, stemmer_of
 from aveyb_retrieval.indexes.store.manifest import Counts
+from aveyb_retrieval.indexes.store.rows import FORMS, VECTOR, WORDS, fixed_lists
 from aveyb_retrieval.indexes.store.tables import (
     CODES,
     COUNTS,
-    VECTOR,
     WEIGHT,
     StoredTokens,
-    fixed_lists,
     schemas,
     texts_of_passages,
 )
@@ -120,7 +119,7 @@ def make_rows(
     codes_of_texts = languages.of([text for _, text, _, _ in texts])
     of_texts, in_passages, forms = words_by_language(encoding, codes_of_texts, texts)
     of_passages = np.maximum(pc.count_substring(in_passages, " ").to_numpy() - 1, 0)
-    documents, norms, codes, first = list[dict[str, Any]](), list[float | None](), list[bytes](), 0
+    documents, norms, codes, first = list[dict[str, Any]](), list[float](), list[bytes](), 0
     weights = list[FloatArray]()
     for doc, (record, encoded, tokens), (_, _, spans, _), code in zip(
         itertools.count(first_doc), made, texts, codes_of_texts, strict=False
@@ -146,7 +145,7 @@ def make_rows(
         )
         first += len(spans)
         told = getattr(encoded, "norms", None)  # not by every model
-        norms += [None] * len(spans) if told is None else told[: len(spans)].tolist()
+        norms += [math.nan] * len(spans) if told is None else told[: len(spans)].tolist()
         if tokens is not None:
             ranges = (
                 tokens.ranges.tolist()
@@ -182,12 +181,17 @@ def make_rows(
     }
     if encoding.token_codec is not None:
         columns["texts" if encoding.tokens_of == "document" else "passages"][CODES] = codes
-    if "document" in encoding.kinds:
-        vectors = np.stack([encoded.vector for _, encoded, _ in made])
-        columns["texts"][VECTOR] = fixed_lists(vectors, shaped["texts"].field(VECTOR).type)
+    kind = shaped["vectors"].field(VECTOR).type
+    own = [
+        doc
+        for doc, (_, encoded, _) in enumerate(made if "document" in encoding.kinds else ())
+        if not (with_passages and _is_of_passage(encoded, kind))
+    ]
+    vectors = np.array([made[doc][1].vector for doc in own]).reshape(len(own), encoding.dim)
+    columns["vectors"] = {"doc": numbers[own], VECTOR: fixed_lists(vectors, kind)}
     if with_passages:
         vectors = np.concatenate([encoded.passages for _, encoded, _ in made])
-        columns["passages"][VECTOR] = fixed_lists(vectors, shaped["passages"].field(VECTOR).type)
+        columns["passages"][VECTOR] = fixed_lists(vectors, kind)
     rows = {
         name: pa.Table.from_pydict(
             {field: values[field] for field in shaped[name].names}, shaped[name]
@@ -232,6 +236,14 @@ def words_by_language(
         column.take(order) for column, order in zip(columns, orders, strict=True)
     )
     return of_texts, in_passages, forms
+
+
+def _is_of_passage(encoded: Encoded, kind: pa.DataType) -> bool:
+    """Whether the vector of a document is, as it is stored, that of its only passage."""
+    stored = kind.value_type.to_pandas_dtype()
+    return len(encoded.passages) == 1 and np.array_equal(
+        encoded.vector.astype(stored), encoded.passages[0].astype(stored)
+    )
 
 
 def place_of(path: str) -> str:
@@ -539,20 +551,13 @@ class Ingestion:
         transaction.add(*rows())
         again = [step.record for step in steps if step.action == "metadata"]
         # a document that comes again is encoded anew: what was said of it before is over
-        updated = transaction.set_metadata(
-            {record.id: record for record in again if record.id not in made}
-        )
+        transaction.set_metadata({record.id: record for record in again if record.id not in made})
         transaction.reject(step.item for step in steps if isinstance(step.item, Rejected))
         added, encoded = (
             len(made) - len(replaced),
             sum(step.action in ("encode", "grow") for step in steps),
         )
-        transaction.count(
-            added=added,
-            replaced=encoded - added,
-            updated=updated,
-            unchanged=len(again) - updated,
-        )
+        transaction.count(added=added, replaced=encoded - added, unchanged=len(again))
         state.consumed, state.digest = steps[-1].position, steps[-1].digest
         if save:
             transaction.save()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, cast
 
 import numpy as np
 
+from aveyb_retrieval import files
 from aveyb_retrieval.documents.folders import (
     SourceFile,
     beir_corpus,
@@ -24,7 +25,6 @@ from aveyb_retrieval.documents.folders import (
     read_files,
     summary,
 )
-from aveyb_retrieval.documents.readers.filetext import Unreadable
 from aveyb_retrieval.documents.records import Notice, Record, Rejected, path_text
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, IndexLockedError, InputError
 from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_change
@@ -169,7 +169,7 @@ def plan_sync(folder: str | Path, root: str | Path, **options: Unpack[SyncOption
     if not first:
         manifest, held = hold_visible(index_dir)
         with held:
-            tables = Tables.open(index_dir.root, manifest.tables)
+            tables = Tables.open(index_dir.root, manifest)
             stored = stored_files(tables)
             plan = compare(found.scope.part_of(stored), found.hashes)
             _check_folder(found.scope, index_dir, stored, plan, options)
@@ -378,8 +378,10 @@ def _hashes(listed: list[SourceFile], follow_links: bool, progress: Progress) ->
     found = {}
     for number, file in enumerate(listed, start=1):
         try:
-            found[file.id] = file.digest(file.sha256(follow_links=follow_links))
-        except (OSError, IndexFormatError, Unreadable):
+            found[file.id] = file.digest(
+                files.hash_file(file.path, follow_links=follow_links).sha256
+            )
+        except (OSError, IndexFormatError):
             found[file.id] = ""
         progress("comparing", number, len(listed), 0)
     return found
@@ -463,9 +465,7 @@ class _Syncing:
         assert base is not None  # a sync changes the index that is there
         # the tables of a change that is resumed hold a part of it already
         whole = stored_files(
-            Tables.open(transaction.root, base.tables)
-            if transaction.resumed
-            else transaction.tables
+            Tables.open(transaction.root, base) if transaction.resumed else transaction.tables
         )
         before = scope.part_of(whole)
         plan = compare(before, self.found.hashes)

@@ -1,7 +1,8 @@
 """One change of an index, from the writer lock to the visible version; survives being killed at any
 instant.
 
-A change adds versions to the Lance datasets, which readers of other versions do not see. After a
+A change adds files, and versions of the Lance dataset, that readers of other versions do not see.
+After a
 batch its files are flushed to the device and `journal.json` names the new versions and the position
 in the input: from there the same command goes on. What is newer than the journal (or, without one,
 than the visible version) is thrown away at the next start. At the end all is flushed, the manifest
@@ -13,31 +14,28 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import json
 import logging
 import os
-import re
-import threading
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 import pyarrow as pa
 
 from aveyb_retrieval import files
-from aveyb_retrieval.errors import AveyBError, ConfigError, DiskError, IndexFormatError
+from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.changes.ingest import metadata_columns
 from aveyb_retrieval.indexes.encoding import Encoding  # msgspec reads it  # noqa: TC001
 from aveyb_retrieval.indexes.store.dataset import newer_versions
 from aveyb_retrieval.indexes.store.manifest import (
+    DOCUMENTS,
     FOLDERS,
     FORMAT,
-    TABLES,
     VERSIONS,
     Changes,
+    Contents,
     Counts,
     IndexDirectory,
     Manifest,
@@ -88,7 +86,8 @@ class State:
     next_doc: int = 1
     counts: Counts = field(default_factory=Counts)
     tiers: list[Tier] = field(default_factory=list)
-    tables: dict[str, int] = field(default_factory=dict)
+    tables: Contents = field(default_factory=Contents)
+    serial: int = 0  # counts the files that it wrote
     changes: Changes = field(default_factory=Changes)
     left_out: dict[str, str] = field(default_factory=dict)
     reading: dict[str, Any] = field(default_factory=dict)
@@ -102,7 +101,7 @@ class State:
     def name(self) -> str:
         return version_name(self.number, self.build)
 
-    def manifest(self, tables: dict[str, int], listed: dict[str, FileInfo]) -> Manifest:
+    def manifest(self, tables: Contents, listed: dict[str, FileInfo]) -> Manifest:
         return Manifest(
             number=self.number,
             build=self.build,
@@ -171,26 +170,26 @@ class Transaction:
             self._check_same(journal)
             self.state, self.resumed, self._journaled = journal, True, True
             self._discard_beyond(journal.tables)
-            self._tables = Tables.open(self.root, journal.tables)
+            self._tables = Tables.open(self.root, journal)
             if self._rejected.exists():
                 with files.open_regular(self._rejected, os.O_RDWR) as handle:
                     handle.truncate(self.state.rejected_bytes)
             return
         self.index_dir.journal.unlink(missing_ok=True)
-        self._discard_beyond({} if visible is None else visible.tables)
+        self._discard_beyond(None if visible is None else visible.tables)
         if self.base is None:
             if visible is None:
                 for folder in (*FOLDERS, VERSIONS):
                     files.remove_tree(self.root / folder)
             self._tables = Tables.create(self.root, self.state.encoding)
         else:
-            self._tables = Tables.open(self.root, self.base.tables, self._before)
+            self._tables = Tables.open(self.root, self.base, self._before)
         self._rejected.unlink(missing_ok=True)
 
     def _with_edits(self, visible: Manifest) -> Tables | None:
         """The datasets that a build replaces, where people set something in their metadata."""
         try:
-            tables = Tables.open(self.root, visible.tables)
+            tables = Tables.open(self.root, visible)
             return (
                 tables
                 if tables.documents.scan(["doc"], "edits IS NOT NULL", limit=1).num_rows
@@ -251,16 +250,16 @@ class Transaction:
             )
         journal.job, journal.index = ours, self.state.index
 
-    def _discard_beyond(self, versions: dict[str, int]) -> None:
-        """Remove the versions of datasets that an unfinished change left: a damaged newest one
-        stops every opening.
+    def _discard_beyond(self, contents: Contents | None) -> None:
+        """Delete the versions of the dataset that an interrupted change left: Lance opens no
+        dataset whose newest manifest is damaged.
         """
-        for name in TABLES:
-            folder = self.root / f"{name}.lance"
-            if name in versions and (left := newer_versions(folder, versions[name])):
-                for path in left:
-                    path.unlink()
-                files.fsync_folder(folder / "_versions")
+        folder = self.root / f"{DOCUMENTS}.lance"
+        left = [] if contents is None else newer_versions(folder, contents.documents)
+        for path in left:
+            path.unlink()
+        if left:
+            files.fsync_folder(folder / "_versions")
 
     @property
     def _rejected(self) -> Path:
@@ -290,15 +289,16 @@ class Transaction:
     def save(self) -> None:
         """Make all that was done so far durable: the same command continues from here."""
         self._flush(self.tables.files())
-        self.state.tables = self.tables.versions
+        self.state.tables = self.tables.contents
         files.write_atomic(self.index_dir.journal, sealed(dataclasses.asdict(self.state)))
         self._journaled = True
 
     def add(self, rows: Mapping[str, pa.Table], counts: Counts) -> None:
         """Append the rows of documents by dataset, numbered from `state.next_doc`."""
-        for name, table in rows.items():
-            self.tables.all[name].append(table)
+        first = self.state.next_doc
         self.state.next_doc += counts.documents
+        if rows:
+            self.tables.add(rows, first, self.state.next_doc, self)
         self.state.counts += counts
 
     def edits_of(self, ids: Iterable[str]) -> dict[str, Edits]:
@@ -308,34 +308,30 @@ class Transaction:
         tables = self.tables if self.base is not None else self._replaced
         return {} if tables is None else tables.edits(doc for doc, _ in tables.find(ids).values())
 
-    def set_metadata(self, changed: Mapping[str, Record]) -> int:
+    def set_metadata(self, changed: Mapping[str, Record]) -> None:
         """Replace the metadata and files of documents by id, where they are there; what people set
-        in it stays. Returns how many documents had others.
+        in it stays.
         """
         found = self.tables.find(changed)
         edits = self.tables.edits(doc for doc, _ in found.values())
         by_doc = {doc: changed[name].edited(edits.get(name)) for name, (doc, _) in found.items()}
-        return self.rewrite(by_doc, lambda row: metadata_columns(by_doc[row["doc"]]))
+        self.rewrite(by_doc, lambda row: metadata_columns(by_doc[row["doc"]]))
 
     def rewrite(
         self, docs: Iterable[int], change: Callable[[dict[str, Any]], dict[str, Any]]
-    ) -> int:
+    ) -> None:
         """Change columns of the rows of documents in `documents`: `change` of a row returns those
-        that may change. Rows that stay as they are are not written; returns how many others are.
+        that change.
         """
-        rewritten = 0
         numbers = np.array(sorted(docs), dtype=np.int64)
         dataset = self.tables.documents
         for start in range(0, len(numbers), _REWRITTEN):
-            columns = [name for name in dataset.schema.names if name != dataset.key]
-            rows = dataset.take(numbers[start : start + _REWRITTEN], columns).to_pylist()
-            pairs = [(row, change(row)) for row in rows]
-            changed = [{**row, **values} for row, values in pairs if _differ(row, values)]
-            if changed:
-                dataset.delete(np.array([row[dataset.key] for row in changed], dtype=np.int64))
-                dataset.append(pa.Table.from_pylist(changed, dataset.schema))
-            rewritten += len(changed)
-        return rewritten
+            some = numbers[start : start + _REWRITTEN]
+            rows = dataset.take(
+                some, [name for name in dataset.schema.names if name != dataset.key]
+            ).to_pylist()
+            changed = [{**row, **change(row)} for row in rows]
+            self.tables.replace_documents(some, pa.Table.from_pylist(changed, dataset.schema))
 
     def remove(self, docs: IntArray) -> None:
         """Delete documents from the datasets, and what is counted of them; those that are not there
@@ -345,9 +341,7 @@ class Transaction:
         if not len(found):
             return
         passages = expand_passages(np.stack([found, counts["passages"]], axis=1))
-        self.tables.documents.delete(found)
-        self.tables.texts.delete(found)
-        self.tables.passages.delete(passages)
+        self.tables.delete(found)
         self.state.counts += -Counts(
             documents=len(found),
             cut_documents=int((counts["cut_tokens"] > 0).sum()),
@@ -370,7 +364,13 @@ class Transaction:
             changes, **{name: getattr(changes, name) + n for name, n in more.items()}
         )
 
+    def new_name(self, folder: str) -> str:
+        """The name of a new file of rows or of lists of words, relative to the index directory."""
+        self.state.serial += 1
+        return f"{folder}/{self.state.name}-{self.state.serial:05}.arrow"
+
     def wrote(self, name: str, info: FileInfo) -> None:
+        """Note a file that is complete and durable."""
         self._synced[name] = info
 
     def publish(self) -> Manifest:
@@ -384,7 +384,7 @@ class Transaction:
             name: self._synced[name] or files.hash_file(self.root / name)
             for name in sorted(made_of)
         }
-        manifest = state.manifest(self.tables.versions, listed)
+        manifest = state.manifest(self.tables.contents, listed)
         path = self.index_dir.manifest(manifest.name)
         path.parent.mkdir(exist_ok=True)
         manifest.write(path)
@@ -433,7 +433,7 @@ def open_transaction(
     `run_change`.
     """
     existed = place.root.exists()
-    with _disk_errors(place), _one_thread(place), place.writing(wait) as index_dir:
+    with _disk_errors(place.place), place.writing(wait) as index_dir:
         current = index_dir.current()
         visible = _visible(index_dir, current, replaced=state is not None) if current else None
         if state is None and visible is None:
@@ -502,68 +502,13 @@ def clean_up(index_dir: IndexDirectory) -> None:
         )
 
 
-def _differ(row: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-    """Whether values are others than those of a row; JSON is stored with its fields in order."""
-    return any(
-        row[name] != value and (name != "metadata" or _in_order(row[name]) != _in_order(value))
-        for name, value in values.items()
-    )
-
-
-def _in_order(metadata: str) -> str:
-    return json.dumps(json.loads(metadata), sort_keys=True)
-
-
-_writers_guard = threading.Lock()
-_writers = WeakValueDictionary[str, Any]()  # locks by location, while a thread holds one
-if hasattr(os, "register_at_fork"):  # threads that hold locks are not in the new process
-    os.register_at_fork(after_in_child=_writers.clear)
-
-
 @contextlib.contextmanager
-def _one_thread(place: IndexDirectory) -> Iterator[None]:
-    """Wait until no other thread of this process changes the index.
-
-    The writer lock is a file's, which belongs to the process. A thread that changes the index
-    already passes here, and is refused there.
-    """
-    location = str(place.location) if place.is_copy else os.path.realpath(place.root)
-    with _writers_guard:
-        lock = _writers.setdefault(location, threading.RLock())
-    with lock:
-        yield
-
-
-_SOURCE_LINE = re.compile(r",?\s*\S+\.rs:\d+(?::\d+)?")  # where Lance noticed it
-
-
-@contextlib.contextmanager
-def _disk_errors(place: IndexDirectory) -> Iterator[None]:
-    """Say of a disk's error what became of the index, and what to do."""
+def _disk_errors(place: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        cause = _SOURCE_LINE.sub("", " ".join((error.strerror or str(error)).split()))
-        try:
-            visible = place.current()
-        except AveyBError:
-            visible = None
-        if visible is None:
-            state = "no index is made"
-            elsewhere = "name a folder that can be written to"
-        else:
-            state = "the version that was visible before is unchanged, and searched as before"
-            elsewhere = "to change the index, change a copy of it"
-        advice = _advice(error, elsewhere)
-        raise DiskError(f"{place}: cannot be written ({cause}); {state}. {advice}") from error
-
-
-def _advice(error: OSError, elsewhere: str) -> str:
-    said = str(error).lower()
-    if error.errno == errno.EROFS or "read-only" in said:
-        return f"Its file system is read-only: {elsewhere}"
-    if error.errno in (errno.EACCES, errno.EPERM) or "permission denied" in said:
-        return f"Get the right to write there, or {elsewhere}"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT) or "no space left" in said or "quota" in said:
-        return "Make room and give the same command again: it continues where it stopped"
-    return "Repair the disk and give the same command again: it continues where it stopped"
+        raise AveyBError(
+            f"{place}: writing failed ({error}); the index that was visible before is unchanged."
+            " Make room or repair the disk and give the same command again: it continues where it"
+            " stopped"
+        ) from error

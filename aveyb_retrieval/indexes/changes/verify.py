@@ -23,17 +23,18 @@ from aveyb_retrieval.errors import AveyBError, IndexFormatError, how_it_ended
 from aveyb_retrieval.indexes.changes.change import FinishOptions, run_change
 from aveyb_retrieval.indexes.changes.ingest import content_digest
 from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher
-from aveyb_retrieval.indexes.store.dataset import WORDS
 from aveyb_retrieval.indexes.store.languages import MAIN, rules_of
 from aveyb_retrieval.indexes.store.manifest import (
     FAISS,
     REJECTED,
+    WORD_LISTS,
     IndexDirectory,
     Manifest,
     file_problems,
     writer_lock,
 )
 from aveyb_retrieval.indexes.store.place import hold_visible, open_directory
+from aveyb_retrieval.indexes.store.rows import WORDS
 from aveyb_retrieval.indexes.store.tables import (
     CODES,
     COUNTS,
@@ -57,8 +58,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from aveyb_retrieval.indexes.store.dataset import Dataset
     from aveyb_retrieval.indexes.store.manifest import Tier
+    from aveyb_retrieval.indexes.store.rows import RowTable
     from aveyb_retrieval.indexes.types import IntArray, Kind
 
 _MOST = 20  # problems that are named; one is enough to distrust an index
@@ -166,7 +167,7 @@ def _metadata_fit(tables: Tables, row: dict[str, Any]) -> bool:
         return False
 
 
-def _search_problems(dataset: Dataset) -> Iterator[str]:
+def _search_problems(dataset: RowTable) -> Iterator[str]:
     """Words that a search finds in other rows than a look at all of them does."""
     rows = dataset.scan([dataset.key, WORDS])
     numbers, words = rows[dataset.key].to_numpy(), rows[WORDS]
@@ -295,7 +296,7 @@ def _problems(
     if not all(map(_can_be_made_again, damaged)):
         return problems, set(damaged)  # what follows compares with these files
     try:
-        tables = Tables.open(root, manifest.tables)
+        tables = Tables.open(root, manifest)
         if differing := list(_count_problems(tables, manifest)):
             return problems + differing, set(damaged)  # what follows compares rows with rows
         if deep and not damaged:
@@ -421,7 +422,7 @@ def _rebuild(index_dir: IndexDirectory, damaged: set[str], progress: Progress) -
 
 
 def _can_be_made_again(name: str) -> bool:
-    return name.startswith((f"{FAISS}/", f"{REJECTED}/")) or "/_indices/" in name
+    return name.startswith((f"{FAISS}/", f"{REJECTED}/", f"{WORD_LISTS}/")) or "/_indices/" in name
 
 
 def main() -> None:

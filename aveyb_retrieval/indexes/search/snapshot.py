@@ -14,14 +14,14 @@ from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.encoding import AUTO
 from aveyb_retrieval.indexes.engine import SAMPLE, EngineInfo
 from aveyb_retrieval.indexes.nearest.tiers import Nearest
-from aveyb_retrieval.indexes.search.named_documents import CalledDocuments, read_called
 from aveyb_retrieval.indexes.search.selections import Allowed, SelectionCache
 from aveyb_retrieval.indexes.store import filters
-from aveyb_retrieval.indexes.store.dataset import WORDS, check_fork
 from aveyb_retrieval.indexes.store.filters import no_such_field, warn_of_filter
 from aveyb_retrieval.indexes.store.languages import rules_of
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest, check_files
 from aveyb_retrieval.indexes.store.place import hold_visible, open_directory
+from aveyb_retrieval.indexes.store.rows import WORDS
+from aveyb_retrieval.indexes.store.session import check_fork
 from aveyb_retrieval.indexes.store.tables import (
     PARTS,
     StoredTokens,
@@ -32,10 +32,9 @@ from aveyb_retrieval.indexes.store.tables import (
 from aveyb_retrieval.indexes.types import PASSAGE_BITS, ascending, find_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from aveyb_retrieval.indexes.search.names import CalledBy
     from aveyb_retrieval.indexes.search.operators import Sought
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
     from aveyb_retrieval.indexes.store.tables import (
@@ -100,12 +99,11 @@ class Snapshot:
         self._filters = SelectionCache(FILTER_CACHE_BYTES)
         self._parts = SelectionCache(PART_CACHE_BYTES)
         self._titled: dict[int, StoredDocument] = {}
-        self._called = CalledDocuments()
         old = before if before is not None and before.manifest.build == manifest.build else None
         if not index_dir.holds_checked:
             check_files(manifest, root, full=full_check, known=old.manifest.files if old else None)
         self.tables: Tables = Tables.open(
-            root, manifest.tables, old.tables if old else None, index_dir.address(manifest)
+            root, manifest, old.tables if old else None, index_dir.address(manifest)
         )
         codec = encoding.token_codec
         self.tokens = (
@@ -333,10 +331,6 @@ class Snapshot:
             found = found | self.tables.read_documents(new, parts)
             self._titled = dict([*found.items()][-TITLES_KEPT:])
         return {doc: found[doc] for doc in docs if doc in found}
-
-    def called(self, docs: Sequence[int]) -> Mapping[int, CalledBy]:
-        self.check_open()
-        return self._called.get(docs, partial(read_called, self))
 
     def passages(self, numbers: IntArray, words: Sequence[str] = ()) -> StoredPassages:
         return self.tables.read_passages(numbers, words)

@@ -325,15 +325,19 @@ def is_read(manifest: Path) -> bool:
     return False
 
 
-FORMAT = 5
-TABLES = ("documents", "texts", "passages")
+FORMAT = 6
+DOCUMENTS = "documents"  # the table that Lance keeps
+ROW_TABLES = ("texts", "vectors", "passages")  # in files of ours
+WORD_LISTS = "words"  # the folder of their lists of words
 
 _MAX_BYTES = 64 << 20
 _MAX_DIM = 1 << 16
 _MOST = 1 << 62  # no count of anything reaches it, and sums of a few still fit in 64 bits
 _QUICK_BYTES = 64 << 20  # hashing this much takes less than a tenth of a second
 FOLDERS = (
-    *(f"{table}.lance" for table in TABLES),
+    f"{DOCUMENTS}.lance",
+    *ROW_TABLES,
+    WORD_LISTS,
     FAISS,
     REJECTED,
 )  # all but the folder of manifests
@@ -364,6 +368,34 @@ class Tier:
     params: dict[str, int] = field(
         default_factory=dict
     )  # of a search, where they are not the defaults
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One file of rows, or of lists of their words: of the documents in a range of numbers."""
+
+    file: str  # its name inside the index directory
+    first: int  # it is of the documents whose numbers are in `[first, stop)`
+    stop: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What the tables of an index are made of."""
+
+    documents: int = 1  # the version of the Lance dataset
+    rows: dict[str, list[Piece]] = field(default_factory=dict)  # by table, `ROW_TABLES`
+    words: dict[str, list[Piece]] = field(
+        default_factory=dict
+    )  # by table and column: "texts/words"
+
+    @property
+    def files(self) -> list[str]:
+        """The names of the files of all pieces."""
+        return [
+            piece.file for pieces in (*self.rows.values(), *self.words.values()) for piece in pieces
+        ]
 
 
 @dataclass(frozen=True)
@@ -401,7 +433,6 @@ class Changes:
 
     added: int = 0
     replaced: int = 0
-    updated: int = 0
     unchanged: int = 0
     renamed: int = 0
     deleted: int = 0
@@ -421,7 +452,7 @@ class Manifest:
     next_doc: int  # the number that the next document gets
     counts: Counts
     changes: Changes
-    tables: dict[str, int]  # the version of each Lance dataset
+    tables: Contents
     tiers: list[Tier]  # vectors of later documents are searched exactly beside these files
     files: dict[
         str, FileInfo
@@ -527,10 +558,6 @@ def problem(m: Manifest) -> str | None:
         return f"dimension {m.encoding.dim}"
     if not (m.index.isascii() and m.index.isprintable()):
         return f"the index type {m.index[:100]!r}"
-    if set(m.tables) != set(TABLES) or not all(
-        1 <= version < _MOST for version in m.tables.values()
-    ):
-        return f"the tables {m.tables}"
     counted = (
         *dataclasses.astuple(m.counts),
         *dataclasses.astuple(m.changes),
@@ -540,6 +567,8 @@ def problem(m: Manifest) -> str | None:
         return "a negative count"
     if max(counted) >= _MOST or m.next_doc > END:
         return "a count larger than any index"
+    if wrong := _wrong_contents(m.tables, m.next_doc):
+        return wrong
     for kind in ("document", "passage"):
         stop = 0
         for tier in m.tiers_of(kind):
@@ -547,6 +576,23 @@ def problem(m: Manifest) -> str | None:
             if not fits or kind not in m.encoding.kinds:
                 return f"the range of {tier.file[:100]!r}"
             stop = tier.stop
+    return None
+
+
+def _wrong_contents(contents: Contents, next_doc: int) -> str | None:
+    """What of the pieces of tables cannot be, or None."""
+    if not 1 <= contents.documents < _MOST or set(contents.rows) != set(ROW_TABLES):
+        return f"the tables {sorted(contents.rows)}, version {contents.documents} of the documents"
+    strange = [name for name in contents.words if name.partition("/")[0] not in ROW_TABLES]
+    if strange:
+        return f"the lists of words {strange[0][:100]!r}"
+    for name, pieces in {**contents.rows, **contents.words}.items():
+        stop = 0
+        for piece in pieces:
+            fits = stop <= piece.first < piece.stop <= next_doc and 0 <= piece.rows < _MOST
+            if not fits and piece.rows:
+                return f"the range of {piece.file[:100]!r} of {name[:100]!r}"
+            stop = piece.stop
     return None
 
 
@@ -560,7 +606,8 @@ def _file_problem(m: Manifest) -> str | None:
     for name, file in m.files.items():
         if not _OURS.fullmatch(name) or file.bytes < 0:
             return f"it lists {name[:100]!r}, which is no file of an index"
-    unlisted = next((tier.file for tier in m.tiers if tier.file not in m.files), None)
+    named = (*(tier.file for tier in m.tiers), *m.tables.files)
+    unlisted = next((name for name in named if name not in m.files), None)
     return None if unlisted is None else f"it does not list {unlisted[:100]!r}"
 
 

@@ -1,206 +1,144 @@
-"""Columns of data files in an object store; what was read of them once is kept here, in files with
-holes.
+"""Files of an index in an object store, of which parts are kept here, in files with holes.
 
-x.lance.parts    as long as x.lance, empty where nothing was read yet
-x.lance.marks    for each block of 64 KiB its checksum, 0 where it is not here
+x.arrow.parts    as long as x.arrow, empty where nothing was read yet
+x.arrow.marks    for each block of 64 KiB its checksum, 0 where it is not here
 """
 
 from __future__ import annotations
 
 import logging
 import zlib
-from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
-from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.store.objects import ObjectStore
 from aveyb_retrieval.indexes.store.place import IN_PARTS, Cache
-from aveyb_retrieval.indexes.types import width_of_places
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lance.file import LanceFileReader
+    import numpy.typing as npt
 
-    from aveyb_retrieval.indexes.types import FloatArray, IntArray
+    from aveyb_retrieval.indexes.types import IntArray
 
 logger = logging.getLogger(__name__)
 
-BLOCK = 1 << 16
-_GAP = 4  # blocks between two that are read with them, which costs less than a second request
-_LONGEST = 64  # blocks of one request
-_ROOM = 64 << 20  # bytes after which the limit of the cache is looked at
+BLOCK_BYTES = 1 << 16
+MAX_GAP_BLOCKS = 4  # between two that are read with them, which costs less than a second request
+MAX_REQUEST_BLOCKS = 64
+ROOM_BYTES = 64 << 20  # after which the limit of the cache is looked at
+MAX_MEMORY_BLOCKS = 1 << 12  # that are kept in memory if the disk has no room
 
 
-class KeptParts:
-    """The parts of one file that are here, shared by the processes of a machine; files of Lance
-    never change.
+class StoredBytes:
+    """The bytes of one file in an object store. The parts that were read are here, shared by the
+    processes of a machine; files of an index never change.
     """
 
-    def __init__(self, address: str, path: Path) -> None:
+    def __init__(self, address: str, path: Path, copy: Path) -> None:
+        """Take the address of a file, where it would be if it were here whole, and the copy of the
+        index which that is in.
+        """
         folder, _, self._name = address.rpartition("/")
-        self._store = ObjectStore.at(folder)
-        self._copy = path.parents[2]
+        self._store, self._copy = ObjectStore.at(folder), copy
         parts, marks = (path.with_name(path.name + suffix) for suffix in IN_PARTS)
         parts.parent.mkdir(parents=True, exist_ok=True)
         size = parts.stat().st_size if parts.exists() else 0
-        if not size and (about := self._store.about(self._name)) is not None:
-            size = about[0].bytes
-        for file, length in ((parts, size), (marks, 4 * -(-size // BLOCK))):
+        if not size:
+            described = self._store.about(self._name)
+            if described is None:
+                raise IndexFormatError(f"{address}: missing; {self._store.remedy}")
+            size = described[0].bytes
+        for file, length in ((parts, size), (marks, 4 * -(-size // BLOCK_BYTES))):
             with file.open("ab") as handle:
                 handle.truncate(length)
         self._file, self._lock = parts.open("r+b"), Lock()
         self._marks = np.memmap(marks, np.uint32, "r+")
-        self.bytes = np.asarray(np.memmap(parts, np.uint8, "r"))
+        self._bytes: npt.NDArray[np.uint8] = np.asarray(np.memmap(parts, np.uint8, "r"))
         self._sure = np.zeros(len(self._marks), bool)  # what this process has looked at
         self._room = 0
-        self._is_full = False
+        self._is_full = False  # the disk: what is read from now on is in memory
+        self._in_memory = np.zeros(len(self._sure), bool)
 
-    def bring(self, starts: IntArray, stops: IntArray) -> bool:
-        """See to it that bytes `[start, stop)` are here, `[n]` of each; False where there is no
-        room for them.
-        """
-        pairs = zip((starts // BLOCK).tolist(), (-(-stops // BLOCK)).tolist(), strict=True)
-        wanted = np.unique(np.concatenate([np.arange(first, end) for first, end in pairs]))
-        missing = [
-            block for block in wanted[~self._sure[wanted]].tolist() if not self._is_here(block)
-        ]
-        if not missing:
-            return True
-        runs = [[missing[0], missing[0] + 1]]
-        for block in missing[1:]:
-            if block - runs[-1][1] <= _GAP and block - runs[-1][0] < _LONGEST:
-                runs[-1][1] = block + 1
-            else:
-                runs.append([block, block + 1])
+    def require(self, starts: IntArray, stops: IntArray) -> npt.NDArray[np.uint8]:
+        """An array as long as the file, in which bytes `[start, stop)` of all pairs are there."""
+        firsts, ends = starts // BLOCK_BYTES, -(-stops // BLOCK_BYTES)
+        firsts, ends = np.clip(firsts, 0, len(self._sure)), np.clip(ends, 0, len(self._sure))
+        pairs = zip(firsts.tolist(), ends.tolist(), strict=True)
+        blocks = [np.arange(first, end) for first, end in pairs if first < end]
+        wanted = np.unique(np.concatenate(blocks)) if blocks else np.empty(0, np.int64)
         with self._lock:
             if self._is_full:
-                return False
+                return self._require_in_memory(wanted)
+            missing = [
+                block for block in wanted[~self._sure[wanted]].tolist() if not self._is_here(block)
+            ]
+            runs = _runs(missing)
             try:
-                if self._room < (size := sum(end - first for first, end in runs) * BLOCK):
-                    self._room = max(_ROOM, size)
-                    Cache.of_environment().make_room(self._room, self._copy)
-                self._room -= size
-                self._fetch(runs)
+                if runs:
+                    self._make_room(runs)
+                    self._fetch(runs)
             except (OSError, ConfigError) as error:
                 logger.warning("%s: nothing more of the index is kept here (%s)", self._copy, error)
                 self._is_full = True
-                return False
-        return True
+                self._bytes = np.zeros(len(self._bytes), np.uint8)
+                return self._require_in_memory(wanted)
+            return self._bytes
+
+    def _require_in_memory(self, blocks: IntArray) -> npt.NDArray[np.uint8]:
+        """The bytes with some blocks; as soon as many were read, the memory of all is given up."""
+        if int(self._in_memory.sum()) > MAX_MEMORY_BLOCKS:
+            self._bytes = np.zeros(len(self._bytes), np.uint8)  # who has the old ones keeps these
+            self._in_memory[:] = False
+        runs = _runs(blocks[~self._in_memory[blocks]].tolist())
+        for start, data in self._read(runs) if runs else ():
+            self._bytes[start : start + len(data)] = np.frombuffer(data, np.uint8)
+        self._in_memory[blocks] = True
+        return self._bytes
+
+    def _make_room(self, runs: list[list[int]]) -> None:
+        size = sum(end - first for first, end in runs) * BLOCK_BYTES
+        if self._room < size:
+            self._room = max(ROOM_BYTES, size)
+            Cache.of_environment().make_room(self._room, self._copy)
+        self._room -= size
 
     def _is_here(self, block: int) -> bool:
-        data = self.bytes[block * BLOCK : (block + 1) * BLOCK].data
+        data = self._bytes[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES].data
         self._sure[block] = self._marks[block] != 0 and self._marks[block] == (
             zlib.crc32(data) or 1
         )
         return bool(self._sure[block])
 
+    def _read(self, runs: list[list[int]]) -> list[tuple[int, bytes]]:
+        """The bytes of runs of blocks, with the place that each begins at."""
+        edges = [
+            (first * BLOCK_BYTES, min(end * BLOCK_BYTES, len(self._bytes))) for first, end in runs
+        ]
+        read = self._store.ranges(self._name, edges)
+        return [(start, data) for (start, _), data in zip(edges, read, strict=True)]
+
     def _fetch(self, runs: list[list[int]]) -> None:
-        edges = [(first * BLOCK, min(end * BLOCK, len(self.bytes))) for first, end in runs]
-        for (first, end), (start, _), data in zip(
-            runs, edges, self._store.ranges(self._name, edges), strict=True
-        ):
+        for (first, end), (start, data) in zip(runs, self._read(runs), strict=True):
             self._file.seek(start)
             self._file.write(data)
             self._file.flush()
             for block in range(first, end):
-                at = (block - first) * BLOCK
-                self._marks[block] = zlib.crc32(data[at : at + BLOCK]) or 1
+                at = (block - first) * BLOCK_BYTES
+                self._marks[block] = zlib.crc32(data[at : at + BLOCK_BYTES]) or 1
             self._sure[first:end] = True
 
 
-class StoredColumn:
-    """A column of a data file in an object store, deleted rows too: whoever reads rows asks for
-    these.
-    """
-
-    def __init__(self, address: str, column: str, path: Path) -> None:
-        """Take the address of a file, and where it would be if it were here whole; nothing is asked
-        yet.
-        """
-        self._address, self._column, self._path = address, column, path
-
-    @cached_property
-    def _reader(self) -> LanceFileReader:
-        from lance.file import LanceFileReader
-
-        return LanceFileReader(self._address, columns=[self._column])
-
-    @cached_property
-    def _parts(self) -> KeptParts:
-        return KeptParts(self._address, self._path)
-
-    @cached_property
-    def _pages(self) -> tuple[IntArray, ...] | None:
-        """Pages' first rows, places of bytes, places and widths of texts' places, `[p]`; None:
-        another layout.
-        """
-        about = self._reader.metadata()
-        place = about.schema.get_field_index(self._column)
-        kind, rows, found = about.schema.field(place).type, 0, []
-        row = (
-            kind.list_size * kind.value_type.bit_width // 8
-            if pa.types.is_fixed_size_list(kind)
-            else 0
-        )
-        for page in about.columns[place].pages:
-            if len(page.buffers) != (1 if row else 2):
-                return None
-            data, places = page.buffers[0], page.buffers[-1]
-            width = row or width_of_places(data.size)
-            found.append((rows, data.position, places.position, width))
-            rows += data.size // row if row else places.size // width - 1
-        return tuple(np.array(found, np.int64).T) if rows == about.num_rows else None
-
-    def _take(self, rows: IntArray) -> pa.Array:
-        wanted, places = np.unique(rows, return_inverse=True)
-        return (
-            self._reader.take_rows(wanted.tolist())
-            .to_table()[self._column]
-            .combine_chunks()
-            .take(pa.array(places))
-        )
-
-    def read_vectors(self, rows: IntArray, out: FloatArray, places: IntArray) -> None:
-        """Copy rows `[n]` to places `[n]` of `out` `[m, d]`."""
-        if self._pages is not None and len(rows):
-            starts, data, _, width = self._pages
-            page = np.searchsorted(starts, rows, side="right") - 1
-            first = data[page] + (rows - starts[page]) * width[page]
-            if self._parts.bring(first, first + width[page]):
-                found = self._parts.bytes[first[:, None] + np.arange(width[0])]
-                out[places] = found.view(np.dtype(f"f{width[0] // out.shape[1]}"))
-                return
-        out[places] = (
-            self._take(rows).flatten().to_numpy(zero_copy_only=False).reshape(len(rows), -1)
-        )
-
-    def read_texts(self, rows: IntArray) -> list[bytes]:
-        """The texts of rows `[n]`, in UTF-8, laid out as `MappedTexts` gives them."""
-        if self._pages is not None and len(rows):
-            starts, data, edges, width = self._pages
-            page = np.searchsorted(starts, rows, side="right") - 1
-            at, wide = edges[page] + (rows - starts[page]) * width[page], width[page]
-            if self._parts.bring(at, at + 2 * wide):
-                first, end = (
-                    data[page] + self._numbers(at, wide),
-                    data[page] + self._numbers(at + wide, wide),
-                )
-                if self._parts.bring(first, end):
-                    pairs = zip(first.tolist(), end.tolist(), strict=True)
-                    return [self._parts.bytes[start + 8 : stop].tobytes() for start, stop in pairs]
-        return [text.encode() for text in self._take(rows).to_pylist()]
-
-    def _numbers(self, at: IntArray, width: IntArray) -> IntArray:
-        """Numbers `[n]` of so many bytes `[n]` that begin at places `[n]`."""
-        pairs = zip(at.tolist(), width.tolist(), strict=True)
-        return np.array(
-            [
-                int.from_bytes(self._parts.bytes[start : start + wide], "little")
-                for start, wide in pairs
-            ]
-        )
+def _runs(blocks: list[int]) -> list[list[int]]:
+    """Ranges `[first, end)` of ascending blocks as requests read them, with those in small gaps."""
+    runs = list[list[int]]()
+    for block in blocks:
+        near = bool(runs) and block - runs[-1][1] <= MAX_GAP_BLOCKS
+        if near and block - runs[-1][0] < MAX_REQUEST_BLOCKS:
+            runs[-1][1] = block + 1
+        else:
+            runs.append([block, block + 1])
+    return runs

@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from aveyb_retrieval import files
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, IndexLockedError
 from aveyb_retrieval.indexes.store.manifest import (
+    DOCUMENTS,
     FAISS,
     FOLDERS,
-    TABLES,
     VERSIONS,
     IndexDirectory,
     Manifest,
@@ -299,7 +299,7 @@ class StoredDirectory(IndexDirectory):
                 yield lease
 
 
-_WHOLE = re.compile(rf"{FAISS}/|.*/(?:_versions|_deletions)/|.*_tokens\.lance$")
+_WHOLE = re.compile(rf"{FAISS}/|.*/(?:_versions|_deletions)/")
 
 
 def read_stored(store: ObjectStore, name: str, path: Path) -> Manifest:
@@ -485,8 +485,8 @@ def _is_newer(name: str, manifest: Manifest) -> bool:
     """
     folder, _, rest = name.partition("/")
     stem = rest.removeprefix("_versions/").removesuffix(".manifest")
-    table = folder.removesuffix(".lance")
-    return table in TABLES and stem.isdigit() and (1 << 64) - 1 - int(stem) > manifest.tables[table]
+    is_dataset = folder == f"{DOCUMENTS}.lance" and stem.isdigit()
+    return is_dataset and (1 << 64) - 1 - int(stem) > manifest.tables.documents
 
 
 def open_directory(root: str | Path | IndexDirectory, *, whole: bool = True) -> IndexDirectory:

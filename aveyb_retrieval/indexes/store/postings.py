@@ -1,28 +1,18 @@
-"""Which rows hold a word, how often and among how many words: the lists of Lance's index of words,
-and BM25 from them.
-
-Lance numbers the rows of each part of its index and keeps for each word the numbers of those that
-hold it, ascending, and how often each does: 128 rows a block, each number as its distance from the
-one before.
-
-    block   f32 of its best score | u32 its first row | u8 width, 128 distances | u8 width, 128
-    counts rest    f32 of its best score | distances (of the first: its number), then counts, as
-    varints
-
-128 numbers of a width in bits are four lanes, whose words of 32 bits take turns: number `i` is in
-lane `i % 4`, and a lane's numbers follow each other from the lowest bit on. Rows that were deleted
-since it was written are still there.
+"""Which rows hold a word, how often and among how many words; and BM25 from that.
 
 With N rows that have any words, of which n hold the word, f times each, and lengths in words:
 
-    idf = ln(1 + (N - n + 0.5) / (n + 0.5)) score = sum over words of idf * f * (k1 + 1) / (f + k1 *
-    (1 - b + b * length / mean length)),    k1 = 1.2, b = 0.75
+    idf = ln(1 + (N - n + 0.5) / (n + 0.5))
+    score = sum over words of idf * f * (k1 + 1) / (f + k1 * (1 - b + b * length / mean length)),
+            k1 = 1.2, b = 0.75
+
+Rows of parts are scored by what all parts count, rows that are in no part yet by what all rows do.
 """
 
 from __future__ import annotations
 
-import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -34,222 +24,198 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
-    import pyarrow as pa
-    from lance.file import LanceFileReader
 
-    from aveyb_retrieval.indexes.store.vocabulary import WordSet
-    from aveyb_retrieval.indexes.types import BoolArray, IntArray
+    from aveyb_retrieval.indexes.store.word_parts import WordPart
+    from aveyb_retrieval.indexes.types import BoolArray, FloatArray, IntArray
 
 Keep: TypeAlias = (
-    "Callable[[IntArray], BoolArray]"  # which rows of numbers `[n]`, or `[n, m]`, are looked at
+    "Callable[[IntArray], BoolArray]"  # which rows of numbers `[n]` are looked at, `[n]`
 )
 POSTING = np.dtype([("number", "<i8"), ("count", "<i4"), ("length", "<i4")])
-BLOCK = 128
-_LAYOUT = {b"posting_block_size": b"128", b"posting_tail_codec": b"varint_delta_v1"}
-
-
-@dataclass(frozen=True, eq=False)
-class PartLists:
-    """The lists of one part of an index of words: of each row `[n]` our number, and how many words
-    it has.
-    """
-
-    words: WordSet
-    numbers: IntArray
-    lengths: npt.NDArray[np.int32]
-    lists: LanceFileReader  # which serves one thread at a time
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    @classmethod
-    def read(cls, words: WordSet, part: str, numbers: Callable[[IntArray], IntArray]) -> PartLists:
-        """Read the files `PART_docs.lance` and `PART_invert.lance`; `numbers` gives those of rows
-        at addresses `[n]`.
-
-        Raises what Lance raises, and ValueError where lists are laid out otherwise.
-        """
-        from lance.file import LanceFileReader
-
-        rows = LanceFileReader(f"{part}_docs.lance").read_all().to_table()
-        lists = LanceFileReader(f"{part}_invert.lance", columns=["_posting"])
-        about = lists.metadata().schema.metadata or {}
-        if any(about.get(key) != value for key, value in _LAYOUT.items()):
-            raise ValueError(f"{part}_invert.lance: lists of another layout")
-        return cls(
-            words,
-            numbers(rows["_rowid"].to_numpy()),
-            rows["_num_tokens"].to_numpy().astype(np.int32),
-            lists,
-        )
-
-    def count(self, word: str) -> int:
-        return self.words.count(word)
-
-    def of(self, words: Sequence[str], keep: Keep) -> list[np.ndarray]:
-        """What `together` gives, of this part."""
-        known = {word: number for word in words if (number := self.words.number(word)) is not None}
-        asked, nothing = sorted(set(known.values())), np.empty(0, POSTING)
-        if not asked:
-            return [nothing] * len(words)
-        sizes = self.words.rows[asked]
-        with self._lock:
-            blocks = self.lists.take_rows(asked).to_table()["_posting"].combine_chunks()
-        rows, counts, lists = decoded(blocks, sizes, lambda rows: keep(self.numbers[rows]))
-        held = np.empty(len(rows), POSTING)
-        held["number"], held["count"], held["length"] = (
-            self.numbers[rows],
-            counts,
-            self.lengths[rows],
-        )
-        ends = np.cumsum(np.bincount(lists, minlength=len(asked)))
-        by_number = dict(
-            zip(asked, np.split(held[np.argsort(lists, kind="stable")], ends[:-1]), strict=True)
-        )
-        return [by_number[known[word]] if word in known else nothing for word in words]
+ROUNDING = 1e-5  # a relative difference of scores that could come of their order of summing
 
 
 @dataclass(frozen=True)
 class FreshLists:
-    """The same of rows that are in no part yet: how often each has its words, by our numbers."""
+    """The lists of rows that are in no part yet: how often each has its words, by our numbers."""
 
     rows: Mapping[int, Counter[str]]
 
-    @property
+    @cached_property
     def numbers(self) -> IntArray:
         return np.array([number for number, words in self.rows.items() if words], np.int64)
 
-    @property
+    @cached_property
     def lengths(self) -> npt.NDArray[np.int32]:
         return np.array([words.total() for words in self.rows.values() if words], np.int32)
 
+    @property
+    def total(self) -> int:
+        """How many words all rows have."""
+        return int(self.lengths.sum(dtype=np.int64))
+
     def count(self, word: str) -> int:
-        return sum(word in has for has in self.rows.values())
+        """How many rows hold a word."""
+        return sum(word in words for words in self.rows.values())
 
-    def of(self, words: Sequence[str], keep: Keep) -> list[np.ndarray]:
-        rows = self.rows.items()
-        found = [
-            np.array([(n, has[word], has.total()) for n, has in rows if word in has], POSTING)
-            for word in words
-        ]
-        return [held[keep(held["number"])] for held in found]
-
-
-WordLists: TypeAlias = (
-    "Sequence[PartLists | FreshLists]"  # of all rows, those in no part last; some may be deleted
-)
-
-
-def counted(lists: WordLists, keep: Keep) -> tuple[int, int]:
-    """How many rows with words there are of those that `keep` says true of, and how many words
-    these have.
-    """
-    lengths = [part.lengths[keep(part.numbers)] for part in lists]
-    return sum(map(len, lengths)), sum(int(each.sum()) for each in lengths)
-
-
-def scored(
-    lists: WordLists, words: Sequence[str], keep: Keep
-) -> tuple[IntArray, npt.NDArray[np.float64]]:
-    """Numbers and scores `[n]` as Lance gives them, of those rows that `keep` says true of, by
-    their numbers.
-    """
-    rows, total, holding, found = 0, 0, np.zeros(len(words), np.int64), []
-    for parts in (
-        lists[:-1],
-        lists[-1:],
-    ):  # rows of parts are scored by what these count, others by all
-        rows += sum(len(part.numbers) for part in parts)
-        total += sum(int(part.lengths.sum()) for part in parts)
-        holding += [sum(part.count(word) for part in parts) for word in words]
-        found.append(bm25(together(parts, words, keep), rows, total / max(rows, 1), holding))
-    numbers, scores = map(np.concatenate, zip(*found, strict=True))
-    return numbers, scores
-
-
-def together(parts: WordLists, words: Sequence[str], keep: Keep) -> list[np.ndarray]:
-    """The rows, of those that `keep` says true of, that hold each of some words: `POSTING` `[n]`,
-    in any order.
-    """
-    nothing = [np.empty(0, POSTING)] * len(words)
-    return list(
-        map(np.concatenate, zip(nothing, *(part.of(words, keep) for part in parts), strict=True))
-    )
-
-
-def decoded(lists: pa.Array, sizes: IntArray, keep: Keep) -> tuple[IntArray, IntArray, IntArray]:
-    """Rows, how often each holds the word, and which of the lists of so many rows `[t]` it is of:
-    `[n]` each.
-
-    Only of the rows that `keep` says true of.
-    """
-    blocks, left, blocks_of = lists.flatten(), sizes % BLOCK, -(-sizes // BLOCK)
-    edges = np.frombuffer(blocks.buffers()[1], np.int64)[
-        blocks.offset : blocks.offset + len(blocks) + 1
-    ]
-    data, of_list = blocks.buffers()[2], np.repeat(np.arange(len(sizes)), blocks_of)
-    if len(of_list) != len(blocks):
-        raise ValueError(f"{len(blocks)} blocks of lists of {sizes.sum()} rows")
-    eight, four = (
-        np.frombuffer(data, np.uint8),
-        np.ndarray(data.size - 3, "<u4", data, strides=(1,)),
-    )
-    rests = np.cumsum(blocks_of)[left > 0] - 1
-    whole = np.delete(np.arange(len(blocks)), rests)
-    start = edges[whole] + 4
-    counts = start + 6 + 16 * eight[start + 4].astype(np.int64)
-    rows = four[start][:, None] + np.cumsum(_unpacked(four, start + 5, eight[start + 4]), axis=1)
-    more, more_often = _rests(eight, edges[rests] + 4, edges[rests + 1], left[left > 0])
-    kept, more_kept = keep(rows), keep(more)
-    some = np.flatnonzero(kept.any(axis=1))
-    often = _unpacked(four, counts[some], eight[counts[some] - 1])
-    return (
-        np.concatenate([rows[kept], more[more_kept]]),
-        np.concatenate([often[kept[some]], more_often[more_kept]]),
-        np.concatenate(
-            [
-                np.repeat(of_list[whole], kept.sum(axis=1)),
-                np.repeat(of_list[rests], left[left > 0])[more_kept],
-            ]
-        ),
-    )
-
-
-def _unpacked(four: np.ndarray, places: IntArray, widths: npt.NDArray[np.uint8]) -> IntArray:
-    """The numbers `[m, 128]` of so many bits `[m]` that begin at places `[m]`, by the four bytes
-    from each place on.
-    """
-    out, nth = np.zeros((len(places), BLOCK), np.int64), np.arange(BLOCK // 4)
-    for width in np.unique(widths[widths > 0]).tolist():
-        mine, word, bit = (
-            np.flatnonzero(widths == width),
-            nth * width >> 5,
-            (nth * width & 31).astype(np.uint32),
+    def listed(self, word: str) -> np.ndarray:
+        """The rows that hold a word: `POSTING` `[n]`."""
+        return np.array(
+            [(n, words[word], words.total()) for n, words in self.rows.items() if word in words],
+            POSTING,
         )
-        words = four[places[mine][:, None] + np.arange(0, 16 * width, 4)].reshape(-1, width, 4)
-        numbers = words[:, word] >> bit[:, None]
-        over = np.flatnonzero(bit + width > 32)  # they go over into the next word of their lane
-        numbers[:, over] |= words[:, word[over] + 1] << (32 - bit[over])[:, None]
-        out[mine] = (numbers & np.uint32((1 << width) - 1)).reshape(-1, BLOCK)
-    return out
 
 
-def _rests(
-    data: npt.NDArray[np.uint8], starts: IntArray, stops: IntArray, sizes: IntArray
-) -> tuple[IntArray, IntArray]:
-    """Rows and counts `[n]` of the last blocks of lists, of so many rows `[m]`, in bytes `[start,
-    stop)`.
+@dataclass(frozen=True)
+class WordLists:
+    """The lists of all rows of a table: of its parts, and of rows that are in none.
+
+    Some rows of parts may be deleted.
     """
-    lengths = stops - starts
-    places = np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
-    parts = data[places].astype(np.int64)
-    begins = np.flatnonzero(
-        np.concatenate([[True], parts < 128])[:-1]
-    )  # behind the last seven bits of a number
-    nth = np.arange(len(parts)) - np.repeat(begins, np.diff(begins, append=len(parts)))
-    numbers = np.add.reduceat((parts & 127) << 7 * nth, begins) if len(begins) else parts
-    is_count = np.repeat(np.tile([False, True], len(sizes)), np.repeat(sizes, 2))
-    distances, first = numbers[~is_count], np.cumsum(sizes) - sizes
-    summed = np.cumsum(distances)
-    return summed - np.repeat(summed[first] - distances[first], sizes), numbers[is_count]
+
+    parts: Sequence[WordPart]
+    fresh: FreshLists
+
+    def listed(self, words: Sequence[str], keep: Keep) -> list[np.ndarray]:
+        """The rows, of those that `keep` says true of, that hold each of some words: `POSTING`
+        `[n]`, in any order.
+        """
+        return [self._listed(word, keep) for word in words]
+
+    def _listed(self, word: str, keep: Keep) -> np.ndarray:
+        lists = [self.fresh.listed(word)]
+        for part in self.parts:
+            place = part.words.place(word)
+            if place is not None:
+                rows, counts = part.listed(place)
+                held = np.empty(len(rows), POSTING)
+                held["number"] = part.numbers[rows]
+                held["count"] = counts
+                held["length"] = part.lengths[rows]
+                lists.append(held)
+        found = np.concatenate(lists)
+        return found[keep(found["number"])]
+
+    def counted(self, keep: Keep) -> tuple[int, int]:
+        """How many rows with words there are of those that `keep` says true of, and how many words
+        these have.
+        """
+        lengths = [part.lengths[keep(part.numbers)] for part in self.parts]
+        lengths.append(self.fresh.lengths[keep(self.fresh.numbers)])
+        return sum(map(len, lengths)), sum(int(some.sum(dtype=np.int64)) for some in lengths)
+
+    def best(self, words: Sequence[str], k: int, keep: Keep) -> tuple[IntArray, FloatArray]:
+        """The `k` best rows by BM25, of those that `keep` says true of: numbers `[m]` and scores
+        float32 `[m]`, best first, ties by number.
+        """
+        rows = sum(len(part.numbers) for part in self.parts)
+        total = sum(part.total for part in self.parts)
+        holding = np.array([sum(part.count(word) for part in self.parts) for word in words])
+        best = _Best.none()
+        for part in sorted(self.parts, key=lambda part: -len(part.numbers)):
+            query = _Query.of(words, holding, rows, total)
+            best = best.joined(*best_of_part(part, query, k, best.least(k), keep))
+        holding = holding + [self.fresh.count(word) for word in words]
+        rows, total = rows + len(self.fresh.numbers), total + self.fresh.total
+        lists = [self.fresh.listed(word) for word in words]
+        lists = [held[keep(held["number"])] for held in lists]
+        best = best.joined(*bm25(lists, rows, total / max(rows, 1), holding))
+        return best.first(k)
+
+
+@dataclass(frozen=True)
+class _Best:
+    """Rows with the best scores of some parts."""
+
+    numbers: IntArray
+    scores: npt.NDArray[np.float64]
+
+    @classmethod
+    def none(cls) -> _Best:
+        return cls(np.empty(0, np.int64), np.empty(0))
+
+    def joined(self, numbers: IntArray, scores: npt.NDArray[np.float64]) -> _Best:
+        return _Best(np.concatenate([self.numbers, numbers]), np.concatenate([self.scores, scores]))
+
+    def least(self, k: int) -> float:
+        """The score that a row must have to be among the `k` best."""
+        return _kth(self.scores, k)
+
+    def first(self, k: int) -> tuple[IntArray, FloatArray]:
+        numbers, scores = self.numbers, self.scores.astype(np.float32)
+        if len(scores) > k:
+            good = scores >= _kth(scores, k)
+            numbers, scores = numbers[good], scores[good]
+        order = np.lexsort((numbers, -scores))[:k]
+        return numbers[order], scores[order]
+
+
+def _kth(scores: np.ndarray, k: int) -> float:
+    """The `k`-th best of some scores; 0 where there are fewer."""
+    return (
+        float(np.partition(scores, len(scores) - k)[len(scores) - k]) if len(scores) >= k else 0.0
+    )
+
+
+@dataclass(frozen=True)
+class _Query:
+    """Words that some row holds, the rarest first, with their idf; and the cost of length."""
+
+    words: Sequence[str]
+    idf: npt.NDArray[np.float64]
+    fixed: float  # of the penalty of a row
+    per_word: float
+
+    @classmethod
+    def of(cls, words: Sequence[str], holding: IntArray, rows: int, total: int) -> _Query:
+        order = [place for place in np.argsort(holding, kind="stable").tolist() if holding[place]]
+        idf = np.log1p((rows - holding + 0.5) / (holding + 0.5))
+        mean = max(total / max(rows, 1), 1e-9)
+        return cls([words[place] for place in order], idf[order], K1 * (1 - B), K1 * B / mean)
+
+    def worth(
+        self, word: int, counts: npt.NDArray[np.unsignedinteger], lengths: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.float64]:
+        """What a word adds to the scores of rows of `lengths` `[n]` that hold it `counts` times."""
+        penalty = lengths * self.per_word
+        penalty += self.fixed
+        penalty += counts
+        return np.divide(self.idf[word] * (K1 + 1) * counts, penalty, out=penalty)
+
+
+def best_of_part(
+    part: WordPart, query: _Query, k: int, least: float, keep: Keep
+) -> tuple[IntArray, npt.NDArray[np.float64]]:
+    """Numbers and scores `[m]` of rows of one part, among which are its `k` best ones of those that
+    `keep` says true of, if their scores are `least` or more.
+
+    The lists are read from the rarest word on. As soon as no row that holds only the words that are
+    left can be among the best, these words are looked up for the rows that are left alone (MaxScore
+    by Turtle and Flood, 1995): the longest lists are not read.
+    """
+    most_left = np.cumsum((query.idf * (K1 + 1))[::-1])[::-1]  # of this word and those that follow
+    sums = np.zeros(len(part.numbers))
+    rows = np.empty(0, np.int64)
+    for word, spelled in enumerate(query.words):
+        least = max(least, _kth(sums[rows], k)) if len(rows) >= k else least
+        place = part.words.place(spelled)
+        if place is None:
+            continue
+        listed, counts = part.listed(place)
+        if least * (1 - ROUNDING) > most_left[word]:
+            rows = rows[sums[rows] + most_left[word] >= least * (1 - ROUNDING)]
+            at = np.minimum(np.searchsorted(listed, rows.astype(listed.dtype)), len(listed) - 1)
+            holds = listed[at] == rows
+            held, often = rows[holds], counts[at[holds]]
+        else:
+            held, often = listed, counts
+            new = held[sums[held] == 0]  # whatever a word adds is more than 0
+            new = new[keep(part.numbers[new])]
+            rows = np.concatenate([rows, new.astype(np.int64)])
+        sums[held] += query.worth(word, often, part.lengths[held])
+    scores = sums[rows]
+    good = scores >= max(least, _kth(scores, k)) * (1 - ROUNDING)
+    return part.numbers[rows[good]], scores[good]
 
 
 def bm25(
@@ -258,7 +224,7 @@ def bm25(
     """Numbers, ascending, and scores `[n]` of the rows that hold any of some words `[t]`, by their
     `lists`.
 
-    `holding`: how many rows hold each word, where the lists do not have all of them.
+    `holding`: how many rows hold each word, if the lists do not have all of them.
     """
     if not lists:
         return np.empty(0, np.int64), np.empty(0)

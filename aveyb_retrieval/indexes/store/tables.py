@@ -1,4 +1,5 @@
-"""The documents of an index as three Lance datasets, and what is read from them.
+"""The documents of an index as a Lance dataset and three tables of our own, and what is read from
+them.
 
     documents   doc, id, title, metadata (JSON), rank (of its id's hash), digest (of title and
                 text), language (ISO 639-1, by whose rules its words are made; null where all have
@@ -8,7 +9,8 @@
                 of its own), edits (JSON: what people set in the metadata, which hold it already;
                 null where nobody did)
     texts       doc, text, words (of title and text), forms (these as they are written, where they
-                are stemmed), vector, codes
+                are stemmed), codes
+    vectors     doc, vector: none of a document whose only passage has the same one
     passages    passage, start, stop (characters of the document's text), norm, weight, heading,
                 text (from there to where the next one starts, or to its stop if that comes later),
                 words (of heading and passage), vector, codes
@@ -26,7 +28,7 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +36,7 @@ import pyarrow as pa
 from aveyb_retrieval.documents.records import Edits, FileOrigin, Pages
 from aveyb_retrieval.encoder.network.token_codec import TokenCodes
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
-from aveyb_retrieval.indexes.store.dataset import FORMS, LAYOUT, VECTOR, WORDS, Dataset, damage
+from aveyb_retrieval.indexes.store.dataset import Dataset
 from aveyb_retrieval.indexes.store.filters import (
     ALL,
     OWN,
@@ -43,7 +45,9 @@ from aveyb_retrieval.indexes.store.filters import (
     no_such_field,
     quoted,
 )
-from aveyb_retrieval.indexes.store.manifest import TABLES
+from aveyb_retrieval.indexes.store.manifest import DOCUMENTS, ROW_TABLES, Contents
+from aveyb_retrieval.indexes.store.rows import FORMS, VECTOR, WORDS, RowTable
+from aveyb_retrieval.indexes.store.session import damage
 from aveyb_retrieval.indexes.store.words import PLAIN
 from aveyb_retrieval.indexes.types import (
     END,
@@ -62,9 +66,9 @@ if TYPE_CHECKING:
     from aveyb_retrieval.encoder.network.token_codec import TokenCodec
     from aveyb_retrieval.indexes.encoding import Encoding
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
+    from aveyb_retrieval.indexes.store.rows import NewFiles
     from aveyb_retrieval.indexes.types import BoolArray, FloatArray, IntArray, Kind
 
-KEYS = {"documents": "doc", "texts": "doc", "passages": "passage"}
 CODES = "codes"
 WEIGHT = "weight"
 _TITLE = ("title", "file_sha256", "folder", "pages")
@@ -186,15 +190,8 @@ def held_words(texts: Sequence[bytes], words: Sequence[str]) -> BoolArray:
 def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
     """The columns of each dataset of an index."""
     number = pa.float16() if encoding.storage_dtype == "float16" else pa.float32()
-    vector = [pa.field(VECTOR, pa.list_(number, encoding.dim), metadata=LAYOUT)]
+    vector = pa.field(VECTOR, pa.list_(number, encoding.dim))
     codes = [pa.field(CODES, pa.large_binary())] if encoding.token_codec is not None else []
-    of = {
-        kind: (
-            (vector if kind in encoding.kinds else [])
-            + (codes if kind == encoding.tokens_of else [])
-        )
-        for kind in ("document", "passage")
-    }
     return {
         "documents": pa.schema(
             [
@@ -219,9 +216,10 @@ def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
                 pa.field("text", pa.large_string()),
                 pa.field(WORDS, pa.large_string()),
                 *([] if encoding.language == PLAIN else [pa.field(FORMS, pa.large_string())]),
-                *of["document"],
+                *(codes if encoding.tokens_of == "document" else []),
             ]
         ),
+        "vectors": pa.schema([pa.field("doc", pa.int64()), vector]),
         "passages": pa.schema(
             [
                 pa.field("passage", pa.int64()),
@@ -229,75 +227,127 @@ def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
                 pa.field("stop", pa.int64()),
                 pa.field("norm", pa.float32()),
                 pa.field(WEIGHT, pa.float32()),
-                *(
-                    pa.field(column, pa.large_string(), metadata=LAYOUT)
-                    for column in ("heading", "text", WORDS)
-                ),
-                *of["passage"],
+                *(pa.field(column, pa.large_string()) for column in ("heading", "text", WORDS)),
+                *([vector] if "passage" in encoding.kinds else []),
+                *(codes if encoding.tokens_of == "passage" else []),
             ]
         ),
     }
 
 
+class Described(Protocol):
+    """What says what tables are made of: a manifest, or how far a change is."""
+
+    @property
+    def tables(self) -> Contents:
+        """The pieces of the tables."""
+
+    @property
+    def encoding(self) -> Encoding:
+        """How vectors and words were made."""
+
+
 @dataclass(frozen=True)
 class Tables:
-    """The three datasets of an index, each open at one version."""
+    """The tables of an index, each open at one version."""
 
     root: Path
     documents: Dataset
-    texts: Dataset
-    passages: Dataset
+    texts: RowTable
+    own_vectors: RowTable
+    passages: RowTable
 
     @classmethod
     def create(cls, root: Path, encoding: Encoding) -> Tables:
         """Make them, empty, as new versions of those that are there."""
-        made = schemas(encoding)
-        return cls(
-            root,
-            *(Dataset.create(root / f"{name}.lance", made[name], KEYS[name]) for name in TABLES),
-        )
+        documents = Dataset.create(root / f"{DOCUMENTS}.lance", schemas(encoding)[DOCUMENTS], "doc")
+        return cls._of(root, documents, Contents(), encoding, None, None)
 
     @classmethod
     def open(
         cls,
         root: Path,
-        versions: Mapping[str, int],
+        version: Described,
         before: Tables | None = None,
         at: str | None = None,
     ) -> Tables:
-        """Open them, in the store `at`; `before` are the same ones at other versions, of which much
-        is kept.
-        """
-        opened = {
-            name: Dataset.open(
-                root / f"{name}.lance",
-                versions[name],
-                KEYS[name],
-                before.all[name] if before is not None else None,
-                None if at is None else f"{at}/{name}.lance",
+        """Open a version, in the store `at`; much of `before`, another version, is kept."""
+        documents = Dataset.open(
+            root / f"{DOCUMENTS}.lance",
+            version.tables.documents,
+            "doc",
+            before.documents if before is not None else None,
+            None if at is None else f"{at}/{DOCUMENTS}.lance",
+        )
+        return cls._of(root, documents, version.tables, version.encoding, before, at)
+
+    @classmethod
+    def _of(
+        cls,
+        root: Path,
+        documents: Dataset,
+        contents: Contents,
+        encoding: Encoding,
+        before: Tables | None,
+        at: str | None,
+    ) -> Tables:
+        described, tables = schemas(encoding), dict[str, RowTable]()
+        for name in ROW_TABLES:
+            columns = [column for column in (WORDS, FORMS) if column in described[name].names]
+            tables[name] = RowTable(
+                root,
+                name,
+                described[name],
+                documents,
+                shift=PASSAGE_BITS if name == "passages" else 0,
+                pieces=contents.rows.get(name, ()),
+                words={column: contents.words.get(f"{name}/{column}", ()) for column in columns},
+                before=None if before is None else before.rows[name],
+                address=at,
             )
-            for name in TABLES
+        return cls(root, documents, tables["texts"], tables["vectors"], tables["passages"])
+
+    @property
+    def rows(self) -> dict[str, RowTable]:
+        """The tables of our own, by name."""
+        return {table.name: table for table in (self.texts, self.own_vectors, self.passages)}
+
+    @property
+    def contents(self) -> Contents:
+        """What they are made of."""
+        words = {
+            f"{name}/{column}": list(index.parts)
+            for name, table in self.rows.items()
+            for column, index in table.words.items()
         }
-        return cls(root, **opened)
-
-    @property
-    def all(self) -> dict[str, Dataset]:
-        return {name: getattr(self, name) for name in TABLES}
-
-    @property
-    def versions(self) -> dict[str, int]:
-        return {name: dataset.version for name, dataset in self.all.items()}
+        pieces = {name: list(table.pieces) for name, table in self.rows.items()}
+        return Contents(self.documents.version, pieces, words)
 
     def files(self) -> set[str]:
         """All files that these versions are made of, relative to the index directory."""
-        return {
-            f"{dataset.path.name}/{name}"
-            for dataset in self.all.values()
-            for name in dataset.files()
-        }
+        listed = {f"{self.documents.path.name}/{name}" for name in self.documents.files()}
+        return listed | set(self.contents.files)
 
-    def of(self, kind: Kind) -> Dataset:
-        """The dataset that holds the vectors and words of a kind."""
+    def add(self, rows: Mapping[str, pa.Table], first: int, stop: int, new: NewFiles) -> None:
+        """Add the rows of the documents numbered in `[first, stop)`, by table."""
+        self.documents.append(rows[DOCUMENTS])
+        for name, table in self.rows.items():
+            table.moved()
+            table.append(rows[name], first, stop, new)
+
+    def delete(self, docs: IntArray) -> None:
+        """Delete documents, and with them all their rows; those that are not there are fine."""
+        self.documents.delete(docs)
+        for table in self.rows.values():
+            table.moved()
+
+    def replace_documents(self, docs: IntArray, rows: pa.Table) -> None:
+        """Write the rows of documents anew in the dataset of documents."""
+        self.documents.delete(docs)
+        self.documents.append(rows)
+
+    def of(self, kind: Kind) -> RowTable:
+        """The table that holds the texts and words of a kind."""
         return self.texts if kind == "document" else self.passages
 
     # --- documents
@@ -407,11 +457,13 @@ class Tables:
 
     def light(self, kind: Kind) -> tuple[IntArray, FloatArray]:
         """Numbers `[n]`, ascending, and weights `[n]` of all vectors that weigh less than 1."""
-        dataset = self.documents if kind == "document" else self.passages
-        rows = dataset.scan([dataset.key, WEIGHT], f"{WEIGHT} < 1")
-        numbers = rows[dataset.key].to_numpy()
+        table = self.documents if kind == "document" else self.passages
+        rows = table.scan([table.key, WEIGHT])
+        numbers, weights = rows[table.key].to_numpy(), rows[WEIGHT].to_numpy()
+        is_light = weights < 1
+        numbers, weights = numbers[is_light], weights[is_light]
         order = np.argsort(numbers)
-        return numbers[order], rows[WEIGHT].to_numpy()[order]
+        return numbers[order], weights[order]
 
     def counted(self, docs: IntArray) -> tuple[IntArray, dict[str, IntArray]]:
         """The counts of documents, in the order of `docs` `[n]`: numbers `[m]` of those that are
@@ -509,7 +561,37 @@ class Tables:
         `[m, d]`.
         """
         numbers = numbers[self.live(kind, numbers)]
-        return numbers, self.of(kind).vectors(numbers)
+        if kind == "passage":
+            return numbers, self.passages.vectors(numbers)
+        own = self.own_vectors.has(numbers)
+        if own.all():
+            return numbers, self.own_vectors.vectors(numbers)
+        vectors = np.empty(
+            (len(numbers), self.own_vectors.schema.field(VECTOR).type.list_size), "f4"
+        )
+        vectors[own] = self.own_vectors.vectors(numbers[own])
+        vectors[~own] = self.passages.vectors(numbers[~own] << PASSAGE_BITS)
+        return numbers, vectors
+
+    def stored_vectors(
+        self, kind: Kind, numbers: IntArray, size: int
+    ) -> Iterator[tuple[IntArray, np.ndarray]]:
+        """The vectors of documents or passages that are all stored, up to `size` at a time: numbers
+        `[m]` and `[m, d]`, float16 or float32, until the next.
+        """
+        if kind == "passage":
+            yield from self.passages.stored_vectors(numbers, size)
+            return
+        own = self.own_vectors.has(numbers)
+        yield from self.own_vectors.stored_vectors(numbers[own], size)
+        shared = numbers[~own] << PASSAGE_BITS
+        for passages, vectors in self.passages.stored_vectors(shared, size) if len(shared) else ():
+            yield passages >> PASSAGE_BITS, vectors
+
+    def count(self, kind: Kind) -> int:
+        """How many documents or passages there are."""
+        docs, counts = self.documents.held
+        return len(docs) if kind == "document" else int(counts.sum())
 
     def live(self, kind: Kind, numbers: IntArray) -> BoolArray:
         """Which of documents or passages `[n]` are still there, `[n]`."""
@@ -552,12 +634,6 @@ class StoredTokens:
         ends = np.cumsum(sizes // codec.row_bytes)
         flat = np.frombuffer(b"".join(parts), dtype=codec.dtype).reshape(-1, codec.row_bytes)
         return TokenCodes(flat, np.stack([ends - sizes // codec.row_bytes, ends], axis=1))
-
-
-def fixed_lists(rows: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """A column of fixed-size lists from a matrix `[n, d]`."""
-    flat = np.ascontiguousarray(rows, dtype=kind.value_type.to_pandas_dtype()).reshape(-1)
-    return pa.FixedSizeListArray.from_arrays(pa.array(flat, kind.value_type), type=kind)
 
 
 MOST_COUNTED = 100_000  # different values of a field, and so what they take in memory
@@ -626,7 +702,7 @@ class StoredVectors:
         """Those of numbers that are all stored, `rows` at a time: numbers `[m]`, `[m, d]` float16
         or float32.
         """
-        return self.tables.of(self.kind).stored_vectors(numbers, rows)
+        return self.tables.stored_vectors(self.kind, numbers, rows)
 
     def blocks(
         self, first: int, stop: int, rows: int = 16384

@@ -1,0 +1,300 @@
+"""Lists of words: which rows hold a word, how often, and among how many words.
+
+A part is one Arrow file of the words of some rows. It has one record, whose columns are lists:
+
+    word      the different words, ascending by their bytes in UTF-8, `[w]`
+    shared    how many bytes each begins with as the word before it does, at most 512, `[w]`
+    stop      where the list of each word ends in `row` and `count`, `[w]`
+    row       which rows hold each word, ascending, as positions in `number`, `[p]`
+    count     how often each of them does, `[p]`
+    number    our numbers of the rows that have words, ascending, `[n]`
+    length    how many words each of them has, `[n]`
+
+Rows that were deleted since a part was written are in it until it is merged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aveyb_retrieval.indexes.store.mapped import LocalBytes, arrow_writer, read_batches
+from aveyb_retrieval.indexes.store.vocabulary import WordSet
+from aveyb_retrieval.indexes.types import ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    from aveyb_retrieval.files import FileInfo
+    from aveyb_retrieval.indexes.store.mapped import FileBytes
+    from aveyb_retrieval.indexes.types import BoolArray, IntArray
+
+MAX_SHARED_BYTES = 512  # more than a word that may be mistyped has
+_BLANK = ord(" ")
+_COLUMNS = ("word", "shared", "stop", "row", "count", "number", "length")
+_NOTHING = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class WordPart:
+    """The lists of words of some rows, in memory or mapped."""
+
+    words: WordSet
+    rows: npt.NDArray[np.unsignedinteger]
+    counts: npt.NDArray[np.unsignedinteger]
+    numbers: IntArray
+    lengths: npt.NDArray[np.int32]
+    source: FileBytes | None = None
+    base: int = 0  # the address of the bytes that the arrays are parts of
+
+    @classmethod
+    def open(cls, source: FileBytes) -> WordPart:
+        """Map a part; raises what Arrow raises, and ValueError where its columns do not fit."""
+        (batch, *more), base = read_batches(source)
+        if tuple(batch.schema.names) != _COLUMNS or batch.num_rows != 1 or more:
+            raise ValueError(f"a part of words with the columns {batch.schema.names}")
+        column = {name: batch.column(name).values for name in _COLUMNS}
+        word = column["word"]
+        _, offsets, data = word.buffers()
+        if not pa.types.is_large_string(word.type):
+            raise ValueError(f"words of the type {word.type}")
+        array = {
+            name: _brought(source, column[name].to_numpy(), base)
+            for name in ("shared", "stop", "number", "length")
+        }
+        words = WordSet(
+            np.frombuffer(offsets, np.int64)[: len(word) + 1],
+            np.frombuffer(data or b"", np.uint8),
+            array["shared"].astype(np.int64),
+            array["stop"],
+        )
+        part = cls(
+            words,
+            column["row"].to_numpy(),
+            column["count"].to_numpy(),
+            array["number"],
+            array["length"],
+            source,
+            base,
+        )
+        part.check()
+        return part
+
+    def check(self) -> None:
+        """Raise ValueError where the sizes of columns do not fit each other."""
+        words = self.words
+        fits = (
+            len(words.shared) == len(words.stops) == len(words)
+            and len(self.rows) == len(self.counts)
+            and len(self.numbers) == len(self.lengths)
+            and (len(words) == 0) == (len(self.rows) == 0)
+            and (not len(words) or int(words.stops[-1]) == len(self.rows))
+            and int(words.offsets[-1]) <= len(words.data)
+        )
+        if not fits:
+            raise ValueError("the columns of a part of words do not fit each other")
+
+    def listed(self, place: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows `[p]`, ascending, that hold the word at a place, and how often each does."""
+        stop = int(self.words.stops[place])
+        start = int(self.words.stops[place - 1]) if place else 0
+        rows, counts = self.rows[start:stop], self.counts[start:stop]
+        rows, counts = (_brought(self.source, some, self.base) for some in (rows, counts))
+        if len(rows) != stop - start or (len(rows) and int(rows[-1]) >= len(self.numbers)):
+            raise ValueError("a list of rows that are none")
+        return rows, counts
+
+    def count(self, word: str) -> int:
+        """How many rows hold a word."""
+        return self.words.count(word)
+
+    @cached_property
+    def total(self) -> int:
+        """How many words all rows have."""
+        return int(self.lengths.sum(dtype=np.int64))
+
+    def write(self, path: Path) -> FileInfo:
+        """Write it as a file of its own."""
+        offsets, data = self.words.offsets, self.words.data
+        word = pa.LargeStringArray.from_buffers(
+            len(self.words), pa.py_buffer(np.ascontiguousarray(offsets)), pa.py_buffer(data)
+        )
+        flat = {
+            "word": word,
+            "shared": pa.array(self.words.shared.astype(np.uint16)),
+            "stop": pa.array(self.words.stops),
+            "row": pa.array(self.rows),
+            "count": pa.array(self.counts),
+            "number": pa.array(self.numbers),
+            "length": pa.array(self.lengths),
+        }
+        columns = {
+            name: pa.LargeListArray.from_arrays(pa.array([0, len(values)], pa.int64()), values)
+            for name, values in flat.items()
+        }
+        batch = pa.record_batch(columns)
+        with arrow_writer(path, batch.schema) as (writer, info):
+            writer.write_batch(batch)
+        return info()
+
+
+def _brought(source: FileBytes | None, array: np.ndarray, base: int) -> np.ndarray:
+    """An array that is part of a file at the address `base`, with its bytes brought here."""
+    if source is None or isinstance(source, LocalBytes):
+        return array
+    start = array.ctypes.data - base
+    data = source.require(np.array([start]), np.array([start + array.nbytes]))
+    return data[start : start + array.nbytes].view(array.dtype)
+
+
+# --- making parts
+# --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The lists of some rows: words by their numbers in a dictionary, ascending, `[w]`."""
+
+    words: IntArray
+    sizes: IntArray  # of the lists, `[w]`
+    rows: npt.NDArray[np.uint32]
+    counts: npt.NDArray[np.unsignedinteger]
+
+
+def make_part(texts: Iterable[tuple[IntArray, pa.LargeStringArray]]) -> WordPart:
+    """Make the part of rows: their numbers, ascending, and their words as they are stored.
+
+    Stored words stand between blanks, with one before the first and one behind the last.
+    """
+    dictionary, runs = dict[str, int](), list[_Run]()
+    numbers, lengths, count = [_NOTHING], [np.empty(0, np.int32)], 0
+    for some, words in texts:
+        run, sizes = _run(words, dictionary, count)
+        worded = sizes > 0
+        numbers.append(some[worded])
+        lengths.append(sizes[worded].astype(np.int32))
+        count += int(worded.sum())
+        runs.append(run)
+    spelled = pa.array(list(dictionary), pa.large_string())
+    order = pc.sort_indices(spelled).to_numpy().astype(np.int64)
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    renumbered = [_Run(place[run.words], run.sizes, run.rows, run.counts) for run in runs]
+    return _joined(spelled.take(pa.array(order)), renumbered, numbers, lengths)
+
+
+def _run(
+    words: pa.LargeStringArray, dictionary: dict[str, int], first_row: int
+) -> tuple[_Run, IntArray]:
+    """The lists of rows with words, counted from `first_row`; and how many words all rows have."""
+    offsets = np.frombuffer(words.buffers()[1], np.int64)[words.offset :][: len(words) + 1]
+    data = np.frombuffer(words.buffers()[2] or b"", np.uint8)[: offsets[-1]]
+    blank = data == _BLANK
+    starts = np.flatnonzero(blank[:-1] > blank[1:]) + 1
+    starts = starts[np.searchsorted(starts, offsets[0]) :]
+    sizes = np.diff(np.searchsorted(starts, offsets))
+    edges = pa.py_buffer(np.append(starts, len(data)))
+    tokens = pa.LargeStringArray.from_buffers(
+        len(starts), edges, pa.py_buffer(data)
+    ).dictionary_encode()
+    spelled = pc.ascii_rtrim_whitespace(tokens.dictionary).to_pylist()  # blanks follow each token
+    known = [dictionary.setdefault(word, len(dictionary)) for word in spelled]
+    token_words = np.array(known, np.int64)[tokens.indices.to_numpy()]
+    token_rows = np.repeat(np.cumsum(sizes > 0) - 1, sizes) + first_row
+    keys = np.sort(token_words << 32 | token_rows)
+    first = np.flatnonzero(np.diff(keys, prepend=-1))
+    counts = np.diff(first, append=len(keys))
+    held = keys[first]
+    of_word = held >> 32
+    heads = np.flatnonzero(np.diff(of_word, prepend=-1))
+    rows = (held & 0xFFFFFFFF).astype(np.uint32)
+    run = _Run(of_word[heads], np.diff(heads, append=len(held)), rows, _narrow(counts))
+    return run, sizes
+
+
+def merge_parts(parts: Sequence[WordPart], live: Callable[[IntArray], BoolArray]) -> WordPart:
+    """Make one part of parts whose rows follow each other, without the rows that are not `live`."""
+    spelled = pa.concat_arrays([part.words.array for part in parts]).dictionary_encode()
+    order = pc.sort_indices(spelled.dictionary).to_numpy().astype(np.int64)
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    of_parts = np.split(
+        place[spelled.indices.to_numpy()], np.cumsum([len(part.words) for part in parts])[:-1]
+    )
+    runs, numbers, lengths, count = list[_Run](), [_NOTHING], [np.empty(0, np.int32)], 0
+    for part, words in zip(parts, of_parts, strict=True):
+        kept = live(part.numbers)
+        new_rows = (np.cumsum(kept) - 1 + count).astype(np.uint32)
+        rows, counts, sizes = part.rows, part.counts, np.diff(part.words.stops, prepend=0)
+        if not kept.all():
+            stays = kept[rows]
+            sums = np.concatenate([[0], np.cumsum(stays)])
+            sizes = np.diff(sums[part.words.stops], prepend=0)
+            rows, counts = rows[stays], counts[stays]
+        runs.append(_Run(words, sizes, new_rows[rows], counts))
+        numbers.append(part.numbers[kept])
+        lengths.append(part.lengths[kept])
+        count += int(kept.sum())
+    return _joined(spelled.dictionary.take(pa.array(order)), runs, numbers, lengths)
+
+
+def _joined(
+    words: pa.LargeStringArray,
+    runs: Sequence[_Run],
+    numbers: Sequence[IntArray],
+    lengths: Sequence[npt.NDArray[np.int32]],
+) -> WordPart:
+    """One part of runs whose rows follow each other; words that no row holds are left out."""
+    sizes = np.zeros(len(words), np.int64)
+    for run in runs:
+        sizes[run.words] += run.sizes
+    number, length = np.concatenate(numbers), np.concatenate(lengths)
+    largest = max((int(run.counts.max()) for run in runs if len(run.counts)), default=0)
+    rows = np.empty(sizes.sum(), np.min_scalar_type(max(len(number) - 1, 0)))
+    counts = np.empty(len(rows), np.min_scalar_type(largest))
+    following = np.cumsum(sizes) - sizes
+    for run in runs:
+        order = np.argsort(run.words, kind="stable")
+        starts = np.cumsum(run.sizes) - run.sizes
+        target = ranges(following[run.words[order]], run.sizes[order])
+        source = ranges(starts[order], run.sizes[order])
+        rows[target] = run.rows[source]
+        counts[target] = run.counts[source]
+        following[run.words] += run.sizes
+    if (sizes == 0).any():
+        words, sizes = words.filter(pa.array(sizes > 0)), sizes[sizes > 0]
+    offsets = np.frombuffer(words.buffers()[1], np.int64)[words.offset :][: len(words) + 1]
+    data = np.frombuffer(words.buffers()[2] or b"", np.uint8)
+    data, offsets = data[offsets[0] : offsets[-1]], offsets - offsets[0]
+    spelled = WordSet(offsets, data, _shared(offsets, data), np.cumsum(sizes))
+    return WordPart(spelled, rows, counts, number, length)
+
+
+def _shared(offsets: IntArray, data: npt.NDArray[np.uint8]) -> IntArray:
+    """How many bytes each of some ascending words `[w]` begins with as the one before it does."""
+    sizes, shared = np.diff(offsets), np.zeros(len(offsets) - 1, np.int64)
+    alike = np.arange(1, len(shared))
+    for place in range(MAX_SHARED_BYTES):
+        alike = alike[(sizes[alike] > place) & (sizes[alike - 1] > place)]
+        same = data[offsets[alike] + place] == data[offsets[alike - 1] + place]
+        alike = alike[same]
+        if not len(alike):
+            break
+        shared[alike] += 1
+    return shared
+
+
+def _narrow(numbers: IntArray) -> npt.NDArray[np.unsignedinteger]:
+    """Whole numbers in the narrowest type that holds all of them."""
+    narrow: npt.NDArray[np.unsignedinteger] = numbers.astype(
+        np.min_scalar_type(int(numbers.max(initial=0)))
+    )
+    return narrow
