@@ -17,8 +17,10 @@ from datetime import date, datetime, time
 from decimal import Decimal
 from functools import cached_property
 from itertools import pairwise
+from pathlib import PurePath
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from uuid import UUID
 
 import numpy as np
 
@@ -390,17 +392,19 @@ class BadRecord(ValueError):
 def make_record(row: Mapping[str, Any], location: SourceLocation, names: FieldNames) -> Record:
     """Turn one parsed object into a `Record`.
 
-    A field `metadata` that is itself an object (as in BEIR files) is merged with the other fields,
-    which win. Raises BadRecord: a field is missing, of the wrong type, or not valid Unicode.
+    A field `metadata` that is itself an object (as in BEIR files) is merged with the other fields.
+    Raises BadRecord: a field is missing, of the wrong type, not valid Unicode, or has one value and
+    another in `metadata`.
     """
     id_field = names.id or ("_id" if "_id" in row else "id")
     title, text = _string(row, names.title, optional=True), _string(row, names.text)
     rest = {k: v for k, v in row.items() if k not in (id_field, names.title, names.text)}
-    nested = rest.pop("metadata", None)
+    nested = rest.get("metadata")
     if isinstance(nested, Mapping):
+        del rest["metadata"]
+        own = {names.title: title or None, names.text: text, "_id": row.get(id_field)}
+        _check_merged(nested, {**own, **rest})
         rest = {**nested, **rest}
-    elif nested is not None:
-        rest["metadata"] = nested
     given = names.id is not None or id_field in row
     record = Record(_id(row, id_field) if given else "", title, text, _plain(rest), location)
     stored = (
@@ -412,6 +416,18 @@ def make_record(row: Mapping[str, Any], location: SourceLocation, names: FieldNa
     for name, value in stored:
         _encodable(name, value)
     return record if given else replace(record, id=content_id(record), id_is_made=True)
+
+
+def _check_merged(nested: Mapping[str, Any], others: Mapping[str, Any]) -> None:
+    """Raise BadRecord where a field of `metadata` would be lost: there is another of its name."""
+    for name, value in nested.items():
+        other = others.get(name)
+        is_same = other is None or _plain(value) == _plain(other)
+        if not is_same and not (name == "_id" and str(value) == str(other)):
+            raise BadRecord(
+                f"the field {name!r} is {shown(repr(other))}, and {shown(repr(value))} in"
+                " 'metadata', which is merged with the other fields; rename one of them"
+            )
 
 
 def read_row(
@@ -440,6 +456,8 @@ def _id(row: Mapping[str, Any], field: str) -> str:
         raise BadRecord(
             f"no id: the field {field!r} is {_missing(row, field)} (--id-field, id_field)"
         )
+    if isinstance(value, UUID):
+        return str(value)
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         raise BadRecord(f"the id in field {field!r} is {_kind(value)}, not a string or an integer")
     if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
@@ -517,8 +535,8 @@ def to_plain(value: Any) -> Any:
     """Return what is stored of a value, and looked for in its place: what JSON can hold, as it is
     or nearly so.
 
-    Dates and times become texts in the form of ISO 8601, decimals the nearest float64, numbers of
-    numpy Python's. Raises TypeError: there is nothing like it in JSON.
+    Dates and times become texts in the form of ISO 8601, UUIDs and paths texts, decimals the
+    nearest float64, numbers of numpy Python's. Raises TypeError: there is nothing like it in JSON.
     """
     if isinstance(value, np.datetime64) and isinstance(value.item(), int):
         value = value.astype("datetime64[us]")  # a finer one is a number to Python
@@ -526,6 +544,8 @@ def to_plain(value: Any) -> Any:
         value = value.item()
     if isinstance(value, (datetime, date, time)):
         return value.isoformat()
+    if isinstance(value, (UUID, PurePath)):
+        return str(value)
     if isinstance(value, Decimal):
         return math.nan if value.is_nan() else float(value)
     if value is None or isinstance(value, (str, int, float)):

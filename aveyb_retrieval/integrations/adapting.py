@@ -49,20 +49,35 @@ def passage(hit: Hit) -> tuple[str, int, int]:
     return text, *(hit.span or (0, len(text)))
 
 
-def place(hit: Hit) -> dict[str, Any]:
-    """Return the title of a hit's document, headings and copies; of a file with pages also these,
-    as `Hit` has them.
+OURS = "aveyb"  # the one field in which hits say where they are from
+
+
+def with_place(hit: Hit, metadata: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """Return a document's metadata with all that is ours in the one field `aveyb`.
+
+    That are the title, headings, copies, the span and score, of a file with pages also these, as
+    `Hit` has them. `title` is a field of its own where the metadata have none. InputError: a
+    document has a field `aveyb`.
     """
-    found: dict[str, Any] = {
+    if OURS in metadata:
+        raise InputError(
+            f"document {hit.id!r}: its metadata field {OURS!r} is where hits say where they are"
+            " from; write it under another name"
+        )
+    ours: dict[str, Any] = {
         "title": hit.title,
         "heading": hit.heading,
         "headings": list(hit.headings),
+        "duplicates": list(hit.duplicates),
+        "span": list(hit.span) if hit.span else None,
+        "score": hit.score,
+        "confidence": hit.confidence,
+        **more,
     }
-    found["duplicates"] = list(hit.duplicates)
     if hit.page is not None:
-        found |= {"page": hit.page, "page_label": hit.page_label, "page_unit": hit.page_unit}
-        found["pages"] = list(hit.pages or ())
-    return found
+        ours |= {"page": hit.page, "page_label": hit.page_label, "page_unit": hit.page_unit}
+        ours["pages"] = list(hit.pages or ())
+    return {"title": hit.title, **metadata, OURS: ours}
 
 
 def in_thread(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval import ConfigError, Index
 from aveyb_retrieval.errors import extra_for
-from aveyb_retrieval.integrations.adapting import in_thread, passage, place, row
+from aveyb_retrieval.integrations.adapting import in_thread, passage, row, with_place
 
 with extra_for("the adapter of Haystack", "haystack"):
     from haystack import Document, component, default_from_dict, default_to_dict
@@ -210,7 +210,7 @@ def _metadata(found: Hit | Stored) -> dict[str, Any]:
 
 def _passage(hit: Hit) -> Document:
     text, start, stop = passage(hit)
-    meta = {**_metadata(hit), "source_id": hit.id, **place(hit), "span": [start, stop]}
+    meta = with_place(hit, _metadata(hit), source_id=hit.id, span=[start, stop])
     return Document(f"{hit.id}#{start}-{stop}", text, meta=meta, score=hit.score)
 
 
@@ -219,8 +219,9 @@ class AveyBRetriever:
     """Finds the best documents, or with `search_options={"unit": "passage"}` the best passages, by
     words and vectors.
 
-    A passage is a `Document` with the passage as content and `source_id`, `title`, `heading`,
-    `span` and, of a PDF, `page` and `page_label` in its meta. `filter_policy` says how `filters` of
+    A passage is a `Document` with the passage as content; its meta are the document's as they are,
+    and `aveyb`: `source_id`, `title`, `heading`, `span` and, of a PDF, `page` and
+    `page_label`. `filter_policy` says how `filters` of
     a run and of the component go together; `search_options` are those of `Retriever.search`.
     ConfigError where `document_store` is no such store.
     """

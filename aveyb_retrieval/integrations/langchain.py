@@ -7,11 +7,13 @@ from __future__ import annotations
 import copy
 import uuid
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval import ConfigError, Embedder, Index, InputError
+from aveyb_retrieval import ConfigError, Embedder, Index, InputError, Retriever
 from aveyb_retrieval.errors import extra_for, no_option
-from aveyb_retrieval.integrations.adapting import VectorsOnly, place, row
+from aveyb_retrieval.indexes.store.manifest import is_stored
+from aveyb_retrieval.integrations.adapting import VectorsOnly, passage, row, with_place
 
 with extra_for("the adapter of LangChain", "langchain"):
     from langchain_core.documents import Document
@@ -21,8 +23,7 @@ with extra_for("the adapter of LangChain", "langchain"):
     from pydantic import Field, PrivateAttr
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Mapping, Sequence
 
     from langchain_core.callbacks import (
         AsyncCallbackManagerForRetrieverRun,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval import Document as Stored
     from aveyb_retrieval import Hit
+    from aveyb_retrieval.indexes.search.retriever import Place
 
 
 class AveyBEmbeddings(Embeddings):
@@ -61,36 +63,50 @@ class AveyBEmbeddings(Embeddings):
 class AveyBRetriever(BaseRetriever):
     """Finds the best passages of an index, always in its newest version.
 
-    Each hit is a `Document` whose content is the passage; its metadata are the document's, with
-    `title`, `heading`, `headings`, `span` (characters of the passage in the document), `duplicates`
-    (the documents that have the same passage), `score`, of a PDF `page` and `page_label`, and in a
-    hybrid search `confidence`.
+    Each hit is a `Document` whose content is the passage; its metadata are the document's as they
+    are, `title`, and `aveyb`: `title`, `heading`, `headings`, `span` (characters of the passage in
+    the document), `duplicates` (the documents that have the same passage), `score`, `confidence`
+    (None but in a hybrid search), and of a PDF `page` and `page_label`.
 
-    `path` and `model` are as in `Retriever.load`; `k` is how many passages, which `invoke(query,
+    `path` and `model` are as in `Retriever.load`; `path` may also be a `Retriever` that is open,
+    such as one that `visible` gave, or several (a list, or a mapping from names). These keep to
+    their version until they are reopened. `k` is how many passages, which `invoke(query,
     k=...)` overrides; `search_options` are those of `Retriever.search`, such as `{"filter": ...,
     "unit": "document"}`.
     """
 
-    path: str
+    path: Any
     k: int = 4
     search_options: dict[str, Any] = Field(default_factory=dict)
     model: Any = None
-    _index: Index = PrivateAttr()
+    _index: Retriever = PrivateAttr()
 
-    def __init__(self, path: str | Path, k: int = 4, **fields: Any) -> None:
-        """Open the index at a path; ConfigError where there is no such field."""
+    def __init__(
+        self,
+        path: Place | Sequence[Place] | Mapping[str, Place],
+        k: int = 4,
+        **fields: Any,
+    ) -> None:
+        """Open the index at a path, or take what is open; ConfigError: there is no such field."""
         if unknown := fields.keys() - type(self).model_fields.keys():
             raise ConfigError(
                 no_option(type(self).__name__, min(unknown), [*type(self).model_fields])
             )
-        super().__init__(path=str(path), k=k, **fields)
+        super().__init__(path=str(path) if isinstance(path, Path) else path, k=k, **fields)
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> AveyBRetriever:
         """Copy the options; the index and the model are open once, and shared."""
         return self.model_copy(update={"search_options": copy.deepcopy(self.search_options, memo)})
 
     def model_post_init(self, context: Any, /) -> None:
-        self._index = Index.open(self.path, model=self.model)
+        if isinstance(self.path, Retriever):
+            self._index = self.path
+        elif isinstance(self.path, str):
+            self._index = Index.open(self.path, model=self.model)
+            if not is_stored(self.path):
+                self.path = str(Path(self.path).absolute())  # also for copies made by pickle
+        else:
+            self._index = Retriever.load(self.path, model=self.model)
 
     def __setstate__(self, state: dict[Any, Any]) -> None:
         """Open the index with the model that was given; a copy of an index alone takes the one that
@@ -132,12 +148,9 @@ class AveyBRetriever(BaseRetriever):
 
 
 def _passage(hit: Hit) -> Document:
-    more = {**place(hit), "span": hit.span, "score": hit.score}
-    if hit.confidence is not None:
-        more["confidence"] = hit.confidence
-    return Document(
-        id=hit.id, page_content=hit.passage or hit.text, metadata={**hit.metadata, **more}
-    )
+    text, start, stop = passage(hit)
+    metadata = with_place(hit, hit.metadata, span=[start, stop])
+    return Document(id=hit.id, page_content=text, metadata=metadata)
 
 
 class AveyBVectorStore(VectorStore):

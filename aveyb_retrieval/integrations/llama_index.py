@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval import ConfigError, Embedder, Index, Retriever
 from aveyb_retrieval.errors import extra_for
-from aveyb_retrieval.integrations.adapting import in_thread, passage, place, row
+from aveyb_retrieval.integrations.adapting import OURS, in_thread, passage, row, with_place
 
 with extra_for("the adapter of LlamaIndex", "llama-index"):
     from llama_index.core import schema
@@ -85,8 +85,9 @@ class AveyBRetriever(BaseRetriever):
 
     Each hit is a `TextNode` of the passage: `start_char_idx` and `end_char_idx` are its characters
     in the document, the source relationship names the document, the metadata are the document's
-    with its `title`, `heading`, `headings`, `duplicates` (the documents that have the same passage)
-    and, of a PDF, `page` and `page_label`. Into a prompt go title, heading and page.
+    as they are, and `aveyb`: `title`, `heading`, `headings`, `duplicates` (the documents that have
+    the same passage), `score` and, of a PDF, `page` and `page_label`. Title, heading and page go
+    into a prompt, as fields of their own where the document has none of these names.
 
     `path` and `model` are as in `Retriever.load`, `search_options` those of `Retriever.search`,
     such as `{"per_document": 2}` or `{"unit": "document"}`, other options those of LlamaIndex's
@@ -126,14 +127,15 @@ _CITED = ("title", "heading", "page_label")
 
 def _passage(hit: Hit) -> schema.NodeWithScore:
     text, start, stop = passage(hit)
-    metadata = {**hit.metadata, **place(hit)}
+    metadata = with_place(hit, hit.metadata, span=[start, stop])
+    cited = {name: metadata[OURS].get(name) for name in _CITED}
+    shown = [name for name, value in cited.items() if value and name not in hit.metadata]
+    metadata |= {name: cited[name] for name in shown}
     node = schema.TextNode(
         id_=f"{hit.id}#{start}-{stop}",
         text=text,
         metadata=metadata,
-        excluded_llm_metadata_keys=[
-            name for name in metadata if name not in _CITED or not metadata[name]
-        ],
+        excluded_llm_metadata_keys=[name for name in metadata if name not in shown],
         start_char_idx=start,
         end_char_idx=stop,
         relationships={schema.NodeRelationship.SOURCE: schema.RelatedNodeInfo(node_id=hit.id)},

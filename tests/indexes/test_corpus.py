@@ -11,7 +11,9 @@ import itertools
 import json
 import sys
 import tracemalloc
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pyarrow
 import pyarrow.parquet
@@ -144,7 +146,7 @@ def test_a_folder_of_texts_has_paths_as_ids_and_a_beir_folder_its_corpus(tmp_pat
 
 def test_nested_metadata_is_merged_and_fields_can_be_renamed() -> None:
     (item,) = read_corpus(
-        [{"_id": 7, "text": "t", "metadata": {"a": 1, "b": 2}, "b": 3, "id": "kept"}]
+        [{"_id": 7, "text": "t", "metadata": {"a": 1, "b": 3}, "b": 3, "id": "kept"}]
     )
     assert isinstance(item, Record)
     assert (item.id, item.metadata) == ("7", {"a": 1, "b": 3, "id": "kept"})
@@ -153,6 +155,48 @@ def test_nested_metadata_is_merged_and_fields_can_be_renamed() -> None:
     )
     assert isinstance(item, Record)
     assert (item.id, item.title, item.text, item.metadata) == ("k", "h", "b", {})
+
+
+@pytest.mark.parametrize(
+    ("row", "field"),
+    [
+        ({"_id": "1", "source": "crm", "metadata": {"source": "scan.pdf"}}, "source"),
+        ({"_id": "1", "metadata": {"_id": "77"}}, "_id"),
+        ({"id": "1", "metadata": {"_id": "77"}}, "_id"),
+        ({"_id": "1", "title": "One", "metadata": {"title": "Two"}}, "title"),
+        ({"_id": "1", "metadata": {"text": "another"}}, "text"),
+        ({"_id": "1", "n": {"a": [1]}, "metadata": {"n": {"a": [2]}}}, "n"),
+    ],
+)
+def test_a_field_that_nested_metadata_contradict_is_refused(row: Any, field: str) -> None:
+    (item,) = read_corpus([{"text": "t", **row}])
+    assert isinstance(item, Rejected)
+    assert f"the field '{field}' is " in item.reason
+    assert "rename one of them" in item.reason
+
+
+def test_nested_metadata_that_say_the_same_and_null_are_kept() -> None:
+    row = {"_id": 1, "title": "T", "text": "t", "n": 1}
+    same, null, text = read_corpus(
+        [
+            {**row, "metadata": {"_id": "1", "title": "T", "n": 1}},
+            {**row, "metadata": None},
+            {**row, "metadata": "a text"},
+        ]
+    )
+    assert isinstance(same, Record)
+    assert same.metadata == {"_id": "1", "title": "T", "n": 1}
+    assert isinstance(null, Record)
+    assert null.metadata == {"n": 1, "metadata": None}
+    assert isinstance(text, Record)
+    assert text.metadata == {"n": 1, "metadata": "a text"}
+
+
+def test_ids_and_metadata_of_uuids_and_paths_are_texts() -> None:
+    one = UUID(int=7)
+    (item,) = read_corpus([{"_id": one, "text": "t", "of": one, "at": [PurePosixPath("a/b.txt")]}])
+    assert isinstance(item, Record)
+    assert (item.id, item.metadata) == (str(one), {"of": str(one), "at": ["a/b.txt"]})
 
 
 DEEP = "[" * 200 + "]" * 200

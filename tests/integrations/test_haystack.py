@@ -160,13 +160,15 @@ def test_a_retriever_filters_and_gives_passages(store: AveyBDocumentStore) -> No
     exact = AveyBRetriever(
         store, filters=recent, search_options={"operators": True, "unit": "passage"}
     )
-    assert [each.meta["source_id"] for each in exact.run("the -gate")["documents"]] == ["lease"]
-    assert (passage.meta["source_id"], passage.meta["title"], passage.meta["year"]) == (
+    assert [each.meta["aveyb"]["source_id"] for each in exact.run("the -gate")["documents"]] == [
+        "lease"
+    ]
+    assert (passage.meta["aveyb"]["source_id"], passage.meta["title"], passage.meta["year"]) == (
         "memo",
         "Memo",
         2024,
     )
-    start, stop = passage.meta["span"]
+    start, stop = passage.meta["aveyb"]["span"]
     assert passage.id == f"memo#{start}-{stop}"
     assert passage.content == "Visitors sign in at the north gate."[start:stop]
 
@@ -275,7 +277,7 @@ def test_a_hit_in_a_pdf_names_its_page(pdf_index: Path, embedder: Embedder) -> N
     store = AveyBDocumentStore(str(pdf_index), model=embedder)
     retriever = AveyBRetriever(store, top_k=1, search_options={"unit": "passage"})
     (found,) = retriever.run("where do visitors sign in?")["documents"]
-    assert (found.meta["page"], found.meta["page_label"]) == (2, "i")
+    assert (found.meta["aveyb"]["page"], found.meta["aveyb"]["page_label"]) == (2, "i")
 
 
 def test_copies_by_pickle_open_the_same_index(tmp_path: Path) -> None:

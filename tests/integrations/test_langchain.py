@@ -30,6 +30,7 @@ from aveyb_retrieval import (
     InputError,
     Retriever,
     add_documents,
+    build_index,
     verify_index,
 )
 from aveyb_retrieval.integrations.adapting import VectorsOnly
@@ -93,8 +94,8 @@ def test_a_retriever_gives_passages_with_their_sources(index: Path, embedder: Em
     assert (found.id, found.metadata["title"], found.metadata["year"]) == ("lease", "Lease", 2021)
     with Retriever.load(index) as plain:
         (document,) = plain.get(["lease"])
-    assert found.page_content == document.text[slice(*found.metadata["span"])]
-    assert 0 < found.metadata["confidence"] <= 1
+    assert found.page_content == document.text[slice(*found.metadata["aveyb"]["span"])]
+    assert 0 < found.metadata["aveyb"]["confidence"] <= 1
     options = {"unit": "document", "filter": {"year": {"$gte": 2023}}}
     assert {each.id for each in retriever.invoke("budget", k=9, **options)} == {"minutes", "memo"}
     wide = AveyBRetriever(
@@ -218,7 +219,11 @@ def test_a_hit_in_a_pdf_names_its_page(pdf_index: Path, embedder: Embedder) -> N
     (found,) = AveyBRetriever(path=str(pdf_index), model=embedder, k=1).invoke(
         "where do visitors sign in?"
     )
-    assert (found.metadata["page"], found.metadata["page_label"], found.metadata["title"]) == (
+    assert (
+        found.metadata["aveyb"]["page"],
+        found.metadata["aveyb"]["page_label"],
+        found.metadata["title"],
+    ) == (
         2,
         "i",
         "Rules",
@@ -284,3 +289,39 @@ def test_a_copy_by_pickle_of_a_retriever_keeps_a_loaded_model(tmp_path: Path) ->
         AveyBVectorStore(tmp_path / "index", embedding).add_texts("close the valve")
     with pytest.raises(ConfigError, match="no option 'top_k'"):
         AveyBRetriever(tmp_path / "index", top_k=3)
+
+
+OURS = {"score": 7, "heading": "Clause 4", "span": "2020-2024", "confidence": "secret", "page": 9}
+
+
+def test_metadata_of_documents_stay_as_they_are(tmp_path: Path, embedder: Embedder) -> None:
+    rows = [{"_id": str(n), "text": text, **OURS} for n, text in enumerate(["lease", "pump"])]
+    build_index(rows, tmp_path / "ix", model=embedder)
+    (found, _) = AveyBRetriever(tmp_path / "ix", model=embedder).invoke("lease")
+    assert {name: found.metadata[name] for name in OURS} == OURS
+    assert found.metadata["aveyb"]["span"] == [0, 5]
+    build_index([{"_id": "a", "text": "b", "aveyb": 1}], tmp_path / "taken", model=embedder)
+    with pytest.raises(InputError, match="'a': its metadata field 'aveyb' is where hits"):
+        AveyBRetriever(tmp_path / "taken", model=embedder).invoke("b")
+
+
+def test_a_retriever_over_what_is_open(
+    tmp_path: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ab":
+        rows = [{"_id": f"{name}{n}", "text": f"the lease {name}{n}", "team": n} for n in range(2)]
+        build_index(rows, tmp_path / name, model=embedder)
+    opened = Retriever.load(tmp_path / "a", model=embedder)
+    places = [str(tmp_path / "a"), str(tmp_path / "b")]
+
+    def ids(path: Any) -> set[str]:
+        return {found.id for found in AveyBRetriever(path, k=9, model=embedder).invoke("lease")}
+
+    assert ids(opened) == {"a0", "a1"}
+    assert ids(opened.visible({"team": 1})) == {"a1"}
+    assert ids(places) == {"a0", "a1", "b0", "b1"}
+    assert ids({"one": opened, "two": places[1]}) == {"a0", "a1", "b0", "b1"}
+    monkeypatch.chdir(tmp_path)
+    copied = pickle.dumps(AveyBRetriever("a"))
+    monkeypatch.chdir("/")
+    assert pickle.loads(copied)._index.path == tmp_path / "a"

@@ -277,7 +277,7 @@ async def test_embeddings_are_those_of_the_model(embedder: Embedder) -> None:
 
 def test_a_hit_in_a_pdf_names_its_page(pdf_index: Path, embedder: Embedder) -> None:
     (found,) = AveyBRetriever(pdf_index, 1, model=embedder).retrieve("where do visitors sign in?")
-    assert (found.node.metadata["page"], found.node.metadata["page_label"]) == (2, "i")
+    assert (found.node.metadata["aveyb"]["page"], found.node.metadata["page_label"]) == (2, "i")
 
 
 def test_copies_by_pickle_open_the_same_index(index: Path, tmp_path: Path) -> None:
