@@ -24,6 +24,7 @@ from aveyb_retrieval.engines.publish import unpublish_documents as unpublish_doc
 from aveyb_retrieval.errors import AveyBError as AveyBError
 from aveyb_retrieval.errors import BackendError as BackendError
 from aveyb_retrieval.errors import ConfigError as ConfigError
+from aveyb_retrieval.errors import DiskError as DiskError
 from aveyb_retrieval.errors import EngineError as EngineError
 from aveyb_retrieval.errors import IndexFormatError as IndexFormatError
 from aveyb_retrieval.errors import IndexLockedError as IndexLockedError
@@ -40,6 +41,8 @@ from aveyb_retrieval.family.funnel import FunnelAveyBModel as FunnelAveyBModel
 from aveyb_retrieval.family.reference import ReferenceAveyB as ReferenceAveyB
 from aveyb_retrieval.indexes.changes.change import Report as Report
 from aveyb_retrieval.indexes.changes.change import compact_index as compact_index
+from aveyb_retrieval.indexes.changes.copy import CopyReport as CopyReport
+from aveyb_retrieval.indexes.changes.copy import copy_index as copy_index
 from aveyb_retrieval.indexes.changes.sync import SyncPlan as SyncPlan
 from aveyb_retrieval.indexes.changes.sync import plan_sync as plan_sync
 from aveyb_retrieval.indexes.changes.sync import sync_index as sync_index
@@ -67,4 +70,3 @@ from aveyb_retrieval.indexes.search.reading import Section as Section
 from aveyb_retrieval.indexes.search.retriever import Retriever as Retriever
 
 __version__: str
-from aveyb_retrieval.indexes.changes.copy import CopyReport as CopyReport

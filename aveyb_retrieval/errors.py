@@ -51,6 +51,10 @@ class IndexLockedError(AveyBError):
     """Another process is writing to the index."""
 
 
+class DiskError(AveyBError):
+    """An index cannot be written: the disk is full, read-only, or fails."""
+
+
 class EngineError(AveyBError, RuntimeError):
     """A database server cannot be reached, refuses, or fails."""
 

@@ -778,7 +778,26 @@ def scale() -> str:
     return tables
 
 
+def ablations() -> str:
+    """The paper's choices in small, with the signs of its own differences."""
+    found = results("ablations.json")
+    head = ["choice", "NDCG@10", "difference", "paper's table", "paper, points of IR", "same sign"]
+    return "\n".join(
+        [
+            f"`python benchmarks/cpu/ablations.py`: four layers of width"
+            f" {found['shape']['hidden_size']}, splits of {found['shape']['split_size']} tokens,"
+            f" {found['steps']} steps of {found['batch_size']} pairs of a question and"
+            f" {found['tokens']['text']} tokens of text on fixed token vectors, then a search of"
+            f" {found['set']}. A difference is the mean over seeds, with half their range;"
+            ' "unclear": the seeds differ in its sign.',
+            "",
+            table(head, found["table"]),
+        ]
+    )
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
+    "ablations": ablations,
     "quality-sentence": quality_sentence,
     "quality-summary": quality_summary,
     "quality-card": quality_card,

@@ -4,6 +4,7 @@ is current.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
@@ -195,3 +196,83 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
         r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")
     )
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+# a path in backticks: folders, a name, and one of these endings
+PATH = re.compile(r"`((?:[\w-]+/)+[\w.-]+\.(?:py|md|sh|json|toml|yaml|svg|png))`")
+# folders that the reader of a page has, not the project
+OF_READERS = ("runs/", "my-", "handbook/", "contracts/", "wiki/", "reports/", "path/")
+# a file of Python in a docstring; `.py` alone is a kind of file
+FILE = re.compile(r"(?<![\w./-])`?((?:[\w-]+/)*\w+\.py)\b")
+MODULE = re.compile(r"`(aveyb_retrieval(?:\.\w+)+)`")
+SOURCES = sorted(
+    path
+    for folder in ("aveyb_retrieval", "benchmarks", "docs", "examples", "recipes", "tests")
+    for path in (ROOT / folder).rglob("*.py")
+)
+
+
+def lost_paths(text: str, *bases: Path) -> list[str]:
+    """The paths in backticks that exist from none of these folders."""
+    return [
+        path
+        for path in PATH.findall(text)
+        if not path.startswith(OF_READERS) and not any((base / path).exists() for base in bases)
+    ]
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=name
+)  # which names what was there once
+def test_paths_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert lost_paths(text, ROOT, ROOT / "aveyb_retrieval", page.parent) == []
+
+
+def test_a_path_that_does_not_exist_is_lost() -> None:
+    text = "`kernels/enrich.py` and `kernels/mixing.py`, `runs/mlm/config.json`, kernels/no.py"
+    assert lost_paths(text, ROOT, ROOT / "aveyb_retrieval") == ["kernels/enrich.py"]
+
+
+def docstrings(source: Path) -> Iterator[str]:
+    """Every docstring of a file."""
+    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield ast.get_docstring(node) or ""
+
+
+def names_module(module: str) -> bool:
+    """Whether this is a module of the package, or what one of them holds."""
+    path = ROOT / module.replace(".", "/")
+    if path.with_suffix(".py").is_file() or path.is_dir():
+        return True
+    owner = path.parent.with_suffix(".py")
+    holder = owner if owner.is_file() else path.parent / "__init__.py"
+    return holder.is_file() and path.name in holder.read_text(encoding="utf-8")
+
+
+def test_files_and_modules_that_docstrings_name_exist() -> None:
+    lost = []
+    for source in SOURCES:
+        bases = (source.parent, source.parent.parent, ROOT / "aveyb_retrieval", ROOT)
+        for text in docstrings(source):
+            files = (file for file in FILE.findall(text))
+            lost += [
+                f"{source.relative_to(ROOT)}: {file}"
+                for file in files
+                if not any((base / file).exists() for base in bases)
+            ]
+            lost += [
+                f"{source.relative_to(ROOT)}: {module}"
+                for module in MODULE.findall(text)
+                if not names_module(module)
+            ]
+    assert lost == []
+
+
+def test_a_module_that_does_not_exist_is_not_named() -> None:
+    assert names_module("aveyb_retrieval.encoder.network.layers")
+    assert names_module("aveyb_retrieval.encoder.network.layers.AveyBLayer")
+    assert names_module("aveyb_retrieval.encoder")
+    assert not names_module("aveyb_retrieval.encoder.network.heading")
+    assert not names_module("aveyb_retrieval.encoder.network.layers.NoLayer")

@@ -67,6 +67,7 @@ PUBLIC = [
     "AveyBError",
     "BackendError",
     "ConfigError",
+    "DiskError",
     "EngineError",
     "IndexFormatError",
     "IndexLockedError",

@@ -354,7 +354,7 @@ def _to_environment(context: click.Context, option: click.Parameter, value: Any)
 
 def cache_options(command: Any, number: int = 3) -> Any:
     """Add the (first) options of the cache in which indexes of object stores are kept;
-    `store/place.py` reads them.
+    `indexes/store/place.py` reads them.
     """
     for name, metavar, default, meaning in reversed(_CACHE[:number]):
         command = click.option(

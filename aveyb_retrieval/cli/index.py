@@ -311,7 +311,7 @@ def print_report(report: Report, *, verbose: bool = False) -> None:
     done = _in_words(
         {
             name: getattr(report, name)
-            for name in ("added", "replaced", "renamed", "deleted", "unchanged")
+            for name in ("added", "replaced", "updated", "renamed", "deleted", "unchanged")
         }
     )
     click.echo(

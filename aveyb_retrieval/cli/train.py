@@ -260,22 +260,24 @@ def mlm(
     from aveyb_retrieval.training.texts import read_texts
 
     source = click.get_current_context().get_parameter_source
-    given = {
+    explicit = {
         name: getattr(settings, name)
         for name in described(MLMSettings)
         if source(name) is not ParameterSource.DEFAULT
     }
-    if objective == "causal" and "mask_rate" in given:
+    if objective == "causal" and "mask_rate" in explicit:
         raise ConfigError("--mask-rate is for --objective masked: nothing else is masked")
-    own = replace(recipe(objective, preset if model is None else None), **given)
+    chosen = replace(recipe(objective, preset if model is None else None), **explicit)
     options = run.prepare()
     words = open_vocabulary(vocabulary, model)
     texts, data = (
         islice(read_texts(files, field=field), documents),
         fingerprints(files) | {"documents": documents},
     )
-    made = starting_model(model, preset, words, seed=own.seed, fields=fields, objective=objective)
-    figures = pretrain(made, words, texts, run.out, data=data, settings=own, **options)
+    made = starting_model(
+        model, preset, words, seed=chosen.seed, fields=fields, objective=objective
+    )
+    figures = pretrain(made, words, texts, run.out, data=data, settings=chosen, **options)
     run.report(figures)
     return figures
 

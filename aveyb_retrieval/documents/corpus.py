@@ -20,6 +20,7 @@ from aveyb_retrieval.documents.folders import (
     MANY_DOCUMENTS,
     SourceFile,
     beir_corpus,
+    documents_of,
     list_folder,
     read_files,
     read_folder,
@@ -287,18 +288,11 @@ def _read_source(source: str, reading: Reading) -> Iterator[Item]:
 def _read_file(path: Path, reading: Reading) -> Iterator[Item]:
     kind = kind_of(path)
     if kind is not None:
-        yield from read_files(
-            [
-                SourceFile(
-                    path,
-                    path_text(path.as_posix()),
-                    path_text(path.parent.resolve()),
-                    kind,
-                    named=True,
-                )
-            ],
-            reading,
-        )
+        folder = path_text(path.parent.resolve())
+        file = SourceFile(path, path_text(path.as_posix()), folder, kind, named=True)
+        unreadable: list[Rejected] = []
+        yield from read_files(documents_of(file, unreadable), reading)
+        yield from unreadable
         return
     suffix, compression = split_suffix(path)
     if suffix not in MANY_DOCUMENTS or (suffix == ".parquet" and compression):

@@ -22,6 +22,11 @@ from aveyb_retrieval.documents.readers.encodings import decode
 from aveyb_retrieval.documents.readers.filetext import Unreadable
 from aveyb_retrieval.documents.readers.kinds import SUFFIXES, TABLES, FileKind, kind_of, read_bytes
 from aveyb_retrieval.documents.readers.limits import Limits
+from aveyb_retrieval.documents.readers.mailbox import (
+    is_maildir,
+    maildir_messages,
+    messages_of,
+)
 from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.documents.readers.tables import csv_rows
 from aveyb_retrieval.documents.readers.textless import WITHOUT_TEXT
@@ -49,6 +54,7 @@ from aveyb_retrieval.documents.records import (
     read_row,
 )
 from aveyb_retrieval.errors import ConfigError, InputError, OptionalDependencyError, shortened
+from aveyb_retrieval.files import hash_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -264,6 +270,16 @@ class SourceFile:
     named: bool = False
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
+    def sha256(self, *, follow_links: bool) -> str:
+        """Return the hash of the bytes that hold the document.
+
+        Raises OSError, IndexFormatError, Unreadable: they cannot be read.
+        """
+        if self.kind.part is None:
+            return hash_file(self.path, follow_links=follow_links).sha256
+        message = read_bytes(self.path, follow_links=follow_links, part=self.kind.part)
+        return hashlib.sha256(message).hexdigest()
+
     def digest(self, sha256: str) -> str:
         """Return what tells whether its document has changed: the hash of its bytes, and of what
         its folder says.
@@ -301,16 +317,9 @@ def list_folder(
     waiting, seen = [(folder, "")], {_identity(folder)}  # each with what is in front of its names
     while waiting:
         parent, before = waiting.pop()
-        try:
-            with os.scandir(parent) as found:
-                entries = list(found)
-        except OSError as error:
-            reason = f"cannot be read ({error.strerror})"
-            if parent == folder:
-                raise InputError(f"{path_text(folder)}: {reason}") from error
-            unreadable.append(
-                Rejected(SourceLocation(path_text(parent), 0), reason, "", found=True)
-            )
+        entries = _entries(parent, folder, unreadable)
+        if is_maildir({entry.name for entry in entries}):
+            files += _files_of_maildir(parent, before, whole, labels)
             continue
         for entry in entries:
             path = parent / entry.name
@@ -334,7 +343,8 @@ def list_folder(
                 )
             elif kind is not None:
                 name = path_text(before + entry.name)
-                files.append(SourceFile(path, name, whole, kind, metadata=labels.of(name)))
+                file = SourceFile(path, name, whole, kind, metadata=labels.of(name))
+                files += documents_of(file, unreadable)
             elif (identity := _identity(path)) in seen:
                 notices.append(
                     Notice(
@@ -356,6 +366,52 @@ def list_folder(
         sorted(notices, key=lambda notice: notice.path),
         sorted(unreadable, key=lambda item: item.location.source),
     )
+
+
+def _entries(parent: Path, folder: Path, unreadable: list[Rejected]) -> list[os.DirEntry[str]]:
+    """The entries of a folder below `folder`; one that cannot be listed is added to `unreadable`.
+
+    Raises InputError: `folder` itself cannot be listed.
+    """
+    try:
+        with os.scandir(parent) as entries:
+            return list(entries)
+    except OSError as error:
+        reason = f"cannot be read ({error.strerror})"
+        if parent == folder:
+            raise InputError(f"{path_text(folder)}: {reason}") from error
+        unreadable.append(Rejected(SourceLocation(path_text(parent), 0), reason, "", found=True))
+        return []
+
+
+def _files_of_maildir(
+    parent: Path, before: str, folder: str, labels: Labels
+) -> Iterator[SourceFile]:
+    for path, message in maildir_messages(parent, before):
+        name = path_text(message)
+        yield SourceFile(path, name, folder, FileKind("mail", ""), metadata=labels.of(name))
+
+
+def documents_of(file: SourceFile, unreadable: list[Rejected]) -> list[SourceFile]:
+    """Return the documents of a file: of a mailbox its messages, of any other file itself.
+
+    A mailbox that cannot be read is added to `unreadable`.
+    """
+    if file.kind.name != "mailbox" or file.kind.compression:
+        return [file]
+    try:
+        return [
+            replace(
+                file,
+                id=f"{file.id}/{path_text(message.name)}",
+                kind=FileKind("mail", "", (message.start, message.stop)),
+            )
+            for message in messages_of(file.path)
+        ]
+    except Unreadable as error:
+        location = SourceLocation(path_text(file.path), 0)
+        unreadable.append(Rejected(location, str(error), "", found=not file.named))
+        return []
 
 
 def beir_corpus(folder: Path, *, follow_links: bool) -> Path | None:

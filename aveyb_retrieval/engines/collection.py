@@ -29,6 +29,7 @@ from aveyb_retrieval.errors import (
 )
 from aveyb_retrieval.indexes.encoding import KEPT, Encoding
 from aveyb_retrieval.indexes.engine import SAMPLE, EngineInfo
+from aveyb_retrieval.indexes.search.named_documents import CalledDocuments, read_called
 from aveyb_retrieval.indexes.store.filters import OWN
 from aveyb_retrieval.indexes.store.languages import rules_of
 from aveyb_retrieval.indexes.store.tables import (
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from aveyb_retrieval.documents.records import Record
+    from aveyb_retrieval.indexes.search.names import CalledBy
     from aveyb_retrieval.indexes.search.operators import Sought
     from aveyb_retrieval.indexes.store.tables import Part
     from aveyb_retrieval.indexes.store.words import Language
@@ -215,6 +217,10 @@ class CollectionView(ABC):
                 text = documents[number >> PASSAGE_BITS].text[start:end]
                 shown[number] = ShownPassage(text, partial(str, heading), (start, stop))
         return shown
+
+    def called(self, docs: Sequence[int]) -> dict[int, CalledBy]:
+        known: CalledDocuments = self.remembered("called", CalledDocuments)
+        return known.get(docs, partial(read_called, self))
 
     def passage_counts(self, docs: IntArray) -> IntArray:
         counts = dict(self.read("document", ("number", "passages"), docs.tolist()))

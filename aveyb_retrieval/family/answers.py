@@ -48,7 +48,7 @@ def question_prompt(question: str) -> str:
 
 
 @dataclass(frozen=True)
-class GivenAnswer:
+class PredictedAnswer:
     """What a model answers to a question, with what would have been right.
 
     Attributes:
@@ -64,7 +64,7 @@ class GivenAnswer:
     true_tokens: Sequence[Set[int]]
 
 
-def answer_metrics(answers: Sequence[GivenAnswer]) -> dict[str, float]:
+def answer_metrics(answers: Sequence[PredictedAnswer]) -> dict[str, float]:
     """Return the means over questions, each the best over a question's true answers.
 
     `exact_match` and `f1`: SQuAD's, of words in lower case without punctuation and articles.
@@ -125,26 +125,26 @@ def normalized_words(text: str) -> list[str]:
     return ARTICLES.sub(" ", text.lower().translate(WITHOUT_PUNCTUATION)).split()
 
 
-def _exact_match(answer: GivenAnswer) -> float:
+def _exact_match(answer: PredictedAnswer) -> float:
     words = normalized_words(answer.text)
     return float(any(words == normalized_words(text) for text in answer.true_texts or [""]))
 
 
-def _word_f1(answer: GivenAnswer) -> float:
+def _word_f1(answer: PredictedAnswer) -> float:
     words = Counter(normalized_words(answer.text))
     return max(_f1(words, Counter(normalized_words(text))) for text in answer.true_texts or [""])
 
 
-def _token_f1(answer: GivenAnswer) -> float:
+def _token_f1(answer: PredictedAnswer) -> float:
     tokens = Counter(answer.tokens or {0})
     return max(_f1(tokens, Counter(true or {0})) for true in answer.true_tokens or [{0}])
 
 
-def _f1(found: Counter, true: Counter) -> float:
+def _f1(predicted: Counter, true: Counter) -> float:
     """Return the harmonic mean of precision and recall; two empty ones are equal."""
-    if not found or not true:
-        return float(found == true)
-    return 2 * (found & true).total() / (found.total() + true.total())
+    if not predicted or not true:
+        return float(predicted == true)
+    return 2 * (predicted & true).total() / (predicted.total() + true.total())
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -229,8 +229,9 @@ class ReferenceAveyB(nn.Module):
         unit = X / (X.norm(dim=-1, keepdim=True) + self.eps)
         cosines = torch.einsum("bisd,bjtd->bijst", unit, unit)
         scores = cosines.amax(-1).sum(-1)
-        others = torch.ones(n, n, dtype=torch.bool, device=X.device).fill_diagonal_(False)
-        candidates = others if self.choices.ranker_direction == "both" else others.tril()
+        candidates = torch.ones(n, n, dtype=torch.bool, device=X.device).fill_diagonal_(False)
+        if self.choices.ranker_direction == "past":
+            candidates = candidates.tril()
         return scores.masked_fill(~candidates, float("-inf"))
 
     def process(self, X: torch.Tensor, X_r: torch.Tensor) -> torch.Tensor:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.engines.collection import Collection
     from aveyb_retrieval.indexes.encoding import Encoding
+    from aveyb_retrieval.indexes.search.names import CalledBy
     from aveyb_retrieval.indexes.search.operators import Sought
     from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.indexes.store.tables import (
@@ -184,6 +185,12 @@ class EngineView(Protocol):
         """Documents by number; those that are not there are left out.
 
         Parts not asked for may be empty.
+        """
+
+    def called(self, docs: Sequence[int]) -> Mapping[int, CalledBy]:
+        """The words that documents are called by, by number; those that are not there are left out.
+
+        An engine that keeps none reads them: `indexes.search.named_documents.read_called`.
         """
 
     def passages(self, numbers: IntArray, words: Sequence[str] = ()) -> StoredPassages:

@@ -122,7 +122,8 @@ class AveyBDocumentStore:
         """Set meta fields of the documents that satisfy a filter, without encoding; return how many
         these are.
         """
-        return self._index.update_metadata(meta, where=translate(filters) or {}).replaced
+        report = self._index.update_metadata(meta, where=translate(filters) or {})
+        return report.updated + report.unchanged
 
     def get_metadata_fields_info(self) -> dict[str, dict[str, str]]:
         """Return the fields of all metadata, each with the type of its first value."""

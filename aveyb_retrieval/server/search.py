@@ -563,7 +563,7 @@ async def indexes(request: Request) -> Response:
     return await _answered(server, work, ticket)
 
 
-COUNTS = ("documents", "added", "replaced", "unchanged", "deleted")
+COUNTS = ("documents", "added", "replaced", "updated", "unchanged", "deleted")
 
 
 def metadata_fields(limits: Limits) -> requests.Fields:
@@ -650,7 +650,8 @@ async def _change(request: Request, change: Callable[[Index], Report]) -> Respon
         except (ConfigError, InputError) as error:
             raise Refusal(422, str(error).replace(str(index.path), name)) from None
         server.indexes.reopen(name)
-        if document_id is not None and not report.deleted + report.replaced:
+        concerned = report.deleted + report.replaced + report.updated + report.unchanged
+        if document_id is not None and not concerned:
             raise Refusal(404, f"index {name!r}: no document has the id {document_id!r}")
         counts = {count: getattr(report, count) for count in COUNTS}
         return to_json({"index": name, "version": report.version, **counts})

@@ -12,7 +12,7 @@ from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.family.answers import (
     INSIDE,
     AveyBForQuestionAnswering,
-    GivenAnswer,
+    PredictedAnswer,
     answer_metrics,
     answer_text,
     answer_tokens,
@@ -81,11 +81,11 @@ def answer_examples(
     return examples
 
 
-def read_answer(example: Example, logits: np.ndarray) -> GivenAnswer:
+def read_answer(example: Example, logits: np.ndarray) -> PredictedAnswer:
     """Return what logits float `[T, 2]` answer, with what would have been right."""
     row, offsets = example.source, example.offsets
     inside = tokens_inside(offsets, logits)
-    return GivenAnswer(
+    return PredictedAnswer(
         text=answer_text(row.context, offsets, longest_run(inside)),
         tokens=set(inside.tolist()),
         true_texts=[text for _, text in row.answers],

@@ -62,7 +62,7 @@ class Objective:
     presets: Mapping[str, Callable[..., Any]]
 
 
-OBJECTIVES = {
+OBJECTIVE_BY_NAME = {
     "masked": Objective(
         "Masked-language modeling",
         AveyBForMaskedLM,
@@ -112,7 +112,7 @@ def starting_model(
 
     `fields` of a new one's configuration replace the preset's; `seed` decides its parameters.
     """
-    kind = OBJECTIVES[objective]
+    kind = OBJECTIVE_BY_NAME[objective]
     if model is None:
         made = _new_model(kind, preset, tokenizer, seed, fields)
     elif fields:
@@ -343,7 +343,7 @@ def pretrain(
     if trainer.is_world_process_zero():
         model.save_pretrained(run.model)
         tokenizer.save(run.model)
-        run.finish(OBJECTIVES[objective_of(settings)].title, figures)
+        run.finish(OBJECTIVE_BY_NAME[objective_of(settings)].title, figures)
     return figures
 
 

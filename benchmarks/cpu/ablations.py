@@ -199,35 +199,41 @@ def vectors(model: ReferenceAveyB, texts: Sequence[torch.Tensor]) -> torch.Tenso
 
 
 def table(rows: list[dict[str, Any]]) -> list[list[str]]:
-    """Return each variant's NDCG@10 and its difference, with the paper's."""
-    by_seed = {(row["variant"], row["seed"]): row["ndcg@10"] for row in rows}
+    """Return each variant's NDCG@10 and its difference to the default, with the paper's."""
+    scores = {(row["variant"], row["seed"]): row["ndcg@10"] for row in rows}
     lines = []
     for name, variant in VARIANTS.items():
-        scores = [by_seed[name, seed] for seed in SEEDS]
-        gains = [by_seed[name, seed] - by_seed[BASELINE, seed] for seed in SEEDS]
-        line = [name, f"{sum(scores) / len(scores):.4f}"]
-        if variant.paper is None or variant.default is None:
-            lines.append([*line, "", "", "", ""])
+        seeds = [seed for seed in SEEDS if (name, seed) in scores and (BASELINE, seed) in scores]
+        if not seeds:
             continue
-        change = variant.paper - variant.default
-        mean, spread = sum(gains) / len(gains), (max(gains) - min(gains)) / 2
-        lines.append(
-            [
-                *line,
-                f"{mean:+.4f} ± {spread:.4f}",
+        mean = sum(scores[name, seed] for seed in seeds) / len(seeds)
+        line = [name, f"{mean:.4f}", "", "", "", ""]
+        if variant.paper is not None and variant.default is not None:
+            gains = [scores[name, seed] - scores[BASELINE, seed] for seed in seeds]
+            change = variant.paper - variant.default
+            line[2:] = [
+                difference(gains),
                 str(variant.table),
                 f"{change:+.2f}",
-                verdict(mean, spread, change),
+                verdict(gains, change),
             ]
-        )
+        lines.append(line)
     return lines
 
 
-def verdict(mean: float, spread: float, paper: float) -> str:
-    """Say whether a difference has the paper's sign; "unclear" if the seeds differ in it."""
-    if abs(mean) <= spread:
+def difference(gains: list[float]) -> str:
+    """Return the mean of some differences, with half their range if there are several."""
+    mean = f"{sum(gains) / len(gains):+.4f}"
+    return mean if len(gains) == 1 else f"{mean} ± {(max(gains) - min(gains)) / 2:.4f}"
+
+
+def verdict(gains: list[float], paper: float) -> str:
+    """Say whether differences have the paper's sign; "unclear" if the seeds differ in it."""
+    if len(gains) == 1:
+        return "one seed"
+    if min(gains) * max(gains) <= 0:
         return "unclear"
-    return "yes" if (mean > 0) == (paper > 0) else "no"
+    return "yes" if (gains[0] > 0) == (paper > 0) else "no"
 
 
 def main() -> None:
@@ -265,6 +271,7 @@ def main() -> None:
                     "threads": torch.get_num_threads(),
                     "torch": torch.__version__,
                 },
+                "table": table(rows),
                 "rows": rows,
             }
             write_atomic(args.json, (json.dumps(document, indent=1) + "\n").encode())

@@ -14,7 +14,7 @@ that was interrupted goes on where it was. The text is every n-th document of th
 cut to its first 20,000 characters, without openstax (evaluation sets hold its text); every 60th of
 those is held out. BERT trains without dropout, as ours does: no text is seen twice. A third curve
 is ours with static matrices that start at random, as in the released code (`static_init="xavier"`),
-with the learning rate that was best for ours. Speed is `train.py`'s business.
+with the learning rate that was best for ours. Speed is not measured here.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from aveyb_retrieval import AveyBForQuestionAnswering
 from aveyb_retrieval.encoder.embedders.loading import load_encoder
 from aveyb_retrieval.errors import ConfigError, ModelError
 from aveyb_retrieval.family.answers import (
-    GivenAnswer,
+    PredictedAnswer,
     answer_metrics,
     answer_text,
     answer_tokens,
@@ -22,37 +22,37 @@ from aveyb_retrieval.family.answers import (
 from tests.encoder.models import small_config
 
 
-def given(text="", tokens=(), texts=(), true_tokens=()) -> GivenAnswer:
-    return GivenAnswer(text, set(tokens), list(texts), [set(true) for true in true_tokens])
+def predicted(text="", tokens=(), texts=(), true_tokens=()) -> PredictedAnswer:
+    return PredictedAnswer(text, set(tokens), list(texts), [set(true) for true in true_tokens])
 
 
 @pytest.mark.parametrize(
     ("answer", "exact", "f1", "overlap"),
     [
         # articles, case and punctuation do not count; of several answers the best does
-        (given("The red fox!", {3, 4}, ["red fox", "fox"], [{3, 4}, {4}]), 1, 1, 1),
+        (predicted("The red fox!", {3, 4}, ["red fox", "fox"], [{3, 4}, {4}]), 1, 1, 1),
         # one of two words: precision 1/2, recall 1; tokens {3, 4} of {4, 5}: 1/2 and 1/2
-        (given("red fox", {3, 4}, ["fox"], [{4, 5}]), 0, 2 / 3, 0.5),
+        (predicted("red fox", {3, 4}, ["fox"], [{4, 5}]), 0, 2 / 3, 0.5),
         # words that occur twice count twice: 2 shared of 3 and 2
-        (given("no no yes", {1, 2, 3}, ["no no"], [{1, 2}]), 0, 0.8, 0.8),
-        (given("owl", {9}, ["fox"], [{4}]), 0, 0, 0),
+        (predicted("no no yes", {1, 2, 3}, ["no no"], [{1, 2}]), 0, 0.8, 0.8),
+        (predicted("owl", {9}, ["fox"], [{4}]), 0, 0, 0),
         # no answer: right only if there is none; as token 0 for the paper's
-        (given(), 1, 1, 1),
-        (given("fox", {4}), 0, 0, 0),
-        (given("", (), ["fox"], [{4}]), 0, 0, 0),
-        (given("", (), ["fox"], [{0, 1}]), 0, 0, 2 / 3),
+        (predicted(), 1, 1, 1),
+        (predicted("fox", {4}), 0, 0, 0),
+        (predicted("", (), ["fox"], [{4}]), 0, 0, 0),
+        (predicted("", (), ["fox"], [{0, 1}]), 0, 0, 2 / 3),
         # nothing but articles and punctuation is no word
-        (given("The.", {4}, ["a"], [{4}]), 1, 1, 1),
+        (predicted("The.", {4}, ["a"], [{4}]), 1, 1, 1),
     ],
 )
-def test_metrics_by_hand(answer: GivenAnswer, exact: float, f1: float, overlap: float) -> None:
+def test_metrics_by_hand(answer: PredictedAnswer, exact: float, f1: float, overlap: float) -> None:
     expected = {"exact_match": exact, "f1": f1, "token_overlap_f1": overlap}
     assert answer_metrics([answer]) == pytest.approx(expected)
 
 
 def test_metrics_are_means_over_questions() -> None:
     metrics = answer_metrics(
-        [given("fox", {4}, ["fox"], [{4}]), given("red fox", {3, 4}, ["fox"], [{4, 5}])]
+        [predicted("fox", {4}, ["fox"], [{4}]), predicted("red fox", {3, 4}, ["fox"], [{4, 5}])]
     )
     expected = {"exact_match": 0.5, "f1": 5 / 6, "token_overlap_f1": 0.75}
     assert metrics == pytest.approx(expected)

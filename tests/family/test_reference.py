@@ -137,6 +137,21 @@ def test_norms_by_hand() -> None:
         torch.testing.assert_close(row, torch.tensor(first_row), atol=1e-6, rtol=0)
 
 
+def test_a_dynamic_layer_keeps_the_order_of_similarities() -> None:
+    """Appendix A: no weight is negative, a row's sum is at most 1, and a more similar token has no
+    smaller weight, as the enricher's output is never negative.
+    """
+    layer = ReferenceAveyB.of(small_model("paper")).layers[1]
+    tokens = torch.randn(4, 16, 32, generator=torch.Generator().manual_seed(0)).relu()
+    unit = torch.nn.functional.normalize(tokens, dim=-1)
+    cosines = unit @ unit.transpose(1, 2)
+    weights = layer.normalized(cosines, 32)
+    assert weights.min() >= 0
+    assert weights.sum(-1).max() <= 1 + 1e-6
+    ordered = weights.gather(-1, cosines.argsort(dim=-1))
+    assert (ordered.diff(dim=-1) >= 0).all()
+
+
 def test_a_coupled_layer_is_the_product_of_both() -> None:
     model = small_model("paper")
     layer = ReferenceAveyB.of(model, coupled=True).layers[0]

@@ -117,7 +117,7 @@ def test_the_next_search_finds_what_was_written(index: Index) -> None:
     assert ids(index, "zinc") == {"new"}
     assert index.upsert([{"_id": "new", "text": "copper wires", "year": 1}]).replaced == 1
     assert (ids(index, "zinc"), ids(index, "copper")) == (set(), {"new"})
-    assert index.update_metadata({"year": 2}, ["new"], remove=["nothing"]).replaced == 1
+    assert index.update_metadata({"year": 2}, ["new"], remove=["nothing"]).updated == 1
     assert (
         index.count({"year": 1}),
         [document.id for document in index.documents({"year": 2})],

@@ -249,7 +249,9 @@ def test_sure_is_one_word_that_a_single_document_has() -> None:
 
 def test_passages_keep_the_best_score_of_their_document() -> None:
     ids = np.array([1 << PASSAGE_BITS, (1 << PASSAGE_BITS) + 1, 2 << PASSAGE_BITS], np.int64)
-    named = Named(np.array([1]), "rest", np.array([1]), np.float32([0.5]), np.float32([0.0]))
+    named = Named(
+        np.array([1]), "rest", frozenset(), np.array([1]), np.float32([0.5]), np.float32([0.0])
+    )
     whole, rest = np.float32([2.0, 1.0, 1.5]), np.float32([0.0, 4.0, 9.0])
     tops = best_scores(named.docs, ids, whole, rest)
     assert tops == {1: Tops(2.0, 3.25)}

@@ -15,6 +15,7 @@ import pytest
 from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.indexes.encoding import Encoding
 from aveyb_retrieval.indexes.engine import EngineInfo, register_engine
+from aveyb_retrieval.indexes.search.named_documents import read_called
 from aveyb_retrieval.indexes.store.tables import PARTS, ShownPassage, StoredDocument, StoredPassages
 from aveyb_retrieval.indexes.store.words import language
 from aveyb_retrieval.indexes.types import PASSAGE_BITS
@@ -135,6 +136,9 @@ class MemoryView:
             doc: StoredDocument(doc, f"d{doc}", "", self.texts[doc], {"stars": doc % 5})
             for doc in docs
         }
+
+    def called(self, docs: Sequence[int]) -> Any:
+        return read_called(self, docs)
 
     def passages(self, numbers: Any, words: Sequence[str] = ()) -> StoredPassages:
         there = numbers[np.isin(numbers, self.of["passage"][0])]

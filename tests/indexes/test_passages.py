@@ -212,7 +212,7 @@ def test_filters_hold_for_passages(retriever: Retriever) -> None:
 def test_vectors_find_passages(retriever: Retriever) -> None:
     query = "zinc anodes protect the hull"
     (found,) = retriever.search_vectors(FakeEmbedder().encode_queries([query]), k=4, unit="passage")
-    by_text = retriever.search(query, k=4, unit="passage", mode="dense")
+    by_text = retriever.search(query, k=4, unit="passage", mode="dense", fold=False)
     unread = {"highlights": (), "best_sentence": None}
     assert [hit.to_dict(text=True) for hit in found] == [
         {**hit.to_dict(text=True), **unread} for hit in by_text

@@ -20,7 +20,8 @@ from aveyb_retrieval.documents.readers.epub import read_epub
 from aveyb_retrieval.documents.readers.filetext import FileText, Unreadable, too_long
 from aveyb_retrieval.documents.readers.html import read_html, read_xhtml
 from aveyb_retrieval.documents.readers.limits import LONGEST_TITLE, MAX_FILE, Limits
-from aveyb_retrieval.documents.readers.mail import read_eml, read_msg
+from aveyb_retrieval.documents.readers.mail import read_eml, read_emlx, read_mailbox, read_msg
+from aveyb_retrieval.documents.readers.mailbox import message_bytes
 from aveyb_retrieval.documents.readers.markdown import read_markdown
 from aveyb_retrieval.documents.readers.notebook import read_notebook
 from aveyb_retrieval.documents.readers.opendocument import read_odt
@@ -36,7 +37,7 @@ from aveyb_retrieval.errors import InputError, shortened
 from aveyb_retrieval.files import open_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 # Each name is one of _READERS or _HOLDERS, below, or of LANGUAGES.
 SUFFIXES = {
@@ -45,7 +46,8 @@ SUFFIXES = {
     ".html": "html", ".htm": "html", ".xhtml": "xhtml", ".xht": "xhtml",
     ".md": "markdown", ".markdown": "markdown",
     ".txt": "text", ".text": "text", ".rst": "text", ".adoc": "text", ".org": "text",
-    ".eml": "mail", ".msg": "outlook", ".ics": "calendar",
+    ".eml": "mail", ".msg": "outlook", ".emlx": "applemail",
+    ".mbox": "mailbox", ".mbx": "mailbox", ".ics": "calendar",
     ".ipynb": "notebook", ".srt": "subtitles", ".vtt": "subtitles", ".zip": "zip",
     **{suffix: name for name, language in LANGUAGES.items() for suffix in language.suffixes},
 }  # fmt: skip
@@ -63,6 +65,8 @@ PACKAGES = {  # what a kind needs, and the extra that brings it
     "pptx": ("lxml", "files"),
     "spreadsheet": ("lxml", "files"),
     "mail": ("selectolax", "files"),
+    "applemail": ("selectolax", "files"),
+    "mailbox": ("selectolax", "files"),
     "outlook": ("oxmsg", "files"),
     **{
         name: (language.package, "code") for name, language in LANGUAGES.items() if language.package
@@ -75,10 +79,13 @@ AS_LONG = (
 
 
 class FileKind(NamedTuple):
-    """How a file is read: by which reader, and whether it is decompressed first."""
+    """How a file is read: by which reader, whether it is decompressed first, and which of its bytes
+    `[start, stop)` hold the document; None: all of them.
+    """
 
     name: str
     compression: str
+    part: tuple[int, int] | None = None
 
 
 def kind_of(path: PurePath, *, found: bool = False) -> FileKind | None:
@@ -96,7 +103,7 @@ def read_file(path: Path, kind: FileKind, limits: Limits) -> tuple[FileText, str
 
     Raises Unreadable: it cannot be read; the message is the reason.
     """
-    data = read_bytes(path, follow_links=limits.follow_links)
+    data = read_bytes(path, follow_links=limits.follow_links, part=kind.part)
     digest = hashlib.sha256(data).hexdigest()
     if kind.compression:
         data = _unpack(data, path, kind.compression, limits)
@@ -114,8 +121,10 @@ def read_file(path: Path, kind: FileKind, limits: Limits) -> tuple[FileText, str
     return found, digest
 
 
-def read_bytes(path: Path, *, follow_links: bool = True) -> bytes:
-    """Read a whole file.
+def read_bytes(
+    path: Path, *, follow_links: bool = True, part: Sequence[int] | None = None
+) -> bytes:
+    """Read a whole file, or the message of a mailbox that stands in the bytes `[start, stop)`.
 
     Raises Unreadable: it is not a plain file, too large, or the system refuses.
     """
@@ -124,14 +133,16 @@ def read_bytes(path: Path, *, follow_links: bool = True) -> bytes:
             about = os.fstat(handle.fileno())
             if not stat.S_ISREG(about.st_mode):
                 raise Unreadable("not a plain file")
-            if about.st_size > MAX_FILE:
-                raise Unreadable(f"{about.st_size:,} bytes; files of at most {MAX_FILE:,} are read")
-            data = handle.read(MAX_FILE + 1)
+            start, stop = part or (0, about.st_size)
+            if stop - start > MAX_FILE:
+                raise Unreadable(f"{stop - start:,} bytes; files of at most {MAX_FILE:,} are read")
+            handle.seek(start)
+            data = handle.read(stop - start if part else MAX_FILE + 1)
     except OSError as error:
         raise Unreadable(f"cannot be read ({error.strerror or error})") from None
     if len(data) > MAX_FILE:
         raise Unreadable(f"more than {MAX_FILE:,} bytes")
-    return data
+    return message_bytes(data) if part else data
 
 
 def _unpack(data: bytes, path: PurePath, compression: str, limits: Limits) -> bytes:
@@ -188,6 +199,8 @@ def _parse_inner(limits: Limits, name: str, data: bytes, depth: int) -> FileText
 
 _HOLDERS: dict[str, Callable[[bytes, Limits, InnerFiles], FileText]] = {
     "mail": read_eml,
+    "applemail": read_emlx,
+    "mailbox": read_mailbox,
     "outlook": read_msg,
     "zip": read_zip,
 }

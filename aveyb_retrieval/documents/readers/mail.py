@@ -7,6 +7,7 @@ import binascii
 import io
 import re
 from contextlib import suppress
+from datetime import UTC
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from aveyb_retrieval.documents.readers.encodings import (
 )
 from aveyb_retrieval.documents.readers.filetext import FileText, Unreadable, clean, one_line
 from aveyb_retrieval.documents.readers.html import named_encoding, page_text
+from aveyb_retrieval.documents.readers.mailbox import emlx_bytes, message_bytes, message_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +39,8 @@ _FIELDS = {  # of metadata, by headers
     "subject": "Subject",
     "message_id": "Message-ID",
 }
+_PEOPLE = ("From", "Sender", "Reply-To", "To", "Cc", "Bcc")
+_MESSAGE_IDS = re.compile(r"<[^<>\s]+>")
 _SIGNS_OF_A_MAIL = ("From", "Subject", "To", "Date", "Message-ID", "Received")
 _SUFFIXES = {  # of parts whose name has none that is known, by their type
     "text/plain": ".txt",
@@ -117,6 +121,23 @@ def read_eml(data: bytes, limits: Limits, inner: InnerFiles) -> FileText:
     return inner.text(header("Subject"), fields)
 
 
+def read_emlx(data: bytes, limits: Limits, inner: InnerFiles) -> FileText:
+    """Read a mail as Apple Mail keeps it."""
+    return read_eml(emlx_bytes(data), limits, inner)
+
+
+def read_mailbox(data: bytes, limits: Limits, inner: InnerFiles) -> FileText:
+    """Read a mailbox that stands in another file, such as an archive: its messages are its pages.
+
+    In a folder each message is a document of its own.
+    """
+    del limits
+    for number, (_, start, stop) in enumerate(message_parts(data), start=1):
+        message = message_bytes(data[start:stop])
+        inner.read(f"message {number}.eml", partial(bytes, message))
+    return inner.text("")
+
+
 def _header(message: Message, encoding: str | None, name: str) -> str:
     """A header of a mail as one line, whatever encodings are named or meant; "" without it."""
     found = (value for header, value in message.raw_items() if header.lower() == name.lower())
@@ -172,17 +193,38 @@ def _characters(data: bytes, *labels: str | None) -> str:
     return data.decode("cp1252", "replace")
 
 
-def _head(header: Callable[[str], str]) -> tuple[str, dict[str, str]]:
-    """What stands above the text of a mail, and its metadata, with the date as in ISO 8601 where it
-    is one.
+def _head(header: Callable[[str], str]) -> tuple[str, dict[str, Any]]:
+    """What stands above the text of a mail, and its metadata.
+
+    `date` is as in ISO 8601 where it is a date, `date_utc` the same instant in UTC. `addresses` are
+    those of senders and receivers in small letters. `thread` is the id of the first mail of the
+    conversation, `labels` are those that Gmail gives.
     """
-    from email.utils import parsedate_to_datetime
+    from email.utils import getaddresses, parsedate_to_datetime
 
     head = "\n".join(f"{name}: {value}" for name in _SHOWN if (value := header(name)))
-    fields = {field: value for field, name in _FIELDS.items() if (value := header(name))}
+    fields: dict[str, Any] = {
+        field: value for field, name in _FIELDS.items() if (value := header(name))
+    }
     with suppress(KeyError, TypeError, ValueError, IndexError, OverflowError):
-        fields["date"] = parsedate_to_datetime(fields["date"]).isoformat()
-    return head, fields
+        sent = parsedate_to_datetime(fields["date"])
+        fields["date"] = sent.isoformat()
+        fields["date_utc"] = sent.astimezone(UTC).isoformat()
+    people = getaddresses([header(name) for name in _PEOPLE if header(name)])
+    addresses = [address.lower() for _, address in people if "@" in address]
+    references = _MESSAGE_IDS.findall(header("References"))
+    answered = _MESSAGE_IDS.findall(header("In-Reply-To"))
+    labels = [label.strip() for label in header("X-Gmail-Labels").split(",")]
+    lists = {
+        "addresses": list(dict.fromkeys(addresses)),
+        "references": references,
+        "labels": list(filter(None, labels)),
+    }
+    fields |= {name: values for name, values in lists.items() if values}
+    if answered:
+        fields["in_reply_to"] = answered[0]
+    first = next(iter([*references, *answered, header("Message-ID")]), "")
+    return head, fields | ({"thread": first} if first else {})
 
 
 def _text(part: Message, encoding: str | None, attached: list[Message]) -> str:

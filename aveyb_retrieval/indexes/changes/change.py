@@ -119,10 +119,11 @@ def _bring_up_to_date(
 class Report:
     """The result of a change: the index it left behind, its counts, and how long this call took.
 
-    `added`, `replaced`, `unchanged` (not encoded again), `renamed` and `deleted` count the
-    documents that the change concerned, `rejected` what was left out because it is no document,
-    which `rejected_file` lists. `notices` are files that were not read because of their kind, and
-    parts of files that hold no text; `known` those that an earlier report told of. `indexes`
+    `added`, `replaced`, `updated` (new metadata alone, not encoded again), `unchanged` (nothing is
+    written), `renamed` and `deleted` count the documents that the change concerned, `rejected` what
+    was left out because it is no document, which `rejected_file` lists.
+    `notices` are files that were not read because of their kind, and parts of files that hold no
+    text; `known` those that an earlier report told of. `indexes`
     describes the FAISS files of each kind of vector; a kind without any is searched exactly.
     `resumed` says whether the call continued an interrupted one.
     """
@@ -141,6 +142,7 @@ class Report:
     resumed: bool
     added: int = 0
     replaced: int = 0
+    updated: int = 0
     unchanged: int = 0
     renamed: int = 0
     deleted: int = 0
@@ -201,8 +203,9 @@ def run_change(
                 transaction.base is not None
             )  # only a change of an index can find that nothing is to be changed
             transaction.abandon()
+            changes = Changes(unchanged=transaction.state.changes.unchanged)
             return _report(
-                transaction, replace(transaction.base, changes=Changes()), started, resumed=False
+                transaction, replace(transaction.base, changes=changes), started, resumed=False
             )
         report = _report(
             transaction,

@@ -551,13 +551,20 @@ class Ingestion:
         transaction.add(*rows())
         again = [step.record for step in steps if step.action == "metadata"]
         # a document that comes again is encoded anew: what was said of it before is over
-        transaction.set_metadata({record.id: record for record in again if record.id not in made})
+        updated = transaction.set_metadata(
+            {record.id: record for record in again if record.id not in made}
+        )
         transaction.reject(step.item for step in steps if isinstance(step.item, Rejected))
         added, encoded = (
             len(made) - len(replaced),
             sum(step.action in ("encode", "grow") for step in steps),
         )
-        transaction.count(added=added, replaced=encoded - added, unchanged=len(again))
+        transaction.count(
+            added=added,
+            replaced=encoded - added,
+            updated=updated,
+            unchanged=len(again) - updated,
+        )
         state.consumed, state.digest = steps[-1].position, steps[-1].digest
         if save:
             transaction.save()

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, cast
 
 import numpy as np
 
-from aveyb_retrieval import files
 from aveyb_retrieval.documents.folders import (
     SourceFile,
     beir_corpus,
@@ -25,6 +24,7 @@ from aveyb_retrieval.documents.folders import (
     read_files,
     summary,
 )
+from aveyb_retrieval.documents.readers.filetext import Unreadable
 from aveyb_retrieval.documents.records import Notice, Record, Rejected, path_text
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, IndexLockedError, InputError
 from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_change
@@ -378,10 +378,8 @@ def _hashes(listed: list[SourceFile], follow_links: bool, progress: Progress) ->
     found = {}
     for number, file in enumerate(listed, start=1):
         try:
-            found[file.id] = file.digest(
-                files.hash_file(file.path, follow_links=follow_links).sha256
-            )
-        except (OSError, IndexFormatError):
+            found[file.id] = file.digest(file.sha256(follow_links=follow_links))
+        except (OSError, IndexFormatError, Unreadable):
             found[file.id] = ""
         progress("comparing", number, len(listed), 0)
     return found

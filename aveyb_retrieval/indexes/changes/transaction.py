@@ -14,18 +14,22 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import logging
 import os
+import re
+import threading
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pyarrow as pa
 
 from aveyb_retrieval import files
-from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError
+from aveyb_retrieval.errors import AveyBError, ConfigError, DiskError, IndexFormatError
 from aveyb_retrieval.indexes.changes.ingest import metadata_columns
 from aveyb_retrieval.indexes.encoding import Encoding  # msgspec reads it  # noqa: TC001
 from aveyb_retrieval.indexes.store.dataset import newer_versions
@@ -308,30 +312,35 @@ class Transaction:
         tables = self.tables if self.base is not None else self._replaced
         return {} if tables is None else tables.edits(doc for doc, _ in tables.find(ids).values())
 
-    def set_metadata(self, changed: Mapping[str, Record]) -> None:
+    def set_metadata(self, changed: Mapping[str, Record]) -> int:
         """Replace the metadata and files of documents by id, where they are there; what people set
-        in it stays.
+        in it stays. Returns how many documents had others.
         """
         found = self.tables.find(changed)
         edits = self.tables.edits(doc for doc, _ in found.values())
         by_doc = {doc: changed[name].edited(edits.get(name)) for name, (doc, _) in found.items()}
-        self.rewrite(by_doc, lambda row: metadata_columns(by_doc[row["doc"]]))
+        return self.rewrite(by_doc, lambda row: metadata_columns(by_doc[row["doc"]]))
 
     def rewrite(
         self, docs: Iterable[int], change: Callable[[dict[str, Any]], dict[str, Any]]
-    ) -> None:
+    ) -> int:
         """Change columns of the rows of documents in `documents`: `change` of a row returns those
-        that change.
+        that may change. Rows that stay as they are are not written; returns how many others are.
         """
+        rewritten = 0
         numbers = np.array(sorted(docs), dtype=np.int64)
         dataset = self.tables.documents
         for start in range(0, len(numbers), _REWRITTEN):
-            some = numbers[start : start + _REWRITTEN]
-            rows = dataset.take(
-                some, [name for name in dataset.schema.names if name != dataset.key]
-            ).to_pylist()
-            changed = [{**row, **change(row)} for row in rows]
-            self.tables.replace_documents(some, pa.Table.from_pylist(changed, dataset.schema))
+            columns = [name for name in dataset.schema.names if name != dataset.key]
+            rows = dataset.take(numbers[start : start + _REWRITTEN], columns).to_pylist()
+            pairs = [(row, change(row)) for row in rows]
+            changed = [{**row, **values} for row, values in pairs if _differ(row, values)]
+            if changed:
+                docs_changed = np.array([row[dataset.key] for row in changed], dtype=np.int64)
+                rows_changed = pa.Table.from_pylist(changed, dataset.schema)
+                self.tables.replace_documents(docs_changed, rows_changed)
+            rewritten += len(changed)
+        return rewritten
 
     def remove(self, docs: IntArray) -> None:
         """Delete documents from the datasets, and what is counted of them; those that are not there
@@ -433,7 +442,7 @@ def open_transaction(
     `run_change`.
     """
     existed = place.root.exists()
-    with _disk_errors(place.place), place.writing(wait) as index_dir:
+    with _disk_errors(place), _one_thread(place), place.writing(wait) as index_dir:
         current = index_dir.current()
         visible = _visible(index_dir, current, replaced=state is not None) if current else None
         if state is None and visible is None:
@@ -502,13 +511,68 @@ def clean_up(index_dir: IndexDirectory) -> None:
         )
 
 
+def _differ(row: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    """Whether values are others than those of a row; JSON is stored with its fields in order."""
+    return any(
+        row[name] != value and (name != "metadata" or _in_order(row[name]) != _in_order(value))
+        for name, value in values.items()
+    )
+
+
+def _in_order(metadata: str) -> str:
+    return json.dumps(json.loads(metadata), sort_keys=True)
+
+
+_writers_guard = threading.Lock()
+_writers = WeakValueDictionary[str, Any]()  # locks by location, while a thread holds one
+if hasattr(os, "register_at_fork"):  # threads that hold locks are not in the new process
+    os.register_at_fork(after_in_child=_writers.clear)
+
+
 @contextlib.contextmanager
-def _disk_errors(place: str | Path) -> Iterator[None]:
+def _one_thread(place: IndexDirectory) -> Iterator[None]:
+    """Wait until no other thread of this process changes the index.
+
+    The writer lock is a file's, which belongs to the process. A thread that changes the index
+    already passes here, and is refused there.
+    """
+    location = str(place.location) if place.is_copy else os.path.realpath(place.root)
+    with _writers_guard:
+        lock = _writers.setdefault(location, threading.RLock())
+    with lock:
+        yield
+
+
+_SOURCE_LINE = re.compile(r",?\s*\S+\.rs:\d+(?::\d+)?")  # where Lance noticed it
+
+
+@contextlib.contextmanager
+def _disk_errors(place: IndexDirectory) -> Iterator[None]:
+    """Say of a disk's error what became of the index, and what to do."""
     try:
         yield
     except OSError as error:
-        raise AveyBError(
-            f"{place}: writing failed ({error}); the index that was visible before is unchanged."
-            " Make room or repair the disk and give the same command again: it continues where it"
-            " stopped"
-        ) from error
+        cause = _SOURCE_LINE.sub("", " ".join((error.strerror or str(error)).split()))
+        try:
+            visible = place.current()
+        except AveyBError:
+            visible = None
+        if visible is None:
+            state = "no index is made"
+            elsewhere = "name a folder that can be written to"
+        else:
+            state = "the version that was visible before is unchanged, and searched as before"
+            elsewhere = "to change the index, change a copy of it"
+        advice = _advice(error, elsewhere)
+        raise DiskError(f"{place}: cannot be written ({cause}); {state}. {advice}") from error
+
+
+def _advice(error: OSError, elsewhere: str) -> str:
+    said = str(error).lower()
+    if error.errno == errno.EROFS or "read-only" in said:
+        return f"Its file system is read-only: {elsewhere}"
+    if error.errno in (errno.EACCES, errno.EPERM) or "permission denied" in said:
+        return f"Get the right to write there, or {elsewhere}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT) or "no space left" in said or "quota" in said:
+        return "Make room and give the same command again: it continues where it stopped"
+    return "Repair the disk and give the same command again: it continues where it stopped"

@@ -51,6 +51,7 @@ from aveyb_retrieval.indexes.model import (
 from aveyb_retrieval.indexes.nearest.faiss_file import AUTO, NONE, ONE_LIST, chosen, create
 from aveyb_retrieval.indexes.store import filters
 from aveyb_retrieval.indexes.store.filters import OWN, warn_of_filter
+from aveyb_retrieval.indexes.store.manifest import Changes
 from aveyb_retrieval.indexes.store.place import open_directory, read_manifest
 from aveyb_retrieval.indexes.types import check_ids, silent
 from aveyb_retrieval.indexes.vectors import StoredShards, check_share
@@ -313,9 +314,10 @@ def upsert_documents(
     """Add documents, replacing those whose ids are in the index already. Options and errors are
     `add_documents`'.
 
-    An unchanged document is not encoded again (its metadata are replaced); one that grew is encoded
-    from its first passage that changed. What `update_metadata` set stays, except fields that a
-    document which is no file names itself.
+    Of a document that has new metadata alone, these are replaced; one without any change is not
+    written, and where nothing changes there is no new version. One that grew is encoded from its
+    first passage that changed. What `update_metadata` set stays, except fields that a document
+    which is no file names itself.
 
     >>> upsert_documents([{"_id": "pump", "text": "The pump stays closed."}], "handbook").replaced
     1
@@ -383,7 +385,7 @@ def update_metadata(
         IndexFormatError: there is no index.
         IndexLockedError: another process is writing.
 
-    >>> update_metadata("handbook", {"checked": True}, where={}).replaced
+    >>> update_metadata("handbook", {"checked": True}, where={}).updated
     2
     """
     batch = Batch(root, **check_options(options, WriteOptions, "update_metadata"))
@@ -395,15 +397,14 @@ def update_metadata(
 
 @dataclass(frozen=True)
 class _Step:
-    """One of the changes of a batch; `apply` returns what is to be reported, None where nothing was
-    to be changed.
+    """One of the changes of a batch; `apply` returns what is to be reported.
 
     `at_once` says that it is made as a whole: a run that continues an interrupted one need not look
     at it again.
     """
 
     job: Job
-    apply: Callable[[Transaction], Sequence[Notice] | None]
+    apply: Callable[[Transaction], Sequence[Notice]]
     at_once: bool = True
 
 
@@ -479,15 +480,14 @@ class Batch:
         first = not self._steps
         check_folder = _folder_check(corpus)
 
-        def apply(transaction: Transaction) -> Sequence[Notice] | None:
+        def apply(transaction: Transaction) -> Sequence[Notice]:
             check_folder()
             source.check_fits(
                 transaction.state.encoding, self._directory
             )  # again: the index may have been replaced
             if not first:
                 transaction.state.consumed, transaction.state.digest = 0, ""  # an input of its own
-            notices = ingest_corpus(transaction, source, documents, reading, mode, taking)
-            return notices if transaction.state.consumed else None
+            return ingest_corpus(transaction, source, documents, reading, mode, taking)
 
         job = describe_job(
             mode, corpus, encoding, on_error=on_error, reading=reading, vectors=source.describe()
@@ -500,11 +500,11 @@ class Batch:
         """Remove documents, later."""
         chosen = Selection("delete", ids, where, missing_ok=missing_ok)
 
-        def apply(transaction: Transaction) -> Sequence[Notice] | None:
+        def apply(transaction: Transaction) -> Sequence[Notice]:
             docs = chosen.numbers(transaction)
             transaction.remove(np.array(docs, dtype=np.int64))
             transaction.count(deleted=len(docs))
-            return () if docs else None
+            return ()
 
         self._steps.append(_Step({"command": "delete", **chosen.describe()}, apply))
 
@@ -522,16 +522,16 @@ class Batch:
         fields, removed = _check_changes(changes, remove, clear=clear)
         chosen = Selection("update_metadata", ids, where, missing_ok=missing_ok)
 
-        def apply(transaction: Transaction) -> Sequence[Notice] | None:
+        def apply(transaction: Transaction) -> Sequence[Notice]:
             def changed(row: dict[str, Any]) -> dict[str, Any]:
                 edits = transaction.tables.edits_in(row)
                 edits = (Edits(edits.read) if clear else edits).changed(fields, removed)
                 return {"metadata": metadata_json(edits.merged), "edits": edits.to_json()}
 
             docs = chosen.numbers(transaction)
-            transaction.rewrite(docs, changed)
-            transaction.count(replaced=len(docs))
-            return () if docs else None
+            updated = transaction.rewrite(docs, changed)
+            transaction.count(updated=updated, unchanged=len(docs) - updated)
+            return ()
 
         described = {
             "changes": hashlib.sha256(metadata_json(fields).encode()).hexdigest(),
@@ -548,23 +548,23 @@ class Batch:
         """
         read_manifest(self._directory)
 
+        notices = list[Notice]()
+
         def work(transaction: Transaction) -> FinishOptions | None:
-            notices: list[Notice] = []
-            changed = False
             for number, step in enumerate(self._steps, start=1):
                 if step.at_once and transaction.state.step >= number:
-                    changed = True
                     continue
-                found = step.apply(transaction)
-                changed |= found is not None
-                notices += found or ()
+                notices.extend(step.apply(transaction))
                 transaction.state.step = number
-            return FinishOptions(notices=tuple(notices), device=self._device) if changed else None
+            if replace(transaction.state.changes, unchanged=0) == Changes():
+                return None
+            return FinishOptions(device=self._device)
 
         job = (
             self._steps[0].job if resumable else {"command": "batch", "token": secrets.token_hex(8)}
         )
-        self.report = run_change(self._directory, job, work, before=self._before, **self._options)
+        report = run_change(self._directory, job, work, before=self._before, **self._options)
+        self.report = replace(report, notices=tuple(notices))
         return self.report
 
 

@@ -96,6 +96,8 @@ def _find_documents(
             weight=options.weight,
             known=evidence.vector_weights("document", every),
         )
+        if evidence.named is not None:
+            scores = scores + evidence.named.named.document_gains(every)
     found = Matches.of_documents(every, scores).with_parts(dense=columns[0], lexical=columns[1])
     return Candidates(found.ordered(), complete)
 
@@ -131,8 +133,19 @@ def _find_passages(
     if mode == "lexical":
         found = Matches.of_passages(numbers, bm25).with_parts(lexical=bm25)
         return None, Candidates(found, len(by_words) < depth)
-    best, found = _score_candidates(evidence, np.union1d(near.keys, numbers), best)
+    candidates = np.union1d(near.keys, numbers)
+    if best is None:
+        evidence.add_passages_by_words(depth, numbers)
+        candidates = _with_named(evidence, candidates)
+    best, found = _score_candidates(evidence, candidates, best)
     return best, Candidates(found, all_near and len(by_words) < depth)
+
+
+def _with_named(evidence: Evidence, candidates: IntArray) -> IntArray:
+    """Candidates of the first step, with the passages of documents that the question names."""
+    evidence.held(with_neighbors(candidates))  # read together, and needed below
+    named = evidence.named
+    return candidates if named is None else np.union1d(candidates, named.passages)
 
 
 def _score_candidates(
@@ -145,7 +158,7 @@ def _score_candidates(
     if len(rows) < len(candidates):
         evidence.check_stored("passage", candidates.tolist(), set(existing.tolist()))
     scored = score_passages(evidence, existing).take(rows)
-    best = best or find_best_passage(scored)
+    best = best or find_best_passage(scored, evidence.named_docs)
     if best is not None and len(scored.ids):
         passages = evidence.view.info.passages
         scored = replace(scored, shown=confidence(scored.ids, scored.score, best, passages))

@@ -18,18 +18,21 @@ from aveyb_retrieval.indexes.search.by_vector import (
     nearest_passages,
 )
 from aveyb_retrieval.indexes.search.confidence import MIN_COMPARED_DOCUMENTS
+from aveyb_retrieval.indexes.search.named_documents import find_named_documents
 from aveyb_retrieval.indexes.search.passage_scores import word_weights
 from aveyb_retrieval.indexes.search.threads import start
 from aveyb_retrieval.indexes.store.tables import PARTS, StoredPassages
-from aveyb_retrieval.indexes.types import find_in, inner_products
+from aveyb_retrieval.indexes.types import ascending, find_in, inner_products
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from aveyb_retrieval.indexes.engine import EngineView, Selection
     from aveyb_retrieval.indexes.search.by_vector import Nearest
+    from aveyb_retrieval.indexes.search.named_documents import NamedDocuments
     from aveyb_retrieval.indexes.search.options import Options
     from aveyb_retrieval.indexes.search.question import Question
+    from aveyb_retrieval.indexes.search.ranking import QueryModel
     from aveyb_retrieval.indexes.store.tables import Part, ShownPassage, StoredDocument
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
@@ -101,6 +104,7 @@ class Evidence:
         documents: Reads documents, for this question and others.
         words: The rankings by its words.
         near: What vectors found for it at first; nothing in a search by words.
+        model: What encodes texts.
     """
 
     def __init__(
@@ -111,6 +115,7 @@ class Evidence:
         documents: DocumentReader,
         words: WordRankings,
         near: Nearest,
+        model: QueryModel,
     ) -> None:
         self.view = view
         self.question = question
@@ -118,8 +123,10 @@ class Evidence:
         self.documents = documents
         self.words = words
         self.near = near
+        self.model = model
         self._cosines = NO_COSINES
         self._held: StoredPassages | None = None
+        self._absent = np.empty(0, np.int64)  # numbers that no passage has, ascending
         self._shown: dict[int, ShownPassage] = {}
         self._passages_by_words: dict[int, IntArray] = {}
         self.add_cosines(near)
@@ -129,6 +136,16 @@ class Evidence:
         """Whether there are enough documents to compare with, and both words and vectors."""
         documents = self.view.info.documents
         return self.options.mode == "hybrid" and documents >= MIN_COMPARED_DOCUMENTS
+
+    @cached_property
+    def named(self) -> NamedDocuments | None:
+        """The documents that the question names; None if there are none."""
+        return find_named_documents(self)
+
+    @property
+    def named_docs(self) -> IntArray | None:
+        """The numbers of these, ascending."""
+        return None if self.named is None else self.named.named.docs
 
     # --- vectors
     # ----------------------------------------------------------------------------------------------
@@ -181,6 +198,10 @@ class Evidence:
         """Weights `[t]` of the question's words: the rarer, the higher."""
         return word_weights(self.view, self.question.words)
 
+    def add_passages_by_words(self, count: int, numbers: IntArray) -> None:
+        """Remember the `count` best passages by BM25, best first."""
+        self._passages_by_words[count] = numbers
+
     def passages_by_words(self, count: int) -> IntArray:
         """The numbers of the best passages by BM25, best first; none in a search by vectors."""
         listed = next(
@@ -202,9 +223,11 @@ class Evidence:
         words = () if self.options.mode == "dense" else self.question.words
         held = StoredPassages.none(len(words)) if self._held is None else self._held
         rows = held.rows(numbers)
-        if (rows < 0).any():
-            held = held.joined(self.view.passages(numbers[rows < 0], words))
+        new = numbers[(rows < 0) & ~find_in(self._absent, numbers)[1]]
+        if len(new):
+            held = held.joined(self.view.passages(new, words))
             rows = held.rows(numbers)
+            self._absent = ascending(np.concatenate([self._absent, numbers[rows < 0]]))
         self._held = held
         return held.take(rows[rows >= 0])
 

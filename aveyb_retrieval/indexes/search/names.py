@@ -71,12 +71,16 @@ def called_by(
     """Collect the words that call a document: those of its id, its title and its beginning.
 
     An id loses its suffix and percent signs. Short texts of the metadata, such as the name of a
-    client, count with the title; dates do not.
+    client, count with the id: neither is among the words that an index ranks a document by. Dates
+    do not count: they are mostly those of writing or filing.
     """
     path = _SUFFIX.sub("", unquote(document_id[:MAX_NAME_CHARACTERS]))
     labels = " ".join(islice(_labels(metadata), MAX_VALUES))[:MAX_NAME_CHARACTERS]
-    names = f"{title[:MAX_NAME_CHARACTERS]} {labels}"
-    texts = (path, names, beginning[:BEGINNING_CHARACTERS])
+    texts = (
+        f"{path} {labels}",
+        title[:MAX_NAME_CHARACTERS],
+        beginning[:BEGINNING_CHARACTERS],
+    )
     return CalledBy(*(language.stored(with_parts(text)) for text in texts))
 
 
@@ -121,12 +125,14 @@ class QuestionTerms:
         terms: As `Language` stores words: first those that are looked up, then parts of others.
         known: How many of the first terms are looked up, in passages, too.
         tokens: In the order of the text.
+        later: The words behind the last token.
     """
 
     text: str
     terms: tuple[str, ...]
     known: int
     tokens: tuple[Token, ...]
+    later: frozenset[str]
 
 
 def question_terms(text: str, words: Sequence[str], language: Language) -> QuestionTerms:
@@ -155,7 +161,8 @@ def question_terms(text: str, words: Sequence[str], language: Language) -> Quest
             for span in inside:
                 own = [columns[word] for word in pieces[span]]
                 tokens.append(Token(span[0], span[1], tuple(own), kept))
-    return QuestionTerms(text, tuple(columns), known, tuple(tokens))
+    later = language.words(text[len(head) :]) if len(runs) == MAX_QUESTION_WORDS else ()
+    return QuestionTerms(text, tuple(columns), known, tuple(tokens), frozenset(later))
 
 
 class Joined(NamedTuple):
@@ -272,6 +279,7 @@ class Named:
     Attributes:
         docs: Their numbers `[N]`, ascending.
         rest: The question without their names.
+        dropped: The terms that only names have: they are not in the rest.
         competing: Documents that are called by some name, `[M]`, ascending.
         passage_gain: What is added to each passage of these, `[M]`.
         document_gain: What is added to these themselves, `[M]`.
@@ -279,16 +287,26 @@ class Named:
 
     docs: IntArray
     rest: str
+    dropped: frozenset[str]
     competing: IntArray
     passage_gain: FloatArray
     document_gain: FloatArray
 
-    def gains(self, docs: IntArray) -> FloatArray:
+    def passage_gains(self, docs: IntArray) -> FloatArray:
         """What is added to the passages of documents `[n]`, `[n]`."""
-        gained = np.zeros(len(docs), np.float32)
-        places, there = find_in(self.competing, docs)
-        gained[there] = self.passage_gain[places[there]]
-        return gained
+        return _values_of(docs, self.competing, self.passage_gain)
+
+    def document_gains(self, docs: IntArray) -> FloatArray:
+        """What is added to documents `[n]`, `[n]`."""
+        return _values_of(docs, self.competing, self.document_gain)
+
+
+def _values_of(docs: IntArray, numbers: IntArray, values: FloatArray) -> FloatArray:
+    """The values of documents `[n]` out of those of `numbers` `[m]`, ascending; 0 for others."""
+    aligned = np.zeros(len(docs), np.float32)
+    places, there = find_in(numbers, docs)
+    aligned[there] = values[places[there]]
+    return aligned
 
 
 def sure_nats(documents: int) -> float:
@@ -319,7 +337,7 @@ def find_named(question: QuestionTerms, among: Competitors) -> Named | None:
     best = np.lexsort((among.docs, -names))[:MAX_NAMED]
     rows = np.sort(best[names[best] >= NAMED_SHARE * most])
     several = rows[among.passages[rows] > 1]  # a single passage needs no order
-    rest = _rest(question, among, several, values > 0) if len(several) else question.text
+    names_at = _names_at(question, among, several, values > 0)
     long = float(np.mean(1 - 1 / np.maximum(among.passages, 1)))
     above = long * np.maximum(names - sure / 2, 0)
     only_path = among.path & ~among.title & ~among.beginning & ~among.found
@@ -329,7 +347,8 @@ def find_named(question: QuestionTerms, among: Competitors) -> Named | None:
     gained = np.flatnonzero((above > 0) | (of_document > 0))
     return Named(
         among.docs[rows],
-        rest,
+        _without(question, names_at),
+        _dropped(question, names_at),
         among.docs[gained],
         (NAME_WEIGHT * above[gained]).astype(np.float32),
         (NAME_WEIGHT * of_document[gained]).astype(np.float32),
@@ -367,14 +386,16 @@ def _total(question: QuestionTerms, among: Competitors, values: FloatArray) -> F
     return total
 
 
-def _rest(question: QuestionTerms, among: Competitors, rows: IntArray, valued: BoolArray) -> str:
-    """The question without the names of some competitors, by row; all of it if no word is left.
+def _names_at(
+    question: QuestionTerms, among: Competitors, rows: IntArray, valued: BoolArray
+) -> list[int]:
+    """Which tokens are names of some competitors, by row; none if no other word would be left.
 
     Names are the terms that call a document and are worth something, `valued` `[D, T]`, and the
     words around them that call it, too, with stop words between, up to the end of a clause.
     """
-    tokens, text = question.tokens, question.text
-    removed = np.zeros(len(tokens), np.bool_)
+    tokens = question.tokens
+    names_at = set[int]()
     for row in rows.tolist():
         calling = {*np.flatnonzero(among.called[row]).tolist()}
         names = {*np.flatnonzero(valued[row]).tolist()}
@@ -385,20 +406,33 @@ def _rest(question: QuestionTerms, among: Competitors, rows: IntArray, valued: B
                 calls[first:stop] = [True] * (stop - first)
             if term in names:
                 named[first:stop] = [True] * (stop - first)
-        removed[_runs(text, tokens, calls, named)] = True
-    removed &= ~np.array([each.kept for each in tokens], np.bool_)
-    places = np.flatnonzero(removed).tolist()
-    left = any(token.terms and not removed[at] for at, token in enumerate(tokens))
-    if not left and WORD.search(text, tokens[-1].stop) is None:
-        return text
-    parts, end = list[str](), 0
-    for at in places:
+        names_at.update(_runs(question.text, tokens, calls, named))
+    names_at -= {at for at, token in enumerate(tokens) if token.kept}
+    left = any(token.terms and at not in names_at for at, token in enumerate(tokens))
+    is_rest = left or WORD.search(question.text, tokens[-1].stop) is not None
+    return sorted(names_at) if is_rest else []
+
+
+def _without(question: QuestionTerms, names_at: Sequence[int]) -> str:
+    """The question without some of its tokens, and without what stands between two of them."""
+    tokens, text = question.tokens, question.text
+    parts, end, last = list[str](), 0, -1
+    for at in names_at:
         between = text[end : tokens[at].start]
-        inside = at > 0 and removed[at - 1] and not _BREAK.search(between)
-        parts.append("" if inside else between)
+        is_inside = 0 <= last == at - 1 and not _BREAK.search(between)
+        parts.append("" if is_inside else between)
         possessive = _POSSESSIVE.match(text, tokens[at].stop)
         end = max(end, possessive.end() if possessive else tokens[at].stop)
-    return " ".join("".join([*parts, text[end:]]).split())
+        last = at
+    return " ".join("".join([*parts, text[end:]]).split()) if parts else text
+
+
+def _dropped(question: QuestionTerms, names_at: Sequence[int]) -> frozenset[str]:
+    """The terms of some tokens that no other token has."""
+    gone, tokens = {*names_at}, question.tokens
+    left = {term for at, token in enumerate(tokens) if at not in gone for term in token.terms}
+    dropped = {term for at in names_at for term in tokens[at].terms} - left
+    return frozenset(question.terms[term] for term in dropped) - question.later
 
 
 def _runs(
@@ -433,7 +467,7 @@ def score_within(
     passages of named documents, others are not read), `tops` the best of each named document.
     """
     docs = ids >> PASSAGE_BITS
-    score = whole + named.gains(docs)
+    score = whole + named.passage_gains(docs)
     for doc, top in tops.items():
         rows = slice(*np.searchsorted(docs, [doc, doc + 1]))
         mixed = (1 - WHOLE_WEIGHT) * rest[rows] + WHOLE_WEIGHT * whole[rows]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from aveyb_retrieval.errors import ConfigError, InputError
@@ -196,7 +197,11 @@ def with_synonyms(rules: Language, source: Any) -> Language:
     """The rules of an index with more synonyms, from a file or its lines; none of these may protect
     a word.
     """
-    lines = read_synonyms(source)
+    return _with_lines(rules, read_synonyms(source))
+
+
+@lru_cache(maxsize=8)  # with the stems that they have found
+def _with_lines(rules: Language, lines: str) -> Language:
     if protected := protected_words(lines):
         raise ConfigError(
             f"synonyms: {protected[0]!r} stands alone in a line: words are protected where an index"

@@ -178,17 +178,18 @@ class Options:
 
     @property
     def depth(self) -> int:
-        """How many documents or passages each ranking gives to the first step: whatever page is
-        asked for.
+        """How many documents or passages each ranking gives to the first step.
+
+        It does not depend on the page, but where nothing orders the best by words again: however
+        many they are, they begin alike.
         """
-        alone = (
-            self.mode == "lexical" or (self.mode, self.unit) == ("dense", "document")
-        ) and not self.diversity
-        return (
-            min(ALONE, self.candidates)
-            if alone and self.rerank is self.boost is None
-            else self.candidates
-        )
+        if self.diversity or self.rerank is not None or self.boost is not None:
+            return self.candidates
+        if self.mode == "lexical":
+            return max(ALONE, self.last)
+        if self.mode == "dense" and self.unit == "document":
+            return min(ALONE, self.candidates)
+        return self.candidates
 
     @property
     def needs_text(self) -> bool:

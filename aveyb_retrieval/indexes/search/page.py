@@ -48,7 +48,7 @@ def take_page(
     originals = _originals(evidence, passages)
     chosen: list[Matches] = []
     copies: dict[int, list[int]] = {}
-    per_document = Counter[int]()
+    cap = DocumentCap(evidence)
     taken = 0
     for part in ranking:
         rows: list[int] = []
@@ -56,22 +56,58 @@ def take_page(
         originals.begin(part, before.keys)
         for row in _in_turn(evidence.view, part, before, rows, options.diversity):
             doc = int(part.docs[row])
-            if options.per_document is not None and per_document[doc] >= options.per_document:
+            if cap.is_full(doc):
                 continue
             original = originals.original(row, taken)
+            cap.count(doc, is_taken=original is None)
             if original is not None:
                 copies.setdefault(original, []).append(doc)
                 continue
-            per_document[doc] += 1
             rows.append(row)
             taken += 1
-            if taken == options.last:
+            if taken == options.last or cap.all_full:
                 break
         chosen.append(part.take(np.array(rows, np.int64)))
-        if taken == options.last:
+        if taken == options.last or cap.all_full:
             break
     matches = _descending(Matches.joined(chosen))
     return Page(matches.take(slice(options.offset, None)), copies)
+
+
+class DocumentCap:
+    """At most so many passages of one document, and whether no document can give another one."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        options, view = evidence.options, evidence.view
+        self._cap = options.per_document
+        self._taken = Counter[int]()
+        # passages of documents that may still be taken, where all of them may not fill the page
+        self._left: dict[int, int] | None = None
+        selection = evidence.question.selection
+        if self._cap is not None:
+            documents = view.count("document", selection)
+            if documents * self._cap <= options.last:
+                docs = view.matching(view.select({}) if selection is None else selection)
+                counts = view.passage_counts(docs).tolist()
+                self._left = {
+                    doc: count for doc, count in zip(docs.tolist(), counts, strict=True) if count
+                }
+
+    @property
+    def all_full(self) -> bool:
+        return self._left is not None and not self._left
+
+    def is_full(self, doc: int) -> bool:
+        """Whether no more passages of a document are taken."""
+        return self._cap is not None and self._taken[doc] >= self._cap
+
+    def count(self, doc: int, *, is_taken: bool) -> None:
+        """Count a passage of a document that was taken, or that is a copy."""
+        self._taken[doc] += is_taken
+        if self._left is not None and doc in self._left:
+            self._left[doc] -= 1
+            if self.is_full(doc) or not self._left[doc]:
+                del self._left[doc]
 
 
 def _originals(evidence: Evidence, passages: BestPassages | None) -> Originals:

@@ -136,13 +136,19 @@ def _names_of_copies(evidence: Evidence, page: Page) -> dict[int, tuple[str, ...
 def _sentences(evidence: Evidence, model: QueryModel, rules: Language) -> Sentences:
     """Make what finds a question's words and best sentences; a search by words loads no model."""
     question = evidence.question
+    named = evidence.named
     by_meaning = question.words and evidence.options.mode != "lexical"
 
     def weigh() -> dict[str, float]:
         words = question.search_words
         is_question = len(words) == len(question.words)
         weights = evidence.word_weights if is_question else word_weights(evidence.view, words)
-        return dict(zip(words, weights.tolist(), strict=True))
+        weighed = dict(zip(words, weights.tolist(), strict=True))
+        if named is not None:  # names say which document is meant, not which sentence
+            in_rest = zip(question.words, named.word_shares.tolist(), strict=True)
+            weighed.update({word: weighed[word] * share for word, share in in_rest})
+        return weighed
 
     find = question.finder(rules)
-    return Sentences(question.text, find, weigh, model.load if by_meaning else None)
+    text = question.text if named is None else named.named.rest
+    return Sentences(text, find, weigh, model.load if by_meaning else None)

@@ -310,12 +310,13 @@ class Retriever(Documents):
         self, vectors: npt.NDArray[np.floating], k: int = 10, **options: Unpack[SearchOptions]
     ) -> list[Result]:
         """Run `search` with queries that are vectors already, `[n, d]`; they are scaled to unit
-        length.
+        length. Copies are told by their texts, and not folded unless `fold=True` asks for it.
 
         Raises InputError where they are of another dimension or not finite, ConfigError where an
         option needs a text.
         """
         options.setdefault("mode", "dense")
+        options.setdefault("fold", False)
         with self._engine.view() as view:
             search = self._prepare(view, k, options)
             if search.options.needs_text:

@@ -33,9 +33,10 @@ def score_passages(evidence: Evidence, ids: IntArray) -> PassageScores:
         evidence.check_stored("passage", ids.tolist(), set(held.numbers.tolist()))
     words = WordScores.of(held, evidence.word_weights, evidence.view.mean_passage_length)
     if mode == "hybrid":
-        return score_hybrid(
-            ids, cosine, words, evidence.background, evidence.vector_weights("passage", ids)
-        )
+        vector_weights = evidence.vector_weights("passage", ids)
+        scored = score_hybrid(ids, cosine, words, evidence.background, vector_weights)
+        named = evidence.named
+        return scored if named is None else named.adjust(evidence, held, scored)
     return PassageScores(ids, words.bm25, words.bm25, words=words)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.search import rerank
-from aveyb_retrieval.indexes.search.best_passages import PASSAGES_COMPARED, BestPassages
+from aveyb_retrieval.indexes.search.best_passages import BestPassages
 from aveyb_retrieval.indexes.search.by_vector import NOTHING_NEAR, unit_queries
 from aveyb_retrieval.indexes.search.evidence import (
     DocumentReader,
@@ -20,6 +20,7 @@ from aveyb_retrieval.indexes.search.evidence import (
     nearest,
     passages_listed,
 )
+from aveyb_retrieval.indexes.search.named_documents import PASSAGES_COMPETING
 from aveyb_retrieval.indexes.search.operators import with_synonyms
 from aveyb_retrieval.indexes.search.page import NOTHING_SHOWN, take_page
 from aveyb_retrieval.indexes.search.question import Question, read_operators, read_question
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from aveyb_retrieval.indexes.engine import EngineView, Selection
+    from aveyb_retrieval.indexes.search.by_vector import Nearest
     from aveyb_retrieval.indexes.search.hit import Result
     from aveyb_retrieval.indexes.search.options import Options
     from aveyb_retrieval.indexes.search.page import Page
@@ -137,7 +139,7 @@ def _gather(search: Search, questions: Sequence[Question]) -> Iterator[Evidence]
     is_empty = not view.count(options.unit, questions[0].selection) if questions else True
     if options.mode == "lexical" or is_empty:
         for question, ranked in zip(questions, words, strict=True):
-            yield Evidence(view, question, options, search.documents, ranked, NOTHING_NEAR)
+            yield _evidence(search, question, ranked, NOTHING_NEAR)
         return
     if options.mode == "hybrid" and len(questions) == 1 and view.lasting:
         _start_words(view, options, words[0])
@@ -156,7 +158,7 @@ def _start_words(view: EngineView, options: Options, words: WordRankings) -> Non
     """Start the rankings by words that a hybrid search needs first, while the model encodes."""
     words.start(options.unit, options.depth)
     if options.unit == "document" and "passage" in view.info.kinds:
-        words.start("passage", passages_listed(view, options, PASSAGES_COMPARED))
+        words.start("passage", passages_listed(view, options, PASSAGES_COMPETING))
 
 
 def _with_nearest(
@@ -171,4 +173,16 @@ def _with_nearest(
     near = nearest(view, vectors, options.depth, selection, options)
     for question, vector, ranked, of_question in zip(questions, vectors, words, near, strict=True):
         encoded = replace(question, vector=vector)
-        yield Evidence(view, encoded, options, search.documents, ranked, of_question)
+        yield _evidence(search, encoded, ranked, of_question)
+
+
+def _evidence(search: Search, question: Question, words: WordRankings, near: Nearest) -> Evidence:
+    return Evidence(
+        search.view,
+        question,
+        search.options,
+        search.documents,
+        words,
+        near,
+        search.model,
+    )

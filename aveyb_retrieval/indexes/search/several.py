@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from aveyb_retrieval.indexes.engine import EngineInfo, EngineView, Selection, VectorEngine
+    from aveyb_retrieval.indexes.search.names import CalledBy
     from aveyb_retrieval.indexes.search.operators import Sought
     from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.indexes.store.tables import Part, ShownPassage, StoredDocument
@@ -249,6 +250,13 @@ class SeveralView:
                 number = doc + (i << SHIFT["document"])
                 found[number] = stored._replace(doc=number, of_index=self.names[i])
         return found
+
+    def called(self, docs: Sequence[int]) -> dict[int, CalledBy]:
+        return {
+            doc + (i << SHIFT["document"]): words
+            for i, view, _, own in self._parts("document", docs)
+            for doc, words in view.called(own.tolist()).items()
+        }
 
     def passages(self, numbers: IntArray, words: Sequence[str] = ()) -> StoredPassages:
         found = StoredPassages.none(len(words))

@@ -14,6 +14,7 @@ from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.encoding import AUTO
 from aveyb_retrieval.indexes.engine import SAMPLE, EngineInfo
 from aveyb_retrieval.indexes.nearest.tiers import Nearest
+from aveyb_retrieval.indexes.search.named_documents import CalledDocuments, read_called
 from aveyb_retrieval.indexes.search.selections import Allowed, SelectionCache
 from aveyb_retrieval.indexes.store import filters
 from aveyb_retrieval.indexes.store.filters import no_such_field, warn_of_filter
@@ -32,9 +33,10 @@ from aveyb_retrieval.indexes.store.tables import (
 from aveyb_retrieval.indexes.types import PASSAGE_BITS, ascending, find_in
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from aveyb_retrieval.indexes.search.names import CalledBy
     from aveyb_retrieval.indexes.search.operators import Sought
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
     from aveyb_retrieval.indexes.store.tables import (
@@ -99,6 +101,7 @@ class Snapshot:
         self._filters = SelectionCache(FILTER_CACHE_BYTES)
         self._parts = SelectionCache(PART_CACHE_BYTES)
         self._titled: dict[int, StoredDocument] = {}
+        self._called = CalledDocuments()
         old = before if before is not None and before.manifest.build == manifest.build else None
         if not index_dir.holds_checked:
             check_files(manifest, root, full=full_check, known=old.manifest.files if old else None)
@@ -331,6 +334,10 @@ class Snapshot:
             found = found | self.tables.read_documents(new, parts)
             self._titled = dict([*found.items()][-TITLES_KEPT:])
         return {doc: found[doc] for doc in docs if doc in found}
+
+    def called(self, docs: Sequence[int]) -> Mapping[int, CalledBy]:
+        self.check_open()
+        return self._called.get(docs, partial(read_called, self))
 
     def passages(self, numbers: IntArray, words: Sequence[str] = ()) -> StoredPassages:
         return self.tables.read_passages(numbers, words)

@@ -433,6 +433,7 @@ class Changes:
 
     added: int = 0
     replaced: int = 0
+    updated: int = 0
     unchanged: int = 0
     renamed: int = 0
     deleted: int = 0

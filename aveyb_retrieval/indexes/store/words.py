@@ -35,7 +35,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
@@ -176,16 +176,22 @@ def read_synonyms(source: str | Path | list[str] | tuple[str, ...]) -> str:
         raise ConfigError(
             f"synonyms={source!r}: must be the path of a file, or a list of its lines"
         )
-    kept = []
+    return _checked_lines(tuple(lines), where)
+
+
+@lru_cache(maxsize=8)  # a search may name the same file as the one before
+def _checked_lines(lines: tuple[str, ...], where: str) -> str:
+    checked = []
     for number, line in enumerate(lines, start=1):
-        if said := _COMMENT.split(line, maxsplit=1)[0].strip():
-            _read_line(said, f"{where}, line {number}")
-            kept.append(said)
-    if len(kept) > MOST_LINES or sum(map(len, kept)) > MOST_BYTES:
+        rule = _COMMENT.split(line, maxsplit=1)[0].strip()
+        if rule:
+            _read_line(rule, f"{where}, line {number}")
+            checked.append(rule)
+    if len(checked) > MOST_LINES or sum(map(len, checked)) > MOST_BYTES:
         raise InputError(
-            f"{where}: {len(kept):,} lines; at most {MOST_LINES:,} in {MOST_BYTES:,} bytes"
+            f"{where}: {len(checked):,} lines; at most {MOST_LINES:,} in {MOST_BYTES:,} bytes"
         )
-    return "\n".join(kept)
+    return "\n".join(checked)
 
 
 def synonyms_of(lines: str) -> tuple[Synonym, ...]:

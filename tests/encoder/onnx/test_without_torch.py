@@ -124,6 +124,6 @@ def test_every_public_name_is_there_or_names_its_extra() -> None:
     names = [alias.asname for statement in imports for alias in statement.names if alias.asname]
     done = run(code, *names)
     assert done.returncode == 0, done.stderr
-    expected = [name for name in names if name.startswith("Avey") and name != "AveyBError"]
-    assert len(expected) == 5
+    expected = [name for name in names if "Avey" in name and name != "AveyBError"]
+    assert "AveyBModel" in expected
     assert done.stdout.split() == expected

@@ -1,0 +1,178 @@
+"""Questions that name their document: the document answers, with the passage that the rest of the
+question asks for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aveyb_retrieval import Retriever, build_index, hits_to_prompt
+from aveyb_retrieval.indexes.search import evidence
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BIRDS = ["Osprey", "Kestrel", "Harrier", "Merlin", "Plover", "Dunlin"]
+FORMS: dict[str, dict[str, str]] = {
+    "title": {"_id": "c{n}", "title": "Supply agreement {name} Ltd"},
+    "path": {"_id": "contracts/2024/{name}-supply.md", "title": "Supply agreement"},
+    "beginning": {"_id": "d{n}", "title": "Supply agreement"},
+    "metadata": {"_id": "m{n}", "title": "Supply agreement", "client": "{name} Ltd"},
+}
+TERMS = {
+    "notice": "Either party may end this agreement by giving {} months' written notice.",
+    "penalty": "For each day of late delivery the supplier owes {} euros.",
+    "law": "This document is governed by the law of region {}.",
+}
+ASK = {
+    "notice": "how many months of notice end it?",
+    "penalty": "what is owed for a day of late delivery?",
+    "law": "which law governs it?",
+}
+FILL = ["records", "samples", "packaging", "training", "tools", "badges", "noise", "travel"]
+
+
+def contract(n: int, form: str) -> dict[str, Any]:
+    name = BIRDS[n] if form == "beginning" else "the Company"
+    beginning = (
+        f"# Supply Agreement\n\nThis agreement is between {name} Ltd (the Supplier) and Northern"
+        f" Works. {name} Ltd makes and sells goods. Signed for {name} Ltd and for Northern Works.\n"
+    )
+    sections = [
+        f"## {word.title()}\n\n"
+        + f"The supplier keeps {word} apart and tells the buyer about {word} in writing. " * 5
+        for word in FILL
+    ]
+    for place, term in enumerate(TERMS.values()):
+        sections.insert(2 + 3 * place, f"## Terms\n\n{term.format(n + 3)}\n")
+    fields = {key: value.format(n=n, name=BIRDS[n]) for key, value in FORMS[form].items()}
+    return {**fields, "text": "\n".join([beginning, *sections])}
+
+
+def contracts(form: str) -> list[dict[str, Any]]:
+    return [contract(n, form) for n in range(len(BIRDS))]
+
+
+@pytest.fixture(scope="module")
+def indexes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """An index of six contracts for each way in which they are called."""
+    top = tmp_path_factory.mktemp("named")
+    for form in FORMS:
+        build_index(contracts(form), top / form, passage_tokens=64)
+    return {form: top / form for form in FORMS}
+
+
+@pytest.fixture(params=FORMS)
+def named(request: pytest.FixtureRequest, indexes: dict[str, Path]) -> tuple[str, Retriever]:
+    return request.param, Retriever.load(indexes[request.param])
+
+
+def answer(n: int, key: str) -> str:
+    return TERMS[key].format(n + 3)
+
+
+@pytest.mark.parametrize("key", TERMS)
+@pytest.mark.parametrize("unit", ["passage", "document"])
+def test_the_named_document_answers(named: tuple[str, Retriever], unit: Any, key: str) -> None:
+    form, retriever = named
+    for n in (0, 4):
+        for question in (f"In the {BIRDS[n]} contract, {ASK[key]}", f"{BIRDS[n]}: {ASK[key]}"):
+            hit = retriever.search(question, k=3, unit=unit)[0]
+            assert hit.id == contract(n, form)["_id"]
+            assert answer(n, key) in str(hit.passage)
+            assert hit.best_sentence is not None
+            assert hit.text[slice(*hit.best_sentence)] in answer(n, key)
+
+
+def test_two_named_documents_both_answer(indexes: dict[str, Path]) -> None:
+    retriever = Retriever.load(indexes["title"])
+    hits = retriever.search(f"Compare Osprey and Dunlin: {ASK['law']}", k=2, unit="passage")
+    assert {hit.id for hit in hits} == {"c0", "c5"}
+    for hit in hits:
+        assert answer(int(hit.id[1:]), "law") in str(hit.passage)
+
+
+def test_a_name_alone_finds_the_beginning(indexes: dict[str, Path]) -> None:
+    hit = Retriever.load(indexes["beginning"]).search("Plover Ltd", k=1, unit="passage")[0]
+    assert (hit.id, hit.span and hit.span[0]) == ("d4", 0)
+
+
+QUESTIONS = [ASK["law"], "samples and badges", "which goods are sold?", "what does a buzzard owe?"]
+
+
+@pytest.mark.parametrize("options", [{"unit": "passage"}, {}, {"fusion": "rrf"}])
+def test_a_question_that_names_nothing_ranks_as_without_names(
+    indexes: dict[str, Path], options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retriever = Retriever.load(indexes["path"])
+
+    def ranked() -> list[Any]:
+        return [
+            [(hit.id, hit.span, hit.score, hit.confidence) for hit in found]
+            for found in (retriever.search(question, k=20, **options) for question in QUESTIONS)
+        ]
+
+    present = ranked()
+    monkeypatch.setattr(evidence, "find_named_documents", lambda _: None)
+    assert ranked() == present
+
+
+def test_pages_are_slices_of_one_ranking(indexes: dict[str, Path]) -> None:
+    retriever = Retriever.load(indexes["title"])
+    question = f"Osprey: {ASK['penalty']}"
+    options: Any = {"unit": "passage", "candidates": 5}
+    whole = retriever.search(question, k=30, **options)
+    parts = [retriever.search(question, k=10, offset=at, **options) for at in (0, 10, 20)]
+    spans = [(hit.id, hit.span) for hit in whole]
+    assert [(hit.id, hit.span) for part in parts for hit in part] == spans
+    assert len({*spans}) == len(spans)
+    scores = [hit.score for hit in whole]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_under_a_filter_and_for_those_who_see_a_part(indexes: dict[str, Path]) -> None:
+    retriever = Retriever.load(indexes["metadata"])
+    question = f"Merlin: {ASK['notice']}"
+    some = {"client": {"$in": [f"{name} Ltd" for name in BIRDS[2:]]}}
+    for found in (
+        retriever.search(question, k=1, filter=some, unit="passage"),
+        retriever.visible(some).search(question, k=1, unit="passage"),
+        retriever.visible(some).search(question, k=1),
+    ):
+        assert found[0].id == "m3"
+        assert answer(3, "notice") in str(found[0].passage)
+    hidden = retriever.visible({"client": {"$ne": "Merlin Ltd"}})
+    assert "m3" not in {hit.id for hit in hidden.search(question, k=50, unit="passage")}
+
+
+def test_in_several_indexes(tmp_path: Path) -> None:
+    every = contracts("title")
+    for name, part in (("first", every[:3]), ("second", every[3:])):
+        build_index(part, tmp_path / name, passage_tokens=64)
+    retriever = Retriever.load({name: tmp_path / name for name in ("first", "second")})
+    for n, name in ((1, "first"), (5, "second")):
+        for unit in ("passage", "document"):
+            hit = retriever.search(f"{BIRDS[n]}: {ASK['penalty']}", k=1, unit=unit)[0]  # type: ignore[call-overload]
+            assert (hit.id, hit.index) == (f"c{n}", name)
+            assert answer(n, "penalty") in str(hit.passage)
+
+
+def test_prompts_and_confidence(indexes: dict[str, Path]) -> None:
+    retriever = Retriever.load(indexes["beginning"])
+    hits = retriever.search(f"Harrier: {ASK['law']}", k=2, unit="passage")
+    assert answer(2, "law") in hits_to_prompt(hits, max_tokens=60)
+    assert hits[0].confidence is not None
+    assert 0 <= hits[0].confidence <= 1
+    assert retriever.search(f"Harrier: {ASK['law']}", min_score=0.0, unit="passage")
+
+
+def test_many_pages_of_what_is_not_called_anything(tmp_path: Path) -> None:
+    """Titles of 10,000 words, and all the same, change nothing and raise nothing."""
+    title = " ".join(f"word{n}" for n in range(10_000))
+    rows = [{"_id": f"t{n}", "title": title, "text": contract(n, "path")["text"]} for n in range(4)]
+    build_index(rows, tmp_path / "long", passage_tokens=64)
+    retriever = Retriever.load(tmp_path / "long")
+    assert retriever.search(f"word7: {ASK['law']}", unit="passage")
+    assert retriever.search(title, k=3, unit="passage")

@@ -1,0 +1,125 @@
+"""Steps of a search: each reads as much as it needs, and what it gives does not depend on that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aveyb_retrieval import Retriever, build_index
+from aveyb_retrieval.indexes.search import candidates
+from aveyb_retrieval.indexes.search.snapshot import Snapshot
+from aveyb_retrieval.indexes.store import words
+from tests.indexes.conftest import make_documents
+from tests.indexes.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LONG = [
+    {"_id": f"long{i}", "text": " ".join(f"word{(i * 7 + j) % 40}" for j in range(900))}
+    for i in range(3)
+]
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Retriever:
+    root = tmp_path_factory.mktemp("steps") / "long"
+    build_index([*LONG, {"_id": "empty", "text": ""}], root, model=FakeEmbedder())
+    return Retriever.load(root, model=FakeEmbedder())
+
+
+@pytest.fixture(scope="module")
+def retriever(tmp_path_factory: pytest.TempPathFactory) -> Retriever:
+    root = tmp_path_factory.mktemp("steps") / "both"
+    rows = make_documents(120)
+    build_index([*rows, {"_id": "twin", "text": rows[0]["text"]}], root, model=FakeEmbedder())
+    return Retriever.load(root, model=FakeEmbedder())
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[tuple[Any, ...]]:
+    calls, real = list[tuple[Any, ...]](), getattr(owner, name)
+
+    def count(*arguments: Any, **options: Any) -> Any:
+        calls.append(arguments)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, count)
+    return calls
+
+
+@pytest.mark.parametrize("fold", [True, False])
+@pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid"])
+@pytest.mark.parametrize("cap", [1, 2])
+def test_a_page_ends_where_all_documents_are_full(
+    long: Retriever, monkeypatch: pytest.MonkeyPatch, mode: Any, fold: bool, cap: int
+) -> None:
+    options: dict[str, Any] = {"mode": mode, "fold": fold, "candidates": 5, "unit": "passage"}
+    every = long.search("word1 word9", 10_000, **options)
+    first = [
+        hit
+        for place, hit in enumerate(every)
+        if sum(other.id == hit.id for other in every[:place]) < cap
+    ]
+    steps = counted(monkeypatch, candidates, "_find_passages")
+    hits = long.search("word1 word9", 10, per_document=cap, **options)
+    assert [(hit.id, hit.span) for hit in hits] == [(hit.id, hit.span) for hit in first]
+    assert len(hits) == 3 * cap and len(steps) <= 4, "not until the last of 340 passages"
+
+
+def test_a_document_with_fewer_passages_than_its_share_ends_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_index([*LONG[:1], {"_id": "s", "text": "word1"}], tmp_path / "i", model=FakeEmbedder())
+    steps = counted(monkeypatch, candidates, "_find_passages")
+    with Retriever.load(tmp_path / "i", model=FakeEmbedder()) as few:
+        hits = few.search("word1", 40, unit="passage", per_document=3, candidates=20, fold=False)
+    assert sorted(hit.id for hit in hits) == ["long0"] * 3 + ["s"]
+    assert len(steps) == 1
+
+
+@pytest.mark.parametrize("unit", ["document", "passage"])
+def test_words_are_looked_up_once_however_many_are_asked_for(
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch, unit: Any
+) -> None:
+    options: dict[str, Any] = {"mode": "lexical", "unit": unit, "fold": False, "passages": 1}
+    calls = counted(monkeypatch, Snapshot, "by_words")
+    every = retriever.rank(["word1 word2 word3"], 1000, **options)[0]
+    assert len(calls) == 1 and len(every) > 25
+    pages = [retriever.rank(["word1 word2 word3"], 7, offset=at, **options)[0] for at in (0, 7, 14)]
+    assert [row for page in pages for row in page] == every[:21]
+
+
+def test_vectors_are_not_folded_by_texts_unless_asked_for(retriever: Retriever) -> None:
+    vector = FakeEmbedder().encode_queries([make_documents(1)[0]["text"]])
+    (plain,) = retriever.search_vectors(vector, 5)
+    assert not any(hit.duplicates for hit in plain)
+    (folded,) = retriever.search_vectors(vector, 5, fold=True)
+    assert any("twin" in (hit.id, *hit.duplicates) for hit in folded if hit.duplicates)
+
+
+def test_synonyms_are_read_once(retriever: Retriever, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = counted(monkeypatch, words, "_read_line")
+    lines = [f"word1, zinc{i}" for i in range(50)]
+    hits = [retriever.search("word1", 5, synonyms=lines) for _ in range(4)]
+    assert len(read) <= 2 * len(lines) and hits[0].words == hits[3].words
+    assert "zinc49" in hits[0].words
+    assert "zinc9" not in retriever.search("word1", 5, synonyms=lines[:3]).words
+    assert "zinc0" not in retriever.search("word1", 5).words
+
+
+@pytest.mark.parametrize("query", ["word3 zinc", "unheard of"])
+def test_confidence_is_of_passages_whichever_vectors_rank(retriever: Retriever, query: str) -> None:
+    """The best passage of all is looked for by vectors, too, where documents are ranked by their
+    own.
+    """
+    by_both = {
+        (hit.id, hit.span): hit.confidence
+        for hit in retriever.search(query, 200, unit="passage", fold=False)
+    }
+    hits = retriever.search(query, 20, granularity="document")
+    assert len(hits) == 20 or query == "unheard of"
+    for hit in hits:
+        if hit.confidence is not None:
+            assert 0 <= hit.confidence <= 1
+            assert hit.confidence == pytest.approx(by_both[hit.id, hit.span], abs=1e-4)

@@ -1,0 +1,159 @@
+"""What a change does not change is not written; who writes beside another waits; what a disk says
+has a class.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aveyb_retrieval import DiskError, Index, Retriever, build_index
+from aveyb_retrieval.errors import AveyBError, IndexLockedError
+from aveyb_retrieval.indexes.store.dataset import Dataset
+from tests.indexes.fake import FakeEmbedder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROWS: list[dict[str, Any]] = [
+    {"_id": f"d{i}", "title": f"T{i}", "text": f"word{i} and more", "n": i, "tags": ["a", {"b": 1}]}
+    for i in range(20)
+]
+COUNTS = ("added", "replaced", "updated", "unchanged", "deleted")
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[Index]:
+    with Index.open(tmp_path / "ix", create=True, model=FakeEmbedder()) as opened:
+        opened.add(ROWS)
+        yield opened
+
+
+def counts(report: Any) -> tuple[int, ...]:
+    return tuple(getattr(report, name) for name in COUNTS)
+
+
+def test_the_same_documents_again_write_nothing(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = index.version
+    index.update_metadata({"set": True}, ["d3"])
+    changed = index.version
+    assert changed != version
+
+    def refused(*_: Any) -> None:
+        raise AssertionError("something was written")
+
+    for name in ("append", "delete"):
+        monkeypatch.setattr(Dataset, name, refused)
+    for rows in (ROWS, ROWS[3:5], reversed(ROWS), [{**ROWS[0], "n": 0}]):
+        report = index.upsert(list(rows))
+        assert report.version == changed
+        assert report.unchanged == len(list(rows)) or report.unchanged == 20
+        assert counts(report)[:3] == (0, 0, 0)
+    report = index.update_metadata({"set": True}, ["d3"])
+    assert (report.version, counts(report)) == (changed, (0, 0, 0, 1, 0))
+    with index.batch() as batch:
+        batch.upsert(ROWS)
+        batch.update_metadata({"set": True}, ["d3"])
+        batch.delete(["none"], missing_ok=True)
+    assert batch.report.version == changed
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ([{**ROWS[0], "n": 100}], (0, 0, 1, 0, 0)),
+        ([{**ROWS[0], "n": 0.5}, ROWS[1]], (0, 0, 1, 1, 0)),
+        ([{"_id": "d0", "title": "T0", "text": ROWS[0]["text"]}], (0, 0, 1, 0, 0)),
+        ([{**ROWS[0], "title": "Another"}, {**ROWS[1], "new": None}], (0, 1, 1, 0, 0)),
+        ([{**ROWS[2], "tags": ["a", {"b": 2}]}, {"_id": "x", "text": "y"}], (1, 0, 1, 0, 0)),
+        ([{**ROWS[1], "n": 1.0}], (0, 0, 1, 0, 0)),
+        ([{**ROWS[1], "n": True}], (0, 0, 1, 0, 0)),
+    ],
+)
+def test_a_change_of_metadata_alone_is_counted(
+    index: Index, changes: list[dict[str, Any]], expected: tuple[int, ...]
+) -> None:
+    before = index.version
+    report = index.upsert(changes)
+    assert counts(report) == expected
+    assert (report.version == before) == (not any(expected[:3]))
+    stored = {document.id: document.metadata for document in index.documents()}
+    last = {row["_id"]: row for row in changes}
+    for name, row in last.items():
+        assert stored[name] == {k: v for k, v in row.items() if k not in ("_id", "title", "text")}
+    assert not index.verify(deep=True).problems
+
+
+def test_threads_that_change_one_index_wait_for_each_other(tmp_path: Path) -> None:
+    build_index([], tmp_path / "ix", model=FakeEmbedder(), allow_empty=True)
+    (tmp_path / "link").symlink_to(tmp_path / "ix")
+    places = (tmp_path / "ix", tmp_path / "link")
+    indexes = [Index.open(places[n % 2], model=FakeEmbedder()) for n in range(4)]
+    barrier = threading.Barrier(4)
+
+    def write(n: int) -> None:
+        barrier.wait()
+        for number in range(5):
+            indexes[n].add([{"_id": f"{n}-{number}", "text": "word"}])
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write, range(4)))
+    assert len(Retriever.load(tmp_path / "ix")) == 20
+
+
+def test_a_change_within_a_change_is_refused_and_does_not_wait_for_itself(index: Index) -> None:
+    other = Index.open(index.path, model=FakeEmbedder())
+
+    def within(*_: Any) -> None:
+        other.delete(["d1"])
+
+    with pytest.raises(IndexLockedError):
+        build_index(
+            [{"_id": "x", "text": "y"}],
+            Path(index.path),
+            model=FakeEmbedder(),
+            overwrite=True,
+            progress=within,
+        )
+    assert len(index) == 20
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            OSError(errno.EROFS, "Read-only file system"),
+            "is read-only: to change the index, change a copy",
+        ),
+        (
+            OSError("LanceError(IO): Read-only file system (os error 30), /a/b.rs:190:9"),
+            "read-only",
+        ),
+        (OSError(errno.EACCES, "Permission denied"), "Get the right to write there, or to"),
+        (OSError(errno.ENOSPC, "No space left on device"), "Make room and give the same command"),
+        (OSError(errno.EIO, "Input/output error"), "Repair the disk"),
+    ],
+)
+def test_a_disk_that_fails_has_a_class_and_says_what_to_do(
+    index: Index, error: OSError, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fails(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(Dataset, "append", fails)
+    with pytest.raises(DiskError, match=words) as raised:
+        index.add([{"_id": "new", "text": "word"}])
+    assert isinstance(raised.value, AveyBError)
+    assert "the version that was visible before is unchanged" in str(raised.value)
+    assert ".rs:" not in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert len(index.search("word1", mode="lexical")) == 1
+    with pytest.raises(DiskError, match="no index is made"):
+        build_index(ROWS, tmp_path / "other", model=FakeEmbedder())
