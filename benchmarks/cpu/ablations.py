@@ -229,11 +229,10 @@ def difference(gains: list[float]) -> str:
 
 def verdict(gains: list[float], paper: float) -> str:
     """Say whether differences have the paper's sign; "unclear" if the seeds differ in it."""
-    if len(gains) == 1:
-        return "one seed"
     if min(gains) * max(gains) <= 0:
         return "unclear"
-    return "yes" if (gains[0] > 0) == (paper > 0) else "no"
+    same = "yes" if (gains[0] > 0) == (paper > 0) else "no"
+    return same if len(gains) > 1 else f"{same}, one seed"
 
 
 def main() -> None:
