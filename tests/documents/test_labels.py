@@ -141,5 +141,7 @@ def test_mails_have_metadata(read: Read) -> None:
     mail += b"Date: Sat, 31 Jan 2026 12:00:00 +0100\nMessage-ID: <1@b.org>\n\nbody"
     assert read("a.eml", mail).metadata == {
         "from": "A <a@b.org>", "to": "c@d.org", "cc": "e@f.org", "subject": "Gr\u00fc\u00dfe",
-        "date": "2026-01-31T12:00:00+01:00", "message_id": "<1@b.org>",
+        "date": "2026-01-31T11:00:00+00:00", "date_written": "2026-01-31T12:00:00+01:00",
+        "message_id": "<1@b.org>", "thread": "<1@b.org>",
+        "addresses": ["a@b.org", "c@d.org", "e@f.org"],
     }  # fmt: skip

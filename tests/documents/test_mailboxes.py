@@ -87,8 +87,8 @@ def test_each_message_is_a_document_with_its_fields(folder: Path, tmp_path: Path
     assert set(found) == {"box.mbox/1@a", "box.mbox/2@a", "one.emlx"}
     assert found["box.mbox/1@a"]["labels"] == ["Inbox", "Plant"]
     assert found["box.mbox/1@a"]["thread"] == "<1@a>"
-    assert found["box.mbox/1@a"]["date"] == "2026-01-05T10:00:00+01:00"
-    assert found["box.mbox/1@a"]["date_utc"] == "2026-01-05T09:00:00+00:00"
+    assert found["box.mbox/1@a"]["date_written"] == "2026-01-05T10:00:00+01:00"
+    assert found["box.mbox/1@a"]["date"] == "2026-01-05T09:00:00+00:00"
     second = found["box.mbox/2@a"]
     assert (second["thread"], second["in_reply_to"]) == ("<0@a>", "<1@a>")
     assert second["addresses"] == ["ada@example.org", "bob@example.org", "eve@example.org"]

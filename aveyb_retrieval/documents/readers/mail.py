@@ -196,7 +196,8 @@ def _characters(data: bytes, *labels: str | None) -> str:
 def _head(header: Callable[[str], str]) -> tuple[str, dict[str, Any]]:
     """What stands above the text of a mail, and its metadata.
 
-    `date` is as in ISO 8601 where it is a date, `date_utc` the same instant in UTC. `addresses` are
+    `date` is the instant in UTC as in ISO 8601 where it is a date, so that dates compare, and
+    `date_written` the same in the zone of the sender. `addresses` are
     those of senders and receivers in small letters. `thread` is the id of the first mail of the
     conversation, `labels` are those that Gmail gives.
     """
@@ -208,8 +209,9 @@ def _head(header: Callable[[str], str]) -> tuple[str, dict[str, Any]]:
     }
     with suppress(KeyError, TypeError, ValueError, IndexError, OverflowError):
         sent = parsedate_to_datetime(fields["date"])
-        fields["date"] = sent.isoformat()
-        fields["date_utc"] = sent.astimezone(UTC).isoformat()
+        sent = sent if sent.tzinfo else sent.replace(tzinfo=UTC)  # of "-0000": no zone is named
+        fields["date_written"] = sent.isoformat()
+        fields["date"] = sent.astimezone(UTC).isoformat()
     people = getaddresses([header(name) for name in _PEOPLE if header(name)])
     addresses = [address.lower() for _, address in people if "@" in address]
     references = _MESSAGE_IDS.findall(header("References"))

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from aveyb_retrieval.documents.quoting import MAIL_TYPES, has_quotation, quoted_spans
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.search.hit import Content, Hit, KnownCitation, Passage
 from aveyb_retrieval.indexes.search.sentences import Citation, CitedText
@@ -94,7 +95,14 @@ class HitReader:
         is_behind = start >= TOPIC_CHARACTERS
         begins = self._beginnings.get(document.doc, "")[:TOPIC_CHARACTERS] if is_behind else ""
         about = " ".join(dict.fromkeys(f"{document.title} {begins}".split()))
-        return CitedText(chosen.text, chosen.heading(), breaks, about)
+        quoted = self._quoted(chosen.text, document.doc)
+        return CitedText(chosen.text, chosen.heading(), breaks, about, quoted)
+
+    def _quoted(self, passage: str, doc: int) -> list[Span]:
+        """The characters of a passage of a mail that are quoted of another mail."""
+        if not has_quotation(passage) or self.metadata[doc].get("type") not in MAIL_TYPES:
+            return []
+        return quoted_spans(passage)
 
     @cached_property
     def _beginnings(self) -> dict[int, str]:

@@ -37,18 +37,20 @@ _QUESTION = re.compile("[?\uff1f\u061f][\\s>\"'\u201d\u00bb]*$")  # of a sentenc
 _MARK = re.compile(
     r"[\s>]{0,20}\(?(?:\d{1,3}|[A-Za-z]|[ivxIVX]{2,5})[.)]\s*"
 )  # of an item of a list
+_QUOTED = 0.3  # of the nearness of a sentence that a mail quotes of another one
 _SHARP, _NAMED, _LEAST = 4, 0.95, 0.001  # as benchmarks/cpu/citations.py found them
 
 
 class CitedText(NamedTuple):
-    """A passage to cite, the heading above it, the characters at which pages begin in it, and what
-    it is about.
+    """A passage to cite, the heading above it, the characters at which pages begin in it, what it
+    is about, and the characters that it quotes of another mail.
     """
 
     text: str
     heading: str = ""
     breaks: Sequence[int] = ()
     about: str = ""
+    quoted: Sequence[Span] = ()
 
 
 class Citation(NamedTuple):
@@ -159,12 +161,18 @@ class Sentences:
 def _cite(
     excerpt: CitedText, near: FloatArray, words: Words, named: FloatArray, weights: FloatArray
 ) -> Citation:
-    passage, above, breaks, _ = excerpt
+    passage, above, breaks, _, quoted = excerpt
     found = outline(passage)
     # the passage may begin with a part of a line that looks like a heading
     headings = [each for each in found.headings if each.start or above.endswith(each.words)]
     starts = sorted(
-        {0, *found.places.tolist(), *breaks, *(row.start() for row in _ROW.finditer(passage))}
+        {
+            0,
+            *found.places.tolist(),
+            *breaks,
+            *(row.start() for row in _ROW.finditer(passage)),
+            *(bound for span in quoted for bound in span if bound < len(passage)),
+        }
     )
     # where a sentence that headings begin goes on, if at all; a caption alone may be an item of a
     # list
@@ -186,7 +194,7 @@ def _cite(
     names = [above, *names_of(headings, above)]
     under = names[1:] if marks and not passage[: marks[0]].strip() else names
     all_headings = tuple(dict.fromkeys(filter(None, under)))
-    best = _best(passage, parts, near, words, named, weights)
+    best = _best(passage, parts, near, words, named, weights, quoted)
     if best is None:
         return Citation(None, under[0], all_headings)
     start, body, stop = parts[best]
@@ -196,6 +204,27 @@ def _cite(
     return Citation(sentence, names[bisect(marks, first)] or under[0], all_headings)
 
 
+def _count_quotations_less(
+    passage: str,
+    parts: Sequence[tuple[int, ...]],
+    nearest: FloatArray,
+    quoted: Sequence[Span],
+) -> None:
+    """Let what a mail says count more than what it quotes; what stands behind a question that it
+    quotes answers this question.
+    """
+    asked: FloatArray | None = None
+    for place, (start, body, stop) in enumerate(parts):
+        if any(first <= start < last for first, last in quoted):
+            if re.search(r"\w", passage[body:stop]):
+                asked = nearest[place].copy() if _QUESTION.search(passage, start, stop) else None
+            nearest[place] *= _QUOTED
+        elif re.search(r"\w", passage[body:stop]):
+            if asked is not None:
+                nearest[place] = np.maximum(nearest[place], asked)
+            asked = None
+
+
 def _best(
     passage: str,
     parts: Sequence[tuple[int, ...]],
@@ -203,6 +232,7 @@ def _best(
     words: Words,
     named: FloatArray,
     weights: FloatArray,
+    quoted: Sequence[Span],
 ) -> int | None:
     """The number of the best sentence, of (start, where it goes on behind headings, stop); None:
     none is any good.
@@ -228,6 +258,7 @@ def _best(
             passage, start, stop
         ):  # it says what is asked for: the next sentences or a reply answer
             nearest[place] /= 2
+    _count_quotations_less(passage, parts, nearest, quoted)
     for names in _NAMES.finditer(passage):
         nearest[bisect(starts, names.start()) - 1] /= 2  # so do they, a row below answers
     alike = nearest**_SHARP
