@@ -26,6 +26,7 @@ from aveyb_retrieval.indexes.types import EmbedderLike, Encoded, EncodedRow
 if TYPE_CHECKING:
     from aveyb_retrieval.encoder.embedders.embedder import Embedder
     from aveyb_retrieval.encoder.embedders.sentence_embedder import SentenceEmbedder
+    from aveyb_retrieval.encoder.embedders.windows import WindowEncoder
     from aveyb_retrieval.encoder.text.passages import PassageSize
 
 Chunker = Callable[[str], list[tuple[int, int]]]
@@ -239,7 +240,7 @@ class LoadOptions:
     max_tokens: int | None = None
 
 
-def load_embedder(model: str, options: LoadOptions | None = None) -> Embedder | SentenceEmbedder:
+def load_embedder(model: str, options: LoadOptions | None = None) -> Embedder | WindowEncoder:
     """Load a model as an index does, `default`, `minilm`, a folder or a hub name; errors are
     `load_encoder`'s.
     """

@@ -29,7 +29,7 @@ from aveyb_retrieval.server.work import CURRENT, check_current
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from aveyb_retrieval.encoder.embedders.sentence_embedder import SentenceEmbedder
+    from aveyb_retrieval.encoder.embedders.windows import WindowEncoder
     from aveyb_retrieval.indexes.encoding import Encoding
     from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.indexes.types import EmbedderLike, Encoded, FloatArray
@@ -63,7 +63,7 @@ class BatchedModel:
     """
 
     def __init__(
-        self, model: Embedder | SentenceEmbedder, observe: Callable[[int], None] = lambda size: None
+        self, model: Embedder | WindowEncoder, observe: Callable[[int], None] = lambda size: None
     ) -> None:
         self.model = model
         self.dim, self.model_name, self.fingerprint = model.dim, model.model_name, model.fingerprint

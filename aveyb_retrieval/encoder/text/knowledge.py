@@ -22,6 +22,8 @@ import regex
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tokenizers import Tokenizer
+
 # The share up to which vectors weigh in full, and from which on nothing. Over paragraphs and
 # sentences of 29 languages the embedded model spells .004 of English, .03 to .15 of other Latin
 # letters, .52 and more of all other scripts.
@@ -30,6 +32,8 @@ _FEW = 20  # tokens for each single letter: a text with fewer letters alone weig
 
 _LETTERS = regex.compile(r"[\p{L}\p{M}]")
 _WORDS_OF_A_LETTER = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]")
+_UNKNOWN_TOKENS = ("[UNK]", "<unk>")
+_BYTE = regex.compile(r"<0x[0-9A-F]{2}>")  # a part of a letter, where a vocabulary lacks it
 _KNOWN, _LETTER, _SPELLED = 0, 1, 2  # kinds of pieces: read, read if it is a word, never read
 
 
@@ -48,7 +52,12 @@ class Knowledge:
         """The kind of each piece, uint8 `[V]`."""
         joined = set[str]()
         for piece in self._pieces:
-            if piece is not None and len(piece) > 1 and _WORDS_OF_A_LETTER.search(piece):
+            if (
+                piece
+                and not piece.isascii()
+                and len(piece) > 1
+                and _WORDS_OF_A_LETTER.search(piece)
+            ):
                 joined.update(piece)
         return np.array([_kind(piece, joined) for piece in self._pieces], np.uint8)
 
@@ -105,3 +114,22 @@ def _is_letter(codes: np.ndarray) -> np.ndarray:
     wide_signs = (codes >= 0xFF00) & (codes < 0xFF21)
     pictures = (codes >= 0x1F000) & (codes < 0x20000)
     return ascii_letter | (above & ~(signs | wide_signs | pictures))
+
+
+def pieces_of(tokenizer: Tokenizer) -> list[str | None]:
+    """Return all pieces of a vocabulary of the package tokenizers, as `Knowledge` takes them."""
+    from tokenizers import decoders
+
+    pieces: list[str | None] = [""] * tokenizer.get_vocab_size()
+    bytewise = isinstance(tokenizer.decoder, decoders.ByteLevel)
+    for piece, number in tokenizer.get_vocab().items():
+        if piece in _UNKNOWN_TOKENS:
+            pieces[number] = None
+        elif bytewise:
+            text = tokenizer.decoder.decode([piece])
+            pieces[number] = None if "\ufffd" in text else text.strip(" ")
+        elif _BYTE.fullmatch(piece):
+            pieces[number] = None
+        else:
+            pieces[number] = piece.removeprefix("##").removeprefix("▁")
+    return pieces
