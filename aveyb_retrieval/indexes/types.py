@@ -10,7 +10,7 @@ by the hashes of their ids.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -150,6 +150,14 @@ class QueryWeights(Protocol):
 
     def query_weights(self, queries: Sequence[str]) -> FloatArray:
         """What each query's vector weighs, `[n]`, 0 to 1."""
+
+
+@runtime_checkable
+class WatchedEncoder(Protocol):
+    """A model that says while it reads how many tokens it has read."""
+
+    def with_watch(self, watch: Callable[[int], None]) -> EmbedderLike:
+        """The same model, which calls `watch` with counts of tokens while it reads them."""
 
 
 @runtime_checkable

@@ -39,7 +39,7 @@ from aveyb_retrieval.encoder.text.wordpiece import load_tokenizer, tokenizer_fil
 from aveyb_retrieval.errors import BackendError, ConfigError, extra_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
     from typing import Self
 
@@ -49,7 +49,11 @@ if TYPE_CHECKING:
     from aveyb_retrieval.encoder.text.wordpiece import Tokenizer
 
 _MIN_NORM = 1e-12
+_ROWS_AT_ONCE = 4096  # passages whose means are computed together, in float64
 TOKENIZED = 512  # texts whose words are kept: what a document is about is asked for again and again
+# A longer text is read in sections, each as if it were a text of its own (with the title): ranking
+# a split against all earlier ones takes memory and time that grow with the square of the length.
+SECTION_TOKENS = 1 << 20  # a multiple of every split size, a power of two
 AUTO = "auto"
 PRECISIONS = ("int8", "float32", "bfloat16", "float16")
 
@@ -86,12 +90,17 @@ class EncodedDocument:
     weights: np.ndarray | None = None
 
 
+def ignore(count: int) -> None:
+    """Do nothing with a count of tokens."""
+
+
 class TextEncoder(ABC):
     """What both kinds of encoder do alike with their documents: subclasses tokenize, cut and encode
     them.
     """
 
     token_codec: TokenCodec | None = None
+    watch: Callable[[int], None] = staticmethod(ignore)  # is given the tokens that were read
 
     def __init__(self, max_tokens: int | None, batch_tokens: int) -> None:
         """Check the options of how much is read; one out of range is a ConfigError."""
@@ -121,6 +130,12 @@ class TextEncoder(ABC):
         """
         other = copy.copy(self)
         other.token_codec = codec
+        return other
+
+    def with_watch(self, watch: Callable[[int], None]) -> Self:
+        """Return the same model, which calls `watch` with counts of tokens while it reads them."""
+        other = copy.copy(self)
+        other.watch = watch
         return other
 
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedDocument]:
@@ -205,8 +220,13 @@ class _Tokenized:
 
     @property
     def edges(self) -> np.ndarray:
-        """Return where runs of tokens that lie in the same passages begin, int64 `[n]`."""
-        return np.unique(np.append(self.cuts.ranges[:, 0], self.cuts.ranges[:-1, 1]))
+        """Return where runs of tokens of one section that lie in the same passages begin, int64
+        `[n]`.
+        """
+        sections = np.arange(SECTION_TOKENS, len(self.ids), SECTION_TOKENS)
+        return np.unique(
+            np.concatenate([self.cuts.ranges[:, 0], self.cuts.ranges[:-1, 1], sections])
+        )
 
     def token_codes(self, codes: np.ndarray) -> TokenCodes:
         """Return the codes of the passages that are not known, from those `[T, row_bytes]` of all
@@ -451,7 +471,9 @@ class Embedder(TextEncoder):
         kept = self._limited(len(ids))
         n_cut = len(ids) - kept
         whole = before + text, ids, offsets
-        ids, offsets = ids[:kept], offsets[:kept] - len(before)
+        ids, offsets = ids[:kept], offsets[:kept]
+        if before:
+            offsets = offsets - len(before)
         if self.passage_size is None:
             cuts = cut_splits(text, offsets, self.split_size)
         else:
@@ -487,13 +509,43 @@ class Embedder(TextEncoder):
         return length if self.max_tokens is None else min(length, self.max_tokens)
 
     def _encode(self, batch: list[_Tokenized]) -> Iterator[EncodedDocument]:
+        if any(len(item.ids) > SECTION_TOKENS for item in batch):
+            for item in batch:
+                yield from self._encoded([item], *self._sums_of_sections(item))
+            return
         sums, codes = self.model.token_sums(
             _joined(batch),
             [len(item.ids) for item in batch],
             np.concatenate([np.diff(np.append(item.edges, len(item.ids))) for item in batch]),
             first_needed=[item.first_needed for item in batch],
             codec=self.token_codec,
+            watch=self.watch,
         )
+        yield from self._encoded(batch, sums, codes)
+
+    def _sums_of_sections(self, item: _Tokenized) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return what `token_sums` gives of a text, read section by section."""
+        edges = np.append(item.edges, len(item.ids))
+        sums, codes = [], []
+        for start in range(0, max(1, len(item.ids)), SECTION_TOKENS):
+            stop = min(start + SECTION_TOKENS, len(item.ids))
+            first, last = np.searchsorted(edges, [start, stop])
+            section_sums, section_codes = self.model.token_sums(
+                item.ids[start:stop],
+                [stop - start],
+                np.diff(edges[first : last + 1]),
+                first_needed=[min(max(0, item.first_needed - start), stop - start)],
+                codec=self.token_codec,
+                watch=self.watch,
+            )
+            sums.append(section_sums)
+            codes.append(section_codes)
+        joined = [part for part in codes if part is not None]
+        return np.concatenate(sums), np.concatenate(joined) if joined else None
+
+    def _encoded(
+        self, batch: list[_Tokenized], sums: np.ndarray, codes: np.ndarray | None
+    ) -> Iterator[EncodedDocument]:
         if self.precision == "float16" and not np.isfinite(sums).all():
             raise BackendError(
                 f"{self.model_name}: its vectors are not finite in float16, which ends at 65,504;"
@@ -502,22 +554,13 @@ class Embedder(TextEncoder):
         start, first_token = 0, 0
         for item in batch:
             edges = item.edges
-            runs = sums[start : start + len(edges)].copy()
+            runs = sums[start : start + len(edges)]
             start += len(edges)
-            if item.known is not None:
-                runs[: len(item.known)] = item.known  # nothing overlaps, so a run is a passage
-            ranges = item.cuts.ranges
-            first, last = np.searchsorted(edges, ranges[:, 0]), np.searchsorted(edges, ranges[:, 1])
-            totals = np.array(
-                [runs[a:b].sum(axis=0) for a, b in zip(first, last, strict=True)]
-            ).reshape(-1, self.dim)
-            means = totals / np.diff(ranges, axis=1)
-            norms = np.linalg.norm(means, axis=1)
-            total = runs.sum(axis=0)
+            total, passages, norms = _means(item, runs)
             length = float(np.linalg.norm(total))
             yield EncodedDocument(
                 vector=total / length if length else total,
-                passages=means / np.maximum(norms, _MIN_NORM)[:, None],
+                passages=passages,
                 norms=norms,
                 spans=item.cuts.spans,
                 n_tokens=len(item.ids),
@@ -531,6 +574,32 @@ class Embedder(TextEncoder):
                 weights=item.weights,
             )
             first_token += len(item.ids)
+
+
+def _means(item: _Tokenized, runs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return a text's sum `[d]`, its passages' unit means float32 `[n, d]` and their lengths `[n]`.
+
+    Args:
+        item: the text.
+        runs: float32 `[r, d]`, the sums of its runs of tokens.
+    """
+    ranges, edges = item.cuts.ranges, item.edges
+    known = 0 if item.known is None else len(item.known)
+    first, last = np.searchsorted(edges, ranges[:, 0]), np.searchsorted(edges, ranges[:, 1])
+    passages = np.zeros((len(ranges), runs.shape[1]), np.float32)
+    norms = np.zeros(len(ranges), np.float32)
+    for number in range(known, len(ranges)):
+        passages[number] = runs[first[number] : last[number]].sum(axis=0)
+    if item.known is not None and known:
+        passages[:known] = item.known
+    # nothing overlaps where passages are known: they are all of the text
+    total = passages.sum(axis=0) if known else runs.sum(axis=0)
+    for start in range(0, len(ranges), _ROWS_AT_ONCE):
+        rows = slice(start, start + _ROWS_AT_ONCE)
+        means = passages[rows] / np.diff(ranges[rows], axis=1)
+        norms[rows] = lengths = np.linalg.norm(means, axis=1)
+        passages[rows] = means / np.maximum(lengths, _MIN_NORM)[:, None]
+    return total, passages, norms
 
 
 def _joined(batch: list[_Tokenized]) -> np.ndarray:

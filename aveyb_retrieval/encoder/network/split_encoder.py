@@ -39,7 +39,7 @@ from aveyb_retrieval.kernels.dispatch import fuses_passes, to_device, use_triton
 from aveyb_retrieval.kernels.maxsim import SHORTCUT_SPLITS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
     from typing import Self
 
@@ -251,6 +251,7 @@ class SplitEncoder(_Module):
         *,
         first_needed: list[int],
         codec: TokenCodec | None,
+        watch: Callable[[int], None],
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Encode texts and sum their tokens' vectors over runs of tokens.
 
@@ -261,6 +262,7 @@ class SplitEncoder(_Module):
             first_needed: in each text, the first token whose output is needed; earlier ones may be
                 left out of sums.
             codec: makes token vectors small; None: they are not wanted.
+            watch: called with the number of tokens of each group that was read.
 
         Returns:
             Sums float32 `[n, d]`; codes `[T, row_bytes]`, zeros where none is needed, or None
@@ -283,6 +285,7 @@ class SplitEncoder(_Module):
                 sums.index_add_(0, owners[slots], hidden.float())
                 if codec and codes is not None:
                     codes[slots.cpu().numpy()] = codec.encode(hidden)
+                watch(len(slots))
             if codes is not None:
                 codes = np.concatenate([codes[taken] for taken in table.layout.taken()])
             return sums.cpu().numpy(), codes

@@ -202,6 +202,7 @@ class OnnxModel:
         *,
         first_needed: list[int],
         codec: TokenCodec | None,
+        watch: Callable[[int], None],
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """See `SplitEncoder.token_sums`."""
         owner = np.repeat(np.arange(len(runs)), runs)
@@ -215,6 +216,7 @@ class OnnxModel:
             np.add.at(sums, owners[starts], np.add.reduceat(vectors, starts, axis=0))
             if codec and codes is not None:
                 codes[tokens] = codec.encode(vectors)
+            watch(len(tokens))
         return sums, codes
 
     def token_rows(self, ids: np.ndarray, counts: list[int]) -> np.ndarray:

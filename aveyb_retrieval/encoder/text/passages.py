@@ -27,10 +27,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import regex
@@ -45,6 +45,7 @@ HEADING, PARAGRAPH, SENTENCE = 3, 2, 1
 WITHIN = " > "  # between a heading and a caption within it
 
 _BLANKS = re.compile(r"\s*")
+_WIDE_BLANK = re.compile(r"[^\S\x00-\x7f]")
 _FENCE = re.compile(r"\s{0,3}(`{3,}(?=[^`]*\Z)|~{3,})(.*)", re.DOTALL)
 _MARKDOWN_HEADING = re.compile(r"\s{0,3}#{1,6}[ \t](.*)")
 _COMMENT_END, _INDENTED = "-->", "indented"  # what ends a listing without a fence
@@ -363,12 +364,27 @@ def _sentences(text: str, start: int, stop: int) -> Iterator[int]:
     while start < stop:
         end = min(start + _LARGEST_PART, stop)
         part = text[start:end]
-        begins = [found["start_index"] for found in sentencex.get_sentence_boundaries("en", part)]
+        begins = _boundaries(part)
         begins = [_BLANKS.match(part, begin).end() for begin in begins[1:]]  # type: ignore[union-attr]  # it always matches
         begins = [begin for begin in begins if begin < len(part)]
         yield from (start + begin for begin in begins)
         # a sentence that is cut by the part's end is looked at again with what follows
         start = start + begins[-1] if begins and end < stop else end
+
+
+def _boundaries(part: str) -> list[int]:
+    """Where the sentences of a text begin, by sentencex.
+
+    It panics where an initial stands before a blank of several bytes; there, such blanks are given
+    as simple ones.
+    """
+    for text in (part, _WIDE_BLANK.sub(" ", part)):
+        try:
+            return [found["start_index"] for found in sentencex.get_sentence_boundaries("en", text)]
+        except BaseException as error:  # its class cannot be imported
+            if type(error).__name__ != "PanicException":
+                raise
+    return [0]
 
 
 DEFAULT_TOKENS = 256
@@ -386,6 +402,7 @@ _BETWEEN_WORDS = regex.compile(r"(?w)\b(?=\w)")
 _CHARACTER = regex.compile(r"\X")
 _LONGEST_CHARACTER = 4096  # code points
 
+_AT_ONCE = 1 << 20  # characters or tokens that NumPy is given at once
 _BLANK = np.array([chr(code).isspace() for code in range(0x3002)])
 
 
@@ -452,9 +469,9 @@ class Cuts:
 def cut_passages(text: str, offsets: np.ndarray, size: PassageSize) -> Cuts:
     """Cut a text into passages, in time that grows linearly with it.
 
-    `offsets`, int64 `[T, 2]`, are the characters `[start, end)` of `text` that each token stands
-    for, ascending. Tokens of a prompt or title before the text have offsets below 1 and belong to
-    the first passage.
+    `offsets`, int32 or int64 `[T, 2]`, are the characters `[start, end)` of `text` that each token
+    stands for, ascending. Tokens of a prompt or title before the text have offsets below 1 and
+    belong to the first passage.
     """
     if not len(offsets):
         return Cuts(np.zeros((0, 2), np.int64), np.zeros((0, 2), np.int64), ())
@@ -465,7 +482,7 @@ class _Cutter:
     """One text while it is cut. A place is a character at which a passage can begin.
 
     The blanks before a place belong, as tokens, to the passage that begins there: `_solid` tells
-    where they begin.
+    where they begin. What is held of a text are its runs of blanks, not its characters.
     """
 
     def __init__(self, text: str, offsets: np.ndarray, size: PassageSize) -> None:
@@ -476,21 +493,32 @@ class _Cutter:
         ):  # WordPiece forgets accents
             self._stop += 1
         self._text = text[: self._stop]
-        self._starts = offsets[:, 0].clip(0)
-        codes = np.frombuffer(self._text.encode("utf-32-le"), dtype=np.uint32)
-        full = ~_BLANK[codes.clip(max=len(_BLANK) - 1)]
-        content = np.concatenate([[0], np.cumsum(full, dtype=np.int32)])
-        counted = content[offsets[:, 1].clip(0)] > content[self._starts]
+        self._starts = offsets[:, 0].clip(0).astype(np.int32)
+        self._blank_starts, self._blank_stops = _blank_runs(self._text)
+        self._count = np.zeros(len(offsets) + 1, np.int32)  # counted tokens before each token
+        for first in range(0, len(offsets), _AT_ONCE):
+            some = offsets[first : first + _AT_ONCE]
+            self._count[first + 1 : first + 1 + len(some)] = self._weights(some)
+        np.cumsum(self._count, out=self._count)
+        self._outline = outline(self._text)
+        self._solid_places = self._solid(self._outline.places)
+
+    def _weights(self, offsets: np.ndarray) -> np.ndarray:
+        """For how many each token counts: 0 for blanks and prompts, more for very long ones."""
+        starts, stops = offsets[:, 0].clip(0), offsets[:, 1].clip(0)
         # words of scripts that a tokenizer does not know are one token each, however long
         length = offsets[:, 1] - offsets[:, 0]
-        weight = np.where(length > _LONGEST_TOKEN, np.minimum(length // 5, size.tokens // 4), 1)
-        self._count = np.concatenate(
-            [[0], np.cumsum(counted * weight)]
-        )  # [T + 1], counted tokens before each token
-        behind = np.where(full, np.arange(1, len(full) + 1, dtype=np.int32), 0)
-        self._solid = np.concatenate([[0], np.maximum.accumulate(behind)])  # [characters + 1]
-        self._outline = outline(self._text)
-        self._solid_places = self._solid[self._outline.places]
+        weight = np.where(
+            length > _LONGEST_TOKEN, np.minimum(length // 5, self._size.tokens // 4), 1
+        )
+        return weight * (self._solid(stops) > starts)
+
+    def _solid(self, places: np.ndarray) -> np.ndarray:
+        """Return where the blanks before each place `[n]` begin: the place itself without any."""
+        # the last one that begins before it; NumPy would copy the runs for numbers of another type
+        run = np.searchsorted(self._blank_starts, places.astype(np.int32)) - 1
+        inside = (run >= 0) & (self._blank_stops[run] >= places)
+        return np.where(inside, self._blank_starts[run], places)
 
     def cut(self) -> Cuts:
         begins = list(self._begins())
@@ -544,7 +572,7 @@ class _Cutter:
             for end in reversed([begin + found.end() for found in pattern.finditer(window)]):
                 if end < nearest:
                     break
-                if self._solid[end] <= last and self._separates(begin, end):
+                if self._solid_before(end) <= last and self._separates(begin, end):
                     return end
         rest = _CHARACTER.finditer(self._text, begin, begin + _LONGEST_CHARACTER)
         return next((found.end() for found in rest if self._separates(begin, found.end())), None)
@@ -573,7 +601,16 @@ class _Cutter:
         return found.end() if found and found.end() < begin else begin
 
     def _token(self, place: int) -> int:
-        return int(np.searchsorted(self._starts, self._solid[place])) if place else 0
+        if not place:
+            return 0
+        return int(np.searchsorted(self._starts, np.int32(self._solid_before(place))))
+
+    def _solid_before(self, place: int) -> int:
+        """Return `_solid` of one place."""
+        run = bisect_left(self._blank_starts, place) - 1
+        if run >= 0 and self._blank_stops[run] >= place:
+            return int(self._blank_starts[run])
+        return place
 
     def _counted(self, place: int) -> int:
         return int(self._count[self._token(place)])
@@ -582,13 +619,35 @@ class _Cutter:
         """Where the first token begins that has `counted` tokens before it or more; `last`: the
         last with no more.
         """
-        token = int(np.searchsorted(self._count, counted, side="right" if last else "left")) - last
+        side: Literal["left", "right"] = "right" if last else "left"
+        token = int(np.searchsorted(self._count, np.int32(counted), side=side)) - last
         return int(self._starts[token]) if token < len(self._starts) else self._stop
 
     def _trimmed(self, start: int, stop: int) -> tuple[int, int]:
-        stop = max(int(self._solid[stop]), start)
+        stop = max(self._solid_before(stop), start)
         following = self._text[start:stop]
         return stop - len(following.lstrip()), stop
+
+
+def _blank_runs(text: str) -> tuple[np.ndarray, np.ndarray]:
+    """Where the runs of blanks of a text begin and end, int32 `[n]` each, and one at its end.
+
+    The last one is empty: an index of -1 asks for it, and it holds no place.
+    """
+    starts: list[np.ndarray] = []
+    stops: list[np.ndarray] = []
+    is_blank = False
+    for first in range(0, len(text), _AT_ONCE):
+        codes = np.frombuffer(text[first : first + _AT_ONCE].encode("utf-32-le"), dtype=np.uint32)
+        blank = _BLANK[codes.clip(max=len(_BLANK) - 1)]
+        edges = np.flatnonzero(np.diff(blank, prepend=is_blank))
+        starts.append((edges[int(is_blank) :: 2] + first).astype(np.int32))
+        stops.append((edges[int(not is_blank) :: 2] + first).astype(np.int32))
+        is_blank = bool(blank[-1])
+    end = np.array([len(text)], np.int32)
+    if is_blank:
+        stops.append(end)
+    return np.concatenate([*starts, end]), np.concatenate([*stops, end])
 
 
 def cut_splits(text: str, offsets: np.ndarray, split_size: int) -> Cuts:

@@ -18,6 +18,7 @@ import numpy as np
 
 from aveyb_retrieval.encoder.folders import read_object
 from aveyb_retrieval.encoder.text.knowledge import Knowledge
+from aveyb_retrieval.encoder.text.pieces import cut_pieces
 from aveyb_retrieval.encoder.text.tokenizer import (
     P50K_ROWS,
     SETTINGS_FILE,
@@ -94,16 +95,18 @@ class WordPieceTokenizer(Vocabulary):
         write_huggingface_config(folder)
 
     def encode(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return token ids int32 `[T]` and the characters they come from, int64 `[T, 2]`, `[start,
+        """Return token ids int32 `[T]` and the characters they come from, int32 `[T, 2]`, `[start,
         end)` in `text`.
 
         Raises InputError: `text` is not a string or holds a lone surrogate.
         """
         utf8(text)
-        found = self._tokenizer.encode(text, add_special_tokens=False)
-        return np.array(found.ids, dtype=np.int32), np.array(found.offsets, dtype=np.int64).reshape(
-            -1, 2
-        )
+        ids, offsets = [np.zeros(0, np.int32)], [np.zeros((0, 2), np.int32)]
+        for start, piece in cut_pieces(text):
+            tokens = self._tokenizer.encode(piece, add_special_tokens=False)
+            ids.append(np.array(tokens.ids, np.int32))
+            offsets.append(np.array(tokens.offsets, np.int32).reshape(-1, 2) + np.int32(start))
+        return np.concatenate(ids), np.concatenate(offsets)
 
     def encode_words(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return of each text the ids of `encode` and where they begin, int64 `[T]`; other threads
@@ -118,7 +121,11 @@ class WordPieceTokenizer(Vocabulary):
     def encode_ids(self, text: str) -> np.ndarray:
         """Return the ids int32 `[T]` of `encode`, without the cost of the offsets."""
         utf8(text)
-        return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.int32)
+        ids = [np.zeros(0, np.int32)]
+        for _, piece in cut_pieces(text):
+            tokens = self._tokenizer.encode(piece, add_special_tokens=False)
+            ids.append(np.array(tokens.ids, np.int32))
+        return np.concatenate(ids)
 
     @cached_property
     def knowledge(self) -> Knowledge:

@@ -58,6 +58,7 @@ from aveyb_retrieval.indexes.types import (
     FloatArray,
     IntArray,
     Progress,
+    WatchedEncoder,
     check_fingerprint,
     expand_passages,
     ranges,
@@ -335,6 +336,7 @@ class Ingestion:
         self._waiting: deque[Step] = deque()  # read, not yet encoded
         self._batch: list[tuple[Step, Encoded | None, TokenCodes | None]] = []
         self._batch_bytes, self._tokens = 0, 0
+        self._tokens_read = 0  # of documents that are not encoded whole yet
         self._next_doc = transaction.state.next_doc  # of what is not handed on yet
         self._writing: Future[list[str]] | None = None
         self._ids = _Ids(transaction)
@@ -355,7 +357,7 @@ class Ingestion:
         self._progress("encoding", state.consumed, self._total, 0)
         with ThreadPoolExecutor(1) as self._words, ThreadPoolExecutor(1) as self._writer:
             try:
-                for encoded in self._source.encode(self._to_encode(self._steps(items))):
+                for encoded in self._source.encode(self._to_encode(self._steps(items)), self._read):
                     while self._waiting[0].action != "encode":
                         self._take(self._waiting.popleft())
                     self._take(self._waiting.popleft(), encoded)
@@ -482,12 +484,21 @@ class Ingestion:
             )
             self._batch_bytes += 0 if tokens is None else tokens.codes.nbytes
             self._tokens += encoded.n_tokens
+            self._tokens_read = max(0, self._tokens_read - encoded.n_tokens)
         self._batch.append((step, encoded, tokens))
         full = self._batch_bytes >= BATCH_BYTES or len(self._batch) >= BATCH_DOCUMENTS
         if full or time.monotonic() - self._last_commit > BATCH_SECONDS:
             self._commit(save=True)
         elif time.monotonic() - self._last_told >= TELL_SECONDS:
             self._progress("encoding", step.position, self._total, self._tokens)
+            self._last_told = time.monotonic()
+
+    def _read(self, tokens: int) -> None:
+        """Show that tokens of a document were read: a long one takes minutes."""
+        self._tokens_read += tokens
+        if time.monotonic() - self._last_told >= TELL_SECONDS:
+            position, read = self._waiting[0].position - 1, self._tokens + self._tokens_read
+            self._progress("encoding", position, self._total, read)
             self._last_told = time.monotonic()
 
     def _tables(self) -> Tables:
@@ -655,15 +666,16 @@ class ModelSource:
         self.embedder = embedder
         self.growing = embedder if isinstance(embedder, GrowingEmbedder) else None
 
-    def encode(self, steps: Iterator[Step]) -> Iterator[Encoded]:
-        """Return one result for each step, in order.
+    def encode(self, steps: Iterator[Step], watch: Callable[[int], None]) -> Iterator[Encoded]:
+        """Return one result for each step, in order; `watch` is given counts of tokens meanwhile.
 
         It may read ahead, but only in the calling thread: pulling a step may commit those before
         it.
         """
-        return self.embedder.encode_documents(
-            (step.record.prefix, step.record.text) for step in steps
-        )
+        embedder = self.embedder
+        if isinstance(embedder, WatchedEncoder):
+            embedder = embedder.with_watch(watch)
+        return embedder.encode_documents((step.record.prefix, step.record.text) for step in steps)
 
     def check_fits(self, encoding: Encoding, where: object) -> None:
         """Raise an error of ours where these vectors do not fit the index at `where`."""
@@ -688,7 +700,7 @@ class PrecomputedSource:
     def __init__(self, vectors: PrecomputedVectors | StoredShards) -> None:
         self.vectors = vectors
 
-    def encode(self, steps: Iterator[Step]) -> Iterator[Encoded]:
+    def encode(self, steps: Iterator[Step], _watch: Callable[[int], None]) -> Iterator[Encoded]:
         if isinstance(self.vectors, StoredShards):
             return (encoded_of(step.record) for step in steps)
         return (self.vectors.document(step.position - 1, step.record.id) for step in steps)
