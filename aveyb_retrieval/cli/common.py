@@ -413,6 +413,9 @@ FILES = together(
     number("--file-seconds", "Processor time that reading one file may take.", default=120),
     click.option("--path-fields", metavar="PATTERN",
                  help="Metadata by the paths of files below a folder, such as '{team}/{year}/*'."),
+    click.option("--exclude", metavar="PATTERN", multiple=True,
+                 help="Files and folders that are left out, as in a .gitignore file, such as "
+                      "'old/' or '*.log'. Repeatable; kept for a later sync."),
 )  # fmt: skip
 MAX_LINE = number(
     "--max-line",

@@ -268,6 +268,7 @@ def sync(
     told once.
     """
     from aveyb_retrieval.indexes.changes.sync import check_plan, plan_sync, sync_index, watch_folder
+    from aveyb_retrieval.indexes.model import reading_of
 
     if dry_run:
         plan = plan_sync(folder, directory, **arguments)
@@ -291,8 +292,13 @@ def sync(
         return report
 
     if watch:
-        follow_links, tell = arguments["follow_links"], partial(click.echo, err=True)
-        watch_folder(folder, interval, run, follow_links=follow_links, told=tell)
+        watch_folder(
+            folder,
+            interval,
+            run,
+            reading=reading_of(arguments),
+            told=partial(click.echo, err=True),
+        )
     report = run()
     if fail_on == "new" or (fail_on == "any" and not report.known):
         exit_if_incomplete(report)

@@ -276,8 +276,10 @@ def _read_source(source: str, reading: Reading) -> Iterator[Item]:
         matches = sorted(glob.glob(source, recursive=True))  # patterns may be absolute  # noqa: PTH207
         if not matches:
             raise InputError(f"{path_text(source)}: no file matches this pattern")
+        folders = {Path(match) for match in matches if Path(match).is_dir()}
         for match in matches:
-            yield from _read_source(match, reading)
+            if folders.isdisjoint(Path(match).parents):  # else it is read with its folder
+                yield from _read_source(match, reading)
     else:
         raise InputError(
             f"{path_text(source)}: no such file or folder (a text is given in a list, [text], a"
@@ -355,7 +357,7 @@ def _read_rows(rows: Iterable[Any], names: FieldNames) -> Iterator[Item]:
             yield Rejected(location, reason, shown(row))
 
 
-def count_items(corpus: Source) -> int | None:
+def count_items(corpus: Source, reading: Reading | None = None) -> int | None:
     """Count documents, of tables about; None where that would need parsing, or fails: the reading
     says why.
     """
@@ -364,18 +366,18 @@ def count_items(corpus: Source) -> int | None:
         return len(corpus) if isinstance(corpus, Sized) else None
     total = 0
     for source in sources:
-        count = None if source == STDIN else _count(Path(source))
+        count = None if source == STDIN else _count(Path(source), reading or Reading())
         if count is None:
             return None
         total += count
     return total
 
 
-def _count(path: Path) -> int | None:
+def _count(path: Path, reading: Reading) -> int | None:
     try:
         if path.is_dir():
-            beir = beir_corpus(path, follow_links=False)
-            return len(list_folder(path).files) if beir is None else _lines(beir, "")
+            beir = beir_corpus(path, follow_links=reading.follow_links)
+            return len(list_folder(path, reading).files) if beir is None else _lines(beir, "")
         if not path.is_file():
             return None
         if kind_of(path) is not None:

@@ -12,15 +12,32 @@ import io
 import json
 import os
 import re
+import stat
+import unicodedata
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from aveyb_retrieval.documents.exclusion import Exclusion
+from aveyb_retrieval.documents.readers.chat import looks_like_chat
 from aveyb_retrieval.documents.readers.encodings import decode
 from aveyb_retrieval.documents.readers.filetext import Unreadable
-from aveyb_retrieval.documents.readers.kinds import SUFFIXES, TABLES, FileKind, kind_of, read_bytes
+from aveyb_retrieval.documents.readers.kinds import (
+    CHAT,
+    LOOKED_AT,
+    SUFFIXES,
+    TABLES,
+    USERS_FILE,
+    FileKind,
+    first_bytes,
+    has_suffix,
+    kind_of,
+    looks_like_text,
+    read_bytes,
+)
 from aveyb_retrieval.documents.readers.limits import Limits
 from aveyb_retrieval.documents.readers.mailbox import (
     is_maildir,
@@ -32,6 +49,7 @@ from aveyb_retrieval.documents.readers.tables import csv_rows
 from aveyb_retrieval.documents.readers.textless import WITHOUT_TEXT
 from aveyb_retrieval.documents.reading import (
     COMPRESSED,
+    Reading,
     check_columns,
     column_types,
     convert,
@@ -57,10 +75,8 @@ from aveyb_retrieval.errors import ConfigError, InputError, OptionalDependencyEr
 from aveyb_retrieval.files import hash_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from aveyb_retrieval.documents.reading import Reading
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path, PurePath
 
 SIDE_FILES = ("metadata.csv", "metadata.jsonl")
 _PATH = "path"  # the field that says which files a line is about
@@ -115,14 +131,19 @@ class _Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Labels:
-    """What a folder says of its files: `lines` of its `file`, of which later ones win, and the
-    `pattern` of paths.
+    """What a folder says of its files.
+
+    Attributes:
+        file: The file of metadata; None where there is none.
+        lines: Its lines about one file each, by the path, composed (NFC); later ones win.
+        patterns: Its lines about several files.
+        pattern: How paths become fields; None: not at all.
     """
 
     file: Path | None = None
-    lines: tuple[_Line, ...] = ()
+    lines: Mapping[str, tuple[_Line, ...]] = field(default_factory=dict)
+    patterns: tuple[_Line, ...] = ()
     pattern: re.Pattern[str] | None = None
-    _used: set[int] = field(default_factory=set)
 
     @classmethod
     def of_folder(
@@ -135,33 +156,60 @@ class Labels:
             if path.is_file() and (follow_links or not path.is_symlink()):
                 lines = _lines_of(path, follow_links)
                 if lines is not None:
-                    return cls(path, lines, pattern)
-        return cls(None, (), pattern)
+                    by_path: dict[str, tuple[_Line, ...]] = {}
+                    for line in lines:
+                        name = composed(line.path)
+                        by_path[name] = (*by_path.get(name, ()), line)
+                    patterns = tuple(line for line in lines if is_pattern(line.path))
+                    return cls(path, by_path, patterns, pattern)
+        return cls(pattern=pattern)
 
     def of(self, name: str) -> dict[str, Any]:
         """Return the metadata for a file, by its path below the folder."""
         match = self.pattern.fullmatch(name) if self.pattern else None
-        found: dict[str, Any] = match.groupdict() if match else {}
-        for line in self.lines:
-            if line.path == name or matches(name, line.path):
-                self._used.add(line.number)
-                found |= line.fields
-        return found
+        metadata: dict[str, Any] = match.groupdict() if match else {}
+        name = composed(name)
+        about = {line.number: line for line in self.lines.get(name, ())}
+        about |= {line.number: line for line in self.patterns if matches(name, line.path)}
+        for number in sorted(about):
+            metadata |= about[number].fields
+        return metadata
 
-    def unused(self) -> list[str]:
-        """Return which lines are about no file that `of` was asked for."""
-        return [
-            f"line {line.number}: no file is {line.path!r}"
-            for line in self.lines
-            if line.number not in self._used
+    def unused(self, names: Iterable[str]) -> list[str]:
+        """Return which lines are about none of these files."""
+        present = {composed(name) for name in names}
+        used = {
+            line.number
+            for line in self.patterns
+            if any(matches(name, line.path) for name in present)
+        }
+        lines = [
+            line
+            for name, about in self.lines.items()
+            if name not in present
+            for line in about
+            if line.number not in used
         ]
+        lines.sort(key=lambda line: line.number)
+        return [f"line {line.number}: no file is {line.path!r}" for line in lines]
+
+
+def composed(name: str) -> str:
+    """Return a name as it is typed (NFC): Macs keep letters and their accents apart."""
+    return unicodedata.normalize("NFC", name)
+
+
+def is_pattern(path: str) -> bool:
+    """Return whether a line's path means several files."""
+    return any(sign in path for sign in "*?[") or path.endswith("/")
 
 
 def matches(name: str, pattern: str) -> bool:
     """Return whether a path is what a pattern means: "a/" all below, "*.pdf" in any folder,
     "a/*.md", "**/x".
     """
-    if not any(sign in pattern for sign in "*?[") and not pattern.endswith("/"):
+    pattern = composed(pattern)
+    if not is_pattern(pattern):
         return name == pattern
     wanted = pattern.removesuffix("/").split("/") + (["**"] if pattern.endswith("/") else [])
     if len(wanted) == 1:
@@ -251,6 +299,19 @@ def _rows_of_csv(text: str, path: Path) -> list[tuple[int, dict[str, Any]]] | No
 
 
 MANY_DOCUMENTS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+_SLACK_LISTS = (  # files of an export that hold no messages; the first two are in each
+    USERS_FILE,
+    "channels.json",
+    "groups.json",
+    "dms.json",
+    "mpims.json",
+    "canvases.json",
+    "file_conversations.json",
+    "huddle_transcripts.json",
+    "integration_logs.json",
+    "lists.json",
+    "org_users.json",
+)
 _NAMED = 5  # suffixes that a summary names
 
 
@@ -258,7 +319,8 @@ _NAMED = 5  # suffixes that a summary names
 class SourceFile:
     """A file that holds one document.
 
-    `id` is its path below `folder`, with "/"; `metadata` what the folder says of it. `named`: it
+    `id` is its path below `folder`, with "/", composed (NFC); `metadata` what the folder says of
+    it. `named`: it
     was not found in a folder, but asked for by its name: a link is followed, and it must be
     readable.
     """
@@ -280,13 +342,12 @@ class SourceFile:
         message = read_bytes(self.path, follow_links=follow_links, part=self.kind.part)
         return hashlib.sha256(message).hexdigest()
 
-    def digest(self, sha256: str) -> str:
-        """Return what tells whether its document has changed: the hash of its bytes, and of what
-        its folder says.
-        """
+    @property
+    def labels_sha256(self) -> str:
+        """The hash of what its folder says of it; "" where that is nothing."""
         if not self.metadata:
-            return sha256
-        return hashlib.sha256(f"{sha256} {metadata_json(self.metadata)}".encode()).hexdigest()
+            return ""
+        return hashlib.sha256(metadata_json(self.metadata).encode()).hexdigest()
 
 
 class Listing(NamedTuple):
@@ -299,73 +360,99 @@ class Listing(NamedTuple):
     unreadable: list[Rejected]
 
 
-def list_folder(
-    folder: Path, *, follow_links: bool = False, path_fields: str | None = None
-) -> Listing:
+def list_folder(folder: Path, reading: Reading | None = None) -> Listing:
     """List the files below a folder that hold one document each, and what is left out.
 
-    Hidden files and folders are left out, and links, unless they are followed: a folder that
-    somebody else has made may hold a link to a file that is nobody's business. Depth is bounded
-    only by the longest path of the system. Raises InputError: the folder itself, or its file of
-    metadata, cannot be read.
+    Hidden files and folders are left out, what patterns exclude, and links, unless they are
+    followed: a folder that somebody else has made may hold a link to a file that is nobody's
+    business. Depth is bounded only by the longest path of the system. Raises InputError: the folder
+    itself, or its file of metadata, cannot be read.
     """
-    labels = Labels.of_folder(folder, path_fields, follow_links=follow_links)
-    files: list[SourceFile] = []
-    notices: list[Notice] = []
-    unreadable: list[Rejected] = []
-    whole = path_text(folder.resolve())
-    waiting, seen = [(folder, "")], {_identity(folder)}  # each with what is in front of its names
-    while waiting:
-        parent, before = waiting.pop()
-        entries = _entries(parent, folder, unreadable)
+    return _Lister(folder, reading or Reading()).list()
+
+
+class _Lister:
+    """One folder while it is listed."""
+
+    def __init__(self, folder: Path, reading: Reading) -> None:
+        self._folder = folder
+        self._follow_links = reading.follow_links
+        self._labels = Labels.of_folder(
+            folder, reading.path_fields, follow_links=reading.follow_links
+        )
+        self._exclusion = Exclusion(reading.exclude)
+        self._resolved = path_text(folder.resolve())
+        self._files: list[SourceFile] = []
+        self._names: list[str] = []  # of files; one of mails has many documents
+        self._notices: list[Notice] = []
+        self._unreadable: list[Rejected] = []
+        self._waiting = [(folder, "")]  # folders, each with what is in front of its names
+        self._seen = {_identity(folder)}
+
+    def list(self) -> Listing:
+        while self._waiting:
+            self._enter(*self._waiting.pop())
+        if self._labels.file is not None:
+            shown = path_text(self._labels.file)
+            lines = self._labels.unused([*self._names, *(file.id for file in self._files)])
+            self._notices += [Notice(shown, line, left_out=False) for line in lines]
+        self._notices += self._exclusion.notices
+        return Listing(
+            sorted(self._files, key=lambda file: file.id.split("/")),
+            sorted(self._notices, key=lambda notice: notice.path),
+            sorted(self._unreadable, key=lambda item: item.location.source),
+        )
+
+    def _enter(self, parent: Path, prefix: str) -> None:
+        entries = _entries(parent, self._folder, self._unreadable)
         if is_maildir({entry.name for entry in entries}):
-            files += _files_of_maildir(parent, before, whole, labels)
-            continue
+            self._files += _files_of_maildir(parent, prefix, self._resolved, self._labels)
+            return
+        self._exclusion.enter(parent, path_text(prefix), follow_links=self._follow_links)
         for entry in entries:
-            path = parent / entry.name
-            try:
-                is_folder = entry.is_dir(follow_symlinks=follow_links)
-            except OSError:  # a link in a circle
-                is_folder = False
-            kind = None if is_folder else kind_of(path, found=True)
-            if notice := _left_out(
-                path, kind, is_link=entry.is_symlink() and not follow_links, is_folder=is_folder
-            ):
-                notices.append(notice)
-            elif path == labels.file:
-                notices.append(
-                    Notice(
-                        path_text(path),
-                        "metadata of the other files",
-                        left_out=False,
-                        harmless=True,
-                    )
-                )
-            elif kind is not None:
-                name = path_text(before + entry.name)
-                file = SourceFile(path, name, whole, kind, metadata=labels.of(name))
-                files += documents_of(file, unreadable)
-            elif (identity := _identity(path)) in seen:
-                notices.append(
-                    Notice(
-                        path_text(path),
-                        "a folder that is read already, by another name",
-                        harmless=True,
-                    )
-                )
-            else:
-                seen.add(identity)
-                waiting.append((path, f"{before}{entry.name}/"))
-    notices += [
-        Notice(path_text(labels.file), reason, left_out=False)
-        for reason in labels.unused()
-        if labels.file
-    ]
-    return Listing(
-        sorted(files, key=lambda file: file.id.split("/")),
-        sorted(notices, key=lambda notice: notice.path),
-        sorted(unreadable, key=lambda item: item.location.source),
-    )
+            self._take(entry, parent / entry.name, prefix + entry.name)
+
+    def _kind_of(self, path: Path) -> FileKind | None:
+        """The kind of a file by its suffix, or its contents where that says nothing."""
+        kind = kind_of(path, found=True)
+        if kind is not None:
+            return kind
+        is_json = path.suffix.lower() == ".json"
+        if path.name.startswith(".") or (has_suffix(path.name) and not is_json):
+            return None
+        start = first_bytes(path, LOOKED_AT, follow_links=self._follow_links)
+        if is_json:
+            return CHAT if looks_like_chat(start) else None
+        if start.startswith(b"From "):  # a folder of Thunderbird's
+            return FileKind("mailbox", "")
+        return FileKind("text", "") if looks_like_text(start) else None
+
+    def _take(self, entry: os.DirEntry[str], path: Path, raw_name: str) -> None:
+        name = path_text(raw_name)
+        try:
+            is_folder = entry.is_dir(follow_symlinks=self._follow_links)
+        except OSError:  # a link in a circle
+            is_folder = False
+        kind = None if is_folder else self._kind_of(path)
+        is_link = entry.is_symlink() and not self._follow_links
+        if self._exclusion.holds(name, is_folder=is_folder):
+            self._notices.append(Notice(path_text(path), "excluded by a pattern", harmless=True))
+        elif notice := _left_out(path, kind, is_link=is_link, is_folder=is_folder):
+            self._notices.append(notice)
+        elif path == self._labels.file:
+            reason = "metadata of the other files"
+            self._notices.append(Notice(path_text(path), reason, left_out=False, harmless=True))
+        elif kind is not None:
+            labels = self._labels.of(name)
+            file = SourceFile(path, composed(name), self._resolved, kind, metadata=labels)
+            self._names.append(file.id)
+            self._files += documents_of(file, self._unreadable)
+        elif (identity := _identity(path)) in self._seen:
+            reason = "a folder that is read already, by another name"
+            self._notices.append(Notice(path_text(path), reason, harmless=True))
+        else:
+            self._seen.add(identity)
+            self._waiting.append((path, f"{raw_name}/"))
 
 
 def _entries(parent: Path, folder: Path, unreadable: list[Rejected]) -> list[os.DirEntry[str]]:
@@ -419,7 +506,11 @@ def beir_corpus(folder: Path, *, follow_links: bool) -> Path | None:
     is none.
     """
     corpus = folder / "corpus.jsonl"
-    return corpus if corpus.is_file() and (follow_links or not corpus.is_symlink()) else None
+    is_set = (folder / "queries.jsonl").is_file() or (folder / "qrels").is_dir()
+    if not corpus.is_file() or (corpus.is_symlink() and not follow_links):
+        return None
+    others = {entry.name for entry in folder.iterdir()} - {corpus.name}
+    return corpus if is_set or not others else None
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
@@ -446,10 +537,17 @@ def _left_out(
     if kind is not None:
         return Notice(shown, "not a plain file")
     suffix, _ = split_suffix(path)
+    beside = {path.parent / name for name in _SLACK_LISTS[:2]}
+    if path.name in _SLACK_LISTS and all(other.is_file() for other in beside):
+        return Notice(shown, "a list of an export of Slack", harmless=True)
     if suffix in MANY_DOCUMENTS:
         return Notice(shown, f"{suffix} holds many documents: index it by itself")
     lower = path.suffix.lower()
-    reason = f"unknown kind {path_text(path.suffix)}" if path.suffix else "no suffix"
+    if not has_suffix(path.name):
+        empty = _size(path) == 0
+        reason = "empty" if empty else "no suffix, and not a text"
+        return Notice(shown, reason, harmless=empty)
+    reason = f"unknown kind {path_text(path.suffix)}"
     reason += f", save it as {lower}x" if lower in (".doc", ".xls", ".ppt") else ""
     return Notice(shown, reason, harmless=lower in WITHOUT_TEXT)
 
@@ -464,9 +562,7 @@ def summary(notices: list[Notice]) -> str:
 
 def read_folder(folder: Path, reading: Reading) -> Iterator[Item]:
     """Read every file below a folder that holds one document. Raises InputError: there is none."""
-    files, notices, unreadable = list_folder(
-        folder, follow_links=reading.follow_links, path_fields=reading.path_fields
-    )
+    files, notices, unreadable = list_folder(folder, reading)
     if not files:
         found = f": {summary(notices)}" if notices else ""
         known = ", ".join([*SUFFIXES, *TABLES])
@@ -493,6 +589,9 @@ def read_files(files: list[SourceFile], reading: Reading) -> Iterator[Item]:
 def _read(file: SourceFile, reader: FileReader) -> Iterator[Item]:
     shown = path_text(file.path)
     location = SourceLocation(shown, 0)
+    if _size(file.path) == 0 and not file.named:
+        yield Notice(shown, "empty", harmless=True)
+        return
     try:
         modified = _modified(file.path, reader.limits.follow_links)
         found, digest = reader.read(file.path, file.kind)
@@ -516,7 +615,7 @@ def _read(file: SourceFile, reader: FileReader) -> Iterator[Item]:
         return
     if warning:
         yield Notice(shown, warning, left_out=False)
-    metadata = {**found.metadata, **file.metadata}
+    metadata = {**_renamed(found.metadata), **file.metadata}
     title = metadata.pop("title", None)
     row = {
         "_id": file.id,
@@ -528,12 +627,50 @@ def _read(file: SourceFile, reader: FileReader) -> Iterator[Item]:
         "metadata": metadata,
     }
     item = read_row(row, location, FieldNames())
-    origin = FileOrigin(file.digest(digest), file.folder, found.pages)
+    keywords = (words_of_path(file.id, str(row["title"])), found.keywords)
+    origin = FileOrigin(digest, file.folder, found.pages, file.labels_sha256)
     yield (
-        replace(item, origin=origin)
+        replace(item, origin=origin, keywords="\n".join(filter(None, keywords)))
         if isinstance(item, Record)
         else replace(item, found=not file.named)
     )
+
+
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_WORD = re.compile(r"\w+")
+
+
+def words_of_path(name: str, title: str) -> str:
+    """Return the words of a path, without suffixes, that a title does not have; of an absolute one
+    those of the file's name.
+
+    >>> words_of_path("Kessler Foods/PileSchedule rev C.md", "Overview of Kessler")
+    'Foods PileSchedule Pile Schedule rev C'
+    """
+    parts = name.split("/")
+    folders = [] if name.startswith(("/", "../")) else parts[:-1]
+    words = [
+        word
+        for part in (*folders, _stem(PurePosixPath(parts[-1])))
+        for joined in _WORD.findall(part.replace("_", " "))
+        for word in dict.fromkeys((joined, *_CAMEL.split(joined)))
+    ]
+    known = set(_WORD.findall(title.casefold()))
+    return " ".join(dict.fromkeys(word for word in words if word.casefold() not in known))
+
+
+def _size(path: Path) -> int | None:
+    """The bytes of a plain file; None of what is none: reading it says so."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def _renamed(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata of a document's own; names that each file has by itself get "own_" in front."""
+    return {f"own_{name}" if name in _OWN else name: value for name, value in metadata.items()}
 
 
 def _modified(path: Path, follow_links: bool) -> str:
@@ -548,6 +685,6 @@ def _modified(path: Path, follow_links: bool) -> str:
         raise Unreadable("its time of modification is no date") from None
 
 
-def _stem(path: Path) -> str:
+def _stem(path: PurePath) -> str:
     """The name of a file without its suffixes: "notes" for notes.txt.gz."""
     return path_text(path.with_suffix("").stem if path.suffix.lower() in COMPRESSED else path.stem)

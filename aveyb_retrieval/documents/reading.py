@@ -9,7 +9,7 @@ import itertools
 import json
 import re
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -63,6 +63,7 @@ class Reading:
         file_seconds: Seconds of processor time that reading one file may take.
         path_fields: How the paths of files below a folder become fields, such as "{team}/{year}/*";
             None: not at all.
+        exclude: Patterns of files and folders that are left out, as in a `.gitignore` file.
 
     Raises:
         ConfigError: a field is out of range, or not known.
@@ -75,6 +76,7 @@ class Reading:
     follow_links: bool = False
     file_seconds: int = FILE_SECONDS
     path_fields: str | None = None
+    exclude: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         length = self.max_line
@@ -105,14 +107,9 @@ class Reading:
                 raise ConfigError(f"types: {column}={kind!r}: must be one of {', '.join(TYPES)}")
 
     def of_folder(self) -> dict[str, Any]:
-        """Return what decides which files of a folder are documents, and with which fields: a later
-        sync repeats it.
-        """
-        return {
-            name: value
-            for name in ("follow_links", "path_fields")
-            if (value := getattr(self, name))
-        }
+        """Return how a folder is read where that is not as by default: a later sync repeats it."""
+        own = {name: getattr(self, name) for name in OF_FOLDERS}
+        return {name: value for name, value in own.items() if value != OF_FOLDERS[name]}
 
     def describe(self) -> dict[str, Any]:
         """Return what an interrupted change is compared with; what is not set is left out."""
@@ -122,8 +119,18 @@ class Reading:
             "types": dict(self.types) or None,
             "follow_links": self.follow_links or None,
             "path_fields": self.path_fields,
+            "exclude": list(self.exclude) or None,
         }
         return {name: value for name, value in described.items() if value is not None}
+
+
+# Options of how the files of a folder are read, with their defaults: an index keeps them.
+OF_FOLDERS = {
+    option.name: option.default
+    for option in fields(Reading)
+    if option.name
+    in ("max_line", "encoding", "follow_links", "file_seconds", "path_fields", "exclude")
+}
 
 
 def convert(value: str, kind: str) -> Any:

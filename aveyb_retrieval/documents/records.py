@@ -238,16 +238,17 @@ class FileOrigin:
     """The file that a document was read from: how it is told whether it has changed, and where its
     pages begin.
 
-    `sha256` is of its bytes and of what its folder says of it, in hexadecimal digits; `folder` an
-    absolute path; `pages` None where the file has none.
+    `sha256` is of its bytes, `labels_sha256` of what its folder says of it ("": nothing), both in
+    hexadecimal digits; `folder` an absolute path; `pages` None where the file has none.
     """
 
     sha256: str
     folder: str
     pages: Pages | None = None
+    labels_sha256: str = ""
 
     def __str__(self) -> str:
-        return f"{self.sha256} {self.pages_json or ''}"
+        return f"{self.sha256} {self.labels_sha256} {self.pages_json or ''}"
 
     @property
     def pages_json(self) -> str | None:
@@ -262,8 +263,9 @@ class Record:
 
     `origin` is the file that holds this document and nothing else, None for a line of a file or an
     object of Python. `id_is_made` says that the input had no id, and `id` is made of the content.
-    `encoded` is what a model made of it before, and `edits` what people set in its metadata, where
-    it comes out of a shard or an index.
+    `keywords` are words that find it beside those of its title and text: of its path, its front
+    matter. `encoded` is what a model made of it before, and `edits` what people set in its
+    metadata, where it comes out of a shard or an index.
     """
 
     id: str
@@ -275,6 +277,7 @@ class Record:
     id_is_made: bool = False
     encoded: EncodedRow | None = field(default=None, repr=False, compare=False)
     edits: Edits | None = None
+    keywords: str = ""
 
     @property
     def prefix(self) -> str:
@@ -339,6 +342,7 @@ def chain_digest(digest: str, item: Record | Rejected) -> str:
             item.text,
             item.metadata_json,
             *([str(item.origin)] if item.origin else []),
+            *([item.keywords] if item.keywords else []),
         ]
     else:
         parts = [item.reason, item.raw]

@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 import numpy.typing as npt
 
+from aveyb_retrieval.documents.exclusion import check_patterns
 from aveyb_retrieval.documents.reading import Reading
 from aveyb_retrieval.documents.records import ON_ERROR, FieldNames, OnError
 from aveyb_retrieval.encoder.network.token_codec import STORAGES
@@ -201,6 +202,8 @@ class ReadOptions(TypedDict, total=False):
             a notice.
         file_seconds: Seconds of processor time that reading one file may take.
         path_fields: How paths of files below a folder become metadata, such as "{team}/{year}/*".
+        exclude: Patterns of files and folders that are left out, as in a `.gitignore` file, such as
+            ["old/", "*.log"]; a folder may also hold them in files `.aveybignore`.
     """
 
     id_field: str | None
@@ -213,6 +216,7 @@ class ReadOptions(TypedDict, total=False):
     follow_links: bool
     file_seconds: int
     path_fields: str | None
+    exclude: Sequence[str]
 
 
 class WriteOptions(TypedDict, total=False):
@@ -402,7 +406,11 @@ def reading_of(options: Mapping[str, Any]) -> Reading:
         if f"{name}_field" in options
     }
     given = {name: options[name] for name in Reading.__annotations__ if name in options}
-    return Reading(FieldNames(**names), **{**given, "types": dict(options.get("types") or {})})
+    given["types"] = dict(options.get("types") or {})
+    patterns = options.get("exclude") or ()
+    check_patterns(patterns)
+    given["exclude"] = tuple(patterns)
+    return Reading(FieldNames(**names), **given)
 
 
 def writing_of(options: Mapping[str, Any]) -> WriteOptions:

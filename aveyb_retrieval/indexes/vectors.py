@@ -34,6 +34,7 @@ from aveyb_retrieval.indexes.types import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from aveyb_retrieval.indexes.encoding import Encoding
     from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest
     from aveyb_retrieval.indexes.types import IntArray
 
@@ -235,9 +236,8 @@ class StoredShards:
                         f"{root}: was changed while it was read; give the command again"
                     )
                 tables = Tables.open(root.root, manifest)
-                yield from stored_documents(
-                    root, tables, manifest, tables.numbers("document")[start:]
-                )
+                numbers = tables.numbers("document")[start:]
+                yield from stored_documents(str(root), tables, manifest.encoding, numbers)
             start = max(0, start - manifest.counts.documents)
 
     @property
@@ -315,12 +315,11 @@ def _indexes_in(path: str | Path) -> list[IndexDirectory]:
 
 
 def stored_documents(
-    root: IndexDirectory, tables: Tables, manifest: Manifest, numbers: IntArray
+    where: str, tables: Tables, encoding: Encoding, numbers: IntArray
 ) -> Iterator[Record]:
     """Yield documents of a version by their numbers `[n]`, with their vectors, and the codes of
     their tokens.
     """
-    encoding = manifest.encoding
     empty = np.zeros((0, encoding.dim), dtype=np.float32)
     tokens = (
         StoredTokens(tables, encoding.tokens_of, codec)
@@ -360,13 +359,14 @@ def stored_documents(
                 weights=weights[mine],
             )
             about_it = (document.id, document.title, document.text, document.metadata)
-            location = SourceLocation(str(root), doc, "document")
+            location = SourceLocation(where, doc, "document")
             yield Record(
                 *about_it,
                 location,
                 origin=document.origin,
                 encoded=encoded,
                 edits=edits.get(document.id),
+                keywords=document.keywords,
             )
 
 

@@ -41,6 +41,7 @@ class FileText:
         warning: Which part of the file holds no text that could be read; "" where all of it was
             read.
         metadata: What the file says of itself beside its title, as JSON can hold it.
+        keywords: What a search finds the file by beside its title and text.
     """
 
     title: str
@@ -48,6 +49,7 @@ class FileText:
     pages: Pages | None = None
     warning: str = ""
     metadata: dict[str, Any] = field(default_factory=dict)
+    keywords: str = ""
 
 
 class Parts:

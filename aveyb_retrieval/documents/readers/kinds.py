@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import io
 import os
+import re
 import stat
 from dataclasses import replace
 from functools import partial
@@ -14,8 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aveyb_retrieval.documents.readers.archives import InnerFiles, read_zip
 from aveyb_retrieval.documents.readers.calendar import read_calendar
+from aveyb_retrieval.documents.readers.chat import read_chat, read_users
 from aveyb_retrieval.documents.readers.code import LANGUAGES, read_code
 from aveyb_retrieval.documents.readers.docx import read_docx
+from aveyb_retrieval.documents.readers.encodings import marked, without_mark
 from aveyb_retrieval.documents.readers.epub import read_epub
 from aveyb_retrieval.documents.readers.filetext import FileText, Unreadable, too_long
 from aveyb_retrieval.documents.readers.html import read_html, read_xhtml
@@ -32,12 +35,31 @@ from aveyb_retrieval.documents.readers.sheets import read_spreadsheet
 from aveyb_retrieval.documents.readers.subtitles import read_subtitles
 from aveyb_retrieval.documents.readers.tables import read_table
 from aveyb_retrieval.documents.readers.text import read_text
+from aveyb_retrieval.documents.readers.vcard import read_vcard
+from aveyb_retrieval.documents.readers.xml import read_xml
 from aveyb_retrieval.documents.reading import decompress, split_suffix
+from aveyb_retrieval.documents.records import path_text
 from aveyb_retrieval.errors import InputError, shortened
 from aveyb_retrieval.files import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+
+class FileKind(NamedTuple):
+    """How a file is read: by which reader, whether it is decompressed first, and which of its bytes
+    `[start, stop)` hold the document; None: all of them.
+    """
+
+    name: str
+    compression: str
+    part: tuple[int, int] | None = None
+
+
+LOOKED_AT = 4096  # bytes that tell whether a file without a suffix is a text
+_BINARY = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f]")
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+USERS_FILE = "users.json"  # of Slack, above its channels
 
 # Each name is one of _READERS or _HOLDERS, below, or of LANGUAGES.
 SUFFIXES = {
@@ -46,6 +68,9 @@ SUFFIXES = {
     ".html": "html", ".htm": "html", ".xhtml": "xhtml", ".xht": "xhtml",
     ".md": "markdown", ".markdown": "markdown",
     ".txt": "text", ".text": "text", ".rst": "text", ".adoc": "text", ".org": "text",
+    ".log": "text", ".tex": "text", ".yaml": "text", ".yml": "text", ".toml": "text",
+    ".ini": "text", ".cfg": "text", ".conf": "text", ".properties": "text",
+    ".xml": "xml", ".vcf": "vcard",
     ".eml": "mail", ".msg": "outlook", ".emlx": "applemail",
     ".mbox": "mailbox", ".mbx": "mailbox", ".ics": "calendar",
     ".ipynb": "notebook", ".srt": "subtitles", ".vtt": "subtitles", ".zip": "zip",
@@ -54,6 +79,8 @@ SUFFIXES = {
 # Files that are many documents where they are named, and one sheet where they are found in a folder
 # or a mail.
 TABLES = dict.fromkeys((".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"), "table")
+CHAT = FileKind("chat", "")  # what Slack and Teams export as .json, where it is found in a folder
+_TYPICAL_SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9_+-]{0,15}|\.\d?[A-Za-z][A-Za-z0-9]{0,3}")
 PACKAGES = {  # what a kind needs, and the extra that brings it
     "pdf": ("pypdfium2", "files"),
     "docx": ("lxml", "files"),
@@ -68,6 +95,8 @@ PACKAGES = {  # what a kind needs, and the extra that brings it
     "applemail": ("selectolax", "files"),
     "mailbox": ("selectolax", "files"),
     "outlook": ("oxmsg", "files"),
+    "xml": ("lxml", "files"),
+    "chat": ("selectolax", "files"),
     **{
         name: (language.package, "code") for name, language in LANGUAGES.items() if language.package
     },
@@ -75,17 +104,8 @@ PACKAGES = {  # what a kind needs, and the extra that brings it
 AS_LONG = (
     "markdown",
     "text",
+    "vcard",
 )  # their text is about as long as their bytes: refused before it is decoded
-
-
-class FileKind(NamedTuple):
-    """How a file is read: by which reader, whether it is decompressed first, and which of its bytes
-    `[start, stop)` hold the document; None: all of them.
-    """
-
-    name: str
-    compression: str
-    part: tuple[int, int] | None = None
 
 
 def kind_of(path: PurePath, *, found: bool = False) -> FileKind | None:
@@ -104,12 +124,17 @@ def read_file(path: Path, kind: FileKind, limits: Limits) -> tuple[FileText, str
     Raises Unreadable: it cannot be read; the message is the reason.
     """
     data = read_bytes(path, follow_links=limits.follow_links, part=kind.part)
+    if not data:
+        raise Unreadable("empty")
     digest = hashlib.sha256(data).hexdigest()
     if kind.compression:
         data = _unpack(data, path, kind.compression, limits)
     if kind.name in AS_LONG:
         _check_length(len(data), limits)
-    found = _parse(kind.name, data, limits)
+    if kind == CHAT:
+        found = read_chat(data, limits, _users_beside(path), _channel_of(path))
+    else:
+        found = _parse(kind.name, data, limits)
     _check_length(
         len(found.text) if found.text.isascii() else len(found.text.encode(errors="replace")),
         limits,
@@ -119,6 +144,44 @@ def read_file(path: Path, kind: FileKind, limits: Limits) -> tuple[FileText, str
         warning = "; ".join(filter(None, (found.warning, cut)))
         found = replace(found, title=shortened(found.title, LONGEST_TITLE), warning=warning)
     return found, digest
+
+
+def _users_beside(path: Path) -> dict[str, str]:
+    """The names of Slack's users, by ids, of the export that a channel's file lies in."""
+    try:
+        return read_users(read_bytes(path.parent.parent / USERS_FILE, follow_links=False))
+    except Unreadable:
+        return {}
+
+
+def _channel_of(path: Path) -> str:
+    """What messages are called: Slack has a folder for each channel, with a file for each day."""
+    is_day = _DAY.fullmatch(path.stem) is not None
+    return path_text(path.parent.name if is_day else path.stem)
+
+
+def has_suffix(name: str) -> bool:
+    """Return whether a file's name ends in what tells its kind: "3. May" and "v1.2" do not."""
+    return _TYPICAL_SUFFIX.fullmatch(PurePosixPath(name).suffix) is not None
+
+
+def looks_like_text(start: bytes) -> bool:
+    """Return whether a file that begins so is a text, in UTF-8 or an encoding of bytes."""
+    if not start:
+        return False
+    if marked(start)[1] or without_mark(start):
+        return True
+    return not _BINARY.search(start)
+
+
+def first_bytes(path: Path, count: int, *, follow_links: bool) -> bytes:
+    """Return the first bytes of a plain file; none of what cannot be read: reading it says why."""
+    try:
+        with os.fdopen(open_file(path, os.O_RDONLY, follow_links=follow_links), "rb") as handle:
+            plain = stat.S_ISREG(os.fstat(handle.fileno()).st_mode)
+            return handle.read(count) if plain else b""
+    except OSError:
+        return b""
 
 
 def read_bytes(
@@ -188,8 +251,12 @@ def _parse(kind: str, data: bytes, limits: Limits, depth: int = 0) -> FileText:
 
 def _parse_inner(limits: Limits, name: str, data: bytes, depth: int) -> FileText | None:
     kind = kind_of(PurePosixPath(name), found=True)
+    if kind is None and not has_suffix(name) and looks_like_text(data[:LOOKED_AT]):
+        kind = FileKind("text", "")
     if kind is None:
         return None
+    if not data:
+        raise Unreadable("empty")
     if missing := missing_package(kind.name):
         raise Unreadable(f"needs the package {missing[0]!r} (the extra [{missing[1]}])")
     if kind.compression:
@@ -220,4 +287,6 @@ _READERS: dict[str, Callable[[bytes, Limits], FileText]] = {
     "calendar": read_calendar,
     "table": read_table,
     "subtitles": read_subtitles,
+    "xml": read_xml,
+    "vcard": read_vcard,
 }

@@ -17,7 +17,7 @@ from aveyb_retrieval.documents.readers.filetext import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from aveyb_retrieval.documents.readers.limits import Limits
 
@@ -49,7 +49,19 @@ def read_markdown(data: bytes, limits: Limits) -> FileText:
     heading = _HEADING.match(text)
     if not title and heading:
         title = _CLOSING_SIGNS.sub("", heading["title"])
-    return FileText(one_line(title), text, metadata=metadata)
+    keywords = "\n".join(_words(metadata))
+    return FileText(one_line(title), text, metadata=metadata, keywords=keywords)
+
+
+def _words(value: Any) -> Iterator[str]:
+    """The texts and numbers among the values of front matter."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for inner in value:
+            yield from _words(inner)
+    elif isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        yield str(value)
 
 
 def _values(parse: Callable[[str], object], source: str) -> dict[str, Any] | None:

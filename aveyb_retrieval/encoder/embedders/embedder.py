@@ -90,7 +90,7 @@ class EncodedDocument:
     weights: np.ndarray | None = None
 
 
-def ignore(count: int) -> None:
+def _ignore(count: int) -> None:
     """Do nothing with a count of tokens."""
 
 
@@ -100,7 +100,7 @@ class TextEncoder(ABC):
     """
 
     token_codec: TokenCodec | None = None
-    watch: Callable[[int], None] = staticmethod(ignore)  # is given the tokens that were read
+    _watch: Callable[[int], None] = staticmethod(_ignore)  # is given the tokens that were read
 
     def __init__(self, max_tokens: int | None, batch_tokens: int) -> None:
         """Check the options of how much is read; one out of range is a ConfigError."""
@@ -135,7 +135,7 @@ class TextEncoder(ABC):
     def with_watch(self, watch: Callable[[int], None]) -> Self:
         """Return the same model, which calls `watch` with counts of tokens while it reads them."""
         other = copy.copy(self)
-        other.watch = watch
+        other._watch = watch
         return other
 
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedDocument]:
@@ -519,7 +519,7 @@ class Embedder(TextEncoder):
             np.concatenate([np.diff(np.append(item.edges, len(item.ids))) for item in batch]),
             first_needed=[item.first_needed for item in batch],
             codec=self.token_codec,
-            watch=self.watch,
+            watch=self._watch,
         )
         yield from self._encoded(batch, sums, codes)
 
@@ -536,7 +536,7 @@ class Embedder(TextEncoder):
                 np.diff(edges[first : last + 1]),
                 first_needed=[min(max(0, item.first_needed - start), stop - start)],
                 codec=self.token_codec,
-                watch=self.watch,
+                watch=self._watch,
             )
             sums.append(section_sums)
             codes.append(section_codes)

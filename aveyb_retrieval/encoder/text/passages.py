@@ -493,7 +493,7 @@ class _Cutter:
         ):  # WordPiece forgets accents
             self._stop += 1
         self._text = text[: self._stop]
-        self._starts = offsets[:, 0].clip(0).astype(np.int32)
+        self._starts = offsets[:, 0].clip(0).astype(np.int32, copy=False)
         self._blank_starts, self._blank_stops = _blank_runs(self._text)
         self._count = np.zeros(len(offsets) + 1, np.int32)  # counted tokens before each token
         for first in range(0, len(offsets), _AT_ONCE):

@@ -101,12 +101,12 @@ class WordPieceTokenizer(Vocabulary):
         Raises InputError: `text` is not a string or holds a lone surrogate.
         """
         utf8(text)
-        ids, offsets = [np.zeros(0, np.int32)], [np.zeros((0, 2), np.int32)]
+        ids, offsets = bytearray(), bytearray()  # which grow where they are, unlike arrays
         for start, piece in cut_pieces(text):
             tokens = self._tokenizer.encode(piece, add_special_tokens=False)
-            ids.append(np.array(tokens.ids, np.int32))
-            offsets.append(np.array(tokens.offsets, np.int32).reshape(-1, 2) + np.int32(start))
-        return np.concatenate(ids), np.concatenate(offsets)
+            ids += np.array(tokens.ids, np.int32).tobytes()
+            offsets += (np.array(tokens.offsets, np.int32).reshape(-1) + np.int32(start)).tobytes()
+        return np.frombuffer(ids, np.int32), np.frombuffer(offsets, np.int32).reshape(-1, 2)
 
     def encode_words(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return of each text the ids of `encode` and where they begin, int64 `[T]`; other threads
@@ -121,11 +121,11 @@ class WordPieceTokenizer(Vocabulary):
     def encode_ids(self, text: str) -> np.ndarray:
         """Return the ids int32 `[T]` of `encode`, without the cost of the offsets."""
         utf8(text)
-        ids = [np.zeros(0, np.int32)]
+        ids = bytearray()
         for _, piece in cut_pieces(text):
             tokens = self._tokenizer.encode(piece, add_special_tokens=False)
-            ids.append(np.array(tokens.ids, np.int32))
-        return np.concatenate(ids)
+            ids += np.array(tokens.ids, np.int32).tobytes()
+        return np.frombuffer(ids, np.int32)
 
     @cached_property
     def knowledge(self) -> Knowledge:

@@ -66,7 +66,13 @@ from aveyb_retrieval.indexes.types import (
     silent,
     unusable,
 )
-from aveyb_retrieval.indexes.vectors import PrecomputedVectors, StoredShards, encoded_of, shard_of
+from aveyb_retrieval.indexes.vectors import (
+    PrecomputedVectors,
+    StoredShards,
+    encoded_of,
+    shard_of,
+    stored_documents,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -84,9 +90,17 @@ Made = tuple["Record", "Encoded", "TokenCodes | None"]
 Rows: TypeAlias = "tuple[dict[str, pa.Table], Counts]"
 
 
-def content_digest(title: str, text: str) -> bytes:
-    """Identify what was encoded, so that an unchanged document is never encoded again."""
-    return hashlib.sha256(f"{len(title)}:{title}{text}".encode()).digest()
+def content_digest(title: str, text: str, keywords: str) -> bytes:
+    """Identify what was encoded and is found by words, so that an unchanged document is never
+    encoded again.
+    """
+    head = f"{len(title)}:{len(keywords)}:{title}{keywords}"
+    return hashlib.sha256(f"{head}{text}".encode()).digest()
+
+
+def titled_words(title: str, keywords: str | None) -> str:
+    """Return the text whose words stand in front of those of a document's text."""
+    return f"{title}\n{keywords}" if keywords else title
 
 
 def metadata_columns(record: Record) -> dict[str, str | None]:
@@ -96,6 +110,7 @@ def metadata_columns(record: Record) -> dict[str, str | None]:
         "metadata": record.metadata_json,
         "edits": record.edits.to_json() if record.edits else None,
         "file_sha256": origin.sha256 if origin else None,
+        "labels_sha256": origin.labels_sha256 if origin else None,
         "folder": origin.folder if origin else None,
         "pages": record.pages_json,
     }
@@ -116,7 +131,8 @@ def make_rows(
         headings = getattr(encoded, "headings", None) or [""] * len(
             spans
         )  # not every model finds them
-        texts.append((record.title, record.text, spans, headings[: len(spans)]))
+        head = titled_words(record.title, record.keywords)
+        texts.append((head, record.text, spans, headings[: len(spans)]))
     codes_of_texts = languages.of([text for _, text, _, _ in texts])
     of_texts, in_passages, forms = words_by_language(encoding, codes_of_texts, texts)
     of_passages = np.maximum(pc.count_substring(in_passages, " ").to_numpy() - 1, 0)
@@ -133,7 +149,8 @@ def make_rows(
                 "id": record.id,
                 "title": record.title,
                 "rank": rank_of(record.id),
-                "digest": content_digest(record.title, record.text),
+                "keywords": record.keywords or None,
+                "digest": content_digest(record.title, record.text, record.keywords),
                 "language": code if encoding.language == AUTO else None,
                 "weight": mean_weight(own, encoded.spans),
                 "passages": len(spans),
@@ -269,7 +286,7 @@ BATCH_DOCUMENTS = 8192
 BATCH_SECONDS = 30.0
 TELL_SECONDS = 0.2
 LOOK_AHEAD = 256  # items whose ids are looked up together
-Action = Literal["encode", "grow", "metadata", "reject", "pass"]
+Action = Literal["encode", "grow", "keep", "metadata", "reject", "pass"]
 
 
 @dataclass(frozen=True)
@@ -277,7 +294,8 @@ class Step:
     """One item of the input, where it stands, the hash of the input up to and with it, and what is
     to be done.
 
-    "pass" is for an item of another share, which is not kept. "grow" encodes a document from the
+    "keep" takes the vectors of `doc`, whose title and text are the same. "pass" is for an item of
+    another share, which is not kept. "grow" encodes a document from the
     first passage that differs from those of `doc`, which is stored, after `unchanged` passages.
     """
 
@@ -451,11 +469,16 @@ class Ingestion:
         if known is None:
             return "encode", 0, 0
         doc, content = known
-        if content == content_digest(record.title, record.text):
+        if content == content_digest(record.title, record.text, record.keywords):
             return "metadata", 0, 0
-        if self._growing is None or doc >= self.transaction.state.first_doc:
+        may_move = record.origin is not None  # a file has other keywords by another path
+        if doc >= self.transaction.state.first_doc or not (may_move or self._growing):
             return "encode", 0, 0
         old = self._tables().read_documents([doc])[doc]
+        if (old.title, old.text) == (record.title, record.text):
+            return "keep", 0, doc
+        if self._growing is None:
+            return "encode", 0, 0
         unchanged = self._growing.unchanged_passages(
             (prefix_of(old.title), old.text), (record.prefix, record.text)
         )
@@ -473,7 +496,9 @@ class Ingestion:
 
     def _take(self, step: Step, encoded: Encoded | None = None) -> None:
         tokens = None
-        if step.action == "grow":
+        if step.action == "keep":
+            encoded, tokens = self._stored(step)
+        elif step.action == "grow":
             encoded, tokens = self._grow(step)
         elif encoded is not None and self._encoding.token_codec is not None:
             tokens = _tokens(encoded, step)
@@ -568,7 +593,7 @@ class Ingestion:
         transaction.reject(step.item for step in steps if isinstance(step.item, Rejected))
         added, encoded = (
             len(made) - len(replaced),
-            sum(step.action in ("encode", "grow") for step in steps),
+            sum(step.action in ("encode", "grow", "keep") for step in steps),
         )
         transaction.count(
             added=added,
@@ -580,6 +605,15 @@ class Ingestion:
         if save:
             transaction.save()
         return [step.record.id for step in steps if isinstance(step.item, Record)]
+
+    def _stored(self, step: Step) -> tuple[Encoded, TokenCodes | None]:
+        """What was encoded of a document that only has other keywords."""
+        docs = np.array([step.doc], np.int64)
+        stored = next(
+            stored_documents(str(self.transaction.root), self._tables(), self._encoding, docs)
+        )
+        encoded = encoded_of(stored)
+        return encoded, encoded.tokens
 
     def _grow(self, step: Step) -> tuple[Encoded, TokenCodes | None]:
         assert self._growing is not None

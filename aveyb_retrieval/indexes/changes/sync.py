@@ -25,6 +25,7 @@ from aveyb_retrieval.documents.folders import (
     summary,
 )
 from aveyb_retrieval.documents.readers.filetext import Unreadable
+from aveyb_retrieval.documents.reading import OF_FOLDERS
 from aveyb_retrieval.documents.records import Notice, Record, Rejected, path_text
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, IndexLockedError, InputError
 from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_change
@@ -195,14 +196,17 @@ def _is_first(directory: IndexDirectory, options: SyncOptions) -> bool:
 
 def _as_before(directory: IndexDirectory, options: SyncOptions) -> SyncOptions:
     """The options, and how the folder was read before where they do not say it: fields would go,
-    and linked files.
+    linked files, and those that are not UTF-8.
     """
-    kept = {
-        name: value
-        for name, value in read_manifest(directory).reading.items()
-        if not options.get(name)
+    given = {
+        name
+        for name, default in OF_FOLDERS.items()
+        if options.get(name) and options.get(name) != default
     }
-    return cast("SyncOptions", {**options, **kept})
+    before = {
+        name: value for name, value in read_manifest(directory).reading.items() if name not in given
+    }
+    return cast("SyncOptions", {**options, **before})
 
 
 def check_plan(plan: SyncPlan, directory: str | Path | IndexDirectory, allowed: int | None) -> None:
@@ -219,8 +223,8 @@ def check_plan(plan: SyncPlan, directory: str | Path | IndexDirectory, allowed: 
 
 
 class StoredFile(NamedTuple):
-    """A file as an index knows it: its document's number, the hash of its bytes, and the folder it
-    was read from.
+    """A file as an index knows it: its document's number, what it is compared by (the hashes of its
+    bytes and of what its folder says), and the folder it was read from.
     """
 
     doc: int
@@ -231,10 +235,20 @@ class StoredFile(NamedTuple):
 def stored_files(tables: Tables) -> dict[str, StoredFile]:
     """Return the files of all documents that were read from one each, by the documents' ids."""
     rows = tables.documents.scan(
-        ["doc", "id", "file_sha256", "folder"], "file_sha256 IS NOT NULL"
+        ["doc", "id", "file_sha256", "labels_sha256", "folder"], "file_sha256 IS NOT NULL"
     ).to_pylist()
     rows.sort(key=lambda row: row["doc"])
-    return {row["id"]: StoredFile(row["doc"], row["file_sha256"], row["folder"]) for row in rows}
+    return {
+        row["id"]: StoredFile(
+            row["doc"], _identity(row["file_sha256"], row["labels_sha256"]), row["folder"]
+        )
+        for row in rows
+    }
+
+
+def _identity(sha256: str, labels_sha256: str | None) -> str:
+    """What two looks at a file compare: the hash of its bytes, and of what its folder says."""
+    return f"{sha256} {labels_sha256 or ''}" if sha256 else ""
 
 
 def compare(stored: Mapping[str, StoredFile], found: Mapping[str, str]) -> SyncPlan:
@@ -350,9 +364,7 @@ def _list(scope: _Scope, reading: Reading) -> tuple[list[SourceFile], list[Notic
             f"{folder}: holds a corpus.jsonl, which is read instead of its files; give that to"
             " upsert"
         )
-    listed, notices, unreadable = list_folder(
-        folder, follow_links=reading.follow_links, path_fields=reading.path_fields
-    )
+    listed, notices, unreadable = list_folder(folder, reading)
     listed = [file for file in listed if scope.holds(file.id)]
     notices = [notice for notice in notices if scope.shows(notice.path)]
     for item in unreadable:
@@ -378,7 +390,8 @@ def _hashes(listed: list[SourceFile], follow_links: bool, progress: Progress) ->
     found = {}
     for number, file in enumerate(listed, start=1):
         try:
-            found[file.id] = file.digest(file.sha256(follow_links=follow_links))
+            sha256 = file.sha256(follow_links=follow_links)
+            found[file.id] = _identity(sha256, file.labels_sha256)
         except (OSError, IndexFormatError, Unreadable):
             found[file.id] = ""
         progress("comparing", number, len(listed), 0)
@@ -596,7 +609,7 @@ def watch_folder(
     seconds: float,
     act: Callable[[], object],
     *,
-    follow_links: bool = False,
+    reading: Reading | None = None,
     told: Callable[[str], object] = logger.warning,
 ) -> None:
     """Call `act` now, and again whenever the files of a folder have changed and then stayed the
@@ -607,11 +620,11 @@ def watch_folder(
     `told` gets a line that says so.
     """
     act = partial(_once_free, act, seconds, told)
-    found = seen = _look(folder, follow_links)
+    found = seen = _look(folder, reading)
     act()
     while True:
         time.sleep(seconds)
-        before, found = found, _look(folder, follow_links)
+        before, found = found, _look(folder, reading)
         if found == before != seen:
             seen = found
             act()
@@ -630,15 +643,15 @@ def _once_free(act: Callable[[], object], seconds: float, told: Callable[[str], 
             time.sleep(seconds)
 
 
-def _look(folder: Path, follow_links: bool) -> dict[str, tuple[int, int, int, str]]:
+def _look(folder: Path, reading: Reading | None) -> dict[str, tuple[int, int, int, str]]:
     """Size, time, number and metadata of every file that is read: a hint that something changed,
     not a proof.
     """
     found = {}
-    for file in list_folder(folder, follow_links=follow_links).files:
+    for file in list_folder(folder, reading).files:
         try:
             about = file.path.stat()
         except OSError:  # it is gone since it was listed
             continue
-        found[file.id] = (about.st_size, about.st_mtime_ns, about.st_ino, file.digest(""))
+        found[file.id] = (about.st_size, about.st_mtime_ns, about.st_ino, file.labels_sha256)
     return found

@@ -245,7 +245,7 @@ def ingest_corpus(
     """
     on_error, allow_empty = options.get("on_error", "auto"), options.get("allow_empty", False)
     progress: Progress = options.get("progress", silent)
-    total = None if progress is silent else count_items(corpus)
+    total = None if progress is silent else count_items(corpus, reading)
     ingestion = Ingestion(
         transaction,
         source,

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from aveyb_retrieval.errors import AveyBError, IndexFormatError, how_it_ended
 from aveyb_retrieval.indexes.changes.change import FinishOptions, run_change
-from aveyb_retrieval.indexes.changes.ingest import content_digest
+from aveyb_retrieval.indexes.changes.ingest import content_digest, titled_words
 from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher
 from aveyb_retrieval.indexes.store.languages import MAIN, rules_of
 from aveyb_retrieval.indexes.store.manifest import (
@@ -89,6 +89,7 @@ def _document_problems(tables: Tables, docs: list[int], manifest: Manifest) -> I
     columns = [
         "id",
         "title",
+        "keywords",
         "metadata",
         "edits",
         "rank",
@@ -120,11 +121,11 @@ def _document_problems(tables: Tables, docs: list[int], manifest: Manifest) -> I
         where = f"{tables.root}: document {row['id']!r}"
         origin = found[doc].origin
         pages = origin.pages if origin else None
-        if content_digest(row["title"], text["text"]) != row["digest"]:
+        if content_digest(row["title"], text["text"], row["keywords"] or "") != row["digest"]:
             yield f"{where}: its text is not the one that was encoded"
         if not _metadata_fit(tables, row) or rank_of(row["id"]) != row["rank"]:
             yield f"{where}: its metadata or its rank are damaged"
-        whole = f"{row['title']}\n{text['text']}"
+        whole = f"{titled_words(row['title'], row['keywords'])}\n{text['text']}"
         if text[WORDS] != rules.stored(whole) or (
             forms != WORDS and text[forms] != spaced(rules.split(whole)[2])
         ):

@@ -5,6 +5,7 @@ and parts.
 from __future__ import annotations
 
 import time
+import unicodedata
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import chain
@@ -144,6 +145,11 @@ class Documents:
         ids = check_ids(ids)
         with self._engine.view() as view:
             found = view.find(ids)
+            # names of files are kept composed (NFC); a Mac gives the letters and their accents
+            composed = {i: unicodedata.normalize("NFC", i) for i in ids if i not in found}
+            names = [name for i, name in composed.items() if name != i]
+            typed = view.find(names) if names else {}
+            found |= {i: typed[name] for i, name in composed.items() if name in typed}
             if (
                 not missing_ok
                 and (missing := next((i for i in ids if i not in found), None)) is not None

@@ -17,6 +17,7 @@ import difflib
 import json
 import logging
 import re
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -201,6 +202,7 @@ class FilterCompiler(ABC):
     def _operator(self, field: str, operator: object, operand: object, depth: int) -> Condition:
         if depth > _MAX_DEPTH:
             raise ConfigError(f"filter: nested more than {_MAX_DEPTH} levels deep")
+        operand = _as_stored(field, operand)
         if operator == "$eq":
             return self.equal(field, _scalar(field, operand))
         if operator == "$ne":
@@ -417,6 +419,15 @@ def _list(field: str, operator: object, operand: object) -> Sequence[object]:
             " filter"
         )
     return operand
+
+
+def _as_stored(field: str, operand: object) -> object:
+    """What a condition on a path compares: names of files are kept composed (NFC)."""
+    if field != "path":
+        return operand
+    if isinstance(operand, list):
+        return [_as_stored(field, value) for value in operand]
+    return unicodedata.normalize("NFC", operand) if isinstance(operand, str) else operand
 
 
 def _scalar(field: str, value: object) -> Scalar:

@@ -1,15 +1,15 @@
 """The documents of an index as a Lance dataset and three tables of our own, and what is read from
 them.
 
-    documents   doc, id, title, metadata (JSON), rank (of its id's hash), digest (of title and
-                text), language (ISO 639-1, by whose rules its words are made; null where all have
-                the same), weight (of its vector, 0 to 1, see `encoder.text.knowledge`), passages,
-                tokens, cut_tokens, characters, words (counts; the last two of its passages),
-                file_sha256, folder, pages (JSON; all three null where it was not read from a file
-                of its own), edits (JSON: what people set in the metadata, which hold it already;
-                null where nobody did)
-    texts       doc, text, words (of title and text), forms (these as they are written, where they
-                are stemmed), codes
+    documents   doc, id, title, keywords, metadata (JSON), rank (of its id's hash), digest (of
+                title, keywords and text), language (ISO 639-1, by whose rules its words are made;
+                null where all have the same), weight (of its vector, 0 to 1, see
+                `encoder.text.knowledge`), passages, tokens, cut_tokens, characters, words (counts;
+                the last two of its passages), file_sha256, labels_sha256, folder, pages (JSON;
+                these four are null where it was not read from a file of its own), edits (JSON: what
+                people set in the metadata, which hold it already; null where nobody did)
+    texts       doc, text, words (of title, keywords and text), forms (these as they are written,
+                where they are stemmed), codes
     vectors     doc, vector: none of a document whose only passage has the same one
     passages    passage, start, stop (characters of the document's text), norm, weight, heading,
                 text (from there to where the next one starts, or to its stop if that comes later),
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 CODES = "codes"
 WEIGHT = "weight"
-_TITLE = ("title", "file_sha256", "folder", "pages")
+_TITLE = ("title", "keywords", "file_sha256", "labels_sha256", "folder", "pages")
 Part = Literal["title", "metadata", "text"]
 PARTS: tuple[Part, ...] = get_args(
     Part
@@ -89,6 +89,7 @@ class StoredDocument(NamedTuple):
     metadata: dict[str, Any]
     origin: FileOrigin | None = None
     of_index: str | None = None
+    keywords: str = ""
 
 
 @dataclass(frozen=True)
@@ -198,6 +199,7 @@ def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
                 pa.field("doc", pa.int64()),
                 pa.field("id", pa.string()),
                 pa.field("title", pa.large_string()),
+                pa.field("keywords", pa.large_string()),
                 pa.field("metadata", pa.json_(pa.string())),
                 pa.field("rank", pa.int64()),
                 pa.field("digest", pa.binary(32)),
@@ -205,6 +207,7 @@ def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
                 pa.field(WEIGHT, pa.float32()),
                 *(pa.field(name, pa.int64()) for name in COUNTS),
                 pa.field("file_sha256", pa.string()),
+                pa.field("labels_sha256", pa.string()),
                 pa.field("folder", pa.string()),
                 pa.field("pages", pa.large_string()),
                 pa.field("edits", pa.large_string()),
@@ -407,7 +410,13 @@ class Tables:
             metadata = self._metadata(row) if "metadata" in parts else {}
             origin = self._origin(row) if "title" in parts else None
             found[row["doc"]] = StoredDocument(
-                row["doc"], row["id"], row.get("title", ""), "", metadata, origin
+                row["doc"],
+                row["id"],
+                row.get("title", ""),
+                "",
+                metadata,
+                origin,
+                keywords=row.get("keywords") or "",
             )
         if "text" not in parts:
             return found
@@ -432,7 +441,7 @@ class Tables:
             raise self._damaged(
                 f"the pages of document {row['id']!r} are damaged ({error})"
             ) from error
-        return FileOrigin(row["file_sha256"], row["folder"], pages)
+        return FileOrigin(row["file_sha256"], row["folder"], pages, row["labels_sha256"] or "")
 
     def _damaged(self, what: str) -> IndexFormatError:
         where = self.documents.path

@@ -1,0 +1,95 @@
+"""Patterns of files that are left out of a folder, as in a `.gitignore` file.
+
+They come from `exclude`, and from files `.aveybignore` in the folder and the folders below it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from aveyb_retrieval.documents.readers.encodings import decode
+from aveyb_retrieval.documents.readers.filetext import Unreadable
+from aveyb_retrieval.documents.readers.kinds import read_bytes
+from aveyb_retrieval.documents.records import Notice, path_text
+from aveyb_retrieval.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pathspec import GitIgnoreSpec
+
+IGNORE_FILE = ".aveybignore"
+
+
+def check_patterns(patterns: object) -> None:
+    """Raise ConfigError where `exclude` is no list of patterns."""
+    if isinstance(patterns, str) or not isinstance(patterns, (list, tuple)):
+        raise ConfigError(f"exclude={patterns!r}: must be a list of patterns, such as ['old/']")
+    for pattern in patterns:
+        if not isinstance(pattern, str) or _spec((pattern,)) is None:
+            raise ConfigError(
+                f"exclude: {pattern!r} is not a pattern; write it as in a .gitignore file"
+            )
+
+
+@dataclass
+class Exclusion:
+    """What is left out of one folder while it is listed; `notices` tell of patterns that are none.
+
+    A file of a folder below goes before those above it, `exclude` before all.
+    """
+
+    exclude: tuple[str, ...] = ()
+    notices: list[Notice] = field(default_factory=list)
+    _specs: dict[str, GitIgnoreSpec] = field(default_factory=dict)  # by "" or "a/b/"
+
+    def enter(self, folder: Path, prefix: str, *, follow_links: bool) -> None:
+        """Read the file of patterns of a folder, whose names begin with `prefix`."""
+        path = folder / IGNORE_FILE
+        if not path.is_file() or (path.is_symlink() and not follow_links):
+            return
+        shown = path_text(path)
+        try:
+            lines = decode(read_bytes(path, follow_links=follow_links)).splitlines()
+        except Unreadable as reason:
+            self.notices.append(Notice(shown, f"not used: {reason}", left_out=False))
+            return
+        good: list[str] = []
+        for number, line in enumerate(lines, start=1):
+            if _spec((line,)) is None:
+                bad = f"line {number}: {line!r} is not a pattern, and is passed over"
+                self.notices.append(Notice(shown, bad, left_out=False))
+            else:
+                good.append(line)
+        spec = _spec(tuple(good))
+        if spec is not None:
+            self._specs[prefix] = spec
+
+    def holds(self, name: str, *, is_folder: bool) -> bool:
+        """Whether a file or folder is left out, by its path below the folder that is listed."""
+        path = f"{name}/" if is_folder else name
+        options = _spec(self.exclude) if self.exclude else None
+        if options is not None and options.check_file(path).include:
+            return True
+        parts = name.split("/")
+        for depth in range(len(parts) - 1, -1, -1):
+            prefix = "".join(f"{part}/" for part in parts[:depth])
+            spec = self._specs.get(prefix)
+            include = spec.check_file(path.removeprefix(prefix)).include if spec else None
+            if include is not None:
+                return include
+        return False
+
+
+@lru_cache
+def _spec(patterns: tuple[str, ...]) -> GitIgnoreSpec | None:
+    """Compile patterns; None where one of them is none."""
+    from pathspec import GitIgnoreSpec
+
+    try:
+        return GitIgnoreSpec.from_lines(patterns)
+    except (ValueError, re.error):
+        return None
