@@ -364,6 +364,12 @@ def test_characters_of_a_text_are_looked_at_once(monkeypatch: pytest.MonkeyPatch
         ("AB-C77", "c77"),
         ("foo_bar", "foo_bar"),
         ("می\u200cخواهم", "میخواهم"),
+        ("کتاب فارسی", "\u0643\u062a\u0627\u0628"),
+        ("NOVA™ valves", "nova"),
+        ("the tenant² pays", "tenant"),
+        ("10 km² of land", "km2"),
+        ("комп\u02bcютер", "комп'ютер"),
+        ("Hawai\u02bbi", "Hawai\u2019i"),
     ],
 )
 def test_words_of_any_script_are_found_as_they_are_written(

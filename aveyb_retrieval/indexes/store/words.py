@@ -85,11 +85,32 @@ _NO_DECOMPOSITION = dict(zip("øđłħŧıðəɨ\u0451", "odlhtidei\u0435", stri
 }
 
 
+# Signs behind a word are no part of it; NFKC would make letters and digits of them. One character
+# takes the place of one, so that places in the text stay.
+_BEHIND_WORDS = "\u2122\u2120\u00ae\u00a9"  # of trademarks and copyright
+_APOSTROPHES = "\u02bc\u02bb\u02bd\u02b9\u02ee\u055a\ua78c"  # that Unicode calls letters
+# Persian kaf and yeh, as an Arabic keyboard has them
+_PERSIAN = {"\u06a9": "\u0643", "\u06cc": "\u064a"}
+_ALIKE = str.maketrans(
+    {sign: " " for sign in _BEHIND_WORDS} | {sign: "'" for sign in _APOSTROPHES} | _PERSIAN
+)
+_HAS_ALIKE = re.compile(f"[{_BEHIND_WORDS}{_APOSTROPHES}{''.join(_PERSIAN)}]")
+# The raised number of a note behind a word; a unit with a power has one or two letters (m, km)
+_NOTE_MARK = re.compile("(?<=[^\\W\\d_]{3})[\u00b9\u00b2\u00b3\u2070\u2074-\u2079]+")
+
+
+def _without_signs(text: str) -> str:
+    """A text in which signs that are written alike are one, each in its place."""
+    if _HAS_ALIKE.search(text):
+        text = text.translate(_ALIKE)
+    return _NOTE_MARK.sub(lambda mark: " " * len(mark[0]), text)
+
+
 def runs_of(text: str) -> list[str]:
     """The runs of letters, digits and marks of a text, in order, as `WORD` finds them in the
     cleaned text.
     """
-    text = unicodedata.normalize("NFKC", text)
+    text = unicodedata.normalize("NFKC", _without_signs(text))
     if _PLAIN.fullmatch(text):
         return _PLAIN_WORD.findall(text)
     return WORD.findall(_UNSEEN.sub("", text))
@@ -99,7 +120,7 @@ def cleaned(text: str) -> str:
     """The text in one form, without what is not seen."""
     if text.isascii():
         return text
-    return _UNSEEN.sub("", unicodedata.normalize("NFKC", text))
+    return _UNSEEN.sub("", unicodedata.normalize("NFKC", _without_signs(text)))
 
 
 def spelled(word: str, *, turkish: bool = False) -> str:
@@ -132,6 +153,7 @@ def letters_written(text: str) -> tuple[list[int], list[int]] | None:
     """Where what each character of `cleaned(text)` was made of begins and ends; None: at its own
     place.
     """
+    text = _without_signs(text)
     if text.isascii() or (unicodedata.is_normalized("NFKC", text) and _UNSEEN.search(text) is None):
         return None
     starts = [found.start() for found in _BEGINS.finditer(text)]
