@@ -310,9 +310,12 @@ def search_parts() -> list[Part]:
     """What a warm search does."""
     from aveyb_retrieval.indexes.nearest.tiers import Nearest
     from aveyb_retrieval.indexes.store.dataset import Dataset
+    from aveyb_retrieval.indexes.store.rows import RowTable
+    from aveyb_retrieval.indexes.store.tables import Tables
 
-    found: list[Part] = [("FAISS", Nearest, "search"), ("stored vectors", Dataset, "vectors")]
-    found += [("Lance's words", Dataset, name) for name in ("by_words", "holding")]
+    found: list[Part] = [("FAISS", Nearest, "search"), ("stored vectors", Tables, "live_vectors")]
+    found += [("words", RowTable, name) for name in ("by_words", "scored", "holding")]
+    found += [("rows", RowTable, name) for name in ("take", "spans")]
     return found + [("Lance's rows", Dataset, name) for name in ("take", "scan")]
 
 
@@ -321,12 +324,14 @@ def build_parts() -> list[Part]:
     from aveyb_retrieval.indexes.changes import ingest, transaction
     from aveyb_retrieval.indexes.nearest import build
     from aveyb_retrieval.indexes.store.dataset import Dataset
+    from aveyb_retrieval.indexes.store.rows import RowTable, WordIndex
 
     found: list[Part] = [
         ("words and columns", ingest, "make_rows"),
-        ("writing rows", Dataset, "append"),
+        *(("writing rows", owner, "append") for owner in (Dataset, RowTable)),
+        *(("merging pieces", owner, "settle") for owner in (Dataset, RowTable)),
     ]
-    found += [("merging fragments", Dataset, "settle"), ("indexes of words", Dataset, "index")]
+    found += [("index of ids", Dataset, "index"), ("lists of words", WordIndex, "make")]
     found += [("FAISS", build, "make_tier"), ("ids and hashes", ingest, "chain_digest")]
     return found + [
         ("flushing, hashing files", transaction.Transaction, name) for name in ("_flush", "publish")

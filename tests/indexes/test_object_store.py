@@ -438,7 +438,7 @@ def test_one_of_two_writers_wins_each_time(
         assert pointer is not None
 
         def write(
-            name: bytes, pointer: objects.Found = pointer, start: Any = start, won: Any = won
+            name: bytes, pointer: objects.StoredObject = pointer, start: Any = start, won: Any = won
         ) -> None:
             start.wait()
             if store.replace("current", name, pointer.mark) is not None:

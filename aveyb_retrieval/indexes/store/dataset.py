@@ -32,15 +32,17 @@ LARGE_PIECE_ROWS = 1 << 16  # a piece of so many is merged only to drop deleted 
 MAX_DELETED_SHARE = 0.2  # a piece with a larger share of deleted rows is written again
 _LISTED = 4096  # numbers in one condition
 
-P = ParamSpec("P")
-T = TypeVar("T")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
-def reading(method: Callable[Concatenate[Dataset, P], T]) -> Callable[Concatenate[Dataset, P], T]:
+def reading(
+    method: Callable[Concatenate[Dataset, _P], _T],
+) -> Callable[Concatenate[Dataset, _P], _T]:
     """Have a method of a dataset say what `damage` says."""
 
     @wraps(method)
-    def guarded(dataset: Dataset, *args: P.args, **options: P.kwargs) -> T:
+    def guarded(dataset: Dataset, *args: _P.args, **options: _P.kwargs) -> _T:
         with damage(dataset.path):
             return method(dataset, *args, **options)
 

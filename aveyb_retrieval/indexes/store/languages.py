@@ -22,8 +22,8 @@ from aveyb_retrieval.indexes.encoding import AUTO, ENGLISH
 from aveyb_retrieval.indexes.store.words import (
     LANGUAGES,
     PLAIN,
-    Found,
     Language,
+    WordPlace,
     language,
     runs_of,
 )
@@ -223,8 +223,8 @@ class SeveralLanguages(Language):
         """See `Language.finder`; a word may be found by several rules, and counts once."""
         finders = [Language.finder(rules, words, forms) for rules in (self, *self._others)]
 
-        def find(text: str) -> list[Found]:
-            places: dict[tuple[int, int], Found] = {}
+        def find(text: str) -> list[WordPlace]:
+            places: dict[tuple[int, int], WordPlace] = {}
             for finder in finders:
                 for found in finder(text):
                     places.setdefault((found.start, found.stop), found)

@@ -66,7 +66,7 @@ _RETRIES: Any = {  # of a request that the store could not serve just now
 
 
 @dataclass(frozen=True)
-class Found:
+class StoredObject:
     """The bytes of an object, and what tells it from the object that may take its place."""
 
     data: bytes
@@ -115,7 +115,7 @@ class ObjectStore:
         }
         return _opened(address, frozenset(settings.items()))
 
-    def read(self, name: str, known: Found | None = None) -> Found | None:
+    def read(self, name: str, known: StoredObject | None = None) -> StoredObject | None:
         """Read a small object; `known` itself where it is still the same, None where
         there is none.
         """
@@ -125,10 +125,10 @@ class ObjectStore:
             else {}
         )
 
-        def read() -> Found | None:
+        def read() -> StoredObject | None:
             try:
                 got = self._obstore.get(self._store, name, options=options)
-                return Found(bytes(got.bytes()), _mark(got.meta))
+                return StoredObject(bytes(got.bytes()), _mark(got.meta))
             except self._obstore.exceptions.NotModifiedError:
                 return known
             except FileNotFoundError as error:
@@ -138,22 +138,22 @@ class ObjectStore:
 
         return self._tried(name, read)
 
-    def create(self, name: str, data: bytes) -> Found | None:
+    def create(self, name: str, data: bytes) -> StoredObject | None:
         """Write an object that is not there yet; None where it is."""
         return self._put(name, data, "create")
 
-    def replace(self, name: str, data: bytes, old: Mapping[str, str]) -> Found | None:
+    def replace(self, name: str, data: bytes, old: Mapping[str, str]) -> StoredObject | None:
         """Write an object in the place of one with this mark; None where another is
         there, or none.
         """
         return self._put(name, data, dict(old))
 
-    def _put(self, name: str, data: bytes, mode: Any) -> Found | None:
+    def _put(self, name: str, data: bytes, mode: Any) -> StoredObject | None:
         errors, about = self._obstore.exceptions, {_HASH: hashlib.sha256(data).hexdigest()}
 
-        def put() -> Found | None:
+        def put() -> StoredObject | None:
             try:
-                return Found(
+                return StoredObject(
                     data,
                     _mark(self._obstore.put(self._store, name, data, mode=mode, attributes=about)),
                 )
@@ -349,7 +349,8 @@ class ObjectStore:
         if code is not None and code[1] in _NO_BUCKET:
             return self._no_bucket()
         if (status and status[1][:3] in ("401", "403")) or "credential" in said.lower():
-            why = code[1] if code else status[1] if status else "no credentials were found"
+            said_by = code or status
+            why = "no credentials were found" if said_by is None else said_by[1]
             return EngineError(
                 f"{where}: no right to do this ({why}); look at the credentials in the environment"
                 " and at the rights that they have on this path"
@@ -411,7 +412,9 @@ class _Note:
 class Lease:
     """A lease that this process holds."""
 
-    def __init__(self, store: ObjectStore, note: _Note, found: Found, *, left_behind: bool) -> None:
+    def __init__(
+        self, store: ObjectStore, note: _Note, found: StoredObject, *, left_behind: bool
+    ) -> None:
         self.number = note.number  # of the version that the holder may write
         self.left_behind = (
             left_behind  # whether the holder before did not end in order, and may have left objects
@@ -540,7 +543,7 @@ def _take(store: ObjectStore, copy: str, wait: float) -> Lease:
         time.sleep(min(_LOOK, left))
 
 
-def _parse(store: ObjectStore, found: Found) -> _Note:
+def _parse(store: ObjectStore, found: StoredObject) -> _Note:
     import msgspec
 
     try:

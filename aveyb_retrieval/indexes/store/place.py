@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from aveyb_retrieval.files import FileInfo
-    from aveyb_retrieval.indexes.store.objects import Found
+    from aveyb_retrieval.indexes.store.objects import StoredObject
 
 logger = logging.getLogger(__name__)
 
@@ -194,7 +194,7 @@ class StoredDirectory(IndexDirectory):
         super().__init__(self.base / "unknown")
         self.place = self.name = self.store.name
         self._whole = whole
-        self._seen: Found | None = None
+        self._seen: StoredObject | None = None
         self._checked: dict[str, FileInfo] = {}
 
     def current(self) -> str | None:
@@ -333,7 +333,7 @@ class _WriteCopy(IndexDirectory):
         super().__init__(folder)
         self.place = self.name = place.name
         self._place, self._lease = place, lease
-        self._pointer: Found | None = None
+        self._pointer: StoredObject | None = None
         self._sent: Mapping[str, FileInfo] = {}
 
     def begin(self) -> None:
@@ -422,7 +422,7 @@ def send_version(
     store: ObjectStore,
     manifest: Manifest,
     root: Path,
-    pointer: Found | None,
+    pointer: StoredObject | None,
     there: Mapping[str, FileInfo],
     lease: Lease,
 ) -> int:

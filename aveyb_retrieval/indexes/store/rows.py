@@ -27,7 +27,7 @@ from aveyb_retrieval.indexes.store.dataset import (
     is_due,
     last_tier,
 )
-from aveyb_retrieval.indexes.store.manifest import Piece
+from aveyb_retrieval.indexes.store.manifest import WORD_LISTS, Piece
 from aveyb_retrieval.indexes.store.mapped import LocalBytes, MappedRows, write_batches
 from aveyb_retrieval.indexes.store.parts import StoredBytes
 from aveyb_retrieval.indexes.store.postings import FreshLists, WordLists
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 VECTOR, WORDS, FORMS = "vector", "words", "forms"
 SPAN = ("start", "stop")
-WORD_LISTS = "words"  # the folder of the parts of lists of words
 MAX_PIECE_ROWS = 1 << 20  # that are merged
 MAX_DOCUMENT_NUMBER = 1 << 32  # which are there is kept in memory, a byte each
 _PHRASE_ROWS = 4096  # whose words are looked through together
@@ -63,15 +62,17 @@ class NewFiles(Protocol):
         """Note a file that is complete and durable."""
 
 
-P = ParamSpec("P")
-T = TypeVar("T")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
-def guarded(method: Callable[Concatenate[RowTable, P], T]) -> Callable[Concatenate[RowTable, P], T]:
+def guarded(
+    method: Callable[Concatenate[RowTable, _P], _T],
+) -> Callable[Concatenate[RowTable, _P], _T]:
     """Have a method of a table say what `damage` says."""
 
     @wraps(method)
-    def run(table: RowTable, *args: P.args, **options: P.kwargs) -> T:
+    def run(table: RowTable, *args: _P.args, **options: _P.kwargs) -> _T:
         with damage(table.path):
             return method(table, *args, **options)
 

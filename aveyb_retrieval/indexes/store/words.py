@@ -303,7 +303,7 @@ t s d ll m re ve don doesn didn isn aren wasn weren haven hasn hadn won wouldn s
 _HUMP = re.compile(r"(?<=[^\W\d_])(?=[A-Z][a-z]{2})|(?<=[a-z])(?=[A-Z])")
 
 
-class Found(NamedTuple):
+class WordPlace(NamedTuple):
     """A word in a text: its characters `[start, stop)`, how it is stored, and its form; "" where
     another one has it.
     """
@@ -316,7 +316,7 @@ class Found(NamedTuple):
     asked: bool = True
 
 
-Finder: TypeAlias = "Callable[[str], list[Found]]"
+Finder: TypeAlias = "Callable[[str], list[WordPlace]]"
 
 
 @dataclass(frozen=True)
@@ -396,7 +396,7 @@ class Language:
         """
         sought = {*words, *forms}
 
-        def find(text: str) -> list[Found]:
+        def find(text: str) -> list[WordPlace]:
             letters = cleaned(text)
             pattern = _PLAIN_WORD if _PLAIN.fullmatch(letters) else WORD
             runs = {
@@ -406,7 +406,7 @@ class Language:
             }
             starts, stops = letters_written(text) or (range(len(text)), range(1, len(text) + 1))
             return [
-                Found(starts[run.start() + start], stops[run.start() + stop - 1], word, form)
+                WordPlace(starts[run.start() + start], stops[run.start() + stop - 1], word, form)
                 for run in pattern.finditer(letters)
                 if run[0] in runs
                 for start, stop, word, form, *_ in self._found[run[0]][1]
@@ -447,22 +447,22 @@ class Language:
         return RememberedWords(kept, STEMS_KEPT)
 
     @cached_property
-    def _found(self) -> RememberedWords[tuple[tuple[str, ...], list[Found]]]:
+    def _found(self) -> RememberedWords[tuple[tuple[str, ...], list[WordPlace]]]:
         """What is found in runs of letters, and all words and forms of it: most runs are told by
         these.
         """
 
-        def found(run: str) -> tuple[tuple[str, ...], list[Found]]:
+        def found(run: str) -> tuple[tuple[str, ...], list[WordPlace]]:
             pieces = self._pieces(run)
             return tuple(each for piece in pieces for each in (piece.word, piece.form)), pieces
 
         return RememberedWords(found, FOUND_KEPT)
 
-    def _pieces(self, run: str) -> list[Found]:
+    def _pieces(self, run: str) -> list[WordPlace]:
         """The words that a run of letters is stored and looked up as."""
         if (word := self._plain(run)) is not None:
-            return [Found(0, len(run), self._stem(word), word)]
-        pieces, end = list[Found](), 0
+            return [WordPlace(0, len(run), self._stem(word), word)]
+        pieces, end = list[WordPlace](), 0
         for unspaced in () if run.isascii() else UNSPACED.finditer(run):
             pieces += self._spaced(run, end, unspaced.start())
             pieces += _pairs(run, *unspaced.span())
@@ -476,7 +476,7 @@ class Language:
         word = run.lower() if not self._turkish else spelled(run, turkish=True)
         return word if word.isascii() else None
 
-    def _spaced(self, run: str, start: int, stop: int) -> Iterator[Found]:
+    def _spaced(self, run: str, start: int, stop: int) -> Iterator[WordPlace]:
         """A word of a script with spaces, its stems with accents and of the word without them, its
         parts.
         """
@@ -484,7 +484,7 @@ class Language:
             return
         written = run[start:stop]
         for place, word in enumerate(self._stems(written)):
-            yield Found(
+            yield WordPlace(
                 start, stop, word, "" if place else self._written(written), not place, not place
             )
         if (
@@ -494,7 +494,7 @@ class Language:
         ):
             for first, last in cuts:
                 part = written[first:last]
-                yield Found(
+                yield WordPlace(
                     start + first,
                     start + last,
                     self._stems(part)[0],
@@ -564,14 +564,14 @@ def spaced(words: str) -> str:
     return f" {words} " if words else ""
 
 
-def _pairs(run: str, start: int, stop: int) -> Iterator[Found]:
+def _pairs(run: str, start: int, stop: int) -> Iterator[WordPlace]:
     """Pairs of neighboring letters, and each letter by itself."""
     edges = [start, *(letter.end() for letter in LETTER.finditer(run, start, stop))]
     alone = len(edges) == 2
     for first, last in pairwise(edges):
-        yield Found(first, last, run[first:last], "", in_order=alone, asked=alone)
+        yield WordPlace(first, last, run[first:last], "", in_order=alone, asked=alone)
     for first, last in zip(edges, edges[2:], strict=False):
-        yield Found(first, last, run[first:last], "")
+        yield WordPlace(first, last, run[first:last], "")
 
 
 def _humps(word: str) -> list[tuple[int, int]]:
