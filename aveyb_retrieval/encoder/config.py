@@ -39,8 +39,6 @@ LOADING_ERRORS = (
 _CHOICES = {
     "enricher_activation": ("gelu", "relu2"),
     "mix_activation": ("none", "relu"),
-    "enriched_order": ("mixed_gate_bypass", "bypass_gate_mixed"),
-    "fuser_order": ("context_bypass", "bypass_context"),
     "similarity_norm": ("l1", "sum"),
     "weight_norm": ("max", "min"),
     "retrieved_order": ("sequence", "score"),
@@ -67,6 +65,8 @@ _NUMBERS = ("norm_eps", "similarity_eps", "max_split_weight", "initializer_range
 _FORMER_FIELDS = {
     "compressor_residual": True,
     "ranker_direction": "past",
+    "enriched_order": "bypass_gate_mixed",
+    "fuser_order": "bypass_context",
     "funnel_after": None,
     "funnel_factor": None,
     "funnel_pool": None,
@@ -78,8 +78,6 @@ RELEASED: dict[str, Any] = {
     "enricher_activation": "gelu",
     "mix_activation": "none",
     "mix_bias": False,
-    "enriched_order": "mixed_gate_bypass",
-    "fuser_order": "context_bypass",
     "similarity_norm": "l1",
     "learned_residual": True,
     "final_norm": False,
@@ -103,12 +101,11 @@ class AveyBConfig(transformers.PreTrainedConfig):
 
     Choices: enricher_activation: "relu2" in the paper | "gelu" in the released code; so below.
         mix_activation: sigma after mixing, "relu" | "none". mix_bias: a learned bias per token
-        position after mixing, True | False (optional in the paper). enriched_order: columns of the
-        enriched vector, "bypass_gate_mixed" | "mixed_gate_bypass". fuser_order: columns of the
-        fuser's input, "bypass_context" | "context_bypass". similarity_norm: of the rows of a
-        dynamic layer, "sum", S / (sum S + eps) | "l1", S / max(sum abs S, 1e-12). learned_residual:
-        the residual is scaled by a learned scalar per layer, False | True. final_norm: an RMSNorm
-        after the last layer, True (as in Avey, appendix H) | False. weight_norm: a retrieved split
+        position after mixing, True | False (optional in the paper). similarity_norm: of the rows of
+        a dynamic layer, "sum", S / (sum S + eps) | "l1", S / max(sum abs S, 1e-12).
+        learned_residual: the residual is scaled by a learned scalar per layer, False | True.
+        final_norm: an RMSNorm after the last layer, True (as in Avey, appendix H) | False.
+        weight_norm: a retrieved split
         is weighted by score / highest | score / lowest among the chosen. retrieved_order:
         "sequence" | "score" (highest first); missing splits are zeros on the left in both. tail:
         "masked", only valid tokens exist | "zero_slots", a short last split is filled up with zero
@@ -145,8 +142,6 @@ class AveyBConfig(transformers.PreTrainedConfig):
     enricher_activation: str = "relu2"
     mix_activation: str = "relu"
     mix_bias: bool = True
-    enriched_order: str = "bypass_gate_mixed"
-    fuser_order: str = "bypass_context"
     similarity_norm: str = "sum"
     learned_residual: bool = False
     final_norm: bool = True

@@ -49,7 +49,7 @@ def activate(
 
 
 def activate_around(
-    x: torch.Tensor, name: str, start: int, stop: int, *, norms: str, backend: Backend = "auto"
+    x: torch.Tensor, name: str, start: int, stop: int, *, backend: Backend = "auto"
 ) -> torch.Tensor:
     """Apply the enricher's activation in place to all columns but start to stop; for inference.
 
@@ -60,21 +60,19 @@ def activate_around(
         x: `[..., M]`, contiguous; written to.
         name: "gelu" or "relu2".
         start: the first column that is left out, and stop: the one after the last.
-        norms: whose norms to return, those of the columns before ("head") or after ("tail") the
-            ones left out: float32 (of float64: float64) `[...]`, `1 / |z|`; 0 where |z| is not
-            above 1e-12.
+
+    Returns:
+        `1 / |z|`, z the columns from stop on, float32 (of float64: float64) `[...]`; 0 where |z| is
+        not above 1e-12.
     """
     if use_triton(backend, x, operation="activate_around"):
         from aveyb_retrieval.kernels.triton.positionwise import activate_around_op
 
-        return activate_around_op(x, name, start, stop, norms)
+        return activate_around_op(x, name, start, stop)
     for part in (x[..., :start], x[..., stop:]):
         part.copy_(enricher_activation(part, name, overwrite=True))
-    part, wide = (
-        x[..., :start] if norms == "head" else x[..., stop:],
-        torch.promote_types(x.dtype, torch.float32),
-    )
-    norm = torch.linalg.vector_norm(part, dim=-1, dtype=wide)
+    wide = torch.promote_types(x.dtype, torch.float32)
+    norm = torch.linalg.vector_norm(x[..., stop:], dim=-1, dtype=wide)
     return torch.where(norm > _MIN_NORM, 1 / norm, 0.0)
 
 

@@ -173,16 +173,16 @@ def _passes(judge: Judge, preset: str, width: int, ragged: bool) -> dict[str, An
     def run(leaves: Tensors, backend: Any) -> Tensors:
         with torch.no_grad():
             enriched = leaves["enriched"].clone()
-            norms = activate_around(enriched, name, width, 2 * width, norms="head", backend=backend)
+            norms = activate_around(enriched, name, 2 * width, 3 * width, backend=backend)
             found = {"activated": enriched.clone(), "norms": norms}
             how: dict[str, Any] = {
                 "lengths": lengths,
                 "bias": leaves["bias"] if preset == "paper" else None,
             }
             how |= {"activation": sigma, "gate_activation": name, "backend": backend}
-            mixed, gate, _ = enriched.split((width, width, 2 * width), dim=-1)
+            _, gate, mixed = enriched.split((2 * width, width, width), dim=-1)
             found["static"] = static_mix_over_gate(mixed, gate, leaves["weight"], **how).clone()
-            gate.copy_(leaves["enriched"][..., width : 2 * width])
+            gate.copy_(leaves["enriched"][..., 2 * width : 3 * width])
             found["dynamic"] = dynamic_mix_over_gate(
                 mixed, gate, norms, **how, **similarity
             ).clone()
@@ -353,7 +353,7 @@ class Layer:
         return self.draw(self.splits, self.size, times * self.width)
 
     def enriched(self) -> tuple[torch.Tensor, torch.Tensor]:
-        mixed, gate, _ = self.tokens(4).split((self.width, self.width, 2 * self.width), dim=-1)
+        _, gate, mixed = self.tokens(4).split((2 * self.width, self.width, self.width), dim=-1)
         return mixed, gate
 
     @property
@@ -399,9 +399,7 @@ class Layer:
         return Timed(run, 2 * self.product, 3 * self.moved)
 
     def around(self, name: str) -> Timed:
-        run = partial(
-            activate_around, self.tokens(4), name, self.width, 2 * self.width, norms="head"
-        )
+        run = partial(activate_around, self.tokens(4), name, 2 * self.width, 3 * self.width)
         return Timed(run, 0, 6 * self.moved)
 
     def norm(self) -> Timed:

@@ -60,13 +60,27 @@ def random_model(config: AveyBConfig, generator: torch.Generator) -> AveyBForMas
     return model
 
 
+def authors_order(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the tensors of an encoder with rows and columns in the authors' order, the opposite of
+    `released_tensors`.
+    """
+    found = dict(tensors)
+    for name in (name for name in tensors if name.endswith(".fuser.weight")):
+        layer, inner = name.removesuffix("fuser.weight"), tensors[name].shape[1]
+        mixed = len(tensors[f"{layer}enricher.weight"]) - inner
+        found[name] = tensors[name].roll(mixed, dims=1)
+        for part in (f"{layer}enricher.weight", f"{layer}enricher.bias"):
+            bypass, gate, context = tensors[part].tensor_split((inner - mixed, inner))
+            found[part] = torch.cat((context, gate, bypass))
+    return found
+
+
 def released_fixture(config: AveyBConfig, seed: int) -> dict[str, torch.Tensor]:
     """Return weights, outputs for every shape, and the loss and gradients of one masked batch."""
     generator = torch.Generator().manual_seed(seed)
     model = random_model(config, generator)
-    tensors = {
-        f"weights.{name}": parameter.detach() for name, parameter in model.model.named_parameters()
-    }
+    weights = {name: p.detach() for name, p in model.model.named_parameters()}
+    tensors = {f"weights.{name}": tensor for name, tensor in authors_order(weights).items()}
     for batch, length in SHAPES:
         ids = torch.randint(0, config.vocab_size, (batch, length), generator=generator)
         with torch.no_grad():
@@ -79,9 +93,8 @@ def released_fixture(config: AveyBConfig, seed: int) -> dict[str, torch.Tensor]:
     loss = model(ids, labels=labels).loss
     loss.backward()
     tensors |= {"mlm.input_ids": ids.clone(), "mlm.labels": labels, "mlm.loss": loss.detach()[None]}
-    tensors |= {
-        f"mlm.grad.{name}": parameter.grad for name, parameter in model.model.named_parameters()
-    }
+    gradients = {name: p.grad for name, p in model.model.named_parameters()}
+    tensors |= {f"mlm.grad.{name}": tensor for name, tensor in authors_order(gradients).items()}
     return {
         name: t.float().contiguous() if t.is_floating_point() else t for name, t in tensors.items()
     }

@@ -29,6 +29,7 @@ from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_tra
 from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ModelError
+from tests.data.make_released import authors_order
 from tests.encoder.models import small_config, small_model
 from tests.encoder.onnx.forms import store_table_in_int8
 
@@ -202,8 +203,9 @@ def test_auto_classes_read_the_authors_format(tmp_path: Path) -> None:
         "eps": 1e-12,
     }
     model = AveyBModel(AveyBConfig.from_released(**fields)).eval()  # type: ignore[arg-type]
+    released = authors_order({name: p.detach() for name, p in model.named_parameters()})
     save_file(
-        {f"base_avey_model.{name}": p.detach() for name, p in model.named_parameters()},
+        {f"base_avey_model.{name}": tensor for name, tensor in released.items()},
         tmp_path / "model.safetensors",
     )
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "avey-b", **fields}))

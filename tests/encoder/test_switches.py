@@ -21,11 +21,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "dynamic layers first": {"layer_pattern": ["dynamic", "dynamic", "static", "static"]},
     "no ranker": {"num_retrieved": 0},
     "tail of a quarter": {"tail_share": 0.25},
-    "tail of 7/8": {
-        "tail_share": 0.875,
-        "enriched_order": "mixed_gate_bypass",
-        "fuser_order": "context_bypass",
-    },
+    "tail of 7/8": {"tail_share": 0.875},
     "splits of 512": {"split_size": 512},
 }
 by_switch = pytest.mark.parametrize("switch", SWITCHES)

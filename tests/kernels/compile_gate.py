@@ -42,14 +42,13 @@ TRAINED = [RELEASED | {"GATE": "none"}, PAPER | {"GATE": "none"}]
 ENCODING = [RELEASED | {"GATE": "gelu"}, PAPER | {"GATE": "relu2"}]
 GELU, RELU2 = RELEASED | {"ACTIVATION": "gelu"}, PAPER | {"ACTIVATION": "relu2"}
 SCALAR, PLAIN = RELEASED | {"ALPHA": True}, PAPER | {"ALPHA": False}
-GAP = {"COLUMNS": 4 * WIDTH, "START": WIDTH, "STOP": 2 * WIDTH, "NORMS": "head"}
-PAPER_GAP = {"COLUMNS": 4 * WIDTH, "START": 2 * WIDTH, "STOP": 3 * WIDTH, "NORMS": "tail"}
+GAP = {"COLUMNS": 4 * WIDTH, "START": 2 * WIDTH, "STOP": 3 * WIDTH, "NORMS": True}
 NORM = {"A": WIDTH, "BLOCK_A": 1024}
 
 KERNELS: dict[str, list[tuple[Any, list[dict[str, Any]]]]] = {
     "add_norm": [(positionwise.add_norm_kernel, [NORM | SCALAR, NORM | PLAIN])],
     "activate": [
-        (positionwise.activate_kernel, [GAP | GELU, PAPER_GAP | RELU2]),
+        (positionwise.activate_kernel, [GAP | GELU, GAP | RELU2]),
         (positionwise.relu2_backward_kernel, [{"COLUMNS": 4 * WIDTH}]),
     ],
     "dynamic_mix_norms": [

@@ -215,15 +215,34 @@ def float_table(tensors: Mapping[str, torch.Tensor], path: Any) -> dict[str, tor
     return found
 
 
-def released_tensors(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the encoder's tensors of a released checkpoint under our names, without prefix and
-    tied head.
-    """
+def encoder_tensors(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the encoder's tensors of a checkpoint, without prefix and tied head."""
     return {
         match[1]: tensor
         for name, tensor in state_dict.items()
         if (match := _ENCODER_NAME.match(name))
     }
+
+
+def released_tensors(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the encoder's tensors of a released checkpoint under our names, in our order.
+
+    The authors' enricher gives [mixed, gate, bypass], ours [bypass, gate, mixed], and their fuser
+    reads [context, bypass], ours [bypass, context].
+    """
+    tensors = encoder_tensors(state_dict)
+    for name in [name for name in tensors if name.endswith(".fuser.weight")]:
+        layer = name.removesuffix("fuser.weight")
+        rows = tensors.get(f"{layer}enricher.weight")
+        if rows is None or not 0 < len(rows) - tensors[name].shape[1] <= tensors[name].shape[1]:
+            continue  # no layer of a released model: checked where the tensors are used
+        mixed = len(rows) - tensors[name].shape[1]
+        tensors[name] = tensors[name].roll(-mixed, dims=1)
+        for part in (f"{layer}enricher.weight", f"{layer}enricher.bias"):
+            if part in tensors:
+                context, gate, bypass = tensors[part].tensor_split((mixed, 2 * mixed))
+                tensors[part] = torch.cat((bypass, gate, context))
+    return tensors
 
 
 def read_settings(

@@ -52,19 +52,12 @@ class LayerSettings:
     enricher_activation: str
     mix_activation: str
     similarity_norm: str
-    enriched_order: str
-    fuser_order: str
 
     def parts(self, enriched: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Split `[n, T, 2 m + b]` into views: mixed `[n, T, m]`, gate `[n, T, m]`, bypass `[n, T,
-        b]`.
-        """
+        """Split `[n, T, b + 2 m]` into views: bypass `[n, T, b]`, gate and mixed `[n, T, m]`."""
         m, b = self.mixed_size, self.bypass_size
-        if self.mixed_first:
-            mixed, gate, bypass = torch.split_with_sizes(enriched, (m, m, b), dim=-1)
-        else:
-            bypass, gate, mixed = torch.split_with_sizes(enriched, (b, m, m), dim=-1)
-        return mixed, gate, bypass
+        bypass, gate, mixed = torch.split_with_sizes(enriched, (b, m, m), dim=-1)
+        return bypass, gate, mixed
 
     def mixing(self, lengths: torch.Tensor | None, bias: torch.Tensor | None) -> Mixing:
         """Return the options of the contextualizer."""
@@ -74,24 +67,6 @@ class LayerSettings:
     def similarity(self) -> Similarity:
         """The further ones of a dynamic layer."""
         return {"normalization": self.similarity_norm, "eps": self.similarity_eps}
-
-    @property
-    def joinable(self) -> bool:
-        """Whether gate and bypass stand side by side in an enriched vector, in the order of the
-        fuser's columns.
-        """
-        orders = self.enriched_order, self.fuser_order
-        return orders in (
-            ("mixed_gate_bypass", "context_bypass"),
-            ("bypass_gate_mixed", "bypass_context"),
-        )
-
-    @property
-    def mixed_first(self) -> bool:
-        """Whether an enriched vector begins with the part that is mixed; otherwise it
-        ends with it.
-        """
-        return self.enriched_order == "mixed_gate_bypass"
 
 
 class AveyBLayer(nn.Module):
@@ -123,9 +98,10 @@ class AveyBLayer(nn.Module):
         """Run the layer on a group of splits `[n, T, D]` of `lengths` tokens (int `[n]`; None: all
         T): `[n, T, D]`.
         """
-        mixed, gate, bypass = self.enriched(x)
+        bypass, gate, mixed = self.enriched(x)
         context = self.mix(mixed, gate, lengths)
-        context_weight, bypass_weight = self._fuser_parts()
+        sizes = self.settings.bypass_size, self.settings.mixed_size
+        bypass_weight, context_weight = self.fuser.weight.split(sizes, dim=1)
         return fuse(context, bypass, context_weight, bypass_weight, self.fuser.bias, x, self.alpha)
 
     def enriched(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -155,20 +131,10 @@ class AveyBLayer(nn.Module):
             return dynamic_mix(mixed, gate, **settings.similarity, **how)
         return static_mix(mixed, gate, weight[:width, :width], **how)
 
-    def _fuser_parts(self) -> tuple[torch.Tensor, torch.Tensor]:
-        m, b = self.settings.mixed_size, self.settings.bypass_size
-        if self.settings.fuser_order == "context_bypass":
-            context, bypass = self.fuser.weight.split((m, b), dim=1)
-        else:
-            bypass, context = self.fuser.weight.split((b, m), dim=1)
-        return context, bypass
-
 
 def fusable(layer: AveyBLayer, dtype: torch.dtype) -> bool:
-    """Return whether `run_fused` takes a layer on inputs of `dtype`: gate and bypass stand in the
-    fuser's order.
-    """
-    return layer.settings.joinable and all(p.dtype == dtype for p in layer.parameters())
+    """Return whether `run_fused` takes a layer on inputs of `dtype`."""
+    return all(p.dtype == dtype for p in layer.parameters())
 
 
 def intercepted(layer: nn.Module) -> bool:
@@ -202,12 +168,9 @@ def _branch(layer: AveyBLayer, normed: torch.Tensor, lengths: torch.Tensor | Non
     """The layer without its norm and its residual: `[n, T, D]` -> `[n, T, D]`."""
     settings, enricher, fuser = layer.settings, layer.enricher, layer.fuser
     enriched = torch.nn.functional.linear(normed, enricher.weight, enricher.bias)
-    mixed, gate, bypass = settings.parts(enriched)
-    name = settings.enricher_activation
-    norms, start = (
-        ("head", settings.mixed_size) if settings.mixed_first else ("tail", settings.bypass_size)
-    )  # of gate
-    inverse_norms = activate_around(enriched, name, start, start + settings.mixed_size, norms=norms)
+    bypass, gate, mixed = settings.parts(enriched)
+    name, start = settings.enricher_activation, settings.bypass_size
+    inverse_norms = activate_around(enriched, name, start, start + settings.mixed_size)
     weight, bias = layer.mixing_parameters()
     width = mixed.shape[1]
     how = settings.mixing(lengths, None if bias is None else bias[:width])
@@ -217,7 +180,6 @@ def _branch(layer: AveyBLayer, normed: torch.Tensor, lengths: torch.Tensor | Non
         dynamic_mix_over_gate(
             mixed, gate, inverse_norms, gate_activation=name, **settings.similarity, **how
         )
-    first = gate if settings.mixed_first else bypass
-    # Gate and bypass stand side by side: see `LayerSettings.joinable`.
-    size = (*first.shape[:-1], settings.mixed_size + settings.bypass_size)
-    return project_joined(first.as_strided(size, first.stride()), fuser.weight, fuser.bias)
+    # The context is where the gate was, beside the bypass, in the order of the fuser's columns.
+    size = (*bypass.shape[:-1], settings.bypass_size + settings.mixed_size)
+    return project_joined(bypass.as_strided(size, bypass.stride()), fuser.weight, fuser.bias)

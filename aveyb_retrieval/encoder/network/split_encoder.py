@@ -17,8 +17,10 @@ from safetensors.torch import load_file
 from torch import nn
 
 from aveyb_retrieval.encoder.config import AveyBConfig
+from aveyb_retrieval.encoder.folders import is_released
 from aveyb_retrieval.encoder.network.checkpoints import (
     check_fits,
+    encoder_tensors,
     float_table,
     no_weights,
     read_settings,
@@ -393,7 +395,8 @@ class InferenceModel(SplitEncoder, nn.Module):
         on the CPU.
         """
         try:
-            config = AveyBConfig.from_dict(read_settings(folder, {}, needed=True))
+            settings = read_settings(folder, {}, needed=True)
+            config = AveyBConfig.from_dict(settings)
         except ConfigError as error:
             raise ModelError(f"{folder}: {error}") from error
         path = folder / "model.safetensors"
@@ -405,7 +408,8 @@ class InferenceModel(SplitEncoder, nn.Module):
             raise ModelError(
                 f"{path}: damaged or cut short ({error}); copy or download it again"
             ) from error
-        tensors = {name: tensor.float() for name, tensor in released_tensors(stored).items()}
+        own_names = released_tensors if is_released(settings) else encoder_tensors
+        tensors = {name: tensor.float() for name, tensor in own_names(stored).items()}
         with torch.device(
             "meta"
         ):  # shapes only: the sizes of a damaged configuration must not take memory

@@ -52,7 +52,7 @@ def layer_rows(model: SplitEncoder) -> Iterator[LayerRows]:
     )
     x = model.ranker.compress_alone(model.embed.weight[ids])
     for layer in model.layers:
-        mixed, gate, bypass = layer.enriched(x)  # type: ignore[operator]  # a ModuleList holds modules
+        bypass, gate, mixed = layer.enriched(x)  # type: ignore[operator]  # a ModuleList holds modules
         context = layer.mix(mixed, gate, None)  # type: ignore[operator]
         normed = torch.nn.functional.rms_norm(x, (x.shape[-1],), eps=config.norm_eps)
         yield LayerRows(*(part.flatten(0, 1).float().numpy() for part in (normed, context, bypass)))
@@ -139,11 +139,9 @@ class Network:
         )
         rows = linear.rows(x, self._root_mean_square(x))
         m, b = settings.mixed_size, settings.bypass_size
-        sizes = {"mixed": m, "gate": m, "bypass": b}
-        order = ("mixed", "gate", "bypass") if settings.mixed_first else ("bypass", "gate", "mixed")
         parts, start = {}, 0
-        for part in order:
-            stop = start + sizes[part]
+        for part, size in (("bypass", b), ("gate", m), ("mixed", m)):
+            stop = start + size
             out, lost = linear.product(rows, enricher[start:stop], sample.normed, f"{name}_{part}")
             out = graph.op(
                 "Add", out, graph.constant(bias[start:stop] + lost, name=f"{name}_{part}_bias")
@@ -159,10 +157,7 @@ class Network:
         context = self._mixed(parts["mixed"], parts["gate"], layer, name)
         positive = squared and settings.mix_activation == "relu"
         fuser = _array(layer.fuser.weight)
-        if settings.fuser_order == "context_bypass":
-            columns = {"context": slice(0, m), "bypass": slice(m, None)}
-        else:
-            columns = {"bypass": slice(0, b), "context": slice(b, None)}
+        columns = {"bypass": slice(0, b), "context": slice(b, None)}
         products, bias = [], _array(layer.fuser.bias)
         for part, values, signless in (
             ("context", context, positive),

@@ -72,20 +72,17 @@ def activate_kernel(
     """Grid (blocks of M rows). x and out (which may be x) `[rows, COLUMNS]` contiguous: all columns
     but START to STOP.
 
-    inverse_norms float32 `[rows]`: 1 / |z| of the activated columns before (NORMS "head") or after
-    ("tail") those left out; "none": of neither.
+    inverse_norms float32 `[rows]`: 1 / |z| of the columns from STOP on, written if NORMS.
     """
     first = tl.program_id(0).to(tl.int64) * M
     left = tl.minimum(n_rows - first, M).to(tl.int32)
     rows = tl.arange(0, M)
     x += first * COLUMNS
     out += first * COLUMNS
-    head = _activate(x, out, rows, left, 0, START, COLUMNS, M, N, ACTIVATION)
-    tail = _activate(x, out, rows, left, STOP, COLUMNS, COLUMNS, M, N, ACTIVATION)
-    if NORMS == "head":
-        tl.store(inverse_norms + first + rows, inverse_norm(head), mask=rows < left)
-    elif NORMS == "tail":
-        tl.store(inverse_norms + first + rows, inverse_norm(tail), mask=rows < left)
+    _activate(x, out, rows, left, 0, START, COLUMNS, M, N, ACTIVATION)
+    squares = _activate(x, out, rows, left, STOP, COLUMNS, COLUMNS, M, N, ACTIVATION)
+    if NORMS:
+        tl.store(inverse_norms + first + rows, inverse_norm(squares), mask=rows < left)
 
 
 @triton.jit(do_not_specialize=["n_rows"])
@@ -118,7 +115,6 @@ def _launch(
     activation: str,
     start: int,
     stop: int,
-    norms: str = "none",
     inverse_norms: torch.Tensor | None = None,
 ) -> None:
     columns = x.shape[-1]
@@ -137,22 +133,22 @@ def _launch(
                 M=tile.m,
                 N=tile.n,
                 ACTIVATION=activation,
-                NORMS=norms,
+                NORMS=inverse_norms is not None,
                 num_warps=tile.warps,
                 num_stages=tile.stages,
             )
 
 
-def _around(x: torch.Tensor, activation: str, start: int, stop: int, norms: str) -> torch.Tensor:
+def _around(x: torch.Tensor, activation: str, start: int, stop: int) -> torch.Tensor:
     inverse_norms = torch.empty(x.shape[:-1], dtype=torch.float32, device=x.device)
-    _launch(x, x, activation, start, stop, norms, inverse_norms)
+    _launch(x, x, activation, start, stop, inverse_norms)
     return inverse_norms
 
 
-# In place on `[..., M]` contiguous, all columns but start to stop; gives 1 / |z| of one of the two
-# parts, `[...]`.
+# In place on `[..., M]` contiguous, all columns but start to stop; gives 1 / |z| of those behind,
+# `[...]`.
 activate_around_op = inference_operator(
-    "activate_around(Tensor(a!) x, str activation, int start, int stop, str norms) -> Tensor",
+    "activate_around(Tensor(a!) x, str activation, int start, int stop) -> Tensor",
     _around,
     lambda x, *_: x.new_empty(x.shape[:-1], dtype=torch.float32),
 )

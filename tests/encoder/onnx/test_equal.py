@@ -12,7 +12,7 @@ import pytest
 from aveyb_retrieval.encoder.embedders.embedder import Embedder
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.network.token_codec import TokenCodec
-from aveyb_retrieval.encoder.onnx import export
+from aveyb_retrieval.encoder.onnx import graph
 from aveyb_retrieval.encoder.onnx.export import export_onnx
 from aveyb_retrieval.encoder.text.passages import PassageSize
 from aveyb_retrieval.errors import ConfigError, ModelError
@@ -110,9 +110,9 @@ def test_what_a_column_loses_others_and_the_biases_make_up_for(
     exact, better = (
         encoded(with_form(folder, precision), documents)[0] for precision in PRECISIONS
     )
-    rounded = export._rounded
+    rounded = graph.round_weight
     monkeypatch.setattr(
-        export, "_rounded", lambda weight, rows: rounded(weight, np.zeros_like(rows))
+        graph, "round_weight", lambda weight, rows: rounded(weight, np.zeros_like(rows))
     )  # to the nearest
     export_onnx(folder)
     plain = encoded(with_form(folder, "int8"), documents)[0]

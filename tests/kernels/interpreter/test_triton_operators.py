@@ -29,7 +29,7 @@ def test_operators_for_inference() -> None:
     enriched, norms = torch.randn(2, 17, 64), torch.rand(2, 17)
     mixed, gate, lengths = enriched[..., :16], enriched[..., 16:32], torch.tensor([17, 3])
     for operator, arguments in (
-        (activate_around_op, (enriched, "gelu", 16, 32, "head")),
+        (activate_around_op, (enriched, "gelu", 16, 32)),
         (add_norm_op, (norms, norms, None, norms[0], 1e-6)),
         (
             static_mix_over_gate_op,

@@ -33,15 +33,14 @@ DTYPES = pytest.mark.parametrize("dtype", TOLERANCE)
 
 @WIDTHS
 @pytest.mark.parametrize("name", ["gelu", "relu2"])
-@pytest.mark.parametrize("norms", ["head", "tail"])
 @torch.no_grad()
-def test_activation_around_the_gate(width: int, name: str, norms: str) -> None:
-    start = width if norms == "head" else 2 * width
+def test_activation_around_the_gate(width: int, name: str) -> None:
+    start = 2 * width
     x = torch.randn(2, 5, 4 * width)
     x[1, 2] = -1e9  # no direction after the activation
     got, wanted = x.clone(), x.clone()
-    found = activate_around(got, name, start, start + width, norms=norms, backend="triton")
-    expected = activate_around(wanted, name, start, start + width, norms=norms, backend="torch")
+    found = activate_around(got, name, start, start + width, backend="triton")
+    expected = activate_around(wanted, name, start, start + width, backend="torch")
     assert torch.equal(got[..., start : start + width], x[..., start : start + width])
     assert relative_error(got, wanted) < TOLERANCE[torch.float32]
     assert relative_error(found, expected) < TOLERANCE[torch.float32]
@@ -52,8 +51,8 @@ def test_activation_around_the_gate(width: int, name: str, norms: str) -> None:
 def test_activation_around_the_gate_in_half_precision() -> None:
     x = torch.randn(3, 7, 64).half()
     got, wanted = x.clone(), x.float()
-    found = activate_around(got, "gelu", 16, 32, norms="head", backend="triton")
-    expected = activate_around(wanted, "gelu", 16, 32, norms="head", backend="torch")
+    found = activate_around(got, "gelu", 16, 32, backend="triton")
+    expected = activate_around(wanted, "gelu", 16, 32, backend="torch")
     assert relative_error(got, wanted) < TOLERANCE[torch.float16]
     assert relative_error(found, expected) < TOLERANCE[torch.float16]
 
@@ -100,10 +99,7 @@ def test_a_row_does_not_depend_on_its_neighbors() -> None:
     alone = add_norm(x[5:7], other[5:7], None, weight, eps=1e-6, backend="triton")
     assert all(torch.equal(a[5:7], b) for a, b in zip(together, alone, strict=True))
     one, many = x[5:7].clone(), x.clone()
-    norms = [
-        activate_around(part, "gelu", 16, 32, norms="head", backend="triton")
-        for part in (many, one)
-    ]
+    norms = [activate_around(part, "gelu", 16, 32, backend="triton") for part in (many, one)]
     assert torch.equal(many[5:7], one)
     assert torch.equal(norms[0][5:7], norms[1])
 
@@ -114,8 +110,8 @@ def test_not_a_number_stays_visible() -> None:
     x[2, 3], x[4, 40] = float("nan"), float("nan")
     for name in ("gelu", "relu2"):
         got, wanted = x.clone(), x.clone()
-        activate_around(got, name, 16, 32, norms="head", backend="triton")
-        activate_around(wanted, name, 16, 32, norms="head", backend="torch")
+        activate_around(got, name, 16, 32, backend="triton")
+        activate_around(wanted, name, 16, 32, backend="torch")
         assert bool(wanted[2, 3].isnan())
         assert torch.equal(got.isnan(), wanted.isnan())
     assert torch.equal(activate(x, "relu2", backend="triton").isnan(), x.isnan())
@@ -139,8 +135,8 @@ def test_a_split_does_not_depend_on_its_neighbors(operation: str, preset: str) -
 
     def run(rows: slice, backend: Backend) -> torch.Tensor:
         own = enriched[rows].clone()
-        norms = activate_around(own, name, 16, 32, norms="head", backend=backend)
-        mixed, gate = own[..., :16], own[..., 16:32]
+        norms = activate_around(own, name, 32, 48, backend=backend)
+        gate, mixed = own[..., 32:48], own[..., 48:]
         settings = {
             "lengths": lengths[rows],
             "bias": bias,
