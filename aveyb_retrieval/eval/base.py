@@ -23,6 +23,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.files import write_atomic
 
@@ -223,6 +225,8 @@ def write_run(path: str | Path, run: Run, tag: str = "aveyb") -> None:
     """Write a run so that `read_run` and trec_eval order it identically; `path` is replaced in one
     step.
 
+    trec_eval holds scores in float32 and orders equal ones by their ids, so the scores of a query
+    are written so that each is lower in float32 than the one before it (see `separate_scores`).
     Where an id holds blanks, columns are separated by tabs; an id with a tab or a line end is an
     error.
     """
@@ -237,17 +241,38 @@ def write_run(path: str | Path, run: Run, tag: str = "aveyb") -> None:
         for name in ids
     }
     lines = [
-        separator.join(
-            (written[query], "Q0", written[doc], str(position), repr(float(documents[doc])), tag)
-        )
-        + "\n"
+        separator.join((written[query], "Q0", written[doc], str(position), repr(score), tag)) + "\n"
         for query, documents in run.items()
-        for position, doc in enumerate(rank(documents), start=1)
+        for position, (doc, score) in enumerate(separate_scores(documents), start=1)
     ]
     text = "".join(lines)
     # readers take a mark of UTF-8 at the beginning off: an id that begins with that character needs
     # one before it
     write_atomic(path, text.encode("utf-8-sig" if text.startswith("\ufeff") else "utf-8"))
+
+
+def separate_scores(documents: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Give the documents of a query, best first, with scores that float32 tells apart.
+
+    A score stays as it is where its float32 is lower than that of the one before it; else it
+    becomes the next lower number of float32. Where float32 cannot hold the scores, each becomes the
+    number of documents that rank below.
+    """
+    names = rank(documents)
+    scores = list[float]()
+    last = np.float32(np.inf)
+    with np.errstate(over="ignore"):
+        for name in names:
+            score = float(documents[name])
+            single = np.float32(score)
+            if not single < last:
+                single = np.nextafter(last, np.float32(-np.inf))
+                score = float(single)
+            scores.append(score)
+            last = single
+    if scores and not (np.isfinite(last) and abs(scores[0]) <= np.finfo(np.float32).max):
+        scores = [float(len(names) - place) for place in range(1, len(names) + 1)]
+    return list(zip(names, scores, strict=True))
 
 
 def check_run_ids(path: Path, ids: Iterable[str]) -> None:
