@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from aveyb_retrieval import errors
@@ -20,6 +19,7 @@ _HOME = {
         "documents.readers.originals": "Box",
         "documents.records": "FileOrigin Notice",
         "encoder.embedders.embedder": "Embedder EncodedDocument",
+        "encoder.folders": "model_path",
         "encoder.text.passages": "PassageSize",
         "engines.publish": "PublishReport publish_index unpublish_documents",
         "indexes.changes.change": "Report compact_index",
@@ -54,18 +54,8 @@ _OF_TORCH = {
 }
 
 
-def _has(package: str) -> bool:
-    try:
-        return find_spec(package) is not None
-    except (ImportError, ValueError):
-        return False
-
-
+# `import *` takes what loads no torch; the classes of `_OF_TORCH` are imported by name
 __all__ = ["__version__", *_ERRORS, *_HOME]
-if _has("torch") and _has(
-    "transformers"
-):  # `import *` takes what can be had; by name, the others say what they need
-    __all__ += _OF_TORCH
 
 register_when_imported()
 

@@ -56,6 +56,7 @@ PUBLIC = [
     "copy_index",
     "delete_documents",
     "hits_to_prompt",
+    "model_path",
     "source_to_prompt",
     "plan_sync",
     "publish_index",
@@ -92,7 +93,8 @@ HEAVY = (
 
 
 def test_exactly_these_names_are_public() -> None:
-    assert sorted(aveyb_retrieval.__all__) == sorted(PUBLIC)
+    of_torch = [name for name in PUBLIC if "Avey" in name and name != "AveyBError"]
+    assert sorted([*aveyb_retrieval.__all__, *of_torch]) == sorted(PUBLIC)
     for name in PUBLIC:
         value = getattr(aveyb_retrieval, name)
         assert name == "__version__" or value.__module__.startswith("aveyb_retrieval.")
@@ -224,3 +226,20 @@ def test_commands_show_their_help_without_importing_torch() -> None:
     command = [sys.executable, "-c", code, "index", "serve", "eval", "train"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_type_checkers_and_the_reference_know_every_name() -> None:
+    stub = Path(aveyb_retrieval.__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+    known = {*re.findall(r"import \w+ as (\w+)", stub), *re.findall(r"^    (\w+) as", stub, re.M)}
+    assert {*PUBLIC} - {"__version__"} == known
+    pages = (Path(__file__).parents[1] / "docs").glob("*.md")
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
+    documented = {*re.findall(r"auto\w+:: aveyb_retrieval\.(\w+)$", text, re.M)}
+    errors = {name for name in PUBLIC if name.endswith("Error")}  # a module of their own
+    assert {*PUBLIC} - {"__version__"} - errors <= documented
+
+
+def test_importing_everything_loads_nothing_heavy() -> None:
+    code = "from aveyb_retrieval import *; import sys; Retriever; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {*done.stdout.split()} & {"torch", "transformers", "sentence_transformers", "ray"}

@@ -28,6 +28,15 @@ _HUB_FILES = [
 ]  # no code
 
 
+def model_path() -> Path:
+    """Return the folder of the embedded model, for sentence-transformers, transformers and MTEB.
+
+    >>> model_path().name
+    'aveyb-base-en-v2'
+    """
+    return DEFAULT_MODEL
+
+
 def model_folder(model: str | Path | None, *, fetch: bool = True) -> Path:
     """Return the local folder of a model: the embedded one, a folder, or a snapshot from the
     Hugging Face hub.

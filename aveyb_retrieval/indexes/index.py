@@ -190,6 +190,50 @@ class Index(Retriever):
         }
         return self._change(wait, lambda batch: batch.update_metadata(changes, ids, **given))
 
+    async def aadd(
+        self, documents: Source, *, wait: float | None = None, **options: Unpack[ReadOptions]
+    ) -> Report:
+        """Run `add` in a thread, for asynchronous programs."""
+        return await asyncio.to_thread(lambda: self.add(documents, wait=wait, **options))
+
+    async def adelete(
+        self,
+        ids: Sequence[str] = (),
+        *,
+        where: Filter | None = None,
+        missing_ok: bool = False,
+        wait: float | None = None,
+    ) -> Report:
+        """Run `delete` in a thread, for asynchronous programs."""
+        return await asyncio.to_thread(
+            self.delete, ids, where=where, missing_ok=missing_ok, wait=wait
+        )
+
+    async def aupdate_metadata(
+        self,
+        changes: Mapping[str, Any],
+        ids: Sequence[str] = (),
+        *,
+        where: Filter | None = None,
+        remove: Sequence[str] = (),
+        clear: bool = False,
+        missing_ok: bool = False,
+        wait: float | None = None,
+    ) -> Report:
+        """Run `update_metadata` in a thread, for asynchronous programs."""
+        options: dict[str, Any] = {
+            "where": where,
+            "remove": remove,
+            "clear": clear,
+            "missing_ok": missing_ok,
+            "wait": wait,
+        }
+        return await asyncio.to_thread(lambda: self.update_metadata(changes, ids, **options))
+
+    async def acompact(self, *, wait: float | None = None) -> Report:
+        """Run `compact` in a thread, for asynchronous programs."""
+        return await asyncio.to_thread(self.compact, wait=wait)
+
     @contextmanager
     def batch(self, *, wait: float | None = None) -> Iterator[Batch]:
         """Group changes into one commit: `with index.batch() as batch: batch.upsert(...);

@@ -318,3 +318,29 @@ def test_a_copy_made_by_pickle_opens_the_same_place(tmp_path: Path, loads: list[
 def test_an_index_is_one_directory(place: Any) -> None:
     with pytest.raises(ConfigError, match=r"an address|of type"):
         Index.load(place)
+
+
+def test_readers_say_what_they_are(index: Index, root: Path) -> None:
+    assert repr(index) == f"<Index {str(root)!r}, version v000001, 20 documents>"
+    with Retriever.load(root) as retriever:
+        part = retriever.visible({"none": 1})
+        assert repr(part).endswith("0 documents, of which a part is visible>")
+        name = ROWS[0]["_id"]
+        assert (name in retriever, "none" in retriever, 7 in retriever) == (True, False, False)
+        assert (name in part, bool(part), len(part)) == (False, True, 0)
+    assert "this index was closed" in repr(retriever)
+
+
+def test_every_change_has_an_asynchronous_twin(index: Index) -> None:
+    async def change() -> list[Any]:
+        return [
+            await index.aadd([{"_id": "new", "text": "zinc"}]),
+            await index.aupsert([{"_id": "new", "text": "copper"}]),
+            await index.aupdate_metadata({"a": 1}, ["new"]),
+            await index.adelete(where={"a": 1}),
+            await index.acompact(),
+        ]
+
+    added, replaced, updated, deleted, _ = asyncio.run(change())
+    counted = (added.added, replaced.replaced, updated.updated, deleted.deleted)
+    assert counted == (1, 1, 1, 1)

@@ -284,6 +284,12 @@ class Embedder(TextEncoder):
             str, tuple[np.ndarray, np.ndarray]
         ] = {}  # the last ones of `word_vectors`
 
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} {self.model_name!r}, {self.dim} dimensions,"
+            f" {self.precision}, fingerprint {self.fingerprint[:16]}>"
+        )
+
     @classmethod
     def load(
         cls,

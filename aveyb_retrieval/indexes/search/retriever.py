@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union, Unpack, overload
 
-from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.errors import AveyBError, ConfigError, InputError, plural
 from aveyb_retrieval.indexes.engine import is_address, open_engine
 from aveyb_retrieval.indexes.model import Model, check_loaded, load_model, load_recorded
 from aveyb_retrieval.indexes.search.by_vector import unit_queries
@@ -247,6 +247,29 @@ class Retriever(Documents):
 
     def __len__(self) -> int:
         return self._info().documents
+
+    def __bool__(self) -> bool:
+        """True also of an index without documents."""
+        return True
+
+    def __contains__(self, id: object) -> bool:
+        """Whether a document has this id."""
+        if not isinstance(id, str):
+            return False
+        with self._engine.view() as view:
+            return id in view.find([id])
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        try:
+            info = self._info()
+        except AveyBError as error:
+            return f"<{name} {str(self.path)!r}: {error}>"
+        part = "" if self._part_of is None else ", of which a part is visible"
+        return (
+            f"<{name} {str(self.path)!r}, version {info.version},"
+            f" {plural(info.documents, 'document')}{part}>"
+        )
 
     # a string is a sequence of strings, too: it takes the first of the two
     @overload
