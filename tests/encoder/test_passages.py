@@ -500,3 +500,25 @@ def test_parts_of_the_same_kind_stand_beside_each_other() -> None:
     assert names_of(outline(steps).headings) == ["1. Installation"]
     recipe = "Flour 2\n\n2.5 kg of flour. Mix it.\n\n3 eggs. Beat them.\n"
     assert [each.words for each in outline(recipe).headings if each.caption] == []
+
+
+@pytest.mark.parametrize(
+    "heading",
+    [
+        "第3条 违约责任",
+        "Artikel 5 Haftung",
+        "§ 7 Kündigung",
+        "Artículo 12. Plazo de entrega",
+        "Статья 5. Ответственность",
+        "المادة 4 الدفع",
+        "Madde 9 Fesih",
+    ],
+)
+def test_numbered_divisions_of_many_languages_are_headings(heading: str) -> None:
+    text = f"Eins zwei drei.\n\n{heading}\n\nVier fünf sechs sieben acht.\n"
+    assert [found.words for found in outline(text).headings] == [heading]
+
+
+def test_what_a_sentence_says_of_an_article_is_no_heading() -> None:
+    text = "Eins.\n\nArtikel aus Holz werden von der Steuer nicht erfasst.\n\nZwei drei.\n"
+    assert outline(text).headings == []

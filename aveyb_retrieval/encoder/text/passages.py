@@ -54,10 +54,17 @@ _UNDERLINE = re.compile(r"\s{0,3}([-=~^\"*+#])\1{2,}\s*\Z")
 _ITEM = re.compile(
     r"\s*(?:[-*+\u2022\u2023\u2013]|\(?(?:\d{1,3}|[A-Za-z]|[ivx]{1,4})[.)])[ \t]+\S|\s*\|"
 )
+_DIVISIONS = (  # of contracts and statutes, before their number
+    "kapitel|abschnitt|artikel|anlage|chapitre|annexe|titre|cap[ií]tulo|secci[oó]n|se[cç][aã]o|"
+    "art[ií]culo|artigo|anexo|capitolo|articolo|sezione|hoofdstuk|rozdzia[lł]|"
+    "стать[яи]|глава|раздел|приложение|стаття|розділ|άρθρο|κεφάλαιο|"
+    "madde|bölüm|المادة|الفصل|अनुच्छेद|धारा"
+)
 _NUMBERED = re.compile(
     r"(?:\d+(?:\.\d+)*\.?|[IVXLC]+\.|[A-Z]\.|§+ ?\d[\d.]*|"
     r"(?:chapter|section|article|part|appendix|annex|schedule)\b["
     r" \d.ivxlca-z]{0,9}[.:]?)\s+[^\W\d_]|"
+    rf"(?:{_DIVISIONS})\s+(?:\d[\d.]*|[ivxlc]+)\b[.:]?(?:\s|\Z)|"
     r"第.{1,8}[章节節条條編]",
     re.IGNORECASE,
 )
