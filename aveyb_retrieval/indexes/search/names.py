@@ -59,11 +59,6 @@ class CalledBy(NamedTuple):
     title: str
     beginning: str
 
-    @property
-    def all(self) -> str:
-        """All of them."""
-        return "".join(self)
-
 
 def called_by(
     language: Language, document_id: str, title: str, metadata: Mapping[str, Any], beginning: str
@@ -254,22 +249,27 @@ def compare(
     worth = np.full(len(columns), sure_nats(count), np.float32)
     worth[: question.known] = nats(found.sum(axis=0), count)
     terms = tuple(columns)
-    valued = [(term, f" {terms[term]} ", float(worth[term])) for term in np.flatnonzero(worth)]
-    most = max(
-        (sum(value for _, word, value in valued if word in each.all) for each in called),
-        default=0.0,
-    )
-    if most < SURE_SHARE * sure_nats(count):
+    worth[[term.isdecimal() for term in terms]] = sure_nats(count)  # by ids, which may have few
+    valued = [(f" {terms[term]} ", float(worth[term])) for term in np.flatnonzero(worth)]
+    possible = [_possible_nats(each, valued) for each in called]
+    if max(possible) < SURE_SHARE * sure_nats(count):
         return None
     words = [f" {term} " for term in terms]
-    parts = np.array(
-        [[[word in part for word in words] for part in each] for each in called], np.bool_
-    ).reshape(count, 3, len(terms))
+    parts = np.zeros((count, 3, len(terms)), np.bool_)
+    for row, each in enumerate(called):
+        if possible[row] or joined:  # what no valued term calls counts for joined words alone
+            parts[row] = [[word in part for word in words] for part in each]
     inside = np.zeros((count, len(terms)), np.bool_)
     inside[:, : question.known] = found
     return Competitors(
         docs, passages, terms, tuple(joined), parts[:, 0], parts[:, 1], parts[:, 2], inside
     )
+
+
+def _possible_nats(called: CalledBy, valued: Sequence[tuple[str, float]]) -> float:
+    """What the names of a document may be worth at most."""
+    text = "".join(called)
+    return sum(value for word, value in valued if word in text)
 
 
 @dataclass(frozen=True)
