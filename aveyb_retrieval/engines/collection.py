@@ -30,6 +30,7 @@ from aveyb_retrieval.errors import (
 from aveyb_retrieval.indexes.encoding import KEPT, Encoding
 from aveyb_retrieval.indexes.engine import SAMPLE, EngineInfo
 from aveyb_retrieval.indexes.search.named_documents import CalledDocuments, read_called
+from aveyb_retrieval.indexes.store.copies import copy_digests
 from aveyb_retrieval.indexes.store.filters import OWN
 from aveyb_retrieval.indexes.store.languages import rules_of
 from aveyb_retrieval.indexes.store.tables import (
@@ -201,6 +202,19 @@ class CollectionView(ABC):
         ]
         return StoredPassages.of(
             *map(np.array, (stored, starts, stops)), *held or [np.empty((len(rows), 0), np.bool_)]
+        )
+
+    def copies(self, kind: Kind, numbers: IntArray) -> IntArray:
+        """The digests of what is stored: a collection keeps none."""
+        listed = numbers.tolist()
+        if kind == "document":
+            documents = self.documents(listed)
+            return copy_digests(documents[number].text for number in listed)
+        shown = self.shown_passages(listed)
+        spans = (shown[number].span for number in listed)
+        return copy_digests(
+            shown[number].text[: stop - start]
+            for number, (start, stop) in zip(listed, spans, strict=True)
         )
 
     def shown_passages(self, numbers: Sequence[int]) -> dict[int, ShownPassage]:

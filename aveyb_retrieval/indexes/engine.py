@@ -201,6 +201,11 @@ class EngineView(Protocol):
     def shown_passages(self, numbers: Sequence[int]) -> Mapping[int, ShownPassage]:
         """What is shown of passages, by number; those that are not there are left out."""
 
+    def copies(self, kind: Kind, numbers: IntArray) -> IntArray:
+        """The digests `[n]` of the words of documents' texts, or of passages, by numbers `[n]`:
+        `copy_digest` of `aveyb_retrieval.indexes.store.copies`.
+        """
+
     def passage_counts(self, docs: IntArray) -> IntArray:
         """How many passages documents `[n]` have, `[n]`; 0 for those that are not there."""
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aveyb_retrieval import Retriever, build_index
-from aveyb_retrieval.indexes.search.same_words import Copies, same_words
+from aveyb_retrieval.indexes.store.copies import NO_WORDS, copy_digest
+from aveyb_retrieval.indexes.store.tables import Tables
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -87,28 +88,64 @@ DIFFERENT = [
 
 @pytest.mark.parametrize("text", SAME)
 def test_case_spaces_and_punctuation_do_not_count(text: str) -> None:
-    assert same_words(CLAUSE, text)
+    assert copy_digest(CLAUSE) == copy_digest(text)
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_of_one_word_counts(change: str) -> None:
     old, new = CHANGES[change]
     assert old in CLAUSE
-    assert not same_words(CLAUSE, CLAUSE.replace(old, new, 1))
+    assert copy_digest(CLAUSE) != copy_digest(CLAUSE.replace(old, new, 1))
 
 
 @pytest.mark.parametrize("pair", DIFFERENT)
 def test_numbers_and_signs_count(pair: tuple[str, str]) -> None:
-    assert not same_words(*pair)
+    first, second = pair
+    assert copy_digest(first) != copy_digest(second)
 
 
 def test_a_difference_at_the_end_of_a_long_text_counts() -> None:
-    copies, long = Copies(), "word " * 5000
-    assert copies.find_or_remember(1, f"{long} five.") is None
-    assert copies.find_or_remember(2, f"{long} six.") is None
-    assert copies.find_or_remember(3, f"{long} SIX!") == 2
-    assert copies.find_or_remember(4, "...") is None
-    assert copies.find_or_remember(5, "...") is None, "without a word nothing is said"
+    long = "word " * 5000
+    six = copy_digest(f"{long} six.")
+    assert copy_digest(f"{long} five.") != six == copy_digest(f"{long} SIX!")
+    assert copy_digest("...") == copy_digest("") == NO_WORDS, "without a word nothing is said"
+    assert -(1 << 63) <= six < 1 << 63
+
+
+def test_texts_without_words_are_copies_of_nothing(tmp_path: Path) -> None:
+    rows = [{"_id": f"d{i}", "title": "Notice", "text": "... --- ..."} for i in range(4)]
+    build_index(rows, tmp_path / "ix", model=FakeEmbedder())
+    with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as retriever:
+        assert len(retriever.search("notice", k=9)) == 4
+
+
+def test_copies_are_folded_without_reading_a_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole texts are compared by what the build stored, of documents with and without passages."""
+    long = "The pump is closed before the filter is opened. " * 40
+    rows = [
+        {"_id": "a", "text": long},
+        {"_id": "b", "text": long.upper().replace(" ", "  ")},
+        {"_id": "c", "text": f"{long} It leaks."},
+        {"_id": "d", "text": "Twelve months' notice"},
+        {"_id": "e", "text": "twelve MONTHS' notice!"},
+    ]
+    read, real = list[object](), Tables.read_documents
+    monkeypatch.setattr(
+        Tables,
+        "read_documents",
+        lambda self, docs, parts=(): read.append(parts) or real(self, docs, parts),
+    )
+    for granularity in ("both", "passage", "document"):
+        root = tmp_path / granularity
+        build_index(rows, root, model=FakeEmbedder(), granularity=granularity)
+        read.clear()
+        with Retriever.load(root, model=FakeEmbedder()) as retriever:
+            hits = retriever.search("pump filter notice", k=9)
+            folded = sorted(sorted([hit.id, *hit.duplicates]) for hit in hits)
+            assert folded == [["a", "b"], ["c"], ["d", "e"]]
+        assert not any("text" in parts for parts in read)  # type: ignore[operator]
 
 
 def test_clauses_that_say_something_else_are_all_shown(tmp_path: Path) -> None:
@@ -179,7 +216,7 @@ def test_contracts_with_one_change_are_not_folded(shared: Path) -> None:
         part for text in texts for part in re.split(r"\n\s*\n", text) if 80 < len(part) < 2000
     ):
         for other in changed(clause, draw):
-            assert not same_words(clause, other), (clause, other)
+            assert copy_digest(clause) != copy_digest(other), (clause, other)
             pairs += 1
         if pairs >= 2000:
             return

@@ -21,8 +21,6 @@ from aveyb_retrieval import (
     upsert_documents,
 )
 from aveyb_retrieval.errors import AveyBError
-from aveyb_retrieval.indexes.search.copies import TEXTS_READ_TOGETHER
-from aveyb_retrieval.indexes.search.evidence import Evidence
 from aveyb_retrieval.indexes.search.hit import HIT_FIELDS, PASSAGE_FIELDS
 from aveyb_retrieval.indexes.store.rows import RowTable
 from aveyb_retrieval.indexes.store.tables import Tables
@@ -144,26 +142,6 @@ def test_what_cannot_be_read_any_more_is_one_clear_error(root: Path, lost: str) 
         else:  # what the system still has open can be read
             assert lost != "closed"
             assert value == {"text": LONG, "metadata": {"year": 2001}}[name]
-
-
-def test_without_passages_as_many_texts_are_read_as_are_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = [{"_id": f"d{i}", "text": f"Note {i}: a pump."} for i in range(80)]
-    build_index(rows, tmp_path / "ix", model=FakeEmbedder(), granularity="document")
-    read, real = list[int](), Evidence.document_texts
-
-    def counted(self: Evidence, docs: list[int]) -> dict[int, str]:
-        read.append(len(docs))
-        return real(self, docs)
-
-    monkeypatch.setattr(Evidence, "document_texts", counted)
-    with load(tmp_path / "ix") as retriever:
-        assert len(retriever.search("a pump", k=3)) == 3
-        assert 0 < sum(read) <= 6
-        read.clear()
-        assert len(retriever.search("a pump", k=80)) == 80
-        assert max(read) <= TEXTS_READ_TOGETHER
 
 
 def test_hits_are_values(root: Path) -> None:

@@ -16,6 +16,7 @@ from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.indexes.encoding import Encoding
 from aveyb_retrieval.indexes.engine import EngineInfo, register_engine
 from aveyb_retrieval.indexes.search.named_documents import read_called
+from aveyb_retrieval.indexes.store.copies import copy_digests
 from aveyb_retrieval.indexes.store.tables import PARTS, ShownPassage, StoredDocument, StoredPassages
 from aveyb_retrieval.indexes.store.words import language
 from aveyb_retrieval.indexes.types import PASSAGE_BITS
@@ -113,6 +114,9 @@ class MemoryView:
             return self.texts[number]
         start, stop = self.spans[number >> PASSAGE_BITS][number & 0xFFFFF]
         return self.texts[number >> PASSAGE_BITS][start:stop]
+
+    def copies(self, kind: str, numbers: Any) -> Any:
+        return copy_digests(self._text(kind, number) for number in numbers.tolist())
 
     def by_words(
         self, kind: str, words: Sequence[str], k: int, selection: Any = None

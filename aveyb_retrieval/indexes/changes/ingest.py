@@ -39,11 +39,13 @@ from aveyb_retrieval.documents.records import (
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.indexes.encoding import AUTO
 from aveyb_retrieval.indexes.store.columns import Text, word_columns
+from aveyb_retrieval.indexes.store.copies import copy_digests
 from aveyb_retrieval.indexes.store.languages import DocumentLanguages, rules_of, stemmer_of
 from aveyb_retrieval.indexes.store.manifest import Counts
 from aveyb_retrieval.indexes.store.rows import FORMS, VECTOR, WORDS, fixed_lists
 from aveyb_retrieval.indexes.store.tables import (
     CODES,
+    COPY,
     COUNTS,
     WEIGHT,
     StoredTokens,
@@ -177,6 +179,7 @@ def make_rows(
         "texts": {
             "doc": numbers,
             "text": [text for _, text, _, _ in texts],
+            COPY: copy_digests(text for _, text, _, _ in texts),
             WORDS: of_texts,
             FORMS: forms,
         },
@@ -193,6 +196,9 @@ def make_rows(
                 )
             ),
             "norm": norms,
+            COPY: copy_digests(
+                text[start:stop] for _, text, spans, _ in texts for start, stop in spans.tolist()
+            ),
             WEIGHT: np.concatenate(weights),
             WORDS: in_passages,
         },

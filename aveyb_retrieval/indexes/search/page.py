@@ -10,21 +10,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aveyb_retrieval.indexes.search.copies import (
-    DocumentOriginals,
-    NoOriginals,
-    PassageOriginals,
-)
 from aveyb_retrieval.indexes.search.matches import Matches
+from aveyb_retrieval.indexes.store.copies import NO_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from aveyb_retrieval.indexes.engine import EngineView
-    from aveyb_retrieval.indexes.search.best_passages import BestPassages
-    from aveyb_retrieval.indexes.search.copies import Originals
     from aveyb_retrieval.indexes.search.evidence import Evidence
-    from aveyb_retrieval.indexes.types import IntArray
+    from aveyb_retrieval.indexes.types import IntArray, Kind
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,12 +34,10 @@ class Page:
 NOTHING_SHOWN = Page(Matches.joined([]), {})
 
 
-def take_page(
-    evidence: Evidence, passages: BestPassages | None, ranking: Iterator[Matches]
-) -> Page:
+def take_page(evidence: Evidence, ranking: Iterator[Matches]) -> Page:
     """Take the page that the options ask for, and as little of the ranking as it needs."""
     options = evidence.options
-    originals = _originals(evidence, passages)
+    folder = CopyFolder(evidence)
     chosen: list[Matches] = []
     copies: dict[int, list[int]] = {}
     cap = DocumentCap(evidence)
@@ -53,12 +45,12 @@ def take_page(
     for part in ranking:
         rows: list[int] = []
         before = Matches.joined(chosen)
-        originals.begin(part, before.keys)
+        digests = folder.digests(part)
         for row in _in_turn(evidence.view, part, before, rows, options.diversity):
             doc = int(part.docs[row])
             if cap.is_full(doc):
                 continue
-            original = originals.original(row, taken)
+            original = folder.original(int(part.keys[row]), digests[row])
             cap.count(doc, is_taken=original is None)
             if original is not None:
                 copies.setdefault(original, []).append(doc)
@@ -110,12 +102,27 @@ class DocumentCap:
                 del self._left[doc]
 
 
-def _originals(evidence: Evidence, passages: BestPassages | None) -> Originals:
-    if not evidence.options.fold:
-        return NoOriginals()
-    if passages is None:
-        return PassageOriginals(evidence)
-    return DocumentOriginals(evidence, passages)
+class CopyFolder:
+    """Finds the better match that a match is a copy of, by the digests of their words."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._view = evidence.view
+        self._unit: Kind = evidence.options.unit
+        self._fold = evidence.options.fold
+        self._first: dict[int, int] = {}  # keys of the best matches, by digest
+
+    def digests(self, part: Matches) -> list[int]:
+        """The digests of a part of the ranking."""
+        if not self._fold:
+            return [NO_WORDS] * len(part)
+        return self._view.copies(self._unit, part.keys).tolist()
+
+    def original(self, key: int, digest: int) -> int | None:
+        """The key of the match that this one is a copy of; None for a new one."""
+        if digest == NO_WORDS:
+            return None
+        first = self._first.setdefault(digest, key)
+        return None if first == key else first
 
 
 def _descending(matches: Matches) -> Matches:

@@ -110,7 +110,7 @@ def find_page(evidence: Evidence, passages: BestPassages | None, model: QueryMod
     if not evidence.view.count(evidence.options.unit, evidence.question.selection):
         return NOTHING_SHOWN
     ranking = rank(evidence, passages, model)
-    return take_page(evidence, passages, ranking)
+    return take_page(evidence, ranking)
 
 
 def best_passages(search: Search, evidence: Evidence) -> BestPassages | None:

@@ -272,6 +272,12 @@ class SeveralView:
             for number, shown in view.shown_passages(own.tolist()).items()
         }
 
+    def copies(self, kind: Kind, numbers: IntArray) -> IntArray:
+        digests = np.empty(len(numbers), np.int64)
+        for _, view, rows, own in self._parts(kind, numbers):
+            digests[rows] = view.copies(kind, own)
+        return digests
+
     def passage_counts(self, docs: IntArray) -> IntArray:
         counts = np.zeros(len(docs), np.int64)
         for _, view, rows, own in self._parts("document", docs):

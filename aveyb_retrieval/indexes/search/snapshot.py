@@ -346,6 +346,10 @@ class Snapshot:
         self.check_open()
         return self.tables.read_shown(numbers)
 
+    def copies(self, kind: Kind, numbers: IntArray) -> IntArray:
+        self.check_open()
+        return self.tables.copies(kind, numbers)
+
     def passage_counts(self, docs: IntArray) -> IntArray:
         return self.tables.passage_counts(docs)
 

@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.types import BoolArray, FloatArray, IntArray, Kind
 
 CODES = "codes"
+COPY = "copy"  # the digest of a text's words
 WEIGHT = "weight"
 _TITLE = ("title", "keywords", "file_sha256", "labels_sha256", "folder", "pages")
 Part = Literal["title", "metadata", "text"]
@@ -217,6 +218,7 @@ def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
             [
                 pa.field("doc", pa.int64()),
                 pa.field("text", pa.large_string()),
+                pa.field(COPY, pa.int64()),
                 pa.field(WORDS, pa.large_string()),
                 *([] if encoding.language == PLAIN else [pa.field(FORMS, pa.large_string())]),
                 *(codes if encoding.tokens_of == "document" else []),
@@ -229,6 +231,7 @@ def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
                 pa.field("start", pa.int64()),
                 pa.field("stop", pa.int64()),
                 pa.field("norm", pa.float32()),
+                pa.field(COPY, pa.int64()),
                 pa.field(WEIGHT, pa.float32()),
                 *(pa.field(column, pa.large_string()) for column in ("heading", "text", WORDS)),
                 *([vector] if "passage" in encoding.kinds else []),
@@ -525,6 +528,14 @@ class Tables:
         numbers = np.sort(numbers[self.live("passage", numbers)])
         spans, texts = self.passages.spans(numbers, WORDS if words else None)
         return StoredPassages(numbers, spans, held_words(texts, words))
+
+    def copies(self, kind: Kind, numbers: IntArray) -> IntArray:
+        """The digests `[n]` of the words of documents or passages, by numbers `[n]`."""
+        ascending, places = np.unique(numbers, return_inverse=True)
+        table = self.of(kind)
+        rows = table.take(ascending, [COPY])
+        self.check_all(kind, ascending, rows[table.key].to_numpy())
+        return rows[COPY].to_numpy()[places]
 
     def read_shown(self, numbers: Sequence[int]) -> dict[int, ShownPassage]:
         """What is shown of passages, by number; those that are not there are left out."""

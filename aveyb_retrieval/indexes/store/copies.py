@@ -1,4 +1,4 @@
-"""Texts that say the same.
+"""Copies: texts that say the same, told by a digest of their words.
 
 Copies are texts whose words are equal, whatever their case, spaces and punctuation. All else may
 carry the meaning and makes texts different: the order of words, a negation, a number as it is
@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from functools import cache
-from itertools import islice
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+import numpy as np
 import regex
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterable, Iterator
 
-_TOLD_APART, _COMPARED_FIRST = (
-    8,
-    50,
-)  # words: most texts differ in the first of them, most others in these
+    from aveyb_retrieval.indexes.types import IntArray
+
+NO_WORDS = 0  # the digest of a text without words, which is a copy of nothing
 _PLAIN = dict.fromkeys([*range(0x2010, 0x2015), 0x2212], "-") | dict.fromkeys(
     map(ord, "\u2018\u2019\u02bc"), "'"
 )
@@ -34,7 +33,7 @@ _BROKEN = re.compile(r"-\n(?<=[^\W\d_]-\n)(?=[^\W\d_])")  # a word at the end of
 _UNITS = re.compile(
     r"\d[\s-]?(?:M(?:Wh?|VA?|g|A|Hz|Ω|J|Pa|eV|L|bit|bps)|[kKMGTP]i?B(?:ps)?)(?![^\W\d_])"
 )
-_SAID = regex.compile(
+_WORDS = regex.compile(
     r"""[^\W\d_]+
       | (?:(?<!\w)[.,])?\d+(?:[.,:/'-]\d+)*(?:e[+-]\d+)?  # a number, date or time
       | (?<!\w)-(?=[\w.\p{Sc}])               # a minus, but no dash of a list or between words
@@ -49,49 +48,30 @@ _SAID = regex.compile(
 )
 
 
-class Copies:
-    """Texts seen so far, to find those that say the same as one of them."""
+def copy_digest(text: str) -> int:
+    """Hash the words of a text to 64 bits: texts of one digest are copies. 0 where it has no words.
 
-    def __init__(self) -> None:
-        self._seen: dict[
-            tuple[str, ...], list[tuple[int, Callable[[], list[str]], Callable[[], str]]]
-        ] = {}
-
-    def find_or_remember(
-        self, number: int, beginning: str, whole: Callable[[], str] | None = None
-    ) -> int | None:
-        """Return the number of the text that this one says the same as; where it is new, remember
-        it and return None.
-
-        Texts whose beginning has no words are always new. `whole` reads all of a text whose
-        beginning is alike.
-        """
-        words = tuple(islice(_words(beginning), _TOLD_APART))
-        if not words:
-            return None
-        begun = cache(lambda: list(islice(_words(beginning), _COMPARED_FIRST)))
-        read = whole or (lambda: beginning)
-        alike = self._seen.setdefault(words, [])
-        for first, other_begun, other in alike:
-            if begun() == other_begun() and same_words(read(), other()):
-                return first
-        alike.append((number, begun, read))
-        return None
+    Two of a billion different texts have one digest with a probability of 0.03.
+    """
+    words = " ".join(normalized_words(text)).encode()
+    digest = int.from_bytes(blake2b(words, digest_size=8).digest(), "little", signed=True)
+    return digest if words else NO_WORDS
 
 
-def same_words(first: str, second: str) -> bool:
-    """Whether two texts say the same."""
-    return first == second or list(_words(first)) == list(_words(second))
+def copy_digests(texts: Iterable[str]) -> IntArray:
+    """The digests of texts, int64 `[n]`."""
+    return np.array([copy_digest(text) for text in texts], np.int64)
 
 
-def _words(text: str) -> Iterator[str]:
+def normalized_words(text: str) -> Iterator[str]:
+    """The words that copies have in common, in order."""
     if not text.isascii():
         text = _FORMS.sub(
-            lambda found: unicodedata.normalize("NFKC", found[0]), _UNSEEN.sub("", text)
+            lambda match: unicodedata.normalize("NFKC", match[0]), _UNSEEN.sub("", text)
         )
         text = unicodedata.normalize("NFC", text).translate(_PLAIN)
     # a case that matters: of mega and milli, of byte and bit
     text = _UNITS.sub(
-        lambda found: found[0].replace("M", "mega ").replace("B", "byte"), _BROKEN.sub("", text)
+        lambda match: match[0].replace("M", "mega ").replace("B", "byte"), _BROKEN.sub("", text)
     )
-    return (found[0] for found in _SAID.finditer(text.lower()))
+    return (match[0] for match in _WORDS.finditer(text.lower()))
