@@ -30,10 +30,12 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.engine import EngineInfo, VectorEngine
     from aveyb_retrieval.indexes.search.selections import Allowed
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
+    from aveyb_retrieval.indexes.store.tables import Tables
     from aveyb_retrieval.indexes.types import FloatArray, IntArray
 
 
-READ = 64  # documents whose words are read in the time that one word takes to be looked up
+# documents whose words are read in the time that one word takes to be looked up
+DOCUMENTS_READ_PER_LOOKUP = 64
 
 
 @dataclass(frozen=True)
@@ -181,38 +183,52 @@ class VisibleSnapshot(Snapshot):
 
     @property
     def vocabulary(self) -> Vocabulary:
-        return Vocabulary([VisibleWords(super().vocabulary, self._documents_with)], {})
-
-    def _documents_with(self, words: Collection[str]) -> Iterator[tuple[str, int]]:
-        """Those of some words, as they are written, that documents hold which can be seen, and how
-        many of these do.
-        """
-        texts, column, docs = self.tables.texts, self.tables.forms, self._seen.docs
-        if READ * len(words) < len(docs):
-            found = {
-                word: int(find_in(docs, texts.holding((word,), column=column))[1].sum())
-                for word in words
-            }
-        else:
-            found, wanted = Counter[str](), set(words)
-            for start in range(0, len(docs), READ):
-                for text in texts.take(docs[start : start + READ], [column])[column].to_pylist():
-                    found.update(wanted.intersection(text.split()))
-        return ((word, count) for word, count in found.items() if count)
+        return Vocabulary([VisibleWords(super().vocabulary, self.tables, self._seen.docs)], {})
 
 
 @dataclass(frozen=True)
 class VisibleWords:
-    """Those of some words that documents hold which can be seen, and how many of these do."""
+    """The words of documents that can be seen, as they are written, and how many of these hold
+    each.
+    """
 
-    words: Vocabulary
-    documents: Callable[[Collection[str]], Iterator[tuple[str, int]]]
+    words: Vocabulary  # of all documents
+    tables: Tables
+    docs: IntArray  # those that can be seen, ascending
 
     def count(self, word: str) -> int:
-        return dict(self.documents([word])).get(word, 0) if any(self.words.counts([word])) else 0
+        return dict(self._visible([word])).get(word, 0) if any(self.words.counts([word])) else 0
 
     def beginning(self, start: str) -> Iterator[tuple[str, int]]:
-        return self.documents(self.words.beginning(start).keys())
+        """The words that begin with some letters: where all documents have too many of these, they
+        are looked for in the documents that can be seen.
+        """
+        most = len(self.docs) // DOCUMENTS_READ_PER_LOOKUP
+        words = self.words.beginning(start, most)
+        if len(words) <= most:
+            return self._visible(words)
+        return self._read(lambda word: word.startswith(start))
 
     def near(self, word: str, edits: int) -> Iterator[tuple[str, int]]:
-        return self.documents(self.words.near(word, edits).keys())
+        return self._visible(self.words.near(word, edits))
+
+    def _visible(self, words: Collection[str]) -> Iterator[tuple[str, int]]:
+        """Those of some words that can be seen, with how many documents hold each."""
+        if DOCUMENTS_READ_PER_LOOKUP * len(words) >= len(self.docs):
+            yield from self._read(set(words).__contains__)
+            return
+        texts, column = self.tables.texts, self.tables.forms
+        for word in words:
+            holding = texts.holding((word,), column=column)
+            count = int(find_in(self.docs, holding)[1].sum())
+            if count:
+                yield word, count
+
+    def _read(self, is_sought: Callable[[str], bool]) -> Iterator[tuple[str, int]]:
+        """Words that documents hold, out of the words of all that can be seen."""
+        texts, column, counts = self.tables.texts, self.tables.forms, Counter[str]()
+        for start in range(0, len(self.docs), DOCUMENTS_READ_PER_LOOKUP):
+            rows = texts.take(self.docs[start : start + DOCUMENTS_READ_PER_LOOKUP], [column])
+            for text in rows[column].to_pylist():
+                counts.update(filter(is_sought, set(text.split())))
+        yield from counts.items()
