@@ -31,7 +31,7 @@ from aveyb_retrieval.indexes.search.options import (
 from aveyb_retrieval.indexes.search.reading import LONGEST_PATTERN, MOST_MATCHES, excerpt, sections
 from aveyb_retrieval.indexes.search.rerank import MAXSIM
 from aveyb_retrieval.indexes.search.retriever import Retriever
-from aveyb_retrieval.indexes.search.several import MOST
+from aveyb_retrieval.indexes.search.several import MAX_INDEXES
 from aveyb_retrieval.server import requests
 from aveyb_retrieval.server.http import Refusal, context, json_answer, to_json
 from aveyb_retrieval.server.keys import find, note_on, seen
@@ -76,7 +76,7 @@ def search_fields(limits: Limits) -> requests.Fields:
     return {
         "query": requests.text_or_texts(limits.max_batch, limits.max_query),
         "index": requests.word(),
-        "indexes": replace(requests.texts(MOST, LONGEST_FIELD), default=None),
+        "indexes": replace(requests.texts(MAX_INDEXES, LONGEST_FIELD), default=None),
         "k": requests.whole(1, limits.max_k, min(K, limits.max_k)),
         "offset": requests.whole(0, limits.max_k, 0),
         "cursor": replace(

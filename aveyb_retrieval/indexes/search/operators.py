@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.engine import EngineView
     from aveyb_retrieval.indexes.store.words import Language
 
-MOST = 100  # conditions of a query
-MOST_WORDS = 1024  # that a beginning or a typo stands for
+MAX_CONDITIONS = 100  # of a query
+MAX_FORMS = 1024  # words that a beginning or a typo stands for
 _ALIKE = str.maketrans(
     "\u201c\u201d\u201e\u201f\u00ab\u00bb\uff02\uff0b\uff0d\u2212\uff0a\uff5e", '"' * 7 + "+--*~"
 )
@@ -103,7 +103,7 @@ def parse(query: str, rules: Language, has_field: Callable[[str], bool]) -> list
     nothing here, or a field is named as other search engines have it (`year:2020`). A colon behind
     any other word is text.
     """
-    parts, found = list[str | Condition](), 0
+    parts, conditions = list[str | Condition](), 0
     for match in _PART.finditer(query.translate(_ALIKE)):
         if match["open"] and '"' in match.string[match.end() :]:
             before = _shown(match["word"][:-1])
@@ -116,10 +116,11 @@ def parse(query: str, rules: Language, has_field: Callable[[str], bool]) -> list
             )
         part = _part(match, rules, has_field)
         parts.append(part)
-        found += not isinstance(part, str)
-    if found > MOST:
+        conditions += not isinstance(part, str)
+    if conditions > MAX_CONDITIONS:
         raise ConfigError(
-            f"operators: {found:,} conditions in one query; at most {MOST} are looked up"
+            f"operators: {conditions:,} conditions in one query; at most {MAX_CONDITIONS} are"
+            " looked up"
         )
     return parts
 
@@ -179,18 +180,17 @@ def _seek(condition: Condition, view: EngineView) -> Sought:
             f"{view.info.name}: {_shown(condition.written)}: no list of words is kept here; look"
             " for beginnings and typos in an index directory"
         )
-    found = (
-        vocabulary.beginning(form, MOST_WORDS)
-        if condition.kind == "beginning"
-        else vocabulary.near(form, edits(form))
-    )
-    if len(found) > MOST_WORDS:
+    if condition.kind == "beginning":
+        forms = vocabulary.beginning(form, MAX_FORMS)
+    else:
+        forms = vocabulary.near(form, edits(form))
+    if len(forms) > MAX_FORMS:
         raise ConfigError(
-            f"operators: {_shown(condition.written)} stands for more than {MOST_WORDS:,} words:"
+            f"operators: {_shown(condition.written)} stands for more than {MAX_FORMS:,} words:"
             " give more letters"
         )
-    stems = tuple(dict.fromkeys(word for each in found for word in rules.in_order(each)))
-    return Sought(condition, tuple((word,) for word in stems), stems, found)
+    stems = tuple(dict.fromkeys(word for form in forms for word in rules.in_order(form)))
+    return Sought(condition, tuple((word,) for word in stems), stems, forms)
 
 
 def with_synonyms(rules: Language, source: Any) -> Language:

@@ -25,7 +25,7 @@ from aveyb_retrieval.indexes.search.search import (
     search_texts,
     search_vectors,
 )
-from aveyb_retrieval.indexes.search.several import MOST, SeveralEngine
+from aveyb_retrieval.indexes.search.several import MAX_INDEXES, SeveralEngine
 from aveyb_retrieval.indexes.search.visible import VisibleEngine
 from aveyb_retrieval.indexes.store.filters import compile_filter
 from aveyb_retrieval.indexes.store.manifest import is_stored
@@ -158,12 +158,12 @@ class Retriever(Documents):
             else [(getattr(each, "path", each), each) for each in places]
         )
         named = {str(name): each for name, each in pairs}
-        if not 0 < len(named) == len(places) <= MOST or any(
+        if not 0 < len(named) == len(places) <= MAX_INDEXES or any(
             getattr(each, "indexes", ()) for each in named.values()
         ):
             raise ConfigError(
-                f"{', '.join(named) or 'no indexes'}: give 1 to {MOST} indexes, each once and by"
-                " itself"
+                f"{', '.join(named) or 'no indexes'}: give 1 to {MAX_INDEXES} indexes, each once and"
+                " by itself"
             )
         indexes = {
             n: each if isinstance(each, Retriever) else cls.load(each, **options)

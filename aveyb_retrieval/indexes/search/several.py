@@ -42,7 +42,7 @@ SHIFT = {
     "document": 36,
     "passage": 36 + PASSAGE_BITS,
 }  # the bits above say which index a number is of
-MOST = 127  # indexes that these bits can tell apart
+MAX_INDEXES = 127  # that these bits can tell apart
 
 
 @dataclass(frozen=True)
@@ -123,10 +123,10 @@ class SeveralView:
         """Each index that numbers `[n]` are of: its place, its view, where its are among them, and
         its own numbers.
         """
-        wanted = np.asarray(numbers, dtype=np.int64)
-        for i in np.unique(wanted >> SHIFT[kind]).tolist():
-            rows = np.flatnonzero(wanted >> SHIFT[kind] == i)
-            yield i, self.views[i], rows, wanted[rows] - (i << SHIFT[kind])
+        numbers = np.asarray(numbers, dtype=np.int64)
+        for i in np.unique(numbers >> SHIFT[kind]).tolist():
+            rows = np.flatnonzero(numbers >> SHIFT[kind] == i)
+            yield i, self.views[i], rows, numbers[rows] - (i << SHIFT[kind])
 
     @property
     def mean_vector(self) -> FloatArray:
@@ -148,14 +148,14 @@ class SeveralView:
         if where is None:
             return None
         local = [view for view in self.views if isinstance(view, Snapshot)]
-        found = [
+        selections = [
             view.select(where, quiet=True) if isinstance(view, Snapshot) else view.select(where)
             for view in self.views
         ]
-        if not any(view.count("document", own) for _, view, own in self._own(found)):
+        if not any(view.count("document", own) for _, view, own in self._own(selections)):
             for view in local:
                 view.warn_of(where)
-        return found
+        return selections
 
     def has_field(self, field: str) -> bool:
         return any(view.has_field(field) for view in self.views)
@@ -177,12 +177,12 @@ class SeveralView:
         *,
         exact: bool = False,
     ) -> tuple[FloatArray, IntArray]:
-        found = [
+        nearest = [
             (i, *view.nearest(kind, queries, k, own, exact=exact))
             for i, view, own in self._own(selection)
         ]
-        scores = np.concatenate([scores for _, scores, _ in found], axis=1)
-        ids = np.concatenate([ids + (i << SHIFT[kind]) for i, _, ids in found], axis=1)
+        scores = np.concatenate([scores for _, scores, _ in nearest], axis=1)
+        ids = np.concatenate([ids + (i << SHIFT[kind]) for i, _, ids in nearest], axis=1)
         order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         return np.take_along_axis(scores, order, axis=1), np.take_along_axis(ids, order, axis=1)
 
@@ -201,19 +201,18 @@ class SeveralView:
     def by_words(
         self, kind: Kind, words: Sequence[str], k: int, selection: Selection | None = None
     ) -> list[tuple[int, float]]:
-        among_all, found = word_weights(self, words), []
+        among_all = word_weights(self, words)
+        ranked = list[tuple[int, float]]()
         for i, view, own in self._own(selection):
-            there = (
-                np.array(view.holding(words)) > 0
-            )  # a word that the index lacks adds nothing to its scores
-            scale = (
-                float(among_all[there].sum() / word_weights(view, words)[there].sum())
-                if there.any()
-                else 1.0
-            )
+            # a word that the index lacks adds nothing to its scores
+            is_held = np.array(view.holding(words)) > 0
+            scale = 1.0
+            if is_held.any():
+                own_weights = word_weights(view, words)
+                scale = float(among_all[is_held].sum() / own_weights[is_held].sum())
             best = view.by_words(kind, words, k, own)
-            found += [(number + (i << SHIFT[kind]), score * scale) for number, score in best]
-        return sorted(found, key=lambda each: (-each[1], each[0]))[:k]
+            ranked += [(number + (i << SHIFT[kind]), score * scale) for number, score in best]
+        return sorted(ranked, key=lambda match: (-match[1], match[0]))[:k]
 
     def holding(self, words: Sequence[str]) -> list[int]:
         return [
@@ -223,11 +222,11 @@ class SeveralView:
 
     @cached_property
     def vocabulary(self) -> Vocabulary | None:
-        lists = [each for view in self.views if (each := view.vocabulary) is not None]
+        lists = [words for view in self.views if (words := view.vocabulary) is not None]
         if len(lists) < len(self.views):
             return None
-        fresh = sum((Counter(each.fresh) for each in lists), Counter[str]())
-        return Vocabulary([part for each in lists for part in each.parts], fresh)
+        fresh = sum((Counter(words.fresh) for words in lists), Counter[str]())
+        return Vocabulary([part for words in lists for part in words.parts], fresh)
 
     def narrow(
         self, selection: Selection | None, kind: Kind, conditions: Sequence[Sought]
@@ -244,12 +243,12 @@ class SeveralView:
     def documents(
         self, docs: Sequence[int], parts: Sequence[Part] = PARTS
     ) -> dict[int, StoredDocument]:
-        found = {}
+        documents = {}
         for i, view, _, own in self._parts("document", docs):
             for doc, stored in view.documents(own.tolist(), parts).items():
                 number = doc + (i << SHIFT["document"])
-                found[number] = stored._replace(doc=number, of_index=self.names[i])
-        return found
+                documents[number] = stored._replace(doc=number, of_index=self.names[i])
+        return documents
 
     def called(self, docs: Sequence[int]) -> dict[int, CalledBy]:
         return {
@@ -259,11 +258,12 @@ class SeveralView:
         }
 
     def passages(self, numbers: IntArray, words: Sequence[str] = ()) -> StoredPassages:
-        found = StoredPassages.none(len(words))
+        passages = StoredPassages.none(len(words))
         for i, view, _, own in self._parts("passage", numbers):
-            some = view.passages(own, words)
-            found = found.joined(replace(some, numbers=some.numbers + (i << SHIFT["passage"])))
-        return found
+            stored = view.passages(own, words)
+            named = replace(stored, numbers=stored.numbers + (i << SHIFT["passage"]))
+            passages = passages.joined(named)
+        return passages
 
     def shown_passages(self, numbers: Sequence[int]) -> dict[int, ShownPassage]:
         return {
@@ -287,10 +287,10 @@ class SeveralView:
     def best_passages(
         self, docs: IntArray, query: FloatArray, words: Sequence[str], each: int
     ) -> IntArray:
-        found = [np.empty(0, np.int64)]
+        best = [np.empty(0, np.int64)]
         for i, view, _, own in self._parts("document", docs):
-            found.append(view.best_passages(own, query, words, each) + (i << SHIFT["passage"]))
-        return np.concatenate(found)
+            best.append(view.best_passages(own, query, words, each) + (i << SHIFT["passage"]))
+        return np.concatenate(best)
 
     @property
     def lasting(self) -> bool:

@@ -51,11 +51,8 @@ if TYPE_CHECKING:
 
 # bytes: of selections by the filters of searches, and of parts that `visible` shows
 FILTER_CACHE_BYTES = PART_CACHE_BYTES = 128 << 20
-TITLES_KEPT = 512  # documents: most of those that searches find are found again
-VALUES_KEPT = 1_000
-FEWEST = 100  # the share of a selection, as 1 / share, from which on the best of all are asked for
-MOST_ASKED = 16  # times as many as are wanted
-A_WORD = 10_000  # rows that are scored one by one in the time in which Lance takes up one more word
+MAX_TITLED_DOCUMENTS = 512  # whose titles are remembered: most found are found again
+MAX_VALUES = 1_000  # of a field, which are remembered
 
 
 class Snapshot:
@@ -224,7 +221,7 @@ class Snapshot:
         if counted is None:
             counted = count_values(self.tables, field, among)
             # a field that nearly every document has another value of is counted anew
-            if len(counted) <= VALUES_KEPT:
+            if len(counted) <= MAX_VALUES:
                 selection.remember_values(field, counted)
         return counted
 
@@ -282,12 +279,12 @@ class Snapshot:
         return {kind: self.tables.light(kind) for kind in ("document", "passage")}
 
     def vector_weights(self, kind: Kind, numbers: IntArray) -> FloatArray:
-        light, weights = self._light[kind]
-        found = np.ones(len(numbers), np.float32)
+        light, weights_of_light = self._light[kind]
+        weights = np.ones(len(numbers), np.float32)
         if len(light):
-            places, there = find_in(light, numbers)
-            found[there] = weights[places[there]]
-        return found
+            places, is_light = find_in(light, numbers)
+            weights[is_light] = weights_of_light[places[is_light]]
+        return weights
 
     @cached_property
     def mean_vector(self) -> FloatArray:
@@ -329,11 +326,12 @@ class Snapshot:
         self.check_open()
         if tuple(parts) != ("title",):
             return self.tables.read_documents(docs, parts)
-        found = self._titled
-        if new := [doc for doc in docs if doc not in found]:
-            found = found | self.tables.read_documents(new, parts)
-            self._titled = dict([*found.items()][-TITLES_KEPT:])
-        return {doc: found[doc] for doc in docs if doc in found}
+        titled = self._titled
+        new = [doc for doc in docs if doc not in titled]
+        if new:
+            titled = titled | self.tables.read_documents(new, parts)
+            self._titled = dict([*titled.items()][-MAX_TITLED_DOCUMENTS:])
+        return {doc: titled[doc] for doc in docs if doc in titled}
 
     def called(self, docs: Sequence[int]) -> Mapping[int, CalledBy]:
         self.check_open()
@@ -361,24 +359,24 @@ class Snapshot:
         Those nearest to a unit vector `[d]` or, where it is empty, the best by words: among the
         passages of all these documents, then of those of which too few were found, and so on.
         """
-        docs, wanted, found = ascending(docs), 4 * each * len(docs), [np.empty(0, np.int64)]
+        docs = ascending(docs)
+        best = [np.empty(0, np.int64)]
+        k = 4 * each * len(docs)
         while len(docs):
             least = np.minimum(self.passage_counts(docs), each)
             among = Allowed(docs)
             if len(query):
-                numbers = self.nearest("passage", query[None], wanted, among)[1][0]
+                numbers = self.nearest("passage", query[None], k, among)[1][0]
             else:
-                numbers = np.array(
-                    [number for number, _ in self.by_words("passage", words, wanted, among)],
-                    np.int64,
-                )
-            found.append(numbers)
+                ranked = self.by_words("passage", words, k, among)
+                numbers = np.array([number for number, _ in ranked], np.int64)
+            best.append(numbers)
             counts = np.bincount(
                 np.searchsorted(docs, numbers >> PASSAGE_BITS), minlength=len(docs)
             )
-            docs = docs[counts < least] if len(numbers) == wanted else docs[:0]
-            wanted = 4 * wanted
-        return ascending(np.concatenate(found))
+            docs = docs[counts < least] if len(numbers) == k else docs[:0]
+            k = 4 * k
+        return ascending(np.concatenate(best))
 
     lasting = True  # its files stay as long as it is open
 
@@ -392,36 +390,12 @@ class Snapshot:
         any of the words.
         """
         self.check_open()
-        dataset = self.tables.of(kind)
-        numbers, scores = (
-            dataset.by_words(words, k)
-            if selection is None
-            else self._by_words(kind, words, k, selection)
-        )
+        table = self.tables.of(kind)
+        if selection is None:
+            numbers, scores = table.by_words(words, k)
+        else:
+            numbers, scores = table.scored(words, k, partial(selection.holds, kind))
         return list(zip(numbers.tolist(), scores.tolist(), strict=True))
-
-    def _by_words(
-        self, kind: Kind, words: Sequence[str], k: int, selection: Allowed
-    ) -> tuple[IntArray, FloatArray]:
-        """The same in a selection, which BM25 does not depend on: the best of all, if enough of
-        them are in it.
-        """
-        dataset, total, among = (
-            self.tables.of(kind),
-            self.manifest.counts.of(kind),
-            len(self.ids(selection, kind)),
-        )
-        listed = sum(dataset.vocabulary().counts(words))
-        if among * FEWEST >= total and listed > A_WORD * len(words):
-            asked = int(1.5 * k * total / among) + k
-            asked = (
-                asked if asked <= MOST_ASKED * k else 4 * k
-            )  # the words of a condition are in the question, mostly
-            numbers, scores = dataset.by_words(words, asked)
-            there = selection.holds(kind, numbers)
-            if there.sum() >= k or len(numbers) < asked:
-                return numbers[there][:k], scores[there][:k]
-        return dataset.scored(words, k, partial(selection.holds, kind))
 
     def holding(self, words: Sequence[str]) -> list[int]:
         kind: Kind = "passage" if "passage" in self.kinds else "document"
@@ -437,16 +411,15 @@ class Snapshot:
     ) -> Allowed:
         selection = selection or self.everything
         numbers = None if selection is None else self.ids(selection, kind)
-        for sought in sorted(conditions, key=lambda each: not each.condition.must):
-            found = self._fulfilling(kind, sought)
-            if sought.condition.must:
-                found = found[self.tables.live(kind, found)] if numbers is None else found
-                numbers = (
-                    found if numbers is None else np.intersect1d(numbers, found, assume_unique=True)
-                )
-            else:
+        for sought in sorted(conditions, key=lambda sought: not sought.condition.must):
+            fulfilling = self._fulfilling(kind, sought)
+            if not sought.condition.must:
                 numbers = self.tables.numbers(kind) if numbers is None else numbers
-                numbers = np.setdiff1d(numbers, found, assume_unique=True)
+                numbers = np.setdiff1d(numbers, fulfilling, assume_unique=True)
+            elif numbers is None:
+                numbers = fulfilling[self.tables.live(kind, fulfilling)]
+            else:
+                numbers = np.intersect1d(numbers, fulfilling, assume_unique=True)
         numbers = self.tables.numbers(kind) if numbers is None else numbers
         return Allowed(numbers) if kind == "document" else Allowed.of_passages(numbers)
 

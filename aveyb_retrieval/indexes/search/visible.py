@@ -97,12 +97,12 @@ class VisibleSnapshot(Snapshot):
         self.__dict__.update(vars(whole))
         self._whole = whole  # whose files stay open as long as something refers to it
         self._where = where
-        found = whole.select_part(where)
-        self.everything = self._seen = found
+        part = whole.select_part(where)
+        self.everything = self._seen = part
         self.info = replace(
-            whole.info, documents=len(found.docs), passages=len(self.ids(found, "passage"))
+            whole.info, documents=len(part.docs), passages=len(self.ids(part, "passage"))
         )
-        self._counted = found.counted = found.counted or self._count_words()
+        self._counted = part.counted = part.counted or self._count_words()
         self.mean_vector, self.mean_passage_length = (
             self._counted.mean_vector,
             self._counted.mean_passage,
@@ -143,13 +143,14 @@ class VisibleSnapshot(Snapshot):
         return super().values(field, {"$and": [self._where, where]} if where else self._where)
 
     def find(self, ids: Sequence[str]) -> dict[str, int]:
-        hashes = np.array([rank_of(each) for each in ids], np.int64)
-        there = find_in(self._counted.hashes, hashes)[
-            1
-        ].tolist()  # what is hidden takes as long as what is nowhere
-        found = super().find([each for each, seen in zip(ids, there, strict=True) if seen])
-        there = find_in(self._seen.docs, np.array([*found.values()], np.int64))[1].tolist()
-        return {each: doc for (each, doc), seen in zip(found.items(), there, strict=True) if seen}
+        # what is hidden takes as long as what is nowhere: only ids that can be seen are looked up
+        hashes = np.array([rank_of(name) for name in ids], np.int64)
+        _, may_be_seen = find_in(self._counted.hashes, hashes)
+        listed = [name for name, seen in zip(ids, may_be_seen.tolist(), strict=True) if seen]
+        numbers = super().find(listed)
+        _, is_seen = find_in(self._seen.docs, np.array([*numbers.values()], np.int64))
+        rows = zip(numbers.items(), is_seen.tolist(), strict=True)
+        return {name: doc for (name, doc), seen in rows if seen}
 
     # --- words
     # ----------------------------------------------------------------------------------------------
