@@ -22,6 +22,7 @@ from aveyb_retrieval import (
 from aveyb_retrieval.documents.records import Edits
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.changes.verify import verify_index
+from aveyb_retrieval.indexes.store.manifest import FORMAT
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def test_damaged_edits_are_told(root: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_an_index_of_another_format_can_be_built_again(folder: Path, root: Path) -> None:
     for manifest in (root / "versions").iterdir():
-        manifest.write_text(manifest.read_text().replace('"format":5', '"format":4'))
+        manifest.write_text(manifest.read_text().replace(f'"format":{FORMAT}', '"format":4'))
     with pytest.raises(IndexFormatError, match="format 4"):
         update_metadata(root, {"a": 1}, ["lease.md"])
     assert build_index(folder, root, model=MODEL, overwrite=True).documents == 3

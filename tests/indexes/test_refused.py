@@ -130,9 +130,9 @@ def test_a_command_on_an_older_format_ends_with_exit_code_2(old: Path, tmp_path:
 
 
 def test_an_index_of_a_format_to_come_is_refused(root: Path) -> None:
-    rewrite_manifest(root, lambda body: body.update(format=7))
+    rewrite_manifest(root, lambda body: body.update(format=8))
     for use in USES.values():
-        assert "format 7, this version of the package reads 6" in told(use, root)
+        assert "format 8, this version of the package reads 7" in told(use, root)
 
 
 # --- missing and damaged

@@ -162,8 +162,8 @@ class Retriever(Documents):
             getattr(each, "indexes", ()) for each in named.values()
         ):
             raise ConfigError(
-                f"{', '.join(named) or 'no indexes'}: give 1 to {MAX_INDEXES} indexes, each once and"
-                " by itself"
+                f"{', '.join(named) or 'no indexes'}: give 1 to {MAX_INDEXES} indexes, each once"
+                " and by itself"
             )
         indexes = {
             n: each if isinstance(each, Retriever) else cls.load(each, **options)

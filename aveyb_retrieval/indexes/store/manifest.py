@@ -325,7 +325,7 @@ def is_read(manifest: Path) -> bool:
     return False
 
 
-FORMAT = 6
+FORMAT = 7
 DOCUMENTS = "documents"  # the table that Lance keeps
 ROW_TABLES = ("texts", "vectors", "passages")  # in files of ours
 WORD_LISTS = "words"  # the folder of their lists of words
