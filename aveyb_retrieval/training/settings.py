@@ -63,9 +63,11 @@ def setting(
     type of a value (of an item, for a tuple) where the default does not show it.
     """
     limits = None
-    if (low := least if above is None else above) is not None:
+    low = least if above is None else above
+    if low is not None:
         high = most if below is None else below
-        high = (LARGEST if int in (kind, type(default)) else math.inf) if high is None else high
+        if high is None:
+            high = LARGEST if int in (kind, type(default)) else math.inf
         limits = Limits(low, high, above is not None, below is not None)
     return field(
         default=default,
