@@ -209,7 +209,7 @@ def make_rows(
     own = [
         doc
         for doc, (_, encoded, _) in enumerate(made if "document" in encoding.kinds else ())
-        if not (with_passages and _is_of_passage(encoded, kind))
+        if not (with_passages and _is_of_passage(encoded))
     ]
     vectors = np.array([made[doc][1].vector for doc in own]).reshape(len(own), encoding.dim)
     columns["vectors"] = {"doc": numbers[own], VECTOR: fixed_lists(vectors, kind)}
@@ -262,11 +262,10 @@ def words_by_language(
     return of_texts, in_passages, forms
 
 
-def _is_of_passage(encoded: Encoded, kind: pa.DataType) -> bool:
-    """Whether the vector of a document is, as it is stored, that of its only passage."""
-    stored = kind.value_type.to_pandas_dtype()
-    return len(encoded.passages) == 1 and np.array_equal(
-        encoded.vector.astype(stored), encoded.passages[0].astype(stored)
+def _is_of_passage(encoded: Encoded) -> bool:
+    """Whether the vector of a document is that of its only passage, but for rounding."""
+    return len(encoded.passages) == 1 and bool(
+        np.abs(encoded.vector - encoded.passages[0]).max(initial=0) <= MAX_ROUNDING
     )
 
 
@@ -291,6 +290,7 @@ BATCH_BYTES = 32 << 20
 BATCH_DOCUMENTS = 8192
 BATCH_SECONDS = 30.0
 TELL_SECONDS = 0.2
+MAX_ROUNDING = 1e-7  # of a number of a unit vector: a document's mean is summed in another order
 LOOK_AHEAD = 256  # items whose ids are looked up together
 Action = Literal["encode", "grow", "keep", "metadata", "reject", "pass"]
 
