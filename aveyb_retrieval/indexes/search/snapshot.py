@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 # bytes: of selections by the filters of searches, and of parts that `visible` shows
 FILTER_CACHE_BYTES = PART_CACHE_BYTES = 128 << 20
 MAX_TITLED_DOCUMENTS = 512  # whose titles are remembered: most found are found again
-MAX_VALUES = 1_000  # of a field, which are remembered
+MAX_REMEMBERED_VALUES = 1_000  # of a field, which are remembered
 
 
 class Snapshot:
@@ -221,7 +221,7 @@ class Snapshot:
         if counted is None:
             counted = count_values(self.tables, field, among)
             # a field that nearly every document has another value of is counted anew
-            if len(counted) <= MAX_VALUES:
+            if len(counted) <= MAX_REMEMBERED_VALUES:
                 selection.remember_values(field, counted)
         return counted
 
