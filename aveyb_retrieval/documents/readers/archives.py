@@ -71,7 +71,7 @@ def read_member(archive: zipfile.ZipFile, member: str | zipfile.ZipInfo) -> byte
         raise Unreadable(f"damaged: {name!r} cannot be unpacked ({error})") from None
 
 
-MAX_DEPTH = 3  # of files in files
+MAX_ARCHIVE_DEPTH = 3  # of files in files
 
 
 class InnerFiles:
@@ -97,8 +97,8 @@ class InnerFiles:
         were `otherwise`.
         """
         try:
-            if self._depth >= MAX_DEPTH:
-                raise Unreadable(f"{MAX_DEPTH} files deep")
+            if self._depth >= MAX_ARCHIVE_DEPTH:
+                raise Unreadable(f"{MAX_ARCHIVE_DEPTH} files deep")
             data, depth = load(), self._depth + 1
             found = self._read_inner(name, data, depth)
             if found is None and otherwise:

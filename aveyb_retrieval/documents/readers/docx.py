@@ -216,7 +216,10 @@ class _Reader:
             listed, depth = style.number, self._numbering.level_of(style.number, style_id)
         number = self._numbering.next(listed, depth) if listed not in ("", "0") else None
         level = _level(paragraph) if _OUTLINE in own else None
-        level = 1 if name == "title" else style.level if level is None else level
+        if name == "title":
+            level = 1
+        elif level is None:
+            level = style.level
         words = f"{number} {text}" if number and number != "-" else text
         if level is not None and level <= 9 and not in_cell:  # 10 is the level of body text
             yield from ("", f"{'#' * min(level, 6)} {one_line(words)}", "")

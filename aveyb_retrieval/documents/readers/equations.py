@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 M = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
-MAX_DEPTH = 60  # elements in elements; below, an equation is read as the text that it holds
+MAX_EQUATION_DEPTH = 60  # elements in elements; below, only the text that they hold is read
 _ROOTS = {"": "√", "2": "√", "3": "∛", "4": "∜"}
 _SINGLE = re.compile(r"[^\W_]+|.", re.DOTALL)  # what needs no parentheses
 
@@ -74,7 +74,7 @@ def joined(parts: Sequence[str]) -> str:
 
 def text_of_omml(element: Any, depth: int = 0) -> str:
     """Return the text of an equation of Office, or of a part of one."""
-    if depth > MAX_DEPTH:
+    if depth > MAX_EQUATION_DEPTH:
         return "".join(element.itertext(f"{M}t"))
     tag = element.tag.removeprefix(M)
     if tag == "t":
@@ -160,7 +160,7 @@ def text_of_mathml(node: Any, depth: int = 0) -> str:
     tag = (node.tag or "").lower()
     if not node.is_element_node or tag in ("annotation", "annotation-xml", "mphantom", "maction"):
         return ""
-    if depth > MAX_DEPTH:
+    if depth > MAX_EQUATION_DEPTH:
         return " ".join(node.text().split())
     parts = [
         text_of_mathml(child, depth + 1)

@@ -85,13 +85,13 @@ class Parts:
         self, title: str, warning: str = "", metadata: dict[str, Any] | None = None
     ) -> FileText:
         """Return the whole."""
-        numbered = all(label == str(number) for number, label in enumerate(self._labels, start=1))
-        pages = (
-            Pages(tuple(self._starts), () if numbered else tuple(self._labels), self._unit)
-            if self
-            else None
-        )
+        pages = self._pages() if self else None
         return FileText(title, "".join(self._texts), pages, warning, metadata or {})
+
+    def _pages(self) -> Pages:
+        numbered = all(label == str(number) for number, label in enumerate(self._labels, start=1))
+        labels = () if numbered else tuple(self._labels)
+        return Pages(tuple(self._starts), labels, self._unit)
 
 
 def too_long(length: int, longest: int) -> str:

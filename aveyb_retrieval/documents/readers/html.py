@@ -452,9 +452,12 @@ def _color(said: str) -> str:
     """A color as `#rgb`, else `#rrggbb`; "" for one that is said otherwise, as by what
     is around.
     """
-    color = _COLORS.get(found := re.sub(r"\s", "", said), found)
+    written = re.sub(r"\s", "", said)
+    color = _COLORS.get(written, written)
+    if not color.startswith("#"):
+        return ""
     short = len(color) == 7 and color[1::2] == color[2::2]
-    return "" if color[:1] != "#" else f"#{color[1::2]}" if short else color
+    return f"#{color[1::2]}" if short else color
 
 
 def _is_around(node: LexborNode, tag: str) -> bool:

@@ -160,16 +160,14 @@ def _decoded(message: Message, encoding: str | None, value: str) -> str:
         parts = decode_header(value)
     except (HeaderParseError, ValueError):  # damaged base64
         return value
-    return "".join(
-        (
-            part
-            if isinstance(part, str)
-            else _characters(part, label)
-            if label
-            else part.decode("latin-1")
-        )
-        for part, label in parts
-    )
+    return "".join(_header_part(part, label) for part, label in parts)
+
+
+def _header_part(part: str | bytes, label: str | None) -> str:
+    """The characters of a part that `email.header.decode_header` found, and of its encoding."""
+    if isinstance(part, str):
+        return part
+    return _characters(part, label) if label else part.decode("latin-1")
 
 
 def _characters(data: bytes, *labels: str | None) -> str:

@@ -198,8 +198,14 @@ def _shifted(before: str, text: Any) -> str:
     if run.tag == f"{A}fld" and (run.get("type") or "") == "slidenum":
         return ""
     baseline = properties.get("baseline", "0") if properties is not None else "0"
-    shift = 0 if not baseline.strip("-0%") else -1 if baseline.startswith("-") else 1
-    return shifted(before, text.text or "", shift)
+    return shifted(before, text.text or "", _shift(baseline))
+
+
+def _shift(baseline: str) -> int:
+    """1 for a baseline that is raised, -1 for a lowered one, else 0."""
+    if not baseline.strip("-0%"):
+        return 0
+    return -1 if baseline.startswith("-") else 1
 
 
 _ENDINGS = {"Period": "{}.", "ParenR": "{})", "ParenBoth": "({})", "Plain": "{}"}

@@ -33,7 +33,7 @@ from aveyb_retrieval.documents.readers.pdf_headings import (
 from aveyb_retrieval.documents.readers.pdf_text import (
     font_size,
     join_words,
-    page_text,
+    raw_page_text,
     upright,
     words_with_hyphen,
 )
@@ -164,7 +164,7 @@ def _page(
     try:
         page = document[index]
         words = upright(page)
-        raw_text = page_text(words)
+        raw_text = raw_page_text(words)
         whole = words.get_text_range()
         begins = line_begins(whole)
         sizes = {line: font_size(words, place) for line, place in begins.items()} if measure else {}

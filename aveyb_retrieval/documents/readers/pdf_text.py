@@ -57,7 +57,7 @@ def upright(page: pypdfium2.PdfPage) -> pypdfium2.PdfTextPage:
     return page.get_textpage()
 
 
-def page_text(words: pypdfium2.PdfTextPage) -> str:
+def raw_page_text(words: pypdfium2.PdfTextPage) -> str:
     """Return the text of a page, its lines as they stand, with PDFium's signs of divided words.
 
     The text whose characters can be measured also has what is off the page: it is taken where
@@ -98,12 +98,18 @@ def _with_marks(words: pypdfium2.PdfTextPage, text: str) -> str:
         parts.append(text[position:place])
         parts.append(shifted("".join(parts[-2:])[-40:], text[start:end], shift))
         position = end
-        after = text[end : end + 2]
-        breaks = 2 if after == "\r\n" else 1 if after[:1] == "\n" else 0
+        breaks = _break_length(text, end)
         if breaks and end + breaks < len(text) and _same_line(words, place - 1, end + breaks):
             position = end + breaks  # the mark, not the line, has ended
             parts.append("" if text[position].isspace() or not text[position].isalnum() else " ")
     return "".join([*parts, text[position:]])
+
+
+def _break_length(text: str, start: int) -> int:
+    """How many characters end a line at `start`; 0: none does."""
+    if text.startswith("\r\n", start):
+        return 2
+    return 1 if text.startswith("\n", start) else 0
 
 
 def _candidates(words: pypdfium2.PdfTextPage, text: str) -> Iterator[tuple[int, int, int]]:

@@ -87,7 +87,9 @@ def lowered(before: str, text: str) -> str:
 
 def shifted(before: str, text: str, shift: int) -> str:
     """Write text that is raised (1), lowered (-1) or neither behind what stands before it."""
-    return raised(before, text) if shift > 0 else lowered(before, text) if shift < 0 else text
+    if shift > 0:
+        return raised(before, text)
+    return lowered(before, text) if shift < 0 else text
 
 
 def last_word(before: str) -> str:

@@ -143,16 +143,11 @@ def _without_hidden(source: str) -> tuple[str, int]:
         parts.append("" if gone else source[position : found.start()])
         position, name = found.end(), found["name"]
         if name:
-            before, gone = (
-                gone,
-                (
-                    frozenset()
-                    if name == "plain"
-                    else gone - {name}
-                    if found["off"]
-                    else gone | {name}
-                ),
-            )
+            before = gone
+            if name == "plain":
+                gone = frozenset()
+            else:
+                gone = gone - {name} if found["off"] else gone | {name}
             count += "v" in gone and "v" not in before
         elif found[0] == "{":
             states.append(gone)

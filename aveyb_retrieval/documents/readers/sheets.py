@@ -500,7 +500,7 @@ def _rounded(amount: Decimal, whole: str, fraction: str) -> str:
     if optional:
         kept = len(behind) - optional
         behind = behind[:kept] + behind[kept:].rstrip("0")
-    return f"{before or ('0' if not behind else '')}.{behind}" if behind else before or "0"
+    return f"{before}.{behind}" if behind else before or "0"
 
 
 _ERAS = (  # of Japan, by their first days
