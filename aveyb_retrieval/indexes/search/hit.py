@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.search.sentences import Citation
+from aveyb_retrieval.indexes.search.sentences import Citation, Span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from aveyb_retrieval.documents.readers.originals import Box
     from aveyb_retrieval.documents.records import FileOrigin, Page, Pages
     from aveyb_retrieval.indexes.engine import EngineInfo
-
-Span = tuple[int, int]
 
 # what JSON gets of a passage and of a hit, in this order
 PASSAGE_FIELDS = (

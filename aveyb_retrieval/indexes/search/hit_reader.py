@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from aveyb_retrieval.documents.quoting import MAIL_TYPES, has_quotation, quoted_spans
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.search.hit import Content, Hit, KnownCitation, Passage
-from aveyb_retrieval.indexes.search.sentences import Citation, CitedText
+from aveyb_retrieval.indexes.search.sentences import Citation, CitedText, Span
 from aveyb_retrieval.indexes.types import PASSAGE_BITS
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.engine import EngineInfo, EngineView
     from aveyb_retrieval.indexes.search.sentences import Sentences
     from aveyb_retrieval.indexes.store.tables import Part, StoredDocument
-
-Span = tuple[int, int]
 
 HIGHLIGHTED_CHARACTERS = 10_000  # of a document without passages, its first ones
 CITED_TOGETHER = 10  # passages: as many as a search gives by default

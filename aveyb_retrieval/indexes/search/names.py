@@ -96,9 +96,6 @@ def _labels(value: Any) -> Iterator[str]:
         yield from chain.from_iterable(map(_labels, value))
 
 
-Span = tuple[int, int]
-
-
 class Token(NamedTuple):
     """A run of letters in a question: its characters, its terms (none: a stop word).
 
@@ -134,7 +131,7 @@ def question_terms(text: str, words: Sequence[str], language: Language) -> Quest
     """Split the beginning of a question into tokens; `words` are those that are looked up."""
     runs = list(islice(WORD.finditer(text), MAX_QUESTION_WORDS))
     head = text[: runs[-1].end()] if runs else ""
-    pieces = dict[Span, list[str]]()
+    pieces = dict[tuple[int, int], list[str]]()
     for piece in language.finder(words)(head):
         pieces.setdefault((piece.start, piece.stop), []).append(piece.word)
     columns = dict[str, int]()

@@ -19,7 +19,8 @@ from aveyb_retrieval.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aveyb_retrieval.indexes.search.hit import Hit, Span
+    from aveyb_retrieval.indexes.search.hit import Hit
+    from aveyb_retrieval.indexes.search.sentences import Span
 
 _MAX_TOKEN_CHARACTERS = 16  # in the mean: of a longer text no more can fit
 _PIECE = re.compile(r"[^\W\d_]{1,5}|\d{1,3}|[^\w\s]|_|\n+")

@@ -131,9 +131,10 @@ def _as_sign(match: re.Match[str]) -> str:
     """A quotation mark in the place of the last character of a tag or entity that
     stands for one.
     """
-    sign = (
-        html.unescape(match[0].lower()) if match[1] is None else "\ue001" if match[1] else "\ue000"
-    )
+    if match[1] is None:
+        sign = html.unescape(match[0].lower())
+    else:
+        sign = "\ue001" if match[1] else "\ue000"
     return sign.rjust(len(match[0]))
 
 

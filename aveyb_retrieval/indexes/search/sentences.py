@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.words import Finder
     from aveyb_retrieval.indexes.types import EmbedderLike, FloatArray, IntArray
 
-Span = tuple[int, int]
+Span = tuple[int, int]  # characters [start, end) of a text
 
 _CELLS = r"(?:\||[^\n|]* \| )"  # how a row of a table begins, in Markdown or not
 _ROW = re.compile(rf"^(?={_CELLS})", re.MULTILINE)

@@ -139,11 +139,15 @@ class _Accents(dict[int, str]):
 
     def __missing__(self, code: int) -> str:
         letter = chr(code)
-        base, *marks = list(unicodedata.normalize("NFD", letter))
-        alone = 0x300 <= code < 0x370  # an accent that is not put together with its letter
-        plain = "" if alone else base if marks and base < "\u0400" else letter
-        self[code] = _NO_DECOMPOSITION.get(letter, plain)
+        self[code] = _NO_DECOMPOSITION.get(letter, _base(letter))
         return self[code]
+
+
+def _base(letter: str) -> str:
+    if "\u0300" <= letter < "\u0370":  # an accent that is not put together with its letter
+        return ""
+    base, *marks = list(unicodedata.normalize("NFD", letter))
+    return base if marks and base < "\u0400" else letter
 
 
 _ACCENTS = _Accents()
