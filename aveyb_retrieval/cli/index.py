@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from aveyb_retrieval.indexes.changes.change import Report
+    from aveyb_retrieval.indexes.changes.verify import Verdict
     from aveyb_retrieval.indexes.search.hit import Hit
     from aveyb_retrieval.indexes.search.reading import Document
 
@@ -713,11 +714,15 @@ def verify(
     else:
         for problem in verdict.problems:
             click.echo(problem)
-        click.echo(
-            "sound" if not verdict.problems else "repaired" if verdict.repaired else "damaged"
-        )
+        click.echo(_state(verdict))
     if verdict.problems and not verdict.repaired:
         context.exit(1)
+
+
+def _state(verdict: Verdict) -> str:
+    if not verdict.problems:
+        return "sound"
+    return "repaired" if verdict.repaired else "damaged"
 
 
 def _print_hit(number: int, hit: Hit) -> None:

@@ -439,7 +439,9 @@ def _instructions(index: Index, name: str, keys: KeyFile | None) -> str:
 
 
 def _outline_answer(index: Retriever, id: str | None, offset: int, max_tokens: int) -> str:
-    document = None if id is None else find(index, id) if id.endswith("/") else _document(index, id)
+    document = None
+    if id is not None:
+        document = find(index, id) if id.endswith("/") else _document(index, id)
     if document is not None:
         found = [(each, each.place and f", {each.place}") for each in sections(document)[offset:]]
         lines = [f"[{each.span[0]}, {each.span[1]}) {each.heading}{page}" for each, page in found]

@@ -245,11 +245,7 @@ class Connection(H11Protocol):
         """Give the client its time for what is waited for, from when that began; bytes that drip do
         not renew it.
         """
-        limits, waits_for, loop = self._limits, "", asyncio.get_running_loop()
-        if not self.transport.is_closing():
-            waits_for = (
-                "a reader" if self.flow.write_paused else "" if self.is_answering else "a head"
-            )
+        limits, waits_for, loop = self._limits, self._awaited(), asyncio.get_running_loop()
         if waits_for == self._waits_for:
             return
         self._waits_for, self._since = waits_for, loop.time()
@@ -257,6 +253,14 @@ class Connection(H11Protocol):
             self._end.cancel()
         seconds = limits.head_timeout if waits_for == "a head" else limits.write_timeout
         self._end = loop.call_later(seconds, self.transport.abort) if waits_for else None
+
+    def _awaited(self) -> str:
+        """What the client owes: "a reader" of what is sent, "a head" of a request, "" for none."""
+        if self.transport.is_closing():
+            return ""
+        if self.flow.write_paused:
+            return "a reader"
+        return "" if self.is_answering else "a head"
 
 
 def serve(

@@ -194,7 +194,7 @@ def _checked(origin: str) -> str:
 
 
 _log = logging.getLogger("aveyb_retrieval.server")
-PART = 1 << 18  # bytes of a body that are sent at once
+PART_BYTES = 1 << 18  # bytes of a body that are sent at once
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -358,7 +358,7 @@ class AccessLog:
 async def _send_in_parts(message: Message, send: Send) -> None:
     """Send a body so that no more than a part of it waits for a client that does not read."""
     body = message.get("body", b"")
-    last = len(body) - 1 - (len(body) - 1) % PART if body else 0  # where the last part begins
-    for start in range(0, last, PART):
-        await send({**message, "body": body[start : start + PART], "more_body": True})
+    last = len(body) - 1 - (len(body) - 1) % PART_BYTES if body else 0  # where the last part begins
+    for start in range(0, last, PART_BYTES):
+        await send({**message, "body": body[start : start + PART_BYTES], "more_body": True})
     await send({**message, "body": body[last:] if last else body})

@@ -203,6 +203,13 @@ def refuse(request: Request, error: Exception) -> Response:
     )
 
 
+def _openai_type(status: int) -> str:
+    """The `type` of an error under `/v1/`."""
+    if status >= 500:
+        return "server_error"
+    return "rate_limit_error" if status == 429 else "invalid_request_error"
+
+
 def error_response(
     path: str,
     status: int,
@@ -219,15 +226,8 @@ def error_response(
     if status in (429, 503):
         headers["Retry-After"] = "1"
     if path.startswith(OPENAI):
-        kind = (
-            "server_error"
-            if status >= 500
-            else "rate_limit_error"
-            if status == 429
-            else "invalid_request_error"
-        )
         content: dict[str, object] = {
-            "error": {"message": message, "type": kind, "param": None, "code": code}
+            "error": {"message": message, "type": _openai_type(status), "param": None, "code": code}
         }
     else:
         content = {"error": message, "error_type": STATUSES.get(status, STATUSES[500])[0]}

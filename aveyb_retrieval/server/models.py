@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.server.work import Ticket
 
 QUERY, DOCUMENT = "query", "document"
-PART = 65_536  # characters that are encoded before others have their turn
+PART_CHARACTERS = 65_536  # characters that are encoded before others have their turn
 _RERANKED = 32  # texts whose token vectors are in memory at once
 
 Write = Callable[["FloatArray"], bytes]
@@ -73,7 +73,9 @@ async def encode(
     return b",".join(written), n_tokens
 
 
-def parts(texts: Sequence[str], most: int, characters: int = PART) -> Iterator[list[str]]:
+def parts(
+    texts: Sequence[str], most: int, characters: int = PART_CHARACTERS
+) -> Iterator[list[str]]:
     """Cut a list of texts into lists of at most `most` texts and, but for a single longer one, so
     many characters.
     """

@@ -37,13 +37,11 @@ if TYPE_CHECKING:
     from torch import nn
 
 BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} steps{postfix} [{elapsed}<{remaining}]"
-SETTINGS, METRICS, CURVES, CHECKPOINTS, MODEL = (
-    "run.json",
-    "metrics.jsonl",
-    "loss.png",
-    "checkpoints",
-    "model",
-)
+RUN_FILE = "run.json"
+METRICS = "metrics.jsonl"
+CURVES = "loss.png"
+CHECKPOINTS = "checkpoints"
+MODEL = "model"
 _MAY_CHANGE = {
     "save_every",
     "log_every",
@@ -124,7 +122,7 @@ class RunFolder:
             "data": data,
             "versions": versions | {"transformers": transformers.__version__},
         }
-        file = self.path / SETTINGS
+        file = self.path / RUN_FILE
         self.checkpoint = last_checkpoint(self.checkpoints, needs) if resume else None
         if resume:
             self._check(file, record)
@@ -162,7 +160,7 @@ class RunFolder:
         """Draw the curves and write the card of a finished run."""
         metrics = read_metrics(self.path / METRICS)
         draw_curves(metrics, self.path / CURVES, title)
-        record = json.loads((self.path / SETTINGS).read_text(encoding="utf-8"))
+        record = json.loads((self.path / RUN_FILE).read_text(encoding="utf-8"))
         rows = "\n".join(f"| {name} | {value:.4f} |" for name, value in figures.items())
         data = "\n".join(
             f"- {name}: `{json.dumps(value)}`" for name, value in record["data"].items()

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.types import Progress
 
-SETTINGS = "teacher.json"
+TEACHER_FILE = "teacher.json"
 TAG = f".{os.getpid()}"  # of files being written: another process may write the same
 PHRASE = (3, 16)  # words
 _SAMPLE = 200_000  # texts whose vectors PCA sees
@@ -155,7 +155,7 @@ def cache_vectors(
     )
     if prompts is not None:
         teacher.prompts = dict(zip(("query", "document"), prompts, strict=True))
-    path, now = folder / SETTINGS, asdict(settings)
+    path, now = folder / TEACHER_FILE, asdict(settings)
     if not path.exists():
         write_atomic(path, (json.dumps(now, indent=2) + "\n").encode(), tag=TAG)
     elif different := {
@@ -209,7 +209,7 @@ def shard_path(folder: str | Path, number: int) -> Path:
 
 def read_cache(folder: str | Path) -> TeacherSettings:
     """Read the settings of a cache."""
-    path = Path(folder) / SETTINGS
+    path = Path(folder) / TEACHER_FILE
     try:
         return msgspec.json.decode(path.read_bytes(), type=TeacherSettings)
     except FileNotFoundError:
