@@ -95,7 +95,25 @@ class FunnelAveyBModel(AveyBModel):
         rows = self.run_in_order(layers[config.funnel_after :], rows, row_counts)
         tiled = rows.repeat_interleave(config.funnel_factor, dim=1)[:, :width]
         out = recover(tiled, earlier, config.funnel_recovery)
-        return out if self.ln_f is None else self.ln_f(out)
+        return self.normed(out)
+
+    def layer_outputs(self, x: torch.Tensor, lengths: torch.Tensor | None) -> list[torch.Tensor]:
+        """Return the output of each layer, behind the funnel for each token its row's; the last is
+        recovered and normed.
+        """
+        config, width = self.config, x.shape[1]
+        if config.funnel_factor == 1:
+            return super().layer_outputs(x, lengths)
+        layers, after = list(self.layers), config.funnel_after
+        before = list(self.outputs_in_order(layers[:after], x, lengths))
+        rows, row_counts = pool(before[-1], lengths, config.funnel_factor, config.funnel_pool)
+        tiled = [
+            output.repeat_interleave(config.funnel_factor, dim=1)[:, :width]
+            for output in self.outputs_in_order(layers[after:], rows, row_counts)
+        ]
+        earlier = [before[stop - 1] for stop in _stops(config.funnel_recovery, after)]
+        out = recover(tiled[-1], earlier, config.funnel_recovery)
+        return [*before, *tiled[:-1], self.normed(out)]
 
 
 def pool(

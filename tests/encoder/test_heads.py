@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
@@ -23,7 +24,9 @@ from aveyb_retrieval import (
 from aveyb_retrieval.encoder.embedders.loading import load_encoder
 from aveyb_retrieval.encoder.network.checkpoints import released_tensors
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
+from aveyb_retrieval.indexes.search.rerank import load_cross_encoder
 from tests.encoder.models import small_config
+from tests.encoder.onnx.forms import store_table_in_int8
 from tests.encoder.test_released import read_fixture
 
 if TYPE_CHECKING:
@@ -136,17 +139,90 @@ def test_saved_and_loaded_by_its_class_and_by_the_auto_class(cls: Any, tmp_path:
 def test_a_checkpoint_of_another_kind_is_refused_and_can_lend_its_encoder(
     cls: Any, tmp_path: Path
 ) -> None:
-    others = [AveyBModel, AveyBForMaskedLM, *(other for other in HEADS if other is not cls)]
-    for other in others:
+    for other in (AveyBModel, AveyBForMaskedLM, *(other for other in HEADS if other is not cls)):
         saved = small(other)
         saved.save_pretrained(tmp_path / other.__name__)
-        with pytest.raises(
-            ModelError, match=rf"saved as {other.__name__}, opened as {cls.__name__}.*from_encoder"
-        ):
-            cls.from_pretrained(tmp_path / other.__name__)
+        if other in HEADS:
+            check_another_head_is_refused(cls, tmp_path / other.__name__)
         lent = cls.from_encoder(tmp_path / other.__name__, num_labels=2)
         assert torch.equal(lent.model.embed.weight, saved.base_model.embed.weight)
         assert lent.config.architectures is None
+
+
+def check_another_head_is_refused(cls: Any, folder: Path) -> None:
+    with pytest.raises(
+        ModelError, match=rf"saved as {folder.name}, opened as {cls.__name__}.*from_encoder"
+    ):
+        cls.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("base", [AveyBModel, AveyBForMaskedLM])
+@pytest.mark.parametrize("cls", HEADS)
+def test_an_encoder_gets_a_new_head_with_a_warning(
+    cls: Any, base: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    encoder = small(base)
+    encoder.save_pretrained(tmp_path / "base")
+    for opener in (cls, HEADS[cls]):
+        caplog.clear()
+        model, info = opener.from_pretrained(
+            tmp_path / "base", num_labels=5, output_loading_info=True
+        )
+        assert "classifier.weight" in caplog.text and "MISSING" in caplog.text
+        assert "classifier.weight" in info["missing_keys"]
+        assert type(model) is cls and not model.training
+        assert torch.equal(model.model.embed.weight, encoder.base_model.embed.weight)
+        assert model(IDS).logits.shape[-1] == model.config.num_labels == 5
+        assert (model.classifier.bias == 0).all() and model.classifier.weight.std() > 0
+    model.save_pretrained(tmp_path / "headed")
+    caplog.clear()
+    again = HEADS[cls].from_pretrained(tmp_path / "headed")
+    assert "MISSING" not in caplog.text
+    assert torch.equal(again(IDS).logits, model(IDS).logits)
+
+
+def test_a_new_head_on_a_table_in_int8_and_on_the_authors_format(tmp_path: Path) -> None:
+    encoder = small(AveyBModel)
+    encoder.save_pretrained(tmp_path)
+    store_table_in_int8(tmp_path)
+    model = AveyBForSequenceClassification.from_pretrained(
+        tmp_path, num_labels=4, dtype=torch.float32
+    )
+    assert model(IDS).logits.shape == (2, 4)
+    assert model.dtype == torch.float32
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors.pop("layers.1.fuser.bias")
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"lacks 1 parameter, first 'model\.layers\.1\.fuser"):
+        AveyBForSequenceClassification.from_pretrained(tmp_path, num_labels=4)
+
+
+def test_part_of_a_head_is_no_encoder_alone(tmp_path: Path) -> None:
+    small(AveyBForSequenceClassification).save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors.pop("classifier.weight")
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"lacks 1 parameter, first 'classifier\.weight'"):
+        AveyBForSequenceClassification.from_pretrained(tmp_path)
+
+
+def test_an_encoder_is_no_cross_encoder(tmp_path: Path) -> None:
+    small(AveyBModel).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="saved as AveyBModel, which does not score pairs"):
+        load_cross_encoder(str(tmp_path), "cpu")
+
+
+@pytest.mark.parametrize("cls", HEADS)
+def test_heads_take_embeddings_and_give_hidden_states(cls: Any) -> None:
+    model = small(cls)
+    with torch.no_grad():
+        expected = model(IDS, output_hidden_states=True)
+        embedded = model(inputs_embeds=model.model.embed(IDS), output_hidden_states=True)
+    torch.testing.assert_close(embedded.logits, expected.logits, atol=1e-5, rtol=0)
+    assert len(expected.hidden_states) == model.config.num_hidden_layers + 1
+    for found, states in zip(embedded.hidden_states, expected.hidden_states, strict=True):
+        torch.testing.assert_close(found, states, atol=1e-5, rtol=0)
+    assert model(IDS).hidden_states is None
 
 
 def test_labels_out_of_range_and_of_other_shapes_are_refused() -> None:

@@ -235,3 +235,78 @@ def test_a_local_start_never_overwrites_loaded_weights(tmp_path: Path) -> None:
     assert torch.equal(
         AveyBModel.from_pretrained(tmp_path).layers[0].spatial_proj, model.layers[0].spatial_proj
     )
+
+
+@pytest.mark.parametrize("lengths", [[1, 15, 16], [40, 3, 33], [64, 64]])
+@pytest.mark.parametrize("preset", PRESETS)
+@torch.no_grad()
+def test_hidden_states_are_embeddings_and_each_layers_output(
+    preset: str, lengths: list[int]
+) -> None:
+    model = small_model(preset)
+    ids, mask = padded(random_texts(lengths), 70)
+    expected = model(ids, mask).last_hidden_state
+    out = model(ids, mask, output_hidden_states=True)
+    torch.testing.assert_close(out.last_hidden_state, expected, atol=1e-6, rtol=0)
+    assert len(out.hidden_states) == 1 + len(model.layers)
+    assert {states.shape for states in out.hidden_states} == {(len(lengths), 70, 32)}
+    assert all((states[mask == 0] == 0).all() for states in out.hidden_states)
+    assert torch.equal(out.hidden_states[0][mask == 1], model.embed(ids)[mask == 1])
+    assert torch.equal(out.hidden_states[-1], out.last_hidden_state)
+    assert model(ids, mask).hidden_states is None
+
+
+@torch.no_grad()
+def test_hidden_states_are_what_a_hook_on_the_layer_sees() -> None:
+    model = small_model("paper")
+    seen = []
+    ids = random_texts([16])[0][None]
+    for layer in model.layers:
+        layer.register_forward_hook(lambda module, inputs, output: seen.append(output))
+    out = model(ids, output_hidden_states=True)
+    states = [*out.hidden_states[1:-1]]
+    for found, at_the_layer in zip(states, seen[:-1], strict=True):
+        torch.testing.assert_close(found, at_the_layer, atol=0, rtol=0)
+
+
+@torch.no_grad()
+def test_hidden_states_that_the_configuration_asks_for() -> None:
+    model = small_model("paper")
+    ids = random_texts([40])[0][None]
+    model.config.output_hidden_states = True
+    assert len(model(ids).hidden_states) == 5
+    assert model(ids, output_hidden_states=False).hidden_states is None
+
+
+@pytest.mark.parametrize("lengths", [[1, 15, 16], [40, 3, 33], [64, 64]])
+@pytest.mark.parametrize("preset", PRESETS)
+@torch.no_grad()
+def test_embeddings_instead_of_ids(preset: str, lengths: list[int]) -> None:
+    model = small_model(preset)
+    ids, mask = padded(random_texts(lengths), 70)
+    found = model(inputs_embeds=model.embed(ids), attention_mask=mask).last_hidden_state
+    torch.testing.assert_close(found, model(ids, mask).last_hidden_state, atol=1e-5, rtol=0)
+    head = AveyBForMaskedLM(small_config(preset)).eval()
+    logits = head(inputs_embeds=head.model.embed(ids)).logits
+    torch.testing.assert_close(logits, head(ids).logits, atol=1e-5, rtol=0)
+
+
+def test_gradients_reach_given_embeddings() -> None:
+    model = small_model("paper")
+    ids = random_texts([40])[0][None]
+    embedded = model.embed(ids).detach().requires_grad_()
+    model(inputs_embeds=embedded).last_hidden_state.square().sum().backward()
+    model(ids).last_hidden_state.square().sum().backward()
+    assert embedded.grad is not None and model.embed.weight.grad is not None
+    rows = torch.zeros_like(model.embed.weight).index_add_(0, ids[0], embedded.grad[0])
+    torch.testing.assert_close(rows, model.embed.weight.grad, atol=1e-3, rtol=1e-3)
+
+
+def test_ids_and_embeddings_that_do_not_fit() -> None:
+    model = small_model("paper")
+    ids = torch.zeros(2, 5, dtype=torch.long)
+    for arguments in ({}, {"input_ids": ids, "inputs_embeds": model.embed(ids)}):
+        with pytest.raises(InputError, match="either input_ids or inputs_embeds"):
+            model(**arguments)
+    with pytest.raises(InputError, match=r"inputs_embeds must be \[B, T, 32\]; .* \(2, 5, 31\)"):
+        model(inputs_embeds=model.embed(ids)[..., :31])

@@ -365,3 +365,28 @@ def test_auto_tokenizer_on_real_texts(
     theirs = AutoTokenizer.from_pretrained(tmp_path)(texts)["input_ids"]
     for text, expected in zip(texts, theirs, strict=True):
         assert tokenizer.encode(text)[0].tolist() == expected
+
+
+def test_a_mask_is_read_when_it_is_asked_for(folder: Path, tokenizer: AveyBTokenizer) -> None:
+    import torch
+    from transformers import AutoTokenizer, pipeline
+
+    from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM
+    from tests.encoder.models import small_config
+
+    text = "the [MASK] in [MASK][PAD]"
+    masked = AutoTokenizer.from_pretrained(folder, split_special_tokens=False)
+    plain = AutoTokenizer.from_pretrained(folder)
+    assert plain.mask_token_id not in plain(text)["input_ids"]
+    assert masked(text)["input_ids"].count(masked.mask_token_id) == 2
+    assert plain("the thing")["input_ids"] == masked("the thing")["input_ids"]
+
+    torch.manual_seed(0)
+    model = AveyBForMaskedLM(small_config("paper", vocab_size=tokenizer.vocab_size)).eval()
+    fill = pipeline("fill-mask", model=model, tokenizer=masked)
+    found = fill("the [MASK] in the ring", top_k=3)
+    ids = masked("the [MASK] in the ring", return_tensors="pt")["input_ids"]
+    place = int((ids[0] == masked.mask_token_id).nonzero())
+    with torch.no_grad():
+        best = model(ids).logits[0, place].topk(3).indices.tolist()
+    assert [each["token"] for each in found] == best

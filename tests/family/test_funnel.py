@@ -208,3 +208,23 @@ def test_bad_fields() -> None:
     ):
         with pytest.raises(ConfigError, match=rf"FunnelAveyBConfig\.{field} is {value!r}"):
             FunnelAveyBConfig(**sizes, **{field: value})
+
+
+@pytest.mark.parametrize("recovery", RECOVERIES)
+@pytest.mark.parametrize("after", [1, 2, 3])
+@torch.no_grad()
+def test_hidden_states_have_each_tokens_row(recovery: str | None, after: int) -> None:
+    plain = small_model("paper")
+    model = FunnelAveyBModel.of(
+        plain, funnel_after=after, funnel_factor=4, funnel_recovery=recovery
+    )
+    ids = ids_of(39, 2)
+    states = model(ids, output_hidden_states=True).hidden_states
+    without = plain(ids, output_hidden_states=True).hidden_states
+    assert len(states) == 5
+    torch.testing.assert_close(states[-1], model(ids).last_hidden_state, atol=1e-6, rtol=0)
+    for found, expected in zip(states[: after + 1], without, strict=False):
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+    for behind in states[after + 1 : -1]:
+        assert torch.equal(behind[:, 0], behind[:, 3])
+        assert not torch.equal(behind[:, 3], behind[:, 4])

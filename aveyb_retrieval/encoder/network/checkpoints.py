@@ -1,8 +1,8 @@
 """Load checkpoints in this package's format and in the authors', and refuse those that do not fill
 a model.
 
-transformers starts parameters that a checkpoint lacks at random and goes on; here that is an error
-for every model class.
+transformers starts parameters that a checkpoint lacks at random and goes on. Here that is an error
+for every model class, except for a head of which a checkpoint of the encoder holds nothing.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _ENCODER_NAME = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*?(embed\.weight|ranker\.down_proj|layers\.\d+\..+|ln_f\.weight)$"
 )
+_WITHOUT_HEAD = ("", "AveyBModel", "AveyBForMaskedLM")  # classes whose folders hold no other head
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
 
 
@@ -84,7 +85,8 @@ class CheckpointLoading:
 
         Takes what transformers' `from_pretrained` takes. A folder or hub name in the authors'
         format loads, too. The masked-language head is tied to the embedding, so that a checkpoint
-        of the encoder alone fills `AveyBForMaskedLM`.
+        of the encoder alone fills `AveyBForMaskedLM`. Under any other head it gets a new one, at
+        random, of which transformers warns as for every model; `num_labels=` gives its size.
 
         Raises:
             ModelError: there is no Avey-B configuration (a BERT or ModernBERT folder, say) or no
@@ -117,7 +119,8 @@ class CheckpointLoading:
     @classmethod
     def _check_kind(cls, name: Any, settings: dict[str, Any]) -> None:
         saved_as = next(iter(settings.get("architectures") or [""]))
-        if cls.head_names and saved_as.startswith("AveyB") and saved_as != cls.__name__:
+        is_other_head = saved_as.startswith("AveyB") and saved_as not in _WITHOUT_HEAD
+        if cls.head_names and is_other_head and saved_as != cls.__name__:
             raise ModelError(
                 f"{name}: saved as {saved_as}, opened as {cls.__name__}, which has another head;"
                 f" open it as {saved_as}, or put a new head on its encoder with"
@@ -130,9 +133,20 @@ class CheckpointLoading:
         if weights is None or not _has_int8_table(weights):
             return cls._checked(name, name, args, kwargs)
         if kwargs.get("config") is None:
-            kwargs["config"] = cls.config_class.from_pretrained(name, **_hub_options(kwargs))
+            kwargs = cls._with_config(name, kwargs)
         kwargs["state_dict"] = float_table(load_file(weights), weights)
         return cls._checked(name, None, args, kwargs)
+
+    @classmethod
+    def _with_config(cls, name: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return arguments of `from_pretrained` with a configuration that took its fields out of
+        them, as transformers does.
+        """
+        own = ("config", "dtype", "torch_dtype")  # of the model, not of its configuration
+        fields = {option: value for option, value in kwargs.items() if option not in own}
+        config, unused = cls.config_class.from_pretrained(name, return_unused_kwargs=True, **fields)
+        kept = {option: kwargs[option] for option in own if option in kwargs}
+        return {**kept, **unused, "config": config}
 
     @classmethod
     def _from_released_folder(
@@ -140,7 +154,8 @@ class CheckpointLoading:
     ) -> Any:
         if not isinstance(kwargs.get("config"), AveyBConfig):
             config = kwargs["config"] = AveyBConfig.read_released(settings, str(name))
-            config.num_labels = len(settings["id2label"]) if settings.get("id2label") else 2
+            stored_labels = len(settings.get("id2label") or ()) or 2
+            config.num_labels = kwargs.pop("num_labels", stored_labels)
         weights = _find_weights(name, kwargs)
         if weights is None:
             raise no_weights(name, "no model.safetensors")
@@ -158,14 +173,27 @@ class CheckpointLoading:
             kwargs.pop("ignore_mismatched_sizes", False),
         )
         kwargs["use_safetensors"] = True
-        with _no_loading_report():
+        with _held_report() as report:
             model, info = super().from_pretrained(  # type: ignore[misc]
                 source, *args, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
             )
         if not allowed:
             check_shapes(name, info["mismatched_keys"])
-        check_complete(name, set(info["missing_keys"]), set(info["unexpected_keys"]))
+        missing, head = set(info["missing_keys"]), cls._head_parameters(model)
+        if head and head <= missing:
+            missing -= head
+            report.show()
+        check_complete(name, missing, set(info["unexpected_keys"]))
         return (model, info) if wants_info else model
+
+    @classmethod
+    def _head_parameters(cls, model: Any) -> set[str]:
+        """Return the names of the parameters of a model's head."""
+        return {
+            name
+            for name in model.state_dict()
+            if cls.head_names and name.split(".")[0] in cls.head_names
+        }
 
 
 def _hub_options(kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -322,21 +350,37 @@ def check_complete(name: Any, missing: set[str], unexpected: set[str]) -> None:
         )
 
 
+class _Report:
+    """transformers' table of missing and unexpected tensors, held back while a model is loaded."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._records: list[logging.LogRecord] = []
+
+    def hold(self, record: logging.LogRecord) -> bool:
+        """Keep a record that is no error; False: it is not logged now."""
+        is_error = record.levelno >= logging.ERROR
+        if not is_error:
+            self._records.append(record)
+        return is_error
+
+    def show(self) -> None:
+        """Log what was held back."""
+        for record in self._records:
+            self._logger.handle(record)
+
+
 @contextmanager
-def _no_loading_report() -> Iterator[None]:
-    """Silence transformers' table of missing and unexpected tensors: what matters in it is raised
-    as an error.
+def _held_report() -> Iterator[_Report]:
+    """Hold back transformers' report: what matters in it is raised as an error, but for a new head.
 
     By a filter, not by the logger's level: transformers reports on tensor parallelism where that
     level is set.
     """
     logger = logging.getLogger("transformers.modeling_utils")
-
-    def is_error(record: logging.LogRecord) -> bool:
-        return record.levelno >= logging.ERROR
-
-    logger.addFilter(is_error)
+    report = _Report(logger)
+    logger.addFilter(report.hold)
     try:
-        yield
+        yield report
     finally:
-        logger.removeFilter(is_error)
+        logger.removeFilter(report.hold)

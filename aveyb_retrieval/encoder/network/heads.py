@@ -92,15 +92,19 @@ class AveyBForSequenceClassification(_WithHead):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.Tensor,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
+        *,
+        inputs_embeds: torch.Tensor | None = None,
+        output_hidden_states: bool | None = None,
     ) -> SequenceClassifierOutput:
         """Score texts: `W dense(mean of the token vectors) + b`.
 
         Args:
-            input_ids: as for `AveyBModel`, as is `attention_mask`.
+            input_ids: as for `AveyBModel`, as are `attention_mask`, `inputs_embeds` and
+                `output_hidden_states`.
             labels: by `config.problem_type`, or where that is None by their number and dtype: float
                 `[B]` for one number ("regression", mean squared error), int64 `[B]` for classes
                 ("single_label_classification", cross entropy), float `[B, num_labels]` of 0 and 1
@@ -115,7 +119,14 @@ class AveyBForSequenceClassification(_WithHead):
             ConfigError: `config.problem_type` is not one of the three.
             InputError: a class outside of 0 to `num_labels - 1`, or labels of another shape.
         """
-        hidden = self.model(input_ids, attention_mask, return_dict=True).last_hidden_state
+        encoded = self.model(
+            input_ids,
+            attention_mask,
+            inputs_embeds=inputs_embeds,
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
+        )
+        hidden = encoded.last_hidden_state
         if attention_mask is None:
             mean = hidden.mean(1)
         else:  # padding is zero in the encoder's output
@@ -124,7 +135,9 @@ class AveyBForSequenceClassification(_WithHead):
             )
         logits = self.classifier(self.dense(mean))
         loss = None if labels is None else self._loss(logits.float(), labels, num_items_in_batch)
-        return SequenceClassifierOutput(loss=loss, logits=logits)
+        return SequenceClassifierOutput(
+            loss=loss, logits=logits, hidden_states=encoded.hidden_states
+        )
 
     def _loss(
         self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | int | None
@@ -170,10 +183,13 @@ class AveyBForTokenClassification(_WithHead):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.Tensor,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
+        *,
+        inputs_embeds: torch.Tensor | None = None,
+        output_hidden_states: bool | None = None,
     ) -> TokenClassifierOutput:
         """Score tokens: `W tanh(dense(h)) + b`, `logits` `[B, T, num_labels]`.
 
@@ -184,12 +200,19 @@ class AveyBForTokenClassification(_WithHead):
             InputError: a label outside of 0 to `num_labels - 1`, or labels of another shape than
                 the input.
         """
-        hidden = self.model(input_ids, attention_mask, return_dict=True).last_hidden_state
+        encoded = self.model(
+            input_ids,
+            attention_mask,
+            inputs_embeds=inputs_embeds,
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
+        )
+        hidden = encoded.last_hidden_state
         logits = self.classifier(self.dense(hidden))
         loss = (
             None if labels is None else _cross_entropy(logits.float(), labels, num_items_in_batch)
         )
-        return TokenClassifierOutput(loss=loss, logits=logits)
+        return TokenClassifierOutput(loss=loss, logits=logits, hidden_states=encoded.hidden_states)
 
 
 def _cross_entropy(

@@ -82,7 +82,12 @@ class AveyBModel(SplitEncoder, AveyBPreTrainedModel):
 
     @can_return_tuple
     def forward(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        *,
+        inputs_embeds: torch.Tensor | None = None,
+        output_hidden_states: bool | None = None,
     ) -> BaseModelOutput:
         """Encode a padded batch.
 
@@ -90,14 +95,45 @@ class AveyBModel(SplitEncoder, AveyBPreTrainedModel):
             input_ids: int64 `[B, T]`.
             attention_mask: `[B, T]`, non-zero where a token exists; None: all exist. Padding may be
                 anywhere.
+            inputs_embeds: `[B, T, D]`, token embeddings instead of ids.
+            output_hidden_states: give `hidden_states`, too; None: as the configuration says.
 
         Returns:
-            `last_hidden_state` `[B, T, D]`; zeros where there is padding.
+            `last_hidden_state` `[B, T, D]`; zeros where there is padding. `hidden_states`: the
+            token embeddings, then the output of each layer, `[B, T, D]` each; the last one is
+            `last_hidden_state`.
 
         Raises:
-            InputError: the two inputs do not have the same two-dimensional shape.
+            InputError: neither or both of ids and embeddings are given, or shapes do not fit.
         """
-        return BaseModelOutput(last_hidden_state=self.encode_batch(input_ids, attention_mask))
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        embedding = None
+        if inputs_embeds is not None and input_ids is None:
+            embedding, input_ids = self._rows(inputs_embeds)
+        elif input_ids is None or inputs_embeds is not None:
+            raise InputError("give either input_ids or inputs_embeds, and not both")
+        encoded = self.encode_batch(
+            input_ids, attention_mask, embedding=embedding, every_layer=output_hidden_states
+        )
+        if not output_hidden_states:
+            return BaseModelOutput(last_hidden_state=encoded)
+        embedded = self.embed(input_ids) if inputs_embeds is None else inputs_embeds
+        if attention_mask is not None:
+            padding = attention_mask.to(embedded.device)[..., None] == 0
+            embedded = embedded.masked_fill(padding, 0)
+        outputs = encoded.split(self.config.hidden_size, dim=-1)
+        return BaseModelOutput(last_hidden_state=outputs[-1], hidden_states=(embedded, *outputs))
+
+    def _rows(self, inputs_embeds: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return embeddings `[B, T, D]` as a table `[B T, D]`, and the ids int64 `[B, T]` of its
+        rows.
+        """
+        shape, size = tuple(inputs_embeds.shape), self.config.hidden_size
+        if len(shape) != 3 or shape[2] != size:
+            raise InputError(f"inputs_embeds must be [B, T, {size}]; their shape is {shape}")
+        ids = torch.arange(shape[0] * shape[1], device=inputs_embeds.device)
+        return inputs_embeds.flatten(0, 1), ids.view(shape[:2])
 
 
 class AveyBForMaskedLM(AveyBPreTrainedModel):
@@ -115,15 +151,19 @@ class AveyBForMaskedLM(AveyBPreTrainedModel):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.Tensor,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
+        *,
+        inputs_embeds: torch.Tensor | None = None,
+        output_hidden_states: bool | None = None,
     ) -> MaskedLMOutput:
         """Predict tokens.
 
         Args:
-            input_ids: as for `AveyBModel`, as is `attention_mask`.
+            input_ids: as for `AveyBModel`, as are `attention_mask`, `inputs_embeds` and
+                `output_hidden_states`.
             labels: int64 `[B, T]`, -100 where there is no label.
             num_items_in_batch: labels in the whole (accumulated) batch; the loss is then the sum
                 over that number.
@@ -136,12 +176,19 @@ class AveyBForMaskedLM(AveyBPreTrainedModel):
         Raises:
             InputError: labels of another shape than the input.
         """
-        hidden = self.model(input_ids, attention_mask, return_dict=True).last_hidden_state
+        encoded = self.model(
+            input_ids,
+            attention_mask,
+            inputs_embeds=inputs_embeds,
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
+        )
+        hidden = encoded.last_hidden_state
         loss = None
         if labels is not None:
-            if labels.shape != input_ids.shape:
+            if labels.shape != hidden.shape[:2]:
                 raise InputError(
-                    f"labels have shape {tuple(labels.shape)}, input_ids {tuple(input_ids.shape)}"
+                    f"labels have shape {tuple(labels.shape)}, input_ids {tuple(hidden.shape[:2])}"
                 )
             asked = labels != IGNORED_LABEL
             hidden, labels = hidden[asked], labels[asked]
@@ -151,7 +198,7 @@ class AveyBForMaskedLM(AveyBPreTrainedModel):
             loss = total / (
                 max(1, len(labels)) if num_items_in_batch is None else num_items_in_batch
             )
-        return MaskedLMOutput(loss=loss, logits=logits)
+        return MaskedLMOutput(loss=loss, logits=logits, hidden_states=encoded.hidden_states)
 
 
 def local_matrix(size: int, order: int) -> torch.Tensor:

@@ -139,12 +139,24 @@ class SplitEncoder(_Module):
         return found
 
     def encode_batch(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        *,
+        embedding: torch.Tensor | None = None,
+        every_layer: bool = False,
     ) -> torch.Tensor:
         """Encode a padded batch as `AveyBModel.forward` does: `[B, T, D]`.
 
         On a CUDA device the mask is best left on the CPU: one that is on the device is waited for,
         once.
+
+        Args:
+            input_ids: int64 `[B, T]`.
+            attention_mask: `[B, T]`, non-zero where a token exists; None: all exist.
+            embedding: `[V, D]`, what the ids are rows of; None: the model's own token embeddings.
+            every_layer: return the outputs of all L layers side by side, `[B, T, L D]`, the last
+                ones after the final norm.
         """
         if input_ids.dim() != 2:
             raise InputError(f"input_ids must be [B, T]; their shape is {tuple(input_ids.shape)}")
@@ -156,11 +168,16 @@ class SplitEncoder(_Module):
         present = None if attention_mask is None else (attention_mask != 0).cpu().numpy()
         if present is not None and present.all():
             present = None
-        if present is None and self.is_short(input_ids):
+        is_plain = embedding is None and not every_layer
+        if is_plain and present is None and self.is_short(input_ids):
             return self.encode_short(input_ids)
         table, places = padded_table(input_ids, present, self.split_size)
-        out = self.embed.weight.new_zeros(input_ids.numel(), self.embed.embedding_dim)
-        for slots, tokens in self.encode_splits(table, self.retrieve(table)):
+        width = self.embed.embedding_dim * (len(self.layers) if every_layer else 1)
+        out = self.embed.weight.new_zeros(input_ids.numel(), width)
+        pieces = self.encode_splits(
+            table, self.retrieve(table, embedding), embedding=embedding, every_layer=every_layer
+        )
+        for slots, tokens in pieces:
             out = out.to(tokens.dtype).index_copy_(0, places[slots], tokens)
         return out.view(*input_ids.shape, out.shape[1])
 
@@ -192,12 +209,18 @@ class SplitEncoder(_Module):
     def _places(self, count: int, length: int) -> int:
         return replay_places(count, _wider(length, self.split_size), self.split_size)
 
-    def retrieve(self, table: SplitTable) -> Retrieved | None:
+    def retrieve(
+        self, table: SplitTable, embedding: torch.Tensor | None = None
+    ) -> Retrieved | None:
         """Return what `ranker.retrieve` finds for the splits of a table, as a CUDA graph if that is
         possible; None if the compressor would take nothing from it.
+
+        `embedding` is that of `encode_batch`; a graph reads the model's own alone.
         """
         if not torch.is_grad_enabled() and self.ranker.takes_nothing():
             return None
+        if embedding is not None:
+            return self.ranker.retrieve(table, embedding)
         graphs, layout, embedding = self._graphs_of_device(), table.layout, self.embed.weight
         n, longest = len(layout.lengths), int(np.diff(layout.starts).max(initial=0))
         places = next((size for size in REPLAY_SIZES if size >= n), None)
@@ -219,31 +242,49 @@ class SplitEncoder(_Module):
         return Retrieved(*graphs(retrieve, places, (table.ids, table.lengths, table.first)))
 
     def encode_splits(
-        self, table: SplitTable, retrieved: Retrieved | None, needed: np.ndarray | None = None
+        self,
+        table: SplitTable,
+        retrieved: Retrieved | None,
+        needed: np.ndarray | None = None,
+        *,
+        embedding: torch.Tensor | None = None,
+        every_layer: bool = False,
     ) -> Pieces:
         """Run compressor and layers over the splits of a table, in groups of similar length.
+
+        `embedding` and `every_layer` are those of `encode_batch`.
 
         Yields:
             Slots of the table int64 `[t]`, and the vectors `[t, D]` of the tokens in them. Every
             token of a needed
             split (bool `[n]`; None: all) appears once.
         """
-        embedding = self.embed.weight
-        if torch.is_grad_enabled() and embedding.requires_grad:
-            # A look-up's gradient is as large as its table, so the groups look up only the rows
-            # that the batch uses.
-            used, ids = torch.unique(table.ids, return_inverse=True)
-            table, embedding = replace(table, ids=ids), self.embed(used)
+        is_plain = embedding is None and not every_layer
+        if embedding is None:
+            table, embedding = self._used_embeddings(table)
         groups = table.groups(
             needed,
             full_width=not self.masked_tail,
             max_tokens=self._group_tokens(table.ids.device),
-            replays=self._graphs_of_device() is not None,
+            replays=is_plain and self._graphs_of_device() is not None,
         )
         for group in groups:
             inputs = self.ranker.inputs(table, retrieved, group)
-            vectors = self._run(group.places, inputs, embedding).flatten(0, 1)
-            yield table.slots(group), vectors if group.tokens is None else vectors[group.tokens]
+            vectors = self._run(group.places, inputs, embedding, every_layer=every_layer)
+            rows = vectors.flatten(0, 1)
+            yield table.slots(group), rows if group.tokens is None else rows[group.tokens]
+
+    def _used_embeddings(self, table: SplitTable) -> tuple[SplitTable, torch.Tensor]:
+        """Return a table and the token embeddings that its ids are rows of.
+
+        A look-up's gradient is as large as what it looks up in, so with gradients these are only
+        the rows that the batch uses.
+        """
+        weight = self.embed.weight
+        if not (torch.is_grad_enabled() and weight.requires_grad):
+            return table, weight
+        used, ids = torch.unique(table.ids, return_inverse=True)
+        return replace(table, ids=ids), self.embed(used)
 
     def token_sums(
         self,
@@ -313,17 +354,25 @@ class SplitEncoder(_Module):
         )
 
     def _run(
-        self, places: int | None, inputs: tuple[torch.Tensor | None, ...], embedding: torch.Tensor
+        self,
+        places: int | None,
+        inputs: tuple[torch.Tensor | None, ...],
+        embedding: torch.Tensor,
+        *,
+        every_layer: bool = False,
     ) -> torch.Tensor:
         """Run compressor, layers and final norm on what `ranker.inputs` gives, with `places` as a
-        CUDA graph.
+        CUDA graph: `[m, T, D]`, or `[m, T, L D]` of every layer.
         """
 
         def encode(*inputs: torch.Tensor | None) -> tuple[torch.Tensor]:
             ids, lengths, retrieved, weights = inputs
             assert ids is not None
             x = self.ranker.compress(ids, lengths, retrieved, weights, embedding)
-            return (self.run_layers(x, lengths if self.masked_tail else None),)
+            counts = lengths if self.masked_tail else None
+            if every_layer:
+                return (torch.cat(self.layer_outputs(x, counts), dim=-1),)
+            return (self.run_layers(x, counts),)
 
         if places is None or (graphs := self._graphs_of_device()) is None:
             return encode(*inputs)[0]
@@ -351,7 +400,18 @@ class SplitEncoder(_Module):
         (None: all T).
         """
         x = self.run_in_order(list(self.layers), x, lengths)
+        return self.normed(x)
+
+    def normed(self, x: torch.Tensor) -> torch.Tensor:
+        """Apply the final norm, where the model has one, to `[..., D]`."""
         return x if self.ln_f is None else self.ln_f(x)
+
+    def layer_outputs(self, x: torch.Tensor, lengths: torch.Tensor | None) -> list[torch.Tensor]:
+        """Return the output of each layer, `[m, T, D]`, the last one after the final norm; see
+        `run_layers`.
+        """
+        *earlier, last = self.outputs_in_order(list(self.layers), x, lengths)
+        return [*earlier, self.normed(last)]
 
     def run_in_order(
         self, modules: list[nn.Module], x: torch.Tensor, lengths: torch.Tensor | None
@@ -361,14 +421,21 @@ class SplitEncoder(_Module):
         if fuses_passes(x) and all(
             fusable(layer, x.dtype) and not intercepted(layer) for layer in layers
         ):
-            x = run_fused(layers, x, lengths)
-        else:
-            for layer in layers:
-                if self.gradient_checkpointing and self.training:
-                    x = self._gradient_checkpointing_func(layer.__call__, x, lengths)
-                else:
-                    x = layer(x, lengths)
+            return run_fused(layers, x, lengths)
+        for output in self.outputs_in_order(modules, x, lengths):
+            x = output
         return x
+
+    def outputs_in_order(
+        self, modules: list[nn.Module], x: torch.Tensor, lengths: torch.Tensor | None
+    ) -> Iterator[torch.Tensor]:
+        """Run layers one after another, and yield the output of each."""
+        for layer in modules:
+            if self.gradient_checkpointing and self.training:
+                x = self._gradient_checkpointing_func(layer.__call__, x, lengths)
+            else:
+                x = layer(x, lengths)
+            yield x
 
     def _group_tokens(self, device: torch.device) -> int:
         small = device.type == "cpu" and not torch.is_grad_enabled()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from aveyb_retrieval.encoder.folders import read_object
 from aveyb_retrieval.encoder.network.token_codec import late_interaction_numpy
 from aveyb_retrieval.errors import ConfigError, extra_for, first_line
 
@@ -105,6 +107,12 @@ def load_cross_encoder(name: str, device: str) -> CrossEncoderLike:
     with extra_for(f"the cross-encoder {name}"):
         from sentence_transformers import CrossEncoder
 
+    saved_as = next(iter(read_object(Path(name) / "config.json").get("architectures") or [""]))
+    if saved_as.startswith("AveyB") and saved_as != "AveyBForSequenceClassification":
+        raise ConfigError(
+            f"rerank={name!r}: saved as {saved_as}, which does not score pairs of texts; train one"
+            " that does with `aveyb-train classify --loss bce`"
+        )
     try:
         return CrossEncoder(name, device=device)
     except (OSError, ValueError, RuntimeError) as error:
