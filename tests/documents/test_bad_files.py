@@ -39,7 +39,7 @@ DEEP_XML = b'<?xml version="1.0"?><!DOCTYPE a [<!ENTITY x "' + b"y" * 1000 + b'"
 HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "garbage.pdf": (lambda: b"%PDF-1.4 nothing", "not a PDF file"),
     "cut.pdf": (lambda: make_pdf([["words"]])[:300], "not a PDF file"),
-    "empty.pdf": (lambda: b"", "not a PDF file"),
+    "empty.pdf": (lambda: b"", "empty"),
     "garbage.docx": (lambda: b"PK\x03\x04 nothing", "not a ZIP archive"),
     "office97.docx": (
         lambda: b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"x" * 600,

@@ -80,7 +80,10 @@ class InnerFiles:
     """
 
     def __init__(
-        self, read_inner: Callable[[str, bytes, int], FileText | None], limits: Limits, depth: int
+        self,
+        read_inner: Callable[[str, bytes, int, bool], FileText | None],
+        limits: Limits,
+        depth: int,
     ) -> None:
         self._read_inner = read_inner
         self._parts = Parts("file", limits)
@@ -92,17 +95,24 @@ class InnerFiles:
         """Add a text that was read."""
         self._parts.add(f"# {name}\n\n{text}" if name else text, name)
 
-    def read(self, name: str, load: Callable[[], bytes], otherwise: str = "") -> None:
+    def read(
+        self,
+        name: str,
+        load: Callable[[], bytes],
+        otherwise: str = "",
+        *,
+        may_be_text: bool = False,
+    ) -> None:
         """Read one file, whose bytes `load` gives, or note why not; of an unknown kind as if it
-        were `otherwise`.
+        were `otherwise`, or as the text that a file without a suffix may be.
         """
         try:
             if self._depth >= MAX_ARCHIVE_DEPTH:
                 raise Unreadable(f"{MAX_ARCHIVE_DEPTH} files deep")
             data, depth = load(), self._depth + 1
-            found = self._read_inner(name, data, depth)
+            found = self._read_inner(name, data, depth, may_be_text)
             if found is None and otherwise:
-                found = self._read_inner(otherwise, data, depth)
+                found = self._read_inner(otherwise, data, depth, False)
             if found is None and PurePosixPath(name).suffix.lower() in WITHOUT_TEXT:
                 return
             if found is None:
@@ -143,5 +153,5 @@ def read_zip(data: bytes, _limits: Limits, inner: InnerFiles) -> FileText:
             part.startswith((".", "__MACOSX")) for part in PurePosixPath(info.filename).parts
         ):
             continue
-        inner.read(info.filename, partial(read_member, archive, info))
+        inner.read(info.filename, partial(read_member, archive, info), may_be_text=True)
     return inner.text("")

@@ -249,9 +249,11 @@ def _parse(kind: str, data: bytes, limits: Limits, depth: int = 0) -> FileText:
     return _READERS[kind](data, limits)
 
 
-def _parse_inner(limits: Limits, name: str, data: bytes, depth: int) -> FileText | None:
+def _parse_inner(
+    limits: Limits, name: str, data: bytes, depth: int, may_be_text: bool
+) -> FileText | None:
     kind = kind_of(PurePosixPath(name), found=True)
-    if kind is None and not has_suffix(name) and looks_like_text(data[:LOOKED_AT]):
+    if kind is None and may_be_text and not has_suffix(name) and looks_like_text(data[:LOOKED_AT]):
         kind = FileKind("text", "")
     if kind is None:
         return None
