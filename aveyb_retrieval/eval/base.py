@@ -23,8 +23,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.files import write_atomic
 
@@ -260,6 +258,8 @@ def separate_scores(documents: Mapping[str, float]) -> list[tuple[str, float]]:
     """
     names = rank(documents)
     scores = list[float]()
+    import numpy as np  # not for `aveyb-eval --help`
+
     last = np.float32(np.inf)
     with np.errstate(over="ignore"):
         for name in names:

@@ -292,7 +292,7 @@ def test_what_was_cut_or_left_out_is_said(run: Run, tmp_path: Path) -> None:
         ),
         (
             ["build", "CORPUS", "-o", "NEW", "--language", "latin"],
-            "--language 'latin': must be one of english",
+            "--language 'latin': must be one of auto, english",
         ),
         (["search", "INDEX", "q", "--filter", "{"], "not JSON"),
         (["search", "INDEX", "q", "--filter", "[]"], "not a mapping"),
