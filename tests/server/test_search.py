@@ -351,7 +351,11 @@ def test_ids_may_hold_anything(open_client, tmp_path):
 
 
 def test_several_indexes_by_name(open_client, folder, tmp_path):
-    build_index(make_documents(5, first=500), tmp_path / "few", model=FakeEmbedder())
+    few = [
+        {**document, "text": f"word1 {document['text']}"}  # else they are copies of others
+        for document in make_documents(5, first=500)
+    ]
+    build_index(few, tmp_path / "few", model=FakeEmbedder())
     client = open_client({"words": folder, "few": tmp_path / "few"})
     listed = client.get("/indexes").json()
     assert [(index["name"], index["documents"]) for index in listed["indexes"]] == [
