@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
@@ -14,11 +14,15 @@ from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.search import reading
 from aveyb_retrieval.indexes.search.quotations import quotations
+from aveyb_retrieval.indexes.search.snapshot import Snapshot
+from aveyb_retrieval.indexes.store.tables import PARTS
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    from aveyb_retrieval.indexes.store.tables import Part
 
 LOAN = (
     "# Loan\n\nThe borrower repays the loan in twelve instalments of 1,250.50 EUR. Interest of 4.5"
@@ -341,6 +345,43 @@ def test_an_expression_that_would_run_for_ever(
         pytest.raises(ConfigError, match=r"took longer than 0\.1 s"),
     ):
         found.grep("(a+)+c")
+
+
+def test_an_expression_has_its_time_for_matching_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        {"_id": str(i), "title": f"T{i}", "text": f"item {i} of {i % 7}", "n": i}
+        for i in range(3000)
+    ]
+    build_index(rows, tmp_path / "ix", model=FakeEmbedder())
+    read = []
+
+    def slowly(self: Snapshot, docs: Sequence[int], parts: Sequence[Part] = PARTS) -> Any:
+        read.append((len(docs), tuple(parts)))
+        until = time.thread_time() + 0.05
+        while time.thread_time() < until:
+            pass
+        return documents(self, docs, parts)
+
+    documents = Snapshot.documents
+    with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as found:
+        monkeypatch.setattr(reading, "SECONDS", 0.3)  # reading takes 0.6 s, matching a tenth
+        monkeypatch.setattr(Snapshot, "documents", slowly)
+        assert found.grep("no such words") == []
+        assert {parts for _, parts in read} == {("text",)}
+        read.clear()
+        matches = found.grep(r"^item (1500|2999) ")
+        assert [(each.id, each.title) for each in matches] == [("1500", "T1500"), ("2999", "T2999")]
+        assert sum(count for count, parts in read if parts != ("text",)) == 2
+        assert [each.id for each in found.grep("of 3", limit=3)] == ["3", "10", "17"]
+
+
+def test_a_document_by_its_id(retriever: Retriever) -> None:
+    assert retriever["loan"] == retriever.get(["loan"])[0]
+    for id in ("nothing", 3):
+        with pytest.raises(InputError):
+            retriever[id]  # type: ignore[index]
 
 
 def test_outline_and_parts(retriever: Retriever) -> None:

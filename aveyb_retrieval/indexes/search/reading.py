@@ -8,7 +8,7 @@ import time
 import unicodedata
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import regex
@@ -159,6 +159,10 @@ class Documents:
                 _fetch(view, [found[document_id] for document_id in ids if document_id in found])
             )
 
+    def __getitem__(self, id: str) -> Document:
+        """Return the document with this id; InputError where there is none."""
+        return self.get([id])[0]
+
     def documents(
         self, filter: Filter | None = None, *, limit: int | None = None, offset: int = 0
     ) -> Iterator[Document]:
@@ -247,8 +251,8 @@ class Documents:
         `pattern` is one of the package `regex`; `^` and `$` match at lines. `limit` is of matches,
         1 to 1,000.
 
-        Raises ConfigError where the expression is none, too long, or takes longer than 1 s, or
-        `limit` is out of range.
+        Raises ConfigError where the expression is none, too long, or takes longer than 1 s of
+        processor time (reading the texts aside), or `limit` is out of range.
         """
         if not 1 <= limit <= MOST_MATCHES:
             raise ConfigError(f"limit={limit}: must be 1 to {MOST_MATCHES:,}")
@@ -262,23 +266,29 @@ class Documents:
             )
         except (regex.error, RecursionError, OverflowError) as error:
             raise ConfigError(f"pattern {pattern[:100]!r}: not an expression ({error})") from error
-        found: list[Match] = []
-        end = time.thread_time() + SECONDS
-        try:
-            for document in self.documents(filter):
-                left = end - time.thread_time()
-                if left <= 0:
-                    raise TimeoutError
-                for match in expression.finditer(document.text, timeout=left):
-                    found.append(_match(document, match.span()))
-                    if len(found) >= limit:
-                        return found
-        except TimeoutError:
-            raise ConfigError(
-                f"pattern {pattern[:100]!r}: took longer than {SECONDS:g} s; write it so that it"
-                " tries less (no repeats inside repeats), or narrow the documents with a filter"
-            ) from None
-        return found
+        matches: list[Match] = []
+        matcher = _Matcher(expression)
+        with self._engine.view() as view:
+            numbers = view.matching(view.select({} if filter is None else filter)).tolist()
+            for start in range(0, len(numbers), BATCH):
+                batch = numbers[start : start + BATCH]
+                # texts alone: what else a match shows is read of the few documents that match
+                texts = view.documents(batch, ("text",))
+                spans = {}
+                left = limit - len(matches)
+                for number in batch:
+                    if number not in texts:
+                        raise _no_text(view, number)
+                    spans[number] = matcher.spans(texts[number].text, left)
+                    left -= len(spans[number])
+                    if not left:
+                        break
+                matching = [number for number, of_text in spans.items() if of_text]
+                for number, document in zip(matching, _fetch(view, matching), strict=True):
+                    matches += [_match(document, span) for span in spans[number]]
+                if not left:
+                    break
+        return matches
 
     def contents(
         self, under: str = "", *, filter: Filter | None = None, offset: int = 0
@@ -344,6 +354,31 @@ class Documents:
         return excerpt(self.get([id])[0], span=span, heading=heading, max_tokens=max_tokens)
 
 
+class _Matcher:
+    """An expression that has `SECONDS` of processor time for all texts."""
+
+    def __init__(self, expression: regex.Pattern[str]) -> None:
+        self._expression = expression
+        self._left = SECONDS
+
+    def spans(self, text: str, most: int) -> list[tuple[int, int]]:
+        """Return up to so many matches, characters `[start, end)`; ConfigError without time."""
+        start = time.thread_time()
+        try:
+            if self._left <= 0:
+                raise TimeoutError
+            matches = self._expression.finditer(text, timeout=self._left)
+            return [match.span() for match in islice(matches, most)]
+        except TimeoutError:
+            raise ConfigError(
+                f"pattern {self._expression.pattern[:100]!r}: took longer than {SECONDS:g} s; write"
+                " it so that it tries less (no repeats inside repeats), or narrow the documents"
+                " with a filter"
+            ) from None
+        finally:
+            self._left -= time.thread_time() - start
+
+
 def _values(view: EngineView, field: str, where: Filter | None) -> list[tuple[Scalar, int]]:
     if not isinstance(view, Snapshot):
         raise ConfigError(
@@ -366,9 +401,7 @@ def _fetch(view: EngineView, numbers: Sequence[int]) -> Iterator[Document]:
         found = view.documents(some)
         for number in some:
             if number not in found:
-                raise IndexFormatError(
-                    f"{view.info.name}: document number {number} has no text; {view.info.remedy}"
-                )
+                raise _no_text(view, number)
             stored = found[number]
             yield Document(
                 stored.id,
@@ -378,6 +411,12 @@ def _fetch(view: EngineView, numbers: Sequence[int]) -> Iterator[Document]:
                 stored.origin,
                 stored.of_index,
             )
+
+
+def _no_text(view: EngineView, number: int) -> IndexFormatError:
+    return IndexFormatError(
+        f"{view.info.name}: document number {number} has no text; {view.info.remedy}"
+    )
 
 
 def _match(document: Document, span: tuple[int, int]) -> Match:
