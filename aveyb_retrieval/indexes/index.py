@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -20,7 +20,7 @@ from aveyb_retrieval.indexes.search.retriever import Retriever
 from aveyb_retrieval.indexes.store.place import open_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import Self
 
@@ -245,7 +245,21 @@ class Index(Retriever):
         with self._writing:
             waiting = self._batch(wait)
             yield waiting
-            waiting.commit()
+            self._commit(waiting)
+
+    @asynccontextmanager
+    async def abatch(self, *, wait: float | None = None) -> AsyncIterator[Batch]:
+        """Group changes as `batch` does: `async with index.abatch() as batch: batch.upsert(...)`.
+
+        Other changes go on until the block ends; then all of its own are made in a thread.
+        """
+        waiting = await asyncio.to_thread(self._batch, wait)
+        yield waiting
+        await asyncio.to_thread(self._commit, waiting)
+
+    def _commit(self, batch: Batch) -> None:
+        with self._writing:
+            batch.commit()
 
     def compact(self, *, wait: float | None = None) -> Report:
         """Merge what changes have left in pieces, and give back the room of what was removed."""

@@ -343,3 +343,37 @@ def test_every_change_has_an_asynchronous_twin(index: Index) -> None:
     added, replaced, updated, deleted, _ = asyncio.run(change())
     counted = (added.added, replaced.replaced, updated.updated, deleted.deleted)
     assert counted == (1, 1, 1, 1)
+
+
+def test_a_batch_has_an_asynchronous_twin(index: Index) -> None:
+    count = len(index)
+
+    async def change() -> None:
+        async with index.abatch() as batch:
+            batch.upsert([{"_id": "new", "text": "zinc"}])
+            await index.aadd([{"_id": "meanwhile", "text": "copper"}])
+            assert "new" not in index
+            batch.delete(["meanwhile"])
+        with pytest.raises(KeyError):
+            async with index.abatch() as batch:
+                batch.delete(["new"])
+                raise KeyError
+
+    asyncio.run(change())
+    assert "new" in index and "meanwhile" not in index
+    assert len(index) == count + 1
+
+
+def test_loading_and_reopening_have_asynchronous_twins(index: Index) -> None:
+    async def follow() -> tuple[bool, bool]:
+        retriever = await Retriever.aload(index.path, model=index.model)
+        await index.aadd([{"_id": "new", "text": "zinc"}])
+        before = "new" in retriever
+        await retriever.areopen()
+        after = "new" in retriever
+        retriever.close()
+        with await Index.aload(index.path, model=index.model) as again:
+            assert type(again) is Index
+        return before, after
+
+    assert asyncio.run(follow()) == (False, True)

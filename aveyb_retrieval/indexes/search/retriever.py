@@ -235,6 +235,18 @@ class Retriever(Documents):
         if self.is_stale:
             self._engine.reopen(self._check_model)
 
+    @classmethod
+    async def aload(
+        cls, path: str | Path | Sequence[Place] | Mapping[str, Place], **options: Any
+    ) -> Self:
+        """Run `load` in a thread, for asynchronous programs."""
+        load: Any = cls.load  # of one directory alone where this is an Index
+        return await asyncio.to_thread(lambda: load(path, **options))
+
+    async def areopen(self) -> None:
+        """Run `reopen` in a thread, for asynchronous programs."""
+        await asyncio.to_thread(self.reopen)
+
     def close(self) -> None:
         """Let go of the index's files. Searching afterwards is an error."""
         self._engine.close()
