@@ -49,11 +49,15 @@ class Exclusion:
     def enter(self, folder: Path, prefix: str, *, follow_links: bool) -> None:
         """Read the file of patterns of a folder, whose names begin with `prefix`."""
         path = folder / IGNORE_FILE
-        if not path.is_file() or (path.is_symlink() and not follow_links):
-            return
         shown = path_text(path)
         try:
+            if not path.is_file() or (path.is_symlink() and not follow_links):
+                return
             lines = decode(read_bytes(path, follow_links=follow_links)).splitlines()
+        except OSError as error:  # such as a path longer than the system takes
+            unused = f"not used: {error.strerror or error}"
+            self.notices.append(Notice(shown, unused, left_out=False))
+            return
         except Unreadable as reason:
             self.notices.append(Notice(shown, f"not used: {reason}", left_out=False))
             return
@@ -74,6 +78,8 @@ class Exclusion:
         options = _spec(self.exclude) if self.exclude else None
         if options is not None and options.check_file(path).include:
             return True
+        if not self._specs:  # deep folders have long names
+            return False
         parts = name.split("/")
         for depth in range(len(parts) - 1, -1, -1):
             prefix = "".join(f"{part}/" for part in parts[:depth])

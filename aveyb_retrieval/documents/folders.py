@@ -21,7 +21,7 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aveyb_retrieval.documents.exclusion import Exclusion
+from aveyb_retrieval.documents.exclusion import IGNORE_FILE, Exclusion
 from aveyb_retrieval.documents.readers.chat import looks_like_chat
 from aveyb_retrieval.documents.readers.encodings import decode
 from aveyb_retrieval.documents.readers.filetext import Unreadable
@@ -405,10 +405,12 @@ class _Lister:
 
     def _enter(self, parent: Path, prefix: str) -> None:
         entries = _entries(parent, self._folder, self._unreadable)
-        if is_maildir({entry.name for entry in entries}):
+        names = {entry.name for entry in entries}
+        if is_maildir(names):
             self._files += _files_of_maildir(parent, prefix, self._resolved, self._labels)
             return
-        self._exclusion.enter(parent, path_text(prefix), follow_links=self._follow_links)
+        if IGNORE_FILE in names:
+            self._exclusion.enter(parent, path_text(prefix), follow_links=self._follow_links)
         for entry in entries:
             self._take(entry, parent / entry.name, prefix + entry.name)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 MAIL_TYPES = frozenset({"mail", "outlook", "applemail"})  # of documents, their field `type`
-_MARKED = re.compile(r"[ \t]*[>|＞]")
+_QUOTE_SIGN = re.compile(r"[ \t]*[>|＞]")
 _WROTE = (  # in the languages that mail programs are used in
     *("wrote", "writes", "schrieb", "schreef", "a écrit", "escribió", "ha scritto", "scrisse"),
     *("escreveu", "skrev", "kirjoitti", r"napisał\(a\)", "napisała?", r"napsal\(a\)", "napsala?"),
@@ -75,7 +75,7 @@ def quoted_spans(text: str) -> list[tuple[int, int]]:
     position, marked = 0, False
     for line in text.splitlines(keepends=True):
         stop = position + len(line)
-        if _MARKED.match(line) or (marked and not line.strip()):
+        if _QUOTE_SIGN.match(line) or (marked and not line.strip()):
             marked = True
             if spans and spans[-1][1] == position:
                 spans[-1] = spans[-1][0], stop

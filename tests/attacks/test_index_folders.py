@@ -404,7 +404,7 @@ def test_a_process_that_reading_ends_is_a_finding(
     a script does.
     """
     assert verify_apart(index, deep=True).problems == []
-    dies = tmp_path / "dies"
+    dies = tmp_path / "python3"  # what has another name is not taken for a Python
     dies.write_text("#!/bin/sh\nkill -ABRT $$\n")
     dies.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(dies))

@@ -13,7 +13,9 @@ import pytest
 from aveyb_retrieval.documents.readers.equations import grouped, matrix, root, scripts
 from aveyb_retrieval.documents.readers.filetext import Unreadable
 from aveyb_retrieval.documents.readers.html import page_text
+from aveyb_retrieval.documents.readers.limits import Limits
 from aveyb_retrieval.documents.readers.list_numbers import number_as
+from aveyb_retrieval.documents.readers.markdown import read_markdown
 from aveyb_retrieval.documents.readers.sheets import shown_number
 from aveyb_retrieval.documents.readers.symbol_fonts import UNKNOWN, in_symbol_font, sign_of
 from aveyb_retrieval.documents.readers.tables import separator_of
@@ -329,6 +331,22 @@ def test_an_archive_with_two_files_of_one_name_has_both(read: Read) -> None:
     found = read("z.zip", out.getvalue())
     assert (found.text.count("first"), found.text.count("second")) == (1, 1)
     assert not found.warning
+
+
+@pytest.mark.parametrize(
+    ("heading", "title"),
+    [
+        ("# Learn C#", "Learn C#"),
+        ("# A \t ##\t", "A"),
+        ("# A # B #  # ", "A # B #"),
+        ("# A  ", "A"),
+        ("# A" + " " * 20_000 + "b", "A b"),  # in linear time
+    ],
+    ids=range(5),
+)
+def test_signs_that_close_a_heading_are_not_of_the_title(heading: str, title: str) -> None:
+    data = f"{heading}\n\ntext here".encode()
+    assert read_markdown(data, Limits()).title == title
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_metadata_come_back_as_they_were(collection: Collection) -> None:
         "big": 2**64 - 1,
         "small": 1e-300,
         "one": 1.0,
-        "text": 'line\nbreak "quoted" \\ ünïcödé 😀',
+        "quoted": 'line\nbreak "quoted" \\ ünïcödé 😀',
         "empty": {},
         "none": None,
     }

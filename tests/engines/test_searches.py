@@ -195,9 +195,7 @@ def test_unknown_words_find_nothing(library: Retriever) -> None:
 
 @pytest.mark.parametrize("unit", ["document", "passage"])
 def test_more_than_there_are_gives_all(library: Retriever, rows: Documents, unit: Any) -> None:
-    hits = library.search(
-        QUERY, 5000, mode="dense", unit=unit, **({} if unit == "document" else {"fold": False})
-    )
+    hits = library.search(QUERY, 5000, mode="dense", unit=unit, fold=False)
     if unit == "document":
         assert sorted(hit.id for hit in hits) == sorted(row["_id"] for row in rows)
     else:
@@ -278,7 +276,7 @@ def test_a_filter_lets_through_what_plain_python_does(
     wanted = [row["_id"] for row in rows if holds(where, row)]
     assert sorted(document.id for document in library.documents(where)) == sorted(wanted)
     assert library.count(where) == len(wanted)
-    hits = library.search(QUERY, 500, mode="dense", filter=where)
+    hits = library.search(QUERY, 500, mode="dense", filter=where, fold=False)
     assert sorted(hit.id for hit in hits) == sorted(wanted)
 
 

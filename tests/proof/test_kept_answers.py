@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from aveyb_retrieval import Index, Retriever, build_index
+from aveyb_retrieval import Hit, Index, Retriever, build_index
 from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.errors import AveyBError, ConfigError, InputError
 from aveyb_retrieval.indexes.changes.sync import sync_index
@@ -109,11 +109,14 @@ class TestCitations:
         with pytest.raises(InputError):
             read_citation(tmp_path / "c.json")
 
-    def test_a_copy_of_a_hit_does_not_know_its_index(self, folder: Path) -> None:
+    def test_a_copy_of_a_hit_cites_what_the_hit_does(self, folder: Path) -> None:
         with Retriever.load(folder.parent / "i") as retriever:
-            copied = pickle.loads(pickle.dumps(retriever.search("tenant", k=1)[0]))
-        with pytest.raises(ConfigError, match="copy of a hit"):
-            copied.citation()
+            hit = retriever.search("tenant", k=1)[0]
+            cited, copied = hit.citation(), pickle.loads(pickle.dumps(hit))
+        assert cited["version"]
+        assert copied.citation() == cited
+        with pytest.raises(ConfigError, match="no search gave this hit"):
+            Hit("a", 1.0).citation()
         with (
             pytest.raises(InputError, match="not read from a PDF"),
             Retriever.load(folder.parent / "i") as retriever,
@@ -147,6 +150,7 @@ class TestFromAnIndex:
             tmp_path / "i",
             keep_accents=True,
             synonyms=["car, auto"],
+            language="english",  # French stems take the accent of the word for its ending
         )
         build_index(None, tmp_path / "j", from_index=tmp_path / "i")
         with Retriever.load(tmp_path / "j") as retriever:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from aveyb_retrieval.documents.readers.limits import Limits
 
 _FOLD_OF_BYTES, _FOLD = re.compile(rb"\r?\n[ \t]"), re.compile(r"\n[ \t]")
-_FIELD = re.compile(r"(?P<name>[A-Za-z-]+)(?:;(?P<options>(?:\"[^\"]*\"|[^\":])*))?:(?P<value>.*)")
+_PROPERTY = re.compile(
+    r"(?P<name>[A-Za-z-]+)(?:;(?P<options>(?:\"[^\"]*\"|[^\":])*))?:(?P<value>.*)"
+)
 _ESCAPE = re.compile(r"\\([\\;,nN])")
 _LABELS = {
     "DTSTART": "Start: ",
@@ -74,7 +76,7 @@ def read_calendar(data: bytes, limits: Limits) -> FileText:
 def _entries(lines: list[str]) -> Iterator[_Entry]:
     entry, unread = _Entry(), ""
     for line in lines:
-        found = _FIELD.match(line)
+        found = _PROPERTY.match(line)
         if found is None:
             continue
         name, value = found["name"].upper(), found["value"].strip()

@@ -28,7 +28,6 @@ _TOML = re.compile(
     r"\+\+\+[ \t]*\r?\n(?P<inside>.*?)^\+\+\+[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE
 )
 _HEADING = re.compile(r"\s*#{1,6}[ \t]+(?P<title>[^\s#][^\n]*)")
-_CLOSING_SIGNS = re.compile(r"[ \t]+#*[ \t]*$")  # only behind a blank: "C#" ends with its own
 _LONGEST = 1 << 19  # characters of front matter
 _DEEPEST = 20  # levels of what it holds
 
@@ -48,9 +47,16 @@ def read_markdown(data: bytes, limits: Limits) -> FileText:
     title = str(metadata.pop("title", None) or "")
     heading = _HEADING.match(text)
     if not title and heading:
-        title = _CLOSING_SIGNS.sub("", heading["title"])
+        title = _without_closing_signs(heading["title"])
     keywords = "\n".join(_words(metadata))
     return FileText(one_line(title), text, metadata=metadata, keywords=keywords)
+
+
+def _without_closing_signs(title: str) -> str:
+    """A heading without the signs that close it, behind a blank: "C#" ends with its own."""
+    title = title.rstrip(" \t")
+    words = title.rstrip("#")
+    return words.rstrip(" \t") if words.endswith((" ", "\t")) else title
 
 
 def _words(value: Any) -> Iterator[str]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _FOLD = re.compile(r"\n[ \t]")
 _SOFT_BREAK = re.compile(r"(?im)^([^\n]*quoted-printable[^\n]*)=\n")
-_LINE = re.compile(
+_PROPERTY_LINE = re.compile(
     r"(?:[\w-]+\.)?(?P<name>[\w-]+)(?P<options>(?:;(?:\"[^\"]*\"|[^\":])*)?):(?P<value>.*)"
 )
 _ESCAPE = re.compile(r"\\([\\;,:nN])")
@@ -47,12 +47,14 @@ _DATA = re.compile(  # for programs, and pictures
 def read_vcard(data: bytes, limits: Limits) -> FileText:
     """Read the cards of a file: of each the name as a heading, and what it says."""
     text = clean(decode(data, limits.encoding))
-    if not re.search(r"^\s*BEGIN:VCARD\s*$", text, re.IGNORECASE | re.MULTILINE):
+    if not re.search(r"^[ \t]*BEGIN:VCARD[ \t]*$", text, re.IGNORECASE | re.MULTILINE):
         raise Unreadable("not a vCard")
     joined = _FOLD.sub("", text)
     while (unbroken := _SOFT_BREAK.sub(r"\1", joined)) != joined:
         joined = unbroken
-    cards = [card for card in map(_card, re.split(r"(?im)^\s*BEGIN:VCARD\s*$", joined)) if card]
+    cards = [
+        card for card in map(_card, re.split(r"(?im)^[ \t]*BEGIN:VCARD[ \t]*$", joined)) if card
+    ]
     titles = [card[0] for card in cards if card[0]]
     body = "\n\n".join(
         "\n".join([f"# {name}", "", *lines] if name else lines) for name, lines in cards
@@ -65,7 +67,7 @@ def _card(source: str) -> tuple[str, list[str]] | None:
     formatted = structured = ""
     lines: list[str] = []
     for line in source.split("\n"):
-        match = _LINE.match(line.strip())
+        match = _PROPERTY_LINE.match(line.strip())
         if match is None:
             continue
         name = match["name"].upper()

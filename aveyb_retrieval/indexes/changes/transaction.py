@@ -543,7 +543,7 @@ def _one_thread(place: IndexDirectory) -> Iterator[None]:
         yield
 
 
-_SOURCE_LINE = re.compile(r",?\s*\S+\.rs:\d+(?::\d+)?")  # where Lance noticed it
+_SOURCE_LINE = re.compile(r"\.rs:\d")  # in a word that says where Lance noticed it
 
 
 @contextlib.contextmanager
@@ -552,7 +552,8 @@ def _disk_errors(place: IndexDirectory) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        cause = _SOURCE_LINE.sub("", " ".join((error.strerror or str(error)).split()))
+        words = (error.strerror or str(error)).split()
+        cause = " ".join(word for word in words if not _SOURCE_LINE.search(word)).rstrip(",")
         try:
             visible = place.current()
         except AveyBError:
