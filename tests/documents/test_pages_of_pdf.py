@@ -128,3 +128,106 @@ def test_who_made_it_is_metadata_unless_nobody_says(read: Read) -> None:
         "author"
         not in read("b.pdf", drawn(lambda canvas: canvas.drawString(72, 700, "words"))).metadata
     )
+
+
+def _written(canvas: Any, *lines: tuple[float, float, str], size: float = 11) -> None:
+    canvas.setFont("Helvetica", size)
+    for x, y, words in lines:
+        canvas.drawString(x, y, words)
+
+
+@pytest.mark.parametrize("by_column", [False, True])
+def test_cells_of_one_character_stay_in_their_rows(read: Read, by_column: bool) -> None:
+    rows = [("Team", "Won", "Lost"), ("Otters", "7", "x"), ("Herons", "2", "3"), ("Bees", "9", "4")]
+    cells = [(60 + 90 * x, 500 - 16 * y, row[x]) for y, row in enumerate(rows) for x in range(3)]
+    if by_column:
+        cells.sort()
+    text = read("a.pdf", drawn(lambda canvas: _written(canvas, *cells))).text
+    if by_column:
+        assert not {"72", "29", "729", "279", "34", "x34"} & set(text.split())
+        return
+    assert text.split("\n")[:4] == [" ".join(row) for row in rows]
+
+
+_LINES = ["n otter lives in rivers and on", "coasts, and eats fish and crabs", "all year."]
+
+
+@pytest.mark.parametrize("drawn_at", [0, 2, 3])
+@pytest.mark.parametrize("cap_lines", [2, 3])
+def test_a_drop_cap_begins_its_word(read: Read, drawn_at: int, cap_lines: int) -> None:
+    def draw(canvas: Any) -> None:
+        _written(canvas, (72, 720, "Animals of the river"), size=16)
+        size = (13 * (cap_lines - 1) + 8) / 0.72
+        for number in range(4):
+            if number == drawn_at:
+                _written(canvas, (72, 680 - 13 * (cap_lines - 1), "A"), size=size)
+            if number < len(_LINES):
+                x = 75 + 0.67 * size if number < cap_lines else 72
+                _written(canvas, (x, 680 - 13 * number, _LINES[number]))
+        rest = [
+            (72, 600 - 13 * number, "It sleeps on land by day and is shy.") for number in range(9)
+        ]
+        _written(canvas, *rest)
+
+    text = read("a.pdf", drawn(draw)).text
+    assert text.startswith("# Animals of the river\n\nAn otter lives in rivers")
+    assert text.count("#") == 1 and text.split().count("A") == 0
+
+
+def test_a_heading_of_one_letter_stays(read: Read) -> None:
+    def draw(canvas: Any) -> None:
+        for y, letter in ((700, "A"), (500, "B")):
+            _written(canvas, (72, y, letter), size=20)
+            entries = [(72, y - 20 - 13 * number, f"{letter}ntry {number}") for number in range(9)]
+            _written(canvas, *entries)
+
+    text = read("a.pdf", drawn(draw)).text
+    assert "# A\n" in text and "# B\n" in text
+
+
+@pytest.mark.parametrize(("angle", "last"), [(45, False), (30, True), (-40, False), (0, True)])
+def test_a_word_across_each_page_is_no_heading(read: Read, angle: int, last: bool) -> None:
+    topics = ["Rent", "Repairs", "Pets", "Keys"]
+
+    def mark(canvas: Any) -> None:
+        canvas.saveState()
+        canvas.translate(150, 350)
+        canvas.rotate(angle)
+        _written(canvas, (0, 0, "COPY ONLY"), size=70)
+        canvas.restoreState()
+
+    def draw(canvas: Any) -> None:
+        for topic in topics:
+            if not last:
+                mark(canvas)
+            _written(canvas, (72, 600, f"{topic} of the house"), size=16)
+            lines = [f"Rule {number} says what {topic} are, in full." for number in range(9)]
+            _written(canvas, *((72, 580 - 14 * n, line) for n, line in enumerate(lines)))
+            if last:
+                mark(canvas)
+            canvas.showPage()
+
+    text = read("a.pdf", drawn(draw)).text
+    headings = [line for line in text.split("\n") if line.startswith("#")]
+    assert headings == [f"# {topic} of the house" for topic in topics]
+    assert text.count("COPY ONLY") == 1 and "\n\nCOPY ONLY" not in text
+
+
+@pytest.mark.parametrize(
+    ("end", "begin", "expected"),
+    [
+        ("the obser-", "vatory, which opens", "the observatory,\nwhich opens"),
+        ("the well-", "known house", "the well-known\nhouse"),
+        ("rows A -", "here they end", "rows A -\nhere"),
+        ("the Smith-", "Jones house", "the Smith-\nJones"),
+    ],
+)
+def test_a_word_divided_by_the_end_of_a_page(
+    read: Read, end: str, begin: str, expected: str
+) -> None:
+    def draw(canvas: Any) -> None:
+        _written(canvas, (72, 700, "A well-known fact."), (72, 80, f"They go to {end}"))
+        canvas.showPage()
+        _written(canvas, (72, 700, f"{begin} at nine."))
+
+    assert expected in read("a.pdf", drawn(draw)).text

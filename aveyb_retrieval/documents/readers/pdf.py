@@ -30,6 +30,7 @@ from aveyb_retrieval.documents.readers.pdf_headings import (
     mark_by_size,
     mark_headings,
 )
+from aveyb_retrieval.documents.readers.pdf_lines import is_turned, page_lines
 from aveyb_retrieval.documents.readers.pdf_text import (
     font_size,
     join_words,
@@ -37,7 +38,12 @@ from aveyb_retrieval.documents.readers.pdf_text import (
     upright,
     words_with_hyphen,
 )
-from aveyb_retrieval.documents.readers.running_lines import PageText, without_running_lines
+from aveyb_retrieval.documents.readers.running_lines import (
+    PageText,
+    with_whole_words,
+    without_running_lines,
+    without_watermarks,
+)
 from aveyb_retrieval.documents.records import MAX_PAGES
 from aveyb_retrieval.errors import plural
 
@@ -89,10 +95,11 @@ def _read(document: pypdfium2.PdfDocument, limits: Limits) -> FileText:
     files: list[str] = []  # attached to pages
     for index in range(count):
         pages.append(_page(document, index, form, files, measure=not bookmarks))
-        length += len(pages[-1].text) + sum(map(len, pages[-1].beside))
+        length += sum(map(len, [pages[-1].text, *pages[-1].beside, *pages[-1].across]))
         check_characters(length, limits)
         hyphened |= words_with_hyphen(pages[-1].text)
-    pages = without_running_lines(pages, bookmarks)
+    pages = without_running_lines(without_watermarks(pages), bookmarks)
+    pages = with_whole_words(pages)
     texts: list[str] = []
     pictures: list[str] = []  # numbers of pages that show pictures and hold no text
     enough = time.monotonic() + ALL_SECONDS
@@ -109,7 +116,7 @@ def _read(document: pypdfium2.PdfDocument, limits: Limits) -> FileText:
         )
     texts = texts if bookmarks else mark_by_size(texts, [page.sizes for page in pages])
     texts = [
-        "\n\n".join(filter(None, [text, *page.beside]))
+        "\n\n".join(filter(None, [_with_across(text, page.across), *page.beside]))
         for text, page in zip(texts, pages, strict=True)
     ]
     parts = Parts("page", limits)
@@ -121,6 +128,13 @@ def _read(document: pypdfium2.PdfDocument, limits: Limits) -> FileText:
     title, author, created = map(document.get_metadata_value, ("Title", "Author", "CreationDate"))
     told = "; ".join(_told(document, pictures, files))
     return parts.text(named(title), told, about(author, _date(created)))
+
+
+def _with_across(text: str, across: list[str]) -> str:
+    """The text of a page and what is set across it: within its last paragraph, for a short line
+    between blank ones would be a heading.
+    """
+    return "\n".join(filter(None, [text, *map(clean, across)]))
 
 
 def _told(document: pypdfium2.PdfDocument, pictures: list[str], files: list[str]) -> Iterator[str]:
@@ -164,12 +178,17 @@ def _page(
     try:
         page = document[index]
         words = upright(page)
-        raw_text = raw_page_text(words)
-        whole = words.get_text_range()
-        begins = line_begins(whole)
-        sizes = {line: font_size(words, place) for line, place in begins.items()} if measure else {}
+        whole, across, direction = page_lines(words)
+        raw_text = raw_page_text(words, whole)
+        places = whole.places or range(len(whole.text))
+        begins = {line: places[at] for line, at in line_begins(whole.text).items()}
+        sizes = {
+            line: font_size(words, place)
+            for line, place in begins.items()
+            if measure and not is_turned(words, place, direction)
+        }
         heights = {}  # not of pages that are turned, whose places are those before
-        if page.get_rotation() % 180 == 0 and words.count_chars() == len(whole):
+        if page.get_rotation() % 180 == 0 and whole.places is not None:
             heights = {
                 line: words.get_charbox(place)[1] / page.get_height()
                 for line, place in begins.items()
@@ -177,8 +196,10 @@ def _page(
         words.close()
         beside = list(dict.fromkeys(filter(None, notes_and_fields(page, form, files))))
         image = pypdfium2.raw.FPDF_PAGEOBJ_IMAGE
-        is_picture = not raw_text.strip() and any(page.get_objects(filter=[image], max_depth=3))
+        is_picture = not (raw_text.strip() or across) and any(
+            page.get_objects(filter=[image], max_depth=3)
+        )
         page.close()
     except pypdfium2.PdfiumError as error:
         raise Unreadable(f"page {index + 1:,} is damaged ({one_line(str(error))})") from None
-    return PageText(raw_text, beside, is_picture, sizes, heights)
+    return PageText(raw_text, beside, is_picture, sizes, heights, across)

@@ -9,12 +9,12 @@ import re
 from collections import Counter
 from functools import cache
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aveyb_retrieval.documents.readers.raised import LONGEST_WORD, last_word, shifted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import pypdfium2
 
@@ -39,6 +39,16 @@ _LEVEL = 0.5  # points between characters of one line
 _SAMPLED = 16  # characters of a page that say how its text runs
 
 
+class PlacedText(NamedTuple):
+    """The text of a page, and for each of its characters the number that PDFium measures it by.
+
+    None stands for the numbers if PDFium counts otherwise: a character is beyond the first plane.
+    """
+
+    text: str
+    places: Sequence[int] | None
+
+
 def upright(page: pypdfium2.PdfPage) -> pypdfium2.PdfTextPage:
     """Return the text of a page, turned in memory as most of it runs: PDFium finds few lines that
     do not run right.
@@ -47,7 +57,7 @@ def upright(page: pypdfium2.PdfPage) -> pypdfium2.PdfTextPage:
     count = words.count_chars()
     step = max(1, count // _SAMPLED)
     turns: Counter[int] = Counter(
-        round(2 * _angle(words, place) / math.pi) % 4 for place in range(0, count, step)
+        round(2 * angle_of(words, place) / math.pi) % 4 for place in range(0, count, step)
     )
     turn = 90 * turns.most_common(1)[0][0] if turns else 0
     if not turns or turn == page.get_rotation():
@@ -57,17 +67,17 @@ def upright(page: pypdfium2.PdfPage) -> pypdfium2.PdfTextPage:
     return page.get_textpage()
 
 
-def raw_page_text(words: pypdfium2.PdfTextPage) -> str:
+def raw_page_text(words: pypdfium2.PdfTextPage, whole: PlacedText) -> str:
     """Return the text of a page, its lines as they stand, with PDFium's signs of divided words.
 
     The text whose characters can be measured also has what is off the page: it is taken where
     nothing is.
     """
     inside = words.get_text_bounded()
-    whole = words.get_text_range()
+    unchanged = words.get_text_range()
     return (
         inside
-        if inside != whole and _letters(inside) != _letters(whole)
+        if inside != unchanged and _letters(inside) != _letters(unchanged)
         else _with_marks(words, whole)
     )
 
@@ -76,30 +86,33 @@ def _letters(text: str) -> str:
     return "".join(text.split()).replace("\x02", "\ufffe")
 
 
-def _with_marks(words: pypdfium2.PdfTextPage, text: str) -> str:
+def _with_marks(words: pypdfium2.PdfTextPage, whole: PlacedText) -> str:
     """Return a text with its raised and lowered digits and signs apart from the words
     before them.
     """
-    if words.count_chars() != len(
-        text
-    ):  # a character beyond the first plane: places differ from here on
+    text, places = whole
+    if places is None:
         return text
     parts: list[str] = []
     position = 0
     for start, end, break_before in sorted(
-        _candidates(words, text), key=lambda one: (one[0], -one[1])
+        _candidates(words, text, places), key=lambda one: (one[0], -one[1])
     ):
         if start < position:
             continue
         place = start - break_before
-        shift = _shift(words, place - 1, start)
+        shift = _shift(words, places[place - 1], places[start]) if place else 0
         if not shift:
             continue
         parts.append(text[position:place])
         parts.append(shifted("".join(parts[-2:])[-40:], text[start:end], shift))
         position = end
         breaks = _break_length(text, end)
-        if breaks and end + breaks < len(text) and _same_line(words, place - 1, end + breaks):
+        if (
+            breaks
+            and end + breaks < len(text)
+            and _same_line(words, places[place - 1], places[end + breaks])
+        ):
             position = end + breaks  # the mark, not the line, has ended
             parts.append("" if text[position].isspace() or not text[position].isalnum() else " ")
     return "".join([*parts, text[position:]])
@@ -112,7 +125,9 @@ def _break_length(text: str, start: int) -> int:
     return 1 if text.startswith("\n", start) else 0
 
 
-def _candidates(words: pypdfium2.PdfTextPage, text: str) -> Iterator[tuple[int, int, int]]:
+def _candidates(
+    words: pypdfium2.PdfTextPage, text: str, places: Sequence[int]
+) -> Iterator[tuple[int, int, int]]:
     """Places where a mark may stand: its first and last character, and how many of a line's end are
     before it.
     """
@@ -123,17 +138,17 @@ def _candidates(words: pypdfium2.PdfTextPage, text: str) -> Iterator[tuple[int, 
     level: set[int] = set()  # ends of numbers that stand on the line of what is before them
     for start, end in marks:
         if before := _MARKED.search(text, max(0, start - 3), start):
-            if _level(words, before.start(), end - 1):
+            if is_level(words, places[before.start()], places[end - 1]):
                 level.add(end)
             else:
                 yield start, end, start - before.start() - 1
     for number in _NUMBER.finditer(text):  # a power behind its number: 106
         first, end = number.span()
-        if end not in level and not _level(words, first, end - 1):
+        if end not in level and not is_level(words, places[first], places[end - 1]):
             yield from ((start, end, 0) for start in range(first + 1, min(end, first + 9)))
 
 
-def _level(words: pypdfium2.PdfTextPage, first: int, second: int) -> bool:
+def is_level(words: pypdfium2.PdfTextPage, first: int, second: int) -> bool:
     """Whether two characters stand on one line across or along the page, which most do: measured
     with little work.
     """
@@ -145,10 +160,8 @@ def _level(words: pypdfium2.PdfTextPage, first: int, second: int) -> bool:
 
 def _shift(words: pypdfium2.PdfTextPage, before: int, mark: int) -> int:
     """1 where a character is raised above the one before, -1 where it is lowered, else 0."""
-    if before < 0:
-        return 0
     size = font_size(words, before)
-    _, height = _apart(words, before, mark)
+    _, height = apart(words, before, mark)
     if (
         not 0 < _RAISED * size <= abs(height) <= 1.2 * size
         or font_size(words, mark) > _SMALL * size
@@ -158,17 +171,26 @@ def _shift(words: pypdfium2.PdfTextPage, before: int, mark: int) -> int:
 
 
 def _same_line(words: pypdfium2.PdfTextPage, first: int, second: int) -> bool:
-    along, height = _apart(words, first, second)
+    along, height = apart(words, first, second)
     size = font_size(words, first)
     return abs(height) < _SAME_LINE * size and 0 < along < 4 * size
 
 
-def _apart(words: pypdfium2.PdfTextPage, first: int, second: int) -> tuple[float, float]:
+def apart(words: pypdfium2.PdfTextPage, first: int, second: int) -> tuple[float, float]:
     """How far a character stands from another one along the line of this and above it,
     in points.
     """
-    _level(words, first, second)  # measures both
-    turn = cmath.exp(-1j * _angle(words, first)) * complex(
+    return apart_along(words, first, second, angle_of(words, first))
+
+
+def apart_along(
+    words: pypdfium2.PdfTextPage, first: int, second: int, direction: float
+) -> tuple[float, float]:
+    """How far a character stands from another one along a direction, in radians, and above it, in
+    points.
+    """
+    is_level(words, first, second)  # measures both
+    turn = cmath.exp(-1j * direction) * complex(
         _SECOND_X.value - _X.value, _SECOND_Y.value - _Y.value
     )
     return turn.real, turn.imag
@@ -197,7 +219,7 @@ def _matrix(words: pypdfium2.PdfTextPage, character: int) -> Any:
     return matrix
 
 
-def _angle(words: pypdfium2.PdfTextPage, character: int) -> float:
+def angle_of(words: pypdfium2.PdfTextPage, character: int) -> float:
     """The direction of a line's text against the x axis, in radians, counter-clockwise."""
     matrix = _matrix(words, character)
     return math.atan2(matrix.b, matrix.a)

@@ -16,12 +16,14 @@ _PAGE = (
 _PAGE_NUMBER = re.compile(
     rf"^[^\w§№#]*?{_PAGE}(?=\s|$)|{_PAGE.replace('?P<', '?P<last_')}\W*$", re.IGNORECASE
 )
+_DIVIDED_END = re.compile(r"[^\W\d_][-\u2010\u00ad\x02\ufffe]\s*\Z")
+_REST = re.compile(r"\s*(([^\W\d_A-Z])\w*[^\w\s]*)\s*")  # of a word, and the stop behind it
 _MARGIN = 0.15  # of a page's height, in which headers and footers stand
 
 
 class PageText(NamedTuple):
     """What one page holds: text, forms and notes, whether it is a picture without text; of lines
-    sizes and heights.
+    sizes and heights; what is set across it.
     """
 
     text: str
@@ -29,6 +31,62 @@ class PageText(NamedTuple):
     is_picture: bool
     sizes: Sizes
     heights: Sizes  # at which lines stand, as a share of the page's
+    across: list[str]
+
+
+def without_watermarks(pages: list[PageText]) -> list[PageText]:
+    """Take what is set across pages out of their text, and off all but one that has it.
+
+    It is set at a slant, or is a line in larger type that most pages have, three at least, at one
+    height outside of their margins.
+    """
+    _, large = type_of([page.sizes for page in pages])
+    counts = Counter(place for page in pages for place in _large_lines(page, large))
+    repeated = {place for place, count in counts.items() if count >= max(3, len(pages) / 2)}
+    flows: list[str] = []
+    across: list[dict[str, str]] = []  # of each page, by their letters
+    for page in pages:
+        marks = {letters for letters, _ in _large_lines(page, large) & repeated}
+        lines = page.text.split("\n")
+        taken = [*page.across, *(line.strip() for line in lines if letters_of(line) in marks)]
+        flows.append("\n".join(line for line in lines if letters_of(line) not in marks))
+        across.append({letters_of(line): line for line in taken})
+    holders: dict[str, int] = {}  # a page of nothing else has it only if all have nothing else
+    for number in sorted(range(len(pages)), key=lambda number: not flows[number].strip()):
+        for letters in across[number]:
+            holders.setdefault(letters, number)
+    return [
+        page._replace(
+            text=flows[number],
+            sizes={line: size for line, size in page.sizes.items() if line not in across[number]},
+            across=[line for letters, line in across[number].items() if holders[letters] == number],
+        )
+        for number, page in enumerate(pages)
+    ]
+
+
+def _large_lines(page: PageText, large: float) -> set[tuple[str, int]]:
+    """The lines of a page in larger type outside of its margins, with their heights in percent."""
+    return {
+        (letters, round(100 * height))
+        for letters, height in page.heights.items()
+        if _MARGIN <= height <= 1 - _MARGIN and page.sizes.get(letters, 0.0) >= large
+    }
+
+
+def with_whole_words(pages: list[PageText]) -> list[PageText]:
+    """Put the rest of a word that the end of a page divides before that end.
+
+    A sign of a divided word stands between its parts, as PDFium sets it at the end of a line.
+    """
+    texts = [page.text for page in pages]
+    for number in range(len(pages) - 1):
+        rest = _REST.match(texts[number + 1])
+        if rest is None or not _DIVIDED_END.search(texts[number]):
+            continue
+        texts[number] = f"{texts[number].rstrip()[:-1]}\x02{rest[1]}"
+        texts[number + 1] = texts[number + 1][rest.end() :]
+    return [page._replace(text=text) for page, text in zip(pages, texts, strict=True)]
 
 
 def without_running_lines(
