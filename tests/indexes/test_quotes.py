@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from aveyb_retrieval import Retriever, build_index
+from aveyb_retrieval import Index, Retriever, build_index
 from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.search import reading
@@ -440,6 +440,31 @@ def test_contents(tmp_path: Path) -> None:
         .stdout.endswith("readme  About\n")
     )
     assert CliRunner().invoke(main, ["outline", str(tmp_path / "ix"), "laws"]).exit_code == 2
+
+
+def test_folders_are_counted_once_a_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"_id": f"{i % 3}/{i}", "text": "a", "n": i % 2} for i in range(2400)]
+    build_index(rows, tmp_path / "ix", model=FakeEmbedder())
+    read = []
+
+    def counted(self: Snapshot, docs: Sequence[int], parts: Sequence[Part] = PARTS) -> Any:
+        read.append(len(docs))
+        return documents(self, docs, parts)
+
+    documents = Snapshot.documents
+    monkeypatch.setattr(Snapshot, "documents", counted)
+    with Index.open(tmp_path / "ix", model=FakeEmbedder()) as index:
+        first = [index.contents(), index.contents("1/"), index.contents(filter={"n": 1})]
+        assert first[0].folders == [("0/", 800), ("1/", 800), ("2/", 800)]
+        assert first[2].folders == [("0/", 400), ("1/", 400), ("2/", 400)]
+        read.clear()
+        again = [index.contents(), index.contents("1/"), index.contents(filter={"n": 1})]
+        assert (again, sum(read)) == (first, 200)  # the documents that are shown
+        assert [each.id for each in index.contents("1/", offset=799).documents] == ["1/2398"]
+        index.add([{"_id": "1/new", "text": "a"}])
+        assert index.contents().folders == [("0/", 800), ("1/", 801), ("2/", 800)]
 
 
 def test_of_many_documents_in_one_folder_the_rest_is_counted(tmp_path: Path) -> None:

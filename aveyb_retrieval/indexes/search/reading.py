@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import regex
 
 from aveyb_retrieval.encoder.text.passages import names_of, outline
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.search.options import within
+from aveyb_retrieval.indexes.search.selections import Allowed
 from aveyb_retrieval.indexes.search.several import SeveralView
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.store.filters import compile_filter
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.documents.records import FileOrigin, Page
     from aveyb_retrieval.indexes.engine import EngineView, VectorEngine
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
+    from aveyb_retrieval.indexes.types import IntArray
 
 BATCH = 256  # documents that are read at once
 IDS = 8192  # ids that are
@@ -301,29 +304,11 @@ class Documents:
         given. An id such as `laws/2020/tax.md` is in the folder `laws/`, and below it in
         `laws/2020/`. Raises ConfigError where the filter means nothing.
         """
-        folders = Counter[str]()
         with self._engine.view() as view:
-            found = view.matching(view.select({} if filter is None else filter)).tolist()
-            if under or len(found) > LISTED:
-                names: dict[int, str] = {}
-                for start in range(0, len(found), IDS):
-                    some = view.documents(found[start : start + IDS], ())
-                    names |= {
-                        doc: each.id[len(under) :]
-                        for doc, each in some.items()
-                        if each.id.startswith(under)
-                    }
-                if len(names) > LISTED:
-                    folders.update(
-                        name[: name.index("/") + 1] for name in names.values() if "/" in name
-                    )
-                found = sorted(doc for doc, name in names.items() if not folders or "/" not in name)
-            listed = [
-                (under + name, count)
-                for name, count in sorted(folders.items())[offset : offset + LISTED]
-            ]
+            folders, found = _folder(view, view.select({} if filter is None else filter), under)
+            listed = [(under + name, count) for name, count in folders[offset : offset + LISTED]]
             first = max(0, offset - len(folders))
-            shown = list(_fetch(view, found[first : first + LISTED - len(listed)]))
+            shown = list(_fetch(view, found[first : first + LISTED - len(listed)].tolist()))
         return Contents(
             listed, shown, max(0, len(folders) + len(found) - offset - len(listed) - len(shown))
         )
@@ -352,6 +337,36 @@ class Documents:
         of range; InputError where there is no such document or heading.
         """
         return excerpt(self.get([id])[0], span=span, heading=heading, max_tokens=max_tokens)
+
+
+def _folder(view: EngineView, selection: Any, under: str) -> tuple[list[tuple[str, int]], IntArray]:
+    """Return what `contents` lists: folders with their counts, and documents `[n]`, ascending.
+
+    A selection of an index directory keeps them, as long as its version is open.
+    """
+    kept = selection.folders.get(under) if isinstance(selection, Allowed) else None
+    if kept is not None:
+        return kept
+    docs = view.matching(selection)
+    folders = Counter[str]()
+    if under or len(docs) > LISTED:
+        names: dict[int, str] = {}
+        numbers = docs.tolist()
+        for start in range(0, len(numbers), IDS):
+            stored = view.documents(numbers[start : start + IDS], ())
+            names |= {
+                doc: document.id[len(under) :]
+                for doc, document in stored.items()
+                if document.id.startswith(under)
+            }
+        if len(names) > LISTED:
+            folders.update(name[: name.index("/") + 1] for name in names.values() if "/" in name)
+        listed = sorted(doc for doc, name in names.items() if not folders or "/" not in name)
+        docs = np.array(listed, np.int64)
+    folder = sorted(folders.items()), docs
+    if isinstance(selection, Allowed):
+        selection.remember_folder(under, folder)
+    return folder
 
 
 class _Matcher:

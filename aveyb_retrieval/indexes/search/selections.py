@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.filters import Scalar
     from aveyb_retrieval.indexes.types import BoolArray, IntArray, Kind
 
+MAX_FOLDERS_KEPT = 64  # folders whose contents are remembered for a selection
 MAX_FIELDS_COUNTED = 16  # fields whose values are remembered for a selection
 
 
@@ -30,6 +31,8 @@ class Allowed:
         self.docs = docs
         self.passages: IntArray | None = None  # once they are needed
         self.values: dict[str, list[tuple[Scalar, int]]] = {}
+        # by the folder that is listed: its folders with their counts, and its documents
+        self.folders: dict[str, tuple[list[tuple[str, int]], IntArray]] = {}
         self.counted: Counted | None = None  # where no other documents can be seen
         self._seen: BoolArray | None = None  # by document, and False behind the last
 
@@ -60,6 +63,11 @@ class Allowed:
         latest = list(self.values.items())[1 - MAX_FIELDS_COUNTED :]
         self.values = {**dict(latest), field: values}
 
+    def remember_folder(self, under: str, folder: tuple[list[tuple[str, int]], IntArray]) -> None:
+        """Keep what is in a folder, and in the last other folders."""
+        latest = list(self.folders.items())[1 - MAX_FOLDERS_KEPT :]
+        self.folders = {**dict(latest), under: folder}
+
     @property
     def table_bytes(self) -> int:
         """Bytes of what `forget_tables` lets go of."""
@@ -69,7 +77,8 @@ class Allowed:
     @property
     def base_bytes(self) -> int:
         """Bytes of what only a scan of all documents finds again."""
-        return self.docs.nbytes + (0 if self.counted is None else self.counted.nbytes)
+        listed = sum(docs.nbytes for _, docs in self.folders.values())
+        return self.docs.nbytes + listed + (0 if self.counted is None else self.counted.nbytes)
 
     def forget_tables(self) -> None:
         """Let go of what is made again from the documents in a fraction of a millisecond."""
