@@ -231,3 +231,23 @@ def test_a_word_divided_by_the_end_of_a_page(
         _written(canvas, (72, 700, f"{begin} at nine."))
 
     assert expected in read("a.pdf", drawn(draw)).text
+
+
+@pytest.mark.parametrize("state", ["OFF", "ON"])
+def test_text_of_a_hidden_layer_is_left_out(read: Read, state: str) -> None:
+    content = (
+        b"BT /F1 12 Tf 72 700 Td (The shop opens at nine.) Tj ET\n"
+        b"/OC /L1 BDC BT /F1 12 Tf 72 660 Td (Closed on Mondays.) Tj ET EMC"
+    )
+    objects = [
+        f"<</Type/Catalog/Pages 2 0 R/OCProperties<</OCGs[3 0 R]/D<</{state}[3 0 R]>>>>>>".encode(),
+        b"<</Type/Pages/Kids[4 0 R]/Count 1>>",
+        b"<</Type/OCG/Name(Notes)>>",
+        b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 612 792]/Contents 5 0 R/Resources<</Font<</F1"
+        b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>>>/Properties<</L1 3 0 R>>>>>>",
+        b"<</Length %d>>stream\n%s\nendstream" % (len(content), content),
+    ]
+    body = b"".join(b"%d 0 obj%s endobj\n" % pair for pair in enumerate(objects, start=1))
+    text = read("a.pdf", b"%PDF-1.5\n" + body + b"trailer<</Root 1 0 R/Size 6>>\n%%EOF").text
+    assert "opens at nine" in text
+    assert ("Mondays" in text) is (state == "ON")

@@ -30,6 +30,7 @@ from aveyb_retrieval.documents.readers.pdf_headings import (
     mark_by_size,
     mark_headings,
 )
+from aveyb_retrieval.documents.readers.pdf_layers import remove_hidden_layers
 from aveyb_retrieval.documents.readers.pdf_lines import is_turned, page_lines
 from aveyb_retrieval.documents.readers.pdf_text import (
     font_size,
@@ -177,6 +178,7 @@ def _page(
 
     try:
         page = document[index]
+        remove_hidden_layers(page)
         words = upright(page)
         whole, across, direction = page_lines(words)
         raw_text = raw_page_text(words, whole)
