@@ -12,6 +12,7 @@ import hashlib
 import os
 import shutil
 import stat
+import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,6 +105,18 @@ def _create(path: Path) -> BinaryIO:
     return os.fdopen(open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb")
 
 
+def _set_mode(handle: BinaryIO, path: Path, mode: int) -> None:
+    """Set the mode of the file at `path`, open as `handle`.
+
+    The descriptor names the file itself, whatever has taken its place. Windows takes only the
+    path before Python 3.13.
+    """
+    if sys.platform == "win32":
+        path.chmod(mode)
+    else:
+        os.fchmod(handle.fileno(), mode)
+
+
 def open_for_appending(path: Path) -> BinaryIO:
     """Open a file of an index, or a new one, to write behind its end."""
     return os.fdopen(open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab")
@@ -190,7 +203,7 @@ def atomic_writer(path: Path, *, tag: str = "", mode: int | None = None) -> Iter
     temporary = path.with_name(f"{path.name}{tag}.tmp")
     with _create(temporary) as handle:
         if mode is not None:
-            os.fchmod(handle.fileno(), mode)
+            _set_mode(handle, temporary, mode)
         out = HashingWriter(handle)
         yield out
         fsync(handle)
