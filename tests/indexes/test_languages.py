@@ -143,3 +143,9 @@ def test_columns_of_several_languages_stay_in_order(tmp_path: Path) -> None:
 
     verify_index(tmp_path / "i")
     assert np.all(np.diff(Snapshot.open(tmp_path / "i").tables.numbers("document")) > 0)
+
+
+def test_texts_that_are_no_prose_have_the_rules_of_english() -> None:
+    rows = [f"word{i} word{i * 7 % 31} part_no cases-case {i:08x}" * 8 for i in range(20)]
+    assert set(DocumentLanguages().of(rows)) == {"en"}
+    assert set(DocumentLanguages().of([row[:60] for row in rows])) == {"en"}

@@ -135,7 +135,8 @@ class DocumentLanguages:
         if not self._counts:
             samples = [text for text, alone in zip(texts, long, strict=True) if alone]
             samples = samples[:: len(samples) // _WORDS + 1] or _joined(texts)
-            self._counts.update(identify(_sample(text))[0] for text in samples)
+            # of numbers, names and code any language is the most probable one
+            self._counts.update(written_in(text, MAIN) for text in samples)
             main = self.main
             self._counts.clear()
         else:
