@@ -141,7 +141,14 @@ def test_a_folder_of_texts_has_paths_as_ids_and_a_beir_folder_its_corpus(tmp_pat
     assert (first.metadata["path"], first.metadata["type"]) == ("a.txt", "text")
     assert first.metadata["modified"].endswith("+00:00")
     (tmp_path / "corpus.jsonl").write_bytes(jsonl_bytes())
-    assert content(read_corpus(tmp_path)) == EXPECTED
+    items = list(read_corpus(tmp_path))  # a folder of other files is read whole
+    assert [item.id for item in items if isinstance(item, Record)] == ["a.txt", "sub/b.md"]
+    (left,) = [item for item in items if isinstance(item, Rejected)]
+    assert left.reason == "holds documents with a text each: index it by itself"
+    beir = tmp_path / "beir"
+    beir.mkdir()
+    (tmp_path / "corpus.jsonl").rename(beir / "corpus.jsonl")
+    assert content(read_corpus(beir)) == EXPECTED
 
 
 def test_nested_metadata_is_merged_and_fields_can_be_renamed() -> None:

@@ -617,16 +617,17 @@ def test_a_change_trains_on_its_device(
         sync_index(folder, root, device="cuda")
     else:
         build_index(text, root, vectors=vectors, index="Flat", granularity="document")
+        other = [{"_id": "b", "text": "Another valve."}]  # the same text would change nothing
         monkeypatch.setattr(build, "make_tier", made)
         monkeypatch.setattr(build, "plan", lambda *arguments, **how: [(0, arguments[2])])
         if change == "build":
             how = {"vectors": vectors, "index": "Flat", "granularity": "document", "device": "cuda"}
             build_index(text, root, overwrite=True, **how)
         elif change == "upsert":
-            upsert_documents(text, root, vectors=-vectors, device="cuda")
+            upsert_documents(other, root, vectors=-vectors, device="cuda")
         else:
             batch = Batch(root, device="cuda")
-            batch.upsert(text, vectors=-vectors)
+            batch.upsert(other, vectors=-vectors)
             batch.commit()
     assert devices == ["cuda"]
 
