@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from aveyb_retrieval import DiskError, Index, Retriever, build_index
@@ -157,3 +158,12 @@ def test_a_disk_that_fails_has_a_class_and_says_what_to_do(
     assert len(index.search("word1", mode="lexical")) == 1
     with pytest.raises(DiskError, match="no index is made"):
         build_index(ROWS, tmp_path / "other", model=FakeEmbedder())
+
+
+def test_other_vectors_of_the_same_text_are_taken(tmp_path: Path) -> None:
+    rows = [{"_id": "a", "text": "the same words"}]
+    first, second = np.eye(4, dtype=np.float32)[:2]
+    build_index(rows, tmp_path / "i", vectors=first[None], granularity="document")
+    with Index.open(tmp_path / "i") as index:
+        index.upsert(rows, vectors=second[None])
+        assert index.search_vectors(second[None], k=1)[0][0].score == pytest.approx(1)

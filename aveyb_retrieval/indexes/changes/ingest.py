@@ -475,8 +475,11 @@ class Ingestion:
         if known is None:
             return "encode", 0, 0
         doc, content = known
-        if content == content_digest(record.title, record.text, record.keywords):
+        is_same = content == content_digest(record.title, record.text, record.keywords)
+        if is_same and not self._source.is_given:
             return "metadata", 0, 0
+        if is_same:  # the vectors that are given may be others
+            return "encode", 0, 0
         may_move = record.origin is not None  # a file has other keywords by another path
         if doc >= self.transaction.state.first_doc or not (may_move or self._growing):
             return "encode", 0, 0
@@ -702,6 +705,8 @@ def _tokens(encoded: Encoded, step: Step) -> TokenCodes:
 class ModelSource:
     """Encodes documents with a model, which may be able to continue a grown one (`growing`)."""
 
+    is_given = False
+
     def __init__(self, embedder: EmbedderLike) -> None:
         self.embedder = embedder
         self.growing = embedder if isinstance(embedder, GrowingEmbedder) else None
@@ -738,6 +743,8 @@ class PrecomputedSource:
     growing = None
 
     def __init__(self, vectors: PrecomputedVectors | StoredShards) -> None:
+        # those of stored shards are of the same model and text, and therefore the same
+        self.is_given = isinstance(vectors, PrecomputedVectors)
         self.vectors = vectors
 
     def encode(self, steps: Iterator[Step], _watch: Callable[[int], None]) -> Iterator[Encoded]:
