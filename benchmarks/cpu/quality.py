@@ -7,8 +7,8 @@ NDCG@10 by trec_eval's definition over the full corpus; sets with more than 700 
 drawn by numpy's `default_rng(0).permutation`. MiniLM is cut at its 256 tokens, and on the long sets
 also runs on 180-word chunks (best chunk), which is what people do today, alone and fused with BM25
 as our index is. Our model's index is built as by default (int8) and searched end to end: by words
-and vectors, by vectors, and with the best 100 reranked by MaxSim over token vectors. On the long
-sets there is an index made by MiniLM, too. With --cache, vectors and results that are already there
+and vectors, by vectors, and with the best 100 reranked by MaxSim over token vectors. An index made
+by MiniLM is searched in the same way. With --cache, vectors and results that are already there
 are used again, so an interrupted run continues. With `--groups` or `--sets` the other results of
 quality.json stay. Prints one table; writes quality.json and quality.md into benchmarks/results/.
 """
@@ -100,7 +100,7 @@ def systems(task: Task, args: argparse.Namespace, folder: Path) -> Iterator[Syst
         yield from peers(task, args, folder)
     if "ours" in args.groups:
         yield from indexes(task, args.cache, args.model)
-    if "minilm" in args.groups and task.dataset in LONG:
+    if "minilm" in args.groups:
         path = built(task, args.cache, model=args.minilm, passage_tokens=WINDOWED, late=False)
         yield IndexSystem(path, name=f"index of MiniLM, passages of {WINDOWED} tokens, one by one")
 
