@@ -33,6 +33,7 @@ suppress_warnings = ["myst.header"]  # a generated block may begin at the level 
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_default_options = {"members": True, "show-inheritance": True}
+napoleon_use_ivar = True  # attributes of a class are listed once, below its members
 napoleon_custom_sections = [
     (name, "params_style") for name in ("Sizes", "Choices", "Numerics", "Initialization", "Funnel")
 ]

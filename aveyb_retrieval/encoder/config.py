@@ -91,39 +91,46 @@ RELEASED: dict[str, Any] = {
 class AveyBConfig(transformers.PreTrainedConfig):
     """Configuration of an Avey-B encoder.
 
-    Sizes: vocab_size: rows of the embedding. hidden_size: d, the width of a token.
-        num_hidden_layers: layers of the neural processor. split_size: S, tokens in a full split.
-        num_retrieved: k, earlier splits folded into each split (0: none). expansion_factor: the
-        enricher's output is `expansion_factor * d` wide. tail_share: which share of it, the tail,
-        goes through the contextualizer, 0.5: half of the tail is mixed, half
-            gates; the rest bypasses the contextualizer.
+    Sizes:
+        vocab_size: Rows of the embedding.
+        hidden_size: d, the width of a token.
+        num_hidden_layers: Layers of the neural processor.
+        split_size: S, tokens in a full split.
+        num_retrieved: k, earlier splits folded into each split (0: none).
+        expansion_factor: The enricher's output is `expansion_factor * d` wide.
+        tail_share: Which share of it, the tail, goes through the contextualizer. 0.5: half of the
+            tail is mixed, half gates; the rest bypasses the contextualizer.
         layer_pattern: "static" or "dynamic" for each layer; None alternates, static first.
 
-    Choices: enricher_activation: "relu2" in the paper | "gelu" in the released code; so below.
-        mix_activation: sigma after mixing, "relu" | "none". mix_bias: a learned bias per token
-        position after mixing, True | False (optional in the paper). similarity_norm: of the rows of
-        a dynamic layer, "sum", S / (sum S + eps) | "l1", S / max(sum abs S, 1e-12).
-        learned_residual: the residual is scaled by a learned scalar per layer, False | True.
-        final_norm: an RMSNorm after the last layer, True (as in Avey, appendix H) | False.
-        weight_norm: a retrieved split
-        is weighted by score / highest | score / lowest among the chosen. retrieved_order:
-        "sequence" | "score" (highest first); missing splits are zeros on the left in both. tail:
-        "masked", only valid tokens exist | "zero_slots", a short last split is filled up with zero
-        embeddings
-            that take part in every layer.
+    Choices:
+        enricher_activation: "relu2" in the paper | "gelu" in the released code; so below.
+        mix_activation: Sigma after mixing, "relu" | "none".
+        mix_bias: A learned bias per token position after mixing, True | False (optional in the
+            paper).
+        similarity_norm: Of the rows of a dynamic layer, "sum", S / (sum S + eps) | "l1",
+            S / max(sum abs S, 1e-12).
+        learned_residual: The residual is scaled by a learned scalar per layer, False | True.
+        final_norm: An RMSNorm after the last layer, True (as in Avey, appendix H) | False.
+        weight_norm: A retrieved split is weighted by score / highest | score / lowest among the
+            chosen.
+        retrieved_order: "sequence" | "score" (highest first); missing splits are zeros on the left
+            in both.
+        tail: "masked", only valid tokens exist | "zero_slots", a short last split is filled up
+            with zero embeddings that take part in every layer.
 
-    Numerics: norm_eps: RMSNorm's epsilon. similarity_eps: epsilon of "sum" and of the ranker's
-        norms. max_split_weight: bound on the size of a retrieved split's weight. A score over one
-            that nears zero grows without bound; the score ratios of trained models stay far below
-            this bound.
+    Numerics:
+        norm_eps: RMSNorm's epsilon.
+        similarity_eps: Epsilon of "sum" and of the ranker's norms.
+        max_split_weight: Bound on the size of a retrieved split's weight. A score over one that
+            nears zero grows without bound; the score ratios of trained models stay far below it.
 
-    Initialization: weight_init: embeddings and linear maps start "normal" | "xavier" normal (the
-        paper gives none); the compressor
-            starts Xavier normal in any case.
-        initializer_range: the standard deviation of "normal". static_init: the static matrices
-        start "xavier" normal, as in the released code, or "local": near tokens weigh
-            more than distant ones, which masked-language modelling otherwise has to learn for every
-            position of a split (`local_matrix`).
+    Initialization:
+        weight_init: Embeddings and linear maps start "normal" | "xavier" normal (the paper gives
+            none); the compressor starts Xavier normal in any case.
+        initializer_range: The standard deviation of "normal".
+        static_init: The static matrices start "xavier" normal, as in the released code, or
+            "local": near tokens weigh more than distant ones, which masked-language modelling
+            otherwise has to learn for every position of a split (`local_matrix`).
 
     Raises:
         ConfigError: a value is out of range or not one of its choices.

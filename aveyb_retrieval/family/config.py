@@ -28,21 +28,28 @@ _SMALLEST = {
 class AveyConfig(PreTrainedConfig):
     """Configuration of an Avey language model.
 
-    Sizes: vocab_size: rows of the embedding, which is also the output layer. hidden_size: d.
-        num_hidden_layers: layers of the neural processor. split_size: S, tokens in a full split.
-        num_retrieved: k, earlier splits put before each split. The authors' code counts the current
-        split, too: its k is one more. expansion_factor: the enricher's output is `expansion_factor
-        * d` wide. tail_share: the share of it that goes through the contextualizer, half of that
-        mixed, half as gate; the rest bypasses it.
+    Sizes:
+        vocab_size: Rows of the embedding, which is also the output layer.
+        hidden_size: d, the width of a token.
+        num_hidden_layers: Layers of the neural processor.
+        split_size: S, tokens in a full split.
+        num_retrieved: k, earlier splits put before each split. The authors' code counts the
+            current split, too: its k is one more.
+        expansion_factor: The enricher's output is `expansion_factor * d` wide.
+        tail_share: The share of it that goes through the contextualizer, half of that mixed, half
+            as gate; the rest bypasses it.
 
-    Choices: weight_norm: a retrieved split is weighted by its score over the highest among the
-        chosen, "max" (paper), or over that of the first of them in reading order, "first" (released
-        code).
+    Choices:
+        weight_norm: A retrieved split is weighted by its score over the highest among the chosen,
+            "max" (paper), or over that of the first of them in reading order, "first" (released
+            code).
 
-    Numerics: norm_eps: RMSNorm's epsilon. similarity_eps: epsilon of all cosines.
+    Numerics:
+        norm_eps: RMSNorm's epsilon.
+        similarity_eps: Epsilon of all cosines.
 
-    Initialization: initializer_range: standard deviation of embedding and linear maps; V starts
-        Xavier normal.
+    Initialization:
+        initializer_range: Standard deviation of embedding and linear maps; V starts Xavier normal.
 
     Raises:
         ConfigError: a value is out of range or not one of its choices.
