@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from aveyb_retrieval import DiskError, Index, Retriever, build_index
+from aveyb_retrieval import DiskError, Index, Retriever, build_index, upsert_documents
 from aveyb_retrieval.errors import AveyBError, IndexLockedError
 from aveyb_retrieval.indexes.store.dataset import Dataset
 from tests.indexes.fake import FakeEmbedder
@@ -164,6 +164,6 @@ def test_other_vectors_of_the_same_text_are_taken(tmp_path: Path) -> None:
     rows = [{"_id": "a", "text": "the same words"}]
     first, second = np.eye(4, dtype=np.float32)[:2]
     build_index(rows, tmp_path / "i", vectors=first[None], granularity="document")
-    with Index.open(tmp_path / "i") as index:
-        index.upsert(rows, vectors=second[None])
-        assert index.search_vectors(second[None], k=1)[0][0].score == pytest.approx(1)
+    upsert_documents(rows, tmp_path / "i", vectors=second[None])
+    with Retriever.load(tmp_path / "i") as retriever:
+        assert retriever.search_vectors(second[None], k=1)[0][0].score == pytest.approx(1)
