@@ -90,7 +90,7 @@ def test_what_a_document_gives_can_be_indexed_again(tmp_path: Path, embedder: Fa
             "_id": "a",
             "text": "x y",
             "title": "T",
-            "metadata": {"metadata": {"title": "inner"}, "text": 1},
+            "metadata": {"metadata": {"title": "inner"}, "kind": 1},
         }
     ]
     build_index(rows, tmp_path / "ix", model=embedder)
@@ -99,7 +99,7 @@ def test_what_a_document_gives_can_be_indexed_again(tmp_path: Path, embedder: Fa
         build_index([document.to_dict()], tmp_path / "again", model=embedder)
     with Retriever.load(tmp_path / "again") as again:
         assert again.get(["a"]) == [document]
-    assert document.metadata == {"metadata": {"title": "inner"}, "text": 1}
+    assert document.metadata == {"metadata": {"title": "inner"}, "kind": 1}
 
 
 @settings(max_examples=25, deadline=None)

@@ -28,7 +28,7 @@ from aveyb_retrieval import (
 )
 from aveyb_retrieval.errors import ConfigError, EngineError, InputError
 from aveyb_retrieval.indexes.changes import ingest
-from aveyb_retrieval.indexes.search import documents as search_documents
+from aveyb_retrieval.indexes.search import scores as search_scores
 from aveyb_retrieval.indexes.store.place import read_manifest
 from aveyb_retrieval.indexes.vectors import StoredShards, encoded_of, shard_of
 from tests.indexes.conftest import make_documents
@@ -62,7 +62,7 @@ def answers(root: Path, embedder: FakeEmbedder) -> list[Any]:
     found = []
     with (
         Retriever.load(root, model=embedder) as retriever,
-        patch.object(search_documents, "READ", 200),
+        patch.object(search_scores, "DOCUMENTS_SCORED_TOGETHER", 200),
     ):
         for mode in ("dense", "lexical", "hybrid"):
             for unit in ("document", "passage"):

@@ -497,11 +497,16 @@ class WordIndex:
     def settle(self, new: NewFiles, *, whole: bool) -> None:
         """Take rows that are in no part into one, if that is due, and merge the last parts."""
         sizes = self._table.indexed_from(self.stop)
-        if not self.parts or not is_due(sizes, whole=whole):
+        is_stale = whole and any(map(self._dead, self.parts))
+        if not self.parts or not (is_stale or is_due(sizes, whole=whole)):
             return
         counts = [part.rows for part in self.parts]
         merged = len(counts) if whole else last_tier(counts, sum(sizes))
         self._write(merged, new)
+
+    def _dead(self, part: Piece) -> int:
+        """How many rows of a part are of documents that are not there any more."""
+        return int((~self._table.alive(self._open(part.file).numbers)).sum())
 
     def make(self, new: NewFiles) -> None:
         """Make the lists of all rows anew."""
