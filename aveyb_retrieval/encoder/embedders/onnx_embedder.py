@@ -27,8 +27,9 @@ from aveyb_retrieval.encoder.embedders.windows import (
 from aveyb_retrieval.encoder.folders import fingerprint, read_object
 from aveyb_retrieval.encoder.languages.folder import SOURCE
 from aveyb_retrieval.encoder.network.token_codec import TokenCodec, TokenCodes
+from aveyb_retrieval.encoder.onnx.session import open_session
 from aveyb_retrieval.encoder.text.tokenizer import as_texts
-from aveyb_retrieval.errors import ConfigError, ModelError, extra_for, first_line
+from aveyb_retrieval.errors import ConfigError, ModelError, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,7 +111,9 @@ class OnnxSentenceEmbedder(WindowEncoder):
         settings = read_object(folder / "config_sentence_transformers.json")
         self.prompts = choose_prompts(settings.get("prompts") or {})
         self._tokenizer = load_tokenizer(folder)
-        self._session = open_session(file)
+        self._session = open_session(
+            file, threads=chosen_threads(), advice="export it again, in one file"
+        )
         self._inputs = [node.name for node in self._session.get_inputs()]
         if unknown := set(self._inputs) - _INPUTS:
             raise ModelError(
@@ -281,26 +284,10 @@ def load_tokenizer(folder: Path) -> Any:
     return tokenizer
 
 
-def open_session(file: Path) -> Any:
-    """Open an ONNX file; ModelError where ONNX Runtime cannot read it."""
-    with extra_for("the ONNX form of a model", "cpu"):
-        import onnxruntime
-    options = onnxruntime.SessionOptions()
+def chosen_threads() -> int:
+    """Return the threads that `OMP_NUM_THREADS` asks for, 0 where it asks for none."""
     threads = os.environ.get("OMP_NUM_THREADS", "")
-    options.intra_op_num_threads = int(threads) if threads.isdigit() else 0
-    options.log_severity_level = 4
-    options.enable_mem_pattern = False  # a plan for each shape keeps memory
-    try:
-        return onnxruntime.InferenceSession(
-            file.read_bytes(), options, providers=["CPUExecutionProvider"]
-        )
-    except Exception as error:
-        if not type(error).__module__.startswith("onnxruntime"):
-            raise
-        raise ModelError(
-            f"{file}: ONNX Runtime cannot read it ({first_line(error)[:200].rstrip('.')}); export"
-            " it again, in one file"
-        ) from error
+    return int(threads) if threads.isdigit() else 0
 
 
 def token_output(session: Any, file: Path) -> str:

@@ -38,7 +38,8 @@ from aveyb_retrieval.encoder.folders import (
     read_object,
 )
 from aveyb_retrieval.encoder.network.layout import SplitLayout, group_widths
-from aveyb_retrieval.errors import ModelError, extra_for, first_line
+from aveyb_retrieval.encoder.onnx.session import open_session
+from aveyb_retrieval.errors import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -311,38 +312,21 @@ def _session(path: Path, weights_bytes: int, rows: np.ndarray | None) -> Any:
     """Open a session on one processor: a query is too small to be shared, and of more splits
     several run at once.
 
-    Rows in int8 are the embeddings of an int8 form, which has none of its own then. The file is
-    read here and given as bytes: it has no folder in which ONNX Runtime could look for other data.
+    Rows in int8 are the embeddings of an int8 form, which has none of its own then.
     """
-    with extra_for("the ONNX form of a model", "cpu"):
-        import onnxruntime
     limit, size = _LARGEST_FACTOR * weights_bytes + _GRAPH_BYTES, path.stat().st_size
     if size > limit:
         raise ModelError(
             f"{path}: {size:,} bytes, a form of these weights has at most {limit:,}; remove it, or"
             " export it again"
         )
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    options.enable_mem_pattern = (
-        False  # a plan for each shape, which keeps memory and makes nothing faster here
+    held = rows is not None and rows.dtype == np.int8
+    return open_session(
+        path,
+        threads=1,
+        advice="export it again",
+        initializers={EMBEDDING: np.asarray(rows)} if held else None,
     )
-    if rows is not None and rows.dtype == np.int8:
-        options.add_external_initializers(
-            [EMBEDDING], [onnxruntime.OrtValue.ortvalue_from_numpy(np.asarray(rows))]
-        )
-    try:
-        return onnxruntime.InferenceSession(
-            path.read_bytes(), options, providers=["CPUExecutionProvider"]
-        )
-    except Exception as error:
-        if not type(error).__module__.startswith("onnxruntime"):
-            raise
-        reason = first_line(error)[:200].rstrip(".")
-        raise ModelError(
-            f"{path}: ONNX Runtime cannot read it ({reason}); export it again"
-        ) from error
 
 
 @dataclass(frozen=True)
