@@ -250,11 +250,6 @@ def products(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
     return (others[None, :, None, :] @ rows[:, None, :, None])[..., 0, 0]
 
 
-def width_of_places(size: int) -> int:
-    """The bytes of each text's place in a page of Lance that holds so many bytes of texts."""
-    return next(width for width in (1, 2, 4, 8) if size < 1 << 8 * width)
-
-
 def widened(rows: np.ndarray) -> FloatArray:
     """Finite float16 or float32 rows `[n, d]` as float32; float16 by its bits: NumPy takes each
     number by itself.

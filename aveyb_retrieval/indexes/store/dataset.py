@@ -6,19 +6,19 @@ among the rows that are not deleted, which the numbers of all of them give.
 
 from __future__ import annotations
 
-from functools import cached_property, wraps
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
 from aveyb_retrieval.errors import IndexFormatError
-from aveyb_retrieval.indexes.store.session import damage, session
+from aveyb_retrieval.indexes.store.session import damage, guarded, session
 from aveyb_retrieval.indexes.types import MAX_PASSAGES, find_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import lance
 
@@ -31,22 +31,6 @@ MAX_UNINDEXED_ROWS = 128  # looked through by every search, which costs about a 
 LARGE_PIECE_ROWS = 1 << 16  # a piece of so many is merged only to drop deleted rows
 MAX_DELETED_SHARE = 0.2  # a piece with a larger share of deleted rows is written again
 _LISTED = 4096  # numbers in one condition
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
-
-
-def reading(
-    method: Callable[Concatenate[Dataset, _P], _T],
-) -> Callable[Concatenate[Dataset, _P], _T]:
-    """Have a method of a dataset say what `damage` says."""
-
-    @wraps(method)
-    def guarded(dataset: Dataset, *args: _P.args, **options: _P.kwargs) -> _T:
-        with damage(dataset.path):
-            return method(dataset, *args, **options)
-
-    return guarded
 
 
 class Dataset:
@@ -136,7 +120,7 @@ class Dataset:
     # --- reading
     # ----------------------------------------------------------------------------------------------
 
-    @reading
+    @guarded
     def take(self, numbers: IntArray, columns: Sequence[str]) -> pa.Table:
         """Rows of numbers `[n]`, in their order, with the key; those that are not there are left
         out.
@@ -147,7 +131,7 @@ class Dataset:
         rows = positions[places[there]] if len(stored) else places[:0]
         return self._lance.take(rows.tolist(), columns=[self.key, *columns])
 
-    @reading
+    @guarded
     def scan(
         self,
         columns: list[str] | dict[str, str],
@@ -160,7 +144,7 @@ class Dataset:
         return self._lance.to_table(columns=columns, filter=where, limit=limit)
 
     @cached_property
-    @reading
+    @guarded
     def held(self) -> tuple[IntArray, IntArray]:
         """The numbers `[n]` of all stored rows, ascending, and the column `HELD` `[n]`: kept in
         memory.

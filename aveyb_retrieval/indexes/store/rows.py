@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from functools import cached_property, partial, wraps
+from functools import cached_property, partial
 from itertools import chain
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -31,12 +31,12 @@ from aveyb_retrieval.indexes.store.manifest import WORD_LISTS, Piece
 from aveyb_retrieval.indexes.store.mapped import LocalBytes, MappedRows, write_batches
 from aveyb_retrieval.indexes.store.parts import StoredBytes
 from aveyb_retrieval.indexes.store.postings import FreshLists, WordLists
-from aveyb_retrieval.indexes.store.session import damage
+from aveyb_retrieval.indexes.store.session import damage, guarded
 from aveyb_retrieval.indexes.store.vocabulary import Vocabulary
 from aveyb_retrieval.indexes.store.word_parts import WordPart, make_part, merge_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from aveyb_retrieval.files import FileInfo
@@ -60,23 +60,6 @@ class NewFiles(Protocol):
 
     def wrote(self, name: str, info: FileInfo) -> None:
         """Note a file that is complete and durable."""
-
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
-
-
-def guarded(
-    method: Callable[Concatenate[RowTable, _P], _T],
-) -> Callable[Concatenate[RowTable, _P], _T]:
-    """Have a method of a table say what `damage` says."""
-
-    @wraps(method)
-    def run(table: RowTable, *args: _P.args, **options: _P.kwargs) -> _T:
-        with damage(table.path):
-            return method(table, *args, **options)
-
-    return run
 
 
 class RowTable:

@@ -7,14 +7,15 @@ import os
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 import pyarrow as pa
 
 from aveyb_retrieval.errors import AveyBError, IndexFormatError, first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import lance
@@ -110,6 +111,30 @@ def damage(path: Path) -> Iterator[None]:
         if type(error).__name__ != "PanicException":  # Rust's `panic!`, of unexpected bytes
             raise
         raise _unreadable(path, error) from error
+
+
+class Stored(Protocol):
+    """What reads files of one path."""
+
+    path: Path
+
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_Stored = TypeVar("_Stored", bound=Stored)
+
+
+def guarded(
+    method: Callable[Concatenate[_Stored, _P], _T],
+) -> Callable[Concatenate[_Stored, _P], _T]:
+    """Have a method that reads files say what `damage` says."""
+
+    @wraps(method)
+    def run(stored: _Stored, *args: _P.args, **options: _P.kwargs) -> _T:
+        with damage(stored.path):
+            return method(stored, *args, **options)
+
+    return run
 
 
 def _unreadable(path: Path, error: BaseException) -> IndexFormatError:
