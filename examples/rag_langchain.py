@@ -52,9 +52,7 @@ def main() -> None:
         index = Path(folder) / "index"
         build_index(DOCUMENTS, index)
         retriever = AveyBRetriever(path=str(index), k=2)
-        prompt = ChatPromptTemplate.from_template(
-            "Answer from these passages only.\n\n{passages}\n\nQuestion: {question}"
-        )
+        prompt = ChatPromptTemplate.from_template(TEMPLATE)
         passages = retriever | RunnableLambda(
             lambda found: "\n\n".join(
                 source_to_prompt(number, each.page_content, title=each.metadata["title"])

@@ -32,6 +32,12 @@ def folder(tmp_path):
     return write_folder(tmp_path / "toy", spans=True)
 
 
+def reported(tmp_path, folder):
+    """The options of a run over a folder that writes its report."""
+    files = ("--cache", tmp_path / "cache", "--report", tmp_path / "r.json")
+    return ("--data", folder, *files, "--quiet")
+
+
 def _score_file(tmp_path, name, run):
     write_run(tmp_path / name, run)
     return tmp_path / name
@@ -90,16 +96,7 @@ def toy_model(monkeypatch):
 
 def test_modes_granularities_and_several_models(tmp_path, folder, invoke, toy_model):
     pytest.importorskip("bm25s")
-    common = (
-        "--data",
-        folder,
-        "--cache",
-        tmp_path / "cache",
-        "--quiet",
-        "--report",
-        tmp_path / "r.json",
-    )
-    common = (*common, "--index-type", "none")
+    common = (*reported(tmp_path, folder), "--index-type", "none")
     invoke("run", *common, "--model", "default", "--model", "bm25", "--run", tmp_path / "runs")
     dense, lexical = read_report(tmp_path / "r.json")
     assert (dense.system.kind, lexical.system.kind) == ("dense", "lexical")
@@ -124,15 +121,7 @@ def test_modes_granularities_and_several_models(tmp_path, folder, invoke, toy_mo
 def test_index_end_to_end(tmp_path, folder, invoke, toy_model):
     """A real index built and searched through `Retriever` gives what exact search gives."""
     pytest.importorskip("faiss")
-    common = (
-        "--data",
-        folder,
-        "--cache",
-        tmp_path / "cache",
-        "--quiet",
-        "--report",
-        tmp_path / "r.json",
-    )
+    common = reported(tmp_path, folder)
     invoke("run", *common, "--index-type", "none")
     [exact] = read_report(tmp_path / "r.json")
     invoke("run", *common, "--index-type", "flat", "--mode", "dense", "--run", tmp_path / "o.trec")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
 
 from aveyb_retrieval import Retriever, build_index, publish_index
-from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.engines import publish
 from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.engine import register_engine
+from tests.engines.commands import check_commands
 from tests.engines.stands import (
     EMBEDDER,
     MilvusLiteStand,
@@ -226,31 +224,4 @@ def test_nothing_of_a_filter_is_syntax(one: PublishedCollection, value: str) -> 
 def test_the_command_line_publishes_searches_and_removes(
     one: PublishedCollection, tmp_path: Path
 ) -> None:
-    (tmp_path / "corpus.jsonl").write_text(
-        '{"_id": "lease", "text": "The notice period is three months."}\n{"_id": "loan", "text":'
-        ' "Repay in rates."}\n'
-    )
-    url = one.address
-
-    def run(*arguments: str, code: int = 0) -> str:
-        result = CliRunner().invoke(main, [*arguments])
-        assert result.exit_code == code, result.output
-        return result.output
-
-    run(
-        "build",
-        str(tmp_path / "corpus.jsonl"),
-        "-o",
-        str(tmp_path / "shards"),
-        "--index",
-        "none",
-        "--quiet",
-    )
-    assert "2 documents (2 written now)" in run(
-        "publish", str(tmp_path / "shards"), "--to", url, "--quiet"
-    )
-    assert "[lease]" in run("search", url, "how long is the notice period?", "-k", "1")
-    assert json.loads(run("get", url, "loan"))["text"] == "Repay in rates."
-    assert run("unpublish", "lease", "--to", url) == "removed: 1 documents\n"
-    assert run("count", url) == "1\n"
-    assert "no document has the id 'lease'" in run("unpublish", "lease", "--to", url, code=2)
+    check_commands(one.address, tmp_path)

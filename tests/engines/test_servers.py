@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from click.testing import CliRunner
 
 from aveyb_retrieval import Retriever, build_index, publish_index, unpublish_documents
-from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.engines import publish
 from aveyb_retrieval.errors import (
     ConfigError,
@@ -21,6 +18,7 @@ from aveyb_retrieval.errors import (
 )
 from aveyb_retrieval.indexes.engine import open_writer
 from aveyb_retrieval.indexes.vectors import StoredShards, encoded_of
+from tests.engines.commands import check_commands
 from tests.engines.stands import EMBEDDER, LocalStand, PostgresStand, PublishedCollection
 from tests.engines.test_searches import assert_same
 from tests.indexes.conftest import make_documents
@@ -358,31 +356,5 @@ def test_an_index_directory_is_published_with_its_pages_and_words(
 def test_the_command_line_publishes_searches_and_removes(
     one: PublishedCollection, tmp_path: Path
 ) -> None:
-    (tmp_path / "corpus.jsonl").write_text(
-        '{"_id": "lease", "text": "The notice period is three months."}\n{"_id": "loan", "text":'
-        ' "Repay in rates."}\n'
-    )
-    url = one.address
-
-    def run(*arguments: str, code: int = 0) -> str:
-        result = CliRunner().invoke(main, [*arguments])
-        assert result.exit_code == code, result.output
-        return result.output
-
-    run(
-        "build",
-        str(tmp_path / "corpus.jsonl"),
-        "-o",
-        str(tmp_path / "shards"),
-        "--index",
-        "none",
-        "--quiet",
-    )
-    shown = run("publish", str(tmp_path / "shards"), "--to", url, "--quiet")
-    assert "2 documents (2 written now)" in shown
-    assert "%" not in shown  # the password, quoted
-    assert "[lease]" in run("search", url, "how long is the notice period?", "-k", "1")
-    assert json.loads(run("get", url, "loan"))["text"] == "Repay in rates."
-    assert run("unpublish", "lease", "--to", url) == "removed: 1 documents\n"
-    assert run("count", url) == "1\n"
-    assert "no document has the id 'lease'" in run("unpublish", "lease", "--to", url, code=2)
+    published = check_commands(one.address, tmp_path)
+    assert "%" not in published  # the password, quoted

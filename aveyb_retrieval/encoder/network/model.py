@@ -170,8 +170,7 @@ class AveyBForMaskedLM(AveyBPreTrainedModel):
 
         Returns:
             `loss` (mean cross entropy over labels, float32) and `logits`: with labels `[number of
-            labels, V]`, in
-            reading order, otherwise `[B, T, V]`.
+            labels, V]`, in reading order, otherwise `[B, T, V]`.
 
         Raises:
             InputError: labels of another shape than the input.
