@@ -98,12 +98,13 @@ def copy_index(
     )
 
 
-def _check_replaced(place: IndexDirectory, manifest: Manifest, overwrite: bool) -> None:
+def _check_replaced(place: IndexDirectory, manifest: Manifest, overwrite: bool) -> Manifest | None:
+    """Return the manifest that is replaced, None where there is none that can be read."""
     try:
         there = read_manifest(place)
     except IndexFormatError:
         if place.current() is None or overwrite:
-            return
+            return None
         raise
     if there.name == manifest.name and there != manifest:
         raise ConfigError(
@@ -119,31 +120,24 @@ def _check_replaced(place: IndexDirectory, manifest: Manifest, overwrite: bool) 
         raise ConfigError(
             f"{place.place}: {what} is there; replace it with --overwrite (overwrite=True)"
         )
+    return there
 
 
 def _to_store(
     origin: IndexDirectory, place: StoredDirectory, manifest: Manifest, overwrite: bool, wait: float
 ) -> int:
     with place.lease(wait) as lease:
-        _check_replaced(place, manifest, overwrite)
+        there = _check_replaced(place, manifest, overwrite)
         pointer = place.store.read(CURRENT)
-        known = {} if pointer is None else _shared(place, manifest)
-        wrong = place.problems(known)
-        there = {name: info for name, info in known.items() if name not in wrong}
+        known = {} if there is None else there.files
+        shared = {name: info for name, info in manifest.files.items() if known.get(name) == info}
+        wrong = place.problems(shared)
+        sound = {name: info for name, info in shared.items() if name not in wrong}
         lease.claim(manifest.number)
-        copied = send_version(place.store, manifest, origin.root, pointer, there, lease)
+        copied = send_version(place.store, manifest, origin.root, pointer, sound, lease)
         if pointer is not None or lease.left_behind:
             clean_store(place.store, manifest, lease)
     return copied
-
-
-def _shared(place: StoredDirectory, manifest: Manifest) -> dict[str, FileInfo]:
-    """The files of a manifest that the visible version of a store has, too."""
-    try:
-        there = place.read(place.visible()).files
-    except IndexFormatError:
-        return {}
-    return {name: info for name, info in manifest.files.items() if there.get(name) == info}
 
 
 def _to_folder(

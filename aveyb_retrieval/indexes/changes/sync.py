@@ -209,12 +209,20 @@ def _as_before(directory: IndexDirectory, options: SyncOptions) -> SyncOptions:
     return cast("SyncOptions", {**options, **before})
 
 
+def _compared(plan: SyncPlan) -> int:
+    """Return how many stored documents were compared with files."""
+    return len(plan.deleted) + len(plan.changed) + len(plan.renamed) + len(plan.unchanged)
+
+
+def _most_deleted(plan: SyncPlan, allowed: int | None) -> int:
+    """Return how many documents may be deleted: as many as are allowed, by default few."""
+    return max(_FEW, _compared(plan) // _SHARE) if allowed is None else allowed
+
+
 def check_plan(plan: SyncPlan, directory: str | Path | IndexDirectory, allowed: int | None) -> None:
     """Raise ConfigError where a sync would stop, as more documents would be deleted than may go."""
-    gone = len(plan.deleted)
-    of = gone + len(plan.changed) + len(plan.renamed) + len(plan.unchanged)
-    most = max(_FEW, of // _SHARE) if allowed is None else allowed
-    if gone > most:
+    gone, of = len(plan.deleted), _compared(plan)
+    if gone > _most_deleted(plan, allowed):
         raise ConfigError(
             f"{directory}: {gone:,} of {of:,} documents would be deleted, as their files are gone"
             f" or cannot be read; nothing was changed. If that is meant, give --allow-delete {gone}"
@@ -428,16 +436,13 @@ def _check_folder(
             f"{directory}: made from {built}, of which {scope.here} is a part; sync the whole, or"
             f" name the part: aveyb-index sync {built} --only {part}/ -o {directory}"
         )
-    gone, most = len(plan.deleted), max(_FEW, len(looked_at) // _SHARE)
     if not (plan.unchanged or plan.changed or plan.renamed):
         raise ConfigError(
             f"{directory}: made from the files of {built}, and {scope.base} has none of them; build"
             " an index of its own"
         )
-    allowed = options.get("allow_delete")
-    if any(os.path.lexists(f"{built}/{name}") for name in stored) or gone > (
-        most if allowed is None else allowed
-    ):
+    most = _most_deleted(plan, options.get("allow_delete"))
+    if any(os.path.lexists(f"{built}/{name}") for name in stored) or len(plan.deleted) > most:
         raise ConfigError(
             f"{directory}: made from {built}, and {scope.base} is another folder; sync that"
             " one, build an index of its own, or say that this one stands in its place: --moved"

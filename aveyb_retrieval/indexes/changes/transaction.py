@@ -2,12 +2,11 @@
 instant.
 
 A change adds files, and versions of the Lance dataset, that readers of other versions do not see.
-After a
-batch its files are flushed to the device and `journal.json` names the new versions and the position
-in the input: from there the same command goes on. What is newer than the journal (or, without one,
-than the visible version) is thrown away at the next start. At the end all is flushed, the manifest
-is written and the pointer replaced, by one rename; only then is the journal removed. A change of a
-single batch needs no journal: it is published or it never was.
+After a batch its files are flushed to the device and `journal.json` names the new versions and the
+position in the input: from there the same command goes on. What is newer than the journal (or,
+without one, than the visible version) is thrown away at the next start. At the end all is flushed,
+the manifest is written and the pointer replaced, by one rename; only then is the journal removed. A
+change of a single batch needs no journal: it is published or it never was.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ from aveyb_retrieval.indexes.store.manifest import (
 )
 from aveyb_retrieval.indexes.store.place import CLEAN_EVERY, delete_unused
 from aveyb_retrieval.indexes.store.tables import Tables
-from aveyb_retrieval.indexes.types import PASSAGE_BITS, expand_passages
 from aveyb_retrieval.system import package_version
 
 if TYPE_CHECKING:
@@ -349,14 +347,13 @@ class Transaction:
         found, counts = self.tables.counted(np.unique(docs)) if len(docs) else (docs, {})
         if not len(found):
             return
-        passages = expand_passages(np.stack([found, counts["passages"]], axis=1))
         self.tables.delete(found)
         self.state.counts += -Counts(
             documents=len(found),
             cut_documents=int((counts["cut_tokens"] > 0).sum()),
             **{name: int(counts[name].sum()) for name in counts},
         )
-        owners = {"document": found, "passage": passages >> PASSAGE_BITS}
+        owners = {"document": found, "passage": np.repeat(found, counts["passages"])}
         self.state.tiers = [
             replace(
                 tier,

@@ -103,7 +103,7 @@ def _document_problems(tables: Tables, docs: list[int], manifest: Manifest) -> I
     texts = {
         row["doc"]: row for row in tables.texts.take(numbers, ["text", *{WORDS, forms}]).to_pylist()
     }
-    found = tables.read_documents(docs)
+    found = tables.read_documents(docs, ["title", "metadata"])
     by_id = tables.find(row["id"] for row in about.values())
     if any(doc != by_id.get(row["id"], (0,))[0] for doc, row in about.items()):
         yield f"{tables.documents.path}: an id leads to another document, or to none"
@@ -114,7 +114,7 @@ def _document_problems(tables: Tables, docs: list[int], manifest: Manifest) -> I
     ).to_pylist():
         passages.setdefault(row["passage"] >> PASSAGE_BITS, []).append(row)
     for doc in docs:
-        if doc not in about or doc not in found:
+        if doc not in about or doc not in texts:
             continue  # the counts have told that
         row, text, mine = about[doc], texts[doc], passages.get(doc, [])
         rules = rules_of(manifest.encoding, [row["language"] or MAIN])

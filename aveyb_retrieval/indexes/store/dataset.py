@@ -45,10 +45,8 @@ class Dataset:
         key: str,
         opened: lance.LanceDataset,
         before: Dataset | None = None,
-        address: str | None = None,
     ) -> None:
         self.path = path
-        self.address = address  # where Lance reads it, if not all of its files are in that folder
         self.key = key  # the column of our numbers, int64
         self._lance = opened
         self._held: dict[tuple[int, str, str], tuple[IntArray, IntArray]] = (
@@ -68,7 +66,7 @@ class Dataset:
         address: str | None = None,
     ) -> Dataset:
         """Open a version; `before` is the same dataset at another one, whose fragments need not be
-        read again.
+        read again, `address` where Lance reads it if not all of its files are at `path`.
         """
         import lance
 
@@ -76,7 +74,7 @@ class Dataset:
             found = lance.dataset(
                 address or str(path), version=version, session=session(path, version)
             )
-            opened = cls(path, key, found, before, address)
+            opened = cls(path, key, found, before)
             opened._check_deletions()
         return opened
 

@@ -1,12 +1,16 @@
 """The directory of an index: names, the lock of its writer, and the manifest of each version.
 
-    DIR/current                     one line, the name of the visible version; replaced by one
-    rename DIR/versions/v000007-1f0c94ab.json      a version's manifest: all that it is made of;
-    never changed DIR/documents.lance/  texts.lance/  passages.lance/     Lance datasets; versions
-    share their files DIR/faiss/                      FAISS files, named by the version that made
-    them DIR/rejected/                   what a change left out, with reasons DIR/journal.json
-    how far an unfinished change is; the same command continues it DIR/lock
-    held by the one writer; says who that is
+    DIR/current             one line, the name of the visible version; replaced by one rename
+    DIR/versions/v000007-1f0c94ab.json
+                            a version's manifest: all that it is made of; never changed
+    DIR/documents.lance/    a Lance dataset; versions share its files
+    DIR/texts/  vectors/  passages/
+                            Arrow files of rows, named by the version that made them
+    DIR/words/              the lists of their words, likewise
+    DIR/faiss/              FAISS files, likewise
+    DIR/rejected/           what a change left out, with reasons
+    DIR/journal.json        how far an unfinished change is; the same command continues it
+    DIR/lock                held by the one writer; says who that is
 
 The name of a version holds a number and the build's own id, so no index that was made again has it.
 Readers hold a shared lock on the manifest of their version; a writer deletes what only versions

@@ -129,9 +129,8 @@ class MappedRows:
     def open(cls, path: Path, source: FileBytes, schema: pa.Schema) -> MappedRows:
         """Open a file of columns that `schema` has; rows are known by the first one."""
         batches, base = read_batches(source)
-        columns = schema.empty_table().schema
         for batch in batches:
-            if batch.schema.names != columns.names or batch.schema.types != columns.types:
+            if batch.schema.names != schema.names or batch.schema.types != schema.types:
                 raise IndexFormatError(
                     f"{path}: has the columns {batch.schema.names}, not {schema.names}, or other"
                     " types; build the index again"

@@ -4,9 +4,9 @@ described.
 Of an index in an object store there are copies in the cache folder (`AVEYB_INDEX_CACHE`), opened as
 folders are:
 
-    CACHE/KEY/lock                  whoever changes the copy that is read CACHE/KEY/1f0c94ab/
-    the copy of a build that is read: manifests, and the files that they name CACHE/KEY/writing/
-    the copy that a writer changes; `current` is the version that it began with
+    CACHE/KEY/lock          held by whoever changes the copy that is read
+    CACHE/KEY/1f0c94ab/     the copy of a build that is read: manifests, and the files they name
+    CACHE/KEY/writing/      the copy that a writer changes; `current` is the version it began with
 
 In the store are the same names, and an object `lease`. Only `current` and the lease are ever
 replaced, on the condition that they are what was read before; a version is there when `current`
@@ -375,7 +375,7 @@ class _WriteCopy(IndexDirectory):
             manifest = read_stored(store, name, path)
         except IndexFormatError as error:  # only a build can go on, which replaces the index
             logger.warning("%s", error)
-            files.write_atomic(self.pointer, f"{name}\n".encode())
+            super().publish(name)
             return
         same = {each: info for each, info in manifest.files.items() if known.get(each) == info}
         other = {each: info for each, info in manifest.files.items() if each not in same}
@@ -395,7 +395,7 @@ class _WriteCopy(IndexDirectory):
                 self.root,
                 self._place.base / build,
             )
-        files.write_atomic(self.pointer, f"{name}\n".encode())
+        super().publish(name)
         self._sent = manifest.files
 
     def _unfinished(self) -> str | None:

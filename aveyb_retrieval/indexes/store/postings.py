@@ -111,9 +111,8 @@ class WordLists:
         rows = sum(len(part.numbers) for part in self.parts)
         total = sum(part.total for part in self.parts)
         holding = np.array([sum(part.count(word) for part in self.parts) for word in words])
-        best = _Best.none()
+        query, best = _Query.of(words, holding, rows, total), _Best.none()
         for part in sorted(self.parts, key=lambda part: -len(part.numbers)):
-            query = _Query.of(words, holding, rows, total)
             best = best.joined(*best_of_part(part, query, k, best.least(k), keep))
         holding = holding + [self.fresh.count(word) for word in words]
         rows, total = rows + len(self.fresh.numbers), total + self.fresh.total

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.postings import Keep
     from aveyb_retrieval.indexes.types import BoolArray, FloatArray, IntArray
 
+    # A file, rows of it, and which of the numbers that were looked for these are.
+    FoundRows = tuple[MappedRows, IntArray, IntArray]
+
 VECTOR, WORDS, FORMS = "vector", "words", "forms"
 SPAN = ("start", "stop")
 MAX_PIECE_ROWS = 1 << 20  # that are merged
@@ -152,7 +155,7 @@ class RowTable:
         """Which of numbers `[n]` of stored rows are of documents that are there."""
         return self._alive[np.minimum(numbers >> self._shift, len(self._alive) - 1)]
 
-    def _find(self, numbers: IntArray) -> Iterator[tuple[MappedRows, IntArray, IntArray]]:
+    def _find(self, numbers: IntArray) -> Iterator[FoundRows]:
         """The files that hold some of numbers `[n]`: rows `[m]`, and which of `[n]` these are."""
         files = [rows for rows in self._files if len(rows)]
         if not len(numbers) or not files:
@@ -165,7 +168,7 @@ class RowTable:
             there = rows >= 0
             yield files[owner], rows[there], places[there]
 
-    def _stored(self, numbers: IntArray) -> Iterator[tuple[MappedRows, IntArray, IntArray]]:
+    def _stored(self, numbers: IntArray) -> Iterator[FoundRows]:
         """What `_find` yields, or an error if there never was a row of one of them."""
         left = len(numbers)
         for file, rows, places in self._find(numbers):
@@ -191,8 +194,11 @@ class RowTable:
         out.
         """
         numbers = np.asarray(numbers, dtype=np.int64)
-        numbers = numbers[self.alive(numbers) & self.has(numbers)]
+        numbers = numbers[self.alive(numbers)]
         found = [*self._find(numbers)]
+        if sum(len(rows) for _, rows, _ in found) < len(numbers):
+            numbers = numbers[self.has(numbers)]
+            found = [*self._find(numbers)]
         names = [self.key, *(name for name in columns if name != self.key)]
         made = [numbers, *(self._column(name, found, len(numbers)) for name in names[1:])]
         schema = pa.schema([self.schema.field(name) for name in names])
@@ -203,15 +209,11 @@ class RowTable:
         return pa.Table.from_arrays(arrays, schema=schema)
 
     def _column(
-        self, name: str, found: Sequence[tuple[MappedRows, IntArray, IntArray]], count: int
+        self, name: str, found: Sequence[FoundRows], count: int
     ) -> np.ndarray | list[bytes]:
         kind = self.schema.field(name).type
         if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
-            texts = [b""] * count
-            for file, rows, places in found:
-                for place, text in zip(places.tolist(), file.texts(name, rows), strict=True):
-                    texts[place] = text
-            return texts
+            return _texts(name, found, count)
         empty = _empty(kind, count)
         for file, rows, places in found:
             empty[places] = file.fixed(name, rows)
@@ -225,11 +227,18 @@ class RowTable:
         with damage(self.path):
             every = [file for piece, file in files if piece.stop > first]
         for file in every:
-            for batch in self._guarded(file.batches(read)):
-                numbers = batch.column(0).to_numpy()
-                kept = self.alive(numbers) & (numbers >= low)
-                table = pa.Table.from_batches([batch]).select(list(columns))
-                yield table if kept.all() else table.filter(pa.array(kept))
+            for table in self._living(file, read, low):
+                yield table.select(list(columns))
+
+    def _living(self, file: MappedRows, columns: Sequence[str], low: int = 0) -> Iterator[pa.Table]:
+        """Columns, the key first, of a file's rows from number `low` on whose documents are
+        there.
+        """
+        for batch in self._guarded(file.batches(columns)):
+            numbers = batch.column(0).to_numpy()
+            kept = self.alive(numbers) & (numbers >= low)
+            table = pa.Table.from_batches([batch])
+            yield table if kept.all() else table.filter(pa.array(kept))
 
     def _guarded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Batches of a file, whose damage is told as such."""
@@ -273,14 +282,11 @@ class RowTable:
         """The columns `SPAN`, `[n, 2]`, of numbers `[n]`, as `vectors` reads its own; and one of
         texts, in UTF-8.
         """
-        out, texts = np.empty((len(numbers), 2), np.int64), [b""] * len(numbers)
-        for file, rows, places in self._stored(numbers):
+        out, found = np.empty((len(numbers), 2), np.int64), [*self._stored(numbers)]
+        for file, rows, places in found:
             for side, name in enumerate(SPAN):
                 out[places, side] = file.fixed(name, rows)
-            read = file.texts(column, rows) if column else ()
-            for place, text in zip(places.tolist(), read, strict=False):
-                texts[place] = text
-        return out, texts
+        return out, _texts(column, found, len(numbers)) if column else [b""] * len(numbers)
 
     # --- words
     # ----------------------------------------------------------------------------------------------
@@ -392,10 +398,7 @@ class RowTable:
 
         def tables() -> Iterator[pa.Table]:
             for file in files:
-                for batch in self._guarded(file.batches(self.schema.names)):
-                    alive = self.alive(batch.column(0).to_numpy())
-                    table = pa.Table.from_batches([batch])
-                    yield table if alive.all() else table.filter(pa.array(alive))
+                yield from self._living(file, self.schema.names)
 
         first, stop = merged[0].first, merged[-1].stop
         self._write(tables(), first, stop, kept, new, place=place, replaced=count)
@@ -505,7 +508,7 @@ class WordIndex:
             (rows[table.key].to_numpy(), rows[self._column].combine_chunks())
             for rows in table.batches([table.key, self._column], self.stop)
         )
-        made = make_part((numbers, _one_chunk(words)) for numbers, words in texts)
+        made = make_part(texts)
         if old:
             made = merge_parts([*(self._open(part.file) for part in old), made], table.alive)
         first = kept[-1].stop if kept else 0
@@ -522,8 +525,13 @@ class WordIndex:
             self.__dict__.pop(name, None)
 
 
-def _one_chunk(words: pa.Array | pa.ChunkedArray) -> pa.LargeStringArray:
-    return words.combine_chunks() if isinstance(words, pa.ChunkedArray) else words
+def _texts(name: str, found: Sequence[FoundRows], count: int) -> list[bytes]:
+    """A column of texts in UTF-8, `count` of them."""
+    texts = [b""] * count
+    for file, rows, places in found:
+        for place, text in zip(places.tolist(), file.texts(name, rows), strict=True):
+            texts[place] = text
+    return texts
 
 
 def find_rows(numbers: IntArray, wanted: IntArray) -> IntArray:

@@ -8,12 +8,12 @@ them.
                 the last two of its passages), file_sha256, labels_sha256, folder, pages (JSON;
                 these four are null where it was not read from a file of its own), edits (JSON: what
                 people set in the metadata, which hold it already; null where nobody did)
-    texts       doc, text, words (of title, keywords and text), forms (these as they are written,
-                where they are stemmed), codes
+    texts       doc, text, copy (the digest of its words), words (of title, keywords and text),
+                forms (these as they are written, where they are stemmed), codes
     vectors     doc, vector: none of a document whose only passage has the same one
-    passages    passage, start, stop (characters of the document's text), norm, weight, heading,
-                text (from there to where the next one starts, or to its stop if that comes later),
-                words (of heading and passage), vector, codes
+    passages    passage, start, stop (characters of the document's text), norm, copy (the digest of
+                its words), weight, heading, text (from there to where the next one starts, or to
+                its stop if that comes later), words (of heading and passage), vector, codes
 
 `vector` is a fixed-size list of d float32 or float16 of unit length, where the index keeps that
 kind; `codes` are those of the tokens, one row of bytes after the other, where it keeps them. What a

@@ -123,12 +123,8 @@ class WordPart:
 
     def write(self, path: Path) -> FileInfo:
         """Write it as a file of its own."""
-        offsets, data = self.words.offsets, self.words.data
-        word = pa.LargeStringArray.from_buffers(
-            len(self.words), pa.py_buffer(np.ascontiguousarray(offsets)), pa.py_buffer(data)
-        )
         flat = {
-            "word": word,
+            "word": self.words.array,
             "shared": pa.array(self.words.shared.astype(np.uint16)),
             "stop": pa.array(self.words.stops),
             "row": pa.array(self.rows),
@@ -184,11 +180,17 @@ def make_part(texts: Iterable[tuple[IntArray, pa.LargeStringArray]]) -> WordPart
         count += int(worded.sum())
         runs.append(run)
     spelled = pa.array(list(dictionary), pa.large_string())
-    order = pc.sort_indices(spelled).to_numpy().astype(np.int64)
+    ascending, place = _ascending(spelled)
+    renumbered = [_Run(place[run.words], run.sizes, run.rows, run.counts) for run in runs]
+    return _joined(ascending, renumbered, numbers, lengths)
+
+
+def _ascending(words: pa.LargeStringArray) -> tuple[pa.LargeStringArray, IntArray]:
+    """Words `[w]` in ascending order, and the place of each there."""
+    order = pc.sort_indices(words).to_numpy().astype(np.int64)
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    renumbered = [_Run(place[run.words], run.sizes, run.rows, run.counts) for run in runs]
-    return _joined(spelled.take(pa.array(order)), renumbered, numbers, lengths)
+    return words.take(pa.array(order)), place
 
 
 def _run(
@@ -223,9 +225,7 @@ def _run(
 def merge_parts(parts: Sequence[WordPart], live: Callable[[IntArray], BoolArray]) -> WordPart:
     """Make one part of parts whose rows follow each other, without the rows that are not `live`."""
     spelled = pa.concat_arrays([part.words.array for part in parts]).dictionary_encode()
-    order = pc.sort_indices(spelled.dictionary).to_numpy().astype(np.int64)
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
+    ascending, place = _ascending(spelled.dictionary)
     of_parts = np.split(
         place[spelled.indices.to_numpy()], np.cumsum([len(part.words) for part in parts])[:-1]
     )
@@ -243,7 +243,7 @@ def merge_parts(parts: Sequence[WordPart], live: Callable[[IntArray], BoolArray]
         numbers.append(part.numbers[kept])
         lengths.append(part.lengths[kept])
         count += int(kept.sum())
-    return _joined(spelled.dictionary.take(pa.array(order)), runs, numbers, lengths)
+    return _joined(ascending, runs, numbers, lengths)
 
 
 def _joined(

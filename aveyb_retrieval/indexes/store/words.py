@@ -15,8 +15,7 @@ Letters are compared by one form of each, whatever form they are written in:
                      joiners, marks of direction), without the points of Arabic, Hebrew and Syriac
     spelled(word)    of a cleaned word: the case folded (NFC), in Turkish with dotted and dotless i
     folded(word)     of a spelled word: without the accents of Latin and Greek letters; those of
-    other scripts are
-                     other letters, but for the Russian yo
+                     other scripts are other letters, but for the Russian yo
 
 Runs of letters, digits and the marks on them are words, as between the boundaries of UAX 29, which
 however joins some of them by signs: `3.14`, `foo_bar` and `don't` are two words each here, so that
