@@ -50,6 +50,19 @@ def allow_files(wanted: int) -> int:
     return wanted
 
 
+def usable_processors() -> int:
+    """Return how many processors this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def chosen_threads() -> int:
+    """Return the threads that `OMP_NUM_THREADS` asks for; 0 where it asks for none."""
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    return int(threads) if threads.isdigit() else 0
+
+
 def memory_of_the_machine() -> int | None:
     """Return its bytes; None where the system does not say."""
     if sys.platform == "win32":

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aveyb_retrieval.errors import AveyBError, ConfigError, extra_for, printable
+from aveyb_retrieval.system import usable_processors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping
@@ -41,9 +42,8 @@ def respect_processors(
     if "torch" in sys.modules:  # which has read its settings
         return
     environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = processor_quota(root)
-    if quota is not None and quota < own:
+    if quota is not None and quota < usable_processors():
         environment.setdefault("OMP_NUM_THREADS", str(max(1, math.floor(quota))))
 
 

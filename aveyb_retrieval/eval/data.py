@@ -3,9 +3,11 @@
 `load_dataset` opens all of them; whatever the shape, rows come from `read_rows`, and documents,
 queries and judgements are checked by the same functions. A folder in BEIR's layout:
 
-    corpus.jsonl    {"_id", "title", "text"} per line queries.jsonl   {"_id", "text"}
-    qrels/SPLIT.tsv query-id, corpus-id, score spans.jsonl     optional: {"query-id", "corpus-id",
-    "spans": [[start, end), ...]} in characters of the text
+    corpus.jsonl     {"_id", "title", "text"} per line
+    queries.jsonl    {"_id", "text"}
+    qrels/SPLIT.tsv  query-id, corpus-id, score
+    spans.jsonl      optional: {"query-id", "corpus-id", "spans": [[start, end), ...]} in characters
+                     of the text
 
 Public data sets have names, at pinned revisions (`datasets.json`). A name is first resolved to the
 snapshot of one exact commit in the Hugging Face cache (downloaded when it can be, used from the

@@ -28,14 +28,14 @@ from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import can_return_tuple
 
-from aveyb_retrieval.encoder.network.checkpoints import check_complete, check_shapes
+from aveyb_retrieval.encoder.network.checkpoints import check_complete, check_fits
+from aveyb_retrieval.encoder.network.model import IGNORED_LABEL
 from aveyb_retrieval.errors import InputError, ModelError
 from aveyb_retrieval.family.config import AveyConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-IGNORED_LABEL = -100
 RANKED_TOKENS = 1024  # tokens whose cosines with the whole text exist at once
 # Scores that differ by rounding alone are ties, which the earlier split wins, however they were
 # summed up.
@@ -185,18 +185,10 @@ class AveyForCausalLM(PreTrainedModel, GenerationMixin):
         """
         model = cls(AveyConfig.from_released(**settings))
         tensors = _without_prefix(state_dict)
-        expected = model.state_dict()
-        shared = expected.keys() & tensors.keys()
+        expected = {name: tensor.shape for name, tensor in model.state_dict().items()}
         where = "released checkpoint"
-        check_shapes(
-            where,
-            {
-                (name, tensors[name].shape, expected[name].shape)
-                for name in shared
-                if tensors[name].shape != expected[name].shape
-            },
-        )
-        _check_names(where, expected.keys() - tensors.keys(), tensors.keys() - expected.keys())
+        check_fits(where, tensors, expected)
+        _check_names(where, set(), tensors.keys() - expected.keys())
         model.load_state_dict(tensors)
         return model.eval()
 

@@ -179,8 +179,9 @@ class FunnelAveyBConfig(AveyBConfig):
     The fields of `AveyBConfig`, and:
 
     funnel_after: how many layers see every token; behind them neighbouring tokens of a split are
-        pooled. funnel_factor: how many tokens become one row; it divides `split_size`; 1 pools
-        nothing. funnel_pool: "max" (the Funnel paper's) | "mean".
+        pooled.
+    funnel_factor: how many tokens become one row; it divides `split_size`; 1 pools nothing.
+    funnel_pool: "max" (the Funnel paper's) | "mean".
     funnel_recovery: how the tokens of a row are told apart again in the output. With t the row's
         vector and h the outputs of the layers in front of the funnel: "sum_first", t + h_1 |
         "sum_last", t + h_last | "sum_max", t + max h | "sum_mean", t + mean h | "average_last",

@@ -67,8 +67,7 @@ def split_scores(
 
     Returns:
         float32 `[n, W]`, W the splits of the longest document: column j is the document's split j;
-        -inf where that is
-        not an earlier split of the document.
+        -inf where that is not an earlier split of the document.
     """
     documents = [slice(start, stop) for start, stop in pairwise(starts)]
     width = max((d.stop - d.start for d in documents), default=0)
@@ -239,8 +238,7 @@ def best_of_long(
 
     Returns:
         float32 `[n, k]` scores, best first, equal ones by the lower split, -inf where there are
-        fewer than k earlier
-        splits; int64 `[n, k]` their splits, counted in the document.
+        fewer than k earlier splits; int64 `[n, k]` their splits, counted in the document.
     """
     n, device = len(ids), ids.device
     vocabulary = vocabulary_of(ids, lengths)
@@ -279,10 +277,13 @@ class Vocabulary:
     """The distinct ids of one document, latest last occurrence first, and the number of times each
     split holds each.
 
-    ids: int64 `[U]`, the distinct ids. last_seen: int64 `[U]`, the last split that holds each id;
-    descending. entries: int64 `[E]`, positions in `ids`; split i holds `entries[starts[i] :
-    starts[i + 1]]`, each once. counts: float32 `[E]`, how often the split holds that id. starts:
-    int64 `[n + 1]`.
+    Attributes:
+        ids: int64 `[U]`, the distinct ids.
+        last_seen: int64 `[U]`, the last split that holds each id; descending.
+        entries: int64 `[E]`, positions in `ids`; split i holds `entries[starts[i] : starts[i +
+            1]]`, each once.
+        counts: float32 `[E]`, how often the split holds that id.
+        starts: int64 `[n + 1]`.
     """
 
     ids: torch.Tensor

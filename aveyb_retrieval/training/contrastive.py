@@ -42,7 +42,7 @@ from aveyb_retrieval.indexes.search.retriever import Retriever
 from aveyb_retrieval.indexes.types import silent
 from aveyb_retrieval.training.sentence_trainer import train_sentence_model
 from aveyb_retrieval.training.settings import ContrastiveSettings, MiningRules
-from aveyb_retrieval.training.texts import field_in, read_records, text_in, text_key
+from aveyb_retrieval.training.texts import field_in, read_placed, text_in, text_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -82,12 +82,7 @@ def read_pairs(
     paths, fields = list(paths), dict[str, str]()
     pairs: list[dict[str, str]] = []
     places: list[str] = []
-    records = (
-        (f"{path}, line {number}", record)
-        for path in paths
-        for number, record in read_records(path)
-    )
-    for where, record in islice(records, rows):
+    for where, record in islice(read_placed(paths), rows):
         fields = fields or _fields(record, columns or {}, where)
         pairs.append({side: text_in(record, field, where) for side, field in fields.items()})
         places.append(where)
@@ -270,9 +265,13 @@ def _fields(record: Mapping[str, Any], columns: Mapping[str, str], where: str) -
 class Mined:
     """The triplets found, and what was missing.
 
-    triplets: columns `anchor`, `positive`, `negative`; a row for each negative of each distinct
-    pair. texts and anchors: how many distinct ones there were. short: anchors with some negatives,
-    but fewer than asked for. left_out: anchors without a negative, and so without a row.
+    Attributes:
+        triplets: columns `anchor`, `positive`, `negative`; a row for each negative of each distinct
+            pair.
+        texts: how many distinct ones there were.
+        anchors: likewise.
+        short: anchors with some negatives, but fewer than asked for.
+        left_out: anchors without a negative, and so without a row.
     """
 
     triplets: Dataset

@@ -31,7 +31,7 @@ from aveyb_retrieval.encoder.text.tokenizer import write_limit
 from aveyb_retrieval.encoder.text.wordpiece import load_tokenizer
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.training.run_folder import RunCallback, RunFolder
-from aveyb_retrieval.training.texts import field_in, read_records, text_in
+from aveyb_retrieval.training.texts import field_in, read_placed, text_in
 from aveyb_retrieval.training.trainer import (
     CheckedSteps,
     check_memory,
@@ -171,9 +171,7 @@ def label_ids(
 
 def read_lines(paths: Sequence[Path]) -> list[tuple[str, Mapping[str, Any]]]:
     """Return the objects of JSON Lines files, each with its file and line for messages."""
-    found = [
-        (f"{path}, line {number}", line) for path in paths for number, line in read_records(path)
-    ]
+    found = list(read_placed(paths))
     if not found:
         raise InputError(f"{', '.join(map(str, paths))}: there are no lines")
     return found
@@ -481,8 +479,7 @@ def train_task(
 
     Returns:
         The metrics on the held-out rows; `train_rows_cut` and `held_out_rows_cut`: how many texts
-        lost tokens. Empty
-        where the run was interrupted.
+        lost tokens. Empty where the run was interrupted.
     """
     settings.check()
     settings.check_rows(len(task.train), f"there are {len(task.train)} rows to train on,")

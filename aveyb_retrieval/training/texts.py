@@ -57,6 +57,13 @@ def text_key(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
+def read_placed(paths: Iterable[str | Path]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the objects of JSON Lines files, each with its file and line for messages."""
+    for path in paths:
+        for number, record in read_records(path):
+            yield f"{path}, line {number}", record
+
+
 def read_records(path: str | Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the line number and the object of each line of a JSON Lines file that is not blank."""
     path = Path(path)

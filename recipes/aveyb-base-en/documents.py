@@ -54,9 +54,12 @@ HOLD, TEXTS, SCORES = 4.0, 8.0, 2.0  # weights of the losses that hold things
 class Document:
     """What an index reads of a document, and what is asked about it.
 
-    ids: int64 `[T]`, titles repeated. questions: int64 `[t]` each. ends: for each of `SIZES` int64
-    `[n]`, behind the last token of each passage. places: for each of `SIZES` int64 `[questions,
-    2]`, the passages `[first, last)` that a question is about.
+    Attributes:
+        ids: int64 `[T]`, titles repeated.
+        questions: int64 `[t]` each.
+        ends: for each of `SIZES` int64 `[n]`, behind the last token of each passage.
+        places: for each of `SIZES` int64 `[questions, 2]`, the passages `[first, last)` that a
+            question is about.
     """
 
     ids: np.ndarray
@@ -101,10 +104,14 @@ def _place(spans: np.ndarray, start: int, end: int) -> tuple[int, int]:
 class Step:
     """What a step reads.
 
-    splits: the ids of each split. owners: int64 `[splits, S]`, the passage of each token; -1: of
-    none that is whole. runs: int64 `[passages]`, the run of each; asked_runs: int64 `[questions]`.
-    questions, places: as in `Document`, passages counted through the step. texts: ids of ordinary
-    ones.
+    Attributes:
+        splits: the ids of each split.
+        owners: int64 `[splits, S]`, the passage of each token; -1: of none that is whole.
+        runs: int64 `[passages]`, the run of each.
+        questions: as in `Document`.
+        asked_runs: int64 `[questions]`, the run of each.
+        places: as in `Document`, passages counted through the step.
+        texts: ids of ordinary ones.
     """
 
     splits: list[np.ndarray]
@@ -223,13 +230,15 @@ def step_loss(model: AveyBModel, start: AveyBModel, step: Step) -> torch.Tensor:
     )
 
 
-def optimizer_of(model: AveyBModel, learning_rate: float) -> Muon:
-    """Return Muon for the layers' linear maps, StableAdamW for the rest; embeddings and compressor
-    stay.
+def optimizer_of(model: AveyBModel, learning_rate: float, *, embeddings: bool = False) -> Muon:
+    """Return Muon for the layers' linear maps, StableAdamW for the rest; the compressor stays, and
+    so do the embeddings unless they shall be trained.
     """
     maps = [part.weight for layer in model.layers for part in (layer.enricher, layer.fuser)]
     known = {id(parameter) for parameter in maps}
     rest = [p for layer in model.layers for p in layer.parameters() if id(p) not in known]
+    if embeddings:
+        rest.append(model.embed.weight)
     groups = [{"params": maps, "orthogonal": True}, {"params": rest}]
     return Muon(groups, lr=learning_rate, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.0)
 

@@ -17,8 +17,9 @@ from safetensors.torch import load_file, save_file
 
 from aveyb_retrieval.cli.common import Command
 from aveyb_retrieval.encoder.folders import TABLE, TABLE_SCALE
-from aveyb_retrieval.encoder.network.checkpoints import float_table, int8_table
+from aveyb_retrieval.encoder.network.checkpoints import float_table
 from aveyb_retrieval.encoder.onnx.export import export_onnx
+from aveyb_retrieval.encoder.onnx.graph import int8_rows
 from aveyb_retrieval.encoder.onnx.model import WEIGHTS
 from aveyb_retrieval.errors import ConfigError
 
@@ -33,7 +34,8 @@ def main(model: Path, out: Path) -> None:
     shutil.copytree(model, out, ignore=shutil.ignore_patterns("onnx", WEIGHTS))
     whole = float_table(load_file(model / WEIGHTS), model / WEIGHTS)
     tensors = {name: tensor.to(torch.float16) for name, tensor in whole.items()}
-    tensors[TABLE], tensors[TABLE_SCALE] = int8_table(whole[TABLE])
+    rows = int8_rows(whole[TABLE].float().numpy())
+    tensors[TABLE], tensors[TABLE_SCALE] = map(torch.from_numpy, rows)
     save_file(tensors, out / WEIGHTS, metadata={"format": "pt"})
     form = export_onnx(out)
     sizes = {path.name: path.stat().st_size for path in (out / WEIGHTS, form)}

@@ -3,9 +3,9 @@
     python texts.py --data DATA --vocabulary FOLDER --out OUT
 
     texts.jsonl      {"text"}: whole splits of documents, and what answers the questions
-    queries.jsonl    {"text"}: questions, headings, words that are defined documents.jsonl
-    {"title", "text", "questions": [{"query", "span"}]}: whole documents with what is asked about
-    them
+    queries.jsonl    {"text"}: questions, headings, words that are defined
+    documents.jsonl  {"title", "text", "questions": [{"query", "span"}]}: whole documents, with
+                     what is asked about them
 
 A text is what the encoder sees of a document: each 256 tokens of it in turn. What `sources.py`
 keeps out is in none.

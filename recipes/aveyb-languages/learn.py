@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 import torch
-from documents import hidden
-from muon import Muon
+from documents import hidden, optimizer_of
 from safetensors.torch import load_file, save_file
 from teacher import PART, part_path
 from torch.nn.functional import normalize
@@ -42,6 +41,8 @@ from aveyb_retrieval.training.trainer import learning_rate_factor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from muon import Muon
 
     from aveyb_retrieval.encoder.text.wordpiece import Tokenizer
 
@@ -206,16 +207,6 @@ def step_loss(vectors: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return VECTORS * (1 - cosines.mean()) + SCORES * divergence
 
 
-def optimizer_of(model: AveyBModel, learning_rate: float) -> Muon:
-    """Return Muon for the layers' linear maps, StableAdamW for the rest; the compressor stays."""
-    maps = [part.weight for layer in model.layers for part in (layer.enricher, layer.fuser)]
-    apart = {id(parameter) for parameter in maps}
-    rest = [p for layer in model.layers for p in layer.parameters() if id(p) not in apart]
-    rest.append(model.embed.weight)
-    groups = [{"params": maps, "orthogonal": True}, {"params": rest}]
-    return Muon(groups, lr=learning_rate, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.0)
-
-
 @dataclass(frozen=True)
 class Progress:
     """How far a run is."""
@@ -311,7 +302,7 @@ def train(
     bfloat16: bool,
 ) -> Progress:
     """Train until so many tokens are seen."""
-    optimizer = optimizer_of(model, learning_rate)
+    optimizer = optimizer_of(model, learning_rate, embeddings=True)
     progress = checkpoint.load(model, optimizer)
     steps = Steps(items, model.config.split_size, step_tokens)
     device = model.embed.weight.device

@@ -138,9 +138,7 @@ def test_the_network_is_bert(weights: BertWeights) -> None:
         value = names[f"{old}.w"] if old.endswith("ln") else weights.matrix(old)
         state |= {f"{new}.weight": value, f"{new}.bias": names[f"{old}.b"]}
     bert.load_state_dict({name: torch.tensor(value) for name, value in state.items()}, strict=False)
-    session = onnxruntime.InferenceSession(
-        onnx_model(weights, {}), providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(onnx_model(weights), providers=["CPUExecutionProvider"])
     ids = np.array([[0, 5, 6, 7, 2], [0, 8, 2, 1, 1]])
     mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
     (ours,) = session.run(None, {"input_ids": ids, "attention_mask": mask})

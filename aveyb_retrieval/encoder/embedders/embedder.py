@@ -210,13 +210,14 @@ class _Tokenized:
         return len(self.ids)
 
     @property
+    def n_known(self) -> int:
+        """Return how many passages are known."""
+        return 0 if self.known is None else len(self.known)
+
+    @property
     def first_needed(self) -> int:
         """Return the first token whose output is needed."""
-        return (
-            0
-            if self.known is None or not len(self.known)
-            else int(self.cuts.ranges[len(self.known) - 1, 1])
-        )
+        return int(self.cuts.ranges[self.n_known - 1, 1]) if self.n_known else 0
 
     @property
     def edges(self) -> np.ndarray:
@@ -232,10 +233,8 @@ class _Tokenized:
         """Return the codes of the passages that are not known, from those `[T, row_bytes]` of all
         tokens.
         """
-        known = 0 if self.known is None else len(self.known)
-        return TokenCodes(
-            codes[self.first_needed :].copy(), self.cuts.ranges[known:] - self.first_needed
-        )
+        ranges = self.cuts.ranges[self.n_known :] - self.first_needed
+        return TokenCodes(codes[self.first_needed :].copy(), ranges)
 
 
 class Embedder(TextEncoder):
@@ -590,13 +589,13 @@ def _means(item: _Tokenized, runs: np.ndarray) -> tuple[np.ndarray, np.ndarray, 
         runs: float32 `[r, d]`, the sums of its runs of tokens.
     """
     ranges, edges = item.cuts.ranges, item.edges
-    known = 0 if item.known is None else len(item.known)
+    known = item.n_known
     first, last = np.searchsorted(edges, ranges[:, 0]), np.searchsorted(edges, ranges[:, 1])
     passages = np.zeros((len(ranges), runs.shape[1]), np.float32)
     norms = np.zeros(len(ranges), np.float32)
     for number in range(known, len(ranges)):
         passages[number] = runs[first[number] : last[number]].sum(axis=0)
-    if item.known is not None and known:
+    if item.known is not None:
         passages[:known] = item.known
     # nothing overlaps where passages are known: they are all of the text
     total = passages.sum(axis=0) if known else runs.sum(axis=0)

@@ -8,7 +8,6 @@ settings and done in NumPy.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,14 +25,14 @@ from aveyb_retrieval.encoder.embedders.windows import (
 )
 from aveyb_retrieval.encoder.folders import fingerprint, read_object
 from aveyb_retrieval.encoder.languages.folder import SOURCE
-from aveyb_retrieval.encoder.network.token_codec import TokenCodec, TokenCodes
+from aveyb_retrieval.encoder.network.token_codec import TokenCodes
 from aveyb_retrieval.encoder.onnx.session import open_session
 from aveyb_retrieval.encoder.text.tokenizer import as_texts
 from aveyb_retrieval.errors import ConfigError, ModelError, first_line
+from aveyb_retrieval.system import chosen_threads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Self
 
     from aveyb_retrieval.encoder.text.passages import PassageSize
 
@@ -131,10 +130,6 @@ class OnnxSentenceEmbedder(WindowEncoder):
     def _width(self) -> int:
         states = self._run([[self._pad]])[0]
         return int(states.shape[-1])
-
-    def with_token_codec(self, codec: TokenCodec | None) -> Self:
-        """See `TextEncoder.with_token_codec`."""
-        return super().with_token_codec(codec)
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
         """float32 `[n, d]`, unit rows: the queries' vectors, query prompt included."""
@@ -282,12 +277,6 @@ def load_tokenizer(folder: Path) -> Any:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
-
-
-def chosen_threads() -> int:
-    """Return the threads that `OMP_NUM_THREADS` asks for, 0 where it asks for none."""
-    threads = os.environ.get("OMP_NUM_THREADS", "")
-    return int(threads) if threads.isdigit() else 0
 
 
 def token_output(session: Any, file: Path) -> str:

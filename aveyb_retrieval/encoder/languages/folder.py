@@ -97,7 +97,7 @@ def write_folder(weights: BertWeights, folder: Path) -> None:
         (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     unigram_tokenizer(pieces).save(str(folder / "tokenizer.json"), pretty=False)
     (folder / "onnx").mkdir()
-    (folder / "onnx" / "model_int8.onnx").write_bytes(onnx_model(weights, {}))
+    (folder / "onnx" / "model_int8.onnx").write_bytes(onnx_model(weights))
 
 
 def weights_file() -> Path:

@@ -14,12 +14,13 @@ from aveyb_retrieval.encoder.onnx.graph import CONTRIB, Graph, Int8
 
 if TYPE_CHECKING:
     from aveyb_retrieval.encoder.languages.weights import BertWeights
+    from aveyb_retrieval.encoder.onnx.graph import Rows
 
 _SAMPLE = (16, 64)  # texts and tokens of what rounding is fitted to
 _QUERY, _KEY, _VALUE = "q", "k", "v"
 
 
-def onnx_model(weights: BertWeights, metadata: dict[str, str]) -> bytes:
+def onnx_model(weights: BertWeights) -> bytes:
     """Return the ONNX file's content.
 
     Inputs `input_ids` and `attention_mask`, int64 `[B, T]`; the output `last_hidden_state`,
@@ -29,7 +30,7 @@ def onnx_model(weights: BertWeights, metadata: dict[str, str]) -> bytes:
     Network(weights, graph).write()
     inputs = [(name, "INT64", ["B", "T"]) for name in ("input_ids", "attention_mask")]
     output = ("last_hidden_state", "FLOAT", ["B", "T", weights.sizes.hidden])
-    return graph.model(inputs, output, metadata)
+    return graph.model(inputs, output, {})
 
 
 class Network:
@@ -89,9 +90,9 @@ class Network:
         )
         return self._norm(graph.op("Add", x, out), f"{name}.oln"), state
 
-    def _product(self, rows: object, name: str, sample: np.ndarray) -> str:
+    def _product(self, rows: Rows, name: str, sample: np.ndarray) -> str:
         weight, bias = self._weights.matrix(name), self._weights.tensors[f"{name}.b"]
-        out, lost = self._linear.product(rows, weight, sample, name)  # type: ignore[arg-type]
+        out, lost = self._linear.product(rows, weight, sample, name)
         return self._graph.op("Add", out, self._graph.constant(bias + lost, name=f"{name}_bias"))
 
     def _norm(self, x: str, name: str) -> str:

@@ -218,16 +218,8 @@ def _has_int8_table(path: str) -> bool:
         return any(file.get_slice(name).get_dtype() == "I8" for name in names)
 
 
-def int8_table(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Round an embedding `[V, D]` to codes int8 `[V, D]` of scales float32 `[V, 1]`, rows' largest
-    values over 127.
-    """
-    scale = (weight.float().abs().amax(1, keepdim=True) / 127).clamp_min(1e-30)
-    return (weight.float() / scale).round().to(torch.int8), scale
-
-
 def float_table(tensors: Mapping[str, torch.Tensor], path: Any) -> dict[str, torch.Tensor]:
-    """Return a checkpoint's tensors; an embedding of int8 rows (`int8_table`, with `embed.scale`)
+    """Return a checkpoint's tensors; an embedding of int8 rows (`int8_rows`, with `embed.scale`)
     as float32.
     """
     found = dict(tensors)

@@ -256,8 +256,7 @@ class SplitEncoder(_Module):
 
         Yields:
             Slots of the table int64 `[t]`, and the vectors `[t, D]` of the tokens in them. Every
-            token of a needed
-            split (bool `[n]`; None: all) appears once.
+            token of a needed split (bool `[n]`; None: all) appears once.
         """
         is_plain = embedding is None and not every_layer
         if embedding is None:

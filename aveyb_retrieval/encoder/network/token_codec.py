@@ -1,9 +1,9 @@
 """Token vectors for late interaction, made small: rotated, cut to fewer dimensions, rounded to a
 byte or a bit each.
 
-    y = P x / |P x|        x: a token's output [d]; P: the first w rows of a random rotation of d
-    dimensions int8   c = round(127 y)             stands for c / 127 1bit   c = 1 where y >= 0,
-    else -1  stands for c / sqrt(w)
+    y = P x / |P x|   x: a token's output [d]; P: the first w rows of a random rotation [d, d]
+    int8   c = round(127 y)             stands for c / 127
+    1bit   c = 1 where y >= 0, else -1  stands for c / sqrt(w)
 
 A query keeps its y unrounded, so a cosine is taken as `<y_query, c> / 127` or `<y_query, c> /
 sqrt(w)`: only one side of it is rounded. P is a subsampled randomized Hadamard transform (Ailon and

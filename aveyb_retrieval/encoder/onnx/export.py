@@ -282,11 +282,13 @@ def onnx_bytes(
 ) -> bytes:
     """Return the content of a model's ONNX file.
 
-    Its inputs are a group of n splits: ids: int32 `[n, T]`, tokens of each split, T at most S; -1
-        where there is none. retrieved: int32 `[n, j, S]`, the ids of the j splits that each
-        retrieves, in the compressor's order, j from 0
-            to k; -1 where there is no token.
+    Its inputs are a group of n splits:
+
+        ids: int32 `[n, T]`, tokens of each split, T at most S; -1 where there is none.
+        retrieved: int32 `[n, j, S]`, the ids of the j splits that each retrieves, in the
+            compressor's order, j from 0 to k; -1 where there is no token.
         weights: float32 `[n, j]`, theirs; 0 where there is none.
+
     Models that retrieve nothing lack the last two. The output `vectors` is float32 `[n, T, D]`;
     rows without a token are not meaningful.
 

@@ -19,7 +19,6 @@ document, not with its square. Nothing is ranked if the checkpoint's compressor 
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -40,6 +39,7 @@ from aveyb_retrieval.encoder.folders import (
 from aveyb_retrieval.encoder.network.layout import SplitLayout, group_widths
 from aveyb_retrieval.encoder.onnx.session import open_session
 from aveyb_retrieval.errors import ModelError
+from aveyb_retrieval.system import chosen_threads, usable_processors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -84,9 +84,8 @@ class OnnxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weight_norm: str
     similarity_eps: float
     max_split_weight: float
-    compressor: Annotated[str, msgspec.Meta(pattern="^(linear|none)$")] = (
-        "linear"  # none: nothing is retrieved
-    )
+    # Of these two nothing is read: they are compared with the folder's configuration alone.
+    compressor: Annotated[str, msgspec.Meta(pattern="^(linear|none)$")] = "linear"
     ranker_direction: Annotated[str, msgspec.Meta(pattern="^past$")] = "past"
 
     def to_json(self) -> str:
@@ -288,14 +287,9 @@ def _side_by_side(
     """Yield what some work makes of arguments, in their order: OMP_NUM_THREADS at once, or as many
     as processors.
     """
-    own, usable = os.environ.get("OMP_NUM_THREADS", ""), getattr(os, "sched_getaffinity", None)
-    threads = min(
-        (own.isdigit() and int(own)) or (len(usable(0)) if usable else os.cpu_count() or 1),
-        len(every),
-    )
-    if (
-        threads < 2 or not threading.main_thread().is_alive()
-    ):  # no thread is begun where the process is about to end
+    threads = min(chosen_threads() or usable_processors(), len(every))
+    # no thread is begun where the process is about to end
+    if threads < 2 or not threading.main_thread().is_alive():
         yield from (work(*arguments) for arguments in every)
         return
     begun = deque[Future[np.ndarray]]()
@@ -379,8 +373,7 @@ def best_splits(
 
     Returns:
         float32 `[n, k]` scores, best first, equal ones by the lower split, -inf where there are
-        fewer than k; int64
-        `[n, k]` their splits.
+        fewer than k; int64 `[n, k]` their splits.
     """
     n = len(splits)
     distinct, position = np.unique(np.concatenate(splits), return_inverse=True)

@@ -459,10 +459,12 @@ DEFAULT_SIZE = PassageSize()
 class Cuts:
     """The passages of one text, in order.
 
-    ranges: int64 `[n, 2]`, tokens `[first, end)`; without overlap each token is in exactly one
-    passage. spans: int64 `[n, 2]`, characters `[start, end)` of the text, without white space at
-    either end. headings: the nearest heading above each passage or at its start; "" where there is
-    none.
+    Attributes:
+        ranges: int64 `[n, 2]`, tokens `[first, end)`; without overlap each token is in exactly one
+            passage.
+        spans: int64 `[n, 2]`, characters `[start, end)` of the text, without white space at either
+            end.
+        headings: the nearest heading above each passage or at its start; "" where there is none.
     """
 
     ranges: np.ndarray
@@ -686,8 +688,8 @@ def repeat_title(
 
     Returns:
         The tokens that are read, int `[T + r n]` where r splits follow the first and n tokens are
-        repeated, and the
-        same passages in them. Repeated tokens belong to the passage that goes on behind them.
+        repeated, and the same passages in them. Repeated tokens belong to the passage that goes on
+        behind them.
     """
     n_title = min(n_title, split_size // _LARGEST_SHARE)
     begins = np.arange(split_size, len(ids), split_size - n_title)

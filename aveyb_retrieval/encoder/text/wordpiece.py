@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aveyb_retrieval.encoder.folders import read_object
-from aveyb_retrieval.encoder.text.knowledge import Knowledge
+from aveyb_retrieval.encoder.text.knowledge import Knowledge, pieces_of
 from aveyb_retrieval.encoder.text.pieces import cut_pieces
 from aveyb_retrieval.encoder.text.tokenizer import (
     P50K_ROWS,
@@ -33,25 +33,23 @@ from aveyb_retrieval.encoder.text.tokenizer import (
 from aveyb_retrieval.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 TOKENIZER_FILE = "tokenizer.json"
-_INSIDE = "##"  # before a piece that does not begin a word
 
 
 class WordPieceTokenizer(Vocabulary):
     """A WordPiece vocabulary with [PAD] [UNK] [CLS] [SEP] [MASK]."""
 
-    def __init__(self, description: str, name: str) -> None:
-        """Read the text of a `tokenizer.json`.
+    def __init__(self, description: Mapping[str, object], name: str) -> None:
+        """Take the contents of a `tokenizer.json`.
 
         Raises ModelError: it describes no WordPiece vocabulary, or one without a special token.
         """
         from tokenizers import Tokenizer
 
+        kept = {**description, **dict.fromkeys(("truncation", "padding", "post_processor"))}
         try:
-            left_out = dict.fromkeys(("truncation", "padding", "post_processor"))
-            kept: dict[str, object] = json.loads(description) | left_out
             self._tokenizer = Tokenizer.from_str(json.dumps(kept))
         except Exception as error:  # tokenizers raises Exception itself
             raise ModelError(
@@ -85,7 +83,7 @@ class WordPieceTokenizer(Vocabulary):
             raise ModelError(
                 f"{path} is missing: the folder holds no tokenizer; save one with .save"
             )
-        return cls(path.read_text(encoding="utf-8"), str(path))
+        return cls(read_object(path), str(path))
 
     def save(self, folder: str | Path) -> None:
         """Write `tokenizer.json` and `tokenizer_config.json`, which `AutoTokenizer` reads, too."""
@@ -130,11 +128,7 @@ class WordPieceTokenizer(Vocabulary):
     @cached_property
     def knowledge(self) -> Knowledge:
         """How well a model with this vocabulary knows a text."""
-        pieces: list[str | None] = [""] * self._tokenizer.get_vocab_size()
-        for piece, number in self._tokenizer.get_vocab().items():
-            pieces[number] = piece.removeprefix(_INSIDE)
-        pieces[self.special_tokens["[UNK]"]] = None
-        return Knowledge(pieces)
+        return Knowledge(pieces_of(self._tokenizer))
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         """Return words with a space between them: what WordPiece keeps of a text."""

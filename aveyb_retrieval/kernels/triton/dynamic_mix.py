@@ -14,10 +14,14 @@ the next kernel reads them, and 128 programs of 128 rows are one wave of its 132
 there, each on inputs of its own: 64 splits 0.065 ms, eight times that 0.52 ms; 512 at once 0.67 ms.
 A host's launches cost more than that: without a graph, all splits are launched at once.
 
-Gradient (O = P Z, S the cosines, D their row sums, dO the gradient of O, dP = dO Z^T, delta_i =
-    sum_j P_ij dP_ij): U  = dS = (dP - sign(S) delta) / D          (without `sign` for "sum") dZ =
-    P^T dO + W Z,   W_ij = (U + U^T)_ij / (|z_i| |z_j|), of whose diagonal N_i . dN_i / |z_i|^2 is
-    taken; N_i . dN_i = sum_j U_ij S_ij + sum_j U_ji S_ji
+Gradient (O = P Z, S the cosines, D their row sums, dO the gradient of O, dP = dO Z^T,
+delta_i = sum_j P_ij dP_ij):
+
+    U  = dS = (dP - sign(S) delta) / D          (without `sign` for "sum")
+    dZ = P^T dO + W Z,   W_ij = (U + U^T)_ij / (|z_i| |z_j|), of whose diagonal
+         N_i . dN_i / |z_i|^2 is taken
+    N_i . dN_i = sum_j U_ij S_ij + sum_j U_ji S_ji
+
 where the first of these sums is 0 for "l1" (normalization forgets a row's scale) and delta eps / D
 for "sum". Kernels: dO; the gate's gradient (the static kernel, with P for its matrix); U; W; dZ.
 Every product reads both of its operands from memory, so that copies run ahead of it. P, U and W

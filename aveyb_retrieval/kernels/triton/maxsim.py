@@ -41,10 +41,7 @@ _PROGRAMS_OF_A_SPLIT = 16
 def _best_match(current, earlier, earlier_scales, rows, n_rows, n_columns,
                 D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
                 PRECISION: tl.constexpr):  # fmt: skip
-    """For each row the largest `current[row] .
-
-    earlier[column]` times the column's scale (float32 [M]).
-    """
+    """Return float32 `[M]`: each row's largest product with a column, times the column's scale."""
     best = tl.full((M,), float("-inf"), dtype=tl.float32)
     for first in range(0, n_columns, N):
         columns = first + tl.arange(0, N)

@@ -50,7 +50,7 @@ def gated_grad(
     N: tl.constexpr,
     RELU: tl.constexpr,
 ):
-    """DO float32 [rows, N]: the gradient of `V Z + b`. Where sigma was shut the output is zero."""
+    """Return dO, float32 `[rows, N]`: the gradient of `V Z + b`, 0 where sigma was shut."""
     value = load_tile(grad, rows, d, grad_row, n, D, D % N == 0).to(tl.float32)
     value *= load_tile(gate, rows, d, gate_row, n, D, D % N == 0).to(tl.float32)
     if RELU:

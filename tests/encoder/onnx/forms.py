@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from safetensors.torch import load_file, save_file
 
 from aveyb_retrieval.encoder.embedders.embedder import Embedder
-from aveyb_retrieval.encoder.network.checkpoints import int8_table
 from aveyb_retrieval.encoder.onnx.export import export_onnx
+from aveyb_retrieval.encoder.onnx.graph import int8_rows
 from aveyb_retrieval.encoder.onnx.model import OnnxModel, OnnxSettings
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from tests.encoder.models import small_config, small_model
@@ -53,7 +54,8 @@ def store_table_in_int8(folder: Path) -> None:
     """Rewrite a model's checkpoint with int8 rows of embeddings."""
     path = folder / "model.safetensors"
     tensors = load_file(path)
-    tensors["embed.weight"], tensors["embed.scale"] = int8_table(tensors["embed.weight"])
+    rows = int8_rows(tensors["embed.weight"].float().numpy())
+    tensors["embed.weight"], tensors["embed.scale"] = map(torch.from_numpy, rows)
     save_file(tensors, path, metadata={"format": "pt"})
 
 
