@@ -1,1 +1,1 @@
-"""Read documents and ready-made vectors from files, folders, hubs and Python iterables."""
+"""Read documents from files, folders, hubs and Python iterables."""

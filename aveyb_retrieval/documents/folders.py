@@ -41,6 +41,7 @@ from aveyb_retrieval.documents.readers.kinds import (
 from aveyb_retrieval.documents.readers.limits import Limits
 from aveyb_retrieval.documents.readers.mailbox import (
     is_maildir,
+    looks_like_mailbox,
     maildir_messages,
     messages_of,
 )
@@ -320,9 +321,8 @@ class SourceFile:
     """A file that holds one document.
 
     `id` is its path below `folder`, with "/", composed (NFC); `metadata` what the folder says of
-    it. `named`: it
-    was not found in a folder, but asked for by its name: a link is followed, and it must be
-    readable.
+    it. `named`: it was not found in a folder, but asked for by its name: a link is followed, and it
+    must be readable.
     """
 
     path: Path
@@ -425,7 +425,7 @@ class _Lister:
         start = first_bytes(path, LOOKED_AT, follow_links=self._follow_links)
         if is_json:
             return CHAT if looks_like_chat(start) else None
-        if start.startswith(b"From "):  # a folder of Thunderbird's
+        if looks_like_mailbox(start):  # a folder of Thunderbird's
             return FileKind("mailbox", "")
         return FileKind("text", "") if looks_like_text(start) else None
 
@@ -435,11 +435,12 @@ class _Lister:
             is_folder = entry.is_dir(follow_symlinks=self._follow_links)
         except OSError:  # a link in a circle
             is_folder = False
-        kind = None if is_folder else self._kind_of(path)
         is_link = entry.is_symlink() and not self._follow_links
         if self._exclusion.holds(name, is_folder=is_folder):
             self._notices.append(Notice(path_text(path), "excluded by a pattern", harmless=True))
-        elif notice := _left_out(path, kind, is_link=is_link, is_folder=is_folder):
+            return
+        kind = None if is_folder else self._kind_of(path)
+        if notice := _left_out(path, kind, is_link=is_link, is_folder=is_folder):
             self._notices.append(notice)
         elif path == self._labels.file:
             reason = "metadata of the other files"

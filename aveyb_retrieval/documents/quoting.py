@@ -84,8 +84,9 @@ def quoted_spans(text: str) -> list[tuple[int, int]]:
         else:
             marked = False
         position = stop
-    spans += [(lead.start(), lead.end()) for lead in _LEAD.finditer(text)]
-    if (rest := _start_of_rest(text, spans)) is not None:
+    leads = [lead.span() for lead in _LEAD.finditer(text)]
+    spans += leads
+    if (rest := _start_of_rest(text, spans, leads)) is not None:
         spans.append((rest, len(text)))
     for signature in _SIGNATURE.finditer(text):
         behind = [start for start, _ in spans if start > signature.start()]
@@ -93,14 +94,19 @@ def quoted_spans(text: str) -> list[tuple[int, int]]:
     return _merged(spans)
 
 
-def _start_of_rest(text: str, marked: list[tuple[int, int]]) -> int | None:
-    """Where a quotation without marks begins, which goes on to the end; None without one."""
+def _start_of_rest(
+    text: str, marked: list[tuple[int, int]], leads: list[tuple[int, int]]
+) -> int | None:
+    """Where a quotation without marks begins, which goes on to the end; None without one.
+
+    `marked` are lines with marks and the lines that lead to quotations, `leads` these alone.
+    """
     starts = [found.start() for found in _ORIGINAL.finditer(text)]
     starts += [found.start() for found in _HEADERS.finditer(text, _HEAD_OF_MAIL)]
-    for lead in _LEAD.finditer(text):
-        behind = len(text) - len(text[lead.end() :].lstrip())
+    for lead, end in leads:
+        behind = len(text) - len(text[end:].lstrip())
         if not any(start <= behind < stop for start, stop in marked):
-            starts.append(lead.start())
+            starts.append(lead)
     return min(starts, default=None)
 
 

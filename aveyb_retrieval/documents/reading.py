@@ -283,9 +283,9 @@ def split_suffix(path: PurePath) -> tuple[str, str]:
     return (suffixes[-1] if suffixes else ""), compression
 
 
-def read_blocks(handle: BinaryIO, size: int = _BLOCK) -> Iterator[bytes]:
+def read_blocks(handle: BinaryIO) -> Iterator[bytes]:
     """Yield the rest of a file in blocks."""
-    while block := handle.read(size):
+    while block := handle.read(_BLOCK):
         yield block
 
 
@@ -438,9 +438,7 @@ class _Buffer:
     `position` is done with.
     """
 
-    def __init__(
-        self, blocks: Iterator[bytes], source: str, *, line: int = 1, before: int = 0
-    ) -> None:
+    def __init__(self, blocks: Iterator[bytes], source: str, *, line: int, before: int) -> None:
         self.source = source
         self.characters = ""
         self.position = 0

@@ -123,6 +123,15 @@ def test_a_maildir_has_its_folders_and_no_flags(folder: Path, tmp_path: Path) ->
         }
 
 
+def test_files_without_a_suffix_are_told_by_their_beginning(folder: Path, tmp_path: Path) -> None:
+    (folder / "Inbox").write_bytes(mbox(mail("One", "pears", Message_ID="<1@a>")))
+    (folder / "notes").write_text("From the tree they fall.\nPears do.\n")
+    build_index(folder, tmp_path / "i", model=FakeEmbedder())
+    with Retriever.load(tmp_path / "i", model=FakeEmbedder()) as retriever:
+        texts = {document.id: document.text for document in retriever.documents()}
+    assert texts["notes"].startswith("From the tree") and len(texts) == 2
+
+
 def test_what_is_no_mail_in_a_mailbox_costs_the_others_nothing(
     folder: Path, tmp_path: Path
 ) -> None:

@@ -163,6 +163,6 @@ def _first_line(node: Any, lines: list[str]) -> int:
     ):
         node = node.parent
     number: int = node.start_point[0]
-    while number > 0 and lines[number - 1].lstrip().startswith(("#", "//", "/*", "*", "///", "@")):
+    while number > 0 and lines[number - 1].lstrip().startswith(("#", "//", "/*", "*", "@")):
         number -= 1
     return number

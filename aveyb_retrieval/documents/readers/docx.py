@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.readers.equations import M, text_of_omml
-from aveyb_retrieval.documents.readers.filetext import FileText, one_line, paragraphs, whole
+from aveyb_retrieval.documents.readers.filetext import (
+    FileText,
+    hidden_text,
+    one_line,
+    paragraphs,
+    whole,
+)
 from aveyb_retrieval.documents.readers.list_numbers import number_as
 from aveyb_retrieval.documents.readers.ooxml import (
     FALLBACK,
@@ -29,7 +35,6 @@ from aveyb_retrieval.documents.readers.symbol_fonts import (
     is_symbol_font,
     sign_of,
 )
-from aveyb_retrieval.errors import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,7 +93,7 @@ def read_docx(data: bytes, _limits: Limits) -> FileText:
                 seen.add(text)
                 lines += [text] if around else [text, ""]
     title, metadata = package.properties()
-    told = [f"hidden text left out ({plural(reader.hidden, 'place')})"] if reader.hidden else []
+    told = [hidden_text(reader.hidden)]
     told += (
         ["another document that is embedded in it is not read"]
         if package.related(name, "aFChunk")

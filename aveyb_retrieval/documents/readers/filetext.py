@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.documents.records import LONGEST_LABEL, MAX_PAGES, Pages
+from aveyb_retrieval.errors import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -155,6 +156,16 @@ def about(author: str | None, created: str | None) -> dict[str, Any]:
 def some(names: Sequence[object], most: int = 8) -> str:
     """Return the first of some names as a list in words."""
     return ", ".join(map(str, names[:most])) + (", ..." if len(names) > most else "")
+
+
+def embedded(names: Sequence[str]) -> str:
+    """Say which files that a file holds are not read; "" where there are none."""
+    return f"{plural(len(names), 'embedded file')} not read: {some(names)}" if names else ""
+
+
+def hidden_text(places: int) -> str:
+    """Say in how many places text is hidden, which is not read; "" where it is in none."""
+    return f"hidden text left out ({plural(places, 'place')})" if places else ""
 
 
 def one_line(text: str) -> str:

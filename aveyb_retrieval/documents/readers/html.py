@@ -6,16 +6,18 @@ import re
 from html.entities import html5
 from typing import TYPE_CHECKING
 
-from aveyb_retrieval.documents.readers.encodings import decode, marked, python_encoding
+from aveyb_retrieval.documents.readers.encodings import decode, python_encoding
 from aveyb_retrieval.documents.readers.equations import text_of_mathml
 from aveyb_retrieval.documents.readers.filetext import (
     FileText,
+    Unreadable,
     clean,
     one_line,
     whole,
 )
 from aveyb_retrieval.documents.readers.list_numbers import number_as
 from aveyb_retrieval.documents.readers.raised import shifted
+from aveyb_retrieval.documents.readers.xml import parse_xml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -174,8 +176,7 @@ def read_html(data: bytes, limits: Limits) -> FileText:
     """Read an HTML or XHTML page, by its mark, in the encoding that it names, as UTF-8 or in that
     of `limits`.
     """
-    declared = None if marked(data)[1] else named_encoding(data)
-    return FileText(*page_text(decode(data, limits.encoding, declared=declared)))
+    return FileText(*page_text(decode(data, limits.encoding, declared=named_encoding(data))))
 
 
 def page_text(page: str) -> tuple[str, str]:
@@ -202,15 +203,11 @@ def read_xhtml(data: bytes, limits: Limits) -> FileText:
     """
     from lxml import etree
 
-    declared = None if marked(data)[1] else named_encoding(data)
-    text = decode(data, limits.encoding, declared=declared)
+    text = decode(data, limits.encoding, declared=named_encoding(data))
     source = _ENTITY.sub(_named_character, _DECLARATION.sub("", text, count=1))
-    parser = etree.XMLParser(
-        resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False
-    )
     try:
-        page = etree.fromstring(source.encode("utf-8", "replace"), parser)
-    except (etree.XMLSyntaxError, ValueError):
+        page = parse_xml(source.encode("utf-8", "replace"), "the page")
+    except Unreadable:
         return FileText(*page_text(text))
     for element in page.iter():
         if isinstance(element.tag, str):
@@ -253,7 +250,7 @@ def _shown(tree: LexborHTMLParser, moved: bool, *, hidden_too: bool) -> str:
     """The text of a page; with what is hidden where nothing else is there: a page that was saved
     behind a dialog.
     """
-    writer = _Writer(tree, moved, hidden_too)
+    writer = _Writer(moved, hidden_too)
     tops = [
         main
         for main in tree.css("main, [role=main]")
@@ -331,7 +328,7 @@ def _begin(node: LexborNode, tag: str, writer: _Writer) -> None:
         writer.tables.append(_Table(node, len(writer.tables)))
     elif tag in _CELLS:
         writer.enter_cell(node)
-    elif _is_apart(node, tag):
+    elif tag in _APART:
         writer.add(" ")
         typed = tag == "input" and (node.attributes.get("type") or "").lower() in _TYPED
         writer.add((node.attributes.get("value") or "") if typed else "")
@@ -355,7 +352,7 @@ def _leave(node: LexborNode, writer: _Writer) -> None:
         writer.leave_cell()
     elif tag == "tr":
         writer.leave_row()
-    elif _is_apart(node, tag):
+    elif tag in _APART:
         writer.add(" ")
     elif tag == "ruby":
         writer.write_readings()
@@ -377,11 +374,6 @@ def _shift(node: LexborNode, tag: str, writer: _Writer) -> str:
     return style[1].lower() if style else ""
 
 
-def _is_apart(node: LexborNode, tag: str) -> bool:
-    """Whether an element is never one word with what stands beside it, as a field is."""
-    return tag in _APART
-
-
 def _numbers(node: LexborNode) -> tuple[str, int, int]:
     """The kind of the numbers of a list, that of its first item, and what each next one adds."""
     attributes, kind = node.attributes, (node.attributes.get("type") or "1").strip()
@@ -395,11 +387,7 @@ def _is_dropped(node: LexborNode, tag: str, hidden_too: bool) -> bool:
         return True
     attributes = node.attributes
     if not attributes:
-        return (
-            _is_around(node, tag)
-            if tag in ("header", "footer", "aside", "option", "dialog")
-            else False
-        )
+        return _is_around(node, tag)
     if not hidden_too and _is_hidden(node):
         return True
     role = (attributes.get("role") or "").lower()
@@ -549,7 +537,7 @@ class _Table:
 class _Writer:
     """A text that grows: blanks are merged as a browser does, gaps between blocks are lines."""
 
-    def __init__(self, tree: LexborHTMLParser, moved: bool, hidden_too: bool) -> None:
+    def __init__(self, moved: bool, hidden_too: bool) -> None:
         self.moved, self.hidden_too = moved, hidden_too
         self.preformatted = 0
         self.tables: list[_Table] = []

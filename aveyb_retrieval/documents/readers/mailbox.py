@@ -22,7 +22,6 @@ _BOUNDARY = re.compile(
     rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From [^\n]*\n(?=[!-9;-~]+:)"
     rb"|(?:\A|(?<=\n\n)|(?<=\n\r\n))From [^\n]*\d:\d\d[^\n]*\d{4}[^\n]*\n"
 )
-_FIRST_LINE = re.compile(rb"From [^\n]*\r?\n(?:[!-9;-~]+:|>From )")
 _ESCAPED_FROM = re.compile(rb"^>(>*From )", re.MULTILINE)
 _HEADERS = 1 << 16  # bytes of a message in which its id is looked for
 _MESSAGE_ID = re.compile(
@@ -43,7 +42,7 @@ class MessagePart(NamedTuple):
 
 def looks_like_mailbox(start: bytes) -> bool:
     """Return whether a file that begins with these bytes is an MBOX file."""
-    return _FIRST_LINE.match(start) is not None
+    return _BOUNDARY.match(start) is not None
 
 
 def messages_of(path: Path) -> Iterator[MessagePart]:

@@ -17,15 +17,14 @@ from aveyb_retrieval.documents.readers.filetext import (
     Unreadable,
     about,
     clean,
+    embedded,
     named,
     one_line,
-    some,
     whole,
 )
 from aveyb_retrieval.documents.readers.list_numbers import number_as
 from aveyb_retrieval.documents.readers.raised import shifted
 from aveyb_retrieval.documents.readers.xml import parse_xml
-from aveyb_retrieval.errors import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -134,11 +133,6 @@ class Package:
         return "; ".join(filter(None, (*others, embedded(sorted(self._embedded)), lost)))
 
 
-def embedded(names: list[str]) -> str:
-    """Say which files that a file holds are not read; "" where there are none."""
-    return f"{plural(len(names), 'embedded file')} not read: {some(names)}" if names else ""
-
-
 def is_on(element: Any | None, attribute: str) -> bool:
     """Return whether a switch is set: it is there, and not with the value "0"."""
     return element is not None and (element.get(attribute) or "1").lower() not in (
@@ -187,7 +181,7 @@ def run_text(paragraph: Any) -> str:
             parts.append("\t")
         elif node.tag == f"{M}oMath":
             parts.append(text_of_omml(node))
-        elif not any(above.tag == FALLBACK for above in node.iterancestors(FALLBACK)):
+        elif next(node.iterancestors(FALLBACK), None) is None:
             parts.append(_shifted("".join(parts[-3:]), node))
     return "".join(parts)
 

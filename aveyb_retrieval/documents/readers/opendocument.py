@@ -12,6 +12,8 @@ from aveyb_retrieval.documents.readers.filetext import (
     Parts,
     Unreadable,
     about,
+    embedded,
+    hidden_text,
     named,
     one_line,
     paragraphs,
@@ -19,11 +21,9 @@ from aveyb_retrieval.documents.readers.filetext import (
 )
 from aveyb_retrieval.documents.readers.html import page_text
 from aveyb_retrieval.documents.readers.list_numbers import number_as
-from aveyb_retrieval.documents.readers.ooxml import embedded
 from aveyb_retrieval.documents.readers.raised import shifted
 from aveyb_retrieval.documents.readers.tables import Merged, Rows, left_out, row_text, sheet_text
 from aveyb_retrieval.documents.readers.xml import parse_xml
-from aveyb_retrieval.errors import plural
 
 if TYPE_CHECKING:
     import zipfile
@@ -81,13 +81,12 @@ def read_odt(data: bytes, _limits: Limits) -> FileText:
     for aside in reader.asides:  # notes in notes follow
         lines += ["", *reader.lines(aside), ""]
     around = () if styles is None else styles.iter(*_AROUND)
-    lines += [
-        "",
-        *dict.fromkeys("\n".join(filter(str.strip, reader.lines(part))) for part in around),
-    ]  # no headings
+    # without blank lines between: none of theirs is a heading
+    texts = ("\n".join(filter(str.strip, reader.lines(part))) for part in around)
+    lines += ["", *dict.fromkeys(texts)]
     title, metadata = _properties(archive)
-    told = [f"hidden text left out ({plural(reader.hidden, 'place')})"] if reader.hidden else []
-    warning = "; ".join(filter(None, (*told, embedded(reader.embedded))))
+    told = (hidden_text(reader.hidden), embedded(reader.embedded))
+    warning = "; ".join(filter(None, told))
     return FileText(title, paragraphs(lines), None, warning, metadata)
 
 

@@ -17,12 +17,12 @@ from aveyb_retrieval.documents.readers.filetext import (
     about,
     check_characters,
     clean,
+    embedded,
     named,
     one_line,
     some,
 )
 from aveyb_retrieval.documents.readers.ocr import ALL_SECONDS, read_picture, why_none
-from aveyb_retrieval.documents.readers.ooxml import embedded
 from aveyb_retrieval.documents.readers.pdf_forms import notes_and_fields
 from aveyb_retrieval.documents.readers.pdf_headings import (
     bookmarks_of,

@@ -16,6 +16,7 @@ from aveyb_retrieval.documents.readers.pdf_text import (
     apart,
     apart_along,
     font_size,
+    usual_turn,
 )
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ _SLANT = math.radians(10)  # of text across the page, against the lines and agai
 _ONE_BASELINE = 0.15  # of the size of type: characters of one line differ by less
 _SAME_HEIGHT = 0.5  # points between characters of one row
 _NEXT_ROW = 0.8  # of the size of type: a row below is lower by so much
-_SAMPLED_LINES = 16  # of a page, that say in which direction its lines run
 _DROP_CAP = 1.6  # times the size of the text that a drop cap begins
 _CAPITAL_HEIGHT = 0.7  # of the size of type
 
@@ -68,7 +68,7 @@ def page_lines(words: pypdfium2.PdfTextPage) -> PageLines:
     if words.count_chars() != len(text):
         return PageLines(PlacedText(text, None), [], 0.0)
     lines = _lines(text)
-    direction = _direction(words, lines)
+    direction = (usual_turn(words, [line.first for line in lines]) or 0) * math.pi / 2
     slanted = _slanted(words, text, lines)
     edits = [_Edit(start, stop, "", start) for start, stop in slanted]
     begins = {start for start, _ in slanted}
@@ -82,13 +82,6 @@ def page_lines(words: pypdfium2.PdfTextPage) -> PageLines:
 def is_turned(words: pypdfium2.PdfTextPage, place: int, direction: float) -> bool:
     """Whether a character does not run in a direction, in radians."""
     return abs(math.remainder(angle_of(words, place) - direction, math.tau)) > _SLANT
-
-
-def _direction(words: pypdfium2.PdfTextPage, lines: list[_Line]) -> float:
-    """The direction in which most lines run, to a quarter of a turn, in radians."""
-    step = max(1, len(lines) // _SAMPLED_LINES)
-    turns = Counter(round(2 * angle_of(words, line.first) / math.pi) % 4 for line in lines[::step])
-    return turns.most_common(1)[0][0] * math.pi / 2 if turns else 0.0
 
 
 def _lines(text: str) -> list[_Line]:

@@ -36,7 +36,7 @@ _SMALL = 0.85  # of the size of the characters before: a mark is smaller
 _RAISED = 0.12  # of that size: by so much at least it stands above or below
 _SAME_LINE = 0.15  # of the size: two characters of one line differ by less
 _LEVEL = 0.5  # points between characters of one line
-_SAMPLED = 16  # characters of a page that say how its text runs
+_SAMPLED = 16  # characters that say how a text runs
 
 
 class PlacedText(NamedTuple):
@@ -54,17 +54,22 @@ def upright(page: pypdfium2.PdfPage) -> pypdfium2.PdfTextPage:
     do not run right.
     """
     words = page.get_textpage()
-    count = words.count_chars()
-    step = max(1, count // _SAMPLED)
-    turns: Counter[int] = Counter(
-        round(2 * angle_of(words, place) / math.pi) % 4 for place in range(0, count, step)
-    )
-    turn = 90 * turns.most_common(1)[0][0] if turns else 0
-    if not turns or turn == page.get_rotation():
+    turn = usual_turn(words, range(words.count_chars()))
+    if turn is None or 90 * turn == page.get_rotation():
         return words
     words.close()
-    page.set_rotation(turn)
+    page.set_rotation(90 * turn)
     return page.get_textpage()
+
+
+def usual_turn(words: pypdfium2.PdfTextPage, places: Sequence[int]) -> int | None:
+    """Return in which direction most of some characters run, in quarters of a turn; None of none.
+
+    A sample of them is measured.
+    """
+    step = max(1, len(places) // _SAMPLED)
+    turns = Counter(round(2 * angle_of(words, place) / math.pi) % 4 for place in places[::step])
+    return turns.most_common(1)[0][0] if turns else None
 
 
 def raw_page_text(words: pypdfium2.PdfTextPage, whole: PlacedText) -> str:

@@ -9,10 +9,10 @@ from aveyb_retrieval.documents.readers.filetext import (
     FileText,
     Unreadable,
     clean,
+    hidden_text,
 )
 from aveyb_retrieval.documents.readers.raised import shifted
 from aveyb_retrieval.documents.readers.symbol_fonts import is_symbol_font, sign_of
-from aveyb_retrieval.errors import plural
 
 _RAISED, _LOWERED, _END = (
     "\ue000",
@@ -76,8 +76,8 @@ def read_rtf(data: bytes, limits: Limits) -> FileText:
     texts = [
         _rtf_text(part, limits.encoding) for part in ("".join([*body, source[position:]]), *asides)
     ]
-    told = f"hidden text left out ({plural(hidden, 'place')})" if hidden else ""
-    return FileText("", "\n\n".join(dict.fromkeys(filter(None, texts))), None, told)
+    text = "\n\n".join(dict.fromkeys(filter(None, texts)))
+    return FileText("", text, None, hidden_text(hidden))
 
 
 def _with_signs(source: str) -> str:

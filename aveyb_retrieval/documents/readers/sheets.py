@@ -238,7 +238,7 @@ def _merges(data: bytes) -> dict[tuple[int, int], int]:
     found: dict[tuple[int, int], int] = {}
     for merge in _MERGED.finditer(data):
         if int(merge[3]) > int(merge[2]):
-            found[int(merge[2]), _column(merge[1].decode() + "1", 0)] = int(merge[3])
+            found[int(merge[2]), _column_of(merge[1].decode())] = int(merge[3])
             if len(found) > _MOST_MERGED:
                 break
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Such a file is left out without a notice, in a folder, a mail and an archive.
+# Such a file is left out: in a folder with a harmless notice, in a mail or an archive without one.
 WITHOUT_TEXT = {
     ".png",
     ".jpg",

@@ -8,8 +8,8 @@ from aveyb_retrieval.documents.readers.filetext import (
     FileText,
     Unreadable,
     check_characters,
-    clean,
     one_line,
+    paragraphs,
 )
 from aveyb_retrieval.errors import plural
 
@@ -62,7 +62,7 @@ def read_xml(data: bytes, limits: Limits) -> FileText:
             continue
         waiting.append(None)
         waiting.extend(reversed(element))
-    text = clean("\n".join(_without_repeated_blanks(lines))).strip()
+    text = paragraphs(lines)
     warning = f"{plural(entities, 'reference')} to an entity not resolved" if entities else ""
     return FileText("", text, None, warning)
 
@@ -86,7 +86,3 @@ def _texts(element: _Element) -> list[str]:
             for child in reversed(node):
                 waiting += [child.tail or "", child]
     return pieces
-
-
-def _without_repeated_blanks(lines: list[str]) -> list[str]:
-    return [line for number, line in enumerate(lines) if line or (number and lines[number - 1])]
