@@ -29,7 +29,8 @@ from aveyb_retrieval.errors import (
 )
 from aveyb_retrieval.indexes.encoding import KEPT, Encoding
 from aveyb_retrieval.indexes.engine import SAMPLE, EngineInfo
-from aveyb_retrieval.indexes.search.named_documents import CalledDocuments, read_called
+from aveyb_retrieval.indexes.search.named_documents import MAX_CALLED, read_called
+from aveyb_retrieval.indexes.search.remembered import Remembered
 from aveyb_retrieval.indexes.store.copies import copy_digests
 from aveyb_retrieval.indexes.store.filters import OWN
 from aveyb_retrieval.indexes.store.languages import rules_of
@@ -233,7 +234,7 @@ class CollectionView(ABC):
         return shown
 
     def called(self, docs: Sequence[int]) -> dict[int, CalledBy]:
-        known: CalledDocuments = self.remembered("called", CalledDocuments)
+        known: Remembered[CalledBy] = self.remembered("called", partial(Remembered, MAX_CALLED))
         return known.get(docs, partial(read_called, self))
 
     def passage_counts(self, docs: IntArray) -> IntArray:

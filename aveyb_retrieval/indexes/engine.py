@@ -1,11 +1,10 @@
 """What a search needs of the place where vectors and words live, as protocols; from an address to
 such a place.
 
-Our own files (FAISS and Lance: `aveyb_retrieval.indexes.search.retriever`) are one engine; a
-database server (`aveyb_retrieval.engines`) is another. Fusion, passages, thresholds and reranking
-are ours and work on any engine: it names documents by numbers, those of
-`aveyb_retrieval.indexes.types`, finds the nearest vectors and the best matches by words, and gives
-back what is stored under a number.
+Our own files (`aveyb_retrieval.indexes.search.local`) are one engine; a database server
+(`aveyb_retrieval.engines`) is another. Fusion, passages, thresholds and reranking are ours and work
+on any engine: it names documents by numbers, those of `aveyb_retrieval.indexes.types`, finds the
+nearest vectors and the best matches by words, and gives back what is stored under a number.
 
 Engines of other packages join by an entry point of the group `aveyb_retrieval.engines`: its name is
 the scheme of their addresses, its object (a subclass of `Collection`, or a module) has

@@ -59,7 +59,6 @@ class BestPassages:
         self._own = np.empty(0, np.int64)
         self._scored: tuple[IntArray, PassageScores] | None = None  # of documents, ascending
         self._best: BestPassage | None = None
-        self._shown: dict[int, list[ShownScore]] = {}
 
     def of_document_scores(self, docs: IntArray) -> tuple[IntArray, FloatArray]:
         """The documents `[m]`, ascending, of those `[n]` that have passages, and r of the best one
@@ -73,23 +72,19 @@ class BestPassages:
         none.
         """
         options = self._options
-        is_new = np.array([doc not in self._shown for doc in matches.docs.tolist()], np.bool_)
-        new = matches.take(np.flatnonzero(is_new))
-        if options.mode == "dense" and options.passages == 1:
-            self._show_deciding(new)
-        docs = [doc for doc in new.docs.tolist() if doc not in self._shown]
-        self._shown.update({doc: [] for doc in docs})
-        self._shown.update(self.best(docs, options.passages))
-        return {doc: self._shown[doc] for doc in matches.docs.tolist()}
+        is_decided = options.mode == "dense" and options.passages == 1
+        shown = self._deciding(matches) if is_decided else {}
+        docs = [doc for doc in matches.docs.tolist() if doc not in shown]
+        return {doc: [] for doc in docs} | self.best(docs, options.passages) | shown
 
-    def _show_deciding(self, matches: Matches) -> None:
+    def _deciding(self, matches: Matches) -> dict[int, list[ShownScore]]:
         """What decided a document by its vectors is its best passage."""
         numbers = matches.passages[matches.passages >= 0]
         cosines = self._evidence.cosines(numbers).tolist() if len(numbers) else []
-        for number, cosine in zip(numbers.tolist(), cosines, strict=True):
-            self._shown[number >> PASSAGE_BITS] = [
-                ShownScore(number, cosine, {"dense": cosine}, None)
-            ]
+        return {
+            number >> PASSAGE_BITS: [ShownScore(number, cosine, {"dense": cosine}, None)]
+            for number, cosine in zip(numbers.tolist(), cosines, strict=True)
+        }
 
     def best(self, docs: list[int], count: int) -> dict[int, list[ShownScore]]:
         """The `count` best passages of documents, best first, by document; documents without any

@@ -44,6 +44,13 @@ class Cosines(NamedTuple):
         order = np.argsort(together)
         return Cosines(together[order], np.concatenate([self.values, values])[order])
 
+    def completed(self, view: EngineView, ids: IntArray, vector: FloatArray) -> Cosines:
+        """These and those of passages `[m]` with the question's vector `[d]`."""
+        new = ids[~find_in(self.ids, ids)[1]]
+        if not len(new):
+            return self
+        return self.joined(new, inner_products(view.vectors("passage", new), vector))
+
     def of(self, ids: IntArray) -> FloatArray:
         """The cosines `[m]` of some of the passages `[m]`."""
         return self.values[np.searchsorted(self.ids, ids)]
@@ -185,9 +192,7 @@ def _passages_of_documents(
             more = (
                 passage_numbers(view, others) if exact else view.best_passages(others, query, (), 1)
             )
-            return NO_COSINES.joined(*near).joined(
-                more, inner_products(view.vectors("passage", more), query)
-            )
+            return NO_COSINES.joined(*near).completed(view, more, query)
         scores, ids = view.nearest(
             "passage", query[None], 4 * len(near.ids), selection, exact=exact
         )

@@ -14,7 +14,7 @@ import numpy as np
 
 from aveyb_retrieval.indexes.search.confidence import confidence, find_best_passage
 from aveyb_retrieval.indexes.search.fusion import fuse_scores, reciprocal_rank
-from aveyb_retrieval.indexes.search.matches import Matches
+from aveyb_retrieval.indexes.search.matches import Matches, aligned
 from aveyb_retrieval.indexes.search.passage_scores import best_by_document, with_neighbors
 from aveyb_retrieval.indexes.search.scores import score_passages
 from aveyb_retrieval.indexes.types import find_in, inner_products
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.search.best_passages import BestPassages
     from aveyb_retrieval.indexes.search.confidence import BestPassage
     from aveyb_retrieval.indexes.search.evidence import Evidence, Ranked
-    from aveyb_retrieval.indexes.types import FloatArray, IntArray
+    from aveyb_retrieval.indexes.types import IntArray
 
 WIDENING = 4  # times as many candidates in every further step
 STRENGTH = "strength"  # the part of a passage's score that late interaction is added to: its s
@@ -80,7 +80,7 @@ def _find_documents(
         dense = dict(zip(near.docs.tolist(), near.scores.tolist(), strict=True))
         fused = reciprocal_rank([list(dense.items()), by_words])
         every = np.array([*fused], np.int64)
-        columns = [_aligned(every, near.docs, near.scores), _aligned(every, docs, bm25)]
+        columns = [aligned(every, near.docs, near.scores), aligned(every, docs, bm25)]
         scores = np.array([*fused.values()], np.float64)
     else:
         more, cosines = document_cosines(
@@ -89,7 +89,7 @@ def _find_documents(
         every = np.union1d(near.docs, docs)
         dense_docs = np.concatenate([near.docs, more])
         dense_scores = np.concatenate([near.scores, cosines])
-        columns = [_aligned(every, dense_docs, dense_scores), _aligned(every, docs, bm25)]
+        columns = [aligned(every, dense_docs, dense_scores), aligned(every, docs, bm25)]
         scores = fuse_scores(
             *columns,
             background=evidence.background,
@@ -173,12 +173,3 @@ def _score_candidates(
 def _columns(ranked: Ranked) -> tuple[IntArray, np.ndarray]:
     numbers = np.array([number for number, _ in ranked], np.int64)
     return numbers, np.array([score for _, score in ranked], np.float64)
-
-
-def _aligned(docs: IntArray, numbers: IntArray, values: FloatArray) -> np.ndarray:
-    """The values of documents `[n]`, float64 `[n]`, out of those of `numbers` `[m]`, which are
-    among them; NaN for the others.
-    """
-    column, order = np.full(len(docs), np.nan), np.argsort(docs)
-    column[order[np.searchsorted(docs, numbers, sorter=order)]] = values
-    return column

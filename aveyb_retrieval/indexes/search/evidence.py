@@ -22,7 +22,7 @@ from aveyb_retrieval.indexes.search.named_documents import find_named_documents
 from aveyb_retrieval.indexes.search.passage_scores import word_weights
 from aveyb_retrieval.indexes.search.threads import start
 from aveyb_retrieval.indexes.store.tables import PARTS, StoredPassages
-from aveyb_retrieval.indexes.types import ascending, find_in, inner_products
+from aveyb_retrieval.indexes.types import ascending, find_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -179,10 +179,7 @@ class Evidence:
 
     def cosines(self, ids: IntArray) -> FloatArray:
         """Cosines `[n]` of passages `[n]` with the question."""
-        new = ids[~find_in(self._cosines.ids, ids)[1]]
-        if len(new):
-            vectors = self.view.vectors("passage", new)
-            self._cosines = self._cosines.joined(new, inner_products(vectors, self.question.vector))
+        self._cosines = self._cosines.completed(self.view, ids, self.question.vector)
         return self._cosines.of(ids)
 
     def vector_weights(self, kind: Kind, numbers: IntArray) -> FloatArray:

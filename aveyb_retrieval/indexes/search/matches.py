@@ -99,3 +99,12 @@ class Matches:
     def ordered(self) -> Matches:
         """Best first; ties by the lower number, so that the order depends on nothing else."""
         return self.take(np.lexsort((self.keys, -self.scores)))
+
+
+def aligned(docs: IntArray, numbers: IntArray, values: FloatArray) -> Scores:
+    """The values of documents `[n]`, float64 `[n]`, out of those of `numbers` `[m]`, which are
+    among them; NaN for the others.
+    """
+    column, order = np.full(len(docs), np.nan), np.argsort(docs)
+    column[order[np.searchsorted(docs, numbers, sorter=order)]] = values
+    return column

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,10 +24,10 @@ from aveyb_retrieval.indexes.search.names import (
 from aveyb_retrieval.indexes.search.passage_scores import WordScores, score_hybrid
 from aveyb_retrieval.indexes.search.question import NO_VECTOR
 from aveyb_retrieval.indexes.store.tables import PARTS
-from aveyb_retrieval.indexes.types import PASSAGE_BITS, ascending, find_in, inner_products
+from aveyb_retrieval.indexes.types import PASSAGE_BITS, ascending, find_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from aveyb_retrieval.indexes.engine import EngineView
     from aveyb_retrieval.indexes.search.evidence import Evidence
@@ -47,27 +46,6 @@ PASSAGES_COMPETING = 100  # by vectors, and as many by words: their documents co
 MIN_COMPETITORS = 2  # a single document has no name that tells it from others
 PASSAGES_OF_NAMED = 16  # of a named document that are nearest to the rest of the question
 MAX_CALLED = 4096  # documents whose names are remembered: about a kilobyte each
-
-
-class CalledDocuments:
-    """The words that documents of one version are called by, as far as searches needed them."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, CalledBy] = {}
-        self._lock = threading.Lock()
-
-    def get(
-        self, docs: Sequence[int], read: Callable[[Sequence[int]], Mapping[int, CalledBy]]
-    ) -> dict[int, CalledBy]:
-        """Return those of some documents, by number; `read` gives what is not known yet."""
-        known = self._known
-        called = {doc: known[doc] for doc in docs if doc in known}
-        if len(called) < len(docs):
-            new = read([doc for doc in docs if doc not in called])
-            called.update(new)
-            with self._lock:
-                self._known = dict([*self._known.items(), *new.items()][-MAX_CALLED:])
-        return called
 
 
 class NameSource(Protocol):
@@ -131,20 +109,14 @@ class NamedDocuments:
             ids, weights = scored.ids[rows], evidence.word_weights * self.word_shares
             words = WordScores.of(held.take(rows), weights, evidence.view.mean_passage_length)
             background = float(evidence.view.mean_vector @ self.vector)
-            cosines = self._cosines_with_rest(evidence.view, ids)
+            self._cosines = self._cosines.completed(evidence.view, ids, self.vector)
+            cosines = self._cosines.of(ids)
             known = evidence.vector_weights("passage", ids)
             rest[rows] = score_hybrid(ids, cosines, words, background, known).score
             new = best_scores(docs, scored.ids, scored.score, rest)
             self._tops = {**new, **self._tops}
         score = score_within(self.named, scored.ids, scored.score, rest, self._tops)
         return replace(scored, score=score, shown=score)
-
-    def _cosines_with_rest(self, view: EngineView, ids: IntArray) -> FloatArray:
-        new = ids[~find_in(self._cosines.ids, ids)[1]]
-        if len(new):
-            cosines = inner_products(view.vectors("passage", new), self.vector)
-            self._cosines = self._cosines.joined(new, cosines)
-        return self._cosines.of(ids)
 
 
 def find_named_documents(evidence: Evidence) -> NamedDocuments | None:

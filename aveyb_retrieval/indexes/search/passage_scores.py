@@ -17,7 +17,7 @@ from aveyb_retrieval.indexes.types import PASSAGE_BITS, ascending
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aveyb_retrieval.indexes.engine import EngineView
+    from aveyb_retrieval.indexes.engine import EngineInfo, EngineView
     from aveyb_retrieval.indexes.store.tables import StoredPassages
     from aveyb_retrieval.indexes.types import FloatArray, IntArray
 
@@ -69,10 +69,14 @@ def word_weights(view: EngineView, words: Sequence[str]) -> FloatArray:
     """Weigh words `[t]` by how few passages (documents, where there are none) hold them, as BM25
     does: in Lucene's form, never below 0.
     """
-    info = view.info
+    return weigh(view.info, view.holding(words))
+
+
+def weigh(info: EngineInfo, holding: Sequence[int]) -> FloatArray:
+    """Weigh words `[t]` by how many passages (documents, where there are none) hold each."""
     total = info.passages if "passage" in info.kinds else info.documents  # as `holding` counts
-    holding = np.minimum(np.array(view.holding(words), dtype=np.int64), total)
-    return np.log(1 + (total - holding + 0.5) / (holding + 0.5)).astype(np.float32)
+    held = np.minimum(np.array(holding, dtype=np.int64), total)
+    return np.log(1 + (total - held + 0.5) / (held + 0.5)).astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,7 +36,7 @@ class QueryModel:
     device: str
 
 
-def rank(evidence: Evidence, passages: BestPassages | None, model: QueryModel) -> Iterator[Matches]:
+def rank(evidence: Evidence, passages: BestPassages | None) -> Iterator[Matches]:
     """Yield the whole ranking, best first, part by part, as far as it is needed.
 
     A step that loses candidates to the least score is the last one: those of the next would score
@@ -46,7 +46,7 @@ def rank(evidence: Evidence, passages: BestPassages | None, model: QueryModel) -
         count = 0
         for scored in score(evidence, passages, candidates.matches):
             for part in _rerank_groups(evidence, scored):
-                ranking = order(evidence, passages, part, model)
+                ranking = order(evidence, passages, part)
                 count += len(ranking)
                 yield ranking
         if count < len(candidates.matches):
@@ -63,12 +63,10 @@ def score(
         yield from score_documents(evidence, passages, candidates)
 
 
-def order(
-    evidence: Evidence, passages: BestPassages | None, part: Matches, model: QueryModel
-) -> Matches:
+def order(evidence: Evidence, passages: BestPassages | None, part: Matches) -> Matches:
     """Put candidates into their last order: rerank, drop those below the least score, boost."""
     if evidence.options.rerank is not None:
-        part = _reranked(evidence, passages, part, model)
+        part = _reranked(evidence, passages, part)
     part = _above_least(evidence, passages, part)
     return _boosted(evidence, part)
 
@@ -111,13 +109,11 @@ def least_score(evidence: Evidence) -> float | None:
 # --------------------------------------------------------------------------------------------------
 
 
-def _reranked(
-    evidence: Evidence, passages: BestPassages | None, part: Matches, model: QueryModel
-) -> Matches:
+def _reranked(evidence: Evidence, passages: BestPassages | None, part: Matches) -> Matches:
     options = evidence.options
     assert options.rerank is not None  # else there is nothing to do
     if options.rerank in rerank.LATE_INTERACTION:
-        name, by_key = "maxsim", _maxsim(evidence, passages, part, model)
+        name, by_key = "maxsim", _maxsim(evidence, passages, part)
         values = _by_match(part, by_key)
         scores = values
         if options.mode == "hybrid":
@@ -125,7 +121,7 @@ def _reranked(
     else:
         name, texts = "cross-encoder", _closest_texts(evidence, passages, part)
         encoded = rerank.cross_encode(
-            options.rerank, model.device, evidence.question.text, list(texts.values())
+            options.rerank, evidence.model.device, evidence.question.text, list(texts.values())
         )
         values = scores = _by_match(part, dict(zip(texts, encoded, strict=True)))
     return part.with_parts(**{name: values}).with_scores(scores).ordered()
@@ -135,13 +131,11 @@ def _by_match(part: Matches, by_key: Mapping[int, float]) -> np.ndarray:
     return np.array([by_key[key] for key in part.keys.tolist()], np.float64)
 
 
-def _maxsim(
-    evidence: Evidence, passages: BestPassages | None, part: Matches, model: QueryModel
-) -> dict[int, float]:
+def _maxsim(evidence: Evidence, passages: BestPassages | None, part: Matches) -> dict[int, float]:
     """Score every match by late interaction, by key: with stored token vectors where the index
     keeps them.
     """
-    question, tokens = evidence.question.text, evidence.view.tokens
+    question, tokens, model = evidence.question.text, evidence.view.tokens, evidence.model
     if tokens is None:
         texts = _closest_texts(evidence, passages, part)
         values = rerank.maxsim(model.load(), model.device, question, list(texts.values()))

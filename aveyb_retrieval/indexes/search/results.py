@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.search.evidence import Evidence
     from aveyb_retrieval.indexes.search.matches import Matches
     from aveyb_retrieval.indexes.search.page import Page
-    from aveyb_retrieval.indexes.search.ranking import QueryModel
     from aveyb_retrieval.indexes.store.tables import ShownPassage
     from aveyb_retrieval.indexes.store.words import Language
 
@@ -38,7 +37,6 @@ def make_result(
     evidence: Evidence,
     passages: BestPassages | None,
     page: Page,
-    model: QueryModel,
     rules: Language,
 ) -> Result:
     """Make the hits of a page, with what is known of the question."""
@@ -50,7 +48,7 @@ def make_result(
     numbers = [passage.number for scores in shown for passage in scores]
     texts = evidence.shown([*numbers, *(n for context in contexts.values() for n in context)])
     documents = evidence.documents.read(docs)
-    reader = HitReader(view, documents, _sentences(evidence, model, rules))
+    reader = HitReader(view, documents, _sentences(evidence, rules))
     copies = _names_of_copies(evidence, page)
     hits = []
     for row, scores in enumerate(shown):
@@ -133,7 +131,7 @@ def _names_of_copies(evidence: Evidence, page: Page) -> dict[int, tuple[str, ...
     }
 
 
-def _sentences(evidence: Evidence, model: QueryModel, rules: Language) -> Sentences:
+def _sentences(evidence: Evidence, rules: Language) -> Sentences:
     """Make what finds a question's words and best sentences; a search by words loads no model."""
     question = evidence.question
     named = evidence.named
@@ -151,4 +149,4 @@ def _sentences(evidence: Evidence, model: QueryModel, rules: Language) -> Senten
 
     find = question.finder(rules)
     text = question.text if named is None else named.named.rest
-    return Sentences(text, find, weigh, model.load if by_meaning else None)
+    return Sentences(text, find, weigh, evidence.model.load if by_meaning else None)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aveyb_retrieval.indexes.search.matches import aligned
 from aveyb_retrieval.indexes.search.passage_scores import PassageScores, WordScores, score_hybrid
 from aveyb_retrieval.indexes.search.question import NO_VECTOR
 
@@ -60,10 +61,7 @@ def score_documents(
 
 def _with_best_passage(evidence: Evidence, passages: BestPassages, part: Matches) -> Matches:
     info = evidence.view.info
-    docs, scores = passages.of_document_scores(part.docs)
-    by_document = np.full(len(part), np.nan)
-    order = np.argsort(part.docs)
-    by_document[order[np.searchsorted(part.docs, docs, sorter=order)]] = scores
+    by_document = aligned(part.docs, *passages.of_document_scores(part.docs))
     # the only passage of a document says what the document has said already
     share = max(0.0, 1 - info.documents / info.passages) if info.passages else 0.0
     scores = part.scores + share * np.nan_to_num(by_document)

@@ -95,22 +95,21 @@ def rank_texts(search: Search, texts: Sequence[str]) -> Iterator[list[tuple[str,
     """Find (id, score) of what answers each question."""
     for evidence in gather_evidence(search, texts):
         passages = best_passages(search, evidence)
-        yield make_pairs(evidence, find_page(evidence, passages, search.model))
+        yield make_pairs(evidence, find_page(evidence, passages))
 
 
 def find_hits(search: Search, evidence: Evidence) -> Result:
     """All steps for one question, whose evidence was gathered."""
     passages = best_passages(search, evidence)
-    page = find_page(evidence, passages, search.model)
-    return make_result(evidence, passages, page, search.model, search.rules)
+    page = find_page(evidence, passages)
+    return make_result(evidence, passages, page, search.rules)
 
 
-def find_page(evidence: Evidence, passages: BestPassages | None, model: QueryModel) -> Page:
+def find_page(evidence: Evidence, passages: BestPassages | None) -> Page:
     """Rank candidates and take the page that the options ask for."""
     if not evidence.view.count(evidence.options.unit, evidence.question.selection):
         return NOTHING_SHOWN
-    ranking = rank(evidence, passages, model)
-    return take_page(evidence, ranking)
+    return take_page(evidence, rank(evidence, passages))
 
 
 def best_passages(search: Search, evidence: Evidence) -> BestPassages | None:

@@ -2,9 +2,9 @@
 them together.
 
 Their candidates are fused, scored and reranked side by side: the best cosine and BM25, the mean
-vector, the rarity of words among passages are those of all. One thing is estimated: Lance knows the
-BM25 of each index by itself, which is multiplied by the weight that the query's words have among
-all passages, over what they have among those of the index.
+vector, the rarity of words among passages are those of all. One thing is estimated: each index
+knows its own BM25 alone, which is multiplied by the weight that the query's words have among all
+passages, over what they have among those of the index.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.encoding import KEPT
-from aveyb_retrieval.indexes.search.passage_scores import word_weights
+from aveyb_retrieval.indexes.search.passage_scores import weigh
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.store.languages import rules_of
 from aveyb_retrieval.indexes.store.tables import PARTS, StoredPassages
@@ -201,24 +201,22 @@ class SeveralView:
     def by_words(
         self, kind: Kind, words: Sequence[str], k: int, selection: Selection | None = None
     ) -> list[tuple[int, float]]:
-        among_all = word_weights(self, words)
+        counts = [view.holding(words) for view in self.views]
+        among_all = weigh(self.info, _sums(counts))
         ranked = list[tuple[int, float]]()
         for i, view, own in self._own(selection):
             # a word that the index lacks adds nothing to its scores
-            is_held = np.array(view.holding(words)) > 0
+            is_held = np.array(counts[i]) > 0
             scale = 1.0
             if is_held.any():
-                own_weights = word_weights(view, words)
+                own_weights = weigh(view.info, counts[i])
                 scale = float(among_all[is_held].sum() / own_weights[is_held].sum())
             best = view.by_words(kind, words, k, own)
             ranked += [(number + (i << SHIFT[kind]), score * scale) for number, score in best]
         return sorted(ranked, key=lambda match: (-match[1], match[0]))[:k]
 
     def holding(self, words: Sequence[str]) -> list[int]:
-        return [
-            sum(counts)
-            for counts in zip(*(view.holding(words) for view in self.views), strict=True)
-        ]
+        return _sums([view.holding(words) for view in self.views])
 
     @cached_property
     def vocabulary(self) -> Vocabulary | None:
@@ -295,3 +293,8 @@ class SeveralView:
     @property
     def lasting(self) -> bool:
         return all(view.lasting for view in self.views)
+
+
+def _sums(counts: Sequence[Sequence[int]]) -> list[int]:
+    """The sum of each column."""
+    return [sum(column) for column in zip(*counts, strict=True)]

@@ -14,7 +14,9 @@ from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.encoding import AUTO
 from aveyb_retrieval.indexes.engine import SAMPLE, EngineInfo
 from aveyb_retrieval.indexes.nearest.tiers import Nearest
-from aveyb_retrieval.indexes.search.named_documents import CalledDocuments, read_called
+from aveyb_retrieval.indexes.search.named_documents import MAX_CALLED, read_called
+from aveyb_retrieval.indexes.search.names import CalledBy
+from aveyb_retrieval.indexes.search.remembered import Remembered
 from aveyb_retrieval.indexes.search.selections import Allowed, SelectionCache
 from aveyb_retrieval.indexes.store import filters
 from aveyb_retrieval.indexes.store.filters import no_such_field, warn_of_filter
@@ -25,6 +27,7 @@ from aveyb_retrieval.indexes.store.rows import WORDS
 from aveyb_retrieval.indexes.store.session import check_fork
 from aveyb_retrieval.indexes.store.tables import (
     PARTS,
+    StoredDocument,
     StoredTokens,
     StoredVectors,
     Tables,
@@ -36,13 +39,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from aveyb_retrieval.indexes.search.names import CalledBy
     from aveyb_retrieval.indexes.search.operators import Sought
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
     from aveyb_retrieval.indexes.store.tables import (
         Part,
         ShownPassage,
-        StoredDocument,
         StoredPassages,
     )
     from aveyb_retrieval.indexes.store.vocabulary import Vocabulary
@@ -97,8 +98,8 @@ class Snapshot:
         )
         self._filters = SelectionCache(FILTER_CACHE_BYTES)
         self._parts = SelectionCache(PART_CACHE_BYTES)
-        self._titled: dict[int, StoredDocument] = {}
-        self._called = CalledDocuments()
+        self._titled = Remembered[StoredDocument](MAX_TITLED_DOCUMENTS)
+        self._called = Remembered[CalledBy](MAX_CALLED)
         old = before if before is not None and before.manifest.build == manifest.build else None
         if not index_dir.holds_checked:
             check_files(manifest, root, full=full_check, known=old.manifest.files if old else None)
@@ -326,12 +327,7 @@ class Snapshot:
         self.check_open()
         if tuple(parts) != ("title",):
             return self.tables.read_documents(docs, parts)
-        titled = self._titled
-        new = [doc for doc in docs if doc not in titled]
-        if new:
-            titled = titled | self.tables.read_documents(new, parts)
-            self._titled = dict([*titled.items()][-MAX_TITLED_DOCUMENTS:])
-        return {doc: titled[doc] for doc in docs if doc in titled}
+        return self._titled.get(docs, partial(self.tables.read_documents, parts=parts))
 
     def called(self, docs: Sequence[int]) -> Mapping[int, CalledBy]:
         self.check_open()

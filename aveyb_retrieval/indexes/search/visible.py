@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, get_args
 
 import numpy as np
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.search.selections import Allowed
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
     from aveyb_retrieval.indexes.store.tables import Tables
+    from aveyb_retrieval.indexes.store.words import Language
     from aveyb_retrieval.indexes.types import FloatArray, IntArray
 
 
@@ -109,6 +110,18 @@ class VisibleSnapshot(Snapshot):
         )
         self._lists: dict[tuple[Kind, str], np.ndarray] = {}
 
+    @cached_property
+    def language(self) -> Language:
+        return self._whole.language  # remembered there, as are the two below
+
+    @cached_property
+    def languages(self) -> tuple[str, ...]:
+        return self._whole.languages
+
+    @cached_property
+    def _light(self) -> dict[Kind, tuple[IntArray, FloatArray]]:
+        return self._whole._light
+
     def _count_words(self) -> Counted:
         documents, passages = (self.ids(self._seen, kind) for kind in ("document", "passage"))
         (spans, _), (docs, ranks) = self.tables.passages.spans(passages), self.ranks()
@@ -175,7 +188,7 @@ class VisibleSnapshot(Snapshot):
         return [len(self._holding(kind, word)) for word in words]
 
     def _holding(self, kind: Kind, word: str) -> np.ndarray:
-        """Which rows that can be seen hold a word, as `Dataset.postings` has them."""
+        """Which rows that can be seen hold a word, as `RowTable.postings` has them."""
         if (kind, word) not in self._lists:
             (self._lists[kind, word],) = self.tables.of(kind).postings(
                 [word], partial(self._seen.holds, kind)
