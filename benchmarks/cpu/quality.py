@@ -191,11 +191,14 @@ def together(path: Path, results: list[Result]) -> list[dict[str, Any]]:
     )
 
 
-def markdown(rows: list[list[str]], command: str, machine: dict[str, str | int | None]) -> str:
+def markdown(
+    title: str, rows: list[list[str]], command: str, machine: dict[str, str | int | None]
+) -> str:
+    """Return a page of Markdown with a table, the command that made it, and the machine."""
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     lines.insert(1, "|" + "---|" * len(rows[0]))
     facts = ", ".join(f"{key} {value}" for key, value in machine.items())
-    return f"# Retrieval quality, NDCG@10\n\n`{command}`\n\n{facts}\n\n" + "\n".join(lines) + "\n"
+    return f"# {title}\n\n`{command}`\n\n{facts}\n\n" + "\n".join(lines) + "\n"
 
 
 def main() -> None:
@@ -248,7 +251,8 @@ def main() -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)))
     document = {"command": command, "machine": machine, "table": rows, "results": short}
     write_text(args.out / "quality.json", json.dumps(document, indent=1) + "\n")
-    write_text(args.out / "quality.md", markdown(rows, command, machine))
+    title = "Retrieval quality, NDCG@10"
+    write_text(args.out / "quality.md", markdown(title, rows, command, machine))
 
 
 if __name__ == "__main__":

@@ -261,8 +261,7 @@ def main() -> None:
     ]
     document: dict[str, Any] = {"command": "python benchmarks/cpu/stores.py", "machine": machine}
     (args.out / "stores.json").write_text(json.dumps({**document, "results": results}, indent=1))
-    text = markdown(table, "python benchmarks/cpu/stores.py", machine)
-    (args.out / "stores.md").write_text(text.replace("Retrieval quality, NDCG@10", "Stores"))
+    (args.out / "stores.md").write_text(markdown("Stores", table, document["command"], machine))
 
 
 if __name__ == "__main__":
