@@ -42,9 +42,8 @@ FUSED_CHUNKS = f"hybrid of BM25 and {CHUNKS}"
 INDEX_MINILM = "index of MiniLM, passages of 128 tokens, one by one"
 
 WIDTH = 120  # characters of a line
-_PARAGRAPH = re.compile(
-    r"^[\w*`(\"].*(?:\n[\w*`(\"].*)*", re.MULTILINE
-)  # no table, list, heading or markup
+# no table, list, heading or markup
+_PARAGRAPH = re.compile(r"^[\w*`(\"].*(?:\n[\w*`(\"].*)*", re.MULTILINE)
 _BLOCK = re.compile(r"(<!-- figures: ([a-z-]+) -->\n).*?(<!-- /figures -->)", re.DOTALL)
 
 

@@ -263,9 +263,8 @@ def plan_table(given: argparse.Namespace) -> str:
         shards = pieces * given.shards
         encoding = tokens / found["encode"] / 3600
         fed = tokens * host_seconds(given) / given.processors / 3600
-        reading = (
-            given.shards * size / found["read"] / 3600
-        )  # each shard reads its piece of the corpus
+        # each shard reads its piece of the corpus
+        reading = given.shards * size / found["read"] / 3600
         memory, disk = size * index["bytes"] / 1e9, size * found["index_bytes"] / 1e9
         building = size * index["seconds"] / 3600
         cores = given.queries * pieces * index["ms"] / 1000

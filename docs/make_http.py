@@ -113,10 +113,8 @@ def page() -> str:
                 (f"{method.upper()} {path}", operation)
             )
     lines = [HEAD]
-    for (
-        summary,
-        answer,
-    ), operations in several.items():  # those that do the same; the last takes most
+    # those that do the same; the last takes most
+    for (summary, answer), operations in several.items():
         lines += [
             f"## {', '.join(name for name, _ in operations)}",
             "",

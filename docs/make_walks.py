@@ -30,11 +30,8 @@ HANDBOOK = [
     {"_id": f"d{i}", "text": f"The tenant may end lease {i} with three months notice. " * 8}
     for i in range(30)
 ]
-SIDE = {
-    "indexes": "index.py, ...",
-    "encoder": "config.py, ...",
-    "": "files.py, ...",
-}  # files that are in no room
+# files that are in no room
+SIDE = {"indexes": "index.py, ...", "encoder": "config.py, ...", "": "files.py, ..."}
 
 
 def entered(run: Callable[[], object]) -> list[str]:

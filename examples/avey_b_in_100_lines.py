@@ -58,9 +58,8 @@ def compress(
     chosen = rank(splits, current, k, eps)
     missing = x.new_zeros((k - len(chosen)) * size, x.shape[1])
     padding = x.new_zeros(size - len(x), x.shape[1])
-    stacked = torch.cat(
-        [missing, *(weight * splits[i] for i, weight in chosen), x, padding]
-    )  # [(k + 1) S, D]
+    # [(k + 1) S, D]
+    stacked = torch.cat([missing, *(weight * splits[i] for i, weight in chosen), x, padding])
     return (projection @ stacked)[: len(x)] + x
 
 
@@ -88,9 +87,8 @@ def layer(x: torch.Tensor, w: Weights, name: str, config: AveyBConfig) -> torch.
     """
     m = config.mixed_size
     normed = rms_norm(x, x.shape[-1:], w[f"{name}.norm.weight"], config.norm_eps)
-    enriched = (
-        relu(linear(normed, w[f"{name}.enricher.weight"], w[f"{name}.enricher.bias"])) ** 2
-    )  # [T, 4 m] (eq. 1)
+    # [T, 4 m] (eq. 1)
+    enriched = relu(linear(normed, w[f"{name}.enricher.weight"], w[f"{name}.enricher.bias"])) ** 2
     bypass, gate, mixed = enriched.split([2 * m, m, m], dim=-1)
     if f"{name}.spatial_proj" in w:
         context = mix_static(mixed, w[f"{name}.spatial_proj"])

@@ -335,9 +335,8 @@ class MilvusCollection(Collection):
         import pymilvus
 
         for name in ("pymilvus.decorators", "pymilvus.client.connection_manager"):
-            logging.getLogger(name).setLevel(
-                logging.CRITICAL
-            )  # what is raised is not printed as well
+            # what is raised is not printed as well
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         path, advice = (
             Path(self._uri),
             "check that the server runs there, and the user, password and database",

@@ -11,9 +11,8 @@ from __future__ import annotations
 import argparse
 import os
 
-os.environ.setdefault(
-    "LITELLM_LOCAL_MODEL_COST_MAP", "True"
-)  # before the import: prices are not asked for
+# before the import: prices are not asked for
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 import dspy
 

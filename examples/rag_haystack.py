@@ -12,9 +12,8 @@ import os
 import tempfile
 from pathlib import Path
 
-os.environ.setdefault(
-    "HAYSTACK_TELEMETRY_ENABLED", "False"
-)  # before the import: nothing is sent anywhere
+# before the import: nothing is sent anywhere
+os.environ.setdefault("HAYSTACK_TELEMETRY_ENABLED", "False")
 
 from haystack import Document, Pipeline
 from haystack.components.builders import ChatPromptBuilder

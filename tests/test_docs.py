@@ -81,18 +81,16 @@ def test_python_examples_run_in_order(
         pytest.importorskip(
             NEEDS[page.stem], reason=f"{NEEDS[page.stem]} is not installed: make test-integrations"
         )
-        monkeypatch.delenv(
-            "TIKTOKEN_CACHE_DIR", raising=False
-        )  # LlamaIndex brings the vocabulary that it counts with
+        # LlamaIndex brings the vocabulary that it counts with
+        monkeypatch.delenv("TIKTOKEN_CACHE_DIR", raising=False)
     (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in CORPUS))
     (tmp_path / "path" / "to").mkdir(parents=True)
     (tmp_path / "path" / "to" / "model").symlink_to(DEFAULT_MODEL)
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "example"}
     for line, code in blocks(page, "python"):
-        exec(
-            compile("\n" * (line - 1) + code, str(page), "exec"), names
-        )  # so that a traceback names the page's line
+        # so that a traceback names the page's line
+        exec(compile("\n" * (line - 1) + code, str(page), "exec"), names)
 
 
 def test_the_javascript_example_gives_the_vectors_of_the_embedder(tmp_path: Path) -> None:
@@ -221,9 +219,8 @@ def lost_paths(text: str, *bases: Path) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=name
-)  # which names what was there once
+# which names what was there once
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=name)
 def test_paths_that_a_page_names_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert lost_paths(text, ROOT, ROOT / "aveyb_retrieval", page.parent) == []

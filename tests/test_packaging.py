@@ -49,9 +49,8 @@ def build(tmp_path: Path, what: str) -> Path:
 def test_an_editable_install_is_a_path_that_type_checkers_follow(tmp_path: Path) -> None:
     with zipfile.ZipFile(build(tmp_path, "editable")) as wheel:
         (path,) = [name for name in wheel.namelist() if name.endswith((".pth", ".py"))]
-        assert (
-            Path(wheel.read(path).decode().strip()).resolve() == tmp_path / "project"
-        )  # no line of code
+        # no line of code
+        assert Path(wheel.read(path).decode().strip()).resolve() == tmp_path / "project"
 
 
 def test_the_source_distribution_holds_no_tests(tmp_path: Path) -> None:

@@ -40,9 +40,8 @@ def tell_alerts(directory: str | Path, receivers: dict[str, Any]) -> None:
     """
     from aveyb_retrieval.indexes.search.alerts import run_alerts
 
-    if isinstance(directory, str) and not any(
-        receivers.values()
-    ):  # an address, where no questions are saved
+    # an address, where no questions are saved
+    if isinstance(directory, str) and not any(receivers.values()):
         return
     try:
         new, failed = run_alerts(directory, **receivers)

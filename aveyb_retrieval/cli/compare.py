@@ -17,15 +17,8 @@ if TYPE_CHECKING:
 
 QUESTIONS, HITS = 10, 5
 _NAMED = 20  # missing documents that are named
-_OF_ONE = (
-    "path",
-    "version",
-    "build",
-    "created",
-    "indexes",
-    "files",
-    "unfinished",
-)  # what always differs
+# what always differs
+_OF_ONE = ("path", "version", "build", "created", "indexes", "files", "unfinished")
 
 
 def compare(

@@ -155,9 +155,8 @@ def run(
         for name in data:
             task = _open_task(name, protocol, **draw)
             if run_path:
-                check_run_ids(
-                    run_path, (*task.queries, *task.corpus.ids)
-                )  # not after hours of encoding
+                # not after hours of encoding
+                check_run_ids(run_path, (*task.queries, *task.corpus.ids))
             for system in make_systems(
                 models, task, options, folder, reuse=only_missing, progress=progress
             ):

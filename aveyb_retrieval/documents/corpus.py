@@ -145,9 +145,8 @@ def _rows(
 ) -> Iterator[tuple[SourceLocation, list[str]]]:
     held = 0  # bytes of the row so far
 
-    def lines() -> Iterator[
-        str
-    ]:  # a quoted field may span lines, so one bad line spoils the row: the file is refused
+    # a quoted field may span lines, so one bad line spoils the row: the file is refused
+    def lines() -> Iterator[str]:
         nonlocal held
         for number, line in enumerate(split_lines(blocks, longest), start=1):
             held += line.length if isinstance(line, LongLine) else len(line)

@@ -203,9 +203,8 @@ def transcode(blocks: Iterable[bytes], encoding: str | None, source: str) -> Ite
     """
     blocks = iter(blocks)
     first = next(blocks, b"")
-    wide = marked(first)[1][: len("utf-16")] or without_mark(
-        first
-    )  # of the codecs, those that leave out the mark
+    # of the codecs, those that leave out the mark
+    wide = marked(first)[1][: len("utf-16")] or without_mark(first)
     name = wide or (python_encoding(encoding) if encoding else None) or "utf-8"
     if codecs.lookup(name).name == "utf-8":
         yield first
@@ -226,9 +225,8 @@ def decoded(
         try:
             yield decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
-            position = (
-                done + len(block) - len(error.object) + error.start
-            )  # `object` begins with what was left over
+            # `object` begins with what was left over
+            position = done + len(block) - len(error.object) + error.start
             raise InputError(f"{source}: {wrong_byte(error, label, position)}") from None
         done += len(block)
 
@@ -390,17 +388,15 @@ def read_json(blocks: Iterable[bytes], source: str, reading: Reading) -> Iterato
     blank = 0
     line = 1
     first = next(blocks, b"")
-    while (
-        first and not first.strip()
-    ):  # blocks of white space are counted, not kept: there may be gigabytes of them
+    # blocks of white space are counted, not kept: there may be gigabytes of them
+    while first and not first.strip():
         blank += len(first)
         line += first.count(b"\n")
         first = next(blocks, b"")
     rest = itertools.chain([first], blocks)
     begin, newline, _ = first.removeprefix(codecs.BOM_UTF8).lstrip().partition(b"\n")
-    goes_on = newline and begin.rstrip().endswith(
-        (b"{", b",", b"[")
-    )  # an object's first line is not its last
+    # an object's first line is not its last
+    goes_on = newline and begin.rstrip().endswith((b"{", b",", b"["))
     if begin.startswith(b"[") or (begin.startswith(b"{") and goes_on):
         yield from _read_elements(_Buffer(rest, source, line=line, before=blank), reading)
     else:

@@ -169,9 +169,8 @@ class Edits:
 
 
 MAX_LINE = 64 << 20  # bytes of a line, and of a document that is not read from a line
-LARGEST_LINE = (
-    256 << 20
-)  # a byte may become four, and a column of texts in memory ends at 2^31 bytes
+# a byte may become four, and a column of texts in memory ends at 2^31 bytes
+LARGEST_LINE = 256 << 20
 SHOWN = 4096  # characters of an unusable line that the list of rejected lines repeats
 MAX_INTEGER_BITS = (
     12_000  # of a whole number; Python itself refuses to write more than 4,300 digits

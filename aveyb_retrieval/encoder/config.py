@@ -222,9 +222,8 @@ class AveyBConfig(transformers.PreTrainedConfig):
             )
 
     def _check(self) -> None:
-        tail = round(
-            self.tail_share * self.expansion_factor * self.hidden_size, 6
-        )  # 0.7 x 40 is not quite 28
+        # 0.7 x 40 is not quite 28
+        tail = round(self.tail_share * self.expansion_factor * self.hidden_size, 6)
         if not 0 < self.tail_share < 1 or tail % 2:
             raise ConfigError(
                 f"AveyBConfig.tail_share is {self.tail_share}: of expansion_factor"

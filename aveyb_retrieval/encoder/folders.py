@@ -14,18 +14,16 @@ from aveyb_retrieval.files import hash_file
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-DEFAULT_MODEL = (
-    Path(__file__).parent.parent / "models" / "aveyb-base-en-v2"
-)  # embedded; its name loads it, too
+# embedded; its name loads it, too
+DEFAULT_MODEL = Path(__file__).parent.parent / "models" / "aveyb-base-en-v2"
 MODEL_FILES = ("config.json", "model.safetensors")
-TABLE, TABLE_SCALE = (
-    "embed.weight",
-    "embed.scale",
-)  # tensors of a checkpoint: embeddings, scales of int8 rows
+# tensors of a checkpoint: embeddings, scales of int8 rows
+TABLE, TABLE_SCALE = ("embed.weight", "embed.scale")
 COMPRESSOR = "ranker.down_proj"  # the ranker's one tensor
+# no code
 _HUB_FILES = [
     f"*.{kind}" for kind in ("json", "safetensors", "tiktoken", "txt", "model", "jinja", "onnx")
-]  # no code
+]
 
 
 def model_path() -> Path:

@@ -517,9 +517,8 @@ class Collection(ABC):
 
         Raises as `add`.
         """
-        last = {
-            record.id: (record, row) for record, row in rows
-        }  # of two with one id the last one counts
+        # of two with one id the last one counts
+        last = {record.id: (record, row) for record, row in rows}
         with self.change():
             self.replace(self.view().find(list(last)), list(last.values()))
 
@@ -564,8 +563,7 @@ class Collection(ABC):
             passages,
         )
 
-    # --- what an engine does
-    # -----------------------------------------------------------------------------------------
+    # --- what an engine does ---------------------------------------------------------------------
 
     def translated(self) -> AbstractContextManager[None]:
         """Turn errors of the server within into ours."""

@@ -256,10 +256,8 @@ WAIT = 10  # seconds for a server to accept a connection, where the URL says not
 MOST_DIMENSIONS = 2000  # that pgvector's HNSW index takes
 BLOCK = 1 << 16  # rows of a word's list that are kept together, 1 MB
 LOCK_WAIT = 5  # seconds that the removal of an old version waits for its readers
-OLDEST = (
-    0,
-    8,
-)  # pgvector with iterative scans: without them a filter leaves fewer hits than there are
+# pgvector with iterative scans: without them a filter leaves fewer hits than there are
+OLDEST = (0, 8)
 COLUMNS = {  # those of `DocumentRow` and `PassageRow` but for the vector
     "document": (
         "number bigint PRIMARY KEY, rank bigint, id text, stored text, passages bigint, facts"

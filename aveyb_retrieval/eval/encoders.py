@@ -55,9 +55,8 @@ def word_chunks(words: int, overlap: int = 0) -> Chunker:
 
     def chunk(text: str) -> list[tuple[int, int]]:
         tokens = list(re.finditer(r"\S+", text))
-        last = max(
-            len(tokens) - overlap, min(len(tokens), 1)
-        )  # a chunk of nothing but overlap adds nothing
+        # a chunk of nothing but overlap adds nothing
+        last = max(len(tokens) - overlap, min(len(tokens), 1))
         return [
             (tokens[i].start(), tokens[min(i + words, len(tokens)) - 1].end())
             for i in range(0, last, words - overlap)
@@ -90,9 +89,8 @@ class AsMeasured:
             model = cast("Any", model).with_passage_size(replace(size, titled=False))
         self._model = model
         self._separator = "\n" if protocol is STANDARD else protocol.title_separator
-        folder = Path(
-            model.model_name
-        )  # in reports by its last two parts: the last is often `model`
+        # in reports by its last two parts: the last is often `model`
+        folder = Path(model.model_name)
         self.model_name = (
             "/".join(folder.resolve().parts[-2:]) if folder.is_dir() else model.model_name
         )

@@ -289,16 +289,14 @@ def randomization_test(
         a, b = signs @ (difference - mean), signs.sum(axis=1, dtype=np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
             sides = np.array([[a / (n + b), -a / (n - b)], [-a / (n + b), a / (n - b)]]).max(axis=1)
-        bounds.append(
-            np.where(np.abs(b) == n, np.inf, sides)
-        )  # all signs alike: never less extreme
+        # all signs alike: never less extreme
+        bounds.append(np.where(np.abs(b) == n, np.inf, sides))
     above, below = (np.sort(side)[::-1] for side in np.concatenate(bounds, axis=1))
     reached = below if mean > 0 else above  # 0 lies on this side of the mean
     tolerance = 1e-12 * max(1.0, float(np.abs(difference).sum()))
     p_value = (int((reached >= abs(mean) - tolerance).sum()) + 1) / (resamples + 1)
-    needed = math.ceil(
-        (1.0 - confidence) * (resamples + 1) - 1 - 1e-9
-    )  # patterns that keep p at 1 - confidence
+    # patterns that keep p at 1 - confidence
+    needed = math.ceil((1.0 - confidence) * (resamples + 1) - 1 - 1e-9)
     high, low = (
         float(side[needed - 1]) + tolerance if needed > 0 else math.inf for side in (above, below)
     )

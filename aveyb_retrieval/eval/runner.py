@@ -163,9 +163,8 @@ def run_system(
         stored, run = known
         return replace(stored, system=replace(stored.system, name=system.info.name)), run
     start = time.perf_counter()
-    extra = int(
-        settings.ignore_identical_ids
-    )  # one more hit, so that dropping the query itself leaves `depth`
+    # one more hit, so that dropping the query itself leaves `depth`
+    extra = int(settings.ignore_identical_ids)
     run = system.search(task.queries, settings.depth + extra)
     seconds = time.perf_counter() - start
     remarks = [*task.notices, *system.notices]

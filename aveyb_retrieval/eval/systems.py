@@ -184,9 +184,8 @@ class _SearchedIndex:
     def _retriever(self) -> Retriever:
         from aveyb_retrieval.indexes.search.retriever import Retriever
 
-        precision = (
-            self._options.precision if self._model is None else "auto"
-        )  # a loaded model keeps its own
+        # a loaded model keeps its own
+        precision = self._options.precision if self._model is None else "auto"
         return Retriever.load(
             self._path, model=self._model, device=self._options.device, precision=precision
         )
@@ -224,9 +223,8 @@ class IndexSystem(_SearchedIndex):
         """Also note what is known of an index only once it is open."""
         opened = super()._retriever
         if self._search["mode"] != "lexical":
-            precision = getattr(
-                opened.model, "precision", None
-            )  # a stand-in of the caller's may not say
+            # a stand-in of the caller's may not say
+            precision = getattr(opened.model, "precision", None)
             self.info = replace(self.info, precision=precision)
         if cut := (facts := describe(self._path))["cut_documents"]:
             where = (

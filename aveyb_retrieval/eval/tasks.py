@@ -48,10 +48,8 @@ STANDARD = EvalProtocol(
     "standard", "ndcg@10", query_prefix=None, document_prefix=None, title_separator=" "
 )
 PAPER = EvalProtocol("paper", "retrieved-ndcg@10", "Query: ", "Document: ", title_separator=". ")
-_PAPER_SPLITS = (
-    "test",
-    "dl19",
-)  # the first that is there; dl19 is what the paper's code calls MS MARCO's test split
+# the first that is there; dl19 is what the paper's code calls MS MARCO's test split
+_PAPER_SPLITS = ("test", "dl19")
 PROTOCOLS = {protocol.name: protocol for protocol in (STANDARD, PAPER)}
 
 
@@ -119,9 +117,8 @@ def make_task(
     )
 
 
-_Chosen = tuple[
-    str, "Corpus", dict[str, str], "Judgements", list[str]
-]  # also the split, and notices
+# also the split, and notices
+_Chosen = tuple[str, "Corpus", dict[str, str], "Judgements", list[str]]
 
 
 def _standard(dataset: Dataset, split: str | None) -> _Chosen:

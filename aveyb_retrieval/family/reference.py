@@ -239,9 +239,8 @@ class ReferenceAveyB(nn.Module):
         T = X.shape[1]
         H = torch.cat([X_r, X], dim=1)
         if self.P is not None:
-            H = (
-                self.P[:T, : H.shape[1]] @ H + X
-            )  # equation 8, with the published version's residual
+            # equation 8, with the published version's residual
+            H = self.P[:T, : H.shape[1]] @ H + X
         for layer in self.layers:
             H = layer(H)
         return H[:, H.shape[1] - T :]

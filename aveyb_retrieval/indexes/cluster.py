@@ -39,13 +39,8 @@ LOCAL = "local"
 ATTEMPTS = 3  # of a task whose process or node died
 _OBJECTS = 128 << 20  # bytes of Ray's object store: tasks return paths, never vectors
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-_LAST = (
-    "index",
-    "overwrite",
-    "restart",
-    "allow_empty",
-    "progress",
-)  # options of the index, not of shards
+# options of the index, not of shards
+_LAST = ("index", "overwrite", "restart", "allow_empty", "progress")
 
 
 def build_on_ray(

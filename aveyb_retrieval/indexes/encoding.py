@@ -34,23 +34,18 @@ STORAGE_DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16
 ENGLISH = "english"
 AUTO = "auto"  # the rules of each document's own language
 WORD_RULES = ("language", "keep_accents", "synonyms")
-KEPT = (
-    "storage_dtype",
-    "token_vectors",
-    "token_dim",
-)  # how, and how much: what is searched does not depend on it
+# how, and how much: what is searched does not depend on it
+KEPT = ("storage_dtype", "token_vectors", "token_dim")
 
 
 @dataclass(frozen=True)
 class Encoding:
     """How vectors and words were made."""
 
-    model: (
-        dict[str, Any] | None
-    )  # `model_description`; None: ready-made vectors of a model nobody named
-    model_source: (
-        str | None
-    )  # name or absolute folder to load it by, never compared; None: embedded, or given loaded
+    # `model_description`; None: ready-made vectors of a model nobody named
+    model: dict[str, Any] | None
+    # name or absolute folder to load it by, never compared; None: embedded, or given loaded
+    model_source: str | None
     dim: int  # d, the width of the vectors
     granularity: Literal["document", "passage", "both"]  # the vectors that are kept
     storage_dtype: Literal["float32", "float16"] = "float32"  # how their numbers are kept

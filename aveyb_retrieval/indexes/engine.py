@@ -61,12 +61,10 @@ class EngineInfo:
     granularity: str  # the vectors that were made: "document", "passage" or "both"
     documents: int
     passages: int
-    model: (
-        dict[str, Any] | None
-    )  # the description of the model that made the vectors; None where nobody named it
-    model_places: tuple[
-        str, ...
-    ]  # best first; empty where it is the embedded one, or was given loaded
+    # the description of the model that made the vectors; None where nobody named it
+    model: dict[str, Any] | None
+    # best first; empty where it is the embedded one, or was given loaded
+    model_places: tuple[str, ...]
     remedy: str  # what to do where stored data contradict each other, for messages
     build: str = ""  # identifies an index directory, whatever its version; "" of other engines
 

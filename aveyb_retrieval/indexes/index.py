@@ -109,8 +109,7 @@ class Index(Retriever):
         """Copy the place and the options, not what is open."""
         return partial(type(self).open, **vars(self._opening), wait=self._wait), ()
 
-    # --- changes
-    # ----------------------------------------------------------------------------------------------
+    # --- changes ---------------------------------------------------------------------------------
 
     def add(
         self, documents: Source, *, wait: float | None = None, **options: Unpack[ReadOptions]

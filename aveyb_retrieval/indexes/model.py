@@ -436,9 +436,8 @@ def load_as_asked(options: Mapping[str, Any]) -> tuple[EmbedderLike, Encoding]:
         embedder = _cutting(
             embedder, replace(getattr(embedder, "passage_size", None) or DEFAULT_SIZE, **asked)
         )
-    given = isinstance(
-        model, (str, Path)
-    )  # what it is loaded by again, from wherever that is asked
+    # what it is loaded by again, from wherever that is asked
+    given = isinstance(model, (str, Path))
     source: str | None = str(model if given else getattr(model, "model_name", ""))
     if source and Path(source).is_dir():  # a loaded one by its folder, if it was in one
         source = os.path.abspath(source)  # `absolute` keeps ".."  # noqa: PTH100

@@ -286,9 +286,8 @@ def ranges(starts: IntArray, counts: IntArray) -> IntArray:
     return np.repeat(starts - ends + counts, counts) + np.arange(counts.sum(), dtype=np.int64)
 
 
-FIRST_BYTES = np.array(
-    [(1 << 8 * size) - 1 for size in range(9)], np.uint64
-)  # of `eights`, by how many are meant
+# of `eights`, by how many are meant
+FIRST_BYTES = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
 
 
 def eights(data: bytes) -> np.ndarray:

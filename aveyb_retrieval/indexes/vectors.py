@@ -58,10 +58,8 @@ class PrecomputedVectors:
         self.rows, self.name, self.ids = rows, name, ids
         self.dim = int(rows.shape[1])
         self._step = max(1, _BLOCK_BYTES // (4 * self.dim))
-        self._block: tuple[int, FloatArray] = (
-            0,
-            np.empty((0, self.dim), dtype=np.float32),
-        )  # first row, unit rows
+        # first row, unit rows
+        self._block: tuple[int, FloatArray] = (0, np.empty((0, self.dim), dtype=np.float32))
 
     @classmethod
     def open(cls, source: str | Path | npt.NDArray[np.floating]) -> PrecomputedVectors:
@@ -76,13 +74,8 @@ class PrecomputedVectors:
                 return cls(np.load(path, mmap_mode="r", allow_pickle=False), str(path))
             if path.suffix == ".parquet":
                 return cls(*_read_parquet(path))
-        except (
-            OSError,
-            ValueError,
-            EOFError,
-            SyntaxError,
-            TokenError,
-        ) as error:  # the last two: of a header of .npy
+        except (OSError, ValueError, EOFError, SyntaxError, TokenError) as error:
+            # the last two: of a header of .npy
             if isinstance(error, InputError):
                 raise
             raise InputError(f"{path}: not readable as vectors ({error})") from error
@@ -283,9 +276,8 @@ class StoredShards:
     def _check_same(self, root: IndexDirectory, manifest: Manifest) -> None:
         first, ours, theirs = self._roots[0], self._manifests[0].encoding, manifest.encoding
         if ours.digest != theirs.digest:
-            but = (
-                ("model",) if ours.fingerprint == theirs.fingerprint else ()
-            )  # the same one by another name
+            # the same one by another name
+            but = ("model",) if ours.fingerprint == theirs.fingerprint else ()
             name, (one, another) = next(iter(ours.differences(theirs, but=but).items()))
             raise InputError(
                 f"{first} and {root} were encoded differently: {name} is {one!r} and {another!r};"

@@ -220,9 +220,8 @@ class AveyBVectorStore(stores.BasePydanticVectorStore):
         options: Any = {"mode": _MODES[query.mode], "fold": False, **kwargs}
         if query.alpha is not None and options["mode"] == "hybrid":
             options["weight"] = query.alpha
-        where = _filter(
-            query.node_ids or None, query.doc_ids or None, query.filters
-        )  # an index gives [] for all
+        # an index gives [] for all
+        where = _filter(query.node_ids or None, query.doc_ids or None, query.filters)
         count = (
             query.hybrid_top_k
             if options["mode"] == "hybrid" and query.hybrid_top_k

@@ -29,9 +29,8 @@ _TRITON_INSTALLED = importlib.util.find_spec("triton") is not None
 # Triton reads the same variable when a kernel is defined; then kernels run, slowly, on CPU tensors.
 _INTERPRETING = os.environ.get("TRITON_INTERPRET", "0") == "1"
 _MIN_CAPABILITY = (8, 0)
-_FROM_PAGE_LOCKED = (
-    "cuda",
-)  # kinds of devices that copies from page-locked memory go to while the host goes on
+# kinds of devices that copies from page-locked memory go to while the host goes on
+_FROM_PAGE_LOCKED = ("cuda",)
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 _forced: ContextVar[str | None] = ContextVar("forced backend", default=None)

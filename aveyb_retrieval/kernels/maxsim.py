@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 # alone (an estimate).
 SHORTCUT_SPLITS = 64
 BLOCK = 128  # columns of a long document whose scores exist at once
-_PASS_ELEMENTS = (
-    1 << 28
-)  # best cosines of the documents that share a pass of the shortcut on a GPU: 1 GiB of float32
+# best cosines of the documents that share a pass of the shortcut on a GPU: 1 GiB of float32
+_PASS_ELEMENTS = 1 << 28
 
 
 def unit_rows(x: torch.Tensor, eps: float) -> torch.Tensor:

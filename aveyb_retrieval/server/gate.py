@@ -246,9 +246,8 @@ class Gate:
                 status, began_to_answer = message["status"], True
                 headers = MutableHeaders(scope=message)
                 headers.update({**_HEADERS, **self._origins.answer_headers(request_headers)})
-                headers.setdefault(
-                    "Cache-Control", "no-store"
-                )  # it may hold what only the owner of a key may see
+                # it may hold what only the owner of a key may see
+                headers.setdefault("Cache-Control", "no-store")
                 await send(message)
             else:
                 await _send_in_parts(message, send)
@@ -279,9 +278,8 @@ class Gate:
         finally:
             ticket.release()
             self._metrics.running.dec()
-            route = getattr(
-                scope.get("endpoint"), "__name__", "none"
-            )  # paths are endless, and so no labels
+            # paths are endless, and so no labels
+            route = getattr(scope.get("endpoint"), "__name__", "none")
             self._metrics.requests.labels(route, str(status)).inc()
             seconds = time.perf_counter() - began
             self._metrics.seconds.labels(route).observe(seconds)
@@ -292,9 +290,8 @@ class Gate:
         self, scope: Scope, headers: Headers, keys: Keys, key: Key | None
     ) -> Response | None:
         path, method = scope["path"], scope["method"]
-        if (
-            "transfer-encoding" in headers and "content-length" in headers
-        ):  # a proxy may read another end of the body
+        # a proxy may read another end of the body
+        if "transfer-encoding" in headers and "content-length" in headers:
             message = "Content-Length beside Transfer-Encoding; send one of them"
             return error_response(path, 400, message, headers={"Connection": "close"})
         needed = "write" if method in CHANGES else self._right(path)

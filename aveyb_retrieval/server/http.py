@@ -231,9 +231,8 @@ def error_response(
         }
     else:
         content = {"error": message, "error_type": STATUSES.get(status, STATUSES[500])[0]}
-    written = json.dumps(
-        content
-    )  # in ASCII: a message may repeat what a client sent, which need not be Unicode
+    # in ASCII: a message may repeat what a client sent, which need not be Unicode
+    written = json.dumps(content)
     return Response(written, status, headers, "application/json")
 
 

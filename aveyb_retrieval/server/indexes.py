@@ -290,9 +290,8 @@ class Indexes:
         load, opened = self._load
         first = next(iter(made))
         model = load(made[first], paths[first])
-        moved = {
-            name: opened(paths[name], model=model) for name in made
-        }  # refuses where they are of several
+        # refuses where they are of several
+        moved = {name: opened(paths[name], model=model) for name in made}
         with self._moving:
             self.model = model
             self.retrievers.update(moved)

@@ -180,11 +180,8 @@ def _no_model(name: str, names: dict[str, str]) -> Refusal:
 
 
 _MANY = 1 << 40
-_GRANTED = (
-    "max_tokens_per_doc",
-    "max_chunks_per_doc",
-    "priority",
-)  # texts are read whole, and in turn
+# texts are read whole, and in turn
+_GRANTED = ("max_tokens_per_doc", "max_chunks_per_doc", "priority")
 
 
 @cache

@@ -44,11 +44,8 @@ _TEXT: Schema = {"type": "string"}
 _OBJECT: Schema = {"type": "object"}
 _JSON = ("filter", "ids", "facets", "indexes", "boost")  # fields that are JSON in a URL
 _FIELDS: Schema = {"_id": {"type": ["string", "integer"]}, "title": _TEXT, "text": _TEXT}
-_DOCUMENT: Schema = {
-    **_OBJECT,
-    "properties": _FIELDS,
-    "required": ["text"],
-}  # what else it has are metadata
+# what else it has are metadata
+_DOCUMENT: Schema = {**_OBJECT, "properties": _FIELDS, "required": ["text"]}
 
 
 def _reference(name: str) -> Schema:
@@ -78,9 +75,8 @@ class Operation:
                 "schema": {"anyOf": [_reference("Error"), _reference("OpenAIError")]}
             }
         }
-        no_head = {
-            "text/plain": {"schema": _TEXT}
-        }  # what is no HTTP, or too long a URL, does not get here
+        # what is no HTTP, or too long a URL, does not get here
+        no_head = {"text/plain": {"schema": _TEXT}}
         described: Schema = {
             "summary": (self.endpoint.__doc__ or "").partition("\n")[0],
             "responses": (

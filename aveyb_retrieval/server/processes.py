@@ -57,9 +57,8 @@ class Processes:
             )
         self._begin = partial(_Worker, indexes.again, count)
         for worker in [self._begin() for _ in range(self._count)]:
-            worker.ask(
-                None, indexes.versions, type(indexes).follow
-            )  # which returns when they are open
+            # which returns when they are open
+            worker.ask(None, indexes.versions, type(indexes).follow)
             self._free.put(worker)
 
     def call(self, function: Callable[..., Any], ticket: Ticket, *given: Any) -> Any:
@@ -126,18 +125,15 @@ def _end(process: BaseProcess, connection: Connection) -> int | None:
 
 def _work(connection: Connection, again: Callable[[], Indexes], share: int) -> None:
     """Answer calls until the connection ends, and follow new versions of the indexes in between."""
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-    ):  # which may be sent to all: the server ends this one by itself
+    # which may be sent to all: the server ends this one by itself
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     own = os.environ.get("OMP_NUM_THREADS", "")
     threads = max(1, (int(own) if own.isdigit() else os.cpu_count() or 1) // share)
     os.environ["OMP_NUM_THREADS"] = str(threads)
     if threads == 1:
-        os.environ.setdefault(
-            "TOKENIZERS_PARALLELISM", "false"
-        )  # its threads look for work without pause
+        # its threads look for work without pause
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     log_shortly()
     _log.disabled = True  # what it would say of versions, the server says too
     opened = cache(again)

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.server.http import Limits
 
-CURRENT: ContextVar[Ticket | None] = ContextVar(
-    "ticket", default=None
-)  # of the request that a thread works for
+# of the request that a thread works for
+CURRENT: ContextVar[Ticket | None] = ContextVar("ticket", default=None)
 
 
 _BURST = 1 << 19  # bytes of a client that are read without waiting
@@ -213,9 +212,8 @@ class Work:
         turn = _Turn(asyncio.get_running_loop().create_future(), part)
         self._waiting.setdefault(ticket.client, deque()).append(turn)
         self._start_waiting()
-        if (
-            sum(map(len, self._waiting.values())) > self._max_waiting
-        ):  # the client that waits for most loses its last
+        # the client that waits for most loses its last
+        if sum(map(len, self._waiting.values())) > self._max_waiting:
             client = max(self._waiting, key=lambda each: len(self._waiting[each]))
             away = self._waiting[client][-1]
             self._forget(client, away)
@@ -266,9 +264,8 @@ class Work:
         )
         if done.done():
             return done.result()
-        done.add_done_callback(
-            lambda late: late.cancelled() or late.exception()
-        )  # nobody else looks at it
+        # nobody else looks at it
+        done.add_done_callback(lambda late: late.cancelled() or late.exception())
         if leaving.done():
             ticket.check()
         raise ticket.expire()

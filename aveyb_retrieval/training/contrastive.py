@@ -117,9 +117,8 @@ def ranking_loss(
     `micro_batch` rows, cosines are multiplied by `scale`, and over Matryoshka `dimensions`
     (Kusupati et al., 2022) the loss is the mean of vectors cut to each.
     """
-    several = (
-        int(os.environ.get("WORLD_SIZE", "1")) > 1
-    )  # as torchrun started them, also before they are connected
+    # as torchrun started them, also before they are connected
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
     loss: nn.Module = MaskedRankingLoss(
         model, scale=scale, mini_batch_size=micro_batch, gather_across_devices=several
     )
@@ -340,9 +339,8 @@ def mine_negatives(
         with Retriever.load(folder, model=embedder, device=device) as retriever:
             for start in range(0, len(anchors), _ANCHORS):
                 some = anchors[start : start + _ANCHORS]
-                depth = (
-                    rules.range_max + max(len(answers[text_key(anchor)]) for anchor in some) + 1
-                )  # 1: itself
+                # 1: itself
+                depth = rules.range_max + max(len(answers[text_key(anchor)]) for anchor in some) + 1
                 rankings = retriever.rank(some, depth, mode=mode)
                 for anchor, query, ranking in zip(
                     some, embedder.encode_queries(some), rankings, strict=True

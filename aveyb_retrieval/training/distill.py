@@ -49,9 +49,8 @@ def batch_scores(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return cosines `[B, B]`: first texts by second ones, or single texts by each other (-inf with
     themselves).
     """
-    with torch.autocast(
-        vectors[0].device.type, enabled=False
-    ):  # a temperature makes what bfloat16 rounds away large
+    # a temperature makes what bfloat16 rounds away large
+    with torch.autocast(vectors[0].device.type, enabled=False):
         scores = vectors[0] @ vectors[-1].T
     if len(vectors) == 1:
         return scores.masked_fill(

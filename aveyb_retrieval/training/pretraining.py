@@ -46,10 +46,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 _ORDER, _MASK = 0, 1  # two independent streams of random numbers
-TRAIN, HELD_OUT = (
-    "train.tokens",
-    "held_out.tokens",
-)  # in the run folder, beside what run_folder.py lists
+# in the run folder, beside what run_folder.py lists
+TRAIN, HELD_OUT = ("train.tokens", "held_out.tokens")
 
 
 @dataclass(frozen=True)
@@ -159,10 +157,8 @@ def pack_texts(
     Every `every`-th document is held out (0: none). Returns the numbers of tokens written to each.
     """
     sizes = [0, 0]
-    with (
-        atomic_writer(train) as kept,
-        atomic_writer(held_out) as aside,
-    ):  # left in reverse: `train` is renamed last
+    # left in reverse: `train` is renamed last
+    with atomic_writer(train) as kept, atomic_writer(held_out) as aside:
         for number, text in enumerate(texts, start=1):
             ids = np.append(tokenizer.encode_ids(text), np.int32(separator))
             which = int(bool(every) and number % every == 0)
@@ -205,9 +201,8 @@ class PackedSequences(Dataset[dict[str, torch.Tensor]]):
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         if not 0 <= index < self.samples:
             raise IndexError(index)
-        if (
-            self._tokens is None
-        ):  # opened where it is used: worker processes map the file themselves
+        # opened where it is used: worker processes map the file themselves
+        if self._tokens is None:
             self._tokens = np.memmap(self.file, dtype="<i4", mode="r")
         start = (index if self.in_order else self._row(index)) * self.length
         ids = self._tokens[start : start + self.length + self.beyond].astype(np.int64)
@@ -499,10 +494,7 @@ def _check_memory(
 
 def _shape(model: PreTrainedModel) -> dict[str, Any]:
     """Return the fields of the model's configuration as a run folder records them."""
-    incidental = (
-        "transformers_version",
-        "architectures",
-        "dtype",
-    )  # of the file that a model was read from
+    # of the file that a model was read from
+    incidental = ("transformers_version", "architectures", "dtype")
     fields = model.config.to_diff_dict()
     return {f"model.{name}": value for name, value in fields.items() if name not in incidental}

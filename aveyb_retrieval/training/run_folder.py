@@ -42,12 +42,8 @@ METRICS = "metrics.jsonl"
 CURVES = "loss.png"
 CHECKPOINTS = "checkpoints"
 MODEL = "model"
-_MAY_CHANGE = {
-    "save_every",
-    "log_every",
-    "keep",
-    "micro_batch",
-}  # may differ on resume: the result is the same
+# may differ on resume: the result is the same
+_MAY_CHANGE = {"save_every", "log_every", "keep", "micro_batch"}
 
 
 class StepDisplay:

@@ -214,9 +214,8 @@ def count_cut(model: SentenceTransformer, sets: dict[str, Dataset], prompts: dic
     for rows in sets.values():
         for column in _text_columns(rows):
             whole = (prompts.get(column, "") + text for text in rows[column])
-            long += [
-                text for text in whole if len(text.encode()) > limit
-            ]  # a token has a byte at least
+            # a token has a byte at least
+            long += [text for text in whole if len(text.encode()) > limit]
     parts = (long[i : i + 256] for i in range(0, len(long), 256))
     found = (
         model.tokenizer(part, truncation=False, padding=False, verbose=False) for part in parts

@@ -88,9 +88,8 @@ def shared_arguments(
         "save_total_limit": settings.keep,
         "dataloader_drop_last": True,
         "report_to": "none",
-        "use_cpu": (
-            device == "cpu" or not torch.accelerator.is_available()
-        ),  # else bfloat16 would need a GPU
+        # else bfloat16 would need a GPU
+        "use_cpu": (device == "cpu" or not torch.accelerator.is_available()),
     }
 
 
@@ -176,9 +175,8 @@ class CheckedSteps(_Base):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.remove_callback(ProgressCallback)
-        self.remove_callback(
-            PrinterCallback
-        )  # transformers' choice where its progress bars are off
+        # transformers' choice where its progress bars are off
+        self.remove_callback(PrinterCallback)
 
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None

@@ -37,9 +37,8 @@ from aveyb_retrieval import Retriever, build_index
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    Shown = Iterator[
-        list[tuple[str, tuple[int, int], str]]
-    ]  # of each step: document, characters, what is read
+    # of each step: document, characters, what is read
+    Shown = Iterator[list[tuple[str, tuple[int, int], str]]]
 
 MOST, PAGE, LINES, AROUND, TOKENS = 40, 5, 20, 800, 500
 _WORD = re.compile(r"[^\W\d_]{4,}")

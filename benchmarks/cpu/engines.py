@@ -55,8 +55,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 INDEX = "index directory"
 
 
-# --- what is searched
-# -------------------------------------------------------------------------------------------------
+# --- what is searched ----------------------------------------------------------------------------
 
 
 class Corpus:
@@ -95,8 +94,7 @@ class Corpus:
         return growth.documents(self.texts, self.count)
 
 
-# --- measuring
-# --------------------------------------------------------------------------------------------------
+# --- measuring -----------------------------------------------------------------------------------
 
 
 def milliseconds(work: Callable[[int], object], corpus: Corpus) -> dict[str, float]:
@@ -183,8 +181,7 @@ def measure(open_it: Callable[[], Retriever], corpus: Corpus, work: Path) -> dic
     return out
 
 
-# --- systems
-# --------------------------------------------------------------------------------------------------
+# --- systems -------------------------------------------------------------------------------------
 
 
 def build(corpus: Corpus, folder: Path) -> None:

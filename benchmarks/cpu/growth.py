@@ -54,8 +54,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 Part: TypeAlias = "tuple[str, Any, str]"  # its name, and the function that does it: owner, name
 
 
-# --- what is indexed
-# --------------------------------------------------------------------------------------------------
+# --- what is indexed -----------------------------------------------------------------------------
 
 
 def passages(paths: Iterable[Path], count: int) -> Iterator[str]:
@@ -152,8 +151,7 @@ def documents(paths: Iterable[Path], count: int, each: int = PASSAGES) -> Iterat
             some = []
 
 
-# --- measuring
-# --------------------------------------------------------------------------------------------------
+# --- measuring -----------------------------------------------------------------------------------
 
 
 def milliseconds(
@@ -587,16 +585,14 @@ def lancedb_alone(
     return out
 
 
-# --- a run
-# --------------------------------------------------------------------------------------------------
+# --- a run ---------------------------------------------------------------------------------------
 
 
 def run(paths: list[Path], column: str, peers: list[str]) -> dict[str, Any]:
     """All systems of one column."""
     count, each = map(int, column.split("x"))
-    with tempfile.TemporaryDirectory(
-        ignore_cleanup_errors=True
-    ) as name:  # tantivy may still be merging
+    # tantivy may still be merging
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
         vectors = draw_vectors(count, 1)
         questions = Questions(paths, count, vectors)

@@ -56,9 +56,8 @@ def silent(host: str, port: int, own: str, stop: Event, seen: Counter[str]) -> N
 
 def long_queries(host: str, port: int, own: str, stop: Event, seen: Counter[str]) -> None:
     """Ask with queries of 8 MB from some clients at once."""
-    body = json.dumps(
-        {"query": "valve " * ((LONG - 100) // 6)}
-    ).encode()  # as large as a body may be
+    # as large as a body may be
+    body = json.dumps({"query": "valve " * ((LONG - 100) // 6)}).encode()
     _post_from(LONG_CLIENTS, host, port, own, body, stop, seen)
 
 

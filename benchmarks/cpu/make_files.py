@@ -151,9 +151,8 @@ def take_found(packages: Path, folder: Path, rng: random.Random) -> None:
             if kind == "pdf" and len(text) < 3_000:  # a picture
                 target.unlink()
                 continue
-            if (
-                kind != "html"
-            ):  # of a found page, nobody says what is its text and what is the frame around it
+            # of a found page, nobody says what is its text and what is the frame around it
+            if kind != "html":
                 folder.tell(target, text)
             number += 1
             if number == COUNTS[kind]:

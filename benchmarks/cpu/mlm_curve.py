@@ -203,9 +203,8 @@ def compare(name: str, comparison: Comparison) -> dict[str, Any]:
         if min(rates) < rate < max(rates):
             break
         attempt(comparison.depth, rate / 2 if rate == min(rates) else rate * 2)
-    if (
-        name == "BERT"
-    ):  # with a layer less its inner layer comes near the usual four times the width
+    # with a layer less its inner layer comes near the usual four times the width
+    if name == "BERT":
         attempt(comparison.depth - 1, best()[1])
     depth, rate = best()
     rates = [rate]

@@ -236,9 +236,8 @@ def _look_for(needle: Needle, retriever: Any, options: dict[str, Any]) -> list[f
     if options.get("granularity") == "document":
         return [document, np.nan]
     here = {"document": needle.document}
-    options = {
-        name: value for name, value in options.items() if name != "granularity"
-    }  # of rankings of documents
+    # of rankings of documents
+    options = {name: value for name, value in options.items() if name != "granularity"}
     hits = retriever.search(needle.query, FEW, unit="passage", fold=False, filter=here, **options)
     holding = [rank for rank, hit in enumerate(hits, start=1) if _holds(hit.span, needle.span)]
     return [document, holding[0] if holding else np.nan]

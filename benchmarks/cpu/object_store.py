@@ -86,8 +86,7 @@ class Results(dict[str, Any]):
         super().__setitem__(name, value)
 
 
-# --- the processes
-# --------------------------------------------------------------------------------------------------
+# --- the processes -------------------------------------------------------------------------------
 
 
 def read(asked: str) -> None:
@@ -126,8 +125,7 @@ def write() -> None:
             print(f"done {name}", flush=True)
 
 
-# --- what is measured
-# -------------------------------------------------------------------------------------------------
+# --- what is measured ----------------------------------------------------------------------------
 
 
 def costs(paths: list[Path], count: int, weather: Weather, folder: Path) -> dict[str, Any]:

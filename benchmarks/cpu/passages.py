@@ -54,10 +54,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SETS = ("chunking-eval", "qmsum-long", "cuad-long")
-DOCUMENTS = {
-    "qmsum-long": 120,
-    "cuad-long": 120,
-}  # of 232 and 491: MiniLM reads 120 in a quarter of an hour
+# of 232 and 491: MiniLM reads 120 in a quarter of an hour
+DOCUMENTS = {"qmsum-long": 120, "cuad-long": 120}
 SMALL = 128  # tokens of a passage: half of the default
 OVERLAP = 64
 MODES = {"hybrid": "words and vectors", "dense": "vectors", "lexical": "words"}

@@ -102,9 +102,8 @@ def main() -> None:
     parser.add_argument("corpora", nargs="+", type=Path)
     parser.add_argument("--passages", type=int, default=100_000)
     arguments = parser.parse_args()
-    postgres._FINISH = ";".join(
-        s for s in postgres._FINISH.split(";") if "hnsw" not in s
-    )  # no vectors are searched
+    # no vectors are searched
+    postgres._FINISH = ";".join(s for s in postgres._FINISH.split(";") if "hnsw" not in s)
     server = PostgresServer()
     try:
         writer = open_writer(server.url("words"))

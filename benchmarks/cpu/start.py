@@ -36,6 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "cpu_start.json"
 QUESTION = "which notice period applies?"
 EXTRAS = {"light": "cpu", "full": "cpu,torch"}
+# and digits
 MEASURES = {
     "search_seconds": 3,
     "search_processor_seconds": 3,
@@ -44,7 +45,7 @@ MEASURES = {
     "peak_mb": 1,
     "after_mb": 1,
     "own_mb": 1,
-}  # and digits
+}
 INSTALLED = """
 import json
 from importlib.metadata import distributions

@@ -144,7 +144,6 @@ def front_flops(config: AveyBConfig, ids: torch.Tensor) -> float:
     padded[:tokens] = ids.cpu()
     lengths = torch.tensor([size] * (splits - 1) + [tokens - size * (splits - 1)])
     vocabulary = vocabulary_of(padded.view(splits, size), lengths)
-    asking = torch.searchsorted(
-        -vocabulary.last_seen, -torch.arange(splits)
-    )  # ids that occur after each split
+    # ids that occur after each split
+    asking = torch.searchsorted(-vocabulary.last_seen, -torch.arange(splits))
     return compressor + 2.0 * d * float((asking * vocabulary.starts.diff()).sum())

@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     Run = Callable[[Tensors, str], Tensors]
 
 BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
-PRESETS: dict[
-    str, tuple[str, str, dict[str, Any]]
-] = {  # the enricher's activation, sigma, options of similarities
+# the enricher's activation, sigma, options of similarities
+PRESETS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "released": ("gelu", "none", {"normalization": "l1", "eps": 1e-6}),
     "paper": ("relu2", "relu", {"normalization": "sum", "eps": 1e-6}),
 }
@@ -208,9 +207,8 @@ def _pairs(judge: Judge, width: int, splits_of: list[int]) -> dict[str, Any]:
 
     def run(leaves: Tensors, backend: Any) -> Tensors:
         scores = split_scores(ids, lengths, starts, leaves["table"], 1e-12, backend=backend)
-        return {
-            "scores": scores.masked_fill(torch.isneginf(scores), -7.0)
-        }  # -inf must stand where it stands there
+        # -inf must stand where it stands there
+        return {"scores": scores.masked_fill(torch.isneginf(scores), -7.0)}
 
     return judge(run, {"table": judge.draw(400, width)}, 2e-5)
 

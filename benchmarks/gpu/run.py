@@ -33,12 +33,10 @@ os.environ |= {
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "OMP_NUM_THREADS": "2",
-    "PYTORCH_NVML_BASED_CUDA_CHECK": (
-        "1"
-    ),  # to ask for a device must not occupy it in the parent of the forks
-    "TORCHINDUCTOR_COMPILE_THREADS": (
-        "1"
-    ),  # a pool of processes takes longer to start than small graphs to compile
+    # to ask for a device must not occupy it in the parent of the forks
+    "PYTORCH_NVML_BASED_CUDA_CHECK": ("1"),
+    # a pool of processes takes longer to start than small graphs to compile
+    "TORCHINDUCTOR_COMPILE_THREADS": ("1"),
 }
 # (name, what runs it, its groups, weight of its time); what a part does not use goes to those after
 # it
@@ -95,9 +93,8 @@ class Context:
         start = time.perf_counter()
         try:
             row = measure()
-        except (
-            Exception
-        ) as error:  # an error is a row: Triton's and CUDA's derive from Exception alone
+        except Exception as error:
+            # an error is a row: Triton's and CUDA's derive from Exception alone
             traceback.print_exc()
             row = {
                 "ok": False,

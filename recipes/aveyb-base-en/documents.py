@@ -216,9 +216,8 @@ def step_loss(model: AveyBModel, start: AveyBModel, step: Step) -> torch.Tensor:
     places = torch.from_numpy(step.places).to(device)
     column = torch.arange(len(passages), device=device)
     right = (column >= places[:, :1]) & (column < places[:, 1:])
-    best = (
-        (was[1] @ was[0].T).masked_fill(~right, -9).argmax(1)
-    )  # of several right ones, the start's
+    # of several right ones, the start's
+    best = (was[1] @ was[0].T).masked_fill(~right, -9).argmax(1)
     others = right.scatter(1, best[:, None], value=False)
     logits = (questions @ passages.T / TEMPERATURE).masked_fill(others, -1e4)
     same = torch.from_numpy(step.asked_runs[:, None] == step.runs).to(device)

@@ -49,9 +49,8 @@ class RetrievalSet:
 
     documents: dict[str, tuple[str, str]]  # id -> (title, text)
     queries: dict[str, str]
-    qrels: dict[str, dict[str, list[str]]] = field(
-        default_factory=dict
-    )  # split -> query id -> relevant ids
+    # split -> query id -> relevant ids
+    qrels: dict[str, dict[str, list[str]]] = field(default_factory=dict)
 
     def held_out_documents(self) -> set[str]:
         return {

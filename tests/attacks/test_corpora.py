@@ -43,8 +43,7 @@ def within(seconds: float, code: str, *arguments: object) -> subprocess.Complete
     )
 
 
-# --- corpora
-# --------------------------------------------------------------------------------------------------
+# --- corpora -------------------------------------------------------------------------------------
 
 BOMB = """
 import re
@@ -166,8 +165,7 @@ def test_a_damaged_header_of_an_array_is_an_error_of_ours(header: bytes, tmp_pat
         PrecomputedVectors.open(path)
 
 
-# --- arguments
-# --------------------------------------------------------------------------------------------------
+# --- arguments -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", [None, 5, "", "a\0b", "x" * 5000, "y/" * 5000])

@@ -92,10 +92,8 @@ def test_names_of_any_bytes_are_ids_and_reasons(folder: Path, tmp_path: Path) ->
     with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as retriever:
         assert [d.id for d in retriever.documents()] == ["a.txt", "bad\\xff.txt"]
     again = sync_index(folder, tmp_path / "ix", model=FakeEmbedder())
-    assert (again.rejected, ["worse\\xfe" in notice.path for notice in again.known]) == (
-        0,
-        [True],
-    )  # told once
+    # told once
+    assert (again.rejected, ["worse\\xfe" in notice.path for notice in again.known]) == (0, [True])
     folder.rename(os.fsdecode(os.fsencode(tmp_path) + b"/f\xff"))
     moved = build_index(
         os.fsdecode(os.fsencode(tmp_path) + b"/f\xff"), tmp_path / "moved", model=FakeEmbedder()
@@ -158,9 +156,8 @@ def test_folders_of_any_depth_and_folders_that_cannot_be_listed(tmp_path: Path) 
 def test_markdown_of_blanks_is_read_at_once(folder: Path) -> None:
     (folder / "heading.md").write_text("# " + " " * 300_000)
     (folder / "front.md").write_text("---\ntitle: a" + " " * 300_000 + "b\n---\ntext")
-    found = {
-        item.id: item for item in read_corpus(folder) if isinstance(item, Record)
-    }  # a file has a minute; it took hours
+    # a file has a minute; it took hours
+    found = {item.id: item for item in read_corpus(folder) if isinstance(item, Record)}
     assert "heading.md" in found
     assert found["front.md"].title == "a b"
 
@@ -278,9 +275,8 @@ def hostile_files(folder: Path) -> list[Path]:
     return module.write_files(folder)  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize(
-    "every", [2, pytest.param(1, marks=pytest.mark.slow)]
-)  # of two of a format the second
+# of two of a format the second
+@pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_files_that_cost_much_cost_their_seconds_and_nobody_else(folder: Path, every: int) -> None:
     """Nested and endless HTML, a PDF that draws itself, pages and paragraphs by the million."""
     dumps = set(Path.cwd().glob("core*"))

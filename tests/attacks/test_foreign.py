@@ -66,9 +66,8 @@ def test_nothing_is_fetched_because_an_index_names_it(
     with pytest.raises(ModelError, match=rf"{ATTACKER}: not on this machine.*--model {ATTACKER}"):
         use(root)
     assert asked == [True]
-    with pytest.raises(
-        ModelError, match="not available from the hub"
-    ):  # the user names it: the hub is asked
+    # the user names it: the hub is asked
+    with pytest.raises(ModelError, match="not available from the hub"):
         Retriever.load(root, model=ATTACKER)
     assert asked == [True, False]
 

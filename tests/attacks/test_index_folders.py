@@ -82,8 +82,7 @@ def use_words(root: Path) -> None:
         list(retriever.grep("word1"))
 
 
-# --- damage
-# --------------------------------------------------------------------------------------------------
+# --- damage --------------------------------------------------------------------------------------
 
 
 def all_files(root: Path) -> list[Path]:
@@ -228,8 +227,7 @@ def test_a_change_with_its_hashes_is_found_where_answers_change(tries: int, tmp_
     assert missed == []
 
 
-# --- links, pipes and devices
-# -----------------------------------------------------------------------------------------
+# --- links, pipes and devices --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["lock", "current.tmp", "journal.json.tmp"])
@@ -307,8 +305,7 @@ def all_refuse(connection: Connection, root: Path) -> None:
     connection.send("refused")
 
 
-# --- manifests and pointers
-# -------------------------------------------------------------------------------------------
+# --- manifests and pointers ----------------------------------------------------------------------
 
 
 def rewrite(root: Path, change: Callable[[dict[str, Any]], object]) -> None:

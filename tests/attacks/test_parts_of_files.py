@@ -153,8 +153,7 @@ def test_a_costly_file_is_read_or_refused_in_seconds(name: str, tmp_path: Path) 
     kind = kind_of(path, found=True)
     assert kind is not None
     began = time.process_time()
-    with suppress(
-        Unreadable, RecursionError
-    ):  # the process that reads files tells the latter as "nested too deeply"
+    # the process that reads files tells the latter as "nested too deeply"
+    with suppress(Unreadable, RecursionError):
         assert len(read_file(path, kind, Limits(1 << 20))[0].text) <= 1 << 20
     assert time.process_time() - began < 10

@@ -34,8 +34,7 @@ def long_documents(tmp_path_factory):
     return path
 
 
-# --- one request
-# --------------------------------------------------------------------------------------------------
+# --- one request ---------------------------------------------------------------------------------
 
 
 def test_a_small_request_for_a_huge_answer_is_refused(open_client, long_documents):
@@ -136,8 +135,7 @@ def test_a_deep_or_wide_filter_is_answered_or_refused(client, where, status):
     assert (answer.status_code, "verify" in answer.text) == (status, False)
 
 
-# --- the log
-# --------------------------------------------------------------------------------------------------
+# --- the log -------------------------------------------------------------------------------------
 
 
 def test_a_client_that_leaves_while_it_sends_is_no_bug_of_ours(server):
@@ -171,8 +169,7 @@ def test_a_warning_of_the_index_is_bounded_too(capsys):
     assert 100 < len(capsys.readouterr().err) <= 4001
 
 
-# --- bodies, connections, readers that do not read
-# --------------------------------------------------------------------
+# --- bodies, connections, readers that do not read -----------------------------------------------
 
 
 def connect(url, source="127.0.0.1"):
@@ -303,8 +300,7 @@ def test_who_does_not_read_an_answer_is_dropped(handbook):
         connection.close()
 
 
-# --- one client that floods
-# -------------------------------------------------------------------------------------------
+# --- one client that floods ----------------------------------------------------------------------
 
 
 def test_long_requests_come_in_turns(open_client, model):

@@ -80,9 +80,8 @@ def test_what_was_left_out_decides_the_exit_code(run: Run, tmp_path: Path) -> No
     folder.mkdir()
     for name in ("a.txt", "b.txt", "picture.png", ".hidden"):
         (folder / name).write_text("apples")
-    assert (
-        run("build", folder, "-o", tmp_path / "ix", "--quiet").exit_code == 0
-    )  # a picture has no words to find
+    # a picture has no words to find
+    assert run("build", folder, "-o", tmp_path / "ix", "--quiet").exit_code == 0
     (folder / "c.xyz").write_text("pears")
     assert run("sync", folder, "-o", tmp_path / "ix", "--quiet").exit_code == 1
     (folder / "c.xyz").unlink()
@@ -90,9 +89,8 @@ def test_what_was_left_out_decides_the_exit_code(run: Run, tmp_path: Path) -> No
     assert run("sync", folder, "-o", tmp_path / "ix", "--quiet").exit_code == 1
     lines = tmp_path / "c.jsonl"
     lines.write_text('{"text": "a"}\nnothing\n')
-    assert (
-        run("build", lines, "-o", tmp_path / "lines", "--quiet").exit_code == 2
-    )  # a single file stops
+    # a single file stops
+    assert run("build", lines, "-o", tmp_path / "lines", "--quiet").exit_code == 2
     assert (
         run("build", lines, "-o", tmp_path / "lines", "--quiet", "--on-error", "skip").exit_code
         == 1

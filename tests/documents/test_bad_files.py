@@ -84,9 +84,8 @@ def test_broken_references_and_three_thousand_pages_end(read: Read) -> None:
 def test_a_scanned_file_is_listed_as_such(tmp_path: Path) -> None:
     (tmp_path / "scan.pdf").write_bytes(make_pdf([[], []], images=[0, 1]))
     (left,) = [item for item in read_corpus(tmp_path) if isinstance(item, Rejected)]
-    assert (
-        left.reason == f"no text: scanned? (2 pages of pictures only; {why_none()})"
-    )  # by what is installed here
+    # by what is installed here
+    assert left.reason == f"no text: scanned? (2 pages of pictures only; {why_none()})"
     assert not [item for item in read_corpus(tmp_path) if isinstance(item, Record)]
 
 

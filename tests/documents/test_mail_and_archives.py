@@ -40,9 +40,8 @@ def test_a_mail_has_its_attachments(read: Read) -> None:
     found = read("a.eml", mail.as_bytes())
     assert found.title == "The pump"
     assert found.text.startswith("From: a@example.org\nTo: b@example.org\n\nSee the page.")
-    assert (
-        found.text.index("valve") > found.text.index("not this one") > 0
-    )  # what only one of them says follows
+    # what only one of them says follows
+    assert found.text.index("valve") > found.text.index("not this one") > 0
     assert label(found, "valve") == "file m.pdf"
     assert found.warning == "1 file in it left out: plan.dwg: unknown kind .dwg"
     forwarded = EmailMessage()

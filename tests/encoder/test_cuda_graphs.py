@@ -122,10 +122,8 @@ def test_replays_give_what_launches_give(
         torch.testing.assert_close(
             alone[name], expected[preset, name], atol=2e-5, rtol=1e-4, msg=name
         )
-    for name, counts in [
-        *BATCHES.items(),
-        *BATCHES.items(),
-    ]:  # bit for bit, whatever the memory held before
+    # bit for bit, whatever the memory held before
+    for name, counts in [*BATCHES.items(), *BATCHES.items()]:
         assert torch.equal(encode(model, counts), alone[name]), name
         encode(model, counts, seed=1)
     assert isinstance(model._graphs, Repeated)
@@ -134,9 +132,8 @@ def test_replays_give_what_launches_give(
 
 def test_after_a_warm_up_nothing_is_captured(on_a_gpu: None) -> None:
     model = small_model("paper")
-    assert (
-        model.warm_up() == 1 + 5 * 2 + 4 * 2
-    )  # a long text; texts and documents of 1 to 256 splits, full and ragged
+    # a long text; texts and documents of 1 to 256 splits, full and ragged
+    assert model.warm_up() == 1 + 5 * 2 + 4 * 2
     assert isinstance(model._graphs, Repeated)
     captured = model._graphs.captures
     for counts in BATCHES.values():

@@ -78,9 +78,8 @@ def test_a_checkpoint_that_does_not_fill_it_is_refused(tmp_path: Path) -> None:
     small_model("paper").save_pretrained(tmp_path)
     path = tmp_path / "model.safetensors"
     whole = path.read_bytes()
-    tensors = load(
-        whole
-    )  # a copy: the file is written over, and load_file maps it in older releases
+    # a copy: the file is written over, and load_file maps it in older releases
+    tensors = load(whole)
     path.write_bytes(whole[:-10])
     with pytest.raises(ModelError, match="damaged or cut short"):
         InferenceModel.load(tmp_path)

@@ -136,9 +136,8 @@ def check(text: str, offsets: np.ndarray, cuts: Cuts, size: int) -> None:
             assert place in (0, len(text)) or text[place - 1 : place + 1] != "\r\n" or place == stop
             assert place in (0, len(text)) or not unicodedata.combining(text[place]), repr(passage)
         for a, b in offsets[first:end].tolist():
-            if (
-                a == b or text[a:b].strip()
-            ):  # a capital's mark is empty and belongs to the word after the blanks
+            # a capital's mark is empty and belongs to the word after the blanks
+            if a == b or text[a:b].strip():
                 assert start <= BLANKS.match(text, a).end() < stop, (
                     "its tokens are those of its characters"
                 )
@@ -174,9 +173,8 @@ def fuzz(texts: range) -> None:
 
 def test_tokens_without_their_blanks_are_not_cut_inside_words() -> None:
     text = " ".join(["word", "wordword"] * 40)
-    offsets = np.array(
-        [found.span() for found in re.finditer("word", text)]
-    )  # as WordPiece has them
+    # as WordPiece has them
+    offsets = np.array([found.span() for found in re.finditer("word", text)])
     cuts = cut_passages(text, offsets, PassageSize(16))
     assert len(cuts) > 4
     assert {text[start - 1 : start] for start, _ in cuts.spans.tolist()} == {"", " "}

@@ -73,9 +73,8 @@ def test_sentence_transformers_loads_saves_reloads_and_spreads_without_trust_rem
     model.save(str(tmp_path))
     reloaded = SentenceTransformer(str(tmp_path), device="cpu")
     assert np.abs(reloaded.encode_document(TEXTS) - documents).max() == 0
-    spread = model.encode_document(
-        TEXTS, device=["cpu"] * processes, chunk_size=2, batch_size=2
-    )  # new ones
+    # new ones
+    spread = model.encode_document(TEXTS, device=["cpu"] * processes, chunk_size=2, batch_size=2)
     ours = np.stack([d.vector for d in embedder.encode_documents([("", text) for text in TEXTS])])
     assert np.abs(documents - ours).max() <= 1e-5
     assert np.abs(queries - embedder.encode_queries(TEXTS)).max() <= 1e-5

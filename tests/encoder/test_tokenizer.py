@@ -350,9 +350,8 @@ def real_texts(count: int) -> list[str]:
     return texts
 
 
-@pytest.mark.parametrize(
-    "count", [400, pytest.param(1_656, marks=pytest.mark.slow)]
-)  # openstax has 414 sections
+# openstax has 414 sections
+@pytest.mark.parametrize("count", [400, pytest.param(1_656, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("which", ["p50k", "tokenizer"])
 def test_auto_tokenizer_on_real_texts(
     which: str, count: int, request: pytest.FixtureRequest, tmp_path: Path

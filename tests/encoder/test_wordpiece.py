@@ -71,9 +71,8 @@ def test_embedder_sentence_transformers_and_an_index_give_the_same_vectors(
     for query in TEXTS[:3]:
         wanted = embedder.encode_queries([query])[0] @ own.T
         hits = {hit.id: hit.score for hit in retriever.search(query, k=len(TEXTS), mode="dense")}
-        assert [hits[str(i)] for i in range(3)] == pytest.approx(
-            wanted[:3].tolist(), abs=1e-3
-        )  # single passages
+        # single passages
+        assert [hits[str(i)] for i in range(3)] == pytest.approx(wanted[:3].tolist(), abs=1e-3)
 
 
 def test_ids_are_those_of_the_words_alone(folder: Path) -> None:

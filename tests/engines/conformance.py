@@ -178,8 +178,7 @@ class EngineConformance:
         """The address of a collection of this name (a-z and 0-9), under which nothing is yet."""
         raise NotImplementedError
 
-    # --- searches
-    # ----------------------------------------------------------------------------------------------
+    # --- searches --------------------------------------------------------------------------------
 
     @pytest.fixture(scope="class")
     def both(
@@ -300,8 +299,7 @@ class EngineConformance:
         assert [document.id for document in found.documents(limit=7, offset=50)] == whole[50:57]
         assert len(found) == found.count() == len(whole)
 
-    # --- changes
-    # ----------------------------------------------------------------------------------------------
+    # --- changes ---------------------------------------------------------------------------------
 
     def test_updates_and_removals(self) -> None:
         """What is written is there at once and for later readers, and what is removed is not."""
@@ -405,8 +403,7 @@ class EngineConformance:
         with pytest.raises(AveyBError, match="closed"):
             found.search("word1", mode="dense")
 
-    # --- inside
-    # ----------------------------------------------------------------------------------------------
+    # --- inside ----------------------------------------------------------------------------------
 
     def fresh(self) -> str:
         """An address under which nothing is."""

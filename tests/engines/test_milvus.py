@@ -11,11 +11,9 @@ from aveyb_retrieval.engines import publish
 from aveyb_retrieval.errors import ConfigError, EngineError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.engine import register_engine
 from tests.engines.commands import check_commands
-from tests.engines.stands import (
-    EMBEDDER,
-    MilvusLiteStand,
-    PublishedCollection,
-)  # which finds the example
+
+# which finds the example
+from tests.engines.stands import EMBEDDER, MilvusLiteStand, PublishedCollection
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 
@@ -44,8 +42,7 @@ def names(collection: PublishedCollection) -> list[str]:
         server.close()
 
 
-# --- publications
-# --------------------------------------------------------------------------------------------------
+# --- publications --------------------------------------------------------------------------------
 
 
 def test_old_publications_are_removed(one: PublishedCollection) -> None:
@@ -119,8 +116,7 @@ def test_passages_that_an_interrupted_update_left_are_removed_by_the_next(
         ]
 
 
-# --- what is refused
-# --------------------------------------------------------------------------------------------------
+# --- what is refused -----------------------------------------------------------------------------
 
 
 def test_a_collection_of_somebody_else_is_left_alone(one: PublishedCollection) -> None:

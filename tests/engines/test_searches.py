@@ -76,8 +76,7 @@ def test_what_only_an_index_directory_can_is_refused(library: Retriever, stand: 
     assert library.search(QUERY, 3, offset=2) == library.search(QUERY, 5)[2:]
 
 
-# --- rankings
-# --------------------------------------------------------------------------------------------------
+# --- rankings ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("granularity", ["document", "passage", "both"])
@@ -241,8 +240,7 @@ def test_rank_gives_ids_and_scores(library: Retriever) -> None:
     assert pairs == [(hit.id, hit.score) for hit in library.search(QUERY, 5, mode="dense")]
 
 
-# --- filters
-# --------------------------------------------------------------------------------------------------
+# --- filters -------------------------------------------------------------------------------------
 
 FILTERS: list[dict[str, Any]] = [
     {},
@@ -286,6 +284,7 @@ def test_a_filter_lets_through_what_plain_python_does(
 
 VALUES: list[dict[str, Any]] = [
     {"x": value}
+    # what a list in a list holds counts in an index directory only
     for value in (
         None,
         True,
@@ -303,7 +302,7 @@ VALUES: list[dict[str, Any]] = [
         {},
         [1, "a"],
         [None],
-    )  # what a list in a list holds counts in an index directory only
+    )
 ] + [
     {"x": {"y": [1, {"z": "deep"}]}},
     {"x": {"y": {"z": "deep"}}},
@@ -381,8 +380,7 @@ def test_a_filter_that_means_nothing_is_an_error(library: Retriever, where: Any)
         library.documents(where)
 
 
-# --- documents
-# --------------------------------------------------------------------------------------------------
+# --- documents -----------------------------------------------------------------------------------
 
 
 def test_documents_are_fetched_by_id(library: Retriever, rows: Documents) -> None:
@@ -404,8 +402,7 @@ def test_documents_are_listed_in_parts(library: Retriever, rows: Documents) -> N
     assert list(library.documents(offset=5000)) == []
 
 
-# --- errors
-# --------------------------------------------------------------------------------------------------
+# --- errors --------------------------------------------------------------------------------------
 
 
 def test_vectors_of_another_dimension_are_refused(library: Retriever) -> None:

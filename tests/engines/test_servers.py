@@ -56,8 +56,7 @@ def load(collection: PublishedCollection, **options: Any) -> Retriever:
     return collection.load(**options)
 
 
-# --- searching a graph
-# ------------------------------------------------------------------------------------------------
+# --- searching a graph ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -90,13 +89,11 @@ def test_the_graph_finds_what_scoring_all_vectors_finds(
             assert_same(
                 retriever.search(query, 10, **options), reference.search(query, 10, **options)
             )
-        assert (
-            len(retriever.search(QUERY, 5000, mode="dense")) == 600
-        )  # as many as there are, if not by the graph
+        # as many as there are, if not by the graph
+        assert len(retriever.search(QUERY, 5000, mode="dense")) == 600
 
 
-# --- kills
-# --------------------------------------------------------------------------------------------------
+# --- kills ---------------------------------------------------------------------------------------
 
 
 def test_nothing_acknowledged_is_lost_when_the_server_is_killed(
@@ -138,19 +135,16 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed(
         held = {document.id for document in retriever.documents()}
         assert set(acknowledged) <= held
         assert len(held) == len(retriever) == len(retriever.search(QUERY, 1000, mode="dense"))
-        assert len(held) - len({*acknowledged, "doc-0"}) in (
-            0,
-            5,
-        )  # a batch is there as a whole or not at all
+        # a batch is there as a whole or not at all
+        assert len(held) - len({*acknowledged, "doc-0"}) in (0, 5)
     one.upsert(rows)
     with one.load() as retriever:
         assert len(retriever) == 400
         fresh = LocalStand(tmp_path / "ours").collection()
         fresh.publish(rows)
         with fresh.load() as reference:
-            assert_same(
-                retriever.search(QUERY, 10), reference.search(QUERY, 10)
-            )  # words are counted right, too
+            # words are counted right, too
+            assert_same(retriever.search(QUERY, 10), reference.search(QUERY, 10))
 
 
 def test_publishing_continues_after_a_kill_and_shows_nothing_before_its_end(
@@ -231,11 +225,8 @@ def test_old_versions_are_removed_unless_they_are_read(
         reading = retriever.documents()
         next(reading)
         one.publish(make_documents(5))
-        assert [document.id for document in reading] == [
-            "doc-1",
-            "doc-2",
-            "doc-3",
-        ]  # as long as it takes
+        # as long as it takes
+        assert [document.id for document in reading] == ["doc-1", "doc-2", "doc-3"]
         reading = retriever.documents()
         next(reading)
         one.publish(make_documents(6))
@@ -261,8 +252,7 @@ def test_only_one_process_publishes_under_a_name(one: PublishedCollection, tmp_p
     one.publish(make_documents(3))
 
 
-# --- what is refused
-# --------------------------------------------------------------------------------------------------
+# --- what is refused -----------------------------------------------------------------------------
 
 
 def test_errors_say_where_and_never_show_the_password(
@@ -331,8 +321,7 @@ def test_a_directory_is_not_an_address_and_the_other_way_round(
         unpublish_documents(one.address)
 
 
-# --- from an index directory
-# ------------------------------------------------------------------------------------------
+# --- from an index directory ---------------------------------------------------------------------
 
 
 def test_an_index_directory_is_published_with_its_pages_and_words(

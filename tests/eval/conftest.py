@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(
-    str(Path(__file__).parents[2] / "benchmarks" / "cpu")
-)  # what only the benchmarks measure
+# what only the benchmarks measure
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "cpu"))
 
 
 @pytest.fixture(scope="session")

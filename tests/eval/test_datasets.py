@@ -240,10 +240,8 @@ def test_msmarco_schema(tmp_path, datasets_cache):
     dataset = load_dataset(f"msmarco={write_hub_beir(tmp_path / 'copy')}")
     assert dataset.name == "msmarco"
     assert dataset.splits["dev"].judgements == {"q4": JUDGEMENTS["q4"]}
-    assert dataset.splits["dl19"].judgements["q1"] == {
-        "d1": 2,
-        "d3": 0,
-    }  # graded, as TREC DL 2019 is
+    # graded, as TREC DL 2019 is
+    assert dataset.splits["dl19"].judgements["q1"] == {"d1": 2, "d3": 0}
     assert [document.id for document in dataset.corpus] == [d for d, _, _ in DOCUMENTS]
     assert dataset.corpus.get("d2").title == "Bread"
     assert make_task(dataset).split == "dev"

@@ -98,9 +98,8 @@ def test_options_reach_the_index(run):
     assert result.system.max_tokens == 20
     assert result.system.settings["granularity"] == "passage"
     full_result, full = run("--mode", "dense")
-    assert (
-        full_result.system.precision == "float32"
-    )  # what "auto" is where a model has no int8 form
+    # what "auto" is where a model has no int8 form
+    assert full_result.system.precision == "float32"
     _, limited = run("--max-tokens", 20, "--mode", "dense")
     assert full != limited
 

@@ -81,9 +81,8 @@ def test_by_hand_on_the_toy_set(task, exact):
     first_split = " ".join(text.split()[:10])
     assert scores.per_query["recall@1"]["q1"] == pytest.approx(len(first_split) / 54)
     assert scores.per_query["precision@1"]["q1"] == 1.0
-    assert scores.per_query["recall@2"]["q2"] == pytest.approx(
-        31 / 32
-    )  # all but the blank between the two splits
+    # all but the blank between the two splits
+    assert scores.per_query["recall@2"]["q2"] == pytest.approx(31 / 32)
     assert scores.mean["precision@2"] < scores.mean["recall@2"]
 
 

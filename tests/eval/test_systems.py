@@ -161,9 +161,8 @@ def test_results_are_cached_by_everything_they_depend_on(task, tmp_path):
     assert Counting.searches == 1
     assert (again, same) == (first, run)
     assert Result.from_json(first.to_json(), "here") == first
-    run_system(
-        Counting(task.corpus), task, cache=cache
-    )  # without --only-missing it is measured again
+    # without --only-missing it is measured again
+    run_system(Counting(task.corpus), task, cache=cache)
     run_system(Counting(task.corpus, k1=1.2), task, cache=cache, only_missing=True)
     run_system(Counting(task.corpus), task, Settings(depth=3), cache=cache, only_missing=True)
     assert Counting.searches == 4
@@ -190,9 +189,8 @@ def test_an_index_searched_by_other_weights_is_another_system(task, tmp_path, mo
         return [info_fingerprint(system.info) for system in systems]
 
     before = fingerprints()
-    assert (
-        len(set(before)) == 5
-    )  # the documents and the passages of an index by vectors alone are one way of searching
+    # the documents and the passages of an index by vectors alone are one way of searching
+    assert len(set(before)) == 5
     with monkeypatch.context() as patch:
         patch.setattr(options, "WEIGHT", 0.25)
         patch.setattr(ranking, "MAXSIM_WEIGHT", 5.0)

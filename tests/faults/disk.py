@@ -35,8 +35,7 @@ APPENDS = -1  # the place of a descriptor that always writes at the end
 State = dict[str, bytes | None]  # of a disk: bytes by path, None for a folder
 
 
-# --- what strace wrote
-# ------------------------------------------------------------------------------------------------
+# --- what strace wrote ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -107,8 +106,7 @@ def of_fd(argument: str) -> tuple[int, Path | None]:
     )
 
 
-# --- the disk
-# --------------------------------------------------------------------------------------------------
+# --- the disk ------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)

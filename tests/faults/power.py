@@ -122,10 +122,8 @@ def _disks(
         disk.apply(call)
         for loss in LOSSES * (3 if at == moments[0] else 1) if at in moments else ():
             state = disk.after_a_cut(loss, rng)
-            found[hash(tuple(sorted(state.items())))] = (
-                (at, loss),
-                state,
-            )  # the last moment of a state is the strictest
+            # the last moment of a state is the strictest
+            found[hash(tuple(sorted(state.items())))] = ((at, loss), state)
     disks = list(found.values())
     rng.shuffle(disks)
     return sorted(disks, key=lambda each: each[0][0] != moments[0])

@@ -4,9 +4,8 @@ start a thread.
 
 import warnings
 
-warnings.filterwarnings(
-    "ignore", message="lance is not fork-safe"
-)  # true of what runs; here nothing has run yet
+# true of what runs; here nothing has run yet
+warnings.filterwarnings("ignore", message="lance is not fork-safe")
 
 import faiss  # noqa: E402, F401
 import lance.query  # noqa: E402, F401

@@ -61,9 +61,8 @@ def attempt(kind: str, seed: int, number: int, folder: Path) -> str | None:
         attack(kind)(random.Random(f"{kind} {seed} {number}"), folder)
     except AveyBError:
         return None
-    except (
-        BaseException
-    ) as error:  # whatever a try raises is what is looked for; Lance's panics are no Exceptions
+    except BaseException as error:
+        # whatever a try raises is what is looked for; Lance's panics are no Exceptions
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise
         return traceback.format_exc(limit=-6)

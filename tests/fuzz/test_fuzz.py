@@ -16,14 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-SLOW = (
-    "faiss",
-    "journal",
-    "lance",
-    "model",
-    "pointer",
-    "tokenizer",
-)  # a try takes tenths of a second
+# a try takes tenths of a second
+SLOW = ("faiss", "journal", "lance", "model", "pointer", "tokenizer")
 
 
 @pytest.mark.parametrize(

@@ -415,8 +415,7 @@ def test_a_model_that_swallows_documents_is_an_error(tmp_path: Path) -> None:
         build_index(make_documents(3), tmp_path / "ix", model=Swallowing())
 
 
-# --- ready-made vectors
-# ----------------------------------------------------------------------------------------------
+# --- ready-made vectors --------------------------------------------------------------------------
 
 
 def test_ready_vectors_with_and_without_a_corpus(tmp_path: Path) -> None:
@@ -479,9 +478,8 @@ def test_ready_vectors_of_any_size_become_unit_length(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     directions = rng.normal(size=(6, 8)).astype(np.float32)
     directions /= np.abs(directions).max(axis=1, keepdims=True)
-    sizes = np.array(
-        [1, 3e38, 1e-38, 1e20, 1e-25, 0], np.float32
-    )  # most of their squares are no float32
+    # most of their squares are no float32
+    sizes = np.array([1, 3e38, 1e-38, 1e20, 1e-25, 0], np.float32)
     build_index(None, tmp_path / "ix", vectors=directions * sizes[:, None], granularity="document")
     assert verify_index(tmp_path / "ix").problems == []
     with Retriever.load(tmp_path / "ix") as retriever:

@@ -51,8 +51,7 @@ OTHERS: dict[str, Any] = {
 }
 
 
-# --- differences
-# --------------------------------------------------------------------------------------------------
+# --- differences ---------------------------------------------------------------------------------
 
 
 def test_every_field_is_a_difference_but_where_the_model_lay() -> None:
@@ -99,8 +98,7 @@ def test_vectors_are_taken_where_they_are_more_than_is_kept() -> None:
         )
 
 
-# --- a resumed build
-# --------------------------------------------------------------------------------------------------
+# --- a resumed build -----------------------------------------------------------------------------
 
 
 class Stopping(FakeEmbedder):
@@ -148,8 +146,7 @@ def test_an_interrupted_build_never_goes_on_with_another_encoding(
     assert found[0] == found[1]
 
 
-# --- an index as vectors of another
-# -----------------------------------------------------------------------------------
+# --- an index as vectors of another --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("granularity", ["document", "passage", "both"])
@@ -203,8 +200,7 @@ def test_token_vectors_are_needed_where_they_are_kept(tmp_path: Path) -> None:
         upsert_documents(None, tmp_path / "ix", vectors=tmp_path / "without")
 
 
-# --- passages of another size
-# -----------------------------------------------------------------------------------------
+# --- passages of another size --------------------------------------------------------------------
 
 TEXT = "The pump runs at noon. The valve is closed at night. " * 30
 

@@ -66,8 +66,7 @@ FILTER = st.recursive(
     max_leaves=4,
 )
 
-# --- the same language in plain Python
-# --------------------------------------------------------------------------------
+# --- the same language in plain Python -----------------------------------------------------------
 
 
 MISSING = object()
@@ -154,8 +153,7 @@ def operator(value: Any, op: str, operand: Any) -> bool:
     return any(compare(v, op, operand) for v in found)
 
 
-# --- agreement
-# --------------------------------------------------------------------------------------------------
+# --- agreement -----------------------------------------------------------------------------------
 
 VALUES: list[Any] = [
     None,
@@ -247,8 +245,7 @@ def test_every_operator_agrees_for_every_value(select: Any, operation: str) -> N
         ], where
 
 
-# --- numbers and texts
-# ------------------------------------------------------------------------------------------------
+# --- numbers and texts ---------------------------------------------------------------------------
 
 NUMBERS: list[dict[str, Any]] = [
     {"x": number}

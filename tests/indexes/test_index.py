@@ -56,8 +56,7 @@ def ids(index: Retriever, query: str, **options: Any) -> set[str]:
     return {hit.id for hit in index.search(query, k=100, mode="lexical", **options)}
 
 
-# --- opening
-# --------------------------------------------------------------------------------------------------
+# --- opening -------------------------------------------------------------------------------------
 
 
 def test_an_index_is_made_where_there_is_none_if_that_is_asked_for(tmp_path: Path) -> None:
@@ -93,8 +92,7 @@ def test_a_closed_index_says_so(index: Index) -> None:
         index.search("word1")
 
 
-# --- what was written is found
-# ----------------------------------------------------------------------------------------
+# --- what was written is found -------------------------------------------------------------------
 
 
 def test_a_closed_index_stays_closed_after_a_change(index: Index) -> None:
@@ -195,8 +193,7 @@ def test_threads_share_it(index: Index) -> None:
     assert index.verify(deep=True).problems == []
 
 
-# --- changes together
-# -------------------------------------------------------------------------------------------------
+# --- changes together ----------------------------------------------------------------------------
 
 
 def test_a_batch_is_seen_as_a_whole(index: Index, root: Path) -> None:
@@ -260,8 +257,7 @@ def test_a_batch_without_changes_makes_no_version(index: Index, root: Path) -> N
     assert (root / "current").read_text() == before
 
 
-# --- models and copies
-# ------------------------------------------------------------------------------------------------
+# --- models and copies ---------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -33,8 +33,7 @@ def as_document(row: dict[str, Any]) -> Document:
     return Document(row["_id"], row["text"], row.get("title", ""), rest)
 
 
-# --- reading
-# --------------------------------------------------------------------------------------------------
+# --- reading -------------------------------------------------------------------------------------
 
 
 def test_documents_are_fetched_by_id_in_the_order_asked_for(
@@ -129,8 +128,7 @@ def test_listing_counting_and_changing_agree_with_plain_python(
             ]
 
 
-# --- an index without documents
-# ---------------------------------------------------------------------------------------
+# --- an index without documents ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("factory", ["auto", "Flat", "HNSW8", "IVF2,Flat", "SQ8"])
@@ -164,8 +162,7 @@ def test_an_empty_index_is_not_made_of_a_file_that_is_not_there(
         build_index(tmp_path / "none.jsonl", tmp_path / "ix", model=embedder, allow_empty=True)
 
 
-# --- metadata
-# --------------------------------------------------------------------------------------------------
+# --- metadata ------------------------------------------------------------------------------------
 
 
 def test_metadata_are_changed_by_id_and_by_filter_without_encoding(

@@ -101,8 +101,7 @@ def other_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str = "
     monkeypatch.setattr(objects.socket, "gethostname", lambda: name)
 
 
-# --- reading
-# --------------------------------------------------------------------------------------------------
+# --- reading -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("whole", ["0", "268435456"])
@@ -172,9 +171,8 @@ def test_what_was_read_of_a_large_index_is_kept_and_mended(
     kept = list(tmp_path.glob("parts/*/*/*/*.parts"))
     assert kept
     for path in kept:
-        path.write_bytes(
-            bytes(path.stat().st_size)
-        )  # as after a power cut: the checksums do not fit
+        # as after a power cut: the checksums do not fit
+        path.write_bytes(bytes(path.stat().st_size))
     assert asked()[0] == first
     assert asked() == (first, warm)
     for path in kept:
@@ -202,9 +200,8 @@ def test_searches_follow_and_never_wait_for_the_store(
         monkeypatch.setattr(local, "_LOOK_SECONDS", 0.0)
         asked, go = threading.Event(), threading.Event()
         weather.hook = lambda number: (asked.set(), go.wait(10))  # type: ignore[assignment]
-        assert (
-            opened.search("zeppelin", k=1)[0].id != "zeppelin"
-        )  # while the store has not answered
+        # while the store has not answered
+        assert opened.search("zeppelin", k=1)[0].id != "zeppelin"
         assert asked.wait(10)
         go.set()
         for thread in threading.enumerate():
@@ -270,8 +267,7 @@ def test_the_cache_is_bounded(where: str, monkeypatch: pytest.MonkeyPatch, tmp_p
         ids(second)
 
 
-# --- writing
-# --------------------------------------------------------------------------------------------------
+# --- writing -------------------------------------------------------------------------------------
 
 
 def test_a_second_writer_is_told_who_is_first_and_takes_over_where_that_one_is_gone(
@@ -463,8 +459,7 @@ def test_a_store_without_conditional_writes_is_refused(where: str, weather: Weat
     assert names_in(where) == set()
 
 
-# --- copies
-# --------------------------------------------------------------------------------------------------
+# --- copies --------------------------------------------------------------------------------------
 
 
 def test_copies_carry_only_what_is_missing(where: str, weather: Weather, tmp_path: Path) -> None:
@@ -512,8 +507,7 @@ def test_an_interrupted_copy_is_not_seen_and_goes_on(where: str, tmp_path: Path)
     assert ids(where) == ids(tmp_path / "here")
 
 
-# --- what is refused
-# -------------------------------------------------------------------------------------------------
+# --- what is refused -----------------------------------------------------------------------------
 
 
 def test_what_cannot_be_is_one_line_without_secrets(

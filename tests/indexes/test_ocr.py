@@ -69,9 +69,8 @@ def test_boxes_of_a_scanned_page_are_those_of_its_words(tmp_path: Path) -> None:
         "scan.pdf", found.text, (found.text.index("The"), len(found.text)), found.origin
     )
     assert box.page == 1 and whole.left < box.left < box.right <= whole.right
-    assert (
-        abs(box.top - whole.top) < 3 and 15 < box.top - box.bottom < 90
-    )  # a page of three times the size
+    # a page of three times the size
+    assert abs(box.top - whole.top) < 3 and 15 < box.top - box.bottom < 90
 
 
 @pytest.mark.skipif(

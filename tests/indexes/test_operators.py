@@ -165,9 +165,8 @@ def test_what_fulfilled_a_condition_is_marked(retriever: Retriever) -> None:
 def test_a_condition_that_nothing_fulfills_is_named(retriever: Retriever) -> None:
     nothing = retriever.search('+pump +submarine "hull pump" -house', operators=True)
     assert (list(nothing), nothing.unmet) == ([], ("+submarine", '"hull pump"'))
-    assert retriever.search("+pump +hull", operators=True).unmet == (
-        "+pump +hull",
-    )  # each alone is there
+    # each alone is there
+    assert retriever.search("+pump +hull", operators=True).unmet == ("+pump +hull",)
     for query in ("+pump -pump", '"pump house" -pump', "+hull -ship*"):
         assert list(retriever.search(query, operators=True)) == []
         assert retriever.search(query, operators=True).unmet == (query,)

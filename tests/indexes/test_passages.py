@@ -60,9 +60,8 @@ def test_passages_of_all_documents_are_found(retriever: Retriever, mode: Any) ->
     zinc = [hit for hit in hits if "Zinc" in (hit.passage or "")]
     assert {hit.id for hit in zinc} == {"rust", "copy"}
     assert zinc[0].score == zinc[1].score
-    assert (
-        mode == "dense" or zinc == hits[:2]
-    )  # the fake model's vectors are few numbers, others may be near by chance
+    # the fake model's vectors are few numbers, others may be near by chance
+    assert mode == "dense" or zinc == hits[:2]
     assert [h.score for h in hits] == sorted((h.score for h in hits), reverse=True)
     assert len({(h.id, h.span) for h in hits}) == len(hits)
     for hit in hits:

@@ -304,8 +304,7 @@ def test_what_is_no_answer(retriever: Retriever) -> None:
         retriever.check_quotes(3)  # type: ignore[arg-type]
 
 
-# --- reading without a search
-# -----------------------------------------------------------------------------------------
+# --- reading without a search --------------------------------------------------------------------
 
 
 def test_grep(retriever: Retriever) -> None:

@@ -84,8 +84,7 @@ def run(*arguments: object) -> tuple[int, str]:
     return result.exit_code, result.stderr
 
 
-# --- older formats
-# --------------------------------------------------------------------------------------------------
+# --- older formats -------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=[1, 2])
@@ -135,8 +134,7 @@ def test_an_index_of_a_format_to_come_is_refused(root: Path) -> None:
         assert "format 8, this version of the package reads 7" in told(use, root)
 
 
-# --- missing and damaged
-# ----------------------------------------------------------------------------------------------
+# --- missing and damaged -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -225,8 +223,7 @@ def test_a_manifest_that_is_none_is_told(root: Path) -> None:
     assert path.name in told(USES["load"], root)
 
 
-# --- a manifest by another hand
-# ---------------------------------------------------------------------------------------
+# --- a manifest by another hand ------------------------------------------------------------------
 
 FOREIGN = [
     "../outside",
@@ -305,8 +302,7 @@ def test_a_version_of_a_dataset_that_is_not_there_is_told(root: Path) -> None:
         assert "documents.lance" in told(USES[name], root)
 
 
-# --- links
-# --------------------------------------------------------------------------------------------------
+# --- links ---------------------------------------------------------------------------------------
 
 LINKED = [
     "current",

@@ -349,8 +349,7 @@ def test_what_is_no_index_is_told(tmp_path: Path) -> None:
             Retriever.load(path)
 
 
-# --- devices
-# --------------------------------------------------------------------------------------------------
+# --- devices -------------------------------------------------------------------------------------
 
 
 def test_a_gpu_that_is_not_there_is_an_error(root: Path) -> None:

@@ -128,9 +128,10 @@ def test_what_was_deleted_has_no_vector(tmp_path: Path) -> None:
 def test_vectors_of_many_batches(tmp_path: Path) -> None:
     vectors = np.random.default_rng(0).normal(size=(40_000, 60)).astype(np.float32)
     rows = _written(tmp_path / "x", **{VECTOR: fixed_lists(vectors, pa.list_(pa.float32(), 60))})
+    # of Linux
     opened = [
         each for each in Path("/proc/self/fd").glob("*") if each.resolve() == rows.path.resolve()
-    ]  # of Linux
+    ]
     assert len(opened) <= 1, "one map, however many batches there are"
     assert len(rows.starts) > 1
     wanted = np.random.default_rng(1).permutation(len(vectors))[:5000]

@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.types import EmbedderLike
 
-ROWS = [
-    {**row, "title": ""} for row in make_documents(80)
-]  # without titles, a passage's text gives its vector
+# without titles, a passage's text gives its vector
+ROWS = [{**row, "title": ""} for row in make_documents(80)]
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +101,7 @@ def _without_its_model(rows: list[dict[str, Any]], folder: Path) -> Path:
     return folder / "ix"
 
 
-# --- damage
-# --------------------------------------------------------------------------------------------------
+# --- damage --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -145,8 +143,7 @@ def test_files_that_are_lost_under_a_reader_are_one_error(
         retriever.search("word1", k=3, unit=unit, mode=mode)
 
 
-# --- choosing
-# --------------------------------------------------------------------------------------------------
+# --- choosing ------------------------------------------------------------------------------------
 
 
 def test_diversity_counts_likeness_with_chosen_passages_only(retriever: Retriever) -> None:

@@ -156,11 +156,8 @@ def test_a_file_that_cannot_be_read_stops_or_is_left_out(folder: Path, tmp_path:
         sync_index(folder, root, model=FakeEmbedder(), on_error="stop")
     assert len(contents(root)) == 3  # nothing has changed
     done = sync_index(folder, root, model=FakeEmbedder())
-    assert (done.deleted, done.rejected, done.unchanged) == (
-        2,
-        1,
-        1,
-    )  # an old text is not kept as if it were today's
+    # an old text is not kept as if it were today's
+    assert (done.deleted, done.rejected, done.unchanged) == (2, 1, 1)
     assert contents(root).keys() == {"b.md"}
 
 
@@ -346,10 +343,8 @@ def test_a_part_is_no_folder_of_its_own(
     (folder / "a.txt").unlink()
     (folder / "sub" / "new.txt").write_text("figs")
     monkeypatch.chdir(folder / "sub")
-    for place, parts in (
-        ("..", ["sub/"]),
-        (".", ["sub"]),
-    ):  # the folder with the part, or the part itself
+    # the folder with the part, or the part itself
+    for place, parts in (("..", ["sub/"]), (".", ["sub"])):
         assert plan_sync(place, root, only=parts).new == ("sub/new.txt",)
     done = sync_index("..", root, model=FakeEmbedder(), only=["./sub/"])
     assert (done.added, done.unchanged, done.deleted) == (1, 1, 0)
@@ -388,9 +383,8 @@ def test_a_moved_folder_is_recorded_where_no_file_changed(
     version = sync_index(there, root, model=FakeEmbedder()).version
     files = stored_files(Tables.open(root, read_manifest(root)))
     assert {file.folder for file in files.values()} == {str(there)}
-    assert (
-        sync_index(there, root, model=FakeEmbedder()).version == version
-    )  # there is nothing to record again
+    # there is nothing to record again
+    assert sync_index(there, root, model=FakeEmbedder()).version == version
     with pytest.raises(ConfigError, match=r"is a part; sync the whole, or name the part"):
         sync_index(there / "sub", root, model=FakeEmbedder())
     folder.mkdir()

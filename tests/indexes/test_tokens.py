@@ -82,8 +82,7 @@ def assert_same(found: dict[str, list[np.ndarray]], wanted: dict[str, list[np.nd
             np.testing.assert_array_equal(one, other, err_msg=name)
 
 
-# --- the codec
-# --------------------------------------------------------------------------------------------------
+# --- the codec -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("dim", "width"), [(16, 16), (100, 96), (256, WIDTH), (384, WIDTH)])
@@ -154,8 +153,7 @@ def test_unknown_codecs_are_refused(dim: int, storage: str, reason: str) -> None
         TokenCodec(dim, storage)
 
 
-# --- what is kept
-# --------------------------------------------------------------------------------------------------
+# --- what is kept --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("storage", STORAGES)
@@ -172,9 +170,8 @@ def test_every_change_keeps_the_token_vectors_of_every_document(
     grown = [{**row, "text": row["text"] + " word1 word2 word3"} for row in rows[10:30]]
     encoded = embedder.encoded_words
     upsert_documents(grown, root, model=embedder)
-    assert embedder.encoded_words - encoded < sum(
-        len(row["text"].split()) for row in grown
-    )  # only what is new
+    # only what is new
+    assert embedder.encoded_words - encoded < sum(len(row["text"].split()) for row in grown)
     rows[10:30] = grown
     delete_documents(root, [row["_id"] for row in rows[5:15]])
     del rows[5:15]
@@ -241,8 +238,7 @@ def test_an_index_of_documents_alone_keeps_the_tokens_of_documents(
     assert verify_index(root).problems == []
 
 
-# --- searching
-# --------------------------------------------------------------------------------------------------
+# --- searching -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("storage", STORAGES)
@@ -293,9 +289,8 @@ def test_stored_vectors_give_the_maxsim_of_vectors_encoded_now_and_rounded(
                 [before[hit.id] + MAXSIM_WEIGHT * hit.scores["maxsim"] for hit in hits]
             )
         else:
-            logits = {
-                (hit.id, hit.span): np.log(hit.score / (1 - hit.score)) for hit in first[1:]
-            }  # but for a constant
+            # but for a constant
+            logits = {(hit.id, hit.span): np.log(hit.score / (1 - hit.score)) for hit in first[1:]}
             lower = [hit for hit in hits if (hit.id, hit.span) in logits]
             s = [hit.score - MAXSIM_CONFIDENCE * hit.scores["maxsim"] for hit in lower]
             wanted = [logits[hit.id, hit.span] / MARGIN for hit in lower]
@@ -310,8 +305,7 @@ def only_queries(original: Any) -> Any:
     return token_vectors
 
 
-# --- mistakes and damage
-# ---------------------------------------------------------------------------------------------
+# --- mistakes and damage -------------------------------------------------------------------------
 
 
 def test_what_cannot_be_had_is_refused(tmp_path: Path, embedder: FakeEmbedder) -> None:
@@ -385,8 +379,7 @@ def test_a_faiss_file_is_repaired_beside_token_vectors(
     assert_same(stored(root, embedder), expected(rows, embedder, "1bit"))
 
 
-# --- real models
-# --------------------------------------------------------------------------------------------------
+# --- real models ---------------------------------------------------------------------------------
 
 STORY = "".join(
     f"On day {day} the keeper wound the clock {day % 7} times. The tide came in at {day % 12}"

@@ -54,8 +54,7 @@ def answers(reader: Retriever) -> list[Any]:
     ]
 
 
-# --- readers
-# --------------------------------------------------------------------------------------------------
+# --- readers -------------------------------------------------------------------------------------
 
 
 def test_a_reader_keeps_its_version_through_fifty_changes(tmp_path: Path) -> None:
@@ -104,8 +103,7 @@ def test_the_vectors_of_a_retriever_may_be_in_memory(tmp_path: Path) -> None:
         assert answers(mapped) == answers(read)
 
 
-# --- an index made again at the same place
-# ----------------------------------------------------------------------------
+# --- an index made again at the same place -------------------------------------------------------
 
 
 def old_and_new(seed: str = "a") -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -260,8 +258,7 @@ def test_an_index_made_again_by_another_model_is_refused_naming_both(tmp_path: P
         assert len(other) == 60
 
 
-# --- the disk
-# --------------------------------------------------------------------------------------------------
+# --- the disk ------------------------------------------------------------------------------------
 
 CHANGES: dict[str, Callable[[Path], object]] = {
     "build": lambda root: build_index(

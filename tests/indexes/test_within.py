@@ -272,8 +272,7 @@ def test_what_json_has_nothing_for_is_refused_in_both(tmp_path: Path, value: Any
             index.count({"x": value})
 
 
-# --- values
-# --------------------------------------------------------------------------------------------------
+# --- values --------------------------------------------------------------------------------------
 
 
 def test_values_are_counted_by_document(words: Index) -> None:

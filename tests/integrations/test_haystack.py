@@ -88,8 +88,7 @@ def test_only_the_tests_of_the_default_policy_are_our_own() -> None:
         assert {name for name in vars(ours) if name.startswith("test_")} == allowed
 
 
-# --- what the suites do not look at
-# -----------------------------------------------------------------------------------
+# --- what the suites do not look at --------------------------------------------------------------
 
 
 @pytest.fixture

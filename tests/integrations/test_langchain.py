@@ -84,8 +84,7 @@ class TestEmbeddingsConform(EmbeddingsIntegrationTests):
         return AveyBEmbeddings
 
 
-# --- what the suites do not look at
-# -----------------------------------------------------------------------------------
+# --- what the suites do not look at --------------------------------------------------------------
 
 
 def test_a_retriever_gives_passages_with_their_sources(index: Path, embedder: Embedder) -> None:

@@ -73,8 +73,7 @@ def store(tmp_path: Path, embedder: Embedder) -> AveyBVectorStore:
     return AveyBVectorStore(tmp_path / "store", model=embedder)
 
 
-# --- retriever
-# --------------------------------------------------------------------------------------------------
+# --- retriever -----------------------------------------------------------------------------------
 
 
 def test_a_query_engine_answers_from_passages(index: Path, embedder: Embedder) -> None:
@@ -122,8 +121,7 @@ async def test_a_retriever_filters_and_follows_the_index(index: Path, embedder: 
     assert [each.node.ref_doc_id for each in whole.retrieve("valve")] == ["manual"]
 
 
-# --- vector store
-# --------------------------------------------------------------------------------------------------
+# --- vector store --------------------------------------------------------------------------------
 
 
 def test_a_vector_index_over_the_store_answers(
@@ -254,8 +252,7 @@ def test_an_operator_without_an_equal_is_an_error(store: AveyBVectorStore) -> No
         store.get_nodes(filters=filters)
 
 
-# --- embedding
-# --------------------------------------------------------------------------------------------------
+# --- embedding -----------------------------------------------------------------------------------
 
 
 async def test_embeddings_are_those_of_the_model(embedder: Embedder) -> None:

@@ -41,9 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
-MOST_BYTES = (
-    2 * 25_000
-)  # an agent refuses 25,000 tokens; no text has fewer than two bytes a token for long
+# an agent refuses 25,000 tokens; no text has fewer than two bytes a token for long
+MOST_BYTES = 2 * 25_000
 
 
 def call(server: Any, tool: str, mode: str = "auto", **arguments: Any) -> Any:
@@ -75,8 +74,7 @@ def server(index: Path, embedder: Embedder) -> Any:
 TOOLS = ["search", "fetch", "outline", "grep", "read", "check_quotes"]
 
 
-# --- in process
-# --------------------------------------------------------------------------------------------------
+# --- in process ----------------------------------------------------------------------------------
 
 
 def test_tools_say_what_they_are(server: Any) -> None:
@@ -264,9 +262,8 @@ def test_search_filters_and_pages(server: Any) -> None:
     as_text = call(
         server, "search", query="gate", filter='{"tags": {"$contains": "rent"}}'
     ).structured_content
-    assert {each["id"] for each in as_text["results"]} == {
-        "lease"
-    }  # some agents send objects as texts
+    # some agents send objects as texts
+    assert {each["id"] for each in as_text["results"]} == {"lease"}
     only = call(server, "search", query="gate", ids=["lease", "nobody"]).structured_content
     assert {each["id"] for each in only["results"]} == {"lease"}
     pages = [
@@ -417,8 +414,7 @@ def test_an_index_without_passages_is_searched_by_documents(
     )
 
 
-# --- bounded answers
-# --------------------------------------------------------------------------------------------------
+# --- bounded answers -----------------------------------------------------------------------------
 
 
 def hostile_texts() -> dict[str, str]:
@@ -445,9 +441,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     rows.append({"_id": "fields", "title": "t" * 5_000, "text": "x", "blob": "m" * 100_000})
     rows.append({"_id": "1 MB", "text": a_megabyte()})
-    for log in range(
-        5
-    ):  # together too large for one answer, whatever a model thinks of the texts above
+    # together too large for one answer, whatever a model thinks of the texts above
+    for log in range(5):
         lines = (f"Valve {log * 1_000 + i} of building {log} was closed.\n" for i in range(300))
         rows.append({"_id": f"log {log}", "text": "".join(lines)})
     build_index(rows, root, model=LONG_PASSAGES)
@@ -531,8 +526,7 @@ def test_large_metadata_are_left_out_with_a_note(large: Path) -> None:
     assert "metadata are left out" in answer["note"]
 
 
-# --- over the two transports
-# ------------------------------------------------------------------------------------------
+# --- over the two transports ---------------------------------------------------------------------
 
 
 def environment() -> dict[str, str]:

@@ -68,13 +68,14 @@ KERNELS: dict[str, list[tuple[Any, list[dict[str, Any]]]]] = {
     "count_by_id": [(maxsim.count_kernel, [{}])],
     "late_interaction": [(maxsim.late_interaction_kernel, [{}])],
 }
+# they gather, add and round
 WITHOUT_PRODUCTS = {
     "activate",
     "add_norm",
     "count_by_id",
     "dynamic_mix_norms",
     "dynamic_mix_weights",
-}  # they gather, add and round
+}
 POINTERS = {
     "*fp32": (
         "inverse_norms denominators row_terms bias_sums weight_partials bias_partials scales scores"
@@ -94,10 +95,8 @@ ABSENT = {
     "RAGGED": "lengths",
     "ALPHA": "alpha",
 }
-_BACKWARD = (
-    positionwise.relu2_backward_kernel,
-    dynamic_mix.mixture_grad_kernel,
-)  # they share a row with a forward
+# they share a row with a forward
+_BACKWARD = (positionwise.relu2_backward_kernel, dynamic_mix.mixture_grad_kernel)
 _REPORTS: dict[str, Report] = {}
 TYPE_OF = {name: kind for kind, names in POINTERS.items() for name in names.split()}
 

@@ -158,9 +158,8 @@ def hopper() -> Iterator[None]:
         ),
         mock.patch.object(torch.nn.functional, "rms_norm", _rms_norm),
         mock.patch.object(dispatch, "_TRITON_INSTALLED", True),
-        mock.patch.object(
-            dispatch, "_INTERPRETING", True
-        ),  # do not ask for the device's capability
+        # do not ask for the device's capability
+        mock.patch.object(dispatch, "_INTERPRETING", True),
     ):
         yield
 
@@ -203,9 +202,8 @@ def ranker_launches(documents: int, splits: int) -> int:
     table = torch.empty((1000, 64), dtype=torch.bfloat16, device="meta")
     starts = [splits * i for i in range(documents + 1)]
     kernels = mock.patch("aveyb_retrieval.kernels.triton.maxsim.by_token", no_scores_by_token)
-    no_autocast = mock.patch.object(
-        torch, "autocast", lambda *_, **__: nullcontext()
-    )  # there is none for "meta"
+    # there is none for "meta"
+    no_autocast = mock.patch.object(torch, "autocast", lambda *_, **__: nullcontext())
     with hopper(), kernels, no_autocast, Counter() as counter:
         split_scores(ids, lengths, starts, table, 1e-12)
     return counter.counts.launches + 1  # two kernels stand for one `zeros`

@@ -198,16 +198,13 @@ def pretended_device() -> Iterator[Counter[str]]:
                 torch.Tensor, "is_cuda", property(lambda tensor: tensor.device == DEVICE)
             ),
             mock.patch.object(dispatch, "_TRITON_INSTALLED", True),
-            mock.patch.object(
-                dispatch, "_INTERPRETING", True
-            ),  # do not ask for the device's capability
+            # do not ask for the device's capability
+            mock.patch.object(dispatch, "_INTERPRETING", True),
             mock.patch.object(torch, "tensor", _tensor),
-            mock.patch.object(
-                torch, "inference_mode", lambda mode=True: torch.no_grad()
-            ),  # its tensors have no versions, views need one
-            mock.patch.object(
-                torch, "autocast", lambda *_, **__: nullcontext()
-            ),  # there is none for this device
+            # its tensors have no versions, views need one
+            mock.patch.object(torch, "inference_mode", lambda mode=True: torch.no_grad()),
+            # there is none for this device
+            mock.patch.object(torch, "autocast", lambda *_, **__: nullcontext()),
             mock.patch.object(maxsim, "all_pairs", _no_scores),
             mock.patch.object(maxsim, "by_token", no_scores_by_token),
             mock.patch.object(dispatch, "_FROM_PAGE_LOCKED", (DEVICE.type,)),

@@ -237,9 +237,8 @@ class TestAlerts:
         assert not failed
         assert [json.loads(line) for line in out.read_text().splitlines()] == new
         assert run_alerts(root, file=out) == ([], [])
-        (folder / "flat.md").write_text(
-            (folder / "flat.md").read_text() + "\n"
-        )  # changed, not what it says
+        # changed, not what it says
+        (folder / "flat.md").write_text((folder / "flat.md").read_text() + "\n")
         sync_index(folder, root)
         assert len(run_alerts(root, file=out)[0]) == 0
 

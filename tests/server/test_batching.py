@@ -56,11 +56,8 @@ def test_waiting_queries_are_encoded_together_and_a_bad_one_fails_alone():
             )
         with pytest.raises(InputError, match="a bad query"):
             futures[-1].result()
-    assert list(map(len, model.calls)) == [
-        1,
-        20,
-        *[1] * 20,
-    ]  # together, then one by one for the bad one's sake
+    # together, then one by one for the bad one's sake
+    assert list(map(len, model.calls)) == [1, 20, *[1] * 20]
     assert sizes == [1] * 20
     batched.close()
 

@@ -175,9 +175,8 @@ def test_cohere_and_jina_rerank(client, path):
         "document"
         not in client.post(path, json={"query": "a", "documents": ["b"]}).json()["results"][0]
     )
-    nothing = dict.fromkeys(
-        ("top_n", "max_tokens_per_doc", "max_chunks_per_doc", "priority")
-    )  # as LangChain sends it
+    # as LangChain sends it
+    nothing = dict.fromkeys(("top_n", "max_tokens_per_doc", "max_chunks_per_doc", "priority"))
     assert len(client.post(path, json={**fields, **nothing}).json()["results"]) == 3
     for wrong in (
         {"documents": [{"title": "a"}]},

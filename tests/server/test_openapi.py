@@ -28,11 +28,8 @@ OPERATIONS = [
     (path, method) for path, operations in DOCUMENT["paths"].items() for method in operations
 ]
 POSTS = [path for path, method in OPERATIONS if method == "post"]
-CHANGES = {
-    "put": "/documents",
-    "patch": "/documents/{id}",
-    "delete": "/documents/{id}",
-}  # in the order to ask them
+# in the order to ask them
+CHANGES = {"put": "/documents", "patch": "/documents/{id}", "delete": "/documents/{id}"}
 PLACES = {"id": "doc-3", "name": "fake-a"}
 # A value of each declared field, by which it is asked for.
 VALUES = {

@@ -24,10 +24,8 @@ def client(open_client):
     [
         ({}, 200),  # a program
         ({"Origin": "http://testserver", "Sec-Fetch-Site": "same-origin"}, 200),
-        (
-            {"Origin": "https://testserver", "Sec-Fetch-Site": "same-origin"},
-            200,
-        ),  # behind a proxy with TLS
+        # behind a proxy with TLS
+        ({"Origin": "https://testserver", "Sec-Fetch-Site": "same-origin"}, 200),
         ({"Origin": "http://testserver"}, 200),  # an older browser
         ({"Origin": APP, "Sec-Fetch-Site": "cross-site"}, 200),
         ({"Origin": "http://testserver:3000"}, 403),
@@ -88,9 +86,8 @@ def test_preflights_and_answers_name_the_origin_that_is_allowed(open_client):
     assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, APP)
     other = client.options("/search", headers={"Origin": "https://evil.example", **asks})
     assert (other.status_code, "access-control-allow-origin" in other.headers) == (403, False)
-    assert (
-        client.get("/health").headers["vary"] == "Origin"
-    )  # or a cache would give one origin's answer to another
+    # or a cache would give one origin's answer to another
+    assert client.get("/health").headers["vary"] == "Origin"
 
 
 def test_without_the_option_there_are_no_such_headers(open_client):

@@ -179,9 +179,8 @@ def test_search_open_a_hit_turn_the_page_filter(page, server):
     page.click("#next")
     page.wait("document.getElementById('page-number').textContent === 'Page 2'")
     assert page.run("document.getElementById('hits').start") == 11
-    assert page.run(HITS) == min(
-        len(pages_of_this_project()) - 10, 10
-    )  # the question finds all documents
+    # the question finds all documents
+    assert page.run(HITS) == min(len(pages_of_this_project()) - 10, 10)
     assert page.run("document.getElementById('next').disabled") is (
         len(pages_of_this_project()) <= 20
     )
@@ -297,9 +296,8 @@ def test_markup_in_documents_stays_text(small_page, small):
     )
     assert small_page.run(marked) == 0
     shown = small_page.run("document.getElementById('text').textContent")
-    texts = [
-        document["text"].replace("# <u>", "<u>") for document in MARKED_UP
-    ]  # signs of Markdown are not shown
+    # signs of Markdown are not shown
+    texts = [document["text"].replace("# <u>", "<u>") for document in MARKED_UP]
     assert "".join(shown.split()) in ["".join(text.split()) for text in texts]
     small_page.click("#hits .chips button")
     small_page.wait("document.querySelectorAll('#filters button').length === 1")
@@ -417,8 +415,7 @@ def test_axe_finds_nothing_serious(page, server, axe, dark, phone):
     assert violations(page, axe) == []
 
 
-# --- other documents: right to left, links, lists, what fits badly
-# ----------------------------------------------------
+# --- other documents: right to left, links, lists, what fits badly -------------------------------
 
 
 FACETS = """Object.fromEntries([...document.querySelectorAll('.facet')].map((group) => [
@@ -430,11 +427,8 @@ def test_facets_count_narrow_down_and_are_reached_by_keyboard(small_page, small)
     small_page.go(f"{small.url}/?index=valves&query=which+valve+is+closed")
     small_page.wait(COUNTED)
     facets = small_page.run(FACETS)
-    assert list(facets) == [
-        "file.type",
-        "tags",
-        "year",
-    ]  # neither what all have nor what each has alone
+    # neither what all have nor what each has alone
+    assert list(facets) == ["file.type", "tags", "year"]
     assert [" ".join(each.split()) for each in facets["file.type"]] == [
         "pdf 16 documents",
         "docx 8 documents",
@@ -578,8 +572,7 @@ def test_no_filter_in_the_address_breaks_the_page(browser, server, written):
     assert [line for line in page.console if "422" not in line] == []
 
 
-# --- pages of other origins
-# -------------------------------------------------------------------------------------------
+# --- pages of other origins ----------------------------------------------------------------------
 
 
 ASKS = """(async () => {
@@ -637,9 +630,8 @@ def test_a_page_of_another_origin_asks_only_with_permission(browser, handbook, s
                     page, before = browser.open(), answered(asked.url)
                     page.go(f"{origin}/")
                     assert page.run(ASKS.replace("URL", json.dumps(asked.url))) == said
-                    assert (
-                        answered(asked.url) - before == executed
-                    )  # those that read answers, none blindly
+                    # those that read answers, none blindly
+                    assert answered(asked.url) - before == executed
         finally:
             elsewhere.shutdown()
 

@@ -99,9 +99,8 @@ def test_a_server_survives_what_is_no_request(server):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["TERM", "INT"])
 def test_a_stopping_server_answers_what_it_has_begun(handbook, number):
-    texts = [
-        document["text"][:2000] for document in pages_of_this_project()[:5]
-    ]  # with the queries, a second of work
+    # with the queries, a second of work
+    texts = [document["text"][:2000] for document in pages_of_this_project()[:5]]
     with running(handbook, "--timeout", "300") as server, ThreadPoolExecutor(8) as pool:
         httpx2.get(f"{server.url}/health", timeout=10)
         sent = threading.Barrier(9)

@@ -182,9 +182,8 @@ def test_the_last_page_says_so(client):
     rare = {"query": "word1", "mode": "lexical", "filter": {"year": 2003}}
     answer = client.post("/search", json={**rare, "k": 100}).json()
     assert answer["next"] is None
-    assert (
-        client.post("/search", json={"query": "word1", "k": 100}).json()["next"] is None
-    )  # as far as max_k goes
+    # as far as max_k goes
+    assert client.post("/search", json={"query": "word1", "k": 100}).json()["next"] is None
 
 
 def test_texts_come_only_when_asked_for(client):

@@ -76,9 +76,8 @@ async def test_parts_of_long_requests_leave_three_quarters_to_short_ones():
 
 async def test_who_waits_for_most_loses_the_last_place():
     work, gate = Work("test", 1, 3), threading.Event()
-    held = [
-        asyncio.ensure_future(work.run(gate.wait, ticket("flood"))) for _ in range(4)
-    ]  # one runs, three wait
+    # one runs, three wait
+    held = [asyncio.ensure_future(work.run(gate.wait, ticket("flood"))) for _ in range(4)]
     await settle()
     polite = asyncio.ensure_future(work.run(lambda: "answer", ticket("polite")))
     await settle()

@@ -198,9 +198,8 @@ def test_a_key_that_may_write_also_reads(open_client, index):
         200,
     ]
     client = open_client({"words": index}, keys=Keys(writing=["writer"]))
-    assert (
-        client.get("/indexes").status_code == 200
-    )  # reading needs a key only where there are keys to read with
+    # reading needs a key only where there are keys to read with
+    assert client.get("/indexes").status_code == 200
 
 
 def test_while_another_process_writes_a_change_is_refused_and_searches_go_on(
@@ -224,9 +223,8 @@ def test_a_document_of_an_index_of_vectors_cannot_be_encoded(handbook, tmp_path)
     documents = [{"_id": "a", "text": "one"}, {"_id": "b", "text": "two"}]
     path = tmp_path / "vectors"
     build_index(documents, path, vectors=np.eye(2, 3, dtype=np.float32), granularity="document")
-    indexes = Indexes.open(
-        {"handbook": handbook, "vectors": path}
-    )  # the model is that of the other index
+    # the model is that of the other index
+    indexes = Indexes.open({"handbook": handbook, "vectors": path})
     client = TestClient(
         create_app(indexes, keys=Keys(writing=["writer"])), raise_server_exceptions=False
     )

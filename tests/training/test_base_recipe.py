@@ -258,9 +258,8 @@ def test_texts_leave_out_what_evaluation_needs(
 def test_stable_adamw_is_adamw_but_for_a_sudden_gradient() -> None:
     kinds = (torch.optim.AdamW, recipe("muon").StableAdamW)
     weights = [torch.nn.Parameter(torch.arange(1.0, 5.0)) for _ in kinds]
-    for weight, kind in zip(
-        weights, kinds, strict=True
-    ):  # on the first step g^2 / v is one everywhere
+    # on the first step g^2 / v is one everywhere
+    for weight, kind in zip(weights, kinds, strict=True):
         (weight**2).sum().backward()
         kind([weight], lr=0.1, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.1).step()
     assert torch.allclose(*weights, atol=1e-6)

@@ -220,9 +220,8 @@ def test_answers_of_the_same_question_are_no_negatives(
     same = [model.preprocess([text] * 4) for text in ("which river?", "the river")]
     for micro_batch in (1, 4):
         loss = ranking_loss(model, micro_batch=micro_batch)
-        assert loss([dict(f) for f in same], None).item() == pytest.approx(
-            np.log(4), abs=1e-5
-        )  # never learned
+        # never learned
+        assert loss([dict(f) for f in same], None).item() == pytest.approx(np.log(4), abs=1e-5)
         assert loss([dict(f) for f in same], torch.tensor([[0, 1]] * 4)).item() == pytest.approx(
             0, abs=1e-6
         )
@@ -304,9 +303,8 @@ def test_long_texts_are_cut_while_training_and_told(
     )
     assert max(seen) == 7 and "8 texts are longer than 7 tokens: cut while training" in caplog.text
     assert "| texts cut | 8.0000 |" in (tmp_path / "run" / "README.md").read_text()
-    assert (
-        Embedder.load(tmp_path / "run" / "model").max_tokens is None
-    )  # the model itself reads all
+    # the model itself reads all
+    assert Embedder.load(tmp_path / "run" / "model").max_tokens is None
 
 
 def test_a_step_that_would_not_fit_is_refused_before_it_starts(

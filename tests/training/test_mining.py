@@ -78,12 +78,8 @@ def test_nearest_first_without_the_anchors_own_positives() -> None:
     assert (
         negatives(mined, "drink", COFFEE) == negatives(mined, "drink", BOATS) == [TEA, STEEL, BIRDS]
     )
-    assert negatives(mined, "song", BIRDS) == [
-        TEA,
-        COFFEE,
-        STEEL,
-        BOATS,
-    ]  # a pair given twice counts once
+    # a pair given twice counts once
+    assert negatives(mined, "song", BIRDS) == [TEA, COFFEE, STEEL, BOATS]
     assert (mined.texts, mined.anchors, len(mined.triplets)) == (5, 2, 10)
     assert mined.short == ["drink", "song"] and mined.left_out == []
 
@@ -154,18 +150,15 @@ def test_ranks_are_counted_without_positives_and_before_margins() -> None:
     )
     assert negatives(mined, "drink", COFFEE) == [STEEL]  # tea has rank 0
     mined = mine([("drink", COFFEE)], MiningRules(negatives=2, range_max=2), corpus=COSINES)
-    assert negatives(mined, "drink", COFFEE) == [STEEL] and mined.short == [
-        "drink"
-    ]  # the margin took tea, of two
+    # the margin took tea, of two
+    assert negatives(mined, "drink", COFFEE) == [STEEL] and mined.short == ["drink"]
 
 
 def test_words_propose_and_cosines_decide() -> None:
     pairs = [("tea brewed", STEEL)]
     lexical = mine(pairs, NO_MARGIN, corpus=COSINES, mode="lexical")
-    assert negatives(lexical, "tea brewed", STEEL) == [
-        TEA,
-        COFFEE,
-    ]  # the others hold none of the words
+    # the others hold none of the words
+    assert negatives(lexical, "tea brewed", STEEL) == [TEA, COFFEE]
     with pytest.raises(
         InputError, match=r"none of 1 anchors has a negative among 5 texts, ranks 0 to 50"
     ):

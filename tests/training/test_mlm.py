@@ -216,10 +216,8 @@ def test_a_resume_with_another_model_or_vocabulary_is_refused(
         ({"hidden_size": 48}, r"has the shape \[360, 32\], in the model to train \[360, 48\]"),
         ({"num_hidden_layers": 1}, "layers.1.* is no weight of the model to train"),
         ({"num_hidden_layers": 3}, "layers.2.* has the shape None"),
-        (
-            {"layer_pattern": ["dynamic", "static"]},
-            "layers.1.* has the shape None",
-        ),  # as many of each shape
+        # as many of each shape
+        ({"layer_pattern": ["dynamic", "static"]}, "layers.1.* has the shape None"),
     ],
 )
 def test_a_checkpoint_of_another_model(
@@ -237,10 +235,8 @@ def test_a_run_that_ended_before_its_first_checkpoint_is_started_again(
     def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    for cause in (
-        "pretraining.pack_texts",
-        "run_folder.RunCallback.on_step_end",
-    ):  # the second has logged nothing yet
+    # the second has logged nothing yet
+    for cause in ("pretraining.pack_texts", "run_folder.RunCallback.on_step_end"):
         folder = tmp_path / cause
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(f"aveyb_retrieval.training.{cause}", killed)

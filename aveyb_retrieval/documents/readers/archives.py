@@ -122,9 +122,8 @@ class InnerFiles:
             return
         except MemoryError:  # ends the process that reads
             raise
-        except (
-            Exception
-        ) as error:  # of a parser that a damaged file has confused: the other files are read
+        except Exception as error:
+            # of a parser that a damaged file has confused: the other files are read
             self._left_out.append(
                 f"{name}: not readable ({type(error).__name__}: {one_line(str(error))})"
             )

@@ -62,13 +62,8 @@ _PROPERTIES, _STYLE, _NUMBERS, _OUTLINE = (
     f"{W}{name}" for name in ("pPr", "pStyle", "numPr", "outlineLvl")
 )
 _DELETED_ROW = f"{W}trPr/{W}del"
-_ASIDES = (
-    "footnotes",
-    "endnotes",
-    "comments",
-    "header",
-    "footer",
-)  # parts that stand behind the text, in this order
+# parts that stand behind the text, in this order
+_ASIDES = ("footnotes", "endnotes", "comments", "header", "footer")
 _MOST_COLUMNS, _MOST_STYLES = 1000, 20  # of a table, and one based on the other
 
 
@@ -84,10 +79,8 @@ def read_docx(data: bytes, _limits: Limits) -> FileText:
         for part in package.related(name, kind):
             aside = package.part(part)
             found = () if aside is None else _Reader(package, part, reader).asides(aside, kind)
-            around = kind in (
-                "header",
-                "footer",
-            )  # without blank lines: none of theirs is a heading
+            # without blank lines: none of theirs is a heading
+            around = kind in ("header", "footer")
             text = "\n".join(filter(str.strip, found) if around else found)
             if text.strip() and text not in seen:
                 seen.add(text)
@@ -120,9 +113,8 @@ class _Line:
 
     parts: list[str] = field(default_factory=list)
     boxes: list[Any] = field(default_factory=list)
-    readings: list[str] = field(
-        default_factory=list
-    )  # of the characters before, in East Asian text
+    # of the characters before, in East Asian text
+    readings: list[str] = field(default_factory=list)
 
     def add(self, text: str) -> None:
         if text:

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.documents.readers.limits import Limits
 
-_NO_TEXT = re.compile(
-    "[\x00-\x08\x0e-\x1f\x7f\ufffe\uffff]"
-)  # control characters; tab, newline, form feed stay
+# control characters; tab, newline, form feed stay
+_NO_TEXT = re.compile("[\x00-\x08\x0e-\x1f\x7f\ufffe\uffff]")
 # Where a word may be divided: no part of it. In scripts without blanks a zero-width one parts
 # words, and stays.
 _DIVISIONS = re.compile("[\u00ad\u2060\ufeff]|(?<![\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff])\u200b")

@@ -58,12 +58,8 @@ _DROPPED_CLASSES = {
     "headerlink",
     "skip-link",
 }
-_MAYBE_LINKS = {
-    "sidebar",
-    "related",
-    "nav",
-    "navigation",
-}  # links of a site, or a box or a section of a text
+# links of a site, or a box or a section of a text
+_MAYBE_LINKS = {"sidebar", "related", "nav", "navigation"}
 _NOTES = re.compile(r"\b(?:foot|end|rear)notes?\b")  # of books: what an element is for
 _HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 _PARAGRAPHS = {
@@ -113,14 +109,8 @@ _LINES = {
 }
 # Lines that end before and behind an element.
 _GAPS = dict.fromkeys(_LINES, 1) | dict.fromkeys(_PARAGRAPHS, 2) | dict.fromkeys(_HEADINGS, 2)
-_APART = {
-    "button",
-    "select",
-    "textarea",
-    "input",
-    "label",
-    "output",
-}  # side by side on a line, never one word
+# side by side on a line, never one word
+_APART = {"button", "select", "textarea", "input", "label", "output"}
 _CELLS = {"td", "th"}
 _HELD = ("sup", "sub", "rt")  # what is not written where it stands
 _KEPT = {"html", "body", "main", "article"}  # these are never dropped for a class
@@ -147,19 +137,16 @@ _HIDING = {
 }
 _NO_SIZE = re.compile(r"0(?:\.0*)?(?:[a-z]+|%)?")
 _COLORS = {"white": "#fff", "black": "#000", "rgb(255,255,255)": "#fff", "rgb(0,0,0)": "#000"}
-_MOVED = re.compile(
-    r"vertical-align|noteref", re.IGNORECASE
-)  # without it nothing is raised but by its tag
+# without it nothing is raised but by its tag
+_MOVED = re.compile(r"vertical-align|noteref", re.IGNORECASE)
 _SHIFT_STYLE = re.compile(r"(?:^|;)\s*vertical-align\s*:\s*(su[pb])(?:er)?\b", re.IGNORECASE)
 
 _META = re.compile(rb"<meta[^<>]+charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 _XML = re.compile(rb"\s*<\?xml[^<>]+encoding\s*=\s*[\"']([\w.:-]+)")
-_EMPTY = re.compile(
-    r"<(title|script|style|textarea|iframe|noscript)\b([^<>]*)/>", re.IGNORECASE
-)  # XHTML's short form
-_COMMENT = re.compile(
-    r"^(?=#)", re.MULTILINE
-)  # of a program, in <pre>: no heading where it is indented
+# XHTML's short form
+_EMPTY = re.compile(r"<(title|script|style|textarea|iframe|noscript)\b([^<>]*)/>", re.IGNORECASE)
+# of a program, in <pre>: no heading where it is indented
+_COMMENT = re.compile(r"^(?=#)", re.MULTILINE)
 _LINK_SIGN = re.compile(r"(?<=\w)(?:\s+#|\s*¶)$")  # the link of a heading to itself
 _LINK_SIGNS = {"#", "¶", "§", "🔗"}
 _DECLARATION = re.compile(r"^\ufeff?\s*<\?xml[^>]*\?>")
@@ -268,9 +255,8 @@ def named_encoding(data: bytes) -> str | None:
     """
     found = _XML.match(data[:_LOOKED_AT]) or _META.search(data[:_LOOKED_AT])
     name = python_encoding(found[1].decode("ascii")) if found else None
-    return (
-        "utf-8" if name and name.startswith("utf-16") else name
-    )  # the name could not be read if that were true
+    # the name could not be read if that were true
+    return "utf-8" if name and name.startswith("utf-16") else name
 
 
 def _write(top: LexborNode, writer: _Writer) -> None:
@@ -431,9 +417,8 @@ def _is_hidden(node: LexborNode) -> bool:
         return True
     ground, own = (_color(said.get(name, "")) for name in ("background-color", "color"))
     unseen = _NO_SIZE.fullmatch(said.get("font-size", "")) or (ground and ground == own)
-    return (
-        bool(unseen) and len(node.css("[style], [class], font")[:2]) == 1
-    )  # `css` finds the node itself, too
+    # `css` finds the node itself, too
+    return bool(unseen) and len(node.css("[style], [class], font")[:2]) == 1
 
 
 def _color(said: str) -> str:
@@ -508,9 +493,8 @@ class _Table:
         self.of_layout = (
             role in ("presentation", "none")
             or depth > _DEEP
-            or any(
-                inner.mem_id != node.mem_id for inner in node.css("table")[:2]
-            )  # `css` finds the node itself, too
+            # `css` finds the node itself, too
+            or any(inner.mem_id != node.mem_id for inner in node.css("table")[:2])
             or node.css_first("td h1, td h2, td h3, td h4, td h5, td h6, td pre") is not None
             or (node.css_first("td + td, td + th, th + td, th + th") is None)
         )

@@ -101,11 +101,8 @@ PACKAGES = {  # what a kind needs, and the extra that brings it
         name: (language.package, "code") for name, language in LANGUAGES.items() if language.package
     },
 }
-AS_LONG = (
-    "markdown",
-    "text",
-    "vcard",
-)  # their text is about as long as their bytes: refused before it is decoded
+# their text is about as long as their bytes: refused before it is decoded
+AS_LONG = ("markdown", "text", "vcard")
 
 
 def kind_of(path: PurePath, *, found: bool = False) -> FileKind | None:

@@ -86,9 +86,8 @@ _ANYTHING = (
 _PAGES, _NO_TEXTS = ("text/html", "text/x-amp-html"), ("text/calendar", "text/rtf", "text/csv")
 _MAILS = ("message/rfc822", "message/global")
 _BOUNDARY = re.compile(r"^--([^\s-][^\r\n]{0,199})\r?$", re.MULTILINE)
-_FLOWED = re.compile(
-    r"(?<!^--) \n(?:>+ ?)?", re.MULTILINE
-)  # RFC 3676: lines that go on, but no signature
+# RFC 3676: lines that go on, but no signature
+_FLOWED = re.compile(r"(?<!^--) \n(?:>+ ?)?", re.MULTILINE)
 _HEADER_COMMENT = re.compile(r"\([^()]*\)")
 _WORD = re.compile(r"\w+")
 _SAID = 0.9  # of a part's different words: then the plain text says as much as the page beside it
@@ -230,11 +229,8 @@ def _head(header: Callable[[str], str]) -> tuple[str, dict[str, Any]]:
 def _text(part: Message, encoding: str | None, attached: list[Message]) -> str:
     """The text of a part and of those in it; the others are added to `attached`."""
     kind = part.get_content_type()
-    is_text = part.get_content_maintype() in (
-        "text",
-        "message",
-        "multipart",
-    )  # whose body may have a name
+    # whose body may have a name
+    is_text = part.get_content_maintype() in ("text", "message", "multipart")
     if (
         kind in (*_MAILS, *_NO_TEXTS)
         or part.get_content_disposition() == "attachment"
@@ -348,12 +344,8 @@ def _attach(part: Message, encoding: str | None, inner: InnerFiles) -> None:
 def _name(part: Message) -> str:
     try:
         return part.get_filename() or ""
-    except (
-        LookupError,
-        ValueError,
-        TypeError,
-        AttributeError,
-    ):  # of an encoding or a number that is none
+    except (LookupError, ValueError, TypeError, AttributeError):
+        # of an encoding or a number that is none
         return ""
 
 
@@ -369,9 +361,8 @@ def _forwarded(part: Message) -> bytes:
         str(part.get("Content-Transfer-Encoding", "")).strip().lower() == "base64"
         or not inside.keys()
     ):
-        with suppress(
-            binascii.Error, ValueError
-        ):  # where it was not base64 after all: the mail as it stands
+        # where it was not base64 after all: the mail as it stands
+        with suppress(binascii.Error, ValueError):
             text = inside.get_payload()
             decoded = base64.b64decode("".join(text.split()) if isinstance(text, str) else "")
             if b":" in decoded[:1000]:

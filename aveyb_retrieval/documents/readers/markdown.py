@@ -79,12 +79,8 @@ def _values(parse: Callable[[str], object], source: str) -> dict[str, Any] | Non
     try:
         values = parse(source)
         return _plain(values) if isinstance(values, dict) else None
-    except (
-        yaml.YAMLError,
-        ValueError,
-        RecursionError,
-        OverflowError,
-    ):  # the others: TOML, dates, depth, numbers
+    except (yaml.YAMLError, ValueError, RecursionError, OverflowError):
+        # the others: TOML, dates, depth, numbers
         return None
 
 

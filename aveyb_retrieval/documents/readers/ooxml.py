@@ -36,9 +36,8 @@ GRAPHICS = (f"{C}chart", "{http://schemas.openxmlformats.org/drawingml/2006/diag
 SHIFTS = {"superscript": 1, "subscript": -1}
 FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
 _RELATION = "{http://schemas.openxmlformats.org/package/2006/relationships}Relationship"
-_STRICT = re.compile(
-    rb"http://purl\.oclc\.org/ooxml/(\w+)/"
-)  # names of ISO 29500 Strict, as those of Transitional
+# names of ISO 29500 Strict, as those of Transitional
+_STRICT = re.compile(rb"http://purl\.oclc\.org/ooxml/(\w+)/")
 
 
 class Package:
@@ -250,9 +249,8 @@ def _points(element: Any | None) -> dict[int, str]:
         value = point.find(f"{C}v")
         place = whole(point.get("idx"), -1)
         if value is not None and place >= 0:
-            found[place] = one_line(
-                f"{value.text or ''} {found.get(place, '')}"
-            )  # of some levels the outer one first
+            # of some levels the outer one first
+            found[place] = one_line(f"{value.text or ''} {found.get(place, '')}")
     if not found:
         found = {
             place: one_line(value.text or "") for place, value in enumerate(element.iter(f"{C}v"))

@@ -51,12 +51,8 @@ _SKIPPED = {
 _AROUND = tuple(
     f"{_STYLE}{name}{which}" for name in ("header", "footer") for which in ("", "-left", "-first")
 )
-_BLOCKS = {
-    f"{_TEXT}p",
-    f"{_TEXT}h",
-    f"{_TEXT}list",
-    f"{_TABLE}table",
-}  # of a box, no part of the paragraph around it
+# of a box, no part of the paragraph around it
+_BLOCKS = {f"{_TEXT}p", f"{_TEXT}h", f"{_TEXT}list", f"{_TABLE}table"}
 _OBJECTS = (f"{_DRAW}object", f"{_DRAW}object-ole")
 _OUTLINE = "\0"  # in place of a list's name: the numbers of headings
 _ASIDE = {f"{_TEXT}note", f"{_OFFICE}annotation"}
@@ -325,9 +321,8 @@ class _Reader:
         elif root.tag == _MATH:
             from lxml import etree
 
-            source = re.sub(
-                rb"(</?)\w+:", rb"\1", etree.tostring(root, encoding="utf-8")
-            )  # HTML knows no prefix
+            # HTML knows no prefix
+            source = re.sub(rb"(</?)\w+:", rb"\1", etree.tostring(root, encoding="utf-8"))
             parts.append(one_line(page_text(source.decode())[1]))
         else:
             self._boxes.append(root)
@@ -366,9 +361,8 @@ class _Reader:
             and following.tag == ruby.tag
             and not (ruby.tail or "").strip()
         ):
-            following.set(
-                "held", (ruby.get("held") or "") + reading
-            )  # one word, whose reading stands behind all of it
+            # one word, whose reading stands behind all of it
+            following.set("held", (ruby.get("held") or "") + reading)
         elif reading:
             parts.append(f"({(ruby.get('held') or '') + reading})")
 

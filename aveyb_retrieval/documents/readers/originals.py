@@ -55,10 +55,8 @@ def read_original(name: str, origin: FileOrigin | None, most: int = LARGEST) -> 
     if origin is None:
         raise InputError(f"{name}: was not read from a file")
     folder, there = Path(origin.folder), None
-    for path in (
-        folder / name,
-        folder / Path(name).name,
-    ):  # the latter of a file that was named itself
+    # the second is that of a file that was named itself
+    for path in (folder / name, folder / Path(name).name):
         try:
             data = (
                 read_bounded(path, most)

@@ -85,9 +85,8 @@ def _read(document: pypdfium2.PdfDocument, limits: Limits) -> FileText:
         raise Unreadable(f"{count:,} pages; from 1 to {MAX_PAGES:,} are read")
     bookmarks, form = bookmarks_of(document), None
     if document.get_formtype():
-        logging.getLogger("pypdfium2").setLevel(
-            logging.ERROR
-        )  # a form that it does not draw is told below
+        # a form that it does not draw is told below
+        logging.getLogger("pypdfium2").setLevel(logging.ERROR)
         document.init_forms()  # until the document is closed
         form = document.formenv
     pages: list[PageText] = []
@@ -121,9 +120,8 @@ def _read(document: pypdfium2.PdfDocument, limits: Limits) -> FileText:
         for text, page in zip(texts, pages, strict=True)
     ]
     parts = Parts("page", limits)
-    for index, (text, following) in enumerate(
-        pairwise([*texts, ""])
-    ):  # a sentence that goes on stays one paragraph
+    # a sentence that goes on stays one paragraph
+    for index, (text, following) in enumerate(pairwise([*texts, ""])):
         end = "\n\n" if text.endswith(_SENTENCE_END) or following.startswith("#") else "\n"
         parts.add(text, one_line(document.get_page_label(index)), end=end)
     title, author, created = map(document.get_metadata_value, ("Title", "Author", "CreationDate"))

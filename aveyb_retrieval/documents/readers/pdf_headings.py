@@ -99,9 +99,8 @@ def _marked(text: str, sizes: Sizes, levels: dict[float, int]) -> str:
     for line in text.split("\n"):
         level = levels.get(sizes.get(letters_of(line), 0.0), 0)
         if level and any(map(str.isalpha, line)) and len(line) <= _LONGEST_HEADING:
-            if (
-                level == level_before and len(lines[-1]) + len(line) <= _LONGEST_HEADING
-            ):  # a heading of two lines
+            # a heading of two lines
+            if level == level_before and len(lines[-1]) + len(line) <= _LONGEST_HEADING:
                 lines[-1] = f"{lines[-1].rstrip()} {line.strip()}\n"
             else:
                 lines.append(f"\n{'#' * level} {line.strip()}\n")

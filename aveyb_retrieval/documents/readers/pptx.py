@@ -32,13 +32,8 @@ if TYPE_CHECKING:
 P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
 _TITLES = ("title", "ctrTitle")
 _BESIDE = ("notesSlide", "comments", "comment")  # parts that belong to a slide
-_NOTES_AROUND = (
-    "sldNum",
-    "hdr",
-    "ftr",
-    "dt",
-    "sldImg",
-)  # placeholders of a page of notes that are no notes
+# placeholders of a page of notes that are no notes
+_NOTES_AROUND = ("sldNum", "hdr", "ftr", "dt", "sldImg")
 
 
 def read_pptx(data: bytes, limits: Limits) -> FileText:

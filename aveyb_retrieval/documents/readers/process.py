@@ -189,9 +189,10 @@ def _start() -> subprocess.Popen[bytes]:
         _START,
         json.dumps([entry or str(Path.cwd()) for entry in sys.path]),
     ]
+    # a line of ours
     return subprocess.Popen(  # noqa: S603
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )  # a line of ours
+    )
 
 
 # Half of a small machine: what the file does not take is needed for the index.
@@ -201,10 +202,8 @@ MEMORY = min(4 << 30, (memory_of_the_machine() or 8 << 30) // 2)
 def main() -> None:
     """Answer requests until there are no more."""
     out = os.fdopen(os.dup(1), "w", encoding="ascii")
-    for stream in (
-        1,
-        2,
-    ):  # a parser's own messages must not stand between answers, nor on the terminal
+    # a parser's own messages must not stand between answers, nor on the terminal
+    for stream in (1, 2):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     limit_memory(MEMORY)
     forbid_dumps()

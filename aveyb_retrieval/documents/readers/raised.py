@@ -51,9 +51,8 @@ def raised(before: str, text: str) -> str:
     if not stripped or (stripped[0] in "[(" and stripped[-1] in "])"):
         return text
     word = last_word(before)
-    if not word and not before.endswith(
-        (")", "]", "}")
-    ):  # behind a stop or a blank, or at the start: no word to spoil
+    # behind a stop or a blank, or at the start: no word to spoil
+    if not word and not before.endswith((")", "]", "}")):
         apart = stripped[:1].isalnum() and before and not before[-1].isspace()
         return f"[{stripped}]" if apart else text
     short = len(word) == 1 or word.lower() in _UNITS

@@ -14,11 +14,8 @@ from aveyb_retrieval.documents.readers.filetext import (
 from aveyb_retrieval.documents.readers.raised import shifted
 from aveyb_retrieval.documents.readers.symbol_fonts import is_symbol_font, sign_of
 
-_RAISED, _LOWERED, _END = (
-    "\ue000",
-    "\ue001",
-    "\ue002",
-)  # private characters, in place of RTF's words for it
+# private characters, in place of RTF's words for it
+_RAISED, _LOWERED, _END = ("\ue000", "\ue001", "\ue002")
 _RTF_MARKS = {"super": _RAISED, "sub": _LOWERED, "nosupersub": _END, "up": _RAISED, "dn": _LOWERED}
 _RTF_RAISED = re.compile(r"\\(super|sub|nosupersub|up|dn)(\d{0,3})(?![a-z0-9-]) ?")
 _RTF_GROUP_END = re.compile(f"([{_RAISED}{_LOWERED}][^{{}}{_END}]*)\\}}")

@@ -9,10 +9,11 @@ from typing import NamedTuple
 from aveyb_retrieval.documents.readers.pdf_headings import Sizes, letters_of, type_of
 
 _EDGE = 2  # lines of a page header or footer
+# and what sets it apart from a part's
 _PAGE = (
     r"(?:(?P<apart>(?<!\w)(?:page|seite|p|s|pág|pag|página|pagina|sida|side|strona|strana|стр|страница)(?!\w)\.?\s*|第\s*"
     r"|[|·•–—-]\s+)|(?<![\w.,/-]))(?P<number>\d+)(?:\s*(?:of|von|de|di|van|av|из|/)\s*(?P<total>\d+))?\s*页?"  # noqa: RUF001
-)  # and what sets it apart from a part's
+)
 _PAGE_NUMBER = re.compile(
     rf"^[^\w§№#]*?{_PAGE}(?=\s|$)|{_PAGE.replace('?P<', '?P<last_')}\W*$", re.IGNORECASE
 )
@@ -125,9 +126,8 @@ def without_running_lines(
     running = {each for each, count in counts.items() if count >= max(3, len(pages) / 3)}
     kept, seen = [], set[str]()
     for page, inside, edge in zip(pages, lines, edges, strict=True):
-        again = (
-            running & seen if len(inside) > 2 * _EDGE else set[str]()
-        )  # a page of few lines may hold nothing else
+        # a page of few lines may hold nothing else
+        again = running & seen if len(inside) > 2 * _EDGE else set[str]()
         kept.append(
             page._replace(
                 text="\n".join(line for i, line in enumerate(inside) if edge.get(i) not in again)

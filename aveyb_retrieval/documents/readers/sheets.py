@@ -470,9 +470,8 @@ def _number(value: float, pieces: list[tuple[str, str]]) -> str:
     rest = _rounded(abs(amount), before, behind)
     sign = "-" if amount < 0 and rest.strip("0.,") else ""
     written: list[str] = []
-    for kind, text in reversed(
-        pieces
-    ):  # several shapes, as of a telephone number, share the digits from their end
+    # several shapes, as of a telephone number, share the digits from their end
+    for kind, text in reversed(pieces):
         if kind == "digits":
             shapes.pop()
             count = sum(character in "0#?." for character in text) if shapes else len(rest)
@@ -569,9 +568,8 @@ def _date(value: float, section: _Section, from_1904: bool) -> str:
             out.append(_era_piece(moment, "bb" if len(text) < 3 else "bbbb", section.locale))
         elif kind == "date":
             out.append(_date_piece(moment, text.lower(), has_noon, is_minute and text[0] in "mM"))
-        elif kind != "general" and not (
-            kind == "digits" and text.strip(".,")
-        ):  # of 31.05.2026 the points
+        elif kind != "general" and not (kind == "digits" and text.strip(".,")):
+            # of 31.05.2026 the points
             out.append(text)
     return "".join(out).strip()
 

@@ -139,9 +139,8 @@ def csv_rows(
     """Yield the rows of a table by the numbers of their last lines; `where` begins the message of
     an InputError.
     """
-    csv.field_size_limit(
-        sys.maxsize
-    )  # rows are bounded by those who read them, whatever their fields
+    # rows are bounded by those who read them, whatever their fields
+    csv.field_size_limit(sys.maxsize)
     rows = csv.reader(lines, delimiter=separator, strict=True)
     try:
         for row in rows:
@@ -324,17 +323,13 @@ def read_rows(path: Path, names: FieldNames, longest: int) -> Iterator[list[Row]
                             _row(row, SourceLocation(source, number, "row"), names, longest)
                         )
                         held += len(rows[-1].get("text", ""))
-                        if (
-                            held > _BATCH_BYTES
-                        ):  # a file may say less of its row groups than they hold
+                        # a file may say less of its row groups than they hold
+                        if held > _BATCH_BYTES:
                             yield rows
                             rows, held = [], 0
                     yield rows
-    except (
-        pyarrow.ArrowException,
-        OSError,
-        UnicodeDecodeError,
-    ) as error:  # the last: of a column's name
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        # the last: of a column's name
         if isinstance(error, pyarrow.ArrowMemoryError):
             raise MemoryError from None
         raise Unreadable(f"not readable as Parquet ({error})") from None

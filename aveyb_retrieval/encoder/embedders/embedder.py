@@ -161,9 +161,8 @@ class TextEncoder(ABC):
         size = 0
         for job in jobs:
             batch.append(job)
-            size += (
-                job.n_tokens + 1
-            )  # an empty text counts too: a million of them must not accumulate
+            # an empty text counts too: a million of them must not accumulate
+            size += job.n_tokens + 1
             if size >= self.batch_tokens:
                 yield batch
                 batch, size = [], 0
@@ -279,9 +278,8 @@ class Embedder(TextEncoder):
         self.passage_size = self._checked(passage_size)
         self.dim: int = model.config.hidden_size
         self.split_size: int = model.config.split_size
-        self._tokenized: dict[
-            str, tuple[np.ndarray, np.ndarray]
-        ] = {}  # the last ones of `word_vectors`
+        # the last ones of `word_vectors`
+        self._tokenized: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
     def __repr__(self) -> str:
         return (

@@ -188,9 +188,8 @@ class WindowEncoder(TextEncoder):
         weights = self._knowledge.weights(prefix + text, ids, offsets, cuts.spans + before)
         counts = np.diff(cuts.ranges, axis=1)[:, 0]
         job = _Job(prefix, text, cuts, counts, len(offsets) - kept, weights)
-        if (
-            self.window is not None
-        ):  # the model will cut off tokens of passages that do not fit into it
+        # the model will cut off tokens of passages that do not fit into it
+        if self.window is not None:
             room = self.window - self._overhead
             close = np.flatnonzero(job.counts > room - _MARGIN)
             lengths = [
@@ -218,9 +217,8 @@ class WindowEncoder(TextEncoder):
                     + (job.text if self.max_tokens is None else job.text[: job.cuts.spans[-1, 1]])
                 )
             firsts.append(len(texts))
-            if not late and not (
-                single and len(job.cuts) == 1
-            ):  # a passage that is all of its document is known
+            # a passage that is all of its document is known
+            if not late and not (single and len(job.cuts) == 1):
                 texts += [job.passage(i) for i in range(job.n_known, len(job.cuts))]
         vectors, codes = self._documents(texts)
         for job, one, first in zip(batch, whole, firsts, strict=True):

@@ -57,16 +57,14 @@ class CudaGraphs:
         """Prepare for a module that lies on `device`; nothing is captured yet."""
         self._module, self.device = module, device
         self._captured: dict[tuple[object, ...], Captured] = {}
-        self._buffers: dict[
-            tuple[int, torch.dtype], torch.Tensor
-        ] = {}  # of the outputs, by their number
+        # of the outputs, by their number
+        self._buffers: dict[tuple[int, torch.dtype], torch.Tensor] = {}
         self._lock = threading.Lock()
         self._layout = _Layout(module)
         on_cuda = device.type == "cuda"
         self._pool = torch.cuda.graph_pool_handle() if on_cuda else None
-        self._free = (
-            torch.cuda.Event() if on_cuda else None
-        )  # reached when the last output has been copied
+        # reached when the last output has been copied
+        self._free = torch.cuda.Event() if on_cuda else None
 
     def __call__(
         self, function: Function, places: int, inputs: Sequence[torch.Tensor | None]

@@ -313,9 +313,8 @@ class SplitEncoder(_Module):
         with torch.inference_mode():
             owner = np.repeat(np.arange(len(runs)), runs)  # the run of a token
             sums = torch.zeros(len(runs), self.embed.embedding_dim, device=self.device)
-            if (
-                len(counts) == 1 and first_needed[0] == 0 and not codec
-            ):  # usually one query: no table is needed
+            # usually one query: no table is needed
+            if len(counts) == 1 and first_needed[0] == 0 and not codec:
                 text, owners = to_device([ids.astype(np.int64)[None], owner], self.device)
                 if self.is_short(text):
                     hidden = self.encode_short(text)[0]
@@ -476,9 +475,8 @@ class InferenceModel(SplitEncoder, nn.Module):
             ) from error
         own_names = released_tensors if is_released(settings) else encoder_tensors
         tensors = {name: tensor.float() for name, tensor in own_names(stored).items()}
-        with torch.device(
-            "meta"
-        ):  # shapes only: the sizes of a damaged configuration must not take memory
+        # shapes only: the sizes of a damaged configuration must not take memory
+        with torch.device("meta"):
             wanted = {name: tensor.shape for name, tensor in cls(config).state_dict().items()}
         check_fits(folder, tensors, wanted)
         model = cls(config)

@@ -178,9 +178,8 @@ def late_interaction_numpy(
             first + 1, int(np.searchsorted(ends, begins[first] + _BLOCK_ROWS, side="right"))
         )
         origin = begins[first]
-        products = (
-            query @ rows[origin : ends[after - 1]].astype(np.float32, copy=False).T
-        )  # [q, rows]
+        # [q, rows]
+        products = query @ rows[origin : ends[after - 1]].astype(np.float32, copy=False).T
         # The maximum from each begin to its end, and from each end to the next begin, which is left
         # out again.
         bounds = np.stack([begins[first:after], ends[first:after]], 1).ravel()[:-1] - origin

@@ -86,8 +86,7 @@ class Network:
             x = graph.op("Mul", graph.op("Div", x, self._root_mean_square(x)), weight)
         return graph.op("Identity", self._splits(x, config.hidden_size), name="vectors")
 
-    # -- embedding and compressor
-    # ----------------------------------------------------------------------------------
+    # -- embedding and compressor -----------------------------------------------------------------
 
     def _start(self) -> str:
         """The layers' input, rows `[R, D]`."""
@@ -127,8 +126,7 @@ class Network:
         # One product: of no earlier splits alone, older versions of ONNX Runtime return noise.
         return graph.op("Add", graph.op("MatMul", block, joined), current)
 
-    # -- layers
-    # ----------------------------------------------------------------------------------------------
+    # -- layers -----------------------------------------------------------------------------------
 
     def _layer(self, x: str, layer: AveyBLayer, sample: LayerRows, name: str) -> str:
         graph, linear, settings = self._graph, self._linear, layer.settings
@@ -188,9 +186,8 @@ class Network:
             matrix = self._linear.matrix(_array(layer.spatial_proj), f"{name}_static")
             both = graph.op("Concat", self._width, self._width, axis=0)
             first, axes = (graph.constant(pair, np.int64) for pair in ([0, 0], [0, 1]))
-            corner = graph.op(
-                "Slice", matrix, first, both, axes
-            )  # the upper left one of V, `[T, T]`
+            # the upper left one of V, `[T, T]`
+            corner = graph.op("Slice", matrix, first, both, axes)
             out = graph.op("MatMul", corner, mixed)
         else:
             out = self._dynamic(mixed, layer)
@@ -219,8 +216,7 @@ class Network:
             graph.op("Add", total, graph.constant(max(layer.settings.similarity_eps, 1e-30))),
         )
 
-    # -- shapes
-    # ----------------------------------------------------------------------------------------------
+    # -- shapes -----------------------------------------------------------------------------------
 
     def _root_mean_square(self, x: str) -> str:
         """`sqrt(mean x^2 + eps)` of rows, `[R, 1]`."""

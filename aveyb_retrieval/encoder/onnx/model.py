@@ -58,10 +58,8 @@ WEIGHTS = "model.safetensors"
 _GROUP_TOKENS = 256  # in one run: about as fast as eight times as many, in less memory
 _MIN_NORM = 1e-12
 METADATA = "aveyb"  # the key of the file's metadata
-EMBEDDING, CHECKPOINT = (
-    "embedding",
-    "../model.safetensors",
-)  # the one constant that may be elsewhere, and where
+# the one constant that may be elsewhere, and where
+EMBEDDING, CHECKPOINT = ("embedding", "../model.safetensors")
 FORMAT = 1
 _LARGEST_SIZE = 1 << 24  # of any size: a damaged file must not ask for endless memory
 
@@ -163,9 +161,8 @@ class OnnxModel:
                 f"{path}: made from other weights than {weights.name} beside it; export it again,"
                 " or remove it"
             )
-        config = read_object(
-            folder / "config.json"
-        )  # a field that it lacks or leaves open says nothing
+        # a field that it lacks or leaves open says nothing
+        config = read_object(folder / "config.json")
         for name in settings.__struct_fields__:
             if config.get(name) not in (None, own := getattr(settings, name)):
                 raise ModelError(
@@ -210,9 +207,8 @@ class OnnxModel:
         codes = codec.empty(len(ids)) if codec else None
         for tokens, vectors in self._outputs(ids, counts, first_needed):
             owners = owner[tokens]
-            starts = np.flatnonzero(
-                np.diff(owners, prepend=-1)
-            )  # of runs of tokens that are summed together
+            # of runs of tokens that are summed together
+            starts = np.flatnonzero(np.diff(owners, prepend=-1))
             np.add.at(sums, owners[starts], np.add.reduceat(vectors, starts, axis=0))
             if codec and codes is not None:
                 codes[tokens] = codec.encode(vectors)

@@ -84,9 +84,8 @@ _CLAUSE_NUMBER = re.compile(
     re.IGNORECASE,
 )
 _DOTTED = re.compile(r"\s*\d{1,3}(?:\.\d{1,3})+\.?[ \t]+[^\W\d_]")
-_NUMBER = re.compile(
-    r"((?:[^\W\d_]{1,20}|§{1,2})?)\s?(\d{1,9}(?:\.\d{1,9}){0,9})", re.IGNORECASE
-)  # what is numbered, and its number
+# what is numbered, and its number
+_NUMBER = re.compile(r"((?:[^\W\d_]{1,20}|§{1,2})?)\s?(\d{1,9}(?:\.\d{1,9}){0,9})", re.IGNORECASE)
 _SHORT_CAPTION = 4  # words in sentence case
 _NO_HEADING = re.compile(r"\d/\d|\d{5}|/s/|@|://")  # dates, addresses, signatures
 _OF_MAIL = re.compile(r"-- |>|[^\n]*:\s*\n>")  # a signature, or what a mail answers
@@ -95,9 +94,8 @@ _ENDS = tuple(".!?:;。！？”\"')*_|…")  # of a sentence, or of what quotes
 _LONGEST_TOKEN = 20  # characters; a longer one counts as several
 _HEADING_CHARACTERS, _HEADING_WORDS = 90, 12
 _LONG_LINE = 160  # no text is wrapped beyond it: where a longer line ends, a paragraph ends
-_LARGEST_PART = (
-    1 << 15
-)  # characters given to sentencex at once; unpaired quotes cost it their number's square
+# characters given to sentencex at once; unpaired quotes cost it their number's square
+_LARGEST_PART = 1 << 15
 
 
 class Heading(NamedTuple):
@@ -177,9 +175,8 @@ def outline(text: str) -> Outline:
     return Outline(table[:, 0], table[:, 1], headings)
 
 
-Block = tuple[
-    int, int, int, "str | None"
-]  # characters [start, stop), kind, and the words of a heading
+# characters [start, stop), kind, and the words of a heading
+Block = tuple[int, int, int, "str | None"]
 
 
 def _blocks(lines: list[str]) -> Iterator[Block]:
@@ -497,9 +494,8 @@ class _Cutter:
     def __init__(self, text: str, offsets: np.ndarray, size: PassageSize) -> None:
         self._size = size
         self._stop = max(int(offsets[-1, 1]), 0)  # behind it the text was not read
-        while self._stop < len(text) and unicodedata.combining(
-            text[self._stop]
-        ):  # WordPiece forgets accents
+        # WordPiece forgets accents
+        while self._stop < len(text) and unicodedata.combining(text[self._stop]):
             self._stop += 1
         self._text = text[: self._stop]
         self._starts = offsets[:, 0].clip(0).astype(np.int32, copy=False)

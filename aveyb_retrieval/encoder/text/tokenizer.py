@@ -99,9 +99,8 @@ def original_offsets(offsets: np.ndarray, positions: np.ndarray, length: int) ->
     """
     is_mark = np.zeros(length, dtype=bool)
     is_mark[positions + np.arange(len(positions))] = True
-    before = np.concatenate(
-        [[0], np.cumsum(~is_mark)]
-    )  # [length + 1], original characters before each position
+    # [length + 1], original characters before each position
+    before = np.concatenate([[0], np.cumsum(~is_mark)])
     return before[offsets]
 
 
@@ -220,8 +219,7 @@ class AveyBTokenizer(Vocabulary):
         self._byte_length = np.zeros(vocab_size, dtype=np.int64)
         self._byte_length[list(self.ranks.values())] = [len(token) for token in self.ranks]
 
-    # -- construction
-    # ----------------------------------------------------------------------------------------------
+    # -- construction -----------------------------------------------------------------------------
 
     @classmethod
     def p50k_base(cls) -> AveyBTokenizer:
@@ -381,8 +379,7 @@ class AveyBTokenizer(Vocabulary):
         self._huggingface_tokenizer().save(str(folder / "tokenizer.json"), pretty=False)
         write_huggingface_config(folder)
 
-    # -- use
-    # ----------------------------------------------------------------------------------------------
+    # -- use --------------------------------------------------------------------------------------
 
     def encode(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Return token ids int32 `[T]` and offsets int64 `[T, 2]`, the characters `[start, end)`
@@ -416,9 +413,8 @@ class AveyBTokenizer(Vocabulary):
         offsets = np.stack([ends - lengths, ends], axis=1)
         if len(data) != characters and len(ids):  # not pure ASCII: bytes to characters
             continuation = (np.frombuffer(data, dtype=np.uint8) & 0xC0) == 0x80
-            character = (
-                np.cumsum(~continuation, dtype=np.int64) - 1
-            )  # [bytes], the character each byte belongs to
+            # [bytes], the character each byte belongs to
+            character = np.cumsum(~continuation, dtype=np.int64) - 1
             offsets[:, 0] = character[offsets[:, 0]]
             offsets[:, 1] = character[offsets[:, 1] - 1] + 1
         return offsets
@@ -465,9 +461,8 @@ class AveyBTokenizer(Vocabulary):
         try:
             arrays = [self._bpe.encode_to_numpy(piece, disallowed_special=()) for piece in pieces]
         except BaseException as error:
-            if (
-                type(error).__name__ != "PanicException"
-            ):  # tiktoken's Rust code panics; the class cannot be imported
+            # tiktoken's Rust code panics; the class cannot be imported
+            if type(error).__name__ != "PanicException":
                 raise
             raise ModelError(
                 f"{self.name}: the tokenizer's pattern {self.pattern!r} cannot be used: a part of a"
@@ -475,8 +470,7 @@ class AveyBTokenizer(Vocabulary):
             ) from error
         return (arrays[0] if len(arrays) == 1 else np.concatenate(arrays)).astype(np.int32)
 
-    # -- the format of transformers
-    # ---------------------------------------------------------------------------------
+    # -- the format of transformers ---------------------------------------------------------------
 
     def _huggingface_tokenizer(self) -> tokenizers.Tokenizer:
         with extra_for("writing a tokenizer.json"):
@@ -533,9 +527,8 @@ def write_huggingface_config(folder: Path) -> None:
         "cls_token": CLS,
         "sep_token": SEP,
         "mask_token": MASK,
-        "model_max_length": int(
-            1e30
-        ),  # transformers' value for no limit: nothing is truncated silently
+        # transformers' value for no limit: nothing is truncated silently
+        "model_max_length": int(1e30),
         "model_input_names": ["input_ids", "attention_mask"],
         "padding_side": "right",
         "split_special_tokens": True,  # "[MASK]" in a user's text is text

@@ -102,10 +102,8 @@ def _bring_up_to_date(
                 options.device,
             )
         except (ConfigError, BackendError):
-            state.job = {
-                **state.job,
-                "replaceable": ["index"],
-            }  # all is encoded: the next run may name another type
+            # all is encoded: the next run may name another type
+            state.job = {**state.job, "replaceable": ["index"]}
             transaction.save()
             raise
         transaction.wrote(name, info)
@@ -199,9 +197,8 @@ def run_change(
             return _report(transaction, transaction.done, started, resumed=True)
         options = work(transaction)
         if options is None:
-            assert (
-                transaction.base is not None
-            )  # only a change of an index can find that nothing is to be changed
+            # only a change of an index can find that nothing is to be changed
+            assert transaction.base is not None
             transaction.abandon()
             changes = Changes(unchanged=transaction.state.changes.unchanged)
             return _report(

@@ -79,9 +79,8 @@ def copy_index(
         raise ConfigError(f"{source}: cannot be copied to itself; name another place")
     with ExitStack() as stack:
         if isinstance(origin, StoredDirectory) and not isinstance(place, StoredDirectory):
-            manifest = origin.read(
-                origin.visible()
-            )  # its files go where they shall be, not into the cache
+            # its files go where they shall be, not into the cache
+            manifest = origin.read(origin.visible())
         else:
             manifest, held = hold_visible(origin)
             stack.enter_context(held)

@@ -130,9 +130,8 @@ def make_rows(
     texts = list[Text]()
     for record, encoded, _ in made:
         spans = encoded.spans if with_passages else encoded.spans[:0]
-        headings = getattr(encoded, "headings", None) or [""] * len(
-            spans
-        )  # not every model finds them
+        # not every model finds them
+        headings = getattr(encoded, "headings", None) or [""] * len(spans)
         head = titled_words(record.title, record.keywords)
         texts.append((head, record.text, spans, headings[: len(spans)]))
     codes_of_texts = languages.of([text for _, text, _, _ in texts])
@@ -272,9 +271,10 @@ def _is_of_passage(encoded: Encoded) -> bool:
 def place_of(path: str) -> str:
     """The path of a file as it is known to an index, however it was named."""
     parent, name = os.path.split(path)
+    # a text, which may have stood for other bytes
     return os.path.join(  # noqa: PTH118
         os.path.realpath(parent), name
-    )  # a text, which may have stood for other bytes
+    )
 
 
 def left_out_of(item: Notice | Rejected) -> tuple[str, str] | None:

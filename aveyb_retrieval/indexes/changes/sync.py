@@ -300,10 +300,11 @@ class _Scope:
             raise ConfigError(
                 f"only={only!r} is one string; give a list of parts of the folder, as [{only!r}]"
             )
+        # links stay; `absolute` keeps ".."
         base, parts = (
             Path(os.path.abspath(folder)),  # noqa: PTH100
             [],
-        )  # links stay; `absolute` keeps ".."
+        )
         for part in only:
             path = PurePosixPath(
                 os.path.normpath(os.path.relpath(part, base) if os.path.isabs(part) else part)  # noqa: PTH117
@@ -587,10 +588,8 @@ class _Syncing:
         transaction.rewrite(
             {*moved, *renamed}, lambda row: {"folder": here, **renamed.get(row["doc"], {})}
         )
-        transaction.state.consumed, transaction.state.digest = (
-            0,
-            "",
-        )  # what is left is an input of its own
+        # what is left is an input of its own
+        transaction.state.consumed, transaction.state.digest = (0, "")
         return plan
 
     def _remove(self, transaction: Transaction, names: set[str]) -> None:

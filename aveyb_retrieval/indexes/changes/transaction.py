@@ -496,9 +496,8 @@ def clean_up(index_dir: IndexDirectory) -> None:
     """
     try:
         current = index_dir.current()
-        if (
-            current is not None and not index_dir.journal.exists()
-        ):  # what is unfinished needs its own
+        # what is unfinished needs its own
+        if current is not None and not index_dir.journal.exists():
             delete_unused(index_dir, current)
     except (OSError, AveyBError) as error:
         logger.warning(

@@ -113,9 +113,8 @@ def build_index(
         job["share"] = list(share)
 
     def work(transaction: Transaction) -> FinishOptions:
-        check_target(
-            index_dir, overwrite
-        )  # again: another process may have built here before this one got the lock
+        # again: another process may have built here before this one got the lock
+        check_target(index_dir, overwrite)
         notices = ingest_corpus(transaction, source, documents, reading, "add", options, share)
         return FinishOptions(notices=notices, device=options.get("device", "cpu"))
 
@@ -482,9 +481,8 @@ class Batch:
 
         def apply(transaction: Transaction) -> Sequence[Notice]:
             check_folder()
-            source.check_fits(
-                transaction.state.encoding, self._directory
-            )  # again: the index may have been replaced
+            # again: the index may have been replaced
+            source.check_fits(transaction.state.encoding, self._directory)
             if not first:
                 transaction.state.consumed, transaction.state.digest = 0, ""  # an input of its own
             return ingest_corpus(transaction, source, documents, reading, mode, taking)

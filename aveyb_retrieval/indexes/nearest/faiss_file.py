@@ -38,9 +38,8 @@ AUTO, NONE = "auto", "none"  # by the number of vectors; never
 # 400 candidates scored again finds .985 of the ten nearest, in 48 bytes a vector, where HNSW32
 # (.99) takes 1,300 and fifteen times longer to build. Lists would have to be searched by the
 # quarter for the same recall, so they only pay in large files.
-EXACT_COMPONENTS = (
-    32_768 * 256
-)  # numbers that are searched in memory before "auto" makes a file of them
+# numbers that are searched in memory before "auto" makes a file of them
+EXACT_COMPONENTS = 32_768 * 256
 ONE_LIST = 1_000_000  # vectors: up to so many, all codes are scanned
 MANY = 8  # queries, from which on FAISS shares them among threads
 FEWEST_IN_GRAPH = (
@@ -49,9 +48,8 @@ FEWEST_IN_GRAPH = (
 _MANY_LISTS = 256  # that are worth a GPU
 _WHEELS = ("faiss-cpu", "faiss-gpu", "faiss-gpu-cuvs")
 _HNSW = re.compile(r"HNSW(\d+)")
-CAGRA = re.compile(
-    r"CAGRA(\d*)"
-)  # a graph that a GPU makes of all vectors at once, and FAISS keeps as one of HNSW
+# a graph that a GPU makes of all vectors at once, and FAISS keeps as one of HNSW
+CAGRA = re.compile(r"CAGRA(\d*)")
 
 
 def import_faiss() -> Any:
@@ -282,9 +280,8 @@ def write(index: faiss.Index, path: Path) -> files.FileInfo:
         def forward(data: bytes) -> int:
             try:
                 return out.write(data)
-            except (
-                OSError
-            ) as error:  # it must not cross FAISS's C++, which would turn it into a message
+            except OSError as error:
+                # it must not cross FAISS's C++, which would turn it into a message
                 failure.append(error)
                 return 0
 
@@ -317,11 +314,8 @@ def read(path: Path, *, mapped: bool) -> faiss.Index:
         ) from error
 
 
-DEFAULT_PARAMS = {
-    "nprobe": 32,
-    "efSearch": 96,
-    "rescore": 500,
-}  # 400 find .97 of the ten nearest among 10^6
+# 400 find .97 of the ten nearest among 10^6
+DEFAULT_PARAMS = {"nprobe": 32, "efSearch": 96, "rescore": 500}
 # ids that a selector is made of and asked for, while FAISS finds one more candidate (both measured)
 SELECTED = 5
 
@@ -429,9 +423,8 @@ class FaissSearcher:
             cheaper = grown > 1 or self.traits.knob == "efSearch" or len(among) < SELECTED * sifted
             if self.traits.takes_selector and cheaper:
                 selector = import_faiss().IDSelectorBatch(among)
-                effort = grown * min(
-                    round(1 / share), MOST_EFFORT
-                )  # the nearest of few are further away
+                # the nearest of few are further away
+                effort = grown * min(round(1 / share), MOST_EFFORT)
             else:
                 sift, ask = True, sifted
         scores, numbers = self._asked(queries, min(ask, count), selector, effort)
@@ -477,9 +470,8 @@ class FaissSearcher:
         )
 
 
-_ON_CARD = re.compile(
-    r"IVF\d+,(Flat|SQ8|SQfp16|PQ\d+(x8)?)"
-)  # what FAISS has on GPUs and torch does not outrun there
+# what FAISS has on GPUs and torch does not outrun there
+_ON_CARD = re.compile(r"IVF\d+,(Flat|SQ8|SQfp16|PQ\d+(x8)?)")
 MOST_ON_CARD = 2048  # candidates, and lists, of one search by FAISS on a GPU
 MOST_IN_GRAPH = 512  # candidates of one search there by CAGRA
 _WORK_ON_CARD = 1 << 29  # bytes for intermediate results
@@ -542,15 +534,13 @@ def graph_by_card(
     faiss, card, dim = import_faiss(), _card(device), made.d
     check_device(f"cuda:{card}")
     ids, vectors = map(np.concatenate, zip(*blocks, strict=True))
-    vectors = np.ascontiguousarray(
-        vectors, dtype=np.float32
-    )  # must outlive the copy to the CPU, which reads it
+    # must outlive the copy to the CPU, which reads it
+    vectors = np.ascontiguousarray(vectors, dtype=np.float32)
     config = faiss.GpuIndexCagraConfig()
     degree = innermost(made).hnsw.nb_neighbors(0)
     config.device, config.graph_degree, config.intermediate_graph_degree = card, degree, 2 * degree
-    _cards(
-        f"cuda:{card}", 4 * len(ids) * (dim + 3 * degree), len(ids), factory
-    )  # vectors and both graphs
+    # vectors and both graphs
+    _cards(f"cuda:{card}", 4 * len(ids) * (dim + 3 * degree), len(ids), factory)
     try:
         graph = faiss.GpuIndexCagra(
             faiss.StandardGpuResources(), dim, faiss.METRIC_INNER_PRODUCT, config

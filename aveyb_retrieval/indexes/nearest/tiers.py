@@ -213,9 +213,8 @@ class Memory:
                 numbers.append(ids.to(self.device)[order])
             together, places = torch.cat(numbers, 1).sort(dim=1)
             by_number = torch.cat(scores, 1).gather(1, places)
-            ordered, order = by_number.sort(
-                dim=1, descending=True, stable=True
-            )  # ties by the lower number
+            # ties by the lower number
+            ordered, order = by_number.sort(dim=1, descending=True, stable=True)
             found.append(
                 (ordered[:, :k].cpu().numpy(), together.gather(1, order[:, :k]).cpu().numpy())
             )
@@ -289,10 +288,8 @@ def check_room(device: str, count: int, dim: int) -> None:
     import torch
 
     free, _ = torch.cuda.mem_get_info(torch.device(device))
-    each, spare = (
-        2 * dim,
-        2 * LARGEST_BLOCK * (dim + _QUERIES),
-    )  # blocks are copied when they are joined; scores of one
+    # blocks are copied when they are joined; scores of one
+    each, spare = (2 * dim, 2 * LARGEST_BLOCK * (dim + _QUERIES))
     if count * each + spare > free:
         gib = 2**30
         raise BackendError(
@@ -426,9 +423,8 @@ class Nearest:
         """Whether reading all vectors (or the selected ones) costs less than asking the file and
         reading candidates.
         """
-        true = (
-            file.traits.keeps_floats and not file.tier.dead
-        )  # all still stored, and scored as they are: no look-up
+        # all still stored, and scored as they are: no look-up
+        true = file.traits.keeps_floats and not file.tier.dead
         asked = 0 if true else file.wanted(k)
         read = file.live if here is None else len(here)
         return read <= asked + file.live // READ or (here is None and 4 * k >= file.live)
@@ -463,9 +459,8 @@ class Nearest:
             for query, numbers in zip(queries, _top(asked, wanted * grown)[1], strict=True):
                 candidates = ascending(numbers[numbers >= 0])
                 stored = self._vectors.stored(candidates)
-                complete &= len(stored) >= max(
-                    enough, len(candidates) // 2
-                )  # of few left, the best is not that of all
+                # of few left, the best is not that of all
+                complete &= len(stored) >= max(enough, len(candidates) // 2)
                 found.append(search_exactly(self._vectors.selected(stored, BLOCK), query[None], k))
             if complete:
                 scores, best = map(np.concatenate, zip(*found, strict=True))

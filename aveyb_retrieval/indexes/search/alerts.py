@@ -198,9 +198,10 @@ def _post(url: str, rows: Sequence[Row]) -> None:
     if not url.startswith(("http://", "https://")):
         raise ValueError("not an address of http or https")
     body = json.dumps(rows).encode()
+    # checked above
     request = urllib.request.Request(  # noqa: S310
         url, body, {"Content-Type": "application/json"}
-    )  # checked above
+    )
     ended: list[Exception | None] = []
 
     def send() -> None:

@@ -147,8 +147,7 @@ class Evidence:
         """The numbers of these, ascending."""
         return None if self.named is None else self.named.named.docs
 
-    # --- vectors
-    # ----------------------------------------------------------------------------------------------
+    # --- vectors ---------------------------------------------------------------------------------
 
     @cached_property
     def background(self) -> float:
@@ -187,8 +186,7 @@ class Evidence:
         weights = self.view.vector_weights(kind, numbers)
         return np.asarray(weights * np.float32(self.question.known), np.float32)
 
-    # --- words
-    # ----------------------------------------------------------------------------------------------
+    # --- words -----------------------------------------------------------------------------------
 
     @cached_property
     def word_weights(self) -> FloatArray:
@@ -210,8 +208,7 @@ class Evidence:
             self._passages_by_words[count] = listed
         return listed[:count]
 
-    # --- passages
-    # ----------------------------------------------------------------------------------------------
+    # --- passages --------------------------------------------------------------------------------
 
     def held(self, numbers: IntArray) -> StoredPassages:
         """Spans of passages `[n]`, ascending, and which of the question's words each holds; those

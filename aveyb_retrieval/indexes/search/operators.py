@@ -151,9 +151,8 @@ def _part(
         )
     if (word := word.rstrip(_ENDS))[-1] in "*~":
         text = word[:-1]
-        unspaced = (
-            UNSPACED.search(cleaned(text)) is not None
-        )  # found in the middle of a run in any case
+        # found in the middle of a run in any case
+        unspaced = UNSPACED.search(cleaned(text)) is not None
         if not unspaced and len(rules.in_order(text)) > 1:
             raise ConfigError(
                 f"operators: {_shown(written)}: a beginning or a typo is of one word; ask for a"

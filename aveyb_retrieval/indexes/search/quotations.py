@@ -50,16 +50,14 @@ _CROSSED = {
     "\u201d": '"',
     "\u2019": "'",
 }
-_ENDS = re.compile(
-    r"[^\s(\[{].(?![\w({\u3008\u300a\u300c\u300e\u3010\uff08])", re.DOTALL
-)  # from the sign before it
+# from the sign before it
+_ENDS = re.compile(r"[^\s(\[{].(?![\w({\u3008\u300a\u300c\u300e\u3010\uff08])", re.DOTALL)
 _ALL = "".join(
     {*"".join(_CLOSING), *"".join(sign for signs in _CLOSING.values() for sign in signs)}
 )
 _SIGNS = re.compile(f"``|''|[{re.escape(_ALL)}]")
-_NO_OPENING = re.compile(
-    r"(?:\d\ds?|tis|twas|em|til|cause|n|s|t)\b", re.IGNORECASE
-)  # behind an apostrophe
+# behind an apostrophe
+_NO_OPENING = re.compile(r"(?:\d\ds?|tis|twas|em|til|cause|n|s|t)\b", re.IGNORECASE)
 _DEEPEST = 8  # quotations in one another
 _CODE = re.compile(
     r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)|(?<!`)(``?)(?!`)[^\n]*?[^`\n]\1(?!`)", re.DOTALL
@@ -196,9 +194,8 @@ class _Pairs:
             sign in _STRAIGHT or sign == "\u2019" or self._answer[max(0, at - 1) : at].isspace()
         )
         fitting = [n for n, each in enumerate(self._opened) if sign in _CLOSING[each.sign]]
-        if not fitting and _ENDS.match(
-            self._answer, max(0, at - 1)
-        ):  # no mark of its own kind does
+        # no mark of its own kind does
+        if not fitting and _ENDS.match(self._answer, max(0, at - 1)):
             closed = _CROSSED.get(sign, "")
             fitting = [
                 n for n, each in enumerate(self._opened) if each.sign in closed and each.at + 1 < at

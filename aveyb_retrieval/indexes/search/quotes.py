@@ -36,9 +36,8 @@ ALTERED = 0.6  # share of its words that a passage must hold near each other
 LEAST_WORDS = 3  # fewer words that are not found are no quotation, but a word that is named
 _CANDIDATES = 10  # documents and passages in which a quotation is looked for, the best by words
 _TOGETHER = 32  # quotations that are searched at once
-_Id = tuple[
-    str | None, str
-]  # of a document: the name of its index, where several are read together, and its id
+# of a document: the name of its index, where several are read together, and its id
+_Id = tuple[str | None, str]
 
 _LEFT_OUT = re.compile(r"\[\s*(?:\.{3}|\u2026)\s*\]|\(\s*(?:\.{3}|\u2026)\s*\)|\.{3,}|\u2026+")
 _NUMBER = r"\d+(?:[.,:/\u2013-]\d+)*(?:[eE][+\u2212-]?\d+)?"

@@ -79,8 +79,7 @@ def _rerank_groups(evidence: Evidence, scored: Matches) -> Iterator[Matches]:
         yield scored.take(slice(start, start + size))
 
 
-# --- the least score
-# --------------------------------------------------------------------------------------------------
+# --- the least score -----------------------------------------------------------------------------
 
 
 def _above_least(evidence: Evidence, passages: BestPassages | None, part: Matches) -> Matches:
@@ -105,8 +104,7 @@ def least_score(evidence: Evidence) -> float | None:
     return None if of_confidence and not evidence.knows_confidence else options.min_score
 
 
-# --- rerankers
-# --------------------------------------------------------------------------------------------------
+# --- rerankers -----------------------------------------------------------------------------------
 
 
 def _reranked(evidence: Evidence, passages: BestPassages | None, part: Matches) -> Matches:
@@ -188,8 +186,7 @@ def _closest_texts(
     return {doc: texts[best[doc]] if doc in best else documents[doc] for doc in keys}
 
 
-# --- boosts
-# --------------------------------------------------------------------------------------------------
+# --- boosts --------------------------------------------------------------------------------------
 
 
 def _boosted(evidence: Evidence, part: Matches) -> Matches:

@@ -30,13 +30,11 @@ Span = tuple[int, int]  # characters [start, end) of a text
 
 _CELLS = r"(?:\||[^\n|]* \| )"  # how a row of a table begins, in Markdown or not
 _ROW = re.compile(rf"^(?={_CELLS})", re.MULTILINE)
-_NAMES = regex.compile(
-    rf"^(?={_CELLS}.*\n{_CELLS})(?<!^{_CELLS}.*\n)", re.MULTILINE
-)  # of its columns: the first row
+# of its columns: the first row
+_NAMES = regex.compile(rf"^(?={_CELLS}.*\n{_CELLS})(?<!^{_CELLS}.*\n)", re.MULTILINE)
 _QUESTION = re.compile("[?\uff1f\u061f][\\s>\"'\u201d\u00bb]*$")  # of a sentence
-_MARK = re.compile(
-    r"[\s>]{0,20}\(?(?:\d{1,3}|[A-Za-z]|[ivxIVX]{2,5})[.)]\s*"
-)  # of an item of a list
+# of an item of a list
+_MARK = re.compile(r"[\s>]{0,20}\(?(?:\d{1,3}|[A-Za-z]|[ivxIVX]{2,5})[.)]\s*")
 _QUOTED = 0.3  # of the nearness of a sentence that a mail quotes of another one
 _SHARP, _NAMED, _LEAST = 4, 0.95, 0.001  # as benchmarks/cpu/citations.py found them
 
@@ -70,9 +68,8 @@ class Citation(NamedTuple):
         return self._replace(sentence=(start + first, start + stop))
 
 
-Words = tuple[
-    "IntArray", "IntArray"
-]  # of a text: which of all that are compared, and where they begin
+# of a text: which of all that are compared, and where they begin
+Words = tuple["IntArray", "IntArray"]
 
 
 class Sentences:
@@ -249,14 +246,12 @@ def _best(
     )
     for place, (start, body, stop) in enumerate(parts):
         if start < body:
-            over = (
-                nearest[place] * bare[place] / 2
-            )  # headings that no text follows speak for the rows or items below
+            # headings that no text follows speak for the rows or items below
+            over = nearest[place] * bare[place] / 2
         elif not bare[place]:
             nearest[place] = np.maximum(nearest[place], over)
-        if _QUESTION.search(
-            passage, start, stop
-        ):  # it says what is asked for: the next sentences or a reply answer
+        # it says what is asked for: the next sentences or a reply answer
+        if _QUESTION.search(passage, start, stop):
             nearest[place] /= 2
     _count_quotations_less(passage, parts, nearest, quoted)
     for names in _NAMES.finditer(passage):

@@ -38,10 +38,8 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.words import Language
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
-SHIFT = {
-    "document": 36,
-    "passage": 36 + PASSAGE_BITS,
-}  # the bits above say which index a number is of
+# the bits above say which index a number is of
+SHIFT = {"document": 36, "passage": 36 + PASSAGE_BITS}
 MAX_INDEXES = 127  # that these bits can tell apart
 
 

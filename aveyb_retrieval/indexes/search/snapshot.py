@@ -236,8 +236,7 @@ class Snapshot:
             selection.passages = passages
         return passages
 
-    # --- vectors
-    # ----------------------------------------------------------------------------------------------
+    # --- vectors ---------------------------------------------------------------------------------
 
     def count(self, kind: Kind, selection: Allowed | None = None) -> int:
         selection = selection or self.everything
@@ -311,8 +310,7 @@ class Snapshot:
             else np.zeros(self.manifest.encoding.dim, dtype=np.float32)
         )
 
-    # --- documents
-    # ----------------------------------------------------------------------------------------------
+    # --- documents -------------------------------------------------------------------------------
 
     def find(self, ids: Sequence[str]) -> dict[str, int]:
         self.check_open()
@@ -376,8 +374,7 @@ class Snapshot:
 
     lasting = True  # its files stay as long as it is open
 
-    # --- words
-    # ----------------------------------------------------------------------------------------------
+    # --- words -----------------------------------------------------------------------------------
 
     def by_words(
         self, kind: Kind, words: Sequence[str], k: int, selection: Allowed | None = None

@@ -43,9 +43,8 @@ def suggest(query: str, view: EngineView) -> dict[str, tuple[str, ...]]:
         near = vocabulary.near(form, edits(form))
         first = near.keys() & swaps(form) | {each for each in near if within(form, each, 1)}
         order = sorted(near, key=lambda each: (each not in first, -near[each], each))
-        held = (
-            each for each in order if any(view.holding(rules.in_order(each)))
-        )  # some documents may be deleted
+        # some documents may be deleted
+        held = (each for each in order if any(view.holding(rules.in_order(each))))
         if meant := tuple(islice(held, SUGGESTED)):
             suggested[word] = tuple(dict.fromkeys(_as_written(each, view) for each in meant))
     return suggested
@@ -67,6 +66,5 @@ def _as_written(form: str, view: EngineView) -> str:
         each.text[word.start : word.stop] for each in texts.values() for word in find(each.text)
     )
     word = cleaned(next(written, form))
-    return (
-        spelled(word, turkish=True) if view.language.name == "turkish" else word.lower()
-    )  # no "ss" for a sharp s
+    # no "ss" for a sharp s
+    return spelled(word, turkish=True) if view.language.name == "turkish" else word.lower()

@@ -71,9 +71,8 @@ class Counted:
     hashes: IntArray  # of ids, ascending
     mean_vector: FloatArray  # as `EngineView` says
     mean_passage: float  # characters
-    words: dict[
-        Kind, tuple[int, int]
-    ]  # documents and passages with words, and how many words these have
+    # documents and passages with words, and how many words these have
+    words: dict[Kind, tuple[int, int]]
 
     @property
     def nbytes(self) -> int:
@@ -165,8 +164,7 @@ class VisibleSnapshot(Snapshot):
         rows = zip(numbers.items(), is_seen.tolist(), strict=True)
         return {name: doc for (name, doc), seen in rows if seen}
 
-    # --- words
-    # ----------------------------------------------------------------------------------------------
+    # --- words -----------------------------------------------------------------------------------
 
     def by_words(
         self, kind: Kind, words: Sequence[str], k: int, selection: Allowed | None = None

@@ -91,9 +91,8 @@ def _runs(pieces: Iterable[str]) -> tuple[list[str], IntArray, IntArray]:
     found = pa.LargeStringArray.from_buffers(
         len(starts), edges, pa.py_buffer(data)
     ).dictionary_encode()
-    runs = pc.ascii_rtrim_whitespace(
-        found.dictionary
-    ).dictionary_encode()  # each had the blanks behind it
+    # each had the blanks behind it
+    runs = pc.ascii_rtrim_whitespace(found.dictionary).dictionary_encode()
     firsts = np.searchsorted(starts, np.cumsum([1, *(len(part) + 1 for part in parts)]))
     return runs.dictionary.to_pylist(), runs.indices.to_numpy()[found.indices.to_numpy()], firsts
 
@@ -120,9 +119,8 @@ def _written(forms: Sequence[str], numbers: IntArray, counts: IntArray) -> pa.Ar
     more = of_runs[numbers[several]] - 1
     others = np.repeat(rows[several], more) | form[ranges(first[numbers[several]] + 1, more)]
     every = np.insert(rows | form[first][numbers], np.repeat(several + 1, more), others)
-    edges = np.searchsorted(
-        every, np.unique(every[::_AT_ONCE] & ~_LOW)
-    )  # where some rows begin: rows ascend
+    # where some rows begin: rows ascend
+    edges = np.searchsorted(every, np.unique(every[::_AT_ONCE] & ~_LOW))
     once = np.concatenate([pa.array(some).unique().to_numpy() for some in np.split(every, edges)])
     once = once[(once & _LOW) > 0]  # without ""
     words = pa.array(

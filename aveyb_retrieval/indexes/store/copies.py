@@ -26,9 +26,8 @@ _PLAIN = dict.fromkeys([*range(0x2010, 0x2015), 0x2212], "-") | dict.fromkeys(
 )
 _PLAIN |= dict.fromkeys(map(ord, "\u201c\u201d\u201e\u00ab\u00bb"), '"')
 _UNSEEN = regex.compile(r"[\p{Default_Ignorable_Code_Point}\u0640]+")
-_FORMS = re.compile(
-    "[\xb5\ufb00-\ufdff\ufe70-\ufefc\uff01-\uffef]+"
-)  # ligatures, full and half width, not powers
+# ligatures, full and half width, not powers
+_FORMS = re.compile("[\xb5\ufb00-\ufdff\ufe70-\ufefc\uff01-\uffef]+")
 _BROKEN = re.compile(r"-\n(?<=[^\W\d_]-\n)(?=[^\W\d_])")  # a word at the end of a line
 _UNITS = re.compile(
     r"\d[\s-]?(?:M(?:Wh?|VA?|g|A|Hz|Ω|J|Pa|eV|L|bit|bps)|[kKMGTP]i?B(?:ps)?)(?![^\W\d_])"

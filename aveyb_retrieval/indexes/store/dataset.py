@@ -52,9 +52,8 @@ class Dataset:
         self._held: dict[tuple[int, str, str], tuple[IntArray, IntArray]] = (
             {} if before is None else dict(before._held)
         )
-        self._deletions: frozenset[Path] = (
-            frozenset() if before is None else before._deletions
-        )  # that were checked
+        # that were checked
+        self._deletions: frozenset[Path] = frozenset() if before is None else before._deletions
 
     @classmethod
     def open(
@@ -115,8 +114,7 @@ class Dataset:
     def __len__(self) -> int:
         return int(self._lance.count_rows())
 
-    # --- reading
-    # ----------------------------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------
 
     @guarded
     def take(self, numbers: IntArray, columns: Sequence[str]) -> pa.Table:
@@ -190,8 +188,7 @@ class Dataset:
         order = np.argsort(numbers, kind="stable")
         return numbers[order], order
 
-    # --- writing
-    # ----------------------------------------------------------------------------------------------
+    # --- writing ---------------------------------------------------------------------------------
 
     def append(self, rows: pa.Table) -> None:
         """Add rows as a new version."""
@@ -264,8 +261,7 @@ class Dataset:
         for name in ("_columns", "_positions", "held"):
             self.__dict__.pop(name, None)
 
-    # --- files
-    # ----------------------------------------------------------------------------------------------
+    # --- files -----------------------------------------------------------------------------------
 
     def files(self) -> set[str]:
         """All files that this version is made of, relative to the folder of the dataset."""

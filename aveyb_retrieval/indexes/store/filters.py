@@ -215,9 +215,8 @@ class FilterCompiler(ABC):
         if operator in ("$exists", "$is_empty"):
             return self._presence(field, operator, operand)
         if operator == "$contains":
-            element = self._elements(
-                field, operator, [operand]
-            )  # of a list, or a part of a string, letter by letter
+            # of a list, or a part of a string, letter by letter
+            element = self._elements(field, operator, [operand])
             return (
                 join(" OR ", [element, self.has_part(field, operand)])
                 if isinstance(operand, str)
@@ -291,9 +290,8 @@ class LanceFilters(FilterCompiler):
 
     def one_of(self, field: str, values: Sequence[Scalar]) -> Condition:
         parts = [self.equal(field, "")] if "" in values else []
-        kinds: dict[
-            str, list[Scalar]
-        ] = {}  # a path that compares one element with values of two types finds nothing
+        # a path that compares one element with values of two types finds nothing
+        kinds: dict[str, list[Scalar]] = {}
         for value in values:
             if value != "":
                 kinds.setdefault("number" if is_number(value) else type(value).__name__, []).append(

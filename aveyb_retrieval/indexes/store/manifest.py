@@ -256,9 +256,8 @@ def locked(path: Path, wait: float) -> Iterator[BinaryIO]:
     while True:
         files.make_folder(path.parent)
         with files.open_regular(path, os.O_RDWR | os.O_CREAT) as handle:
-            if (
-                os.fstat(handle.fileno()).st_nlink > 1
-            ):  # writing to it would change a file that is elsewhere too
+            # writing to it would change a file that is elsewhere too
+            if os.fstat(handle.fileno()).st_nlink > 1:
                 raise IndexFormatError(
                     f"{path}: this file has other names (hard links); remove it and try again"
                 )
@@ -321,10 +320,8 @@ def is_read(manifest: Path) -> bool:
             portalocker.lock(handle, _EXCLUSIVE)
     except portalocker.LockException:
         return True
-    except (
-        FileNotFoundError,
-        IndexFormatError,
-    ):  # no reader can have opened what is not a manifest
+    except (FileNotFoundError, IndexFormatError):
+        # no reader can have opened what is not a manifest
         return False
     return False
 
@@ -338,13 +335,8 @@ _MAX_BYTES = 64 << 20
 _MAX_DIM = 1 << 16
 _MOST = 1 << 62  # no count of anything reaches it, and sums of a few still fit in 64 bits
 _QUICK_BYTES = 64 << 20  # hashing this much takes less than a tenth of a second
-FOLDERS = (
-    f"{DOCUMENTS}.lance",
-    *ROW_TABLES,
-    WORD_LISTS,
-    FAISS,
-    REJECTED,
-)  # all but the folder of manifests
+# all but the folder of manifests
+FOLDERS = (f"{DOCUMENTS}.lance", *ROW_TABLES, WORD_LISTS, FAISS, REJECTED)
 _OURS = re.compile(
     rf"({'|'.join(map(re.escape, FOLDERS))})(/[A-Za-z0-9_][A-Za-z0-9_.\-]{{0,200}}){{1,4}}"
 )
@@ -369,9 +361,8 @@ class Tier:
     stop: int
     count: int
     dead: int = 0  # vectors of documents that were removed since; they are left out of every search
-    params: dict[str, int] = field(
-        default_factory=dict
-    )  # of a search, where they are not the defaults
+    # of a search, where they are not the defaults
+    params: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -390,9 +381,8 @@ class Contents:
 
     documents: int = 1  # the version of the Lance dataset
     rows: dict[str, list[Piece]] = field(default_factory=dict)  # by table, `ROW_TABLES`
-    words: dict[str, list[Piece]] = field(
-        default_factory=dict
-    )  # by table and column: "texts/words"
+    # by table and column: "texts/words"
+    words: dict[str, list[Piece]] = field(default_factory=dict)
 
     @property
     def files(self) -> list[str]:
@@ -459,16 +449,13 @@ class Manifest:
     changes: Changes
     tables: Contents
     tiers: list[Tier]  # vectors of later documents are searched exactly beside these files
-    files: dict[
-        str, FileInfo
-    ]  # size and hash of every file, by its name inside the index directory
-    left_out: dict[
-        str, str
-    ]  # files of folders that were told to be left out, with the reasons: they are told once
+    # size and hash of every file, by its name inside the index directory
+    files: dict[str, FileInfo]
+    # files of folders that were told to be left out, with the reasons: they are told once
+    left_out: dict[str, str]
     job: dict[str, Any]  # identifies the change that made this version
-    reading: dict[str, Any] = field(
-        default_factory=dict
-    )  # of a folder, as `Reading.of_folder` gives it
+    # of a folder, as `Reading.of_folder` gives it
+    reading: dict[str, Any] = field(default_factory=dict)
     corpus: str = (
         ""  # hash of all that this change read, whatever it took of it; "" where it read nothing
     )

@@ -364,9 +364,8 @@ class ObjectStore:
                 f"{where}: the bucket is in another region; set AWS_REGION to that one"
             )
         reason = " ".join(filter(None, (status and status[1], code and code[1])))
-        reason = (
-            reason or first_line(error, said).rpartition(": ")[2][:200]
-        )  # the end of what the client said
+        # the end of what the client said
+        reason = reason or first_line(error, said).rpartition(": ")[2][:200]
         return EngineError(f"{where}: the store failed ({reason}); give the same command again")
 
 
@@ -386,9 +385,8 @@ RENEWED = 5.0  # seconds between two renewals
 WAIT = 60.0  # that a writer waits for another, unless it is told otherwise
 _LOOK = 0.5  # seconds between two looks at the lease of another
 
-_watched: dict[
-    str, tuple[bytes, float]
-] = {}  # what was seen of others' leases, and since when: also by earlier calls
+# what was seen of others' leases, and since when: also by earlier calls
+_watched: dict[str, tuple[bytes, float]] = {}
 
 
 @dataclass(frozen=True)

@@ -58,10 +58,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CURRENT = "current"  # the object, and the file, that names the visible version
-IN_PARTS = (
-    ".parts",
-    ".marks",
-)  # the suffixes of what is kept here of a file that is not here whole
+# the suffixes of what is kept here of a file that is not here whole
+IN_PARTS = (".parts", ".marks")
 
 # that the objects of a version stay after the next one is there, for those who read parts of them
 KEPT_SECONDS = 120.0
@@ -115,10 +113,8 @@ class Cache:
             if copy == keep:
                 continue
             lock = copy / "lock" if copy.name == WRITING else copy.parent / "lock"
-            with (
-                contextlib.suppress(OSError, IndexLockedError),
-                locked(lock, 0),
-            ):  # in use, or the disk fails
+            # in use, or the disk fails
+            with contextlib.suppress(OSError, IndexLockedError), locked(lock, 0):
                 total -= sizes[copy] if _remove_copy(copy) else 0
         if total + needed > self.limit:
             raise ConfigError(
@@ -202,9 +198,8 @@ class StoredDirectory(IndexDirectory):
         if self._seen is None:
             return None
         name = parse_pointer(self._seen.data, f"{self.name}/{CURRENT}", self.name)
-        if self.root != (
-            root := self.base / name.rpartition("-")[2]
-        ):  # another build has a copy of its own
+        # another build has a copy of its own
+        if self.root != (root := self.base / name.rpartition("-")[2]):
             self.root, self._checked = root, {}
         return name
 
@@ -368,9 +363,8 @@ class _WriteCopy(IndexDirectory):
             known = {} if local is None else self.read(local).files
         path = self.manifest(name)
         if local != name:
-            path.unlink(
-                missing_ok=True
-            )  # of that name an earlier holder of the lease may have made another
+            # of that name an earlier holder of the lease may have made another
+            path.unlink(missing_ok=True)
         try:
             manifest = read_stored(store, name, path)
         except IndexFormatError as error:  # only a build can go on, which replaces the index
@@ -544,9 +538,8 @@ def hold_visible(index_dir: IndexDirectory) -> tuple[Manifest, BinaryIO]:
             if index_dir.current() == name:
                 raise
             continue
-        if index_dir.keeps(
-            name
-        ):  # else a writer that hid it before it was marked may be deleting its files
+        # else a writer that hid it before it was marked may be deleting its files
+        if index_dir.keeps(name):
             return manifest, held
         held.close()
     raise IndexFormatError(

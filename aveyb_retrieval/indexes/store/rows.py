@@ -104,8 +104,7 @@ class RowTable:
     def __len__(self) -> int:
         return sum(int(self.alive(rows.numbers).sum()) for rows in self._files)
 
-    # --- rows
-    # ----------------------------------------------------------------------------------------------
+    # --- rows ------------------------------------------------------------------------------------
 
     @cached_property
     def _files(self) -> list[MappedRows]:
@@ -288,8 +287,7 @@ class RowTable:
                 out[places, side] = file.fixed(name, rows)
         return out, _texts(column, found, len(numbers)) if column else [b""] * len(numbers)
 
-    # --- words
-    # ----------------------------------------------------------------------------------------------
+    # --- words -----------------------------------------------------------------------------------
 
     @guarded
     def by_words(self, words: Sequence[str], k: int) -> tuple[IntArray, FloatArray]:
@@ -356,8 +354,7 @@ class RowTable:
         """The words of a column that lists of words are kept of."""
         return self.words[column].vocabulary
 
-    # --- writing
-    # ----------------------------------------------------------------------------------------------
+    # --- writing ---------------------------------------------------------------------------------
 
     def append(self, rows: pa.Table, first: int, stop: int, new: NewFiles) -> None:
         """Add the rows of the documents numbered in `[first, stop)`, which follow all others."""

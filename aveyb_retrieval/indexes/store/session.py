@@ -26,9 +26,8 @@ CACHE_BYTES = int(os.environ.get("AVEYB_CACHE_BYTES", 256 << 20))
 
 MAX_CACHED_VERSIONS = 128  # of one dataset
 
-os.environ.setdefault(
-    "LANCE_LOG", "error"
-)  # else every new dataset is a warning; read when Lance is imported
+# else every new dataset is a warning; read when Lance is imported
+os.environ.setdefault("LANCE_LOG", "error")
 
 
 @dataclass

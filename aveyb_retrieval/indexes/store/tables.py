@@ -74,9 +74,8 @@ COPY = "copy"  # the digest of a text's words
 WEIGHT = "weight"
 _TITLE = ("title", "keywords", "file_sha256", "labels_sha256", "folder", "pages")
 Part = Literal["title", "metadata", "text"]
-PARTS: tuple[Part, ...] = get_args(
-    Part
-)  # of a document, which are read by themselves; the pages come with the title
+# of a document, which are read by themselves; the pages come with the title
+PARTS: tuple[Part, ...] = get_args(Part)
 COUNTS = ("passages", "tokens", "cut_tokens", "characters", "words")
 
 
@@ -169,9 +168,8 @@ def held_words(texts: Sequence[bytes], words: Sequence[str]) -> BoolArray:
     blanks, ends = np.flatnonzero(data == ord(" ")), np.cumsum([len(text) for text in texts])
     starts, sizes = blanks[:-1] + 1, np.diff(blanks)
     encoded = [word.encode() + b" " for word in words]
-    sought = np.zeros(
-        1 << 16, np.bool_
-    )  # by size and first byte: few words of the texts are as one of these
+    # by size and first byte: few words of the texts are as one of these
+    sought = np.zeros(1 << 16, np.bool_)
     sought[[(len(word) & 255) << 8 | word[0] for word in encoded]] = True
     alike = np.flatnonzero(sought.take((sizes & 255) << 8 | data.take(starts)))
     starts = starts[alike]
@@ -356,8 +354,7 @@ class Tables:
         """The table that holds the texts and words of a kind."""
         return self.texts if kind == "document" else self.passages
 
-    # --- documents
-    # ----------------------------------------------------------------------------------------------
+    # --- documents -------------------------------------------------------------------------------
 
     def find(self, ids: Iterable[str]) -> dict[str, tuple[int, bytes]]:
         """Number and content digest of documents by their ids; those that are not there are left
@@ -484,8 +481,7 @@ class Tables:
         rows = self.documents.take(docs, COUNTS)
         return rows["doc"].to_numpy(), {name: rows[name].to_numpy() for name in COUNTS}
 
-    # --- passages
-    # ----------------------------------------------------------------------------------------------
+    # --- passages --------------------------------------------------------------------------------
 
     def numbers(self, kind: Kind, first: int = 0, stop: int = END) -> IntArray:
         """Numbers of the documents in `[first, stop)`, or of their passages, ascending."""
@@ -557,16 +553,14 @@ class Tables:
             for n, (a, b), text in found
         }
 
-    # --- words
-    # ----------------------------------------------------------------------------------------------
+    # --- words -----------------------------------------------------------------------------------
 
     @property
     def forms(self) -> str:
         """The column of texts that has words as they are written."""
         return FORMS if FORMS in self.texts.schema.names else WORDS
 
-    # --- vectors
-    # ----------------------------------------------------------------------------------------------
+    # --- vectors ---------------------------------------------------------------------------------
 
     def vectors(self, kind: Kind, numbers: IntArray) -> FloatArray:
         """Vectors `[n, d]` float32 of documents or passages, in the order of their

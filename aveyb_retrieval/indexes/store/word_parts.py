@@ -151,8 +151,7 @@ def _brought(source: FileBytes | None, array: np.ndarray, base: int) -> np.ndarr
     return data[start : start + array.nbytes].view(array.dtype)
 
 
-# --- making parts
-# --------------------------------------------------------------------------------------------------
+# --- making parts --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

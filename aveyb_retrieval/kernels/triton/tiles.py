@@ -201,20 +201,16 @@ _HOPPER: _Table = _AMPERE | {
     "best_by_id": {_HALF: Config(128, 256, 64, 8, 3), _WIDE: Config(64, 128, 32, 8, 3)},
     "late_interaction": {_HALF: Config(64, 64, 64, 4, 3), _WIDE: Config(64, 64, 32, 8, 3)},
 }
-TABLE = {
-    "sm_90": _HOPPER,
-    "sm_80": _AMPERE,
-    "sm_89": _AMPERE,
-}  # the rows of sm_80 fit sm_89's shared memory, too
+# the rows of sm_80 fit sm_89's shared memory, too
+TABLE = {"sm_90": _HOPPER, "sm_80": _AMPERE, "sm_89": _AMPERE}
 
 
 def architecture(device: torch.device) -> str:
     """The table's name for a device: by shared memory a program may use, which is what tiles are
     fitted to.
     """
-    if (
-        device.type != "cuda"
-    ):  # the interpreter has no limits; it walks through the tiles of the largest device
+    # the interpreter has no limits; it walks through the tiles of the largest device
+    if device.type != "cuda":
         return "sm_90"
     major, minor = torch.cuda.get_device_capability(device)
     if (major, minor) in ((8, 6), (8, 9)) or major == 12:

@@ -111,9 +111,10 @@ def test_what_a_column_loses_others_and_the_biases_make_up_for(
         encoded(with_form(folder, precision), documents)[0] for precision in PRECISIONS
     )
     rounded = graph.round_weight
+    # to the nearest
     monkeypatch.setattr(
         graph, "round_weight", lambda weight, rows: rounded(weight, np.zeros_like(rows))
-    )  # to the nearest
+    )
     export_onnx(folder)
     plain = encoded(with_form(folder, "int8"), documents)[0]
     errors = [np.linalg.norm(vectors - exact) for vectors in (plain, better)]
@@ -127,9 +128,8 @@ def test_int8_is_near_it_with_every_switch(switch: str, tmp_path: Path) -> None:
         encoded(with_form(folder, precision), texts([40, 100, 9])) for precision in PRECISIONS
     )
     assert cosines(exact[0], rounded[0]).min() > 0.99
-    assert (
-        cosines(exact[1], rounded[1]).min() > 0.97
-    )  # a random model, whose tokens add up to little
+    # a random model, whose tokens add up to little
+    assert cosines(exact[1], rounded[1]).min() > 0.97
 
 
 @by_precision

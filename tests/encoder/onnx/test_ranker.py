@@ -45,9 +45,8 @@ def test_the_choice_is_that_of_torch(
     embeddings = EmbeddingTable(tmp_path / "model.safetensors")
     found = ranker.retrieve(table.layout, table.ids.numpy(), embeddings, settings)
     same = (found.rows == expected.rows.numpy()).all(axis=1)
-    assert (
-        same.mean() == 1 if distinct == 97 else same.mean() > 0.97
-    )  # of few ids, scores are equal but for rounding
+    # of few ids, scores are equal but for rounding
+    assert same.mean() == 1 if distinct == 97 else same.mean() > 0.97
     np.testing.assert_allclose(
         found.weights[same], expected.weights.numpy()[same], rtol=1e-5, atol=1e-6
     )

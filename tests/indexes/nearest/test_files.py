@@ -60,9 +60,8 @@ def test_verify_finds_the_stored_vectors_in_a_file(factory: str, tmp_path: Path)
 def test_a_file_that_was_cut_or_changed_is_refused(
     factory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        manifest, "_QUICK_BYTES", 0
-    )  # of a large index FAISS files alone are hashed
+    # of a large index FAISS files alone are hashed
+    monkeypatch.setattr(manifest, "_QUICK_BYTES", 0)
     root = tmp_path / "ix"
     path = made(root, factory)
     whole = path.read_bytes()

@@ -49,9 +49,8 @@ FACTORIES = (
     COSTLY,
     "PCA16,HNSW8",
 )
-SLOW = pytest.param(
-    "OPQ6,IVF4,PQ6", "passage", marks=pytest.mark.slow
-)  # its training takes half a minute
+# its training takes half a minute
+SLOW = pytest.param("OPQ6,IVF4,PQ6", "passage", marks=pytest.mark.slow)
 
 
 def with_dead(made: list[Tier], stored: FakeVectors) -> list[Tier]:
@@ -127,9 +126,8 @@ def test_a_deleted_neighbourhood_leaves_as_many_results_as_were_asked_for(tmp_pa
     whole = FakeVectors.random("document", 4000, DIM)
     tier, _ = make_tier(tmp_path, "faiss/a.faiss", "document", 0, 4000, whole, 4000, "auto")
     query = whole.rows[:1]
-    gone = np.isin(
-        whole.numbers, whole.nearest(query, 1500)[1]
-    )  # far more than the candidates of a search
+    # far more than the candidates of a search
+    gone = np.isin(whole.numbers, whole.nearest(query, 1500)[1])
     stored = whole.without(gone)
     nearest = Nearest.open(
         tmp_path, "document", with_dead([tier], stored), stored, len(stored.rows)
@@ -413,9 +411,8 @@ def test_what_a_card_does_not_do_is_asked_of_the_file(tmp_path: Path, copies: li
     tier, _ = make_tier(tmp_path, "faiss/a", "document", 0, 6000, stored, 6000, "IVF8,SQ8")
     nearest = Nearest.open(tmp_path, "document", [tier], stored, 6000, device="cpu:0")
     queries = queries_near(stored, 3)
-    assert (
-        recall(nearest.search(queries, 700)[1], stored.nearest(queries, 700)[1]) > 0.98
-    )  # 2,100 candidates
+    # 2,100 candidates
+    assert recall(nearest.search(queries, 700)[1], stored.nearest(queries, 700)[1]) > 0.98
     few = stored.numbers[::3]
     assert recall(nearest.search(queries, 10, few)[1], stored.nearest(queries, 10, few)[1]) > 0.98
     assert copies[0].searches == 0
@@ -490,9 +487,8 @@ def test_a_graph_of_a_card_is_searched_on_a_cpu_too(tmp_path: Path, copies: list
         assert (
             recall(nearest.search(queries, 10, few)[1], stored.nearest(queries, 10, few)[1]) > 0.98
         )
-        assert (
-            recall(nearest.search(queries, 600)[1], stored.nearest(queries, 600)[1]) > 0.9
-        )  # more than a card takes
+        # more than a card takes
+        assert recall(nearest.search(queries, 600)[1], stored.nearest(queries, 600)[1]) > 0.9
     assert copies[0].searches == 1
 
 

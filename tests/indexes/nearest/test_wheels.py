@@ -94,9 +94,8 @@ def test_a_file_of_one_wheel_is_a_file_of_the_other(
             kept = numbers[..., None] == expected[f"numbers_{place}"][:, None]
             assert kept.any(axis=2).mean() >= alike
             there = np.broadcast_to(expected[f"scores_{place}"][:, None], kept.shape)[kept]
-            if (
-                root == written or place
-            ):  # codes of other centroids give other scores; those of vectors are true
+            # codes of other centroids give other scores; those of vectors are true
+            if root == written or place:
                 assert np.allclose(scores[kept.any(axis=2)], there, atol=1e-5)
 
 

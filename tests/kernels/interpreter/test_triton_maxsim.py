@@ -89,9 +89,8 @@ def test_a_long_document_does_not_depend_on_the_batch(monkeypatch: pytest.Monkey
 def test_late_interaction(query: int) -> None:
     own = [1, 0, 65, 16, 130]
     starts = torch.tensor([0, *own]).cumsum(0)
-    documents = torch.randn(int(starts[-1]), 48)[
-        :, :40
-    ]  # rows are a view: their stride is not their width
+    # rows are a view: their stride is not their width
+    documents = torch.randn(int(starts[-1]), 48)[:, :40]
     vectors = torch.randn(query, 40)
     got = late_interaction(vectors, documents, starts, backend="triton")
     wanted = late_interaction(vectors, documents, starts, backend="torch")

@@ -25,9 +25,8 @@ from aveyb_retrieval.kernels.triton import dynamic_mix
 from tests.kernels.interpreter.test_triton_mixing import TOLERANCE, relative_error
 
 PRESETS = {"paper": AveyBConfig.paper_base, "released": AveyBConfig.released_base}
-WIDTHS = pytest.mark.parametrize(
-    "width", [16, 24, 300]
-)  # one tile and less; more than one, the last not full
+# one tile and less; more than one, the last not full
+WIDTHS = pytest.mark.parametrize("width", [16, 24, 300])
 DTYPES = pytest.mark.parametrize("dtype", TOLERANCE)
 
 
@@ -76,9 +75,8 @@ def test_relu_squared_and_its_gradient(width: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("alpha", [None, 0.7])
 @torch.no_grad()
 def test_residual_and_norm(width: int, dtype: torch.dtype, alpha: float | None) -> None:
-    branch, residual = (
-        3 * torch.randn(2, 5, 2 * width).to(dtype)[..., :width] for _ in range(2)
-    )  # rows are strided
+    # rows are strided
+    branch, residual = (3 * torch.randn(2, 5, 2 * width).to(dtype)[..., :width] for _ in range(2))
     weight, scale = (
         torch.randn(width).to(dtype),
         None if alpha is None else torch.tensor(alpha).to(dtype),
@@ -175,9 +173,8 @@ def test_a_graph_takes_splits_in_parts_and_gives_the_same_bits(
         over = gate.clone()
         dynamic_mix.dynamic_mix_over_gate_op(z, over, norms, n, None, 1e-6, True, False, "gelu")
         out, inverse, sums, shares = dynamic_mix.dynamic_mix_op(z, gate, n, None, 1e-6, True, False)
-        below = (
-            torch.arange(20) < (torch.full((5,), 20) if n is None else n)[:, None]
-        )  # the rest is not written
+        # the rest is not written
+        below = torch.arange(20) < (torch.full((5,), 20) if n is None else n)[:, None]
         return over, out, inverse, sums[below], shares[:, :20][below]
 
     monkeypatch.setattr(dynamic_mix, "_launch_shares", counted)
