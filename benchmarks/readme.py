@@ -892,6 +892,7 @@ def _wrapped(block: str) -> str:
 def pages() -> list[Path]:
     """Return the pages that hold figures."""
     files = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("recipes/*/README.md")]
+    files += ROOT.glob("benchmarks/notes/*.md")
     files += ROOT.glob("aveyb_retrieval/models/*/README.md")
     return sorted(path for path in files if "<!-- figures: " in path.read_text(encoding="utf-8"))
 

@@ -31,7 +31,13 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 ROOT = Path(__file__).parents[1]
-PATTERNS = ("*.md", "docs/**/*.md", "recipes/*/README.md", "aveyb_retrieval/models/*/README.md")
+PATTERNS = (
+    "*.md",
+    "docs/**/*.md",
+    "benchmarks/notes/*.md",
+    "recipes/*/README.md",
+    "aveyb_retrieval/models/*/README.md",
+)
 PAGES = sorted(page for pattern in PATTERNS for page in ROOT.glob(pattern))
 COMMANDS: dict[str, click.Command] = {
     "aveyb-index": index.main,
@@ -194,6 +200,39 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
         r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")
     )
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site name them."""
+    text = re.sub(
+        r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def lost_anchors(page: Path) -> list[str]:
+    """The links of a page to a heading that does not exist."""
+    links = re.findall(r"\]\((?!https?://)([^)#]*)#([^)]+)\)", page.read_text(encoding="utf-8"))
+    return [
+        f"{target}#{anchor}"
+        for target, anchor in links
+        if anchor not in anchors(page.parent / target if target else page)
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_to_headings_lead_somewhere(page: Path) -> None:
+    assert lost_anchors(page) == []
+
+
+def test_a_link_to_a_heading_that_does_not_exist_is_lost(tmp_path: Path) -> None:
+    (tmp_path / "b.md").write_text("# Who may `ask`, and when?\n```sh\n# a comment\n```\n")
+    page = tmp_path / "a.md"
+    page.write_text(
+        "# Here\n[1](b.md#who-may-ask-and-when) [2](b.md#a-comment) [3](#here) [4](#there)\n"
+    )
+    assert lost_anchors(page) == ["b.md#a-comment", "#there"]
 
 
 # a path in backticks: folders, a name, and one of these endings

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.words import Language
     from aveyb_retrieval.indexes.types import BoolArray, FloatArray, IntArray
 
-# docs/ranking.md says what each was chosen on
+# benchmarks/notes/ranking.md says on which data they were chosen
 SURE_SHARE = 0.8  # of what one word is worth that a single competitor has: named from there on
 NAMED_SHARE = 0.5  # of the names of the document that has the most: it is named, too
 MAX_NAMED = 8  # documents
