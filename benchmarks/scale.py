@@ -1,6 +1,6 @@
 """From what was measured here to what 10^9 passages would take: bytes, hours, machines, costs.
 
-    python benchmarks/scale.py                                        # the tables of docs/scale.md
+    python benchmarks/scale.py                   # the tables of benchmarks/notes/scale.md
     python benchmarks/scale.py --cpu-hour 0.05 --gpu-hour 4 --gpu-tokens-per-second 2e6    # with
     prices and a speed
 
