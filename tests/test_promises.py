@@ -1,4 +1,4 @@
-"""The page of promises names tests that are there, and says "Not" where none holds a promise."""
+"""The list of promises names tests that are there, and says "Not" where none holds a promise."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 ROWS = [
     [cell.strip() for cell in line.strip("|").split(" | ")]
-    for line in (ROOT / "docs" / "promises.md").read_text(encoding="utf-8").splitlines()
+    for line in (ROOT / "tests" / "promises.md").read_text(encoding="utf-8").splitlines()
     if line.startswith("| ") and not line.startswith("| asked for")
 ]
 
