@@ -176,17 +176,18 @@ class AveyConfig(PreTrainedConfig):
 class FunnelAveyBConfig(AveyBConfig):
     """Configuration of an Avey-B encoder that pools tokens behind some of its layers.
 
-    The fields of `AveyBConfig`, and:
+    It has the fields of `AveyBConfig`, and these:
 
-    funnel_after: how many layers see every token; behind them neighbouring tokens of a split are
-        pooled.
-    funnel_factor: how many tokens become one row; it divides `split_size`; 1 pools nothing.
-    funnel_pool: "max" (the Funnel paper's) | "mean".
-    funnel_recovery: how the tokens of a row are told apart again in the output. With t the row's
-        vector and h the outputs of the layers in front of the funnel: "sum_first", t + h_1 |
-        "sum_last", t + h_last | "sum_max", t + max h | "sum_mean", t + mean h | "average_last",
-        (t + h_last) / 2 | "max_last", max(t, h_last). None: each token has the vector of its row,
-        as vectors of texts and passages need it.
+    Funnel:
+        funnel_after: How many layers see every token; behind them neighbouring tokens of a split
+            are pooled.
+        funnel_factor: How many tokens become one row; it divides `split_size`; 1 pools nothing.
+        funnel_pool: "max" (the Funnel paper's) | "mean".
+        funnel_recovery: How the tokens of a row get different outputs again. With t the row's
+            vector and h the outputs of the layers in front of the funnel: "sum_first", t + h_1 |
+            "sum_last", t + h_last | "sum_max", t + max h | "sum_mean", t + mean h |
+            "average_last", (t + h_last) / 2 | "max_last", max(t, h_last). None: each token has the
+            vector of its row, as vectors of texts and passages need it.
 
     Raises:
         ConfigError: a value is out of range or not one of its choices.
