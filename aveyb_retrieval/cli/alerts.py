@@ -1,62 +1,51 @@
-"""`aveyb-index alerts`: saved questions, and the options by which changes tell what is new for
+"""`aveyb-index alerts`: saved questions, and the option by which changes report what is new for
 them.
 """
 
 from __future__ import annotations
 
+import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from aveyb_retrieval.cli.common import INDEX, PATH, Commands, filter_option, gather
+from aveyb_retrieval.cli.common import INDEX, PATH, Commands, filter_option
 from aveyb_retrieval.errors import AveyBError, printable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-ALERTS = gather(
-    "receivers",
-    dict,
-    click.option(
-        "--alerts",
-        "file",
-        type=PATH,
-        metavar="FILE",
-        help="Append what is new for saved questions, as JSON lines.",
-    ),
-    click.option(
-        "--alert-command",
-        "command",
-        metavar="COMMAND",
-        help="Run this with these lines on its input.",
-    ),
-    click.option("--alert-webhook", "webhook", metavar="URL", help="Send them there by POST."),
+ALERTS = click.option(
+    "--alerts",
+    "alerts_file",
+    type=PATH,
+    metavar="FILE",
+    help="Append what is new for saved questions, as JSON lines.",
 )
 
 
-def tell_alerts(directory: str | Path, receivers: dict[str, Any]) -> None:
-    """Ask the saved questions after a change, and print what is new; a failure is a line, and stops
-    nothing.
+def report_alerts(directory: str | Path, alerts_file: Path | None) -> None:
+    """Ask the saved questions after a change, append what is new to the file, and print it; a
+    failure is a line, and stops nothing.
     """
-    from aveyb_retrieval.indexes.search.alerts import run_alerts
+    from aveyb_retrieval.indexes.search.alerts import append_rows, run_alerts
 
-    # an address, where no questions are saved
-    if isinstance(directory, str) and not any(receivers.values()):
+    if alerts_file is None:
         return
     try:
-        new, failed = run_alerts(directory, **receivers)
+        rows = run_alerts(directory, partial(append_rows, alerts_file))
     except (AveyBError, OSError) as error:
         click.echo(printable(f"alerts: {error}"), err=True)
         return
-    for row in new:
+    for row in rows:
         click.echo(printable(f"alert {row['name']}: {row['id']} {row['span'][0]}-{row['span'][1]}"))
-    for line in failed:
-        click.echo(printable(f"alerts: {line}"), err=True)
 
 
 @click.group(cls=Commands)
 def alerts() -> None:
-    """Save questions: each sync, add and upsert says which new or changed passages answer them."""
+    """Save questions, and learn which new or changed passages answer them."""
 
 
 @alerts.command()
@@ -66,7 +55,7 @@ def alerts() -> None:
 @filter_option("Only in documents that match this condition on the metadata.")
 @click.option("--at-least", type=float, default=0.5, help="Least confidence, 0 to 1.")
 def add(directory: str | Path, where: Any, **given: Any) -> None:
-    """Save the question QUERY in the index in DIRECTORY. What is there already is not told."""
+    """Save the question QUERY in the index in DIRECTORY. What is there already is not reported."""
     from aveyb_retrieval.indexes.search.alerts import Alert, add_alert
 
     add_alert(directory, Alert(filter=where, **given))
@@ -80,6 +69,24 @@ def list_saved(directory: str | Path) -> None:
 
     for alert in list_alerts(directory):
         click.echo(printable(f"{alert.name}  at least {alert.at_least:g}  {alert.query}"))
+
+
+@alerts.command()
+@click.argument("directory", type=INDEX)
+def run(directory: str | Path) -> None:
+    """Print what was added or changed in the index in DIRECTORY and answers a saved question.
+
+    Each passage is a line of JSON (name, id, span, text, confidence, version), printed once:
+    `aveyb-index alerts run my-index | PROGRAM`.
+    """
+    from aveyb_retrieval.indexes.search.alerts import run_alerts
+
+    run_alerts(directory, _print_rows)
+
+
+def _print_rows(rows: Sequence[dict[str, Any]]) -> None:
+    for row in rows:
+        click.echo(json.dumps(row))
 
 
 @alerts.command()

@@ -271,12 +271,8 @@ def parse_json(context: click.Context, option: click.Parameter, text: str | None
 
 
 def filter_option(meaning: str) -> Decorator:
-    """Make the option `--filter`, also called `--where`, with this help; the command gets its
-    condition as `where`.
-    """
-    return click.option(
-        "--filter", "--where", "where", metavar="JSON", callback=parse_json, help=meaning
-    )
+    """Make the option `--filter` with this help; the command gets its condition as `where`."""
+    return click.option("--filter", "where", metavar="JSON", callback=parse_json, help=meaning)
 
 
 def _progress_lines() -> Progress:
@@ -399,14 +395,11 @@ def _parse_types(given: tuple[str, ...]) -> dict[str, str]:
     return types
 
 
-ON_ERROR = together(
-    choose(
-        "--on-error",
-        "auto stop skip",
-        "A malformed line or unreadable file: stop, or skip it and list it; auto "
-        "skips files of folders and stops at all else.",
-    ),
-    click.option("--strict", "on_error", flag_value="stop", help="The same as --on-error stop."),
+ON_ERROR = choose(
+    "--on-error",
+    "auto stop skip",
+    "A malformed line or unreadable file: stop, or skip it and list it; auto "
+    "skips files of folders and stops at all else.",
 )
 FILES = together(
     click.option("--follow-links", is_flag=True, help="Also read links that are found in folders."),

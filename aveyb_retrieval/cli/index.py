@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aveyb_retrieval.cli import common, proof
-from aveyb_retrieval.cli.alerts import ALERTS, alerts, tell_alerts
+from aveyb_retrieval.cli.alerts import ALERTS, alerts, report_alerts
 from aveyb_retrieval.errors import ConfigError, InputError, no_option, plural, printable
 
 if TYPE_CHECKING:
@@ -142,25 +142,25 @@ def init(directory: str | Path, quiet: bool, **arguments: Any) -> None:
 @common.INSERTING
 @common.VERBOSE
 @ALERTS
-def add(directory: str | Path, receivers: dict[str, Any], **arguments: Any) -> None:
+def add(directory: str | Path, **arguments: Any) -> None:
     """Add the documents of CORPUS to the index in DIRECTORY. Their ids must be new."""
     from aveyb_retrieval.indexes.changes.update import add_documents
 
-    _insert(add_documents, directory, receivers=receivers, **arguments)
+    _insert(add_documents, directory, **arguments)
 
 
 @main.command()
 @common.INSERTING
 @common.VERBOSE
 @ALERTS
-def upsert(directory: str | Path, receivers: dict[str, Any], **arguments: Any) -> None:
+def upsert(directory: str | Path, **arguments: Any) -> None:
     """Add the documents of CORPUS and replace those whose ids exist.
 
     Only changed text is encoded.
     """
     from aveyb_retrieval.indexes.changes.update import upsert_documents
 
-    _insert(upsert_documents, directory, receivers=receivers, **arguments)
+    _insert(upsert_documents, directory, **arguments)
 
 
 def _insert(
@@ -170,7 +170,7 @@ def _insert(
     corpus: tuple[str, ...],
     quiet: bool,
     verbose: bool,
-    receivers: dict[str, Any] | None = None,
+    alerts_file: Path | None = None,
     **arguments: Any,
 ) -> None:
     if not corpus and arguments["vectors"] is None and arguments.get("from_index") is None:
@@ -180,8 +180,7 @@ def _insert(
             [Path(c) for c in corpus] or None, directory, progress=progress, **arguments
         )
     print_report(report, verbose=verbose)
-    if receivers is not None:
-        tell_alerts(directory, receivers)
+    report_alerts(directory, alerts_file)
     exit_if_incomplete(report)
 
 
@@ -259,7 +258,7 @@ def sync(
     fail_on: str,
     quiet: bool,
     verbose: bool,
-    receivers: dict[str, Any],
+    alerts_file: Path | None,
     **arguments: Any,
 ) -> None:
     """Bring an index into step with the files of FOLDER: new, changed, renamed and deleted ones.
@@ -289,7 +288,7 @@ def sync(
         if watch:
             click.echo(time.strftime("%Y-%m-%d %H:%M:%S "), nl=False)
         print_report(report, verbose=verbose)
-        tell_alerts(directory, receivers)
+        report_alerts(directory, alerts_file)
         return report
 
     if watch:
@@ -608,47 +607,11 @@ def search(
 
 @main.command()
 @click.argument("directory", type=common.INDEX)
-@click.option(
-    "--compare",
-    "other",
-    type=common.INDEX,
-    metavar="OTHER",
-    help="Say what differs in another index instead.",
-)
-@click.option(
-    "--questions",
-    type=common.PATH,
-    metavar="FILE",
-    help="With --compare: ask the questions in FILE, one a line.  [default: names of documents]",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def info(
-    directory: str | Path, other: str | Path | None, questions: Path | None, as_json: bool
-) -> None:
+def info(directory: str | Path, as_json: bool) -> None:
     """Describe the index in DIRECTORY: model, counts and files."""
     from aveyb_retrieval.indexes.store.place import describe
 
-    if other is not None:
-        from aveyb_retrieval.cli.compare import compare, told
-        from aveyb_retrieval.eval.base import text_lines
-
-        asked = (
-            None
-            if questions is None
-            else [line.strip() for _, line in text_lines(questions, "file of questions")]
-        )
-        if asked == []:
-            raise InputError(f"--questions {questions}: holds no question; write one a line")
-        found = compare(directory, other, asked)
-        for line in (
-            [json.dumps(found, ensure_ascii=False, indent=2)]
-            if as_json
-            else told(found, directory, other)
-        ):
-            click.echo(line if as_json else printable(line))
-        return
-    if questions is not None:
-        raise click.UsageError("--questions: only with --compare")
     description = describe(directory)
     if as_json:
         click.echo(json.dumps(description, ensure_ascii=False, indent=2))
@@ -695,20 +658,13 @@ def compact(directory: str | Path, quiet: bool, **arguments: Any) -> None:
 @main.command()
 @click.argument("directory", type=common.INDEX)
 @click.option("--repair", is_flag=True, help="Rebuild what can be rebuilt from the stored vectors.")
-@click.option(
-    "--deep",
-    is_flag=True,
-    help="Also compare texts, passages and words, and search for stored vectors.",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def verify(
-    context: click.Context, directory: str | Path, repair: bool, deep: bool, as_json: bool
-) -> None:
+def verify(context: click.Context, directory: str | Path, repair: bool, as_json: bool) -> None:
     """Check every hash and count of the index in DIRECTORY. Exit code 1 if damage remains."""
     from aveyb_retrieval.indexes.changes.verify import verify_apart
 
-    verdict = verify_apart(directory, repair=repair, deep=deep)
+    verdict = verify_apart(directory, repair=repair)
     if as_json:
         click.echo(json.dumps(asdict(verdict), ensure_ascii=False))
     else:

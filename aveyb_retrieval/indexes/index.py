@@ -265,9 +265,9 @@ class Index(Retriever):
         with self._writing:
             return compact_index(self._directory, wait=self._waiting(wait))
 
-    def verify(self, *, deep: bool = False) -> Verdict:
+    def verify(self) -> Verdict:
         """Check the files and counts of the index; see `verify_index`."""
-        return verify_index(self._directory, deep=deep)
+        return verify_index(self._directory)
 
     def _change(self, wait: float | None, give: Callable[[Batch], None]) -> Report:
         """Make a single change, which the same call continues after an interruption."""

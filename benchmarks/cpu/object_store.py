@@ -271,7 +271,7 @@ def failures(weather: Weather, folder: Path) -> dict[str, Any]:
     """What is left after writers that were killed, that raced, and a store that fails, cuts and
     forgets.
     """
-    from aveyb_retrieval import verify_index
+    from tests.contents import problems_of
 
     tried = Failures(weather, folder)
     return {
@@ -280,7 +280,7 @@ def failures(weather: Weather, folder: Path) -> dict[str, Any]:
         "a store that answers 503 to a tenth": tried.troubled(fails=0.1),
         "a store that cuts a tenth of the bodies": tried.troubled(cuts=0.1),
         "a store whose lists are empty": tried.troubled(forgets=True),
-        "verify --deep afterwards": verify_index(SMALL, deep=True).problems,
+        "problems afterwards": problems_of(SMALL),
     }
 
 

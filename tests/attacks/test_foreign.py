@@ -15,9 +15,9 @@ from aveyb_retrieval import Embedder, Retriever, add_documents, build_index
 from aveyb_retrieval.encoder.embedders.loading import load_encoder
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
 from aveyb_retrieval.errors import AveyBError, IndexFormatError, ModelError
-from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.nearest import faiss_file
 from aveyb_retrieval.server.indexes import Indexes
+from tests.contents import problems_of
 from tests.encoder.test_sentence_embedder import save_bert
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder, load_instead
@@ -135,7 +135,7 @@ def test_any_type_of_faiss_is_written_and_read(factory: str, tmp_path: Path) -> 
 
 def test_verify_reads_every_type(tmp_path: Path) -> None:
     build_index(make_documents(60), tmp_path / "ix", model=FakeEmbedder(), index="IVF4,PQ4x4fs")
-    assert verify_index(tmp_path / "ix", deep=True).problems == []
+    assert problems_of(tmp_path / "ix") == []
 
 
 def test_a_type_that_faiss_cannot_fill_is_an_error_of_ours(tmp_path: Path) -> None:

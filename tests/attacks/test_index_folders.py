@@ -30,6 +30,7 @@ from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.changes.verify import verify_apart, verify_index
 from aveyb_retrieval.indexes.store import manifest
 from aveyb_retrieval.indexes.store.place import read_manifest
+from tests.contents import problems_of
 from tests.faults import consistent
 from tests.faults.processes import child, quiet
 from tests.fuzz.indexes import attempt, interrupted, listed, seal, use, version, write_sealed
@@ -185,12 +186,7 @@ def read_wrong_numbers(connection: Connection, root: Path) -> None:
             else:
                 change = partial(_wrong, number=int(number))
                 consistent.change_row(place, table, column, change, random.Random(0))
-            attempt(
-                *(
-                    partial(step, place)
-                    for step in (use, use_words, partial(verify_index, deep=True))
-                )
-            )
+            attempt(*(partial(step, place) for step in (use, use_words, problems_of)))
         connection.send(column)
 
 
@@ -200,7 +196,7 @@ def test_faiss_files_are_made_again_by_repair(index: Path) -> None:
     verdict = verify_index(index, repair=True)
     assert verdict.problems
     assert verdict.repaired
-    assert verify_index(index, deep=True).problems == []
+    assert problems_of(index) == []
     use(index)
 
 
@@ -400,7 +396,7 @@ def test_a_process_that_reading_ends_is_a_finding(
     """Lance aborts on some files that were made to harm; which, changes with its versions, so here
     a script does.
     """
-    assert verify_apart(index, deep=True).problems == []
+    assert verify_apart(index).problems == []
     dies = tmp_path / "python3"  # what has another name is not taken for a Python
     dies.write_text("#!/bin/sh\nkill -ABRT $$\n")
     dies.chmod(0o755)
@@ -498,7 +494,7 @@ def check_begun_again(root: Path) -> None:
         assert {document["_id"] for document in added} <= {
             document.id for document in retriever.documents()
         }
-    assert verify_index(root, deep=True).problems == []
+    assert problems_of(root) == []
 
 
 def test_a_manifest_that_is_huge_deep_or_no_json_is_refused(index: Path) -> None:

@@ -58,7 +58,7 @@ def test_what_a_folder_holds_and_is_not_read_is_summed_up_or_named(
         in run("build", folder, "-o", tmp_path / "old", "--quiet").stderr
     )
     (folder / "c.txt").write_bytes(b"caf\xe9")
-    broken = run("build", folder, "-o", tmp_path / "new", "--quiet", "--strict")
+    broken = run("build", folder, "-o", tmp_path / "new", "--quiet", "--on-error", "stop")
     assert broken.exit_code == 2
     assert broken.stderr.startswith(
         f"aveyb-index build: {folder / 'c.txt'}: invalid UTF-8 at byte 3 (0xe9)"

@@ -425,5 +425,5 @@ def test_errors_are_in_the_words_that_were_typed(run: Run, index: Path) -> None:
     refused = run("search", index, "apples", "--json", "--fields", "id,plac")
     assert "a hit has no field 'plac'; did you mean 'place'?" in refused.stderr
     assert run("search", index, "apples", "--json", "--fields", "id,place").exit_code == 0
-    assert run("count", index, "--where", '{"year": 2020}').output == "1\n"
+    assert run("count", index, "--filter", '{"year": 2020}').output == "1\n"
     assert "--clear" in run("update-metadata", index, "a", "--clea").stderr

@@ -29,7 +29,7 @@ from tests.indexes.fake import FakeEmbedder
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-DEEP_EVERY = 10  # kills: `verify --deep` starts a process of its own
+DEEP_EVERY = 10  # kills: comparing all contents takes long
 ROUNDS = 100  # kills of one index; then another one is begun
 LAST = 4  # commands that a process gives, at most, before one is interrupted
 READERS = 3

@@ -8,7 +8,7 @@ import numpy as np
 
 from aveyb_retrieval import Retriever
 from aveyb_retrieval.errors import IndexFormatError
-from aveyb_retrieval.indexes.changes.verify import verify_index
+from tests.contents import problems_of
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def check(root: Path, documents: Documents, *, deep: bool = False) -> None:
         }
         assert not wrong, f"scores that are not of the documents' texts: {wrong}"
     if deep:
-        problems = verify_index(root, deep=True).problems
+        problems = problems_of(root)
         assert problems == [], problems
 
 

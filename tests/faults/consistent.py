@@ -1,4 +1,4 @@
-"""Content changed together with its hashes: does `verify --deep` see it, wherever answers change?
+"""Content changed together with its hashes: does `problems_of` see it, wherever answers change?
 
     python -m tests.faults.consistent [--tries N] [--seed N]
 
@@ -27,9 +27,9 @@ import pyarrow as pa
 from aveyb_retrieval import Retriever
 from aveyb_retrieval.errors import AveyBError
 from aveyb_retrieval.indexes.changes.change import FinishOptions, run_change
-from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.store.place import read_manifest
 from aveyb_retrieval.indexes.store.tables import Tables
+from tests.contents import problems_of
 from tests.faults.processes import child, quiet
 from tests.fuzz.indexes import FACTORIES, damaged, listed, seal, sound
 from tests.indexes.fake import FakeEmbedder
@@ -194,7 +194,7 @@ def attempts(connection: Connection, first: int, seed: int, folder: Path) -> Non
             what, outcome = "", "refused"
             try:
                 what = change(rng, root)
-                outcome = "found" if verify_index(root, deep=True).problems else "missed"
+                outcome = "found" if problems_of(root) else "missed"
                 if outcome == "missed" and is_harmless(root, folder, factory, moved=change is row):
                     outcome = "harmless"
             except AveyBError:

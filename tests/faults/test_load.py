@@ -10,9 +10,9 @@ import pytest
 
 from aveyb_retrieval import Retriever, add_documents, build_index, compact_index, upsert_documents
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexLockedError
-from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory
 from aveyb_retrieval.indexes.store.place import CLEAN_EVERY
+from tests.contents import problems_of
 from tests.faults import load
 from tests.faults.campaign import read
 from tests.faults.processes import Child, child, quiet
@@ -56,7 +56,7 @@ def test_of_several_writers_one_writes_and_nothing_is_lost(tmp_path: Path) -> No
     assert sum(refused) > 0, "they came one after the other"
     with Retriever.load(root, model=FakeEmbedder(), verify=True) as retriever:
         assert len(retriever) == 40
-    assert verify_index(root, deep=True).problems == []
+    assert problems_of(root) == []
 
 
 def build(connection: Connection, root: Path, count: int) -> None:
@@ -124,4 +124,4 @@ def test_nothing_grows_beside_a_writer_that_merges(seconds: float, tmp_path: Pat
         assert usage.growth("memory") < 48, usage
         assert usage.growth("descriptors") < 40, usage
         assert not usage.disk or usage.growth("disk") < 4, usage
-    assert verify_index(tmp_path / "ix", deep=True).problems == []
+    assert problems_of(tmp_path / "ix") == []

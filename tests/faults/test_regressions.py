@@ -18,6 +18,7 @@ from aveyb_retrieval.indexes.store.manifest import IndexDirectory
 from aveyb_retrieval.indexes.store.place import read_manifest
 from aveyb_retrieval.indexes.store.tables import StoredVectors, Tables
 from aveyb_retrieval.indexes.types import expand_passages
+from tests.contents import problems_of
 from tests.faults import consistent
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
@@ -142,7 +143,7 @@ def test_a_count_of_passages_that_cannot_be_is_an_error_of_ours(count: int) -> N
 def test_rows_that_do_not_fit_each_other_are_problems(
     table: str, key: str, change: dict[str, str], tmp_path: Path
 ) -> None:
-    """`verify --deep` ended in a KeyError; and a reader found metadata that are no object."""
+    """A check of the contents ended in a KeyError; a reader found metadata that are no object."""
     root = tmp_path / "ix"
     build_index(make_documents(10), root, model=FakeEmbedder())
     opened = lance.dataset(
@@ -150,4 +151,4 @@ def test_rows_that_do_not_fit_each_other_are_problems(
     )
     opened.update(change, where=f"{key} = 3")
     consistent.reseal(root, {table: opened.version})
-    assert verify_index(root, deep=True).problems
+    assert problems_of(root)

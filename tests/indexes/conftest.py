@@ -76,10 +76,10 @@ def assert_best(
 
 @pytest.fixture(autouse=True)
 def few_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A deep check searches for 25 words of each dataset, not 200: the vocabulary is small, and
-    checks are many.
+    """A check of contents searches for 25 words of each dataset, not 200: the vocabulary is small,
+    and checks are many.
     """
-    monkeypatch.setattr("aveyb_retrieval.indexes.changes.verify._SAMPLED", 25)
+    monkeypatch.setattr("tests.contents.SAMPLED_WORDS", 25)
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ from aveyb_retrieval.indexes.changes.transaction import Transaction
 from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, writer_lock
 from aveyb_retrieval.indexes.store.place import describe
+from tests.contents import problems_of
 from tests.indexes.conftest import assert_best, make_documents, true_scores
 from tests.indexes.disk import files_of, files_of_one_version
 from tests.indexes.fake import FakeEmbedder
@@ -230,7 +231,7 @@ def test_an_interrupted_build_continues_and_encodes_nothing_twice(
     assert report.documents == len(documents)
     assert 0 < embedder.encoded_words < 0.65 * whole.encoded_words
     assert files_of(tmp_path / "ix") == files_of_one_version(tmp_path / "ix")
-    assert verify_index(tmp_path / "ix", deep=True).problems == []
+    assert problems_of(tmp_path / "ix") == []
     queries = [row["text"] for row in documents[::4] if row["text"]]
     with (
         Retriever.load(tmp_path / "ix", model=whole) as a,
@@ -261,7 +262,7 @@ def test_the_first_error_ends_a_build_and_nothing_is_written_after_it(
     report = build_index(documents, tmp_path / "ix", model=FakeEmbedder())
     assert report.resumed
     assert report.documents == len(documents)
-    assert verify_index(tmp_path / "ix", deep=True).problems == []
+    assert problems_of(tmp_path / "ix") == []
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -313,7 +314,7 @@ def test_other_commands_are_told_what_is_unfinished(
         assert (len(reader), reader.is_stale) == (30, False)
     report = add_documents(documents[30:], root, model=FakeEmbedder())
     assert (report.resumed, report.documents, report.added) == (True, 120, 90)
-    assert verify_index(root, deep=True).problems == []
+    assert problems_of(root) == []
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -325,10 +326,10 @@ def test_an_unfinished_change_can_be_thrown_away_by_another(
     with pytest.raises(KeyboardInterrupt):
         add_documents(documents[30:], root, model=Interrupted(after=57))
     assert delete_documents(root, ["doc-1"], restart=True).documents == 29
-    assert verify_index(root, deep=True).problems == []
+    assert problems_of(root) == []
     assert compact_index(root).documents == 29
     assert files_of(root) == files_of_one_version(root)
-    assert verify_index(root, deep=True).problems == []
+    assert problems_of(root) == []
 
 
 @pytest.mark.usefixtures("small_batches")

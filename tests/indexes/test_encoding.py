@@ -16,7 +16,6 @@ from aveyb_retrieval import (
     add_documents,
     build_index,
     upsert_documents,
-    verify_index,
 )
 from aveyb_retrieval.engines.collection import CollectionSettings
 from aveyb_retrieval.errors import ConfigError, InputError
@@ -24,6 +23,7 @@ from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.encoding import Encoding
 from aveyb_retrieval.indexes.store.place import describe
 from aveyb_retrieval.indexes.vectors import StoredShards
+from tests.contents import problems_of
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 
@@ -160,7 +160,7 @@ def test_an_index_of_every_kind_is_built_again(
     one, other = describe(tmp_path / "ix"), describe(tmp_path / "again")
     fields = [field.name for field in dataclasses.fields(Encoding)]
     assert {name: one[name] for name in fields} == {name: other[name] for name in fields}
-    assert verify_index(tmp_path / "again", deep=True).problems == []
+    assert problems_of(tmp_path / "again") == []
 
 
 def test_an_index_of_ready_made_vectors_is_built_again(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from aveyb_retrieval.errors import (
     InputError,
 )
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, writer_lock
+from tests.contents import problems_of
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder, load_instead
 
@@ -125,7 +126,7 @@ def test_the_next_search_finds_what_was_written(index: Index) -> None:
     assert index.delete(where={"year": {"$gte": 2010}}).deleted == 10
     assert len(index) == index.count() == 10
     assert index.compact().documents == 10
-    assert index.verify(deep=True).problems == []
+    assert problems_of(index.path) == []
 
 
 def test_an_index_follows_what_others_write(index: Index, root: Path) -> None:
@@ -190,7 +191,7 @@ def test_threads_share_it(index: Index) -> None:
     with ThreadPoolExecutor(4) as threads:
         assert all(threads.map(work, range(12)))
     assert len(index) == 32
-    assert index.verify(deep=True).problems == []
+    assert problems_of(index.path) == []
 
 
 # --- changes together ----------------------------------------------------------------------------
@@ -210,7 +211,7 @@ def test_a_batch_is_seen_as_a_whole(index: Index, root: Path) -> None:
     assert ids(index, "copper") == {"doc-1"}
     assert index.count({"metal": True}) == 2
     assert len(index) == 20
-    assert index.verify(deep=True).problems == []
+    assert problems_of(index.path) == []
 
 
 def test_what_a_batch_added_can_be_changed_and_removed_in_it(index: Index) -> None:
@@ -247,7 +248,7 @@ def test_a_batch_with_one_change_that_cannot_be_made_makes_none(index: Index, ro
         batch.add([{"_id": "new", "text": "tin"}])
     assert (root / "current").read_text() == before
     assert ids(index, "zinc tin") == set()
-    assert index.verify(deep=True).problems == []
+    assert problems_of(index.path) == []
 
 
 def test_a_batch_without_changes_makes_no_version(index: Index, root: Path) -> None:

@@ -21,8 +21,8 @@ from aveyb_retrieval import (
 )
 from aveyb_retrieval.documents.records import Edits
 from aveyb_retrieval.errors import IndexFormatError
-from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.store.manifest import FORMAT
+from tests.contents import problems_of
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def test_metadata_survive_edits_and_renames_of_files(folder: Path, root: Path) -
     assert fields(root, "path")["net.md"] == "net.md"  # what is read stays what the file says
     upsert_documents(folder, root, model=MODEL)
     assert fields(root, "dept") == {"lease.md": "IT", "net.md": "IT"}
-    assert verify_index(root, deep=True).problems == []
+    assert problems_of(root) == []
 
 
 def test_metadata_survive_a_build_with_another_model_and_a_copy(
@@ -145,7 +145,7 @@ def test_an_index_of_another_format_can_be_built_again(folder: Path, root: Path)
     with pytest.raises(IndexFormatError, match="format 4"):
         update_metadata(root, {"a": 1}, ["lease.md"])
     assert build_index(folder, root, model=MODEL, overwrite=True).documents == 3
-    assert verify_index(root, deep=True).problems == []
+    assert problems_of(root) == []
 
 
 def test_metadata_that_are_not_what_was_set_are_found(
@@ -154,6 +154,4 @@ def test_metadata_that_are_not_what_was_set_are_found(
     monkeypatch.setattr(Edits, "merged", {"a": 2})
     update_metadata(root, {"a": 1}, ["lease.md"])
     monkeypatch.undo()
-    assert any(
-        "'lease.md': its metadata" in problem for problem in verify_index(root, deep=True).problems
-    )
+    assert any("'lease.md': its metadata" in problem for problem in problems_of(root))

@@ -17,9 +17,9 @@ from aveyb_retrieval import (
     compact_index,
     update_metadata,
     upsert_documents,
-    verify_index,
 )
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
+from tests.contents import problems_of
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 from tests.indexes.test_filters import FILTER, METADATA, holds
@@ -138,7 +138,7 @@ def test_an_index_may_begin_empty(tmp_path: Path, embedder: FakeEmbedder, factor
         build_index([], root, model=embedder)
     assert not root.exists()
     assert build_index([], root, model=embedder, index=factory, allow_empty=True).documents == 0
-    assert verify_index(root, deep=True).problems == []
+    assert problems_of(root) == []
     with Retriever.load(root, model=embedder) as retriever:
         assert retriever.search("word1") == retriever.search("word1", unit="passage") == []
         assert retriever.search("word1", mode="lexical", filter={"year": 2000}) == []
@@ -152,7 +152,7 @@ def test_an_index_may_begin_empty(tmp_path: Path, embedder: FakeEmbedder, factor
     add_documents(rows, root, model=embedder)
     with Retriever.load(root, model=embedder) as retriever:
         assert len(retriever.search("word1 word2", k=30)) == 30
-    assert verify_index(root, deep=True).problems == []
+    assert problems_of(root) == []
 
 
 def test_an_empty_index_is_not_made_of_a_file_that_is_not_there(
@@ -190,7 +190,7 @@ def test_metadata_are_changed_by_id_and_by_filter_without_encoding(
         assert [(hit.id, hit.score, hit.passage) for hit in after] == [
             (h.id, h.score, h.passage) for h in before
         ]
-    assert verify_index(root, deep=True).problems == []
+    assert problems_of(root) == []
     upsert_documents(rows, root, model=embedder)
     assert embedder.encoded_words == encoded
 

@@ -38,6 +38,7 @@ from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest
 from aveyb_retrieval.indexes.store.objects import ObjectStore
 from aveyb_retrieval.indexes.store.place import read_manifest
 from aveyb_retrieval.server.indexes import Indexes
+from tests.contents import problems_of
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 from tests.indexes.store_server import SECRET, Weather, store_server
@@ -227,7 +228,7 @@ def test_an_index_sees_what_it_writes(where: str) -> None:
             batch.upsert([{"_id": "b", "text": "the second"}])
         assert {each.id for each in index.documents()} == {"b"}
         index.compact()
-        assert index.verify(deep=True).problems == []
+        assert problems_of(index.path) == []
 
 
 def test_a_damaged_cache_is_mended_and_a_damaged_store_is_told(where: str, tmp_path: Path) -> None:
@@ -315,7 +316,7 @@ def test_a_writer_that_lost_its_lease_publishes_nothing(
     assert {"winner"} == ids(where) - {row["_id"] for row in make_documents(30)}
     upsert(where, "loser")
     assert {"winner", "loser"} <= ids(where)
-    assert verify_index(where, deep=True).problems == []
+    assert problems_of(where) == []
 
 
 class Killed(BaseException):
@@ -369,7 +370,7 @@ def test_writers_killed_at_any_request_lose_nothing_and_leave_nothing(
         assert turn > 9
         upsert(where, "last")
         upsert_documents([{"_id": "last", "text": "again"}], where, model=MODEL)
-    assert verify_index(where, deep=True).problems == []
+    assert problems_of(where) == []
     objects._opened.cache_clear()
     with place.StoredDirectory(where).lease(1) as held:
         place.clean_store(ObjectStore.at(where), read_manifest(where), held)
@@ -418,7 +419,7 @@ def test_a_store_with_troubles_loses_nothing(
     weather.clear()
     assert len(acknowledged) > 2
     assert acknowledged <= ids(where)
-    assert verify_index(where, deep=True).problems == []
+    assert problems_of(where) == []
 
 
 def test_one_of_two_writers_wins_each_time(
@@ -475,7 +476,7 @@ def test_copies_carry_only_what_is_missing(where: str, weather: Weather, tmp_pat
     next((back / "texts").iterdir()).unlink()
     assert 0 < copy_index(where, back).copied < down.bytes
     assert ids(back) == ids(here) == ids(where)
-    assert verify_index(back, deep=True).problems == []
+    assert problems_of(back) == []
     assert copy_index(where, f"{where}.2").copied == down.bytes
     upsert(back, "changed here, too")
     upsert(where, "and there")

@@ -26,6 +26,7 @@ from aveyb_retrieval import (
 from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.store.place import describe
+from tests.contents import problems_of
 from tests.indexes.conftest import make_documents
 from tests.indexes.disk import files_of, manifest_path, rewrite_manifest
 from tests.indexes.fake import FakeEmbedder
@@ -178,7 +179,7 @@ def test_what_can_be_made_again_is_repaired(root: Path, pattern: str) -> None:
     with_repair = verify_index(root, repair=True)
     assert with_repair.problems
     assert with_repair.repaired
-    assert verify_index(root, deep=True).problems == []
+    assert problems_of(root) == []
     with Retriever.load(root, model=FakeEmbedder(), verify=True) as retriever:
         assert retriever.search("word1 word2", k=5)
 

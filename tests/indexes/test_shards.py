@@ -24,13 +24,13 @@ from aveyb_retrieval import (
     delete_documents,
     files,
     upsert_documents,
-    verify_index,
 )
 from aveyb_retrieval.errors import ConfigError, EngineError, InputError
 from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.search import scores as search_scores
 from aveyb_retrieval.indexes.store.place import read_manifest
 from aveyb_retrieval.indexes.vectors import StoredShards, encoded_of, shard_of
+from tests.contents import problems_of
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 
@@ -141,7 +141,7 @@ def test_an_index_is_given_as_vectors_of_another(
     compact_index(tmp_path / "ix")
     build_index(None, tmp_path / "again", vectors=tmp_path / "ix")
     assert_same_answers(tmp_path / "again", tmp_path / "ix", embedder)
-    assert verify_index(tmp_path / "again", deep=True).problems == []
+    assert problems_of(tmp_path / "again") == []
     [ours], [theirs] = (
         [r for r in StoredShards(tmp_path / n).documents() if r.id == "doc-7"]
         for n in ("ix", "again")

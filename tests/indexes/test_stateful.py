@@ -24,6 +24,7 @@ from aveyb_retrieval.indexes.changes.update import (
     upsert_documents,
 )
 from aveyb_retrieval.indexes.changes.verify import verify_index
+from tests.contents import problems_of
 from tests.indexes.conftest import assert_best, true_scores
 from tests.indexes.fake import FakeEmbedder
 
@@ -57,7 +58,7 @@ class IndexMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "reader"):
             self.reader.close()
-            assert verify_index(self.root, deep=True).problems == []
+            assert problems_of(self.root) == []
         shutil.rmtree(self.folder)
 
     @initialize(rows=UNIQUE_ROWS, index=st.sampled_from(["Flat", "IVF1,Flat", "SQ8"]))

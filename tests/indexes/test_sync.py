@@ -24,10 +24,10 @@ from aveyb_retrieval.documents.records import Pages
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, IndexLockedError, InputError
 from aveyb_retrieval.indexes.changes import ingest, sync
 from aveyb_retrieval.indexes.changes.sync import plan_sync, stored_files
-from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, writer_lock
 from aveyb_retrieval.indexes.store.place import read_manifest
 from aveyb_retrieval.indexes.store.tables import Tables
+from tests.contents import problems_of
 from tests.indexes.fake import FakeEmbedder
 from tests.indexes.files import make_pdf
 from tests.indexes.test_builder import Interrupted
@@ -68,7 +68,7 @@ def assert_like_a_new_build(root: Path, folder: Path, tmp_path: Path) -> None:
             hits = retriever.search("dates cherries grow", k=10, mode="dense")
             answers.append({(hit.id, hit.page, hit.passage): hit.score for hit in hits})
     assert answers[0] == pytest.approx(answers[1], abs=1e-5)
-    assert verify_index(root, deep=True).problems == []
+    assert problems_of(root) == []
 
 
 def test_new_changed_renamed_and_deleted_files(folder: Path, tmp_path: Path) -> None:
@@ -240,10 +240,7 @@ def test_damaged_pages_are_told(
             IndexFormatError, match=r"the pages of document 'sub/c\.pdf' are damaged"
         ):
             retriever.get(["sub/c.pdf"])
-    assert any(
-        "'sub/c.pdf' are damaged" in problem
-        for problem in verify_index(tmp_path / "ix", deep=True).problems
-    )
+    assert any("'sub/c.pdf' are damaged" in problem for problem in problems_of(tmp_path / "ix"))
 
 
 def test_pages_outside_their_text_are_found(
@@ -251,7 +248,7 @@ def test_pages_outside_their_text_are_found(
 ) -> None:
     monkeypatch.setattr(Pages, "to_json", lambda self: '{"starts": [0, 9999], "labels": []}')
     build_index(folder, tmp_path / "ix", model=FakeEmbedder())
-    (problem,) = verify_index(tmp_path / "ix", deep=True).problems
+    (problem,) = problems_of(tmp_path / "ix")
     assert "'sub/c.pdf': a page begins behind the end of its text" in problem
 
 
@@ -317,7 +314,7 @@ def test_a_sync_that_was_killed_and_is_not_needed_any_more_leaves_nothing(
     assert sync_index(folder, root, model=FakeEmbedder()).unchanged == 23
     assert not IndexDirectory(root).journal.exists()
     delete_documents(root, ["a.txt"])  # another change is not held up
-    assert verify_index(root, deep=True).problems == []
+    assert problems_of(root) == []
 
 
 def test_a_plan_stops_where_the_sync_would(folder: Path, tmp_path: Path) -> None:

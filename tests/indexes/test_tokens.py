@@ -24,6 +24,7 @@ from aveyb_retrieval.encoder.text.passages import PassageSize
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.search.confidence import MARGIN
 from aveyb_retrieval.indexes.search.ranking import MAXSIM_CONFIDENCE, MAXSIM_WEIGHT
+from tests.contents import problems_of
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 
@@ -181,7 +182,7 @@ def test_every_change_keeps_the_token_vectors_of_every_document(
     compact_index(root)
     assert_same(stored(root, embedder), expected(rows, embedder, storage))
     assert answers(root, embedder) == before
-    assert verify_index(root, deep=True).problems == []
+    assert problems_of(root) == []
 
 
 def answers(root: Path, embedder: Any) -> list[Any]:
@@ -432,7 +433,7 @@ def test_passages_that_overlap_survive_compaction(tmp_path: Path) -> None:
     after = stored(root, model)
     assert_same(after, {name: before[name] for name in ("0", "2")})
     assert token_rows(root, model) < size * 0.7
-    assert verify_index(root, deep=True).problems == []
+    assert problems_of(root) == []
 
 
 def token_rows(root: Path, model: Any) -> int:
@@ -468,6 +469,6 @@ def test_a_sentence_transformers_model_gives_the_tokens_of_its_passages(
     )
     build_index(rows, root, model=model, token_vectors="int8")
     upsert_documents([{"_id": "story", "text": SENTENCES + "The pump stops."}], root, model=model)
-    assert verify_index(root, deep=True).problems == []
+    assert problems_of(root) == []
     with Retriever.load(root, model=model) as retriever:
         assert retriever.search("the pump stops", k=3, unit="passage", rerank="token-vectors")

@@ -13,9 +13,9 @@ from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.changes.change import compact_index
 from aveyb_retrieval.indexes.changes.update import add_documents, delete_documents, upsert_documents
-from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.nearest import faiss_file
 from aveyb_retrieval.indexes.store.place import describe
+from tests.contents import problems_of
 from tests.indexes.conftest import assert_best, encode_rows, make_documents, true_scores
 from tests.indexes.fake import FakeEmbedder
 
@@ -30,7 +30,7 @@ def exactly(
     root: Path, embedder: FakeEmbedder, rows: list[dict[str, Any]], *, exact: bool = False
 ) -> None:
     """The index answers as if it had been built from these rows."""
-    assert verify_index(root, deep=True).problems == []
+    assert problems_of(root) == []
     encoded = encode_rows(rows, embedder)
     with Retriever.load(root, model=embedder) as retriever:
         assert len(retriever) == len(rows)
@@ -316,4 +316,4 @@ def test_an_index_that_lost_its_last_words_is_sound(tmp_path: Path, embedder: Fa
         [{"_id": "a", "text": "", "title": ""}], tmp_path / "ix", model=embedder, index="Flat"
     )
     delete_documents(tmp_path / "ix", ["a"])
-    assert verify_index(tmp_path / "ix", deep=True).problems == []
+    assert problems_of(tmp_path / "ix") == []

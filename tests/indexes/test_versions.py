@@ -28,6 +28,7 @@ from aveyb_retrieval import (
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory
 from aveyb_retrieval.indexes.store.place import CLEAN_EVERY, hold_visible
+from tests.contents import problems_of
 from tests.indexes.conftest import make_documents
 from tests.indexes.disk import files_of, files_of_one_version, manifest_path
 from tests.indexes.fake import FakeEmbedder
@@ -79,7 +80,7 @@ def test_a_reader_keeps_its_version_through_fifty_changes(tmp_path: Path) -> Non
         assert reader.is_stale
         reader.reopen()
         assert answers(reader) == answers(index) != before
-    assert verify_index(root, deep=True).problems == []
+    assert problems_of(root) == []
 
 
 def test_a_listing_ends_on_the_version_that_it_began_with(tmp_path: Path) -> None:
@@ -198,7 +199,7 @@ def test_an_index_follows_one_that_was_made_again(tmp_path: Path, again: Any) ->
         }
         assert index.upsert([{"_id": "more", "text": "zinc"}]).documents == 61
         assert [hit.id for hit in index.search("zinc", mode="lexical")] == ["more"]
-        assert index.verify(deep=True).problems == []
+        assert problems_of(index.path) == []
 
 
 def test_an_index_that_was_changed_before_it_was_made_again_is_followed_too(tmp_path: Path) -> None:
@@ -289,11 +290,11 @@ def test_compaction_leaves_nothing_of_older_versions(
         next(root.glob("words/*")).write_bytes(b"nothing")
     CHANGES[change](root)
     assert files_of(root) >= files_of_one_version(root)
-    assert verify_index(root, deep=True).problems == []
+    assert problems_of(root) == []
     if change not in ("build", "compact"):
         compact_index(root)
     assert files_of(root) == files_of_one_version(root)
-    assert verify_index(root, deep=True).problems == []
+    assert problems_of(root) == []
 
 
 def test_old_versions_do_not_gather(tmp_path: Path) -> None:

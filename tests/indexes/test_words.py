@@ -28,6 +28,7 @@ from aveyb_retrieval.indexes.store.words import (
     runs_of,
     spaced,
 )
+from tests.contents import problems_of
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def test_another_form_of_a_word_is_found_in_every_language(tmp_path: Path, name:
         )
         index.compact()
         assert found(index, query) == ["b"]
-        assert index.verify(deep=True).problems == []
+        assert problems_of(index.path) == []
 
 
 def test_rules_of_one_language_are_not_those_of_another(tmp_path: Path) -> None:
@@ -450,7 +451,7 @@ def test_synonyms_are_looked_for_and_protected_words_are_not_stemmed(tmp_path: P
         (hit,) = [hit for hit in index.search("car", mode="lexical") if hit.id == "auto"]
         assert [hit.text[a:b] for a, b in hit.highlights] == ["automobile"]
         assert set(found(index, "bird", synonyms=["bird, cars"])) == {"wing", "car", "motor"}
-        assert index.verify(deep=True).problems == []
+        assert problems_of(index.path) == []
     build_index(rows, tmp_path / "plain", model=FakeEmbedder())
     with Retriever.load(tmp_path / "plain", model=FakeEmbedder()) as plain:
         assert found(plain, "automobile") == ["auto"]

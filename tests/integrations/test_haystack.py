@@ -24,8 +24,9 @@ from haystack.errors import FilterError
 from haystack.testing import document_store as suite
 from haystack.testing import document_store_async as async_suite
 
-from aveyb_retrieval import ConfigError, Embedder, InputError, verify_index
+from aveyb_retrieval import ConfigError, Embedder, InputError
 from aveyb_retrieval.integrations.haystack import AveyBDocumentStore, AveyBRetriever
+from tests.contents import problems_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -127,7 +128,7 @@ def test_a_pipeline_writes_and_finds(tmp_path: Path, store: AveyBDocumentStore) 
     (found,) = asking.run({"query": "what does the canteen offer?"})["retriever"]["documents"]
     assert (found.id, found.content) == ("soup", "The canteen offers soup.")
     assert found.score is not None
-    assert verify_index(tmp_path / "store", deep=True).problems == []
+    assert problems_of(tmp_path / "store") == []
 
 
 async def test_an_asynchronous_pipeline_finds(store: AveyBDocumentStore) -> None:

@@ -31,10 +31,10 @@ from aveyb_retrieval import (
     Retriever,
     add_documents,
     build_index,
-    verify_index,
 )
 from aveyb_retrieval.integrations.adapting import VectorsOnly
 from aveyb_retrieval.integrations.langchain import AveyBEmbeddings, AveyBRetriever, AveyBVectorStore
+from tests.contents import problems_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,7 +146,7 @@ def test_a_vector_store_filters_and_searches_by_words(tmp_path: Path, embedder: 
     assert store.delete(filter={"n": 0})
     assert store.get_by_ids(ids)[0].id == ids[1]
     assert store.as_retriever(search_kwargs={"k": 1}).invoke("YL-17")[0].id == ids[1]
-    assert verify_index(tmp_path / "index", deep=True).problems == []
+    assert problems_of(tmp_path / "index") == []
 
 
 def test_scores_are_cosines_and_relevance_is_their_share(

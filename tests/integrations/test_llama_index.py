@@ -29,12 +29,13 @@ from llama_index.core.vector_stores import (
 from llama_index.core.vector_stores.types import VectorStoreQueryMode
 from llama_index.core.vector_stores.utils import build_metadata_filter_fn
 
-from aveyb_retrieval import ConfigError, Embedder, Retriever, add_documents, verify_index
+from aveyb_retrieval import ConfigError, Embedder, Retriever, add_documents
 from aveyb_retrieval.integrations.llama_index import (
     AveyBEmbedding,
     AveyBRetriever,
     AveyBVectorStore,
 )
+from tests.contents import problems_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -150,7 +151,7 @@ def test_a_vector_index_over_the_store_answers(
         assert [(each.node.ref_doc_id, each.node.metadata) for each in found] == [
             ("manual", {"year": 2019})
         ]
-    assert verify_index(tmp_path / "store", deep=True).problems == []
+    assert problems_of(tmp_path / "store") == []
 
 
 async def test_a_pipeline_writes_to_the_store(store: AveyBVectorStore, embedder: Embedder) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
-import socket
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
@@ -17,10 +15,10 @@ from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.errors import AveyBError, ConfigError, InputError
 from aveyb_retrieval.indexes.changes.sync import sync_index
 from aveyb_retrieval.indexes.changes.update import update_metadata
-from aveyb_retrieval.indexes.search import alerts as module
 from aveyb_retrieval.indexes.search.alerts import (
     Alert,
     add_alert,
+    append_rows,
     list_alerts,
     remove_alert,
     run_alerts,
@@ -28,6 +26,7 @@ from aveyb_retrieval.indexes.search.alerts import (
 from aveyb_retrieval.indexes.search.citations import check_citation, read_citation
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 LEASE = (
@@ -49,6 +48,10 @@ def folder(tmp_path: Path) -> Path:
         (made / name).write_text(text)
     build_index(made, tmp_path / "i")
     return made
+
+
+def ignore(rows: Sequence[dict[str, Any]]) -> None:
+    """Take rows, and do nothing with them."""
 
 
 def citation_of(
@@ -158,34 +161,6 @@ class TestFromAnIndex:
         with pytest.raises(ConfigError, match="leave the corpus"):
             build_index([], tmp_path / "k", from_index=tmp_path / "i")
 
-    def test_what_differs_is_told_beside_what_both_find(self, folder: Path, tmp_path: Path) -> None:
-        root, new = tmp_path / "i", tmp_path / "j"
-        build_index(None, new, from_index=root, granularity="passage")
-        (folder / "new.md").write_text("# New\n\nNobody knows this.")
-        sync_index(folder, root)
-        done = CliRunner().invoke(main, ["info", str(root), "--compare", str(new), "--json"])
-        found = json.loads(done.stdout)
-        assert found["differences"]["granularity"] == ["both", "passage"]
-        assert found["differences"]["documents"] == [4, 3]
-        assert found["missing"] == [[], ["new.md"]]
-        assert [row["question"] for row in found["questions"]] == ["Lease", "Pump", "Staff"]
-        assert found["questions"][0]["hits"][1][0] == "lease.md"
-        (tmp_path / "q.txt").write_text("inlet valve\n\n")
-        lines = (
-            CliRunner().invoke(main, ["info", str(root), "--compare", str(new)]).stdout.splitlines()
-        )
-        info = CliRunner().invoke(main, ["info", str(root)]).stdout.splitlines()
-        shown = next(line for line in info if line.startswith("characters"))
-        assert next(line for line in lines if line.startswith("characters")).startswith(
-            f"{shown}  ->  "
-        )
-        options = ["--compare", str(root), "--questions", str(tmp_path / "q.txt")]
-        shown = CliRunner().invoke(main, ["info", str(new), *options]).stdout
-        assert f"missing in {new}: new.md" in shown and "inlet valve  (3 in both)" in shown
-        (tmp_path / "q.txt").write_text("\n")
-        refused = CliRunner().invoke(main, ["info", str(new), *options])
-        assert (refused.exit_code, "holds no question" in refused.stderr) == (2, True)
-
 
 class TestBadAnswers:
     @pytest.mark.parametrize(
@@ -230,17 +205,17 @@ class TestAlerts:
 
     def test_only_new_passages_are_told_and_once(self, folder: Path, tmp_path: Path) -> None:
         root, out = self.saved(folder), tmp_path / "out.jsonl"
-        assert run_alerts(root, file=out) == ([], [])
+        deliver = partial(append_rows, out)
+        assert run_alerts(root, deliver) == []
         self.more(folder, root)
-        new, failed = run_alerts(root, file=out)
+        new = run_alerts(root, deliver)
         assert [row["id"] for row in new] == ["flat.md"]
-        assert not failed
         assert [json.loads(line) for line in out.read_text().splitlines()] == new
-        assert run_alerts(root, file=out) == ([], [])
+        assert run_alerts(root, deliver) == []
         # changed, not what it says
         (folder / "flat.md").write_text((folder / "flat.md").read_text() + "\n")
         sync_index(folder, root)
-        assert len(run_alerts(root, file=out)[0]) == 0
+        assert run_alerts(root, deliver) == []
 
     def test_among_few_documents_it_waits_until_there_are_more(self, tmp_path: Path) -> None:
         """No confidence is known of one or two: what came meanwhile is told once it is."""
@@ -248,66 +223,69 @@ class TestAlerts:
         with Index.create(root) as index:
             index.add([{"_id": "one", "text": "The canteen serves soup on Mondays."}])
             add_alert(root, Alert("exits", "What notice ends the lease of the flat?", 0.5))
-            assert run_alerts(root) == ([], [])
+            assert run_alerts(root, ignore) == []
             index.add([{"_id": "two", "text": "A month's notice ends the lease of the flat."}])
-            assert run_alerts(root) == ([], [])
+            assert run_alerts(root, ignore) == []
             index.add([{"_id": "three", "text": "The pump is closed before the filter."}])
-            assert [row["id"] for row in run_alerts(root)[0]] == ["two"]
-            assert run_alerts(root) == ([], [])
+            assert [row["id"] for row in run_alerts(root, ignore)] == ["two"]
+            assert run_alerts(root, ignore) == []
 
-    def test_a_run_killed_while_it_told_is_made_good(
-        self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    def test_a_run_killed_while_it_delivered_is_made_good(
+        self, folder: Path, tmp_path: Path
     ) -> None:
         root, out = self.saved(folder), tmp_path / "out.jsonl"
         self.more(folder, root)
-        append = module._append
 
-        def killed(name: str, rows: list[dict[str, object]]) -> None:
-            append(name, rows)
+        def killed(rows: Sequence[dict[str, Any]]) -> None:
+            append_rows(out, rows)
             raise KeyboardInterrupt
 
-        monkeypatch.setitem(module._TELL, "file", killed)
         with pytest.raises(KeyboardInterrupt):
-            run_alerts(root, file=out)
-        monkeypatch.setitem(module._TELL, "file", append)
-        assert run_alerts(root, file=out) == ([], [])
+            run_alerts(root, killed)
+        assert len(run_alerts(root, partial(append_rows, out))) == 1
         assert len(out.read_text().splitlines()) == 1
         out.unlink()
-        assert run_alerts(root, file=out) == ([], [])  # and it is over
+        assert run_alerts(root, partial(append_rows, out)) == []  # and it is over
+        assert not out.exists()
 
-    def test_a_webhook_that_does_not_answer_is_a_line_and_told_again(
-        self, folder: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_rows_that_nobody_took_are_delivered_again(self, folder: Path, tmp_path: Path) -> None:
         root = self.saved(folder)
         self.more(folder, root)
-        monkeypatch.setattr(module, "_SECONDS", 0.5)
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            address = server.getsockname()
-            url = f"http://127.0.0.1:{address[1]}/"
-            _, (line,) = run_alerts(root, webhook=url)
-            assert "\n" not in line
-        got: list[object] = []
+        with pytest.raises(OSError, match="missing"):
+            run_alerts(root, partial(append_rows, tmp_path / "missing" / "out.jsonl"))
+        assert [row["id"] for row in run_alerts(root, ignore)] == ["flat.md"]
+        assert run_alerts(root, ignore) == []
 
-        class Answer(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                got.extend(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-                self.send_response(204)
-                self.end_headers()
+    def test_a_command_prints_lines_once(self, folder: Path) -> None:
+        root = self.saved(folder)
+        self.more(folder, root)
+        first, second = (CliRunner().invoke(main, ["alerts", "run", str(root)]) for _ in range(2))
+        (line,) = first.stdout.splitlines()
+        row = json.loads(line)
+        assert (row["name"], row["id"], "one month" in row["text"]) == ("exits", "flat.md", True)
+        assert (second.exit_code, second.stdout) == (0, "")
 
-            def log_message(self, format: str, *values: object) -> None: ...
-
-        monkeypatch.setattr(module, "_SECONDS", 5)
-        with HTTPServer(address, Answer) as answering:
-            threading.Thread(target=answering.serve_forever, args=(0.01,), daemon=True).start()
-            assert run_alerts(root, webhook=url) == ([], [])
-            answering.shutdown()
-        assert [row["id"] for row in got] == ["flat.md"]
+    def test_a_sync_leaves_them_for_it_unless_a_file_is_named(
+        self, folder: Path, tmp_path: Path
+    ) -> None:
+        root = self.saved(folder)
+        (folder / "flat.md").write_text("# Flat\n\nOne month's notice ends the lease of the flat.")
+        done = CliRunner().invoke(main, ["sync", str(folder), "-o", str(root), "--quiet"])
+        assert "alert" not in done.output
+        broken = tmp_path / "no" / "out.jsonl"
+        options = ["-o", str(root), "--quiet", "--alerts"]
+        done = CliRunner().invoke(main, ["sync", str(folder), *options, str(broken)])
+        assert (done.exit_code, "alerts: " in done.stderr) == (0, True)
+        done = CliRunner().invoke(main, ["sync", str(folder), *options, str(tmp_path / "out")])
+        assert "alert exits: flat.md" in done.stdout
+        assert len((tmp_path / "out").read_text().splitlines()) == 1
 
     def test_a_failing_alert_stops_no_sync(self, folder: Path, tmp_path: Path) -> None:
-        root = self.saved(folder)
+        root, out = self.saved(folder), str(folder.parent / "out.jsonl")
         (root / "alerts.json").write_text("{")
         (folder / "new.md").write_text("One more.")
-        found = CliRunner().invoke(main, ["sync", str(folder), "-o", str(root), "--quiet"])
+        command = ["sync", str(folder), "-o", str(root), "--quiet", "--alerts", out]
+        found = CliRunner().invoke(main, command)
         assert found.exit_code == 0
         assert "damaged" in found.output
 

@@ -1,7 +1,7 @@
 """`verify`: recompute every hash and count of an index; `repair`: make anew what can be made from
 the rest.
 
-    python -m aveyb_retrieval.indexes.changes.verify ROOT REPAIR DEEP
+    python -m aveyb_retrieval.indexes.changes.verify ROOT REPAIR
 
 is the other process of `verify_apart`: it prints the verdict, or the error, as JSON.
 """
@@ -13,17 +13,13 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow.compute as pc
 
 from aveyb_retrieval.errors import AveyBError, IndexFormatError, how_it_ended
 from aveyb_retrieval.indexes.changes.change import FinishOptions, run_change
-from aveyb_retrieval.indexes.changes.ingest import content_digest, titled_words
 from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher
-from aveyb_retrieval.indexes.store.languages import MAIN, rules_of
 from aveyb_retrieval.indexes.store.manifest import (
     FAISS,
     REJECTED,
@@ -34,161 +30,28 @@ from aveyb_retrieval.indexes.store.manifest import (
     writer_lock,
 )
 from aveyb_retrieval.indexes.store.place import hold_visible, open_directory
-from aveyb_retrieval.indexes.store.rows import WORDS
 from aveyb_retrieval.indexes.store.tables import (
     CODES,
     COUNTS,
     StoredVectors,
     Tables,
     ids_of,
-    texts_of_passages,
 )
-from aveyb_retrieval.indexes.store.words import spaced
 from aveyb_retrieval.indexes.types import (
     PASSAGE_BITS,
     Progress,
     expand_passages,
     number_range,
-    rank_of,
     silent,
 )
 from aveyb_retrieval.interpreter import python_program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from aveyb_retrieval.indexes.store.manifest import Tier
-    from aveyb_retrieval.indexes.store.rows import RowTable
     from aveyb_retrieval.indexes.types import IntArray, Kind
-
-_MOST = 20  # problems that are named; one is enough to distrust an index
-_DOCUMENTS = 256  # read at a time
-_SAMPLED = 200  # words of each dataset that are searched for
-_SEARCHED = 1000  # vectors of each FAISS file that are
-_NEAREST = 100  # among which a vector must find itself: others may be equal
-_MOST_LOST = 0.5
-
-
-def _content_problems(tables: Tables, manifest: Manifest) -> Iterator[str]:
-    docs = ids_of(tables, "document")
-    for start in range(0, len(docs), _DOCUMENTS):
-        try:
-            yield from _document_problems(
-                tables, docs[start : start + _DOCUMENTS].tolist(), manifest
-            )
-        except AveyBError as error:
-            yield str(error)
-    for dataset in (tables.texts, tables.passages):
-        yield from _search_problems(dataset)
-
-
-def _document_problems(tables: Tables, docs: list[int], manifest: Manifest) -> Iterator[str]:
-    forms = tables.forms
-    numbers = np.array(docs, dtype=np.int64)
-    columns = [
-        "id",
-        "title",
-        "keywords",
-        "metadata",
-        "edits",
-        "rank",
-        "digest",
-        "language",
-        "characters",
-        "words",
-        "passages",
-    ]
-    about = {row["doc"]: row for row in tables.documents.take(numbers, columns).to_pylist()}
-    texts = {
-        row["doc"]: row for row in tables.texts.take(numbers, ["text", *{WORDS, forms}]).to_pylist()
-    }
-    found = tables.read_documents(docs, ["title", "metadata"])
-    by_id = tables.find(row["id"] for row in about.values())
-    if any(doc != by_id.get(row["id"], (0,))[0] for doc, row in about.items()):
-        yield f"{tables.documents.path}: an id leads to another document, or to none"
-    numbers = tables.passage_numbers(numbers)
-    passages: dict[int, list[dict[str, Any]]] = {}
-    for row in tables.passages.take(
-        numbers, ["start", "stop", "heading", "text", WORDS]
-    ).to_pylist():
-        passages.setdefault(row["passage"] >> PASSAGE_BITS, []).append(row)
-    for doc in docs:
-        if doc not in about or doc not in texts:
-            continue  # the counts have told that
-        row, text, mine = about[doc], texts[doc], passages.get(doc, [])
-        rules = rules_of(manifest.encoding, [row["language"] or MAIN])
-        where = f"{tables.root}: document {row['id']!r}"
-        origin = found[doc].origin
-        pages = origin.pages if origin else None
-        if content_digest(row["title"], text["text"], row["keywords"] or "") != row["digest"]:
-            yield f"{where}: its text is not the one that was encoded"
-        if not _metadata_fit(tables, row) or rank_of(row["id"]) != row["rank"]:
-            yield f"{where}: its metadata or its rank are damaged"
-        whole = f"{titled_words(row['title'], row['keywords'])}\n{text['text']}"
-        if text[WORDS] != rules.stored(whole) or (
-            forms != WORDS and text[forms] != spaced(rules.split(whole)[2])
-        ):
-            yield f"{where}: its stored words are not those of its text"
-        if pages and pages.starts[-1] > len(text["text"]):
-            yield f"{where}: a page begins behind the end of its text"
-        for problem in _passage_problems(mine, text["text"], row, rules.stored):
-            yield f"{where}: {problem}"
-
-
-def _passage_problems(
-    mine: list[dict[str, Any]], text: str, row: dict[str, Any], stored: Callable[[str], str]
-) -> Iterator[str]:
-    spans = np.array([(each["start"], each["stop"]) for each in mine], dtype=np.int64).reshape(
-        -1, 2
-    )
-    if len(mine) != row["passages"] or int((spans[:, 1] - spans[:, 0]).sum()) != row["characters"]:
-        yield "its passages are not those that are counted"
-    if len(spans) and not (
-        spans.min() >= 0
-        and spans.max() <= len(text)
-        and (spans[:, 0] <= spans[:, 1]).all()
-        and (np.diff(spans, axis=0) >= 0).all()
-    ):
-        yield "its passages are not spans of its text in order"
-    if [each["text"] for each in mine] != texts_of_passages(text, spans):
-        yield "the text of a passage is not its part of the document's"
-    if any(
-        each[WORDS] != stored(f"{each['heading']}\n{text[each['start'] : each['stop']]}")
-        for each in mine
-    ):
-        yield "the stored words of a passage are not those of its text"
-
-
-def _metadata_fit(tables: Tables, row: dict[str, Any]) -> bool:
-    """Whether the metadata of a document are an object, with what was set in them."""
-    try:
-        return tables.edits_in(row).merged == json.loads(row["metadata"])
-    except (ValueError, RecursionError, IndexFormatError):
-        return False
-
-
-def _search_problems(dataset: RowTable) -> Iterator[str]:
-    """Words that a search finds in other rows than a look at all of them does."""
-    rows = dataset.scan([dataset.key, WORDS])
-    numbers, words = rows[dataset.key].to_numpy(), rows[WORDS]
-    sampled = sorted(
-        {
-            word
-            for text in words.to_pylist()[:: max(1, len(words) // _SAMPLED)]
-            for word in text.split()
-        }
-    )
-    for word in sampled[:: max(1, len(sampled) // _SAMPLED)]:
-        there = np.sort(numbers[pc.match_substring(words, f" {word} ").to_numpy()])
-        found, scores = dataset.by_words([word], max(len(numbers), 1))
-        if not np.array_equal(np.sort(found), there) or not np.isfinite(scores).all():
-            yield (
-                f"{dataset.path}: a search for {word!r} finds {len(found)} rows, and {len(there)}"
-                " hold it"
-            )
-            return
-
 
 _OFF_UNIT = 1e-2  # float16 keeps a unit vector's length to 1e-3
 
@@ -205,14 +68,9 @@ def verify_index(
     root: str | Path | IndexDirectory,
     *,
     repair: bool = False,
-    deep: bool = False,
     progress: Progress = silent,
 ) -> Verdict:
     """Check an index: hashes, sizes, counts, numbers, vectors of every kind.
-
-    `deep` also compares what hashes say nothing of: texts with their digests, passages with texts,
-    stored words and what a search of them finds with the texts; and a thousand stored vectors must
-    find themselves in each FAISS file.
 
     `repair` makes damaged FAISS files and indexes of words again, leaves a damaged list of rejected
     items behind, and points to the newest complete version where the pointer is lost. Documents,
@@ -238,7 +96,7 @@ def verify_index(
     try:
         manifest, held = hold_visible(index_dir)
         with held:
-            problems, damaged = _problems(index_dir, manifest, progress, deep=deep)
+            problems, damaged = _problems(index_dir, manifest, progress)
     except IndexFormatError as error:
         return Verdict([str(error)])
     repaired = (
@@ -249,11 +107,11 @@ def verify_index(
     return Verdict([*filter(None, [pointer]), *problems], repaired=repaired)
 
 
-def verify_apart(root: str | Path, *, repair: bool = False, deep: bool = False) -> Verdict:
+def verify_apart(root: str | Path, *, repair: bool = False) -> Verdict:
     """Check an index in another process: Lance and FAISS trust what they read, and a file made to
     harm can end it.
     """
-    command = [python_program(), "-m", __name__, str(root), str(int(repair)), str(int(deep))]
+    command = [python_program(), "-m", __name__, str(root), str(int(repair))]
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
@@ -287,7 +145,7 @@ def _pointer_problem(index_dir: IndexDirectory) -> str | None:
 
 
 def _problems(
-    index_dir: IndexDirectory, manifest: Manifest, progress: Progress, *, deep: bool = False
+    index_dir: IndexDirectory, manifest: Manifest, progress: Progress
 ) -> tuple[list[str], set[str]]:
     """What is wrong with a version, and the names of damaged files."""
     root = index_dir.root
@@ -300,16 +158,13 @@ def _problems(
         tables = Tables.open(root, manifest)
         if differing := list(_count_problems(tables, manifest)):
             return problems + differing, set(damaged)  # what follows compares rows with rows
-        if deep and not damaged:
-            progress("checking texts", 0, manifest.counts.documents, 0)
-            problems += islice(_content_problems(tables, manifest), _MOST)
         for kind in manifest.encoding.kinds:
             progress(f"checking {kind}s", 0, None, 0)
             problems += _vector_problems(tables, manifest, kind, ids_of(tables, kind))
             stored = StoredVectors(tables, kind, manifest.encoding.dim)
             for tier in manifest.tiers_of(kind):
                 if tier.file not in damaged:
-                    problems += _faiss_problems(root, tier, stored, deep=deep)
+                    problems += _faiss_problems(root, tier, stored)
     except AveyBError as error:
         problems.append(str(error))
     return problems, set(damaged)
@@ -377,10 +232,8 @@ def _vector_problems(
                 return
 
 
-def _faiss_problems(root: Path, tier: Tier, stored: StoredVectors, *, deep: bool) -> Iterator[str]:
-    """What is wrong with a file whose hash is right: `deep` searches for a sample of the vectors
-    that are in it.
-    """
+def _faiss_problems(root: Path, tier: Tier, stored: StoredVectors) -> Iterator[str]:
+    """What is wrong with a file whose hash is right."""
     try:
         file = FaissSearcher.open(root, tier)
     except AveyBError as error:
@@ -391,22 +244,6 @@ def _faiss_problems(root: Path, tier: Tier, stored: StoredVectors, *, deep: bool
             f"{root / tier.file}: vectors of dimension {file.index.d}, the manifest says"
             f" {stored.dim}"
         )
-    elif deep and (lost := _lost(file, stored)) > _MOST_LOST:
-        yield f"{root / tier.file}: a search does not find {lost:.0%} of the vectors that are in it"
-
-
-def _lost(file: FaissSearcher, stored: StoredVectors) -> float:
-    """The share of a sample of different vectors that a file does not find when they are searched
-    for.
-    """
-    numbers = stored.tables.numbers(file.tier.kind, file.tier.first, file.tier.stop)
-    numbers, vectors = stored.live(numbers[:: max(1, len(numbers) // _SEARCHED)])
-    vectors, places = np.unique(vectors, axis=0, return_index=True)
-    some = vectors.any(axis=1)  # a vector of zeros is near to nothing
-    if not some.any():
-        return 0.0
-    _, found = file.candidates(vectors[some], file.wanted(_NEAREST))
-    return float((found != numbers[places[some], None]).all(axis=1).mean())
 
 
 def _rebuild(index_dir: IndexDirectory, damaged: set[str], progress: Progress) -> bool:
@@ -428,9 +265,9 @@ def _can_be_made_again(name: str) -> bool:
 
 def main() -> None:
     """Verify in this process."""
-    root, repair, deep = sys.argv[1:]
+    root, repair = sys.argv[1:]
     try:
-        answer = asdict(verify_index(root, repair=repair == "1", deep=deep == "1"))
+        answer = asdict(verify_index(root, repair=repair == "1"))
     except AveyBError as error:
         answer = {"error": str(error)}
     sys.stdout.write(json.dumps(answer))

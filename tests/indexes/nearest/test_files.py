@@ -1,4 +1,4 @@
-"""FAISS files of every type: they are guarded by their hashes, and `verify --deep`
+"""FAISS files of every type: they are guarded by their hashes, and `problems_of`
 searches them.
 """
 
@@ -13,6 +13,7 @@ from aveyb_retrieval import Retriever, build_index, verify_index
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.nearest import faiss_file
 from aveyb_retrieval.indexes.store import manifest
+from tests.contents import problems_of
 from tests.indexes.disk import rehash
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def made(root: Path, factory: str, rows: np.ndarray = ROWS) -> Path:
 @pytest.mark.parametrize("factory", KNOWN)
 def test_verify_finds_the_stored_vectors_in_a_file(factory: str, tmp_path: Path) -> None:
     made(tmp_path / "ix", factory)
-    assert verify_index(tmp_path / "ix", deep=True).problems == []
+    assert problems_of(tmp_path / "ix") == []
 
 
 @pytest.mark.parametrize("factory", ["IVF1,RaBitQfs", "HNSW8"])
@@ -91,7 +92,7 @@ def test_a_file_of_other_vectors_does_not_find_these(factory: str, tmp_path: Pat
     path.write_bytes(made(tmp_path / "other", factory, -ROWS).read_bytes())
     rehash(root, path.relative_to(root).as_posix())
     assert verify_index(root).problems == []
-    (problem,) = verify_index(root, deep=True).problems
+    (problem,) = problems_of(root)
     assert path.name in problem
     assert "does not find" in problem
 
