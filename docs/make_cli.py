@@ -16,6 +16,7 @@ from aveyb_retrieval.cli import eval as eval_cli
 from aveyb_retrieval.cli import index, train
 from aveyb_retrieval.cli import mcp as mcp_cli
 from aveyb_retrieval.cli import serve as serve_cli
+from aveyb_retrieval.cli.help import sections
 
 PAGE = Path(__file__).with_name("cli.md")
 COMMANDS = {
@@ -56,9 +57,17 @@ def section(name: str, command: click.Command) -> str:
     arguments = [p for p in command.params if isinstance(p, click.Argument)]
     options = [p for p in command.params if isinstance(p, click.Option)]
     usage = [name, *(["[OPTIONS]"] if options else []), *(argument_name(p) for p in arguments)]
-    lines += ["    " + " ".join(usage), "", "| option | |", "|---|---|"]
-    lines += [f"| {option_name(p)} | {option_help(p)} |" for p in options]
+    lines += ["    " + " ".join(usage), "", *example_block(command), "| option | |", "|---|---|"]
+    for name_of_section, members in sections(command).items():
+        lines += [] if name_of_section == "Options" else [f"| **{name_of_section}** | |"]
+        lines += [f"| {option_name(p)} | {option_help(p)} |" for p in members]
     return "\n".join([*lines, ""])
+
+
+def example_block(command: click.Command) -> list[str]:
+    """Return the examples of a command as a block of shell."""
+    examples = [line.strip() for line in (command.epilog or "").splitlines()[2:]]
+    return ["```sh", *examples, "```", ""] if examples else []
 
 
 def paragraphs(text: str) -> list[str]:

@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING
 import click
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from aveyb_retrieval import Embedder
 from aveyb_retrieval.cli import eval as eval_cli
 from aveyb_retrieval.cli import index, train
 from aveyb_retrieval.cli import mcp as mcp_cli
 from aveyb_retrieval.cli import serve as serve_cli
+from aveyb_retrieval.cli.help import sections
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
 from aveyb_retrieval.encoder.onnx.export import export_onnx
 
@@ -184,6 +186,37 @@ def test_every_command_and_option_has_help(command: click.Command) -> None:
     assert command.help
     options = [param for param in command.params if isinstance(param, click.Option)]
     assert [option.opts[0] for option in options if not option.help] == []
+
+
+LEAVES = {
+    name: command for name, command in EVERY_COMMAND.items() if not isinstance(command, click.Group)
+}
+
+
+@pytest.mark.parametrize("named", LEAVES)
+def test_the_help_of_a_command_ends_with_examples_of_it(named: str) -> None:
+    shown = CliRunner().invoke(LEAVES[named], ["--help"]).output
+    _, _, end = shown.partition("Examples:\n")
+    program, *subcommand = named.split()
+    assert end
+    for line in end.splitlines():
+        words = line.split()
+        assert words[0] == program
+        assert subcommand == ["serve"] or words[1 : 1 + len(subcommand)] == subcommand
+
+
+@pytest.mark.parametrize("named", LEAVES)
+def test_long_help_is_in_sections_that_hold_every_option_once(named: str) -> None:
+    command = LEAVES[named]
+    by_section = sections(command)
+    options = [param for param in command.params if isinstance(param, click.Option)]
+    listed = [option for members in by_section.values() for option in members]
+    assert sorted(map(id, listed)) == sorted(map(id, options))
+    assert max(map(len, by_section.values())) <= 20
+    if named == "aveyb-index build":
+        assert {"Corpus", "Passages and vectors", "Words", "Model"} <= set(by_section)
+        shown = CliRunner().invoke(command, ["--help"]).output
+        assert all(f"\n{section}:\n" in shown for section in by_section)
 
 
 @pytest.mark.parametrize("script", ["make_cli.py", "make_walks.py"])

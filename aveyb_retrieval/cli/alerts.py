@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aveyb_retrieval.cli.common import INDEX, PATH, Commands, filter_option
+from aveyb_retrieval.cli.help import examples
 from aveyb_retrieval.errors import AveyBError, printable
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ def alerts() -> None:
     """Save questions, and learn which new or changed passages answer them."""
 
 
-@alerts.command()
+@alerts.command(
+    epilog=examples('aveyb-index alerts add my-index "changes of the notice period" --name notice')
+)
 @click.argument("directory", type=INDEX)
 @click.argument("query")
 @click.option("--name", required=True, help="What it is called.")
@@ -61,7 +64,7 @@ def add(directory: str | Path, where: Any, **given: Any) -> None:
     add_alert(directory, Alert(filter=where, **given))
 
 
-@alerts.command("list")
+@alerts.command("list", epilog=examples("aveyb-index alerts list my-index"))
 @click.argument("directory", type=INDEX)
 def list_saved(directory: str | Path) -> None:
     """Print the saved questions of the index in DIRECTORY."""
@@ -71,7 +74,7 @@ def list_saved(directory: str | Path) -> None:
         click.echo(printable(f"{alert.name}  at least {alert.at_least:g}  {alert.query}"))
 
 
-@alerts.command()
+@alerts.command(epilog=examples("aveyb-index alerts run my-index"))
 @click.argument("directory", type=INDEX)
 def run(directory: str | Path) -> None:
     """Print what was added or changed in the index in DIRECTORY and answers a saved question.
@@ -89,7 +92,7 @@ def _print_rows(rows: Sequence[dict[str, Any]]) -> None:
         click.echo(json.dumps(row))
 
 
-@alerts.command()
+@alerts.command(epilog=examples("aveyb-index alerts remove my-index notice"))
 @click.argument("directory", type=INDEX)
 @click.argument("name")
 def remove(directory: str | Path, name: str) -> None:

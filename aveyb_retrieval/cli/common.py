@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from aveyb_retrieval.cli.help import HelpfulCommand
 from aveyb_retrieval.errors import AveyBError, ConfigError, extra_for, printable
 from aveyb_retrieval.system import usable_processors
 
@@ -171,7 +172,7 @@ def check_numbers(command: click.Command) -> None:
 _OUTPUT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}  # of a write, not of a pipe
 
 
-class Command(click.Command):
+class Command(HelpfulCommand):
     """A command that prints the package's own errors, and what the system says of a file, and exits
     with code 2.
     """
@@ -246,6 +247,8 @@ class Commands(Command, click.Group):
     """A group of such commands; `resumable` names those that continue what an interrupted run of
     them has done.
     """
+
+    command_class = HelpfulCommand
 
     def __init__(self, *arguments: Any, resumable: Collection[str] = (), **options: Any) -> None:
         super().__init__(*arguments, **options)

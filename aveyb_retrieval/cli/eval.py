@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aveyb_retrieval.cli import common
+from aveyb_retrieval.cli.help import examples
 from aveyb_retrieval.errors import printable
 from aveyb_retrieval.eval.base import DEFAULT_METRICS
 
@@ -43,7 +44,7 @@ def main() -> None:
     """Measure retrieval with trec_eval's definitions: run, score, compare, passages."""
 
 
-@main.command()
+@main.command(epilog=examples("aveyb-eval run --data scifact/ --report report.json"))
 @common.repeatable(
     "--data",
     "data",
@@ -183,7 +184,7 @@ def run(
         console.print(f"report: {report}", highlight=False)
 
 
-@main.command()
+@main.command(epilog=examples("aveyb-eval score run.trec qrels.tsv"))
 @click.argument("run_file", type=common.PATH)
 @click.argument("qrels", type=common.PATH)
 @METRICS
@@ -212,7 +213,7 @@ def score(run_file: Path, qrels: Path, metrics: tuple[str, ...], as_json: bool) 
         click.echo(f"note: {notice}")
 
 
-@main.command()
+@main.command(epilog=examples("aveyb-eval compare a.trec b.trec qrels.tsv"))
 @click.argument("run_a", type=common.PATH)
 @click.argument("run_b", type=common.PATH)
 @click.argument("qrels", type=common.PATH)
@@ -298,7 +299,7 @@ def _lacking(scores: Scores) -> dict[str, Any]:
     return {"missing": list(scores.missing), "unjudged": scores.unjudged}
 
 
-@main.command()
+@main.command(epilog=examples("aveyb-eval passages --data chunks/"))
 @click.option("--data", required=True, help="A data set with spans.jsonl.")
 @click.option("--model", default="default", help="default, or an Avey-B folder.")
 @common.repeatable("--peer", "peers", "A sentence-transformers model on fixed chunks.")

@@ -17,6 +17,7 @@ import click
 
 from aveyb_retrieval.cli import common, proof
 from aveyb_retrieval.cli.alerts import ALERTS, alerts, report_alerts
+from aveyb_retrieval.cli.help import examples
 from aveyb_retrieval.errors import ConfigError, InputError, no_option, plural, printable
 
 if TYPE_CHECKING:
@@ -54,7 +55,13 @@ def _share(
     return int(match[1]), int(match[2])
 
 
-@main.command()
+@main.command(
+    epilog=examples(
+        "aveyb-index build handbook/ -o handbook-index",
+        "aveyb-index build corpus.jsonl -o my-index --text-field body",
+        "aveyb-index build contracts/ -o contracts --exclude 'old/' --path-fields '{client}/*'",
+    )
+)
 @click.argument("corpus", nargs=-1)
 @click.option("-o", "--out", **_OUT)
 @click.option(
@@ -125,7 +132,7 @@ def build(out: str | Path, address: str | None, **arguments: Any) -> None:
     _insert(partial(build_on_ray, address=address, **task), out, **arguments)
 
 
-@main.command()
+@main.command(epilog=examples("aveyb-index init notes-index"))
 @click.argument("directory", type=common.INDEX)
 @common.MAKING
 @common.WRITING
@@ -138,7 +145,7 @@ def init(directory: str | Path, quiet: bool, **arguments: Any) -> None:
         print_report(build_index([], directory, allow_empty=True, progress=progress, **arguments))
 
 
-@main.command()
+@main.command(epilog=examples("aveyb-index add my-index new.jsonl"))
 @common.INSERTING
 @common.VERBOSE
 @ALERTS
@@ -149,7 +156,7 @@ def add(directory: str | Path, **arguments: Any) -> None:
     _insert(add_documents, directory, **arguments)
 
 
-@main.command()
+@main.command(epilog=examples("aveyb-index upsert my-index changed.jsonl"))
 @common.INSERTING
 @common.VERBOSE
 @ALERTS
@@ -184,7 +191,12 @@ def _insert(
     exit_if_incomplete(report)
 
 
-@main.command()
+@main.command(
+    epilog=examples(
+        "aveyb-index delete my-index lease minutes",
+        """aveyb-index delete --filter '{"year": {"$lt": 2020}}' my-index""",
+    )
+)
 @click.argument("directory", type=common.INDEX)
 @click.argument("ids", nargs=-1)
 @click.option(
@@ -208,7 +220,12 @@ def delete(directory: str | Path, ids: tuple[str, ...], ids_file: Any, **argumen
     print_report(delete_documents(directory, wanted, **arguments))
 
 
-@main.command()
+@main.command(
+    epilog=examples(
+        "aveyb-index sync handbook/ -o handbook-index",
+        "aveyb-index sync handbook/ -o handbook-index --watch",
+    )
+)
 @click.argument("folder", type=common.PATH)
 @click.option("-o", "--out", "directory", **_OUT)
 @click.option("--dry-run", is_flag=True, help="Only say what would change.")
@@ -367,7 +384,7 @@ DIRECTORY = click.argument("directory", type=common.INDEX)
 FILTER = common.filter_option('Only documents that match, such as {"year": {"$gte": 2020}}.')
 
 
-@main.command()
+@main.command(epilog=examples("aveyb-index get my-index lease"))
 @DIRECTORY
 @click.argument("ids", nargs=-1, required=True)
 @click.option("--missing-ok", is_flag=True, help="Ignore ids that are not in the index.")
@@ -377,7 +394,12 @@ def get(directory: str | Path, ids: tuple[str, ...], missing_ok: bool) -> None:
         _print_documents(retriever.get(ids, missing_ok=missing_ok))
 
 
-@main.command("list")
+@main.command(
+    "list",
+    epilog=examples(
+        "aveyb-index list my-index --limit 10", "aveyb-index list my-index > corpus.jsonl"
+    ),
+)
 @DIRECTORY
 @FILTER
 @click.option("--limit", type=int, metavar="N", help="At most N documents.")
@@ -397,7 +419,7 @@ def list_documents(directory: str | Path, where: Any, only_ids: bool, **page: An
             _print_documents(found)
 
 
-@main.command()
+@main.command(epilog=examples("aveyb-index count my-index", "aveyb-index count my-index --by year"))
 @DIRECTORY
 @FILTER
 @click.option(
@@ -417,7 +439,9 @@ def count(directory: str | Path, where: Any, by: str | None) -> None:
             )
 
 
-@main.command()
+@main.command(
+    epilog=examples("""aveyb-index update-metadata --set '{"reviewed": true}' my-index lease""")
+)
 @DIRECTORY
 @click.argument("ids", nargs=-1)
 @FILTER
@@ -452,7 +476,7 @@ def _print_documents(documents: Iterable[Document]) -> None:
         click.echo(json.dumps(document.to_dict(), ensure_ascii=False))
 
 
-@main.command()
+@main.command(epilog=examples("aveyb-index publish my-index --to postgresql://localhost/search"))
 @click.argument("source")
 @click.option(
     "--to",
@@ -485,7 +509,7 @@ def publish(source: str, to: str, quiet: bool, **arguments: Any) -> None:
     )
 
 
-@main.command()
+@main.command(epilog=examples("aveyb-index unpublish lease --to postgresql://localhost/search"))
 @click.argument("ids", nargs=-1)
 @click.option("--to", required=True, metavar="URL", help="Collection.")
 @common.filter_option("Remove the documents that match this condition on the metadata.")
@@ -498,7 +522,13 @@ def unpublish(ids: tuple[str, ...], to: str, **options: Any) -> None:
     click.echo(f"removed: {removed:,} documents")
 
 
-@main.command()
+@main.command(
+    epilog=examples(
+        'aveyb-index search my-index "which notice period applies?" -k 5',
+        """aveyb-index search my-index "notice period" --filter '{"year": 2020}' --json""",
+        """aveyb-index search my-index '"notice period" +lease' --operators""",
+    )
+)
 @click.argument("directory", type=common.INDEX)
 @click.argument("query")
 @click.option("-k", default=10, help="Number of documents or passages to return.")
@@ -605,7 +635,7 @@ def search(
         )
 
 
-@main.command()
+@main.command(epilog=examples("aveyb-index info my-index"))
 @click.argument("directory", type=common.INDEX)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def info(directory: str | Path, as_json: bool) -> None:
@@ -620,7 +650,7 @@ def info(directory: str | Path, as_json: bool) -> None:
         click.echo(f"{key:<12} {common.plain(value)}")
 
 
-@main.command()
+@main.command(epilog=examples("aveyb-index copy my-index s3://bucket/my-index"))
 @click.argument("source", type=common.INDEX)
 @click.argument("target", type=common.INDEX)
 @click.option("--overwrite", is_flag=True, help="Also replace another index, or a newer version.")
@@ -640,7 +670,7 @@ def copy(source: str | Path, target: str | Path, **arguments: Any) -> None:
     )
 
 
-@main.command()
+@main.command(epilog=examples("aveyb-index compact my-index"))
 @click.argument("directory", type=common.INDEX)
 @common.RESTART
 @common.WAIT
@@ -655,7 +685,9 @@ def compact(directory: str | Path, quiet: bool, **arguments: Any) -> None:
         print_report(compact_index(directory, progress=progress, **arguments))
 
 
-@main.command()
+@main.command(
+    epilog=examples("aveyb-index verify my-index", "aveyb-index verify my-index --repair")
+)
 @click.argument("directory", type=common.INDEX)
 @click.option("--repair", is_flag=True, help="Rebuild what can be rebuilt from the stored vectors.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -750,9 +782,9 @@ def _one_line(text: str) -> str:
 
 for command in (proof.check, proof.grep, proof.outline, alerts):
     main.add_command(command)
-for named, command in main.commands.items():
-    if any(option.type is common.INDEX for option in command.params):
-        common.cache_options(command, 3 if named == "search" else 1)
+for named, added in main.commands.items():
+    if any(option.type is common.INDEX for option in added.params):
+        common.cache_options(added, 3 if named == "search" else 1)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from aveyb_retrieval.cli.common import CONTEXT, INDEX, MODE, PATH, Command, Commands
+from aveyb_retrieval.cli.help import examples
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.files import replace_in_place
 from aveyb_retrieval.interpreter import python_program
@@ -44,7 +45,9 @@ def main() -> None:
     """Give an agent tools to search and read an index: `aveyb-mcp DIRECTORY`."""
 
 
-@main.command(cls=Command)
+@main.command(
+    cls=Command, epilog=examples("aveyb-mcp my-index", "aveyb-mcp my-index --http --keys keys.json")
+)
 @click.argument("directory", type=INDEX)
 @click.option(
     "--http",
@@ -97,7 +100,7 @@ def serve(
         server.run("stdio")
 
 
-@main.command(cls=Command)
+@main.command(cls=Command, epilog=examples("aveyb-mcp install claude my-index"))
 @click.argument("client", type=click.Choice(list(CLIENTS)))
 @click.argument("directory", type=PATH)
 @NAME

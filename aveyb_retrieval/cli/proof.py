@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aveyb_retrieval.cli.common import INDEX, PATH, filter_option, opened
+from aveyb_retrieval.cli.help import HelpfulCommand, examples
 from aveyb_retrieval.errors import InputError, plural, printable
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _ONLY = filter_option("Only in documents that match this condition on the metada
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 
 
-@click.command()
+@click.command(cls=HelpfulCommand, epilog=examples("aveyb-index check my-index answer.md"))
 @click.argument("directory", type=INDEX)
 @click.argument("answer", type=click.File("rb"), required=False)
 @click.option(
@@ -89,7 +90,9 @@ def _told(check: QuoteCheck) -> str:
     return "\n".join(lines if place else lines[:1])
 
 
-@click.command()
+@click.command(
+    cls=HelpfulCommand, epilog=examples("aveyb-index grep my-index 'notice (period|term)'")
+)
 @click.argument("directory", type=INDEX)
 @click.argument("pattern")
 @_ONLY
@@ -118,7 +121,10 @@ def grep(
         raise SystemExit(1)
 
 
-@click.command()
+@click.command(
+    cls=HelpfulCommand,
+    epilog=examples("aveyb-index outline my-index", "aveyb-index outline my-index lease"),
+)
 @click.argument("directory", type=INDEX)
 @click.argument("document", required=False)
 @click.option("--offset", type=int, default=0, help="Leave out the first documents.", metavar="N")

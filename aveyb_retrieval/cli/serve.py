@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aveyb_retrieval.cli import common
+from aveyb_retrieval.cli.help import examples
 from aveyb_retrieval.errors import ConfigError, extra_for, plural
 from aveyb_retrieval.server.http import LOOPBACK, Limits
 
@@ -32,7 +33,13 @@ LIMITS = common.gather(
 )
 
 
-@click.command(cls=common.Command, context_settings=common.CONTEXT)
+@click.command(
+    cls=common.Command,
+    context_settings=common.CONTEXT,
+    epilog=examples(
+        "aveyb-serve my-index", "aveyb-serve my-index --host 0.0.0.0 --port 8080 --keys keys.json"
+    ),
+)
 @click.version_option(package_name="aveyb-retrieval")
 @click.argument("indexes", nargs=-1, required=True)
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")

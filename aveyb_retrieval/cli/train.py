@@ -16,6 +16,7 @@ import click
 from click.core import ParameterSource
 
 from aveyb_retrieval.cli import common
+from aveyb_retrieval.cli.help import HelpfulCommand, examples
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.training.settings import (
     OBJECTIVES,
@@ -183,7 +184,9 @@ def set_threads(threads: int | None) -> None:
         torch.set_num_threads(threads)
 
 
-@click.command()
+@click.command(
+    cls=HelpfulCommand, epilog=examples("aveyb-train tokenizer texts.jsonl -o vocabulary.json")
+)
 @click.argument("files", nargs=-1, required=True, type=FILE)
 @click.option(
     "-o",
@@ -223,7 +226,9 @@ def tokenizer(
     click.echo(f"{vocabulary.vocab_size:,} tokens in {out}")
 
 
-@click.command()
+@click.command(
+    cls=HelpfulCommand, epilog=examples("aveyb-train mlm texts.jsonl -o pretrained --preset mini")
+)
 @TEXTS
 @common.choose(
     "--objective",
@@ -287,7 +292,10 @@ def mining_rules(no_margin: bool, relative_margin: float | None, **rules: Any) -
     return MiningRules(relative_margin=None if no_margin else relative_margin, **rules)
 
 
-@click.command()
+@click.command(
+    cls=HelpfulCommand,
+    epilog=examples("aveyb-train mine pairs.jsonl --model my-model -o triplets.jsonl"),
+)
 @PAIRS
 @click.option(
     "-o",
@@ -363,7 +371,10 @@ def mine(
             click.echo(f"{what}: {len(queries):,}; the first: {queries[0]!r}", err=True)
 
 
-@click.command()
+@click.command(
+    cls=HelpfulCommand,
+    epilog=examples("aveyb-train contrastive pairs.jsonl --model my-model -o fine-tuned"),
+)
 @PAIRS
 @click.option(
     "--negative",
@@ -408,7 +419,10 @@ def contrastive(
     run.report()
 
 
-@click.command()
+@click.command(
+    cls=HelpfulCommand,
+    epilog=examples("aveyb-train distill texts.jsonl --model my-model --teacher minilm -o student"),
+)
 @click.argument("files", nargs=-1, required=True, type=FILE)
 @click.option(
     "--model", required=True, help="Student: model folder, sentence-transformers or plain encoder."
@@ -478,7 +492,7 @@ def distill(
     run.report()
 
 
-@click.command()
+@click.command(cls=HelpfulCommand, epilog=examples("aveyb-train export my-model"))
 @click.argument("model", type=common.PATH)
 @common.choose(
     "--precision",
@@ -506,7 +520,10 @@ LABELED = common.together(
 )
 
 
-@click.command()
+@click.command(
+    cls=HelpfulCommand,
+    epilog=examples("aveyb-train classify labels.jsonl --model my-model -o classifier"),
+)
 @LABELED
 @common.settings_options("settings", ClassifySettings())
 @RUN
@@ -521,7 +538,9 @@ def classify(**arguments: Any) -> dict[str, float]:
     return _train_head(classification, **arguments)
 
 
-@click.command()
+@click.command(
+    cls=HelpfulCommand, epilog=examples("aveyb-train tag words.jsonl --model my-model -o tagger")
+)
 @LABELED
 @common.settings_options("settings", TaskSettings())
 @RUN
@@ -534,7 +553,10 @@ def tag(**arguments: Any) -> dict[str, float]:
     return _train_head(tagging, **arguments)
 
 
-@click.command()
+@click.command(
+    cls=HelpfulCommand,
+    epilog=examples("aveyb-train answer questions.jsonl --model my-model -o reader"),
+)
 @LABELED
 @common.settings_options("settings", AnswerSettings())
 @RUN
