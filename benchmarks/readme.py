@@ -318,11 +318,11 @@ def gpu_dynamic_mix() -> str:
             ),
             (
                 f"torch.compile's time on 512 splits; on 64 it is {times(64, 'compiled_ms')} times"
-                " as fast. One program"
+                " as fast. The earlier form,"
             ),
             (
-                "that keeps the shares in registers, which we had before, and the form that is"
-                " left, in milliseconds:"
+                "one program that keeps the shares in registers, and the form of today, in"
+                " milliseconds:"
             ),
             "",
             table(["splits", *columns], body),
@@ -507,13 +507,13 @@ def onnx() -> str:
                 " document or passage"
             ),
             (
-                "(`benchmarks/cpu/int8_quality.py`; 0 is that of two empty documents of cranfield,"
-                " which have no vector):"
+                "(`benchmarks/cpu/int8_quality.py`; two empty documents of cranfield have no vector"
+                " and give the 0):"
             ),
             "",
             table(header, rows),
             "",
-            "Words of running text per processor second, on texts of so many of our tokens",
+            "Words of running text per processor second, by the length of the texts in our tokens",
             "(`benchmarks/cpu/encode_words.py`):",
             "",
             table(["system", "threads", *lengths], measured),
@@ -604,32 +604,31 @@ def files() -> str:
             ),
             f"Each cell: this package / {' / '.join(found['peers'])} ({versions}).",
             (
-                "A character is right if its word stands in a run of three that the reader found,"
-                " too; of HTML pages"
+                "A character is right if the reader found its word and two neighbors in the same"
+                " order; the true text of HTML pages"
             ),
             (
-                "that were found the text is unknown. A word is lost if the reader's text has it"
-                " less often than the file."
+                "from packages is unknown. A word is lost if the reader's text has it less often"
+                " than the file."
             ),
-            "Seconds are of the processor, for one file, on a busy machine.",
+            "Seconds are processor seconds per file, on a busy machine.",
             "",
             table(
                 ["kind", "files", "read", "right characters", "words lost", "seconds a file"], rows
             ),
             "",
             (
-                f"Building the index of them in one command took {build['cpu_seconds']:.0f} s of"
+                f"One command built an index of these files in {build['cpu_seconds']:.0f} s of"
                 f" processor time for {build['tokens']:,} tokens; {build['rejected']} files were"
             ),
             (
-                f"left out. {pages['passages on their page']} of {pages['passages']} PDF passages"
-                f" that {pages['queries']} searches found begin with words that are on the"
+                f"left out. {pages['queries']} searches found {pages['passages']} PDF passages;"
+                f" {pages['passages on their page']} begin with words of the page that they cite,"
             ),
-            "page of their number, as PDFium reads it.",
+            "as PDFium reads it.",
             (
                 f"A sync after {sync['deleted']} deletions and {sync['renamed']} renamings took"
-                f" {sync['cpu_seconds']:.1f} s and left {sync['after']} documents, each with its"
-                " file."
+                f" {sync['cpu_seconds']:.1f} s and left {sync['after']} documents, one per file."
             ),
         ]
     )
@@ -808,7 +807,7 @@ def needle() -> str:
                 f" {found['distractors']} more documents of each length;"
             ),
             (
-                "the share of right documents that come first, and of needles in the first passage"
+                "the share of right documents in first place, and of needles in the first passage"
                 " of their document."
             ),
         ]
@@ -832,9 +831,10 @@ def ablations() -> str:
             f" {found['shape']['hidden_size']}, splits of {found['shape']['split_size']} tokens,"
             f" {found['steps']} steps of {found['batch_size']} pairs of a question and"
             f" {found['tokens']['text']} tokens of text on fixed token vectors, then a search of"
-            f" {found['set']}. A difference is the mean over seeds, with half their range;"
-            ' "unclear": the seeds differ in its sign. Two seeds of the default differ by'
-            f" {max(defaults) - min(defaults):.4f}: smaller differences of a seed say little.",
+            f" {found['set']}. A difference is the mean over seeds, with half their range."
+            ' It is "unclear" if the seeds differ in its sign. Two seeds of the default differ by'
+            f" {max(defaults) - min(defaults):.4f}, so smaller differences of one seed mean"
+            " little.",
             "",
             table(head, found["table"]),
         ]

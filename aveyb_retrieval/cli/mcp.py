@@ -129,7 +129,7 @@ def install(client: str, directory: Path, name: str | None, yes: bool) -> None:
         ) from None
     if not is_new:
         raise ConfigError(
-            f"{path}: has a server {called!r} already; give --name, or take that one out"
+            f"{path}: has a server {called!r} already; give --name, or remove that one"
         )
     click.echo(f"{path}:\n{added}")
     if yes or click.confirm("Add this?"):

@@ -77,7 +77,7 @@ def read_table(
         _rows(open_blocks(), source, separator, reading.max_line), 1, None
     ):
         if row and len(row) != len(header):
-            reason = f"{len(row)} fields where the header names {len(header)}"
+            reason = f"{len(row)} fields, but the header has {len(header)}"
             yield Rejected(location, reason, shown(separator.join(row)))
         elif row:  # no blank line
             yield _document(dict(zip(header, row, strict=True)), types, location, reading.names)
@@ -127,12 +127,12 @@ def _columns(
     ]
     if missing := [name for name in needed if name not in header]:
         raise InputError(
-            f"{location}: the header names {header}; a column {missing[0]!r} is needed "
-            "(--text-field, --id-field and --title-field choose others)"
+            f"{location}: the header has {header} but no column {missing[0]!r}; choose others"
+            " with --text-field, --id-field and --title-field"
         )
     if unknown := [name for name in reading.types if name not in header]:
         raise InputError(
-            f"{location}: the header names {header}; --types names a column {unknown[0]!r}"
+            f"{location}: the header has {header} but no column {unknown[0]!r}, which --types names"
         )
     id_field = names.id or ("_id" if "_id" in header else "id")
     but = (id_field, names.title, names.text, *reading.types)
@@ -156,8 +156,8 @@ def _rows(
                 yield line.decode()
             except UnicodeDecodeError as error:
                 raise InputError(
-                    f"{source}, line {number}: invalid UTF-8 at byte {error.start}; name its"
-                    " encoding by --encoding, or save it as UTF-8"
+                    f"{source}, line {number}: invalid UTF-8 at byte {error.start}; give its"
+                    " encoding with --encoding, or save it as UTF-8"
                 ) from error
 
     for number, row in csv_rows(lines(), f"{source}, ", separator):
@@ -217,9 +217,9 @@ def source_names(corpus: Source) -> list[str] | None:
     if len(places) < len(corpus):
         other = next(item for item in corpus if not isinstance(item, Path))
         raise InputError(
-            f"the corpus is a list of places, as {shown(str(places[0]))}, and of others, as"
-            f" {shown(str(other))} of type {type(other).__name__}: give a list of Path alone, or of"
-            " documents alone"
+            f"the corpus mixes places such as {shown(str(places[0]))} with others such as"
+            f" {shown(str(other))} of type {type(other).__name__}: give only Path objects, or"
+            " only documents"
         )
     return [str(place) for place in places]
 
@@ -232,16 +232,16 @@ def _check_iterable(corpus: object) -> None:
     if isinstance(corpus, Mapping):
         fields = ", ".join(repr(name) for name in itertools.islice(corpus, 5))
         raise InputError(
-            f"the corpus is one {kind} with the fields {shown(fields)}: give a list, [{{'_id': ...,"
-            " 'text': ...}], also for a single document; of a mapping of ids to texts, make one"
-            " of [{'_id': id, 'text': text} for ...]"
+            f"the corpus is one {kind} with the fields {shown(fields)}: give a list,"
+            " [{'_id': ..., 'text': ...}], even for a single document; turn a mapping of ids"
+            " to texts into [{'_id': id, 'text': text} for ...]"
         )
     if isinstance(corpus, (bytes, bytearray, memoryview)):
         raise InputError(f"the corpus is of type {kind}: give a path, or a list of documents")
     if hasattr(corpus, "columns"):
         raise InputError(
-            f"the corpus is a table of type {kind}: give its rows as a list of mappings, as"
-            " table.to_dict('records') of pandas or table.to_dicts() of polars does"
+            f"the corpus is a table of type {kind}: give its rows as a list of mappings:"
+            " table.to_dict('records') of pandas, table.to_dicts() of polars"
         )
     if not isinstance(corpus, (Path, Iterable)):
         raise InputError(
@@ -281,8 +281,8 @@ def _read_source(source: str, reading: Reading) -> Iterator[Item]:
                 yield from _read_source(match, reading)
     else:
         raise InputError(
-            f"{path_text(source)}: no such file or folder (a text is given in a list, [text], a"
-            f" data set of the Hugging Face hub as {HUB}owner/name)"
+            f"{path_text(source)}: no such file or folder; give a text in a list, [text], and a"
+            f" data set of the Hugging Face hub as {HUB}owner/name"
         )
 
 

@@ -282,7 +282,7 @@ def _rows_of_csv(text: str, path: Path) -> list[tuple[int, dict[str, Any]]] | No
     for number, row in rows[1:]:
         if len(row) != len(header):
             raise InputError(
-                f"{where}, line {number}: {len(row)} fields where the header names {len(header)}"
+                f"{where}, line {number}: {len(row)} fields, but the header has {len(header)}"
             )
     types = column_types(header, (row for _, row in rows[1:]), (_PATH,))
     fields = ((number, zip(header, row, strict=True)) for number, row in rows[1:])

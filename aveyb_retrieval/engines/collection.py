@@ -171,7 +171,7 @@ class CollectionView(ABC):
         """Refuse to, where an engine does not say how."""
         raise ConfigError(
             f"{self.collection.name}: {conditions[0].condition.written!r}: conditions on words of"
-            f" {kind}s are not looked up here; search an index directory, or without operators"
+            f" {kind}s are not supported here; search an index directory, or leave operators out"
         )
 
     def find(self, ids: Sequence[str]) -> dict[str, int]:

@@ -148,7 +148,7 @@ class PostgresView(CollectionView):
                 ).fetchall()
             if len(found) < k:
                 raise IndexFormatError(
-                    f"{self.info.name}: {len(found)} {kind} vectors where {k} are counted;"
+                    f"{self.info.name}: {len(found)} {kind} vectors, but {k} are counted;"
                     f" {self.info.remedy}"
                 )
             numbers[row], scores[row] = zip(*found, strict=True)

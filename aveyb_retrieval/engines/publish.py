@@ -123,7 +123,7 @@ def unpublish_documents(
     """
     _check_address(to)
     if not check_ids(ids) and where is None:
-        raise ConfigError("give ids or a filter; an empty filter {} is for every document")
+        raise ConfigError("give ids or a filter; an empty filter {} selects every document")
     found: list[str] = []
     if where is not None:
         with closing(open_engine(to)) as engine, engine.view() as view:

@@ -182,20 +182,22 @@ class Encoding:
         """
         if not set(self.kinds) <= set(other.kinds):
             raise ConfigError(
-                f"{there}: granularity {other.granularity!r}, of {here} {self.granularity!r};"
-                " choose one that both have, or encode them again"
+                f"{there} has granularity {other.granularity!r}, {here} has"
+                f" {self.granularity!r}; choose a granularity of both, or encode the documents"
+                " again"
             )
         but = {"granularity", "storage_dtype", *WORD_RULES, "token_vectors", "token_dim"}
         if self.granularity == "document":
             but |= {"passage_tokens", "passage_overlap", "late", "titled"}
         for name, (ours, theirs) in self.differences(other, but=but).items():
             raise ConfigError(
-                f"{there}: {name} is {theirs!r}, of {here} {ours!r}; encode them with what is there"
+                f"{there}: {name} is {theirs!r}, but {here} has {ours!r}; encode the documents"
+                f" with the settings of {here}"
             )
         if self.token_vectors is not None and self.token_vectors != other.token_vectors:
             raise ConfigError(
-                f"{there}: without the token vectors ({self.token_vectors}) that {here} keeps of"
-                " every document; encode them with its model"
+                f"{there}: no token vectors ({self.token_vectors}), which {here} has of every"
+                " document; encode the documents with its model"
             )
 
     @property

@@ -51,8 +51,7 @@ class Index(Retriever):
         super().__init__(*opened)
         if not isinstance(self._engine, LocalEngine):
             raise ConfigError(
-                f"{self.path}: an Index is of one index directory; Retriever.load opens what"
-                " this is"
+                f"{self.path}: an Index needs one index directory; open this with Retriever.load"
             )
         self._wait: float = 0
         self._directory = open_directory(self._engine.directory)

@@ -100,8 +100,8 @@ def _cutting(model: EmbedderLike, size: PassageSize | None) -> EmbedderLike:
         return model if model.passage_size == size else model.with_passage_size(size)
     if size is not None:
         raise ConfigError(
-            f"passage_tokens={size.tokens}: the model {model.model_name} cuts passages in its own"
-            " way only"
+            f"passage_tokens={size.tokens}: the model {model.model_name} chooses the size of"
+            " passages itself; leave it out"
         )
     return model
 
@@ -114,8 +114,8 @@ def _keeping_tokens(model: EmbedderLike, codec: TokenCodec | None) -> EmbedderLi
         return model
     if not isinstance(model, TokenEncoder):
         raise ConfigError(
-            f"token_vectors={codec.storage!r}: the model {model.model_name} gives no token vectors"
-            " of documents; leave it out"
+            f"token_vectors={codec.storage!r}: the model {model.model_name} makes no token"
+            " vectors of documents; leave it out"
         )
     return model.with_token_codec(codec)
 
@@ -171,7 +171,7 @@ def check_loaded(
     for name, value, default in given:
         if value != default:
             raise ConfigError(
-                f"{name}={value!r} beside the loaded model {model.model_name}: give it to"
+                f"{name}={value!r} with the loaded model {model.model_name}: pass it to"
                 " Embedder.load instead"
             )
 

@@ -356,7 +356,7 @@ def expand_passages(table: IntArray) -> IntArray:
     docs, lengths = table[:, 0], table[:, 1]
     if len(lengths) and not 0 <= lengths.min() <= lengths.max() < MAX_PASSAGES:
         raise IndexFormatError(
-            f"documents with {lengths.min()} to {lengths.max()} passages, where 0 to"
+            f"documents have {lengths.min()} to {lengths.max()} passages, but 0 to"
             f" {MAX_PASSAGES - 1} are possible: the index is damaged; restore it from a copy or"
             " build it again"
         )

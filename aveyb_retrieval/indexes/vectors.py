@@ -225,9 +225,7 @@ class StoredShards:
             manifest, held = hold_visible(root)
             with held:
                 if manifest.name != opened.name:
-                    raise InputError(
-                        f"{root}: was changed while it was read; give the command again"
-                    )
+                    raise InputError(f"{root}: changed while it was read; run the command again")
                 tables = Tables.open(root.root, manifest)
                 numbers = tables.numbers("document")[start:]
                 yield from stored_documents(str(root), tables, manifest.encoding, numbers)
@@ -256,14 +254,14 @@ class StoredShards:
         found = dict(zip(shares, self._roots, strict=True))
         if None in found:
             raise InputError(
-                f"{found[None]}: no shard, or changed since it was one, beside shards; keep the"
-                " shards of one corpus in a folder of their own"
+                f"{found[None]}: not a shard, or changed since, in a folder of shards; keep"
+                " only the shards of one corpus in the folder"
             )
         sizes = sorted({share[1] for share in shares if share is not None})
         if len(sizes) > 1:
             raise InputError(
-                f"{self.name}: shards of {sizes[0]} and shards of {sizes[1]}; keep one division of"
-                " the corpus in a folder"
+                f"{self.name}: shards of {sizes[0]} and shards of {sizes[1]}; keep only one"
+                " division of the corpus in the folder"
             )
         missing = [number for number in range(1, sizes[0] + 1) if (number, sizes[0]) not in found]
         if missing:

@@ -119,7 +119,7 @@ def test_a_search_that_cannot_be(
         code=0,
     )
     for options, message in (
-        (["--rerank", "token-vectors"], "this index keeps no token vectors; build it with"),
+        (["--rerank", "token-vectors"], "this index has no token vectors; build it with"),
         (["--model", models["cls"]], "made by the model"),
         (["--device", "gpu"], "'gpu'"),
     ):

@@ -68,10 +68,10 @@ def test_what_only_an_index_directory_can_is_refused(library: Retriever, stand: 
     ):
         with pytest.raises(
             ConfigError,
-            match="only where an index directory is searched; engines filter by metadata",
+            match="only for index directories; engines filter by metadata",
         ):
             library.search(QUERY, **options)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="values are counted in index directories alone"):
+    with pytest.raises(ConfigError, match="only index directories count values"):
         library.values("year")
     assert library.search(QUERY, 3, offset=2) == library.search(QUERY, 5)[2:]
 

@@ -184,7 +184,7 @@ def test_a_target_that_exists_needs_overwrite(tmp_path: Path, embedder: FakeEmbe
         ({"granularty": "both"}, "no option 'granularty'; did you mean 'granularity'"),
         ({"language": "latin"}, "language='latin': must be one of auto, english"),
         ({"token_vectors": "int4"}, "token_vectors='int4'"),
-        ({"late": True}, "cuts passages in its own way only"),
+        ({"late": True}, "chooses the size of passages itself"),
         ({"corpus": None}, "no corpus and no vectors"),
     ],
 )
@@ -276,9 +276,9 @@ def test_an_interrupted_build_refuses_other_arguments_and_another_input(
     with pytest.raises(ConfigError, match="model was"):
         build_index(documents, tmp_path / "ix", model=FakeEmbedder(seed="other"))
     changed = [{**documents[0], "text": "something else"}, *documents[1:]]
-    with pytest.raises(ConfigError, match="the first 50 documents of the input are not"):
+    with pytest.raises(ConfigError, match="the first 50 documents of the input differ"):
         build_index(changed, tmp_path / "ix", model=FakeEmbedder())
-    with pytest.raises(ConfigError, match="the first 50 documents of the input are not"):
+    with pytest.raises(ConfigError, match="the first 50 documents of the input differ"):
         build_index(documents[:20], tmp_path / "ix", model=FakeEmbedder())
     corrected = [*documents[:80], {**documents[80], "text": "corrected"}, *documents[81:]]
     assert build_index(corrected, tmp_path / "ix", model=FakeEmbedder()).resumed, (
@@ -305,7 +305,7 @@ def test_other_commands_are_told_what_is_unfinished(
     for other in others:
         with pytest.raises(
             ConfigError,
-            match=r"interrupted change with other arguments is waiting .*'add'.*--restart",
+            match=r"interrupted change with other arguments is unfinished .*'add'.*--restart",
         ):
             other()
     assert describe(root)["unfinished"]

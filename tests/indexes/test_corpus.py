@@ -94,8 +94,8 @@ def test_standard_input_mappings_and_datasets(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"_id": "a", "text": "hello world"}, "also for a single document"),
-        ({"a": "hello world", "b": "good bye"}, "of a mapping of ids to texts, make one of"),
+        ({"_id": "a", "text": "hello world"}, "even for a single document"),
+        ({"a": "hello world", "b": "good bye"}, "turn a mapping of ids to texts into"),
         (b"hello world", "of type bytes: give a path, or a list of documents"),
         ("hello, wide world", "hello, wide world"),
     ],
@@ -491,14 +491,14 @@ def test_a_string_or_path_alone_and_a_list_of_paths_are_places(tmp_path: Path) -
 @pytest.mark.parametrize("mistyped", ["handbok", "data/handbok", "hand book.jsonl"])
 def test_a_mistyped_path_is_no_text(mistyped: str, tmp_path: Path) -> None:
     for corpus in (mistyped, tmp_path / mistyped, [tmp_path / mistyped]):
-        with pytest.raises(InputError, match=r"no such file or folder \(a text is given in a list"):
+        with pytest.raises(InputError, match=r"no such file or folder; give a text in a list"):
             list(read_corpus(corpus))
 
 
 def test_places_and_documents_are_not_mixed(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
     for other in ("a text", {"text": "a text"}, str(tmp_path / "a.txt")):
-        with pytest.raises(InputError, match="give a list of Path alone, or of documents alone"):
+        with pytest.raises(InputError, match="give only Path objects, or only documents"):
             list(read_corpus([tmp_path / "a.txt", other]))
     (item,) = read_corpus(iter([tmp_path / "a.txt"]))
     assert isinstance(item, Rejected)

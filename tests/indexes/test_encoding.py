@@ -90,9 +90,7 @@ def test_vectors_are_taken_where_they_are_more_than_is_kept() -> None:
     documents.check_takes(dataclasses.replace(ONE, passage_tokens=64), "here", "there")
     with pytest.raises(ConfigError, match="there: granularity 'document', of here 'both'"):
         ONE.check_takes(documents, "here", "there")
-    with pytest.raises(
-        ConfigError, match=r"there: without the token vectors \(int8\) that here keeps"
-    ):
+    with pytest.raises(ConfigError, match=r"there: no token vectors \(int8\), which here has"):
         dataclasses.replace(ONE, token_vectors="int8", token_dim=8).check_takes(
             ONE, "here", "there"
         )
@@ -196,7 +194,7 @@ def test_token_vectors_are_needed_where_they_are_kept(tmp_path: Path) -> None:
     build_index(None, tmp_path / "again", vectors=tmp_path / "ix")
     assert describe(tmp_path / "again")["token_vectors"] == "int8"
     build_index(make_documents(2, first=50), tmp_path / "without", model=FakeEmbedder())
-    with pytest.raises(ConfigError, match=r"without the token vectors \(int8\)"):
+    with pytest.raises(ConfigError, match=r"no token vectors \(int8\)"):
         upsert_documents(None, tmp_path / "ix", vectors=tmp_path / "without")
 
 

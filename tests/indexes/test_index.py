@@ -83,7 +83,7 @@ def test_what_cannot_be_opened_is_told(root: Path) -> None:
     with pytest.raises(IndexFormatError, match=r"made by the model fake-a .* but this is fake-b"):
         Index.open(root, model=FakeEmbedder(seed="b"))
     for create in (False, True):
-        with pytest.raises(ConfigError, match="an address, where an index directory is needed"):
+        with pytest.raises(ConfigError, match="an address, but an index directory is needed"):
             Index.open("postgresql://nobody@127.0.0.1:1/none/notes", create=create)
 
 

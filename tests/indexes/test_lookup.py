@@ -207,7 +207,8 @@ def test_metadata_that_cannot_be_changed_so(tmp_path: Path, embedder: FakeEmbedd
     for own in ("_id", "title", "text"):
         for change in ({"changes": {own: "new"}}, {"changes": {"a": 1}, "remove": [own]}):
             with pytest.raises(
-                ConfigError, match=f"'{own}' is a document's own, not metadata.*upsert"
+                ConfigError,
+                match=f"'{own}' is a field of the document itself, not metadata.*upsert",
             ):
                 update_metadata(root, ids=["doc-1"], **change)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="remove='year' is one string"):

@@ -485,7 +485,7 @@ def test_copies_carry_only_what_is_missing(where: str, weather: Weather, tmp_pat
     build(tmp_path / "other", 3)
     for target in (where, back):
         with pytest.raises(
-            ConfigError, match="another index is there; replace it with --overwrite"
+            ConfigError, match="another index is already there; replace it with --overwrite"
         ):
             copy_index(tmp_path / "other", target)
         copy_index(tmp_path / "other", target, overwrite=True)

@@ -157,7 +157,7 @@ def test_where_nothing_can_be_found_no_model_is_asked_for(
         assert retriever.search(QUERY, mode=mode, **nothing) == []
         assert retriever.search([QUERY, "word5"], mode=mode, rerank="maxsim", **nothing) == [[], []]
         assert retriever.rank([QUERY], mode=mode, **nothing) == [[]]
-        with pytest.raises(ConfigError, match="a model that was not named"):
+        with pytest.raises(ConfigError, match="an unnamed model"):
             retriever.search(QUERY, mode=mode)
 
 

@@ -361,7 +361,7 @@ def test_a_prompt_keeps_to_its_budget(retriever: Retriever) -> None:
         assert 0 < estimate_tokens(hits_to_prompt(hits, max_tokens=budget)) <= budget
     assert hits_to_prompt([], max_tokens=10) == ""
     with pytest.raises(
-        ConfigError, match=r"none of the 8 hits fits, nor a .*; whole, the smallest has \d+$"
+        ConfigError, match=r"none of the 8 hits fits, nor a .*; the smallest hit has \d+ tokens$"
     ):
         hits_to_prompt(hits, max_tokens=3)
 

@@ -319,7 +319,7 @@ def test_grep(retriever: Retriever) -> None:
 @pytest.mark.parametrize(
     ("pattern", "options", "message"),
     [
-        ("(", {}, "not an expression"),
+        ("(", {}, "not a regular expression"),
         ("", {}, "must have 1 to 1,000"),
         ("a" * 1001, {}, "must have 1 to 1,000"),
         ("a", {"limit": 0}, "must be 1 to 1,000"),

@@ -267,7 +267,7 @@ def test_retrievers_that_are_open_are_taken_and_followed(tmp_path: Path) -> None
         ({"granularity": "document"}, "other: granularity is 'document', of a 'both'"),
         (
             {"language": "german"},
-            "other: language is 'german', of a 'auto'; one ranking is of indexes",
+            "other: language is 'german', but a has 'auto'; one ranking needs indexes",
         ),
     ],
     ids=["model", "granularity", "language"],

@@ -117,7 +117,7 @@ def test_one_kind_of_vectors(
     build_index(documents, tmp_path / "one", model=embedder, granularity=granularity)
     with pytest.raises(
         ConfigError,
-        match=f"granularity '{granularity}', of .*both 'both'; choose one that both have",
+        match=f"granularity '{granularity}', .*both has 'both'; choose a granularity of both",
     ):
         build_index(None, tmp_path / "both", vectors=tmp_path / "one", granularity="both")
     build_index(None, tmp_path / "again", vectors=tmp_path / "one")
@@ -309,7 +309,7 @@ class TestRefused:
 
     def test_one_that_was_changed(self, shards: Path, embedder: FakeEmbedder) -> None:
         add_documents([{"_id": "new", "text": "word1"}], shards / "2-of-3", model=embedder)
-        self.refused(shards, "2-of-3: no shard, or changed since it was one")
+        self.refused(shards, "2-of-3: not a shard, or changed since")
 
     def test_an_id_twice(
         self, tmp_path: Path, documents: list[dict[str, Any]], embedder: FakeEmbedder
@@ -331,7 +331,7 @@ class TestRefused:
             build_index(None, shards.parent / "ix", vectors=shards, model=FakeEmbedder(seed="b"))
         build_index([{"_id": "a", "text": "b"}], shards.parent / "ix", model=FakeEmbedder(dim=8))
         with pytest.raises(
-            ConfigError, match=r"model is 'fake-a \(.*encode them with what is there"
+            ConfigError, match=r"model is 'fake-a \(.*encode the documents with the settings"
         ):
             add_documents(None, shards.parent / "ix", vectors=shards)
 

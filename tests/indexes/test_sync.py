@@ -382,7 +382,9 @@ def test_a_moved_folder_is_recorded_where_no_file_changed(
     assert {file.folder for file in files.values()} == {str(there)}
     # there is nothing to record again
     assert sync_index(there, root, model=FakeEmbedder()).version == version
-    with pytest.raises(ConfigError, match=r"is a part; sync the whole, or name the part"):
+    with pytest.raises(
+        ConfigError, match=r"is a part of it; sync the whole folder, or name the part"
+    ):
         sync_index(there / "sub", root, model=FakeEmbedder())
     folder.mkdir()
     (folder / "a.txt").write_text("of another one")

@@ -315,7 +315,7 @@ def test_what_cannot_be_had_is_refused(tmp_path: Path, embedder: FakeEmbedder) -
     with Retriever.load(root, model=embedder) as retriever:
         with pytest.raises(
             ConfigError,
-            match=r"ix: rerank='token-vectors': this index keeps no token vectors; build it",
+            match=r"ix: rerank='token-vectors': this index has no token vectors; build it",
         ):
             retriever.search(QUERY, rerank="token-vectors")
         assert retriever.search(QUERY, rerank="maxsim")
@@ -329,7 +329,7 @@ def test_what_cannot_be_had_is_refused(tmp_path: Path, embedder: FakeEmbedder) -
 
     keeping = tmp_path / "keeping"
     build_index(rows, keeping, model=embedder, granularity="document", token_vectors="int8")
-    with pytest.raises(ConfigError, match=r"without the token vectors that .*keeping keeps"):
+    with pytest.raises(ConfigError, match=r"no token vectors, which .*keeping has"):
         upsert_documents(rows, keeping, vectors=vectors)
 
     class NoTokens:
@@ -340,7 +340,7 @@ def test_what_cannot_be_had_is_refused(tmp_path: Path, embedder: FakeEmbedder) -
         )
         token_vectors = FakeEmbedder.token_vectors
 
-    with pytest.raises(ConfigError, match="the model plain gives no token vectors of documents"):
+    with pytest.raises(ConfigError, match="the model plain makes no token vectors of documents"):
         build_index(rows, tmp_path / "no", model=NoTokens(), token_vectors="int8")
     assert not (tmp_path / "no").exists()
 

@@ -184,7 +184,7 @@ def assert_old_or_one_clear_error(
                 assert hit.text == texts[hit.id]
     except IndexFormatError as error:
         assert str(error).startswith(str(root))
-        assert "if the index was made again at this place, open it again" in str(error)
+        assert "if the index was built again at this place, open it again" in str(error)
         assert "\n" not in str(error)
 
 

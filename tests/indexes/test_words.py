@@ -456,7 +456,7 @@ def test_synonyms_are_looked_for_and_protected_words_are_not_stemmed(tmp_path: P
     with Retriever.load(tmp_path / "plain", model=FakeEmbedder()) as plain:
         assert found(plain, "automobile") == ["auto"]
         assert set(found(plain, "automobile", synonyms=RULES[:1])) == {"auto", "motor", "car"}
-        with pytest.raises(ConfigError, match="'wings' stands alone in a line"):
+        with pytest.raises(ConfigError, match="'wings' is alone in a line"):
             plain.search("wings", synonyms=tmp_path / "words.txt")
 
 
@@ -505,7 +505,7 @@ def test_a_condition_is_of_the_word_and_not_of_its_synonyms(
     ("lines", "said"),
     [
         (["a => "], "line 1: 'a =>': write it as"),
-        (["car,", "x"], "line 1: 'car,': nothing stands before or behind a comma"),
+        (["car,", "x"], "line 1: 'car,': a word is missing before or after a comma"),
         (["a, b", "two words"], "line 2: 'two words': a protected word is one word"),
         ("/no/such/file", "cannot be read"),
         ([f"a{i}, b{i}" for i in range(10_001)], "at most 10,000"),

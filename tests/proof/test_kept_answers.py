@@ -291,7 +291,7 @@ class TestAlerts:
 
     def test_adding_listing_and_removing(self, folder: Path) -> None:
         root = self.saved(folder)
-        with pytest.raises(ConfigError, match="there is an alert"):
+        with pytest.raises(ConfigError, match="exists already"):
             self.saved(folder)
         with pytest.raises(ConfigError, match="0 to 1"):
             add_alert(root, Alert("more", "x", 2))

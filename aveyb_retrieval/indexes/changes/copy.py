@@ -117,7 +117,7 @@ def _check_replaced(place: IndexDirectory, manifest: Manifest, overwrite: bool) 
             else f"the newer version {there.version}"
         )
         raise ConfigError(
-            f"{place.place}: {what} is there; replace it with --overwrite (overwrite=True)"
+            f"{place.place}: {what} is already there; replace it with --overwrite (overwrite=True)"
         )
     return there
 
@@ -146,8 +146,7 @@ def _to_folder(
     with place.writing(wait):
         if place.journal.exists():
             raise ConfigError(
-                f"{place.place}: an interrupted change is waiting there; finish it, or name another"
-                " place"
+                f"{place.place}: it has an interrupted change; finish it, or name another place"
             )
         _check_replaced(place, manifest, overwrite)
         missing = {

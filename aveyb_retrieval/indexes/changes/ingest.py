@@ -389,8 +389,8 @@ class Ingestion:
                     if step.action == "encode":
                         name = step.record.id
                         raise ModelError(
-                            f"the model gave no vectors for the document {name!r}; it must give one"
-                            " each"
+                            f"the model gave no vectors for the document {name!r}; it must"
+                            " return vectors for every document"
                         )
                     self._take(step)
                 self._commit(save=False)
@@ -438,8 +438,8 @@ class Ingestion:
     def _check_same_input(self, same: bool, consumed: int) -> None:
         if not same:
             raise ConfigError(
-                f"{self.transaction.place}: the first {consumed:,} documents of the input are not"
-                " those that the interrupted change had read; give it the same input, or discard"
+                f"{self.transaction.place}: the first {consumed:,} documents of the input"
+                " differ from those of the interrupted change; give the same input, or discard"
                 " its work with --restart"
             )
 
@@ -758,8 +758,8 @@ class PrecomputedSource:
             return
         if encoding.token_vectors is not None:
             raise ConfigError(
-                f"{self.vectors.name}: without the token vectors that {where} keeps of every"
-                " document; add documents by its model instead"
+                f"{self.vectors.name}: no token vectors, which {where} has of every document;"
+                " add documents with its model instead"
             )
         if encoding.granularity != "document" or self.vectors.dim != encoding.dim:
             raise ConfigError(
@@ -801,6 +801,6 @@ def open_vectors(
         return PrecomputedVectors.open(vectors)
     if corpus is not None:
         raise ConfigError(
-            f"{vectors}: indexes hold the documents with their vectors; leave the corpus out"
+            f"{vectors}: an index already holds documents with their vectors; leave the corpus out"
         )
     return StoredShards(vectors)

@@ -224,9 +224,9 @@ def check_plan(plan: SyncPlan, directory: str | Path | IndexDirectory, allowed: 
     gone, of = len(plan.deleted), _compared(plan)
     if gone > _most_deleted(plan, allowed):
         raise ConfigError(
-            f"{directory}: {gone:,} of {of:,} documents would be deleted, as their files are gone"
-            f" or cannot be read; nothing was changed. If that is meant, give --allow-delete {gone}"
-            f" (allow_delete={gone})"
+            f"{directory}: {gone:,} of {of:,} documents would be deleted, because their files"
+            " are missing or cannot be read; nothing was changed. To delete them, give"
+            f" --allow-delete {gone} (allow_delete={gone})"
         )
 
 
@@ -380,14 +380,12 @@ def _list(scope: _Scope, reading: Reading) -> tuple[list[SourceFile], list[Notic
         if scope.shows(item.location.source) or any(
             path_text(folder / part).startswith(f"{item.location.source}/") for part in scope.parts
         ):
-            raise InputError(
-                f"{item.location}: {item.reason}; what it holds would count as deleted"
-            )
+            raise InputError(f"{item.location}: {item.reason}; its files would count as deleted")
     if not listed and not scope.parts:
         left_out = f" ({summary(notices)})" if notices else ""
         raise InputError(
-            f"{folder}: holds no file that is read{left_out}; to remove all documents, give"
-            " `delete` the filter {}"
+            f"{folder}: holds no file that is read{left_out}; to remove all documents, run"
+            " `delete` with the filter {}"
         )
     return listed, notices
 
@@ -426,7 +424,7 @@ def _check_folder(
     if len(folders) > 1:
         raise ConfigError(
             f"{directory}: holds files of {len(folders)} folders ({', '.join(folders[:3])}); an"
-            " index is kept in step with one folder: build one of each"
+            " index follows one folder: build one index per folder"
         )
     if not folders or folders[0] == scope.here or options.get("moved", False):
         return
@@ -434,20 +432,19 @@ def _check_folder(
     if scope.here.startswith(f"{built}/"):
         part = scope.here.removeprefix(f"{built}/")
         raise ConfigError(
-            f"{directory}: made from {built}, of which {scope.here} is a part; sync the whole, or"
-            f" name the part: aveyb-index sync {built} --only {part}/ -o {directory}"
+            f"{directory}: made from {built}, and {scope.here} is a part of it; sync the whole"
+            f" folder, or name the part: aveyb-index sync {built} --only {part}/ -o {directory}"
         )
     if not (plan.unchanged or plan.changed or plan.renamed):
         raise ConfigError(
-            f"{directory}: made from the files of {built}, and {scope.base} has none of them; build"
-            " an index of its own"
+            f"{directory}: made from the files of {built}, and {scope.base} has none of them;"
+            " build another index for it"
         )
     most = _most_deleted(plan, options.get("allow_delete"))
     if any(os.path.lexists(f"{built}/{name}") for name in stored) or len(plan.deleted) > most:
         raise ConfigError(
-            f"{directory}: made from {built}, and {scope.base} is another folder; sync that"
-            " one, build an index of its own, or say that this one stands in its place: --moved"
-            " (moved=True)"
+            f"{directory}: made from {built}, and {scope.base} is another folder; sync {built},"
+            " build another index, or give --moved (moved=True) if the folder was moved"
         )
 
 
@@ -455,8 +452,8 @@ def _check_new(scope: _Scope, tables: Tables, plan: SyncPlan) -> None:
     """Raise InputError where a new file would replace a document that was not read from a file."""
     for name in tables.find([*plan.new, *(new for _, new in plan.renamed)]):
         raise InputError(
-            f"{scope.base / name}: its id {name!r} is that of a document that was not read from a"
-            " file"
+            f"{scope.base / name}: its id {name!r} belongs to a document that was not read from"
+            " a file"
         )
 
 

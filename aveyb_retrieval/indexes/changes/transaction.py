@@ -240,15 +240,15 @@ class Transaction:
                 f"{k} was {theirs.get(k)!r} and is {ours.get(k)!r}" for k in shown
             )
             raise ConfigError(
-                f"{self.place}: an interrupted change with other arguments is waiting"
-                f" ({differences}); finish it with its own arguments, or throw its work away with"
+                f"{self.place}: an interrupted change with other arguments is unfinished"
+                f" ({differences}); finish it with the same arguments, or discard its work with"
                 " --restart (restart=True)"
             )
         if journal.base != (self.base.name if self.base else None):
             raise ConfigError(
-                f"{self.place}: an interrupted change of the version {journal.base} is waiting,"
-                " which is not the visible one any more; throw its work away with --restart"
-                " (restart=True)"
+                f"{self.place}: an interrupted change of the version {journal.base} is"
+                " unfinished, and another version is visible now; discard its work with"
+                " --restart (restart=True)"
             )
         journal.job, journal.index = ours, self.state.index
 

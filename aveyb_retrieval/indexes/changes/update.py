@@ -597,7 +597,7 @@ class Selection:
         listed = check_ids(ids)
         if not listed and where is None:
             raise ConfigError(
-                f"{command}: give ids or a filter; an empty filter {{}} is for every document"
+                f"{command}: give ids or a filter; an empty filter {{}} selects every document"
             )
         self._ids, self._where, self._missing_ok = sorted(set(listed)), where, missing_ok
 
@@ -649,7 +649,8 @@ def _check_changes(
         )
     if own := sorted({*changes, *remove} & {*OWN, "text"}):
         raise ConfigError(
-            f"update_metadata: {own[0]!r} is a document's own, not metadata; upsert changes it"
+            f"update_metadata: {own[0]!r} is a field of the document itself, not metadata;"
+            " change it with upsert"
         )
     return check_metadata(changes, "update_metadata"), frozenset(remove)
 

@@ -116,8 +116,8 @@ def create(factory: str, dim: int) -> faiss.Index:
     if graph := CAGRA.fullmatch(factory):
         if not can_make(factory):
             raise BackendError(
-                f"index {factory!r}: a GPU makes this graph, with FAISS's wheel faiss-gpu-cuvs in"
-                " the place of any other; HNSW32 is made on a CPU"
+                f"index {factory!r}: only a GPU makes this graph, with FAISS's wheel"
+                " faiss-gpu-cuvs instead of any other; on a CPU use HNSW32"
             )
         degree = int(graph[1] or 64)
         if degree < 4 or degree % 2:
@@ -577,9 +577,9 @@ def _cards(device: str, size: int, count: int, factory: str) -> list[int]:
     room = min(free) * len(free)
     if size > max(room, free[0]):
         raise BackendError(
-            f"device {device!r}: {count:,} vectors as {factory} take {size / 2**30:.2f} GiB, where"
-            f" {room / 2**30:.2f} GiB are free on {len(cards)} GPU{'s' * (len(cards) > 1)}, enough"
-            f" for {count * room // size:,} vectors: free memory, divide the index, or do it on"
-            " the CPU"
+            f"device {device!r}: {count:,} vectors as {factory} take {size / 2**30:.2f} GiB,"
+            f" but {room / 2**30:.2f} GiB are free on {len(cards)} GPU{'s' * (len(cards) > 1)},"
+            f" enough for {count * room // size:,} vectors: free memory, divide the index, or"
+            " do it on the CPU"
         )
     return cards[:1] if size <= free[0] else cards

@@ -294,9 +294,10 @@ def check_room(device: str, count: int, dim: int) -> None:
         gib = 2**30
         raise BackendError(
             f"device {device!r}: {count:,} vectors of {dim} components take"
-            f" {count * each / gib:.2f} GiB and a search {spare / gib:.2f} GiB, where"
-            f" {free / gib:.2f} GiB are free, enough for {max(0, free - spare) // each:,} vectors:"
-            " free memory of the card, divide the index into shards, or search with device='cpu'"
+            f" {count * each / gib:.2f} GiB and a search {spare / gib:.2f} GiB, but"
+            f" {free / gib:.2f} GiB are free, enough for {max(0, free - spare) // each:,}"
+            " vectors: free memory of the card, divide the index into shards, or search with"
+            " device='cpu'"
         )
 
 
@@ -376,9 +377,9 @@ class Nearest:
         nearest = cls(files, memory, covered, vectors, count)
         if nearest._gone:
             raise IndexFormatError(
-                f"{root}: {len(memory):,} {kind} vectors are stored beside the FAISS files, where"
-                f" {len(memory) - nearest._gone:,} are counted: the index is damaged; restore it"
-                " from a copy or build it again"
+                f"{root}: {len(memory):,} {kind} vectors are stored outside of the FAISS files,"
+                f" but {len(memory) - nearest._gone:,} are counted: the index is damaged;"
+                " restore it from a copy or build it again"
             )
         return nearest
 

@@ -61,13 +61,14 @@ def add_alert(root: str | Path, alert: Alert) -> None:
     What the index holds already is not reported.
     """
     if not alert.name or not alert.query.strip() or not 0 <= alert.at_least <= 1:
-        raise ConfigError("an alert needs a name, a question, and a least confidence of 0 to 1")
+        raise ConfigError("an alert needs a name, a question, and a minimum confidence from 0 to 1")
     compile_filter(alert.filter or {})  # only for its errors
     directory = _folder(root)
     with _open(directory) as state:
         if any(saved.name == alert.name for saved in state.alerts):
             raise ConfigError(
-                f"{root}: there is an alert {alert.name!r}; remove it first, or choose another name"
+                f"{root}: the alert {alert.name!r} exists already; remove it first, or choose"
+                " another name"
             )
         with (
             closing(Snapshot.open(directory)) as snapshot,

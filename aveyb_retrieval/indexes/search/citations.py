@@ -63,7 +63,7 @@ def read_citation(path: Path) -> dict[str, Any]:
         wrong = ["span"]
     if wrong or not found["quote"].strip():
         raise InputError(
-            f"{path}: no citation: its {(wrong or ['quote'])[0]!r} is missing or none; see"
+            f"{path}: no citation: its {(wrong or ['quote'])[0]!r} is missing or invalid; see"
             " Hit.citation()"
         )
     return found

@@ -129,8 +129,8 @@ class HitReader:
             if type(error) is not AveyBError:
                 raise
             raise AveyBError(
-                f"{error}; hits read texts, metadata and citations when they are first asked for:"
-                " do that before the retriever is closed, or keep hits.detach()"
+                f"{error}; hits read texts, metadata and citations when they are first used:"
+                " use them before the retriever is closed, or keep hits.detach()"
             ) from error
 
 

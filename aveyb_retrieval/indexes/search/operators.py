@@ -92,9 +92,7 @@ def ask(query: str, view: EngineView) -> Asked:
         if part.must:
             plain.append(max(sought.forms, key=sought.forms.__getitem__, default=part.text))
     if not plain:
-        raise InputError(
-            f"{_shown(query)} only says what must not be there; add what is looked for"
-        )
+        raise InputError(f"{_shown(query)} only excludes words; add words to search for")
     return Asked(" ".join(plain), tuple(conditions))
 
 
@@ -120,7 +118,7 @@ def parse(query: str, rules: Language, has_field: Callable[[str], bool]) -> list
     if conditions > MAX_CONDITIONS:
         raise ConfigError(
             f"operators: {conditions:,} conditions in one query; at most {MAX_CONDITIONS} are"
-            " looked up"
+            " possible"
         )
     return parts
 
@@ -131,8 +129,7 @@ def _part(
     if (phrase := match["phrase"]) is not None:
         if (after := match["after"]).strip(_ENDS):
             raise ConfigError(
-                f"operators: {_shown(after)} behind a phrase means nothing; put a space between"
-                " them"
+                f"operators: {_shown(after)} after a phrase means nothing; put a space between them"
             )
         return (
             Condition(match[0], "words", phrase, match["sign"] != "-")
@@ -146,8 +143,8 @@ def _part(
     named = _FIELD.match(word)
     if named and has_field(named["field"]):
         raise ConfigError(
-            f"operators: {_shown(written)}: fields are not known; give a filter, or put the text in"
-            " quotes to find it"
+            f"operators: {_shown(written)}: fields are not supported; use a filter, or put the"
+            " text in quotes"
         )
     if (word := word.rstrip(_ENDS))[-1] in "*~":
         text = word[:-1]
@@ -155,8 +152,7 @@ def _part(
         unspaced = UNSPACED.search(cleaned(text)) is not None
         if not unspaced and len(rules.in_order(text)) > 1:
             raise ConfigError(
-                f"operators: {_shown(written)}: a beginning or a typo is of one word; ask for a"
-                " phrase"
+                f"operators: {_shown(written)}: a beginning or a typo is one word; use a phrase"
             )
         kind: Literal["words", "beginning", "typo"] = "beginning" if word[-1] == "*" else "typo"
         return Condition(written, "words" if unspaced else kind, text, sign != "-")
@@ -176,8 +172,8 @@ def _seek(condition: Condition, view: EngineView) -> Sought:
     form = rules.form(condition.text)
     if vocabulary is None:
         raise ConfigError(
-            f"{view.info.name}: {_shown(condition.written)}: no list of words is kept here; look"
-            " for beginnings and typos in an index directory"
+            f"{view.info.name}: {_shown(condition.written)}: no list of words is stored here;"
+            " search for beginnings and typos in an index directory"
         )
     if condition.kind == "beginning":
         forms = vocabulary.beginning(form, MAX_FORMS)
@@ -185,7 +181,7 @@ def _seek(condition: Condition, view: EngineView) -> Sought:
         forms = vocabulary.near(form, edits(form))
     if len(forms) > MAX_FORMS:
         raise ConfigError(
-            f"operators: {_shown(condition.written)} stands for more than {MAX_FORMS:,} words:"
+            f"operators: {_shown(condition.written)} matches more than {MAX_FORMS:,} words:"
             " give more letters"
         )
     stems = tuple(dict.fromkeys(word for form in forms for word in rules.in_order(form)))
@@ -203,7 +199,7 @@ def with_synonyms(rules: Language, source: Any) -> Language:
 def _with_lines(rules: Language, lines: str) -> Language:
     if protected := protected_words(lines):
         raise ConfigError(
-            f"synonyms: {protected[0]!r} stands alone in a line: words are protected where an index"
-            " is built; leave it out, or build with this file"
+            f"synonyms: {protected[0]!r} is alone in a line: words are protected when an index"
+            " is built; leave it out, or build the index with this file"
         )
     return replace(rules, synonyms=rules.synonyms + synonyms_of(lines))

@@ -251,9 +251,9 @@ class Options:
                 and built == "document"
             ):
                 raise ConfigError(
-                    "min_score: a hybrid search has comparable scores only where there are"
-                    " passages, and this index was built with granularity 'document'; use"
-                    " mode='dense' or mode='lexical'"
+                    "min_score: a hybrid search has comparable scores only with passages, but"
+                    " this index was built with granularity 'document'; use mode='dense' or"
+                    " mode='lexical'"
                 )
         elif built == "document":
             raise ConfigError("unit='passage': this index was built with granularity 'document'")
@@ -261,8 +261,7 @@ class Options:
             raise ConfigError(f"granularity={self.granularity!r}: only with unit='document'")
         elif self.fusion != "weighted" or self.weight != WEIGHT:
             raise ConfigError(
-                "fusion and weight: only with unit='document'; passages are scored on one scale"
-                " that was calibrated"
+                "fusion and weight: only with unit='document'; passages have one calibrated scale"
             )
 
 

@@ -99,8 +99,8 @@ def hits_to_prompt(
             left -= size
     if hits and not blocks:
         raise ConfigError(
-            f"max_tokens={max_tokens}: none of the {len(hits)} hits fits, nor a word of the first"
-            f" with its citation; whole, the smallest has {smallest}"
+            f"max_tokens={max_tokens}: none of the {len(hits)} hits fits, nor a word of the"
+            f" first with its citation; the smallest hit has {smallest} tokens"
         )
     return "".join(blocks)
 

@@ -268,7 +268,9 @@ class Documents:
                 pattern, regex.MULTILINE | (regex.IGNORECASE if ignore_case else 0)
             )
         except (regex.error, RecursionError, OverflowError) as error:
-            raise ConfigError(f"pattern {pattern[:100]!r}: not an expression ({error})") from error
+            raise ConfigError(
+                f"pattern {pattern[:100]!r}: not a regular expression ({error})"
+            ) from error
         matches: list[Match] = []
         matcher = _Matcher(expression)
         with self._engine.view() as view:
@@ -386,9 +388,9 @@ class _Matcher:
             return [match.span() for match in islice(matches, most)]
         except TimeoutError:
             raise ConfigError(
-                f"pattern {self._expression.pattern[:100]!r}: took longer than {SECONDS:g} s; write"
-                " it so that it tries less (no repeats inside repeats), or narrow the documents"
-                " with a filter"
+                f"pattern {self._expression.pattern[:100]!r}: took longer than {SECONDS:g} s;"
+                " simplify it (no repeats inside repeats), or narrow the documents with a"
+                " filter"
             ) from None
         finally:
             self._left -= time.thread_time() - start
@@ -397,8 +399,7 @@ class _Matcher:
 def _values(view: EngineView, field: str, where: Filter | None) -> list[tuple[Scalar, int]]:
     if not isinstance(view, Snapshot):
         raise ConfigError(
-            f"{view.info.name}: values are counted in index directories alone; ask the database"
-            " itself"
+            f"{view.info.name}: only index directories count values; query the database itself"
         )
     return view.values(field, where)
 

@@ -426,9 +426,9 @@ class _Opening:
             return load_model(self.model, device=self.device, precision=self.precision)
         if info.model is None:
             raise ConfigError(
-                f"{info.name}: made from ready-made vectors of a model that was not named; search"
-                " it with search_vectors, lexically, or give the model (build it with --model next"
-                " time)"
+                f"{info.name}: made from ready-made vectors of an unnamed model; search it with"
+                " search_vectors or mode='lexical', or give the model (build it with --model"
+                " next time)"
             )
         return load_recorded(
             info.model_places, info.model, device=self.device, precision=self.precision

@@ -66,7 +66,7 @@ class Search:
         """Prepare a search; raises ConfigError where the index lacks what the options ask for."""
         if options.rerank == rerank.STORED_MAXSIM and view.tokens is None:
             raise ConfigError(
-                f"{view.info.name}: rerank={options.rerank!r}: this index keeps no token vectors;"
+                f"{view.info.name}: rerank={options.rerank!r}: this index has no token vectors;"
                 " build it with token_vectors='int8' (--token-vectors int8), or use"
                 " rerank='maxsim', which encodes texts again"
             )

@@ -82,9 +82,9 @@ class SeveralView:
         for name, view in views.items():
             for what, (first, other) in self.encoding.differences(view.encoding, but=KEPT).items():
                 raise ConfigError(
-                    f"{name}: {what} is {other!r}, of {self.names[0]} {first!r}; one ranking is of"
-                    " indexes that were made alike: build one of them again, or search each by"
-                    " itself"
+                    f"{name}: {what} is {other!r}, but {self.names[0]} has {first!r}; one"
+                    " ranking needs indexes that were built alike: build one of them again, or"
+                    " search each separately"
                 )
 
     @cached_property

@@ -303,7 +303,7 @@ def _manifest_name(path: Path, version: int) -> str:
         if (path / "_versions" / name).exists():
             return name
     raise IndexFormatError(
-        f"{path}: version {version} of this dataset is not there; run `aveyb-index verify`"
+        f"{path}: version {version} of this dataset is missing; run `aveyb-index verify`"
     )
 
 

@@ -70,8 +70,8 @@ def field_keys(field: str) -> list[str]:
     keys = [key.replace("\\.", ".") for key in re.split(r"(?<!\\)\.", field)]
     if not all(keys) or '"' in field:
         raise ConfigError(
-            f"filter: {field!r} cannot be a field; keys must not be empty or hold a double "
-            "quote, and a dot that is in a key is written \\."
+            f"filter: {field!r} cannot be a field; a key must not be empty or hold a double"
+            " quote; write a dot in a key as \\."
         )
     return keys
 
@@ -179,14 +179,13 @@ class FilterCompiler(ABC):
             return negate(self._all_of(value, depth + 1))
         if key.startswith("$"):
             raise ConfigError(
-                f"filter: {key} is not known where a field is expected; known are $and, $or, $not"
+                f"filter: {key} is not known in place of a field; known are $and, $or, $not"
             )
         if key not in OWN:
             return self._field(key, value, depth)
         if self.own is None:
             raise ConfigError(
-                f"filter: {key!r}: only where an index directory is searched; engines filter by"
-                " metadata"
+                f"filter: {key!r}: only for index directories; engines filter by metadata"
             )
         return self.own._field(key, value, depth)
 
@@ -338,7 +337,7 @@ class LanceFilters(FilterCompiler):
 def _quoted_text(field: str, value: Scalar) -> str:
     if not isinstance(value, str):
         raise ConfigError(
-            f"filter: {field!r} is a text, and never {value!r}; compare it with a text"
+            f"filter: {field!r} is text and never equals {value!r}; compare it with text"
         )
     return quoted(value)
 

@@ -200,14 +200,12 @@ def _path(root: str | Path) -> Path:
         )
     if isinstance(root, str) and "://" in root:
         raise ConfigError(
-            f"{root.partition('://')[0]}://...: an address, where an index directory is needed;"
-            " collections of engines are searched by Retriever.load, and changed by publish_index"
-            " (publish) and unpublish_documents"
+            f"{root.partition('://')[0]}://...: an address, but an index directory is needed;"
+            " search collections of engines with Retriever.load, and change them with"
+            " publish_index (publish) and unpublish_documents"
         )
     if isinstance(root, Path) and root.parts[0].endswith(":") and root.parts[0][:-1] in SCHEMES:
-        raise ConfigError(
-            f"{root.parts[0]}//...: an address that was made a path; give it as a string"
-        )
+        raise ConfigError(f"{root.parts[0]}//...: an address as a path; give it as a string")
     return Path(root)
 
 

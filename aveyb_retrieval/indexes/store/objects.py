@@ -170,9 +170,9 @@ class ObjectStore:
     def unconditional(self) -> EngineError:
         """Return the error that says that the store cannot keep two writers apart."""
         return EngineError(
-            f"{self.name}: this store has no conditional writes (If-Match, If-None-Match), without"
-            " which two writers cannot be kept apart; build the index in a folder and serve that,"
-            " or use a store that has them"
+            f"{self.name}: this store has no conditional writes (If-Match, If-None-Match), so"
+            " two writers cannot exclude each other; build the index in a folder and serve"
+            " that, or use a store that has them"
         )
 
     def remove(self, names: Iterable[str]) -> None:
@@ -283,7 +283,7 @@ class ObjectStore:
                 )
             elif there is None or self.replace(name, path.read_bytes(), there[1]) is None:
                 raise EngineError(
-                    f"{self.name}/{name}: was changed meanwhile; give the same command again"
+                    f"{self.name}/{name}: was changed meanwhile; run the same command again"
                 )
         return info.bytes
 
@@ -339,7 +339,9 @@ class ObjectStore:
             raise self._error(name, error) from error
 
     def _no_bucket(self) -> EngineError:
-        return EngineError(f"{self.name}: there is no such bucket; make it first, or mend the name")
+        return EngineError(
+            f"{self.name}: there is no such bucket; make it first, or correct the name"
+        )
 
     def _error(self, name: str, error: Exception) -> EngineError:
         said = str(error)
@@ -352,8 +354,8 @@ class ObjectStore:
             said_by = code or status
             why = "no credentials were found" if said_by is None else said_by[1]
             return EngineError(
-                f"{where}: no right to do this ({why}); look at the credentials in the environment"
-                " and at the rights that they have on this path"
+                f"{where}: no right to do this ({why}); check the credentials in the"
+                " environment and their rights on this path"
             )
         malformed = code is not None and code[1] in (
             "AuthorizationHeaderMalformed",
@@ -366,7 +368,7 @@ class ObjectStore:
         reason = " ".join(filter(None, (status and status[1], code and code[1])))
         # the end of what the client said
         reason = reason or first_line(error, said).rpartition(": ")[2][:200]
-        return EngineError(f"{where}: the store failed ({reason}); give the same command again")
+        return EngineError(f"{where}: the store failed ({reason}); run the same command again")
 
 
 def _mark(about: Mapping[str, Any]) -> dict[str, str]:
@@ -440,8 +442,8 @@ class Lease:
             self._renew()
         if self._lost or time.monotonic() - self._renewed > SECONDS - RENEWED / 2:
             raise IndexLockedError(
-                f"{self._store.name}: this writer could not renew its lease in time, and another"
-                " may have begun; nothing was published: give the same command again"
+                f"{self._store.name}: this writer could not renew its lease in time, and"
+                " another may have begun; nothing was published: run the same command again"
             )
 
     def _renew_all(self) -> None:
@@ -535,8 +537,8 @@ def _take(store: ObjectStore, copy: str, wait: float) -> Lease:
             continue
         if (left := until - time.monotonic()) <= 0:
             raise IndexLockedError(
-                f"{store.name}: another writer is at work ({there.holder}), also after {wait:g}"
-                " seconds; wait longer (wait=, --wait), or stop it and try again"
+                f"{store.name}: another writer is at work ({there.holder}), still after"
+                f" {wait:g} seconds; wait longer (wait=, --wait), or stop it and try again"
             )
         time.sleep(min(_LOOK, left))
 
@@ -548,6 +550,6 @@ def _parse(store: ObjectStore, found: StoredObject) -> _Note:
         return msgspec.json.decode(found.data, type=_Note)
     except msgspec.DecodeError as error:
         raise IndexFormatError(
-            f"{store.name}/{LEASE}: not a lease of this package ({error}); choose another place, or"
-            " delete the object where no writer is at work"
+            f"{store.name}/{LEASE}: not a lease of this package ({error}); choose another"
+            " place, or delete the object if no writer is at work"
         ) from error

@@ -118,9 +118,9 @@ class Cache:
                 total -= sizes[copy] if _remove_copy(copy) else 0
         if total + needed > self.limit:
             raise ConfigError(
-                f"{self.folder}: {needed:,} bytes more are needed here, {total:,} are in use and"
-                f" {self.limit:,} may be (--cache-limit, AVEYB_INDEX_CACHE_LIMIT): raise that, or"
-                " name another folder with --cache"
+                f"{self.folder}: {needed:,} more bytes are needed here, {total:,} are in use,"
+                f" and the limit is {self.limit:,} (--cache-limit, AVEYB_INDEX_CACHE_LIMIT):"
+                " raise it, or name another folder with --cache"
             )
 
 
@@ -437,7 +437,7 @@ def send_version(
     if done is None:
         raise IndexLockedError(
             f"{store.name}: another writer has published a version meanwhile; nothing of this"
-            " change is visible: give the same command again"
+            " change is visible: run the same command again"
         )
     return sent
 

@@ -124,7 +124,7 @@ class RowTable:
         )
         if not fits:
             raise IndexFormatError(
-                f"{self.root / piece.file}: its rows are not those that the manifest says; build"
+                f"{self.root / piece.file}: its rows differ from those in the manifest; build"
                 " the index again"
             )
         return rows

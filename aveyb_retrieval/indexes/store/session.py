@@ -57,9 +57,9 @@ def check_fork() -> None:
     """
     if _forked:
         raise AveyBError(
-            f"process {os.getpid()} was forked from one that had opened an index, which cannot be"
-            " used here: start workers by 'spawn' or 'forkserver', or open indexes only after the"
-            " fork, in each worker"
+            f"process {os.getpid()} was forked from a process with an open index, which cannot"
+            " be used here: start workers by 'spawn' or 'forkserver', or open indexes only"
+            " after the fork, in each worker"
         )
 
 
@@ -139,6 +139,7 @@ def guarded(
 def _unreadable(path: Path, error: BaseException) -> IndexFormatError:
     reason = first_line(error, _SOURCE_PLACE.sub("", str(error)))[:300]
     return IndexFormatError(
-        f"{path}: files of the version that is open are missing or damaged ({reason}); if the index"
-        f" was made again at this place, open it again, else run `aveyb-index verify {path.parent}`"
+        f"{path}: files of the version that is open are missing or damaged ({reason}); if the"
+        " index was built again at this place, open it again; otherwise run `aveyb-index"
+        f" verify {path.parent}`"
     )

@@ -672,8 +672,8 @@ def count_values(tables: Tables, field: str, where: Filter) -> list[tuple[Scalar
         found.update(dict.fromkeys(scalars, count))
         if len(found) > MOST_COUNTED:
             raise ConfigError(
-                f"the field {field!r} has more than {MOST_COUNTED:,} values; ask for another field,"
-                " or under a filter that leaves fewer"
+                f"the field {field!r} has more than {MOST_COUNTED:,} values; choose another"
+                " field, or a filter that selects fewer documents"
             )
     if (
         not found

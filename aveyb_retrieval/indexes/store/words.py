@@ -243,11 +243,11 @@ def _read_line(line: str, where: str) -> list[Synonym]:
     if len(group) == 1:
         if len(line.split()) > 1:
             raise InputError(
-                f"{where}: {line!r}: a protected word is one word; part synonyms by commas"
+                f"{where}: {line!r}: a protected word is one word; separate synonyms by commas"
             )
         return []
     if not all(group):
-        raise InputError(f"{where}: {line!r}: nothing stands before or behind a comma")
+        raise InputError(f"{where}: {line!r}: a word is missing before or after a comma")
     return [
         Synonym(word, tuple(other for other in group if other != word), instead=False)
         for word in group
