@@ -192,7 +192,7 @@ class Encoding:
         for name, (ours, theirs) in self.differences(other, but=but).items():
             raise ConfigError(
                 f"{there}: {name} is {theirs!r}, but {here} has {ours!r}; encode the documents"
-                f" with the settings of {here}"
+                " with the same settings"
             )
         if self.token_vectors is not None and self.token_vectors != other.token_vectors:
             raise ConfigError(

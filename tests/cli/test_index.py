@@ -410,7 +410,7 @@ def test_metadata_are_changed_from_the_shell(run: Run, index: Path) -> None:
     for arguments, words in (
         (("a", "--set", "year=1"), "not JSON"),
         (("a", "--set", "[1]"), "not an object"),
-        (("a", "--set", '{"title": "New"}'), "'title' is a document's own"),
+        (("a", "--set", '{"title": "New"}'), "'title' is a field of the document"),
         (("a",), "nothing to change"),
         (("--set", '{"x": 1}'), "ids or a filter"),
         (("nobody", "--set", '{"x": 1}'), "'nobody'"),

@@ -405,7 +405,7 @@ def test_columns_have_types_inferred_or_given(tmp_path: Path) -> None:
     assert (given[0].metadata["year"], given[0].metadata["mixed"]) == ("2016", 3)
     assert isinstance(given[1], Rejected)
     assert "column 'mixed': 'x' is not of type int" in given[1].reason
-    with pytest.raises(InputError, match="names a column 'nobody'"):
+    with pytest.raises(InputError, match="no column 'nobody', which --types names"):
         list(read_corpus(path, Reading(types={"nobody": "int"})))
     with pytest.raises(ConfigError, match="must be one of int, float"):
         list(read_corpus(path, Reading(types={"year": "date"})))

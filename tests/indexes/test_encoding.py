@@ -75,7 +75,7 @@ def test_every_field_is_a_difference_but_where_the_model_lay() -> None:
 )
 def test_what_decides_vectors_must_be_equal_to_be_put_together(name: str) -> None:
     other = dataclasses.replace(ONE, **{name: OTHERS[name]})
-    with pytest.raises(ConfigError, match=f"there: {name} is .*, of here "):
+    with pytest.raises(ConfigError, match=f"there: {name} is .*, but here has "):
         ONE.check_takes(other, "here", "there")
     with pytest.raises(
         ConfigError, match=f"here: {name} of the collection is .*publish them as a whole"
@@ -88,7 +88,7 @@ def test_vectors_are_taken_where_they_are_more_than_is_kept() -> None:
         ONE.check_takes(dataclasses.replace(ONE, **{name: OTHERS[name]}), "here", "there")
     documents = dataclasses.replace(ONE, granularity="document")
     documents.check_takes(dataclasses.replace(ONE, passage_tokens=64), "here", "there")
-    with pytest.raises(ConfigError, match="there: granularity 'document', of here 'both'"):
+    with pytest.raises(ConfigError, match="there has granularity 'document', here has 'both'"):
         ONE.check_takes(documents, "here", "there")
     with pytest.raises(ConfigError, match=r"there: no token vectors \(int8\), which here has"):
         dataclasses.replace(ONE, token_vectors="int8", token_dim=8).check_takes(
@@ -211,7 +211,7 @@ def test_passages_of_another_size_are_not_put_together(tmp_path: Path) -> None:
             [{"_id": "b", "text": TEXT}], tmp_path / f"{tokens}", model=model, passage_tokens=tokens
         )
     for change in (add_documents, upsert_documents):
-        with pytest.raises(ConfigError, match=r"passage_tokens is 32, of .*ix 64"):
+        with pytest.raises(ConfigError, match=r"passage_tokens is 32, but .*ix has 64"):
             change(None, tmp_path / "ix", vectors=tmp_path / "32")
     assert add_documents(None, tmp_path / "ix", vectors=tmp_path / "64").documents == 2
     with pytest.raises(

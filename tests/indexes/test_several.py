@@ -263,8 +263,8 @@ def test_retrievers_that_are_open_are_taken_and_followed(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("made", "told"),
     [
-        ({"model": FakeEmbedder(seed="z")}, "other: model is 'fake-z .*', of a 'fake-a .*'"),
-        ({"granularity": "document"}, "other: granularity is 'document', of a 'both'"),
+        ({"model": FakeEmbedder(seed="z")}, "other: model is 'fake-z .*', but a has 'fake-a .*'"),
+        ({"granularity": "document"}, "other: granularity is 'document', but a has 'both'"),
         (
             {"language": "german"},
             "other: language is 'german', but a has 'auto'; one ranking needs indexes",

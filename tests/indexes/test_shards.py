@@ -331,7 +331,7 @@ class TestRefused:
             build_index(None, shards.parent / "ix", vectors=shards, model=FakeEmbedder(seed="b"))
         build_index([{"_id": "a", "text": "b"}], shards.parent / "ix", model=FakeEmbedder(dim=8))
         with pytest.raises(
-            ConfigError, match=r"model is 'fake-a \(.*encode the documents with the settings"
+            ConfigError, match=r"model is 'fake-a \(.*encode the documents with the same settings"
         ):
             add_documents(None, shards.parent / "ix", vectors=shards)
 

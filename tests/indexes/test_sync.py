@@ -493,7 +493,7 @@ def test_a_writer_waits_for_another_one(folder: Path, tmp_path: Path) -> None:
     build_index(folder, root, model=FakeEmbedder())
     with (
         writer_lock(IndexDirectory(root).lock),
-        pytest.raises(IndexLockedError, match=r"also after 0\.1 seconds"),
+        pytest.raises(IndexLockedError, match=r"still after 0\.1 seconds"),
     ):
         delete_documents(root, ["a.txt"], wait=0.1)
     held = ExitStack()

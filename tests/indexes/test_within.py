@@ -387,7 +387,7 @@ def test_a_field_with_too_many_values_is_told(
     with Index.create(tmp_path / "ix", model=FakeEmbedder(), granularity="document") as index:
         index.add([{"_id": f"{i}", "text": "w", "n": i} for i in range(60)])
         with pytest.raises(
-            ConfigError, match="the field 'n' has more than 50 values; ask for another field"
+            ConfigError, match="the field 'n' has more than 50 values; choose another field"
         ):
             index.values("n")
         assert len(index.values("n", {"n": {"$lt": 50}})) == 50

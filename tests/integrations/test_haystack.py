@@ -251,7 +251,7 @@ def test_a_title_is_the_same_to_filters_and_to_whoever_reads_it(store: AveyBDocu
 
     assert (found("==", None), found("!=", None)) == (["lease", "manual"], ["memo"])
     assert found("in", [None, "Memo"]) == ["lease", "manual", "memo"]
-    with pytest.raises(ConfigError, match="'title' is a document's own"):
+    with pytest.raises(ConfigError, match="'title' is a field of the document"):
         store.update_by_filter(
             {"field": "meta.year", "operator": "==", "value": 2024}, {"title": "New"}
         )

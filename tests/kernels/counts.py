@@ -4,7 +4,7 @@ one.
 Operations run on tensors without values ("meta"), where reading a value back is an error, and which
 are taken for ones on a GPU. An operation that writes memory counts as one launch, and moves what it
 reads and writes once. `python -m tests.kernels.counts --write` renews
-benchmarks/results/gpu_counts.json, which docs/kernels.md shows.
+benchmarks/results/gpu_counts.json, which benchmarks/notes/kernels.md shows.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class TestCitations:
         (folder / "c.json").write_text(
             json.dumps({**citation_of(folder.parent / "i"), "span": span})
         )
-        with pytest.raises(InputError, match="its 'span' is missing or none"):
+        with pytest.raises(InputError, match="its 'span' is missing or invalid"):
             read_citation(folder / "c.json")
 
     @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ REFUSED = [
         "/documents/doc-3",
         b'{"metadata": {"title": "New"}}',
         422,
-        "'title' is a document's own",
+        "'title' is a field of the document",
     ),
     ("PATCH", "/documents/doc-3", b'{"text": "b"}', 422, "'text' is not a field of this request"),
 ]

@@ -265,7 +265,7 @@ def locked(path: Path, wait: float) -> Iterator[BinaryIO]:
                 if (left := until - time.monotonic()) > 0:
                     time.sleep(min(_LOOK_SECONDS, left))
                     continue
-                waited = f", also after {wait:g} seconds" if wait else ""
+                waited = f", still after {wait:g} seconds" if wait else ""
                 raise IndexLockedError(
                     f"{path}: another writer is at work ({_holder(path)}){waited}; wait longer"
                     " (wait=, --wait), or stop it and try again"
