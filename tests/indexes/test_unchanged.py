@@ -161,6 +161,39 @@ def test_a_disk_that_fails_has_a_class_and_says_what_to_do(
         build_index(ROWS, tmp_path / "other", model=FakeEmbedder())
 
 
+@pytest.mark.parametrize("storage", ["float32", "float16"])
+def test_given_vectors_that_are_stored_are_not_written_again(storage: str, tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).normal(size=(20, 8)).astype(np.float32)
+    build_index(
+        ROWS, tmp_path / "i", vectors=vectors, granularity="document", storage_dtype=storage
+    )
+    again = upsert_documents(ROWS, tmp_path / "i", vectors=2 * vectors)
+    assert (again.version, counts(again)) == ("v000001", (0, 0, 0, 20, 0))
+    changed = [{**row, "n": 100} if row is ROWS[0] else row for row in ROWS]
+    vectors[[3, 17]] = -vectors[[3, 17]]
+    report = upsert_documents(changed, tmp_path / "i", vectors=vectors)
+    assert counts(report) == (0, 2, 1, 17, 0)
+    with Retriever.load(tmp_path / "i") as retriever:
+        assert [result[0].id for result in retriever.search_vectors(vectors, k=1)] == [
+            row["_id"] for row in ROWS
+        ]
+
+
+def test_metadata_whose_fields_come_in_another_order_are_the_same(index: Index) -> None:
+    rows = [{"_id": "x", "text": "y", "b": 1, "a": {"d": [1, 2], "c": 2}}]
+    index.add(rows)
+    index.update_metadata({"z": 1, "set": {"q": 1, "p": 2}}, ["x"], remove=["gone"])
+    before = index.version
+    other = [{"_id": "x", "a": {"c": 2, "d": [1, 2]}, "text": "y", "b": 1}]
+    for given in (rows, other, rows):
+        report = index.upsert(given)
+        assert (report.version, counts(report)) == (before, (0, 0, 0, 1, 0))
+    report = index.update_metadata({"set": {"p": 2, "q": 1}, "z": 1}, ["x"], remove=["gone"])
+    assert (report.version, counts(report)) == (before, (0, 0, 0, 1, 0))
+    report = index.upsert([{"_id": "x", "text": "y", "b": 1, "a": {"d": [2, 1], "c": 2}}])
+    assert counts(report) == (0, 0, 1, 0, 0)
+
+
 def test_other_vectors_of_the_same_text_are_taken(tmp_path: Path) -> None:
     rows = [{"_id": "a", "text": "the same words"}]
     first, second = np.eye(4, dtype=np.float32)[:2]

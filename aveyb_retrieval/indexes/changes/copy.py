@@ -11,7 +11,7 @@ from aveyb_retrieval import files
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.changes.update import check_target
 from aveyb_retrieval.indexes.model import check_wait
-from aveyb_retrieval.indexes.store.manifest import VERSIONS, file_problems
+from aveyb_retrieval.indexes.store.manifest import VERSIONS, file_problems, note_checked
 from aveyb_retrieval.indexes.store.place import (
     CURRENT,
     StoredDirectory,
@@ -158,6 +158,7 @@ def _to_folder(
         else:
             for name, info in missing.items():
                 _copy(origin.root / name, place.root / name, info)
+        note_checked(place.root, manifest.files, missing)
         files.fsync_all(place.root, missing)
         (place.root / VERSIONS).mkdir(exist_ok=True)
         manifest.write(place.manifest(manifest.name))

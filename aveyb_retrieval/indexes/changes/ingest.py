@@ -364,6 +364,7 @@ class Ingestion:
         self._next_doc = transaction.state.next_doc  # of what is not handed on yet
         self._writing: Future[list[str]] | None = None
         self._ids = _Ids(transaction)
+        self._same_vectors: set[str] = set()  # ids looked up last, where the given vector is stored
         self._last_commit = time.monotonic()
         self._last_told = 0.0
         stored = transaction.tables.languages() if transaction.base is not None else {}
@@ -405,6 +406,7 @@ class Ingestion:
         read = self._without_notices(items)
         while some := list(itertools.islice(read, LOOK_AHEAD if position >= consumed else 1)):
             self._ids.look_up((item.id for item in some if isinstance(item, Record)), self._tables)
+            self._same_vectors = self._with_stored_vectors(some, position)
             for item in some:
                 position, digest = position + 1, chain_digest(digest, item)
                 if position > consumed and not self._is_mine(item, position):
@@ -475,11 +477,10 @@ class Ingestion:
         if known is None:
             return "encode", 0, 0
         doc, content = known
-        is_same = content == content_digest(record.title, record.text, record.keywords)
-        if is_same and not self._source.is_given:
-            return "metadata", 0, 0
-        if is_same:  # the vectors that are given may be others
-            return "encode", 0, 0
+        if content == content_digest(record.title, record.text, record.keywords):
+            # the vectors that are given may be others
+            is_known = not self._source.is_given or record.id in self._same_vectors
+            return "metadata" if is_known else "encode", 0, 0
         may_move = record.origin is not None  # a file has other keywords by another path
         if doc >= self.transaction.state.first_doc or not (may_move or self._growing):
             return "encode", 0, 0
@@ -493,6 +494,27 @@ class Ingestion:
         )
         unchanged = min(unchanged, len(self._norms(doc)))
         return ("grow", unchanged, doc) if unchanged else ("encode", 0, 0)
+
+    def _with_stored_vectors(self, items: Sequence[Record | Rejected], first: int) -> set[str]:
+        """The ids of documents whose text and given vector are stored already, of items that were
+        looked up; `first` is the place in the input of the first of them, from 0.
+        """
+        if not isinstance(self._source, PrecomputedSource) or not self._source.is_given:
+            return set()
+        given = dict[str, tuple[int, FloatArray]]()
+        for position, item in enumerate(items, start=first):
+            known = self._ids.find(item.id, self._tables) if isinstance(item, Record) else None
+            if isinstance(item, Record) and known is not None:
+                doc, content = known
+                if content == content_digest(item.title, item.text, item.keywords):
+                    given[item.id] = doc, self._source.vector(position, item.id)
+        if not given:
+            return set()
+        stored = self._tables().vectors("document", np.array([doc for doc, _ in given.values()]))
+        rounded = np.stack([vector for _, vector in given.values()])
+        rounded = rounded.astype(self._encoding.storage_dtype).astype(np.float32)
+        is_stored = (rounded == stored).all(axis=1)
+        return {name for name, same in zip(given, is_stored.tolist(), strict=True) if same}
 
     def _to_encode(self, steps: Iterable[Step]) -> Iterator[Step]:
         for step in steps:
@@ -751,6 +773,11 @@ class PrecomputedSource:
         if isinstance(self.vectors, StoredShards):
             return (encoded_of(step.record) for step in steps)
         return (self.vectors.document(step.position - 1, step.record.id) for step in steps)
+
+    def vector(self, position: int, document_id: str) -> FloatArray:
+        """The given unit vector `[d]` of the document at `position` of the corpus, from 0."""
+        assert isinstance(self.vectors, PrecomputedVectors)  # `is_given`
+        return self.vectors.document(position, document_id).vector
 
     def check_fits(self, encoding: Encoding, where: object) -> None:
         if isinstance(self.vectors, StoredShards):

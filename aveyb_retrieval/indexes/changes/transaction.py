@@ -43,6 +43,7 @@ from aveyb_retrieval.indexes.store.manifest import (
     IndexDirectory,
     Manifest,
     Tier,
+    note_checked,
     problem,
     rejected_name,
     sealed,
@@ -394,6 +395,8 @@ class Transaction:
         path = self.index_dir.manifest(manifest.name)
         path.parent.mkdir(exist_ok=True)
         manifest.write(path)
+        kept = {} if self.base is None else self.base.files
+        note_checked(self.root, manifest.files, listed.keys() - kept.keys())
         files.fsync_folder(self.root)
         self.index_dir.publish(manifest.name)
         self.index_dir.journal.unlink(missing_ok=True)
@@ -508,15 +511,19 @@ def clean_up(index_dir: IndexDirectory) -> None:
 
 
 def _differ(row: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-    """Whether values are others than those of a row; JSON is stored with its fields in order."""
+    """Whether values are others than those of a row."""
     return any(
-        row[name] != value and (name != "metadata" or _in_order(row[name]) != _in_order(value))
+        row[name] != value and (name not in _UNORDERED or _in_order(row[name]) != _in_order(value))
         for name, value in values.items()
     )
 
 
-def _in_order(metadata: str) -> str:
-    return json.dumps(json.loads(metadata), sort_keys=True)
+# columns of JSON, whose fields have no order: the store gives those of metadata back in another one
+_UNORDERED = ("metadata", "edits")
+
+
+def _in_order(fields: str | None) -> str | None:
+    return None if fields is None else json.dumps(json.loads(fields), sort_keys=True)
 
 
 _writers_guard = threading.Lock()

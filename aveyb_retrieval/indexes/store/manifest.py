@@ -8,6 +8,7 @@
                             Arrow files of rows, named by the version that made them
     DIR/words/              the lists of their words, likewise
     DIR/faiss/              FAISS files, likewise
+    DIR/checked.json        which FAISS files were compared with their hashes
     DIR/rejected/           what a change left out, with reasons
     DIR/journal.json        how far an unfinished change is; the same command continues it
     DIR/lock                held by the one writer; says who that is
@@ -40,10 +41,11 @@ from aveyb_retrieval import files
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, IndexLockedError
 from aveyb_retrieval.files import FileInfo  # msgspec reads it  # noqa: TC001
 from aveyb_retrieval.indexes.encoding import Encoding  # msgspec reads it  # noqa: TC001
+from aveyb_retrieval.indexes.store.checked import CheckedFiles
 from aveyb_retrieval.indexes.types import END
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from aveyb_retrieval.indexes.types import Kind
 
@@ -628,27 +630,62 @@ def file_problems(
     """All differences between files and what a manifest says of them: by the file's name, a
     sentence.
 
-    Without `full`, hashes are compared of FAISS's files, which FAISS trusts, and where all files
-    are small together.
+    Without `full`, hashes are compared where all files are small together, and else of those of
+    FAISS's files, which FAISS trusts, that were not compared since they were written.
     """
-    small, problems = sum(info.bytes for info in listed.values()) <= _QUICK_BYTES, {}
+    is_small, checked = _are_small(listed), CheckedFiles(root)
+    problems = dict[str, str]()
     for name, info in listed.items():
-        path = root / name
-        hashed = (small or name.startswith(f"{FAISS}/")) if full is None else full
-        if (
-            any(part.is_symlink() for part in (path, *path.parents[: name.count("/")]))
-            or not path.is_file()
-        ):
-            problems[name] = f"{path}: missing, or not a plain file"
-        elif (size := path.stat().st_size) != info.bytes:
-            problems[name] = f"{path}: {size} bytes, the manifest says {info.bytes}"
-        elif hashed:
-            try:
-                if files.hash_file(path).sha256 != info.sha256:
-                    problems[name] = f"{path}: its contents do not fit the sha256 in the manifest"
-            except OSError as error:
-                problems[name] = f"{path}: cannot be read ({error.strerror})"
+        hashed = (is_small or name.startswith(f"{FAISS}/")) if full is None else full
+        problem = _file_difference(root / name, name.count("/"), info)
+        if problem is None and hashed:
+            is_noted = not is_small and name.startswith(f"{FAISS}/")
+            if is_noted and full is None and checked.has(name, info):
+                continue
+            mark = checked.mark(name, info) if is_noted else None
+            problem = _hash_difference(root / name, info)
+            if problem is None and mark is not None:
+                checked.add(name, mark)
+        if problem is not None:
+            problems[name] = problem
+    checked.save()
     return problems
+
+
+def _are_small(listed: Mapping[str, FileInfo]) -> bool:
+    """Whether files together take no time to be hashed."""
+    return sum(info.bytes for info in listed.values()) <= _QUICK_BYTES
+
+
+def _file_difference(path: Path, depth: int, info: FileInfo) -> str | None:
+    """What is wrong with a file, `depth` folders below the index, or with its size."""
+    if any(part.is_symlink() for part in (path, *path.parents[:depth])) or not path.is_file():
+        return f"{path}: missing, or not a plain file"
+    size = path.stat().st_size
+    return None if size == info.bytes else f"{path}: {size} bytes, the manifest says {info.bytes}"
+
+
+def _hash_difference(path: Path, info: FileInfo) -> str | None:
+    """What is wrong with the contents of a file."""
+    try:
+        if files.hash_file(path).sha256 != info.sha256:
+            return f"{path}: its contents do not fit the sha256 in the manifest"
+    except OSError as error:
+        return f"{path}: cannot be read ({error.strerror})"
+    return None
+
+
+def note_checked(root: Path, listed: Mapping[str, FileInfo], new: Iterable[str]) -> None:
+    """Note which `new` ones of the files of a version are FAISS's: their hashes are those of what
+    was just written.
+    """
+    if _are_small(listed):
+        return
+    checked = CheckedFiles(root)
+    for name in new:
+        if name.startswith(f"{FAISS}/"):
+            checked.add(name, checked.mark(name, listed[name]))
+    checked.save()
 
 
 def sealed(body: Mapping[str, Any]) -> bytes:

@@ -42,6 +42,7 @@ from aveyb_retrieval.indexes.store.manifest import (
     is_read,
     is_stored,
     locked,
+    note_checked,
     number_of,
     parse_pointer,
     version_name,
@@ -229,6 +230,7 @@ class StoredDirectory(IndexDirectory):
                     self.root,
                     self.base / WRITING,
                 )
+                note_checked(self.root, wanted, missing)
             self._checked = dict(wanted)
             os.utime(self.root)
             held = hold_version(self.manifest(name))

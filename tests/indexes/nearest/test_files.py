@@ -4,15 +4,25 @@ searches them.
 
 from __future__ import annotations
 
+import os
+import shutil
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from aveyb_retrieval import Retriever, build_index, verify_index
+from aveyb_retrieval import (
+    Retriever,
+    build_index,
+    copy_index,
+    files,
+    upsert_documents,
+    verify_index,
+)
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.nearest import faiss_file
 from aveyb_retrieval.indexes.store import manifest
+from aveyb_retrieval.indexes.store.checked import CHECKED
 from tests.contents import problems_of
 from tests.indexes.disk import rehash
 
@@ -83,6 +93,61 @@ def test_a_file_that_was_cut_or_changed_is_refused(
         (problem,) = verify_index(root).problems
         assert path.name in problem
     assert verify_index(root, repair=True).repaired
+
+
+def hashed_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files whose hashes are compared from now on."""
+    names: list[str] = []
+    real = files.hash_file
+
+    def hash_file(path: Path, **options: bool) -> files.FileInfo:
+        names.append(path.name)
+        return real(path, **options)
+
+    monkeypatch.setattr(files, "hash_file", hash_file)
+    return names
+
+
+def test_opening_reads_a_large_file_once_after_it_was_written_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest, "_QUICK_BYTES", 0)
+    root = tmp_path / "ix"
+    path = made(root, "SQ8")
+    hashed = hashed_files(monkeypatch)
+    copy_index(root, tmp_path / "copy")
+    hashed.clear()
+    for place in (root, tmp_path / "copy", root):
+        Retriever.load(place).close()
+    assert hashed == []
+    shutil.copytree(root, tmp_path / "other")
+    for _ in range(3):
+        Retriever.load(tmp_path / "other").close()
+    assert hashed == [path.name]
+    assert verify_index(root).problems == []
+    assert hashed.count(path.name) == 2
+
+
+@pytest.mark.parametrize("noted", [b"{", b"[]", b'{"faiss/x": 1}', None])
+def test_a_file_that_was_changed_behind_its_times_is_refused(
+    noted: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest, "_QUICK_BYTES", 0)
+    root = tmp_path / "ix"
+    path = made(root, "SQ8")
+    if noted is not None:
+        (root / CHECKED).write_bytes(noted)
+        Retriever.load(root).close()
+    times, data = path.stat(), path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.raises(IndexFormatError, match="do not fit the sha256"):
+        Retriever.load(root)
+    with pytest.raises(IndexFormatError, match="do not fit the sha256"):
+        Retriever.load(root)  # nothing was noted of it
+    upsert_documents([{"_id": "0", "text": "words"}], root, vectors=ROWS[:1])
+    with pytest.raises(IndexFormatError, match="do not fit the sha256"):
+        Retriever.load(root)  # nor by a change that kept it
 
 
 @pytest.mark.parametrize("factory", ["IVF1,RaBitQfs", "HNSW8", "SQ8"])
