@@ -13,7 +13,7 @@ from aveyb_retrieval.errors import AveyBError, ConfigError, IndexLockedError
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory
 from aveyb_retrieval.indexes.store.place import CLEAN_EVERY
 from tests.contents import problems_of
-from tests.faults import load
+from tests.faults import alone, load
 from tests.faults.campaign import read
 from tests.faults.processes import Child, child, quiet
 from tests.indexes.conftest import make_documents
@@ -125,3 +125,10 @@ def test_nothing_grows_beside_a_writer_that_merges(seconds: float, tmp_path: Pat
         assert usage.growth("descriptors") < 40, usage
         assert not usage.disk or usage.growth("disk") < 4, usage
     assert problems_of(tmp_path / "ix") == []
+@pytest.mark.parametrize("seconds", [3.0, pytest.param(60.0, marks=pytest.mark.slow)])
+def test_threads_find_under_new_filters_what_a_search_alone_finds(
+    seconds: float, tmp_path: Path
+) -> None:
+    compared = alone.compare(tmp_path / "ix", seconds)
+    assert compared.lists > 0
+    assert not compared.different, str(compared)
