@@ -35,7 +35,7 @@ _OUT: Any = {
 }
 _NAMED = 20  # lines or files that a summary names
 WIDTH = 300  # characters that are shown of a passage, or of a document without passages
-RESUMABLE = ("build", "copy", "add", "upsert", "delete", "sync", "compact", "publish", "encode")
+RESUMABLE = ("build", "copy", "add", "upsert", "delete", "sync", "compact", "publish")
 
 
 @click.group(cls=common.Commands, resumable=RESUMABLE, context_settings=common.CONTEXT)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.errors import ModelError, extra_for
+from aveyb_retrieval.errors import ModelError, OptionalDependencyError, extra_for
 from aveyb_retrieval.files import hash_file
 
 if TYPE_CHECKING:
@@ -76,6 +77,17 @@ def model_folder(model: str | Path | None, *, fetch: bool = True) -> Path:
         raise ModelError(
             f"{model}: no such folder, and not available from the hub: {error}"
         ) from error
+
+
+def package_folder(package: str, extra: str, purpose: str) -> Path:
+    """Return the folder of an installed package that brings a model, without importing it.
+
+    Raises OptionalDependencyError: `package`, which `extra` installs for `purpose`, is missing.
+    """
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise OptionalDependencyError(package.replace("_", "-"), extra, purpose)
+    return Path(spec.origin).parent
 
 
 def read_object(path: Path) -> dict[str, Any]:

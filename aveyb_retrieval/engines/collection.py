@@ -431,8 +431,10 @@ class Collection(ABC):
     viewed_by: ClassVar[type[CollectionView]]
 
     def __init__(self, address: Address, *, writes: bool) -> None:
+        """Take an address; who `writes` may publish. Connections of engines differ by that."""
+        del writes  # of subclasses
         self.address, self.name = address, address.name
-        self.prefix, self.writes = f"aveyb_{address.collection}", writes
+        self.prefix = f"aveyb_{address.collection}"
         self._open: Version | None = None
 
     @classmethod

