@@ -95,7 +95,7 @@ def serve(
     server = make_server(directory, keys=keys, **options)
     if http:
         click.echo(f"{directory}: http://{host}:{port or PORT}/mcp", err=True)
-        serve_http(server, host, port or PORT, keys)
+        serve_http(server, host, port or PORT)
     else:
         server.run("stdio")
 

@@ -52,12 +52,16 @@ def passage(hit: Hit) -> tuple[str, int, int]:
 OURS = "aveyb"  # the one field in which hits say where they are from
 
 
-def with_place(hit: Hit, metadata: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """Return a document's metadata with all that is ours in the one field `aveyb`.
+def with_place(
+    hit: Hit, metadata: Mapping[str, Any], span: tuple[int, int], **more: Any
+) -> dict[str, Any]:
+    """Return a document's metadata with everything of ours in the one field `aveyb`.
 
-    That are the title, headings, copies, the span and score, of a file with pages also these, as
-    `Hit` has them. `title` is a field of its own where the metadata have none. InputError: a
-    document has a field `aveyb`.
+    The field holds the title, headings, copies and score of the hit as `Hit` has them, the
+    characters `span` `[start, end)` of what is given, the pages of a file that has some, and
+    `more`. `title` is a field of its own if the metadata have none.
+
+    Raises InputError if the document has a metadata field `aveyb`.
     """
     if OURS in metadata:
         raise InputError(
@@ -69,7 +73,7 @@ def with_place(hit: Hit, metadata: Mapping[str, Any], **more: Any) -> dict[str, 
         "heading": hit.heading,
         "headings": list(hit.headings),
         "duplicates": list(hit.duplicates),
-        "span": list(hit.span) if hit.span else None,
+        "span": list(span),
         "score": hit.score,
         "confidence": hit.confidence,
         **more,

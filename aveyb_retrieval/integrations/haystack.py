@@ -211,7 +211,7 @@ def _metadata(found: Hit | Stored) -> dict[str, Any]:
 
 def _passage(hit: Hit) -> Document:
     text, start, stop = passage(hit)
-    meta = with_place(hit, _metadata(hit), source_id=hit.id, span=[start, stop])
+    meta = with_place(hit, _metadata(hit), (start, stop), source_id=hit.id)
     return Document(f"{hit.id}#{start}-{stop}", text, meta=meta, score=hit.score)
 
 

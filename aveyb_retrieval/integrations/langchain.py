@@ -149,7 +149,7 @@ class AveyBRetriever(BaseRetriever):
 
 def _passage(hit: Hit) -> Document:
     text, start, stop = passage(hit)
-    metadata = with_place(hit, hit.metadata, span=[start, stop])
+    metadata = with_place(hit, hit.metadata, (start, stop))
     return Document(id=hit.id, page_content=text, metadata=metadata)
 
 

@@ -127,7 +127,7 @@ _CITED = ("title", "heading", "page_label")
 
 def _passage(hit: Hit) -> schema.NodeWithScore:
     text, start, stop = passage(hit)
-    metadata = with_place(hit, hit.metadata, span=[start, stop])
+    metadata = with_place(hit, hit.metadata, (start, stop))
     cited = {name: metadata[OURS].get(name) for name in _CITED}
     shown = [name for name, value in cited.items() if value and name not in hit.metadata]
     metadata |= {name: cited[name] for name in shown}

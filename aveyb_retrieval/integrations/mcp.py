@@ -122,7 +122,7 @@ def make_server(
     page: str | None = None,
     keys: KeyFile | None = None,
     **search_options: Any,
-) -> MCPServer:
+) -> _Server:
     """Make a server with tools to search, read and check over an index directory, always in its
     newest version.
 
@@ -373,10 +373,11 @@ class _Server(MCPServer):
             raise
 
 
-def serve_http(server: MCPServer, host: str, port: int, keys: KeyFile | None = None) -> None:
-    """Serve streamable HTTP at /mcp until the process is told to end, with `keys` for those who
-    have one.
+def serve_http(server: _Server, host: str, port: int) -> None:
+    """Serve streamable HTTP at /mcp until the process is told to end, to the keys of the server if
+    it has some.
     """
+    keys = server.keys
     app = server.streamable_http_app(host=host)
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:

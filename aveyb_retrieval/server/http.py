@@ -105,18 +105,16 @@ class Limits:
     max_hits: int = _limit(10_240, "N", "Hits of all queries of one request.")
     max_passages: int = _limit(10, "N", "Passages of one hit.")
     max_context: int = _limit(5, "N", "Neighbors of a passage on each side.")
-    timeout: float = _limit(60.0, "SECONDS", "Time of a request.", least=0)
+    timeout: float = _limit(60.0, "SECONDS", "Time of a request.")
     threads: int = _limit(4, "N", "Searches that run at once.")
     processes: int = _limit(1, "N", "Processes that search; with 1, the server's own does.")
     max_waiting: int = _limit(128, "N", "Requests that wait for their turn.", least=0)
     max_connections: int = _limit(4000, "N", "Open connections.")
     max_connections_each: int = _limit(500, "N", "Open connections of one address that are read.")
     max_rate: int = _limit(16 << 20, "BYTES", "Bytes a second that are read of one client.")
-    head_timeout: float = _limit(
-        10.0, "SECONDS", "Time in which the head of a request arrives.", least=0
-    )
+    head_timeout: float = _limit(10.0, "SECONDS", "Time in which the head of a request arrives.")
     write_timeout: float = _limit(
-        30.0, "SECONDS", "Time in which a client reads 256 KiB of an answer.", least=0
+        30.0, "SECONDS", "Time in which a client reads 256 KiB of an answer."
     )
 
     def __post_init__(self) -> None:

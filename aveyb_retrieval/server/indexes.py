@@ -20,7 +20,7 @@ from aveyb_retrieval.indexes.index import Index
 from aveyb_retrieval.indexes.model import Model, load_model, load_recorded
 from aveyb_retrieval.indexes.search.retriever import Retriever
 from aveyb_retrieval.indexes.store.manifest import is_stored
-from aveyb_retrieval.indexes.store.place import describe, read_manifest
+from aveyb_retrieval.indexes.store.place import read_manifest
 from aveyb_retrieval.indexes.types import WordVectors, token_width
 from aveyb_retrieval.server.http import Refusal
 from aveyb_retrieval.server.keys import seen
@@ -244,7 +244,8 @@ class Indexes:
         """Return an index to be changed, by one thread at a time."""
         if name not in self._writers:
             path = self.retrievers[name].path
-            model = self.model.model if self.model is not None and describe(path)["model"] else None
+            has_model = self.model is not None and read_manifest(path).encoding.model is not None
+            model = self.model.model if has_model else None
             self._writers[name] = Index.open(path, model=model, wait=WAIT_SECONDS)
         return self._writers[name]
 

@@ -132,7 +132,7 @@ def _rerank(name: str, value: Any) -> Any:
 def document_parameters(limits: Limits) -> requests.Fields:
     """The fields of `/documents/{id}`."""
     return {
-        "index": search_fields(limits)["index"],
+        **index_field(limits),
         "start": requests.whole(0, _LONGEST, 0),
         "stop": requests.whole(0, _LONGEST, None),
         "heading": requests.word(),
