@@ -8,8 +8,8 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.server.http import Limits
-from aveyb_retrieval.server.openapi import document
+from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.server.openapi import describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,19 +23,23 @@ Generated from what a server with default limits answers at `/openapi.json`. Wha
 """  # noqa: E501
 
 
+DOCUMENT = describe(Limits())
+
+
 def type_of(schema: Mapping[str, Any]) -> str:
     """Name the type of a value and its bounds."""
     if "$ref" in schema:
         return str(schema["$ref"]).rpartition("/")[2]
     for several in ("anyOf", "oneOf"):
         if several in schema:
-            return " or ".join(dict.fromkeys(type_of(each) for each in schema[several]))
+            return " or ".join(dict.fromkeys(type_of(kind) for kind in schema[several]))
+    if "prefixItems" in schema:
+        return f"[{', '.join(type_of(item) for item in schema['prefixItems'])}]"
     if "enum" in schema:
         return ", ".join(f"`{json.dumps(value)}`" for value in schema["enum"])
     if "const" in schema:
         return f"`{json.dumps(schema['const'])}`"
-    found = schema.get("type", "any")
-    name = " or ".join(found) if isinstance(found, list) else str(found)
+    name = str(schema.get("type", "any"))
     if "items" in schema:
         name = name.replace("array", f"list of {type_of(schema['items'])}")
     if isinstance(schema.get("additionalProperties"), dict):
@@ -55,57 +59,64 @@ _BOUNDS = {
 Row = tuple[str, Mapping[str, Any], bool]
 
 
-def fields(schema: Mapping[str, Any], before: str = "") -> Iterator[Row]:
-    """Each field of an object, and of objects in it: its name, its schema, and whether it must be
-    there.
-    """
-    for one in schema.get("anyOf", [schema]):
-        for name, field in one.get("properties", {}).items():
-            yield before + name, field, name in one.get("required", ())
-            yield from fields(field, f"{before}{name}.")
-        if "items" in one:
-            yield from fields(one["items"], f"{before.removesuffix('.')}[]." if before else "")
+def fields(schema: Mapping[str, Any]) -> Iterator[Row]:
+    """Each field of an object: its name, its schema, and whether it must be there."""
+    for name, field in schema["properties"].items():
+        yield name, field, name in schema.get("required", ())
+
+
+def body_type(operation: Mapping[str, Any]) -> str | None:
+    """The name of the type of an operation's body, or of an element of it; None if it has none."""
+    if "requestBody" not in operation:
+        return None
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    return type_of(schema).partition(" or ")[0]
 
 
 def asked(operation: Mapping[str, Any]) -> Iterator[Row]:
     """Each field that an operation takes, as `fields` gives it."""
-    for each in operation.get("parameters", ()):
-        shown = each if "schema" in each else each["content"]["application/json"]
-        yield (
-            each["name"],
-            {**shown["schema"], "description": each["description"]},
-            each["required"],
+    for parameter in operation.get("parameters", ()):
+        described = parameter if "schema" in parameter else parameter["content"]["application/json"]
+        schema = {**described["schema"], "description": parameter["description"]}
+        yield parameter["name"], schema, parameter["required"]
+    if name := body_type(operation):
+        yield from fields(DOCUMENT["components"]["schemas"][name])
+
+
+def table(rows: Iterable[Row], *, asked: bool) -> list[str]:
+    """A table of fields, each row once; of those that are asked for, with their defaults."""
+    head = ["field", "type", *(["default"] if asked else []), "meaning"]
+    lines = dict.fromkeys(
+        " | ".join(
+            [
+                f"`{name}`",
+                type_of(schema),
+                *([default_of(schema, must=must)] if asked else []),
+                schema["description"],
+            ]
         )
-    if "requestBody" in operation:
-        yield from fields(operation["requestBody"]["content"]["application/json"]["schema"])
-
-
-def table(rows: Iterable[Row], *, needed: bool) -> list[str]:
-    """A table of fields, each row once, with a column that says which must be given."""
-    head = ["field", "type", *(["must be given"] if needed else []), "meaning"]
-    lines = [
-        [
-            f"`{name}`",
-            type_of(schema),
-            *(["yes" if must else ""] if needed else []),
-            schema["description"],
-        ]
         for name, schema, must in rows
-    ]
-    shown = ["| " + " | ".join(line) + " |" for line in lines]
-    return (
-        [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *dict.fromkeys(shown), ""]
-        if shown
-        else []
     )
+    if not lines:
+        return []
+    return [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {x} |" for x in lines), ""]
+
+
+def default_of(schema: Mapping[str, Any], *, must: bool) -> str:
+    """The default of a field, or that it must be given."""
+    if must:
+        return "must be given"
+    default = schema.get("default")
+    return "" if default in (None, "") else f"`{json.dumps(default)}`"
 
 
 def page() -> str:
     """The page, in Markdown."""
-    described = document(Limits())
+    bodies: set[str | None] = set()
     several: dict[tuple[str, str], list[tuple[str, Mapping[str, Any]]]] = {}
-    for path, methods in described["paths"].items():
+    for path, methods in DOCUMENT["paths"].items():
         for method, operation in methods.items():
+            bodies.add(body_type(operation))
             answer = type_of(
                 next(iter(operation["responses"]["200"]["content"].values()))["schema"]
             )
@@ -121,10 +132,12 @@ def page() -> str:
             f"{summary} Answers: {answer}.",
             "",
         ]
-        lines += table(asked(operations[-1][1]), needed=True)
-    lines += ["## Answers", ""]
-    for name, schema in described["components"]["schemas"].items():
-        lines += [f"### {name}", "", *table(fields(schema), needed=False)]
+        lines += table(asked(operations[-1][1]), asked=True)
+    lines += ["## Types", ""]
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        if name not in bodies:
+            lines += [f"### {name}", "", schema["description"], ""]
+            lines += table(fields(schema), asked=False)
     return "\n".join(lines)
 
 

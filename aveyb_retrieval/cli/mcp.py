@@ -18,7 +18,7 @@ from aveyb_retrieval.cli.help import examples
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.files import replace_in_place
 from aveyb_retrieval.interpreter import python_program
-from aveyb_retrieval.server.http import LOOPBACK
+from aveyb_retrieval.server.addresses import LOOPBACK
 
 PORT = 8765
 _DESKTOP = {"darwin": "~/Library/Application Support", "win32": "%APPDATA%"}.get(

@@ -11,7 +11,8 @@ import click
 from aveyb_retrieval.cli import common
 from aveyb_retrieval.cli.help import examples
 from aveyb_retrieval.errors import ConfigError, extra_for, plural
-from aveyb_retrieval.server.http import LOOPBACK, Limits
+from aveyb_retrieval.server.addresses import LOOPBACK
+from aveyb_retrieval.server.limits import Limits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -115,9 +116,9 @@ def main(
         import uvicorn  # noqa: F401
     from aveyb_retrieval.server.app import create_app, listen, serve
     from aveyb_retrieval.server.gate import AccessLog, Metrics, Origins
-    from aveyb_retrieval.server.http import log_shortly
     from aveyb_retrieval.server.indexes import Indexes, named_paths
     from aveyb_retrieval.server.keys import KeyFile, Keys, read_keys
+    from aveyb_retrieval.server.refusals import log_shortly
 
     log_shortly()
     reading, writing = (read_keys(path) if path else () for path in (api_key_file, write_key_file))

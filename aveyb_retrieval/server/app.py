@@ -14,6 +14,7 @@ from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -24,10 +25,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from aveyb_retrieval.errors import AveyBError, ConfigError
 from aveyb_retrieval.server import openapi
+from aveyb_retrieval.server.addresses import network
+from aveyb_retrieval.server.context import Context
 from aveyb_retrieval.server.gate import CHANGES, AccessLog, Gate, Metrics, Origins
-from aveyb_retrieval.server.http import Context, Limits, network, refuse, to_json
 from aveyb_retrieval.server.keys import KeyFile, Keys, Right
+from aveyb_retrieval.server.limits import Limits
 from aveyb_retrieval.server.processes import FOLLOW_SECONDS, Processes
+from aveyb_retrieval.server.refusals import refuse
 from aveyb_retrieval.server.work import Work
 from aveyb_retrieval.system import allow_files
 
@@ -103,7 +107,7 @@ def create_app(
         metrics=counters,
         originals=originals,
         processes=Processes(limits.processes, indexes),
-        openapi=to_json(openapi.document(limits, has_keys=keys.current().reading > 0)),
+        openapi=msgspec.json.encode(openapi.describe(limits, has_keys=keys.current().reading > 0)),
     )
     origins = origins or Origins()
     gate = Middleware(

@@ -35,7 +35,9 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from aveyb_retrieval.errors import ConfigError, shortened
-from aveyb_retrieval.server.http import context, error_response, network
+from aveyb_retrieval.server.addresses import network
+from aveyb_retrieval.server.context import context
+from aveyb_retrieval.server.refusals import error_response
 from aveyb_retrieval.server.work import Pool, Ticket
 
 if TYPE_CHECKING:
@@ -44,9 +46,9 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from aveyb_retrieval.server.http import Limits
     from aveyb_retrieval.server.indexes import Indexes
     from aveyb_retrieval.server.keys import Key, KeyFile, Keys, Right
+    from aveyb_retrieval.server.limits import Limits
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _SIZES = (1, 2, 4, 8, 16, 32, 64)

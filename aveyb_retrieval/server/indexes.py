@@ -22,8 +22,8 @@ from aveyb_retrieval.indexes.search.retriever import Retriever
 from aveyb_retrieval.indexes.store.manifest import is_stored
 from aveyb_retrieval.indexes.store.place import read_manifest
 from aveyb_retrieval.indexes.types import WordVectors, token_width
-from aveyb_retrieval.server.http import Refusal
 from aveyb_retrieval.server.keys import seen
+from aveyb_retrieval.server.refusals import Refusal
 from aveyb_retrieval.server.work import CURRENT, check_current
 
 if TYPE_CHECKING:
@@ -244,8 +244,9 @@ class Indexes:
         """Return an index to be changed, by one thread at a time."""
         if name not in self._writers:
             path = self.retrievers[name].path
-            has_model = self.model is not None and read_manifest(path).encoding.model is not None
-            model = self.model.model if has_model else None
+            model = None
+            if self.model is not None and read_manifest(path).encoding.model is not None:
+                model = self.model.model
             self._writers[name] = Index.open(path, model=model, wait=WAIT_SECONDS)
         return self._writers[name]
 

@@ -1,7 +1,7 @@
 """Routes of the model: embeddings as OpenAI's clients ask for them, reranking as Cohere's do.
 
-OpenAI's server makes no difference between queries and documents; here the name of the model does:
-`NAME` encodes documents, `NAME:query` queries.
+OpenAI's server does not tell queries from documents; here the name of the model does: `NAME`
+encodes documents, `NAME:query` queries.
 """
 
 from __future__ import annotations
@@ -9,109 +9,101 @@ from __future__ import annotations
 import base64
 import time
 import uuid
-from collections.abc import Callable
-from functools import cache
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
-from starlette.responses import JSONResponse
 
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.search.rerank import maxsim
-from aveyb_retrieval.server import requests
-from aveyb_retrieval.server.http import Refusal, context, json_answer, to_json
+from aveyb_retrieval.server.answer_types import (
+    Embedding,
+    Embeddings,
+    Model,
+    Models,
+    Ranked,
+    RankedText,
+    Reranked,
+    Usage,
+)
+from aveyb_retrieval.server.context import context, json_answer, raw_list
+from aveyb_retrieval.server.fields import check_length, read_object, take
 from aveyb_retrieval.server.indexes import MAX_BATCH
+from aveyb_retrieval.server.refusals import Refusal
+from aveyb_retrieval.server.request_types import Embed, Rerank, with_limits
+from aveyb_retrieval.server.work import parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable
 
     from starlette.requests import Request
     from starlette.responses import Response
 
     from aveyb_retrieval.indexes.types import FloatArray
-    from aveyb_retrieval.server.http import Context, Limits
-    from aveyb_retrieval.server.work import Ticket
+    from aveyb_retrieval.server.indexes import BatchedModel
 
 QUERY, DOCUMENT = "query", "document"
-PART_CHARACTERS = 65_536  # characters that are encoded before others have their turn
-_RERANKED = 32  # texts whose token vectors are in memory at once
-
-Write = Callable[["FloatArray"], bytes]
-
-
-async def encode(
-    server: Context, texts: Sequence[str], prompt: str, ticket: Ticket, write: Write
-) -> tuple[bytes, int]:
-    """Encode texts as queries or as documents; return what is written of them, with commas between,
-    and tokens read.
-
-    `write` gets the float32 unit rows `[n, d]` of all texts, part after part.
-    """
-    model = server.indexes.needed_model()
-
-    def work(part: list[str]) -> tuple[bytes, int]:
-        if prompt == QUERY:
-            return write(model.encode_queries(part)), sum(
-                model.model.count_tokens(part, prompt=QUERY)
-            )
-        encoded = list(model.encode_documents(("", text) for text in part))
-        return write(np.stack([each.vector for each in encoded])), sum(
-            each.n_tokens for each in encoded
-        )
-
-    if prompt == QUERY:
-        for number, text in enumerate(texts, start=1):
-            requests.check_length(f"query {number} of {len(texts)}", text, server.limits.max_query)
-    written: list[bytes] = []
-    n_tokens = 0
-    async for found, read in server.encoding.each(work, parts(texts, MAX_BATCH), ticket):
-        ticket.answer(len(found) + 1)
-        written.append(found)
-        n_tokens += read
-    return b",".join(written), n_tokens
-
-
-def parts(
-    texts: Sequence[str], most: int, characters: int = PART_CHARACTERS
-) -> Iterator[list[str]]:
-    """Cut a list of texts into lists of at most `most` texts and, but for a single longer one, so
-    many characters.
-    """
-    part: list[str] = []
-    size = 0
-    for text in texts:
-        if part and (len(part) == most or size + len(text) > characters):
-            yield part
-            part, size = [], 0
-        part.append(text)
-        size += len(text)
-    if part:
-        yield part
-
-
+RERANKED_AT_ONCE = 32  # texts whose token vectors are in memory at once
 _STARTED = int(time.time())
-
-
-@cache
-def embeddings_fields(limits: Limits) -> requests.Fields:
-    """The fields of `/v1/embeddings`."""
-    return {
-        "input": requests.text_or_texts(limits.max_batch, limits.max_text),
-        "model": requests.word(),
-        "encoding_format": requests.choice("float", "base64"),
-        "dimensions": requests.passed_on({"type": ["integer", "null"]}),
-        "user": requests.word(),
-    }
 
 
 async def embeddings(request: Request) -> Response:
     """Encode one text or several."""
-    server, ticket, given = await requests.read_json(request)
+    server, ticket = context(request), request.state.ticket
+    fields = await read_object(request)
     model = server.indexes.needed_model()
-    value = given.get("input")
-    first = value[0] if isinstance(value, list) and value else None
+    _refuse_token_ids(fields.get("input"))
+    asked = take(with_limits(Embed, server.limits), fields)
+    prompts = _prompts_by_name(model.model_name)
+    name = asked.model or next(iter(prompts))
+    if name not in prompts:
+        raise _no_model(name, prompts)
+    if asked.dimensions not in (None, model.dim):
+        raise ConfigError(
+            f"dimensions={asked.dimensions!r}: this model's vectors have {model.dim} and cannot be"
+            " shortened"
+        )
+    texts = [asked.input] if isinstance(asked.input, str) else asked.input
+    if prompts[name] == QUERY:
+        for number, text in enumerate(texts, start=1):
+            check_length(f"query {number} of {len(texts)}", text, server.limits.max_query)
+    encode = _encode_queries if prompts[name] == QUERY else _encode_documents
+    write: Callable[[FloatArray], list[float] | str] = _numbers
+    if asked.encoding_format == "base64":
+        write = _base64
+    numbers = count()
+
+    def work(part: list[str]) -> tuple[list[bytes], int]:
+        vectors, n_tokens = encode(model, part)
+        written = [
+            msgspec.json.encode(
+                Embedding(object="embedding", index=next(numbers), embedding=write(vector))
+            )
+            for vector in vectors
+        ]
+        return written, n_tokens
+
+    data: list[bytes] = []
+    n_tokens = 0
+    async for written, read in server.encoding.each(work, parts(texts, MAX_BATCH), ticket):
+        ticket.answer(sum(map(len, written)) + len(written))
+        data += written
+        n_tokens += read
+    answer = Embeddings(
+        object="list",
+        model=name,
+        usage=Usage(prompt_tokens=n_tokens, total_tokens=n_tokens),
+        data=raw_list(data),
+    )
+    return json_answer(msgspec.json.encode(answer))
+
+
+def _refuse_token_ids(texts: Any) -> None:
+    """Raise InputError if a client sends ids of tokens."""
+    first = texts[0] if isinstance(texts, list) and texts else None
     if isinstance(first, list) and first:
         first = first[0]
     if isinstance(first, int):
@@ -119,59 +111,51 @@ async def embeddings(request: Request) -> Response:
             "input: ids of tokens cannot be used, since they are those of another tokenizer; send"
             " texts (in LangChain OpenAIEmbeddings(check_embedding_ctx_length=False))"
         )
-    asked = requests.take_fields(given, embeddings_fields(server.limits))
-    names = _model_names(model.model_name)
-    name = asked["model"] or next(iter(names))
-    if name not in names:
-        raise _no_model(name, names)
-    dimensions = asked.get("dimensions")
-    if dimensions is not None and (isinstance(dimensions, bool) or dimensions != model.dim):
-        raise ConfigError(
-            f"dimensions={dimensions!r}: this model's vectors have {model.dim} and cannot be"
-            " shortened"
-        )
-    numbers = count()
-
-    def write(vectors: FloatArray) -> bytes:
-        rows: list[Any] = vectors.tolist()
-        if asked["encoding_format"] == "base64":
-            rows = [
-                base64.b64encode(row.tobytes()).decode("ascii")
-                for row in np.asarray(vectors, dtype="<f4")
-            ]
-        return to_json(
-            [{"object": "embedding", "index": next(numbers), "embedding": row} for row in rows]
-        )[1:-1]
-
-    written, n_tokens = await encode(server, asked["input"], names[name], ticket, write)
-    usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
-    head = to_json({"object": "list", "model": name, "usage": usage})
-    return json_answer(head[:-1] + b',"data":[' + written + b"]}")
 
 
-async def models(request: Request) -> JSONResponse:
+def _encode_queries(model: BatchedModel, texts: list[str]) -> tuple[FloatArray, int]:
+    """Return the float32 unit rows `[n, d]` of queries, and how many tokens were read."""
+    return model.encode_queries(texts), sum(model.model.count_tokens(texts, prompt=QUERY))
+
+
+def _encode_documents(model: BatchedModel, texts: list[str]) -> tuple[FloatArray, int]:
+    """Return the float32 unit rows `[n, d]` of documents, and how many tokens were read."""
+    encoded = list(model.encode_documents(("", text) for text in texts))
+    return np.stack([row.vector for row in encoded]), sum(row.n_tokens for row in encoded)
+
+
+def _numbers(vector: FloatArray) -> list[float]:
+    return vector.tolist()
+
+
+def _base64(vector: FloatArray) -> str:
+    return base64.b64encode(np.asarray(vector, dtype="<f4").tobytes()).decode("ascii")
+
+
+async def models(request: Request) -> Response:
     """List the names of the model."""
     model = context(request).indexes.model
-    names = _model_names(model.model_name) if model else {}
-    return JSONResponse({"object": "list", "data": [_described(name) for name in names]})
+    names = _prompts_by_name(model.model_name) if model else {}
+    listed = Models(object="list", data=[_describe(name) for name in names])
+    return json_answer(msgspec.json.encode(listed))
 
 
-async def model(request: Request) -> JSONResponse:
+async def model(request: Request) -> Response:
     """Describe one of the names."""
-    names = _model_names(context(request).indexes.needed_model().model_name)
+    names = _prompts_by_name(context(request).indexes.needed_model().model_name)
     name = request.path_params["name"]
     if name not in names:
         raise _no_model(name, names)
-    return JSONResponse(_described(name))
+    return json_answer(msgspec.json.encode(_describe(name)))
 
 
-def _model_names(loaded: str) -> dict[str, str]:
+def _prompts_by_name(loaded: str) -> dict[str, str]:
     name = Path(loaded).name
     return {name: DOCUMENT, f"{name}:{QUERY}": QUERY}
 
 
-def _described(name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": _STARTED, "owned_by": "aveyb-retrieval"}
+def _describe(name: str) -> Model:
+    return Model(id=name, object="model", created=_STARTED, owned_by="aveyb-retrieval")
 
 
 def _no_model(name: str, names: dict[str, str]) -> Refusal:
@@ -179,50 +163,32 @@ def _no_model(name: str, names: dict[str, str]) -> Refusal:
     return Refusal(404, f"model={name!r}: no such model; there are {known}", "model_not_found")
 
 
-_MANY = 1 << 40
-# texts are read whole, and in turn
-_GRANTED = ("max_tokens_per_doc", "max_chunks_per_doc", "priority")
-
-
-@cache
-def cohere_rerank_fields(limits: Limits) -> requests.Fields:
-    """The fields of a request."""
-    documents = requests.texts(limits.max_batch, limits.max_rerank_text)
-    one = documents.schema["items"]
-    as_object = {"type": "object", "properties": {"text": one}, "required": ["text"]}
-
-    def take(name: str, value: Any) -> Any:
-        if isinstance(value, list):  # both servers also take objects with a field `text`
-            value = [each.get("text") if isinstance(each, dict) else each for each in value]
-        return documents.take(name, value)
-
-    return {
-        "query": requests.text(limits.max_query),
-        "documents": requests.Field(
-            {**documents.schema, "items": {"anyOf": [one, as_object]}}, take
-        ),
-        "model": requests.word(),
-        "top_n": requests.whole(1, _MANY, None, or_null=True),
-        "return_documents": requests.flag(default=False),
-        **{name: requests.whole(0, _MANY, None, or_null=True) for name in _GRANTED},
-    }
-
-
 async def cohere_rerank(request: Request) -> Response:
     """Order documents by late interaction with a query."""
-    server, ticket, given = await requests.read_json(request)
+    server, ticket = context(request), request.state.ticket
+    fields = await read_object(request)
     model = server.indexes.needed_model()
-    asked = requests.take_fields(given, cohere_rerank_fields(server.limits))
-    query, found, scores = asked["query"], asked["documents"], list[float]()
-    in_parts = server.encoding.each(
-        lambda part: maxsim(model, "cpu", query, part), parts(found, _RERANKED), ticket
-    )
-    async for some in in_parts:
-        scores += some
-    best = np.argsort(-np.asarray(scores), kind="stable").tolist()[: asked["top_n"]]
-    results: list[dict[str, Any]] = [{"index": i, "relevance_score": scores[i]} for i in best]
-    if asked["return_documents"]:
-        results = [{**each, "document": {"text": found[each["index"]]}} for each in results]
-    return json_answer(
-        to_json({"id": str(uuid.uuid4()), "model": Path(model.model_name).name, "results": results})
-    )
+    if isinstance(fields.get("documents"), list):
+        fields["documents"] = [_text_of(document) for document in fields["documents"]]
+    asked = take(with_limits(Rerank, server.limits), fields)
+    texts: list[Any] = asked.documents
+    score = partial(maxsim, model, "cpu", asked.query)
+    scores: list[float] = []
+    async for part in server.encoding.each(score, parts(texts, RERANKED_AT_ONCE), ticket):
+        scores += part
+    best = np.argsort(-np.asarray(scores), kind="stable").tolist()[: asked.top_n]
+    ranked = [
+        Ranked(
+            index=place,
+            relevance_score=scores[place],
+            document=RankedText(text=texts[place]) if asked.return_documents else msgspec.UNSET,
+        )
+        for place in best
+    ]
+    answer = Reranked(id=str(uuid.uuid4()), model=Path(model.model_name).name, results=ranked)
+    return json_answer(msgspec.json.encode(answer))
+
+
+def _text_of(document: Any) -> Any:
+    """Return the text of an object that has one; clients of both services may send objects."""
+    return document.get("text") if isinstance(document, dict) else document

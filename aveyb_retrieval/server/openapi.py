@@ -1,33 +1,43 @@
-"""All that can be asked: the routes, and `/openapi.json`, which tells of them in OpenAPI 3.1."""
+"""The routes of the server, and `/openapi.json`, which describes them in OpenAPI 3.1."""
 
 from __future__ import annotations
 
-import json
+import re
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
+from inspect import cleandoc
 from typing import TYPE_CHECKING, Any
 
-from starlette.responses import JSONResponse
+import msgspec
 from starlette.routing import Route
 
-from aveyb_retrieval.indexes.search.hit import Hit, Passage
-from aveyb_retrieval.indexes.search.quotes import QuoteCheck
-from aveyb_retrieval.indexes.search.reading import Match
-from aveyb_retrieval.server import models, requests, search
+from aveyb_retrieval.indexes.search import hit, quotes, reading
+from aveyb_retrieval.indexes.search.options import SearchOptions
+from aveyb_retrieval.server import (
+    answer_types,
+    changes,
+    documents,
+    models,
+    originals,
+    request_types,
+    search,
+)
+from aveyb_retrieval.server.context import context, json_answer
+from aveyb_retrieval.server.fields import JSON, JSON_LINES
 from aveyb_retrieval.server.gate import CHANGES, metrics
-from aveyb_retrieval.server.http import STATUSES, context, json_answer
+from aveyb_retrieval.server.refusals import STATUSES
+from aveyb_retrieval.server.request_types import OfIndex, with_limits
 from aveyb_retrieval.system import package_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from aveyb_retrieval.server.http import Limits
     from aveyb_retrieval.server.keys import Right
-    from aveyb_retrieval.server.requests import Schema
+    from aveyb_retrieval.server.limits import Limits
+
+Schema = dict[str, Any]
 
 
 async def openapi(request: Request) -> Response:
@@ -35,172 +45,134 @@ async def openapi(request: Request) -> Response:
     return json_answer(context(request).openapi)
 
 
-async def health(request: Request) -> JSONResponse:
+async def health(request: Request) -> Response:
     """Answer that the server is there; it only listens once indexes and model are loaded."""
-    return JSONResponse({"status": "ok"})
-
-
-_TEXT: Schema = {"type": "string"}
-_OBJECT: Schema = {"type": "object"}
-_JSON = ("filter", "ids", "facets", "indexes", "boost")  # fields that are JSON in a URL
-_FIELDS: Schema = {"_id": {"type": ["string", "integer"]}, "title": _TEXT, "text": _TEXT}
-# what else it has are metadata
-_DOCUMENT: Schema = {**_OBJECT, "properties": _FIELDS, "required": ["text"]}
-
-
-def _reference(name: str) -> Schema:
-    return {"$ref": f"#/components/schemas/{name}"}
+    return json_answer(msgspec.json.encode(answer_types.Health(status="ok")))
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One thing that can be asked; the docstring of its endpoint begins with what that does.
+    """A request that the server answers; its summary is the docstring of its endpoint.
 
-    A part of the path in braces may hold slashes. Fields are in the URL of GET, in the body of POST
-    and PATCH. A key must have the `right`; None: it needs no key.
+    A part of the path in braces may hold slashes. The fields of `request` are in the body of a POST
+    or PATCH, else in the URL. An answer is one of several types, or content of another `media` type
+    than JSON. A key must have the `right`; None: it needs no key.
     """
 
     method: str
     path: str
     endpoint: Callable[[Any], Any]
-    answer: Schema
-    fields: Callable[[Limits], requests.Fields] | None = None
-    kind: str = "application/json"
+    answers: tuple[type[msgspec.Struct], ...] = ()
+    request: type[request_types.Request] | None = None
+    media: str = JSON
     right: Right | None = "search"
 
-    def describe(self, limits: Limits) -> Schema:
-        """Describe it to clients of a server with certain limits."""
-        error = {
-            "application/json": {
-                "schema": {"anyOf": [_reference("Error"), _reference("OpenAIError")]}
-            }
-        }
-        # what is no HTTP, or too long a URL, does not get here
-        no_head = {"text/plain": {"schema": _TEXT}}
-        described: Schema = {
-            "summary": (self.endpoint.__doc__ or "").partition("\n")[0],
-            "responses": (
-                {
-                    "200": {
-                        "description": "The answer",
-                        "content": {self.kind: {"schema": self.answer}},
-                    }
-                }
-                | {
-                    str(status): {
-                        "description": reason,
-                        "content": error | (no_head if status == 400 else {}),
-                    }
-                    for status, (_, reason) in STATUSES.items()
-                    if reason
-                }
-            ),
-        }
-        if self.right is None or self.method in CHANGES:
-            described["security"] = [] if self.right is None else [{"key": []}]
-        if self.method != "POST":
-            described["parameters"] = self._parameters(limits)
-        if self.method == "PUT":
-            body: Schema = {"anyOf": [_DOCUMENT, {"type": "array", "items": _DOCUMENT}]}
-        elif self.fields and self.method != "GET":
-            body = requests.schema_of(self.fields(limits))
-        else:
-            return described
-        content = {requests.JSON: {"schema": requests.explain(body, self.path)}}
-        content |= {requests.JSON_LINES: {"schema": _TEXT}} if self.method == "PUT" else {}
-        return described | {"requestBody": {"required": True, "content": content}}
 
-    def _parameters(self, limits: Limits) -> list[Schema]:
-        _, brace, name = self.path.rstrip("}").partition("{")
-        found: list[Schema] = []
-        if brace:
-            found.append(
-                {"name": name, "in": "path", "required": True, "schema": {**_TEXT, "minLength": 1}}
-            )
-        fields = search.index_field if self.method in CHANGES else self.fields
-        for name, field in fields(limits).items() if fields else ():
-            shown = {"schema": field.schema}
-            how: Schema = {"content": {"application/json": shown}} if name in _JSON else shown
-            found.append(
-                {"name": name, "in": "query", "required": field.default is requests.NEEDED, **how}
-            )
-        return [
-            {**each, "description": requests.meaning(each["name"], self.path)} for each in found
-        ]
-
-
-_FOUND: Schema = {"oneOf": [_reference("Found"), _reference("FoundForEach")]}
-_CHANGED = _reference("Changed")
-_RERANKED = _reference("Reranked")
+_OCTETS, _PNG, _PLAIN = "application/octet-stream", "image/png", "text/plain"
 OPERATIONS = (
-    Operation("GET", "/search", search.search, _FOUND, search.search_parameters),
-    Operation("POST", "/search", search.search, _FOUND, search.search_fields),
-    Operation("POST", "/check", search.check, _reference("Checked"), search.check_fields),
     Operation(
-        "POST", "/grep", search.grep, _reference("Matches"), search.grep_fields, right="read"
+        "GET",
+        "/search",
+        search.search,
+        (answer_types.Found, answer_types.FoundForEach),
+        request_types.SearchInUrl,
+    ),
+    Operation(
+        "POST",
+        "/search",
+        search.search,
+        (answer_types.Found, answer_types.FoundForEach),
+        request_types.Search,
+    ),
+    Operation("POST", "/check", documents.check, (answer_types.Checked,), request_types.Check),
+    Operation(
+        "POST",
+        "/grep",
+        documents.grep,
+        (answer_types.Matches,),
+        request_types.Grep,
+        right="read",
     ),
     Operation(
         "GET",
         "/outline",
-        search.outline,
-        _reference("Outline"),
-        search.outline_parameters,
+        documents.outline,
+        (answer_types.Outline,),
+        request_types.OutlinePage,
         right="read",
     ),
     Operation(
         "GET",
         "/outline/{id}",
-        search.headings,
-        _reference("Headings"),
-        search.index_field,
+        documents.headings,
+        (answer_types.Headings,),
+        OfIndex,
         right="read",
     ),
     Operation(
         "GET",
         "/documents/{id}",
-        search.document,
-        _reference("Document"),
-        search.document_parameters,
+        documents.document,
+        (answer_types.Document,),
+        request_types.DocumentPart,
         right="read",
     ),
     Operation(
         "GET",
         "/originals/{id}",
-        search.original,
-        _TEXT,
-        search.index_field,
-        "application/octet-stream",
-        "read",
+        originals.original,
+        request=OfIndex,
+        media=_OCTETS,
+        right="read",
     ),
     Operation(
         "GET",
         "/boxes/{id}",
-        search.boxes,
-        _reference("Boxes"),
-        search.boxes_parameters,
+        originals.boxes,
+        (answer_types.Boxes,),
+        request_types.BoxesOf,
         right="read",
     ),
     Operation(
-        "GET", "/pages/{id}", search.page, _TEXT, search.page_parameters, "image/png", "read"
+        "GET",
+        "/pages/{id}",
+        originals.page,
+        request=request_types.PageOf,
+        media=_PNG,
+        right="read",
     ),
-    Operation("PUT", "/documents", search.put_documents, _CHANGED),
-    Operation("PATCH", "/documents/{id}", search.change_metadata, _CHANGED, search.metadata_fields),
-    Operation("DELETE", "/documents/{id}", search.delete_document, _CHANGED),
-    Operation("GET", "/indexes", search.indexes, _reference("Indexes")),
+    Operation("PUT", "/documents", changes.put_documents, (answer_types.Changed,)),
+    Operation(
+        "PATCH",
+        "/documents/{id}",
+        changes.change_metadata,
+        (answer_types.Changed,),
+        request_types.MetadataChange,
+    ),
+    Operation("DELETE", "/documents/{id}", changes.delete_document, (answer_types.Changed,)),
+    Operation("GET", "/indexes", documents.indexes, (answer_types.IndexList,)),
+    Operation(
+        "POST", "/v1/embeddings", models.embeddings, (answer_types.Embeddings,), request_types.Embed
+    ),
+    Operation("GET", "/v1/models", models.models, (answer_types.Models,)),
+    Operation("GET", "/v1/models/{name}", models.model, (answer_types.Model,)),
     Operation(
         "POST",
-        "/v1/embeddings",
-        models.embeddings,
-        _reference("Embeddings"),
-        models.embeddings_fields,
+        "/v1/rerank",
+        models.cohere_rerank,
+        (answer_types.Reranked,),
+        request_types.Rerank,
     ),
-    Operation("GET", "/v1/models", models.models, _reference("Models")),
-    Operation("GET", "/v1/models/{name}", models.model, _reference("Model")),
-    Operation("POST", "/v1/rerank", models.cohere_rerank, _RERANKED, models.cohere_rerank_fields),
-    Operation("POST", "/v2/rerank", models.cohere_rerank, _RERANKED, models.cohere_rerank_fields),
-    Operation("GET", "/openapi.json", openapi, _OBJECT, right=None),
-    Operation("GET", "/metrics", metrics, _TEXT, kind="text/plain", right="admin"),
-    Operation("GET", "/health", health, _reference("Health"), right=None),
+    Operation(
+        "POST",
+        "/v2/rerank",
+        models.cohere_rerank,
+        (answer_types.Reranked,),
+        request_types.Rerank,
+    ),
+    Operation("GET", "/openapi.json", openapi, (), right=None),
+    Operation("GET", "/metrics", metrics, media=_PLAIN, right="admin"),
+    Operation("GET", "/health", health, (answer_types.Health,), right=None),
 )
 
 
@@ -210,35 +182,167 @@ def routes() -> list[Route]:
     for operation in OPERATIONS:
         path = operation.path.replace("}", ":path}")
         methods.setdefault((path, operation.endpoint), []).append(operation.method)
-    return [Route(path, endpoint, methods=some) for (path, endpoint), some in methods.items()]
+    return [Route(path, endpoint, methods=names) for (path, endpoint), names in methods.items()]
 
 
-def document(limits: Limits, *, has_keys: bool = False) -> Schema:
-    """Describe a server with certain limits."""
+def describe(limits: Limits, *, has_keys: bool = False) -> Schema:
+    """Return the OpenAPI document of a server."""
+    schemas = _schemas(limits)
     paths: dict[str, Schema] = {}
     for operation in OPERATIONS:
-        paths.setdefault(operation.path, {})[operation.method.lower()] = operation.describe(limits)
-    described: Schema = {
+        described = _describe(operation, schemas)
+        paths.setdefault(operation.path, {})[operation.method.lower()] = described
+    for operation in OPERATIONS:
+        if operation.request is not None and operation.method == "GET":
+            schemas.pop(operation.request.__name__, None)  # its parameters have it
+    document: Schema = {
         "openapi": "3.1.0",
         "info": {"title": "aveyb-serve", "version": package_version()},
         "paths": paths,
         "components": {
-            "schemas": _schemas(),
+            "schemas": schemas,
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }
     if has_keys:
+        document["security"] = [{"key": []}]
+    return document
+
+
+# --- types
+
+
+# the classes of Python whose docstrings describe fields of types that have their name
+_DESCRIBED = {
+    "Search": SearchOptions,
+    "SearchInUrl": SearchOptions,
+    "Hit": hit.Hit,
+    "Passage": hit.Passage,
+    "QuoteCheck": quotes.QuoteCheck,
+    "Match": reading.Match,
+}
+
+
+def _schemas(limits: Limits) -> dict[str, Schema]:
+    """Return the schemas of all types of requests and answers, by name."""
+    requests = {operation.request for operation in OPERATIONS if operation.request is not None}
+    answers = {answer for operation in OPERATIONS for answer in operation.answers}
+    types = [
+        *(with_limits(request, limits) for request in requests),
+        request_types.NewDocument,
+        *answers,
+        answer_types.Error,
+        answer_types.OpenAIError,
+    ]
+    _, schemas = msgspec.json.schema_components(types, ref_template=_reference("{name}")["$ref"])
+    for name, schema in schemas.items():
+        if "description" in schema:  # the whole docstring
+            schema["description"] = _one_line(schema["description"].partition("\n\n")[0])
+        meanings = attributes(_DESCRIBED[name]) if name in _DESCRIBED else {}
+        for field, property in schema["properties"].items():
+            if field in meanings:
+                property.setdefault("description", meanings[field])
+    for answer in (quotes.QuoteCheck, reading.Match):  # which is whole, whatever its defaults are
+        schema = schemas[answer.__name__]
+        schema["required"] = list(schema["properties"])
+    return dict(sorted(schemas.items()))
+
+
+def _reference(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+_IN_JSON = {"None": "null", "True": "true", "False": "false"}
+
+
+def attributes(described: type) -> dict[str, str]:
+    """Return the descriptions of attributes in the docstring of a class, in the words of JSON."""
+    _, _, section = cleandoc(described.__doc__ or "").partition("Attributes:\n")
+    entries = re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", section, re.MULTILINE)
+    return {name: _one_line(meaning).removesuffix(".") for name, meaning in entries}
+
+
+def _one_line(text: str) -> str:
+    words = re.sub("None|True|False", lambda word: _IN_JSON[word[0]], text)
+    return " ".join(words.split())
+
+
+# --- operations
+
+
+_TEXT: Schema = {"type": "string"}
+_OBJECT: Schema = {"type": "object"}
+_ERROR: Schema = {JSON: {"schema": {"anyOf": [_reference("Error"), _reference("OpenAIError")]}}}
+_PATH_FIELDS = {"id": "Id of the document", "name": "NAME or NAME:query"}
+
+
+def _describe(operation: Operation, schemas: dict[str, Schema]) -> Schema:
+    described: Schema = {
+        "summary": _one_line((operation.endpoint.__doc__ or "").partition("\n\n")[0]),
+        "responses": {"200": _answer(operation)} | dict(_errors()),
+    }
+    if operation.right is None:
+        described["security"] = []
+    elif operation.method in CHANGES:
         described["security"] = [{"key": []}]
+    if operation.method != "POST":
+        described["parameters"] = list(_parameters(operation, schemas))
+    if operation.method in ("POST", "PUT", "PATCH"):
+        described["requestBody"] = {"required": True, "content": _body(operation)}
     return described
 
 
-@cache
-def _schemas() -> dict[str, Schema]:
-    """Describe the answers; what Python has, too, by the docstrings of its classes."""
-    found: dict[str, Schema] = json.loads(
-        Path(__file__).with_name("answers.json").read_text(encoding="utf-8")
-    )
-    for described in (Hit, Passage, QuoteCheck, Match):
-        for name, told in requests.attributes(described).items():
-            found[described.__name__]["properties"].get(name, {}).setdefault("description", told)
-    return found
+def _answer(operation: Operation) -> Schema:
+    references = [_reference(answer.__name__) for answer in operation.answers]
+    if len(references) == 1:
+        schema = references[0]
+    elif references:
+        schema = {"oneOf": references}
+    else:
+        schema = _OBJECT if operation.media == JSON else _TEXT
+    return {"description": "The answer", "content": {operation.media: {"schema": schema}}}
+
+
+def _errors() -> Iterator[tuple[str, Schema]]:
+    for status, (_, reason) in STATUSES.items():
+        if reason:
+            # what is no HTTP, or too long a URL, does not get to the routes
+            early = {_PLAIN: {"schema": _TEXT}} if status == 400 else {}
+            yield str(status), {"description": reason, "content": _ERROR | early}
+
+
+def _parameters(operation: Operation, schemas: dict[str, Schema]) -> Iterator[Schema]:
+    _, brace, name = operation.path.rstrip("}").partition("{")
+    if brace:
+        yield {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "description": _PATH_FIELDS[name],
+            "schema": {**_TEXT, "minLength": 1},
+        }
+    request = OfIndex if operation.method in CHANGES else operation.request
+    if request is None:
+        return
+    schema = schemas[request.__name__]
+    for field, property in schema["properties"].items():
+        kinds = property.get("anyOf", [property])
+        in_json = any(kind.get("type") in ("array", "object") for kind in kinds)
+        yield {
+            "name": field,
+            "in": "query",
+            "required": field in schema.get("required", ()),
+            "description": property["description"],
+            **({"content": {JSON: {"schema": property}}} if in_json else {"schema": property}),
+        }
+
+
+def _body(operation: Operation) -> Schema:
+    if operation.request is not None:
+        return {JSON: {"schema": _reference(operation.request.__name__)}}
+    document = _reference(request_types.NewDocument.__name__)
+    several = {"type": "array", "items": document}
+    return {
+        JSON: {"schema": {"anyOf": [document, several]}},
+        JSON_LINES: {"schema": _TEXT},
+    }

@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import AveyBError, ConfigError, how_it_ended
-from aveyb_retrieval.server.http import Refusal, log_shortly
+from aveyb_retrieval.server.refusals import Refusal, log_shortly
 from aveyb_retrieval.server.work import CURRENT
 
 if TYPE_CHECKING:

@@ -14,20 +14,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from aveyb_retrieval.server.http import Refusal
+from aveyb_retrieval.server.refusals import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 
     from starlette.types import Receive
 
     from aveyb_retrieval.indexes.store.filters import Filter
-    from aveyb_retrieval.server.http import Limits
+    from aveyb_retrieval.server.limits import Limits
 
 # of the request that a thread works for
 CURRENT: ContextVar[Ticket | None] = ContextVar("ticket", default=None)
 
 
+PART_CHARACTERS = 65_536  # characters that are encoded before others have their turn
 _BURST = 1 << 19  # bytes of a client that are read without waiting
 _PAYING = 1000  # clients that are remembered, before those who have waited are forgotten
 
@@ -153,6 +154,24 @@ def check_current() -> None:
     """Raise Refusal where nobody waits any more for what this thread works on."""
     if (ticket := CURRENT.get()) is not None:
         ticket.check()
+
+
+def parts(
+    texts: Sequence[str], most: int, characters: int = PART_CHARACTERS
+) -> Iterator[list[str]]:
+    """Cut a list of texts into lists of at most `most` texts and, but for a single longer one, so
+    many characters.
+    """
+    part: list[str] = []
+    size = 0
+    for text in texts:
+        if part and (len(part) == most or size + len(text) > characters):
+            yield part
+            part, size = [], 0
+        part.append(text)
+        size += len(text)
+    if part:
+        yield part
 
 
 P = TypeVar("P")

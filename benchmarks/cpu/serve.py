@@ -35,7 +35,7 @@ import numpy as np
 from hostile import under_attack
 
 from aveyb_retrieval import Retriever, build_index
-from aveyb_retrieval.server.http import Limits
+from aveyb_retrieval.server.limits import Limits
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = 12  # of the server's memory

@@ -17,7 +17,8 @@ import pytest
 
 from aveyb_retrieval import build_index
 from aveyb_retrieval.errors import IndexFormatError
-from aveyb_retrieval.server.http import Limits, log_shortly
+from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.server.refusals import log_shortly
 from tests.indexes.fake import FakeEmbedder
 from tests.server.conftest import running
 from tests.server.test_search import wait_for

@@ -10,8 +10,8 @@ import pytest
 
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
 from aveyb_retrieval.encoder.onnx.model import OnnxModel
-from aveyb_retrieval.server.http import Limits
 from aveyb_retrieval.server.indexes import Indexes
+from aveyb_retrieval.server.limits import Limits
 
 TEXTS = ["word1 word2", "word3"]
 
@@ -73,13 +73,13 @@ def test_openai_models(client):
         (
             {"input": "a", "encoding_format": "int8"},
             422,
-            "encoding_format='int8': must be 'float' or 'base64'",
+            "encoding_format='int8': must be one of 'float', 'base64', null",
         ),
         ({"input": [1, 2, 3]}, 422, "ids of tokens cannot be used"),
         ({"input": [[1, 2], [3]]}, 422, "ids of tokens cannot be used"),
         ({"input": ""}, 422, "input: empty"),
         ({"model": "fake-a"}, 422, "input: missing"),
-        ({"input": "a", "colour": 1}, 422, "'colour' is not a field"),
+        ({"input": "a", "models": 1}, 422, "no field 'models'; did you mean 'model'? Known are"),
         ({"input": ["a"] * 4}, 413, "at most 3"),
     ],
     ids=str,
@@ -112,7 +112,7 @@ def test_health(client):
             "/v1/rerank",
             {"query": "a", "documents": ["b"], "return_text": True},
             422,
-            "'return_text' is not a field",
+            "this request has no field 'return_text'; did you mean 'return_documents'?",
         ),
         (
             "/v2/rerank",

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from aveyb_retrieval import ConfigError, build_index
 from aveyb_retrieval.cli.serve import main
 from aveyb_retrieval.server.gate import AccessLog
-from aveyb_retrieval.server.http import Limits
 from aveyb_retrieval.server.keys import KeyFile, read_key_file
-from aveyb_retrieval.server.openapi import document
+from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.server.openapi import describe
 from tests.indexes.fake import FakeEmbedder
 
 KEY, ALL = "k-legal-0123456789", "k-board-0123456789"
@@ -34,7 +34,7 @@ HIDDEN = [
     {"_id": "copy", "text": SHOWN[0]["text"], "team": "board", "bonus": 1},
 ]
 SECRETS = ("zygomorphic", "bonus", "Salaries", '"board"', '"copy"')
-PATHS = document(Limits())["paths"]
+PATHS = describe(Limits())["paths"]
 ASKED = [
     (path, method)
     for path, methods in PATHS.items()

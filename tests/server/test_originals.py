@@ -10,7 +10,7 @@ import shutil
 import pytest
 
 from aveyb_retrieval import build_index
-from aveyb_retrieval.server.http import Limits
+from aveyb_retrieval.server.limits import Limits
 from tests.indexes.fake import FakeEmbedder
 from tests.indexes.files import make_pdf
 

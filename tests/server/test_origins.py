@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.server.addresses import LOOPBACK
 from aveyb_retrieval.server.gate import Origins
-from aveyb_retrieval.server.http import LOOPBACK
 from aveyb_retrieval.server.keys import Keys
 
 APP = "https://app.example.org"

@@ -18,9 +18,10 @@ from aveyb_retrieval import ConfigError, build_index, upsert_documents
 from aveyb_retrieval.errors import InputError, OptionalDependencyError
 from aveyb_retrieval.server import processes
 from aveyb_retrieval.server.app import create_app
-from aveyb_retrieval.server.http import Limits, Refusal
 from aveyb_retrieval.server.indexes import Indexes
 from aveyb_retrieval.server.keys import KeyFile
+from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.server.refusals import Refusal
 from aveyb_retrieval.server.work import Pool, Ticket
 from tests.indexes.conftest import make_documents
 from tests.server.conftest import CountingEmbedder, running

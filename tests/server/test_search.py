@@ -16,8 +16,8 @@ from starlette.testclient import TestClient
 
 from aveyb_retrieval import ConfigError, Retriever, build_index, delete_documents, upsert_documents
 from aveyb_retrieval.server.app import create_app
-from aveyb_retrieval.server.http import Limits
 from aveyb_retrieval.server.indexes import Indexes
+from aveyb_retrieval.server.limits import Limits
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 from tests.server.conftest import CountingEmbedder
@@ -196,6 +196,9 @@ def test_texts_come_only_when_asked_for(client):
 
 def test_a_query_of_digits_stays_a_text(client):
     assert client.get("/search", params={"query": "12"}).json()["query"] == "12"
+    assert client.get("/outline", params={"under": "12"}).json()["documents"] == []
+    heading = client.get("/documents/doc-3", params={"heading": "2020"})
+    assert (heading.status_code, "no heading '2020'" in heading.text) == (422, True)
 
 
 REFUSED = [
@@ -218,13 +221,16 @@ REFUSED = [
         422,
         "rerank='some/cross-encoder': must be 'maxsim'",
     ),
-    ({"query": "a", "filter": "year"}, 422, "filter: 'year' is not an object"),
+    ({"query": "a", "filter": "year"}, 422, "filter='year': must be an object, such as {"),
     ({"query": "a", "filter": {"year": {"$around": 3}}}, 422, "$around"),
     ({"query": "a", "top_k": 3}, 422, "a search has no option 'top_k'; did you mean 'k'?"),
     ({"query": "a", "self": 1}, 422, "a search has no option 'self'"),
     ({"query": "a", "built": 1}, 422, "a search has no option 'built'"),
-    ({"query": "a", "ids": "doc-1"}, 422, "ids='doc-1' is one string; give a list of ids"),
-    ({"query": "a", "ids": [3]}, 422, "the id 3 is of type int; ids are strings"),
+    ({"query": "a", "ids": "doc-1"}, 422, "ids: a string; a list of texts is needed"),
+    ({"query": "a", "ids": ["b", 3]}, 422, "ids 2 of 2: a number; a text is needed"),
+    ({"query": "a", "ids": ["b"] * 10_001}, 413, "ids: 10,001 texts; at most 10,000"),
+    ({"query": "a", "cursor": "5"}, 422, "cursor='5': must be the `next` of an answer"),
+    ({"query": "a", "boost": [1]}, 422, "boost=[1]: must be an object"),
     ({"query": "a", "filter": {"_id": 3}}, 422, "'_id' is text and never equals 3"),
     ({"query": "a", "facets": "year"}, 422, "facets: a string; a list of texts is needed"),
     (
@@ -256,13 +262,14 @@ def test_a_filter_that_means_nothing_here_is_told(client):
 
 
 OPTION_ERRORS = [
-    {"min_score": 2},
+    {"min_score": 2.5},
     {"boost": {"year": -1000}},
     {"mode": "fast"},
     {"weight": 2},
     {"per_document": 0},
     {"diversity": "much"},
-    {"granularity": "word"},
+    {"fusion": "sum"},
+    {"unit": "sentence"},
 ]
 
 
@@ -273,6 +280,21 @@ def test_options_are_refused_in_the_words_of_the_library(client, folder, model, 
     answer = client.post("/search", json={"query": "a", **options})
     assert answer.status_code == 422
     assert answer.json() == {"error": str(raised.value), "error_type": "Validation"}
+
+
+HALF_PAIRS = [
+    b'{"query": "a\\ud800"}',
+    b'{"query": "a", "filter": {"\\uDC00": 1}}',
+    b'{"query": "a", "ids": ["\\udfff"]}',
+]
+
+
+@pytest.mark.parametrize("body", HALF_PAIRS, ids=str)
+def test_half_of_a_surrogate_pair_is_refused_wherever_it_is(client, body):
+    answer = client.post("/search", content=body, headers=JSON)
+    assert (answer.status_code, "half of a surrogate pair" in answer.text) == (422, True)
+    whole = {"query": "\N{WOMAN}", "filter": {"year": {"$gte": 2000}}}
+    assert client.post("/search", content=json.dumps(whole), headers=JSON).status_code == 200
 
 
 LONG_NUMBER = b'{"query": "a", "k": ' + b"9" * 5000 + b"}"
@@ -331,7 +353,7 @@ def test_documents_by_id(client):
     assert (
         client.get("/documents/doc-3", params={"page": 1})
         .json()["error"]
-        .startswith("'page' is not a field")
+        .startswith("this request has no field 'page'; known are index, start, stop")
     )
 
 

@@ -8,7 +8,8 @@ from collections import Counter
 
 import pytest
 
-from aveyb_retrieval.server.http import Limits, Refusal
+from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.server.refusals import Refusal
 from aveyb_retrieval.server.work import Pool, Ticket, Work, check_current
 
 

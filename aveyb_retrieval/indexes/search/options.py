@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack
 
 import numpy as np
+from msgspec import Meta
 
+from aveyb_retrieval.checks import check_value
 from aveyb_retrieval.errors import ConfigError, no_option
 from aveyb_retrieval.indexes.encoding import GRANULARITIES
 from aveyb_retrieval.indexes.search.boost import read_boost
@@ -24,6 +26,9 @@ Mode = Literal["dense", "lexical", "hybrid"]
 Fusion = Literal["rrf", "weighted"]
 Granularity = Literal["document", "passage", "both"]
 Unit = Literal["document", "passage"]
+AtLeast0 = Annotated[int, Meta(ge=0)]
+AtLeast1 = Annotated[int, Meta(ge=1)]
+Share = Annotated[float, Meta(ge=0, le=1)]
 
 CANDIDATES = 100  # per ranking, before fusion or reranking
 ALONE = 25  # of one ranking that nothing orders again
@@ -107,17 +112,26 @@ _ELSEWHERE = dict.fromkeys(("top_k", "topk", "n", "limit", "n_results", "num_res
     "where": "filter",
     "filters": "filter",
 }
-_CHOICES: dict[str, tuple[str | None, ...]] = {
-    "mode": ("dense", "lexical", "hybrid"),
-    "fusion": ("rrf", "weighted"),
-    "granularity": (None, *GRANULARITIES),
-    "unit": ("document", "passage"),
+# what each option may be whatever the index is, in the order of the checks
+_TYPES: dict[str, Any] = {
+    "mode": Mode,
+    "fusion": Fusion,
+    "granularity": Granularity | None,
+    "unit": Unit,
+    "k": AtLeast1,
+    "passages": AtLeast1,
+    "candidates": AtLeast1,
+    "context": AtLeast0 | None,
+    "per_document": AtLeast1 | None,
+    "offset": AtLeast0,
+    "weight": Share,
+    "diversity": Share,
+    "fold": bool,
+    "exact": bool,
+    "operators": bool,
+    "min_score": float | None,
 }
-_LEAST = {"k": 1, "passages": 1, "candidates": 1, "context": 0, "per_document": 1, "offset": 0}
-_NEVER_NONE = ("k", "passages", "candidates", "offset")
-_SHARES = ("weight", "diversity")
 _OF_PASSAGES = ("per_document", "diversity")
-_FLAGS = ("fold", "exact", "operators")
 
 
 @dataclass(frozen=True)
@@ -157,8 +171,9 @@ class Options:
         if unknown := given.keys() - SearchOptions.__annotations__.keys():
             raise ConfigError(unknown_option(min(unknown)))
         options = cls(k=k, **given)
+        for name, annotated in _TYPES.items():
+            check_value(name, getattr(options, name), annotated)
         options._check(built)
-        options._check_flags()
         options._check_least()
         read_boost({} if options.boost is None else options.boost)  # only for its errors
         options._check_unit(built)
@@ -197,17 +212,6 @@ class Options:
         return self.mode != "dense" or self.rerank is not None or self.operators
 
     def _check(self, built: str) -> None:
-        for name, known in _CHOICES.items():
-            if (value := getattr(self, name)) not in known:
-                raise ConfigError(f"{name}={value!r}: must be one of {', '.join(map(repr, known))}")
-        for name, least in _LEAST.items():
-            number = getattr(self, name)
-            is_whole = isinstance(number, (int, np.integer)) and not isinstance(number, bool)
-            if (number is not None or name in _NEVER_NONE) and not (is_whole and number >= least):
-                raise ConfigError(f"{name}={number!r}: must be a whole number of at least {least}")
-        for name in _SHARES:
-            if not (_is_number(share := getattr(self, name)) and 0 <= share <= 1):
-                raise ConfigError(f"{name}={share!r}: must be a number between 0 and 1")
         rerank = self.rerank
         named = isinstance(rerank, str) and rerank.strip()
         if not (rerank is None or isinstance(rerank, CrossEncoderLike) or named):
@@ -219,16 +223,10 @@ class Options:
                 f"granularity={self.granularity!r}: this index was built with granularity {built!r}"
             )
 
-    def _check_flags(self) -> None:
-        for name in _FLAGS:
-            flag = getattr(self, name)
-            if not isinstance(flag, (bool, np.bool_)):
-                raise ConfigError(f"{name}={flag!r}: must be True or False")
-
     def _check_least(self) -> None:
         if self.min_score is None:
             return
-        if not _is_number(self.min_score):
+        if np.isnan(self.min_score):
             raise ConfigError(f"min_score={self.min_score!r}: must be a number")
         if self.min_score > 1 and self.mode != "lexical" and self.rerank is None:
             what = "confidence" if self.mode == "hybrid" else "cosine"
@@ -270,14 +268,6 @@ def unknown_option(name: str, known: Iterable[str] = ("k", *SearchOptions.__anno
     names = list(known)
     near = _ELSEWHERE.get(name)
     return no_option("a search", name, names, near if near in names else None)
-
-
-def _is_number(value: object) -> bool:
-    return (
-        isinstance(value, (int, float, np.number))
-        and not isinstance(value, bool)
-        and not np.isnan(value)
-    )
 
 
 def within(where: Filter | None, ids: Iterable[str] | None) -> Filter | None:

@@ -1,0 +1,171 @@
+"""Documents without a search, over HTTP: texts, quotations, matches, headings, and the indexes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aveyb_retrieval.indexes.search.reading import excerpt, sections
+from aveyb_retrieval.server.answer_types import (
+    Checked,
+    Document,
+    Folder,
+    Headings,
+    IndexList,
+    Matches,
+    Named,
+    Outline,
+    Section,
+    ServedIndex,
+)
+from aveyb_retrieval.server.calls import answer, call
+from aveyb_retrieval.server.context import context
+from aveyb_retrieval.server.fields import read
+from aveyb_retrieval.server.keys import find, seen
+from aveyb_retrieval.server.refusals import Refusal
+from aveyb_retrieval.server.request_types import (
+    MAX_PLACE,
+    Check,
+    DocumentPart,
+    Grep,
+    Nothing,
+    OfIndex,
+    OutlinePage,
+)
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from aveyb_retrieval.indexes.search.reading import Document as StoredDocument
+    from aveyb_retrieval.server.calls import Call
+
+SHOWN_CHARACTERS = 1 << 20  # of a document in one answer, unless more are asked for
+
+
+async def document(request: Request) -> Response:
+    """Return one document, or the characters `start` to `stop` of it."""
+    asked = await call(request, DocumentPart)
+    document_id = request.path_params["id"]
+
+    def work() -> Document:
+        stored = _find(asked, document_id)
+        first, last = _part(stored, asked.fields)
+        shown = stored.text[first:last]
+        asked.ticket.check_answer(len(shown))  # before it is written
+        return Document(
+            index=asked.name,
+            id=stored.id,
+            title=stored.title,
+            metadata=stored.metadata,
+            text=shown,
+            span=(first, last),
+            length=len(stored.text),
+            original=asked.server.originals and stored.origin is not None,
+        )
+
+    return await answer(asked.server, asked.ticket, work)
+
+
+def _part(stored: StoredDocument, asked: DocumentPart) -> tuple[int, int]:
+    """Return the characters of a document that are asked for, `[first, last)`."""
+    length = len(stored.text)
+    stop = asked.start + SHOWN_CHARACTERS if asked.stop is None else asked.stop
+    first, last = min(asked.start, length), min(stop, length)
+    if asked.heading:
+        first, last = excerpt(stored, heading=asked.heading, max_tokens=MAX_PLACE).span
+    last = max(first, last)
+    if asked.max_tokens:
+        last = excerpt(stored, span=(first, last), max_tokens=asked.max_tokens).span[1]
+    return first, last
+
+
+def _find(asked: Call[OfIndex], document_id: str) -> StoredDocument:
+    stored = find(asked.index, document_id)
+    if stored is None:
+        raise Refusal(404, f"index {asked.name!r}: no document has the id {document_id!r}")
+    return stored
+
+
+async def check(request: Request) -> Response:
+    """Look for the quotations of an answer in the documents, word for word."""
+    asked = await call(request, Check)
+    asked.ticket.asked = [asked.fields.answer]
+
+    def work() -> Checked:
+        quotes = asked.index.check_quotes(asked.fields.answer, filter=asked.fields.filter)
+        return Checked(index=asked.name, quotes=quotes)
+
+    return await answer(asked.server, asked.ticket, work)
+
+
+async def grep(request: Request) -> Response:
+    """Find where a regular expression matches in the texts."""
+    asked = await call(request, Grep)
+    asked.ticket.asked = [asked.fields.pattern]
+
+    def work() -> Matches:
+        matches = asked.index.grep(
+            asked.fields.pattern,
+            filter=asked.fields.filter,
+            limit=asked.fields.limit,
+            ignore_case=asked.fields.ignore_case,
+        )
+        return Matches(index=asked.name, matches=matches)
+
+    return await answer(asked.server, asked.ticket, work)
+
+
+async def outline(request: Request) -> Response:
+    """List the documents with what they are called, oldest first; if they are many, folders and
+    their numbers.
+    """
+    asked = await call(request, OutlinePage)
+
+    def work() -> Outline:
+        contents = asked.index.contents(asked.fields.under or "", offset=asked.fields.offset)
+        folders = [Folder(under=path, documents=count) for path, count in contents.folders]
+        documents = [Named(id=stored.id, name=stored.name) for stored in contents.documents]
+        following = asked.fields.offset + len(folders) + len(documents)
+        return Outline(
+            index=asked.name,
+            folders=folders,
+            documents=documents,
+            next=following if contents.left else None,
+        )
+
+    return await answer(asked.server, asked.ticket, work)
+
+
+async def headings(request: Request) -> Response:
+    """List the headings of a document, each with the characters up to the next one."""
+    asked = await call(request, OfIndex)
+    document_id = request.path_params["id"]
+
+    def work() -> Headings:
+        stored = _find(asked, document_id)
+        listed = [Section(**section._asdict()) for section in sections(stored)]
+        return Headings(index=asked.name, id=stored.id, sections=listed)
+
+    return await answer(asked.server, asked.ticket, work)
+
+
+async def indexes(request: Request) -> Response:
+    """List the indexes and what can be asked of them."""
+    server, ticket = context(request), request.state.ticket
+    await read(request, Nothing)
+    retrievers, model = server.indexes.retrievers, server.indexes.model
+
+    def work() -> IndexList:
+        served = [
+            ServedIndex(
+                name=name,
+                version=retriever.version,
+                documents=seen(retriever, ticket.only).count(),
+            )
+            for name, retriever in retrievers.items()
+        ]
+        model_name = Path(model.model_name).name if model else None
+        return IndexList(indexes=served, model=model_name, max_k=server.limits.max_k)
+
+    return await answer(server, ticket, work)
