@@ -69,7 +69,7 @@ def test_a_document_larger_than_an_answer_is_read_in_parts(open_client, long_doc
         ({"query": "v" * 8193}, "query: 8,193 characters; at most 8,192 are allowed"),
         ({"query": ["a", "v" * 8193]}, "query 2 of 2: 8,193 characters"),
         ({"filter": {"tag": {"$around": "v" * 1_000_000}}}, "$around"),
-        ({"filter": "v" * 1_000_000}, "is not an object"),
+        ({"filter": "v" * 1_000_000}, "must be an object, such as {"),
         ({"v" * 1_000_000: 1}, "a search has no option"),
         ({"rerank": "/etc/passwd"}, "must be 'maxsim'"),
     ],
