@@ -23,7 +23,7 @@ ALERTS = click.option(
     "alerts_file",
     type=PATH,
     metavar="FILE",
-    help="Append what is new for saved questions, as JSON lines.",
+    help="Append new answers to saved questions, as JSON lines.",
 )
 
 
@@ -54,11 +54,11 @@ def alerts() -> None:
 )
 @click.argument("directory", type=INDEX)
 @click.argument("query")
-@click.option("--name", required=True, help="What it is called.")
+@click.option("--name", required=True, help="Name of the saved question.")
 @filter_option("Only in documents that match this condition on the metadata.")
 @click.option("--at-least", type=float, default=0.5, help="Least confidence, 0 to 1.")
 def add(directory: str | Path, where: Any, **given: Any) -> None:
-    """Save the question QUERY in the index in DIRECTORY. What is there already is not reported."""
+    """Save the question QUERY in the index in DIRECTORY. Present documents are not reported."""
     from aveyb_retrieval.indexes.search.alerts import Alert, add_alert
 
     add_alert(directory, Alert(filter=where, **given))
@@ -77,7 +77,7 @@ def list_saved(directory: str | Path) -> None:
 @alerts.command(epilog=examples("aveyb-index alerts run my-index"))
 @click.argument("directory", type=INDEX)
 def run(directory: str | Path) -> None:
-    """Print what was added or changed in the index in DIRECTORY and answers a saved question.
+    """Print new and changed passages of the index in DIRECTORY that answer a saved question.
 
     Each passage is a line of JSON (name, id, span, text, confidence, version), printed once:
     `aveyb-index alerts run my-index | PROGRAM`.

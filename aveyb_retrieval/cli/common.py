@@ -134,7 +134,7 @@ def granularity(meaning: str) -> Decorator:
 PRECISION = choose(
     "--precision",
     "auto int8 float32 bfloat16 float16",
-    "Precision of the model's arithmetic: int8 on CPUs (auto, where the model has that form).",
+    "Precision of the model's arithmetic: int8 on CPUs (auto, if the model has that form).",
 )
 MODE = choose(
     "--mode",
@@ -374,7 +374,7 @@ _CACHE = (
         "--cache",
         "DIR",
         "~/.cache/aveyb-retrieval/indexes",
-        "Where copies of indexes in object stores are kept.",
+        "Folder for copies of indexes in object stores.",
     ),
     ("--cache-limit", "BYTES", "10 GB", "Size of all these copies together."),
     ("--cache-whole", "BYTES", "256 MB", "Larger indexes are read in parts."),
@@ -453,7 +453,7 @@ WAIT = click.option(
     type=click.FloatRange(min=0),
     default=0,
     metavar="SECONDS",
-    help="Wait so long for another writer of the index to end.",
+    help="Wait this long for another writer of the index to end.",
 )
 WRITING = together(
     click.option("--model", help="Model folder or name.  [default: the embedded one]"),
@@ -498,7 +498,7 @@ MAKING = together(
         "--keep-accents",
         is_flag=True,
         default=None,
-        help="Words with other accents are other words.",
+        help="Distinguish words by their accents.",
     ),
     click.option("--synonyms", metavar="FILE", help="File of synonyms and protected words."),
     CUTTING,

@@ -67,7 +67,7 @@ def main() -> None:
 @common.choose(
     "--mode",
     "hybrid dense lexical",
-    "How to search. Default: hybrid, as `aveyb-index search`; dense where every vector is scored.",
+    "How to search. Default: hybrid, as `aveyb-index search`; dense if every vector is scored.",
     default=None,
 )
 @common.granularity("Which vectors rank documents. Default: all that the model or index has.")
@@ -88,7 +88,7 @@ def main() -> None:
         default="auto",
         help=(
             "Compute in float32, bfloat16 or float16; Avey-B models also in int8 on a CPU, which"
-            " auto takes where the model has that form, as searches do."
+            " auto takes if the model has that form, as searches do."
         ),
     ),
     click.option(
@@ -228,7 +228,7 @@ def score(run_file: Path, qrels: Path, metrics: tuple[str, ...], as_json: bool) 
     "--confidence",
     type=click.FloatRange(0.5, 1.0, max_open=True),
     default=0.95,
-    help="Of the interval; the systems differ where p is below 1 minus this.",
+    help="Confidence of the interval; systems differ if p is below 1 minus this.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the samples.")
 @common.number("--show", "List the N queries that differ most, each way.", least=0, default=5)
@@ -321,7 +321,7 @@ def passages(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Score passages against true character spans: late chunking beside the same spans encoded one
+    """Score passages against true character spans: late chunking, and the same spans encoded one
     by one.
     """
     from rich.console import Console

@@ -68,12 +68,12 @@ def _share(
     "--from",
     "from_index",
     metavar="INDEX",
-    help="Encode the documents of an index anew, parsing nothing.",
+    help="Encode the documents of an index again, without parsing files.",
 )
 @common.VECTORS
 @common.MAKING
 @click.option(
-    "--allow-empty", is_flag=True, help="Make an index also where CORPUS holds no documents."
+    "--allow-empty", is_flag=True, help="Make an index even if CORPUS holds no documents."
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing index.")
 @click.option(
@@ -229,13 +229,13 @@ def delete(directory: str | Path, ids: tuple[str, ...], ids_file: Any, **argumen
 @click.argument("folder", type=common.PATH)
 @click.option("-o", "--out", "directory", **_OUT)
 @click.option("--dry-run", is_flag=True, help="Only say what would change.")
-@click.option("--watch", is_flag=True, help="Go on, and do it again whenever files change.")
+@click.option("--watch", is_flag=True, help="Keep running, and sync again whenever files change.")
 @click.option(
     "--interval",
     type=click.FloatRange(min=0.1),
     default=2.0,
     metavar="SECONDS",
-    help="With --watch: seconds between two looks at the folder.",
+    help="With --watch: seconds between checks of the folder.",
 )
 @common.repeatable(
     "--only",
@@ -245,18 +245,18 @@ def delete(directory: str | Path, ids: tuple[str, ...], ids_file: Any, **argumen
 )
 @common.number(
     "--allow-delete",
-    "Let up to N documents go.  [default: a tenth of those looked at, or 5]",
+    "Let the sync delete up to N documents.  [default: a tenth of all, or 5]",
     least=0,
 )
 @click.option(
     "--moved",
     is_flag=True,
-    help="FOLDER stands in the place of the one that the index was made from.",
+    help="The folder of the index was moved to FOLDER.",
 )
 @common.choose(
     "--fail-on",
     "new any none",
-    "Exit with code 1 where a file is left out: when it is told first, always, or never.",
+    "Exit with code 1 if a file is left out: when it is first reported, always, or never.",
 )
 @common.ON_ERROR
 @common.FILES
@@ -280,9 +280,9 @@ def sync(
 ) -> None:
     """Bring an index into step with the files of FOLDER: new, changed, renamed and deleted ones.
 
-    Files are compared by what they hold. All changes become visible at once. Where there is no
-    index, it is built; for other options than these, build it by `build` first. What is left out is
-    told once.
+    Files are compared by content. All changes become visible at once. If there is no index, it is
+    built; for other options than these, run `build` first. A file that is left out is reported
+    once.
     """
     from aveyb_retrieval.indexes.changes.sync import check_plan, plan_sync, sync_index, watch_folder
     from aveyb_retrieval.indexes.model import reading_of
@@ -403,7 +403,7 @@ def get(directory: str | Path, ids: tuple[str, ...], missing_ok: bool) -> None:
 @DIRECTORY
 @FILTER
 @click.option("--limit", type=int, metavar="N", help="At most N documents.")
-@click.option("--offset", default=0, metavar="N", help="Leave out the first N.")
+@click.option("--offset", default=0, metavar="N", help="Skip the first N.")
 @click.option("--ids", "only_ids", is_flag=True, help="Print only the ids, one per line.")
 def list_documents(directory: str | Path, where: Any, only_ids: bool, **page: Any) -> None:
     """Print the documents of the index in DIRECTORY, oldest first, one JSON object per line.
@@ -425,7 +425,7 @@ def list_documents(directory: str | Path, where: Any, only_ids: bool, **page: An
 @click.option(
     "--by",
     metavar="FIELD",
-    help="Print how many have each value of this field, the most frequent first.",
+    help="Print the number of documents for each value of this field, most frequent first.",
 )
 def count(directory: str | Path, where: Any, by: str | None) -> None:
     """Print how many documents the index in DIRECTORY has."""
@@ -447,7 +447,7 @@ def count(directory: str | Path, where: Any, by: str | None) -> None:
 @FILTER
 @click.option("--set", "changes", metavar="JSON", default="{}", callback=common.parse_json,
               help='Fields and new values, such as {"year": 2021}.')  # fmt: skip
-@common.repeatable("--remove", "remove", "Field to take away.", metavar="FIELD")
+@common.repeatable("--remove", "remove", "Field to remove.", metavar="FIELD")
 @click.option("--clear", is_flag=True, help="First undo all that was set or removed before.")
 @click.option("--missing-ok", is_flag=True, help="Ignore ids that are not in the index.")
 @common.RESTART
@@ -487,7 +487,7 @@ def _print_documents(documents: Iterable[Document]) -> None:
 @click.option(
     "--update",
     is_flag=True,
-    help="Upsert the documents into what is there, instead of replacing it.",
+    help="Upsert the documents into the collection, instead of replacing it.",
 )
 @click.option(
     "--restart", is_flag=True, help="Discard what an interrupted run has written, and start again."
@@ -532,7 +532,7 @@ def unpublish(ids: tuple[str, ...], to: str, **options: Any) -> None:
 @click.argument("directory", type=common.INDEX)
 @click.argument("query")
 @click.option("-k", default=10, help="Number of documents or passages to return.")
-@click.option("--offset", default=0, help="Leave out the best N: the next page.", metavar="N")
+@click.option("--offset", default=0, help="Skip the best N: the next page.", metavar="N")
 @common.choose(
     "--unit", "document passage", "Find documents, or the best passages of all documents."
 )
@@ -566,12 +566,12 @@ def unpublish(ids: tuple[str, ...], to: str, **options: Any) -> None:
     "--per-document", type=int, help="With passages: at most N of one document.", metavar="N"
 )
 @click.option(
-    "--diversity", type=float, help="With passages: put back what resembles better ones, 0 to 1."
+    "--diversity", type=float, help="With passages: lower those that resemble better ones, 0 to 1."
 )
 @click.option(
     "--fold/--no-fold",
     default=True,
-    help="Name copies of better hits beside these, or show them, too.",
+    help="Name copies of better hits with these, or show them, too.",
 )
 @click.option("--passages", default=1, help="Passages to show per document.")
 @click.option(
@@ -658,7 +658,7 @@ def info(directory: str | Path, as_json: bool) -> None:
 def copy(source: str | Path, target: str | Path, **arguments: Any) -> None:
     """Copy the index SOURCE to TARGET: folders, or addresses such as s3://BUCKET/PATH.
 
-    Only what is missing there is copied. If it is interrupted, run the same command again to
+    Only missing files are copied. If it is interrupted, run the same command again to
     continue.
     """
     from aveyb_retrieval.indexes.changes.copy import copy_index
@@ -676,7 +676,7 @@ def copy(source: str | Path, target: str | Path, **arguments: Any) -> None:
 @common.WAIT
 @common.QUIET
 def compact(directory: str | Path, quiet: bool, **arguments: Any) -> None:
-    """Merge the pieces that changes of DIRECTORY have left, and give back the room of deleted
+    """Merge the pieces that changes of DIRECTORY have left, and free the space of deleted
     documents.
     """
     from aveyb_retrieval.indexes.changes.change import compact_index

@@ -29,7 +29,9 @@ CLIENTS = {  # the file of its settings, and where servers stand in it
     "cursor": ("~/.cursor/mcp.json", "mcpServers"),
     "vscode": (".vscode/mcp.json", "servers"),
 }
-NAME = click.option("--name", help="What agents call the index.  [default: the name of its folder]")
+NAME = click.option(
+    "--name", help="Name of the index for agents.  [default: the name of its folder]"
+)
 
 
 class _ServeOrInstall(Commands):
@@ -63,7 +65,7 @@ def main() -> None:
 @NAME
 @click.option(
     "--page",
-    help="Address of aveyb-serve's page of the index (?index=NAME behind it) for citations.",
+    help="Address of aveyb-serve's page of the index (with ?index=NAME) for citations.",
 )
 @MODE
 @click.option("--model", help="Folder or name of the model.  [default: where it was at the build]")
@@ -106,8 +108,8 @@ def serve(
 @NAME
 @click.option("--yes", is_flag=True, help="Write without asking.")
 def install(client: str, directory: Path, name: str | None, yes: bool) -> None:
-    """Add the index in DIRECTORY to the settings of CLIENT; they are shown first, and nothing there
-    is replaced.
+    """Add the index in DIRECTORY to the settings of CLIENT; the change is shown first, and no
+    existing setting is replaced.
     """
     from aveyb_retrieval.indexes.store.place import read_manifest
 

@@ -31,7 +31,7 @@ _AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object
     "--citation",
     type=PATH,
     metavar="FILE",
-    help="Check a citation that was kept instead: against an index, or the original alone.",
+    help="Check a stored citation instead, against an index or the original.",
 )
 @_ONLY
 @_AS_JSON
@@ -41,7 +41,7 @@ def check(
     """Look for every quotation of ANSWER, a file of text or Markdown or -, in the index in
     DIRECTORY.
 
-    Exit code 1 where one is altered or absent.
+    Exit code 1 if one is altered or absent.
     """
     from aveyb_retrieval.indexes.search.citations import check_citation, read_citation
 
@@ -106,7 +106,7 @@ def grep(
 ) -> None:
     """Print where the regular expression PATTERN matches in the stored texts.
 
-    Exit code 1 where it does not.
+    Exit code 1 if nothing matches.
     """
     with opened(directory) as retriever:
         found = retriever.grep(pattern, filter=where, limit=limit, ignore_case=ignore_case)
@@ -127,12 +127,12 @@ def grep(
 )
 @click.argument("directory", type=INDEX)
 @click.argument("document", required=False)
-@click.option("--offset", type=int, default=0, help="Leave out the first documents.", metavar="N")
+@click.option("--offset", type=int, default=0, help="Skip the first N documents.", metavar="N")
 def outline(directory: str | Path, document: str | None, offset: int) -> None:
     """Print the headings of a document, given by its id, with their characters.
 
-    Without one, or with a folder such as laws/, list documents, of more than 200 the folders with
-    their numbers.
+    Without one, or with a folder such as laws/, list documents; above 200, their folders with
+    counts.
     """
     from aveyb_retrieval.indexes.search.reading import sections
 

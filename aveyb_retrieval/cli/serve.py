@@ -79,7 +79,7 @@ LIMITS = common.gather(
 @common.repeatable(
     "--trust-proxy",
     "proxies",
-    "Address of a proxy that says in X-Forwarded-For who asks.",
+    "Address of a proxy whose X-Forwarded-For names the client.",
     metavar="ADDRESS",
 )
 @click.option("--model", help="Folder or name of the model.  [default: where it was at the build]")
@@ -106,9 +106,9 @@ def main(
 ) -> None:
     """Serve INDEXES over HTTP: a page for people, JSON for programs.
 
-    INDEXES are folders, or addresses such as s3://BUCKET/PATH; NAME=DIR names one otherwise than
-    its folder. A new version of an index is served within a second or two. SIGTERM and Ctrl-C end
-    the server when the running requests are answered.
+    INDEXES are folders, or addresses such as s3://BUCKET/PATH; NAME=DIR gives an index another
+    name than its folder. A new version of an index is served within a second or two. SIGTERM and
+    Ctrl-C end the server when the running requests are answered.
     """
     with extra_for("aveyb-serve", "server"):
         import prometheus_client  # noqa: F401

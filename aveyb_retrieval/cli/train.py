@@ -378,7 +378,7 @@ def mine(
 @PAIRS
 @click.option(
     "--negative",
-    help="Field of a hard negative.  [default: negative or neg, where the first row has one]",
+    help="Field of a hard negative.  [default: negative or neg, if the first row has one]",
 )
 @click.option(
     "--model", required=True, help="Model folder, sentence-transformers or plain encoder."
@@ -437,7 +437,7 @@ def contrastive(
     multiple=True,
     metavar="QUERY DOCUMENT",
     help=(
-        "What a teacher reads before queries and documents; once for each --teacher, in order. "
+        "Prompts of a teacher for queries and documents; once per --teacher, in order. "
         " [default: its own]"
     ),
 )
@@ -458,8 +458,8 @@ def distill(
     """Distill the vectors and scores of one or more teachers into a student; they are cached in
     OUT.
 
-    FILES hold the texts. Several teachers are joined: each one's vectors lose their mean, stand
-    side by side and are turned to the student's width.
+    FILES hold the texts. Several teachers are joined: the mean of each one's vectors is
+    subtracted, then they are concatenated and rotated to the student's width.
     """
     from aveyb_retrieval.training.distill import train_distill
     from aveyb_retrieval.training.sentence_trainer import sentence_model
@@ -502,7 +502,7 @@ def distill(
 def export(model: Path, precision: str) -> None:
     """Write the ONNX form of MODEL, a folder, into it.
 
-    Searches on a CPU use the int8 form where it lies beside the weights, without torch.
+    Searches on a CPU use the int8 form if it is next to the weights, without torch.
     """
     from aveyb_retrieval.encoder.onnx.export import export_onnx
 

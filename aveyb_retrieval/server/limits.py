@@ -42,10 +42,10 @@ class Limits:
     max_waiting: int = _limit(128, "N", "Requests that wait for their turn.", least=0)
     max_connections: int = _limit(4000, "N", "Open connections.")
     max_connections_each: int = _limit(500, "N", "Open connections of one address that are read.")
-    max_rate: int = _limit(16 << 20, "BYTES", "Bytes a second that are read of one client.")
-    head_timeout: float = _limit(10.0, "SECONDS", "Time in which the head of a request arrives.")
+    max_rate: int = _limit(16 << 20, "BYTES", "Bytes per second that are read from one client.")
+    head_timeout: float = _limit(10.0, "SECONDS", "Time for the head of a request to arrive.")
     write_timeout: float = _limit(
-        30.0, "SECONDS", "Time in which a client reads 256 KiB of an answer."
+        30.0, "SECONDS", "Time for a client to read 256 KiB of an answer."
     )
 
     def __post_init__(self) -> None:

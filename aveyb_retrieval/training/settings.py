@@ -124,9 +124,7 @@ class RunSettings(Checked):
     warmup: float = setting(
         0.1, "Share of the steps in which the learning rate rises to its peak.", least=0, below=1
     )
-    floor: float = setting(
-        0.0, "Where the learning rate ends, as a share of its peak.", least=0, most=1
-    )
+    floor: float = setting(0.0, "Final learning rate, as a share of its peak.", least=0, most=1)
     betas: tuple[float, float] = setting(
         (0.9, 0.95), "Adam's decay rates of the gradient's mean and square.", least=0, below=1
     )
@@ -231,7 +229,9 @@ class ContrastiveSettings(RunSettings):
 
     micro_batch: int = setting(32, "Rows per forward pass (GradCache); limits memory.", least=1)
     max_tokens: int = setting(
-        512, "Cut texts to this many tokens while training; how many is told.", least=1
+        512,
+        "Cut texts to this many tokens in training; the number of cut texts is printed.",
+        least=1,
     )
     duplicates: str = setting(
         "mask",
@@ -258,7 +258,7 @@ class TaskSettings(RunSettings):
     )
     held_out: float = setting(
         0.05,
-        "Share of the rows kept for validation where no --validation is given.",
+        "Share of the rows kept for validation, without --validation.",
         least=0,
         below=1,
     )
@@ -297,7 +297,9 @@ class DistillSettings(RunSettings):
     )
     temperature: float = setting(0.1, "Temperature of the score distributions.", above=0)
     max_tokens: int = setting(
-        512, "Cut texts to this many tokens while training; how many is told.", least=1
+        512,
+        "Cut texts to this many tokens in training; the number of cut texts is printed.",
+        least=1,
     )
     teacher_tokens: int = setting(256, "Tokens of a text that the teacher reads.", least=1)
     teacher_precision: str = setting(
@@ -307,7 +309,7 @@ class DistillSettings(RunSettings):
         0, "Phrases of 3 to 16 words drawn from each text, learned as queries.", least=0
     )
     near: int = setting(
-        0, "With each query goes one of the N texts that the teachers find nearest to it.", least=0
+        0, "Add to each query one of the N texts that the teachers find nearest to it.", least=0
     )
     steps: int = 2000
     learning_rate: float = 5e-4
