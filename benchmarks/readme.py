@@ -726,7 +726,7 @@ def hostile() -> str:
 def fuzzed() -> str:
     """Return what http_fuzz.json counted."""
     if not (RESULTS / "http_fuzz.json").is_file():
-        return "Not run yet: `python -m tests.fuzz.server --minutes 30`."
+        return "Not run yet: `python -m rigs.fuzz.server --minutes 30`."
     found = results("http_fuzz.json")
     statuses = ", ".join(f"{status}: {count:,}" for status, count in found["statuses"].items())
     memory, drawn = found["resident_mib"], found["schemathesis"]
@@ -738,7 +738,7 @@ def fuzzed() -> str:
     return "\n".join(
         [
             (
-                f"`python -m tests.fuzz.server --minutes {found['minutes']:g} --seed"
+                f"`python -m rigs.fuzz.server --minutes {found['minutes']:g} --seed"
                 f" {found['seed']}`: {found['requests']:,} requests through raw connections"
                 f" ({statuses});"
             ),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # no test needs a hub; without a network, one is waited for for a minute
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# No test cuts the power, and tests/faults watches flushes in processes of its own: here a flush, a
+# No test cuts the power, and rigs/faults watches flushes in processes of its own: here a flush, a
 # few milliseconds on most disks and tens of thousands of them, only asks whether the descriptor is
 # open.
 os.fsync = os.fstat

@@ -30,10 +30,10 @@ from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.changes.verify import verify_apart, verify_index
 from aveyb_retrieval.indexes.store import manifest
 from aveyb_retrieval.indexes.store.place import read_manifest
+from rigs.faults import consistent
+from rigs.faults.processes import child, quiet
+from rigs.fuzz.indexes import attempt, interrupted, listed, seal, use, version, write_sealed
 from tests.contents import problems_of
-from tests.faults import consistent
-from tests.faults.processes import child, quiet
-from tests.fuzz.indexes import attempt, interrupted, listed, seal, use, version, write_sealed
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 

@@ -12,10 +12,10 @@ from aveyb_retrieval import Retriever, add_documents, build_index, compact_index
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexLockedError
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory
 from aveyb_retrieval.indexes.store.place import CLEAN_EVERY
+from rigs.faults import alone, load
+from rigs.faults.campaign import read
+from rigs.faults.processes import Child, child, quiet
 from tests.contents import problems_of
-from tests.faults import alone, load
-from tests.faults.campaign import read
-from tests.faults.processes import Child, child, quiet
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 

@@ -18,8 +18,8 @@ from aveyb_retrieval.indexes.store.manifest import IndexDirectory
 from aveyb_retrieval.indexes.store.place import read_manifest
 from aveyb_retrieval.indexes.store.tables import StoredVectors, Tables
 from aveyb_retrieval.indexes.types import expand_passages
+from rigs.faults import consistent
 from tests.contents import problems_of
-from tests.faults import consistent
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 

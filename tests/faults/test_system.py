@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from aveyb_retrieval import Retriever, build_index
-from tests.faults import campaign, faults, power, strace
+from rigs.faults import campaign, faults, power, strace
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fuzz import rig
-from tests.fuzz.kinds import KINDS
+from rigs.fuzz import rig
+from rigs.fuzz.kinds import KINDS
 
 if TYPE_CHECKING:
     from pathlib import Path

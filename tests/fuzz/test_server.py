@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fuzz import server as rig
-from tests.fuzz.server import Seen, attack, fuzz, request
+from rigs.fuzz import server as rig
+from rigs.fuzz.server import Seen, attack, fuzz, request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

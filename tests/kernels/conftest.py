@@ -26,7 +26,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     ]
     if not rows or terminalreporter.verbosity < 0:
         return
-    from tests.kernels.compile_gate import markdown
+    from rigs.kernels.compile_gate import markdown
 
     terminalreporter.section("compile gate")
     terminalreporter.write_line(markdown(sorted(rows, key=lambda row: row["case"])))

@@ -10,7 +10,7 @@ import pytest
 
 triton = pytest.importorskip("triton", reason="Triton is not installed")
 
-from tests.kernels import compile_gate  # noqa: E402
+from rigs.kernels import compile_gate  # noqa: E402
 
 
 def committed() -> dict:
@@ -35,7 +35,7 @@ def test_tile_fits(case: compile_gate.Case, record_property: pytest.RecordProper
     if table["triton"] == triton.__version__:
         before = next((row for row in table["rows"] if row["case"] == case.key), None)
         assert before is not None, (
-            "not in the committed table: python -m tests.kernels.compile_gate --write"
+            "not in the committed table: python -m rigs.kernels.compile_gate --write"
         )
         # One ptxas gives a kernel up to fifty registers more on another host: one program less.
         assert line["programs_per_multiprocessor"] >= before["programs_per_multiprocessor"] - 1

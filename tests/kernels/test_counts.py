@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from tests.kernels.counts import (
+from rigs.kernels.counts import (
     BATCH,
     LENGTHS,
     PRESETS,

@@ -4,7 +4,7 @@ what matters.
 
 from __future__ import annotations
 
-from tests.kernels import hazards
+from rigs.kernels import hazards
 
 SHARED = "!ttg.memdesc<{n}x64x64xbf16, #shared, #smem, mutable>"
 

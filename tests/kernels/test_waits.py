@@ -14,7 +14,7 @@ from aveyb_retrieval.encoder.embedders.embedder import Embedder
 from aveyb_retrieval.encoder.network import cuda_graphs, split_encoder
 from aveyb_retrieval.encoder.network.splits import split_table
 from aveyb_retrieval.kernels.dispatch import to_device
-from tests.kernels.pretended_device import DEVICE, DeviceTensor, forward_waits, pretended_device
+from rigs.kernels.pretended_device import DEVICE, DeviceTensor, forward_waits, pretended_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,8 +21,8 @@ from urllib.parse import quote
 import pytest
 
 from aveyb_retrieval import build_index
+from rigs.server.browser import Browser
 from tests.indexes.files import make_pdf
-from tests.server.browser import Browser
 from tests.server.conftest import pages_of_this_project, running
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -1,4 +1,4 @@
-"""Make the pictures of docs/server.md: `python -m tests.server.screenshots` from the root of the
+"""Make the pictures of docs/server.md: `python -m rigs.server.screenshots` from the root of the
 project.
 """
 
@@ -13,8 +13,8 @@ from urllib.parse import quote
 from PIL import Image
 
 from aveyb_retrieval import build_index
+from rigs.server.browser import Browser, Page
 from tests.indexes.files import make_pdf
-from tests.server.browser import Browser, Page
 from tests.server.conftest import ROOT, pages_of_this_project, running
 
 QUESTION = "how is damage on the disk found?"

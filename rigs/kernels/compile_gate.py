@@ -1,7 +1,7 @@
 """Every kernel at every shipped tile, compiled for GPUs that need not be there; `--write` renews
 the committed table.
 
-python -m tests.kernels.compile_gate --write
+python -m rigs.kernels.compile_gate --write
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from aveyb_retrieval.kernels.triton import (
 )
 from aveyb_retrieval.kernels.triton.tiles import TABLE as TILES
 from aveyb_retrieval.kernels.triton.tiles import Config, config_for
-from tests.kernels.ptx import Report, compile_kernel
+from rigs.kernels.ptx import Report, compile_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ indexing, `unique`). Here every operation runs on the values, in CPU memory; a m
 an error, as on a real one. Kernels give zeros. The device calls itself "meta", the one besides the
 CPU that torch has in every build.
 
-python -m tests.kernels.pretended_device     # the counts of docs/kernels.md
+python -m rigs.kernels.pretended_device     # the counts of docs/kernels.md
 """
 
 from __future__ import annotations

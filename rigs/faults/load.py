@@ -1,7 +1,7 @@
 """Many at once, for long: readers beside a writer that merges; memory, descriptors and disk must
 stay flat.
 
-    python -m tests.faults.load [--seconds 3600] [--readers 8] [--threads 4]
+    python -m rigs.faults.load [--seconds 3600] [--readers 8] [--threads 4]
 
 One process writes: it replaces, changes and deletes, so that the index keeps its size, and compacts
 now and then. Readers, each a process, search and follow its versions; threads of one more process
@@ -31,8 +31,8 @@ from aveyb_retrieval import (
     upsert_documents,
 )
 from aveyb_retrieval.indexes.changes.update import update_metadata
-from tests.faults import workload
-from tests.faults.processes import Child, quiet
+from rigs.faults import workload
+from rigs.faults.processes import Child, quiet
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 
@@ -187,7 +187,7 @@ def crowd(root: Path, seconds: float, readers: int, threads: int) -> list[Usage]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.load")
+    parser = argparse.ArgumentParser(prog="python -m rigs.faults.load")
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--readers", type=int, default=8)
     parser.add_argument("--threads", type=int, default=4)

@@ -1,7 +1,7 @@
 """A running server under requests that are wrong in every layer: no 500, no hang, memory flat.
 
-    python -m tests.fuzz.server --minutes 30 --seed 7 [--out FILE]
-    python -m tests.fuzz.server --replay SEED NUMBER
+    python -m rigs.fuzz.server --minutes 30 --seed 7 [--out FILE]
+    python -m rigs.fuzz.server --replay SEED NUMBER
 
 Two things ask at once, each for all of the time: schemathesis, with what it draws from
 `/openapi.json` (where it is installed), and a fuzzer that writes bytes into connections: heads and
@@ -38,7 +38,7 @@ import httpx2
 
 from aveyb_retrieval import build_index
 from aveyb_retrieval.server.openapi import OPERATIONS
-from tests.fuzz.mutate import INTERESTING, mutate_bytes, text, value
+from rigs.fuzz.mutate import INTERESTING, mutate_bytes, text, value
 from tests.server.conftest import pages_of_this_project, running
 
 ROOT = Path(__file__).parents[2]
@@ -391,7 +391,7 @@ def attack(index: Path, minutes: float, seed: int, folder: Path) -> dict[str, An
 
 def main() -> None:
     """Attack, and write what was counted."""
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.server", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m rigs.fuzz.server", description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RESULT)

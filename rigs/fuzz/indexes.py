@@ -23,8 +23,8 @@ from aveyb_retrieval.errors import AveyBError
 from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.changes.verify import verify_apart, verify_index
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory
+from rigs.fuzz import mutate
 from tests.contents import is_sound_apart, problems_of
-from tests.fuzz import mutate
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 

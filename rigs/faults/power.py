@@ -1,7 +1,7 @@
 """A power cut, imitated: what a disk may hold at any moment of a command is made from a record of
 its system calls.
 
-    python -m tests.faults.power [--every N] [--seed N] [--seconds N]
+    python -m rigs.faults.power [--every N] [--seed N] [--seconds N]
 
 strace records what a command writes, renames and flushes. From that every file has two contents,
 the one in memory and the one that a flush has brought to the disk, and every folder two lists of
@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aveyb_retrieval.errors import AveyBError
-from tests.faults import strace, workload
-from tests.faults.check import check, held, wanted
-from tests.faults.disk import TRACED, Call, Disk, State, calls, of_fd
-from tests.faults.processes import child, quiet
+from rigs.faults import strace, workload
+from rigs.faults.check import check, held, wanted
+from rigs.faults.disk import TRACED, Call, Disk, State, calls, of_fd
+from rigs.faults.processes import child, quiet
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -170,7 +170,7 @@ def check_disk(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.power")
+    parser = argparse.ArgumentParser(prog="python -m rigs.faults.power")
     parser.add_argument("--every", type=int, default=1, help="cut after about one call of so many")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many")

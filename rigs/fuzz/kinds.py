@@ -15,19 +15,19 @@ from random import Random
 Attack = Callable[[Random, Path], None]
 
 KINDS = {
-    "corpus": "tests.fuzz.inputs.corpus",
-    "query": "tests.fuzz.indexes.query",
-    "filter": "tests.fuzz.indexes.filter_",
-    "manifest": "tests.fuzz.indexes.manifest",
-    "pointer": "tests.fuzz.indexes.pointer",
-    "journal": "tests.fuzz.indexes.journal",
-    "lance": "tests.fuzz.indexes.lance_file",
-    "vectors": "tests.fuzz.inputs.vectors",
-    "faiss": "tests.fuzz.indexes.faiss_file",
-    "tokenizer": "tests.fuzz.models.tokenizer",
-    "model": "tests.fuzz.models.model",
-    "qrels": "tests.fuzz.inputs.qrels",
-    "run": "tests.fuzz.inputs.run",
+    "corpus": "rigs.fuzz.inputs.corpus",
+    "query": "rigs.fuzz.indexes.query",
+    "filter": "rigs.fuzz.indexes.filter_",
+    "manifest": "rigs.fuzz.indexes.manifest",
+    "pointer": "rigs.fuzz.indexes.pointer",
+    "journal": "rigs.fuzz.indexes.journal",
+    "lance": "rigs.fuzz.indexes.lance_file",
+    "vectors": "rigs.fuzz.inputs.vectors",
+    "faiss": "rigs.fuzz.indexes.faiss_file",
+    "tokenizer": "rigs.fuzz.models.tokenizer",
+    "model": "rigs.fuzz.models.model",
+    "qrels": "rigs.fuzz.inputs.qrels",
+    "run": "rigs.fuzz.inputs.run",
 }
 
 

@@ -1,7 +1,7 @@
 """The fuzzing rig.
 
-    python -m tests.fuzz --minutes N --seed S [--kind KIND ...] [--out DIR]
-    python -m tests.fuzz --replay FILE
+    python -m rigs.fuzz --minutes N --seed S [--kind KIND ...] [--out DIR]
+    python -m rigs.fuzz --replay FILE
 
 Tries run in fresh processes that are watched: a try that crashes, hangs or raises anything but an
 error of ours is written to DIR as a small JSON file that `--replay` runs again. The exit code is 1
@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aveyb_retrieval.errors import AveyBError
-from tests.faults.processes import child
-from tests.fuzz.kinds import KINDS, attack
+from rigs.faults.processes import child
+from rigs.fuzz.kinds import KINDS, attack
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -139,7 +139,7 @@ def fuzz(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
+    parser = argparse.ArgumentParser(prog="python -m rigs.fuzz")
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(

@@ -14,7 +14,7 @@ from tests.indexes.fake import FakeEmbedder
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.faults.workload import Documents
+    from rigs.faults.workload import Documents
 
 SEARCHED = ("word1", "word17", "word42")
 

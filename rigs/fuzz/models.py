@@ -19,7 +19,7 @@ from aveyb_retrieval.encoder.embedders.loading import load_encoder
 from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.tokenizer import SETTINGS_FILE, VOCAB_FILE, AveyBTokenizer
-from tests.fuzz import mutate
+from rigs.fuzz import mutate
 
 if TYPE_CHECKING:
     import random

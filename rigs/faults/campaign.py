@@ -1,7 +1,7 @@
 """Kills by the hundred: SIGKILL at random moments of every command, and at once the next process
 goes on.
 
-    python -m tests.faults.campaign --kills 500 [--seed N] [--seconds N]
+    python -m rigs.faults.campaign --kills 500 [--seed N] [--seconds N]
 
 Each process gives commands one after the other and says what has returned; all of them work on one
 index. The one that follows a kill finds the index as it was before the interrupted command or after
@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval import Retriever
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory
-from tests.faults import workload
-from tests.faults.check import check, differences, held, wanted
-from tests.faults.processes import Child, quiet
+from rigs.faults import workload
+from rigs.faults.check import check, differences, held, wanted
+from rigs.faults.processes import Child, quiet
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ class Run:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.campaign")
+    parser = argparse.ArgumentParser(prog="python -m rigs.faults.campaign")
     parser.add_argument("--kills", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many")

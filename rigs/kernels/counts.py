@@ -3,7 +3,7 @@ one.
 
 Operations run on tensors without values ("meta"), where reading a value back is an error, and which
 are taken for ones on a GPU. An operation that writes memory counts as one launch, and moves what it
-reads and writes once. `python -m tests.kernels.counts --write` renews
+reads and writes once. `python -m rigs.kernels.counts --write` renews
 benchmarks/results/gpu_counts.json, which benchmarks/notes/kernels.md shows.
 """
 
@@ -195,7 +195,7 @@ def ranker_launches(documents: int, splits: int) -> int:
     """Launches that score every pair of splits of some documents of more splits than one launch of
     MaxSim takes.
     """
-    from tests.kernels.pretended_device import no_scores_by_token
+    from rigs.kernels.pretended_device import no_scores_by_token
 
     ids = torch.empty((documents * splits, 256), dtype=torch.int64, device="meta")
     lengths = torch.empty(documents * splits, dtype=torch.int64, device="meta")
@@ -234,7 +234,7 @@ def rows(*, waits: bool) -> list[dict[str, Any]]:
     """One row for each preset and length; without `waits`, which take seconds, the columns of
     layers alone.
     """
-    from tests.kernels.pretended_device import forward_waits
+    from rigs.kernels.pretended_device import forward_waits
 
     found: list[dict[str, Any]] = []
     for preset, tokens in product(PRESETS, LENGTHS):

@@ -1,6 +1,6 @@
 """Faults by the hundred: one system call of a command fails as on a full or broken disk.
 
-    python -m tests.faults.faults --faults 500 [--seed N] [--seconds N]
+    python -m rigs.faults.faults --faults 500 [--seed N] [--seconds N]
 
 strace makes the N-th call of one kind fail, in each thread that comes so far: calls of Lance's
 threads and of FAISS as well as Python's. A command ends with an error of ours, or as if nothing had
@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import AveyBError
-from tests.faults import strace, workload
-from tests.faults.check import check, held, wanted
-from tests.faults.processes import Child, event, quiet
+from rigs.faults import strace, workload
+from rigs.faults.check import check, held, wanted
+from rigs.faults.processes import Child, event, quiet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -240,7 +240,7 @@ def faults(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.faults")
+    parser = argparse.ArgumentParser(prog="python -m rigs.faults.faults")
     parser.add_argument("--faults", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many")

@@ -27,7 +27,7 @@ def _context() -> Any:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the server: many processes share few cores
     os.environ["RUST_BACKTRACE"] = "0"  # a trace takes seconds
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.faults.preload"])
+    context.set_forkserver_preload(["rigs.faults.preload"])
     return context
 
 

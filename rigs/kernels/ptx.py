@@ -15,7 +15,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from tests.kernels import hazards
+from rigs.kernels import hazards
 
 MATRIX_INSTRUCTIONS = re.compile(r"\b(HGMMA|QGMMA|HMMA|QMMA|IMMA)\b")
 

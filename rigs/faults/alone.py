@@ -1,7 +1,7 @@
 """Threads that search one `Index` under filters that nobody used before, while another thread
 writes: each list must be the one that a search alone gives.
 
-    python -m tests.faults.alone [--seconds 600] [--threads 16]
+    python -m rigs.faults.alone [--seconds 600] [--threads 16]
 
 The threads share an open index, which follows its versions, and groups of them ask the same new
 filter at the same moment, so that they fill what is remembered of it together. For each version the
@@ -214,7 +214,7 @@ def change(index: Index, rng: random.Random) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.alone")
+    parser = argparse.ArgumentParser(prog="python -m rigs.faults.alone")
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--threads", type=int, default=16)
     arguments = parser.parse_args()

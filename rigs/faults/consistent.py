@@ -1,6 +1,6 @@
 """Content changed together with its hashes: does `problems_of` see it, wherever answers change?
 
-    python -m tests.faults.consistent [--tries N] [--seed N]
+    python -m rigs.faults.consistent [--tries N] [--seed N]
 
 A try changes one file of a small index (some bytes), or a row of a dataset with care (a text, a
 span, an id), and gives the manifest the hashes and versions that fit. The index may be refused, may
@@ -29,9 +29,9 @@ from aveyb_retrieval.errors import AveyBError
 from aveyb_retrieval.indexes.changes.change import FinishOptions, run_change
 from aveyb_retrieval.indexes.store.place import read_manifest
 from aveyb_retrieval.indexes.store.tables import Tables
+from rigs.faults.processes import child, quiet
+from rigs.fuzz.indexes import FACTORIES, damaged, listed, seal, sound
 from tests.contents import problems_of
-from tests.faults.processes import child, quiet
-from tests.fuzz.indexes import FACTORIES, damaged, listed, seal, sound
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def run(tries: int, seed: int, folder: Path) -> tuple[Counter[str], list[str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.consistent")
+    parser = argparse.ArgumentParser(prog="python -m rigs.faults.consistent")
     parser.add_argument("--tries", type=int, default=160)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()

@@ -20,7 +20,7 @@ from aveyb_retrieval.documents.records import Record
 from aveyb_retrieval.eval.base import read_run, write_run
 from aveyb_retrieval.eval.data import read_qrels
 from aveyb_retrieval.indexes.vectors import PrecomputedVectors
-from tests.fuzz import mutate
+from rigs.fuzz import mutate
 from tests.indexes.conftest import make_documents
 
 if TYPE_CHECKING:
