@@ -29,7 +29,7 @@ from measure import (
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.network import split_encoder
 from aveyb_retrieval.encoder.network.cuda_graphs import CudaGraphs
-from aveyb_retrieval.encoder.network.split_encoder import InferenceModel
+from aveyb_retrieval.encoder.network.split_encoder import InferenceModel, SplitEncoder
 from aveyb_retrieval.kernels.dispatch import force_backend
 
 if TYPE_CHECKING:
@@ -112,6 +112,48 @@ def launch_by_launch() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def compiled() -> Iterator[None]:
+    """Within the block torch.compile runs the layers instead of our kernels, in graphs, too."""
+    torch.compiler.reset()
+    whole = torch.compile(SplitEncoder.run_layers, dynamic=False)
+    with force_backend("torch"), mock.patch.object(SplitEncoder, "run_layers", whole):
+        yield
+    torch.compiler.reset()
+
+
+def check_compiled(context: Context, group: str) -> None:
+    """Layers by torch.compile against float32 in plain torch; a text alone against a batch of it,
+    bit for bit.
+    """
+    device = torch.device(context.device)
+    make, settings, dtype = MODELS[group]
+    settings = settings | (TINY if context.toy else {"num_hidden_layers": 4, "vocab_size": 2048})
+    torch.manual_seed(1)
+    model = random_model(make(**settings), dtype, device)
+    exact = copy.deepcopy(model).float()
+    tokens = 2 * (TINY["split_size"] if context.toy else 256)
+    ids = draw_ids("uniform", 8, tokens, 400, device)
+
+    def right() -> dict[str, Any]:
+        with torch.inference_mode():
+            with force_backend("torch"):
+                wanted, plain = exact.encode_batch(ids), model.encode_batch(ids)
+            with compiled():
+                got = model.encode_batch(ids)
+        error, bound = relative_error(got, wanted), 2 * relative_error(plain, wanted)
+        return {"ok": error <= max(bound, 1e-4), "error": error, "torch_error": bound / 2}
+
+    def same() -> dict[str, Any]:
+        with torch.inference_mode(), compiled():
+            together = model.encode_batch(ids)
+            alone = torch.cat([model.encode_batch(ids[i : i + 1]) for i in range(len(ids))])
+        return {"ok": torch.equal(together, alone), "error": relative_error(alone, together)}
+
+    context.attempt(f"{group} compiled", right)
+    context.attempt(f"{group} compiled, alone and in a batch", same)
+
+
 def check(context: Context, group: str) -> None:
     """Batches of every kind, as replays, against float32 in plain torch; again after others ran,
     bit for bit.
@@ -187,7 +229,7 @@ def check(context: Context, group: str) -> None:
 
 def encode(context: Context, group: str) -> None:
     """Tokens a second of base models in bfloat16; launches: without graphs, torch: without kernels,
-    too.
+    too; compiled: torch.compile's code instead of the kernels, in graphs.
     """
     device = torch.device(context.device)
     top = ceilings(device, context.toy, context.out)
@@ -196,11 +238,14 @@ def encode(context: Context, group: str) -> None:
     config = AveyBConfig.released_base(**(TINY if context.toy else {}))
     model = random_model(config, torch.bfloat16, device)
     with ExitStack() as stack:
-        if group != "ours":
+        if group == "compiled":
+            stack.enter_context(compiled())
+        elif group != "ours":
             stack.enter_context(launch_by_launch())
         if group == "torch":
             stack.enter_context(force_backend("torch"))
-        _encode_rows(context, f"ours, {group}", model.encode_batch, SHAPES[group], device)
+        shapes = SHAPES["torch" if group == "compiled" else group]
+        _encode_rows(context, f"ours, {group}", model.encode_batch, shapes, device)
         if group == "ours":
             context.attempt("graphs held", lambda: _memory(model))
             model = random_model(
@@ -458,9 +503,13 @@ def train(context: Context, group: str) -> None:
                     loss = model(input_ids=ids, labels=labels, **_no_masks(attention)).loss
                 loss.backward()
 
-            with force_backend("torch") if group == "torch" else nullcontext():
+            plain = {"torch": lambda: force_backend("torch"), "compiled": compiled}
+            if device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats()
+            with plain.get(group, nullcontext)():
                 ms = milliseconds(step, device)
-            return {"ms": ms, "per_s": 1e3 * ids.numel() / ms}
+            gib = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else None
+            return {"ms": ms, "per_s": 1e3 * ids.numel() / ms, "gib": gib}
 
         context.attempt(
             f"training {group} {attention}".strip(), measure, batch=batch, tokens=tokens

@@ -3,6 +3,7 @@ process of its own.
 
     python3 benchmarks/gpu/run.py OUT                       # everything, 150 seconds
     python3 benchmarks/gpu/run.py OUT --only graphs         # some parts, of PARTS below
+    python3 benchmarks/gpu/run.py OUT --compiled --seconds 300   # the encoder by torch.compile
     python3 benchmarks/gpu/run.py OUT --device cpu --toy    # a dry run
 
 A part is a fork of this process, which never touches the device itself, with a deadline: what
@@ -50,6 +51,13 @@ PARTS = (
     ("profile", "models.profile", ["8 x 2048", "1 x 98304", "8 x 98304"], 12),
     ("eager", "models.encode", ["launches", "torch"], 12),
     ("compiled", "operations.timing", ["compiled"], 20),
+)
+# the encoder by torch.compile beside the kernels; it compiles for minutes, so it has its own call
+COMPILED_PARTS = (
+    ("ours", "models.encode", ["ours"], 20),
+    ("whole-right", "models.check_compiled", ["released", "paper"], 60),
+    ("whole", "models.encode", ["compiled"], 120),
+    ("whole-train", "models.train", ["ours", "compiled"], 60),
 )
 TOGETHER = {"kernels", "graphs"}  # nothing is timed in them
 
@@ -190,12 +198,14 @@ def main() -> None:
         "--seconds", type=float, default=150, help="when to have ended, imports included"
     )
     parser.add_argument("--only", default="", help="parts, with commas between")
+    parser.add_argument("--compiled", action="store_true", help="COMPILED_PARTS instead of PARTS")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--toy", action="store_true")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "rows.jsonl").write_text("")
-    chosen = [p for p in PARTS if not options.only or p[0] in options.only.split(",")]
+    parts = COMPILED_PARTS if options.compiled else PARTS
+    chosen = [p for p in parts if not options.only or p[0] in options.only.split(",")]
     import torch
 
     for module in {function.split(".")[0] for _, function, _, _ in chosen}:

@@ -67,10 +67,17 @@ def test_parts_name_functions_that_exist(run: Any) -> None:
     import models
     import operations
 
-    for _, function, groups, _ in run.PARTS:
+    for _, function, groups, _ in (*run.PARTS, *run.COMPILED_PARTS):
         module, name = function.split(".")
         assert callable(getattr({"models": models, "operations": operations}[module], name))
         assert groups
+
+
+@pytest.mark.slow
+def test_the_compiled_encoder_is_right_and_the_same_alone(run: Any, tmp_path: Path) -> None:
+    right, alone = rows(run, tmp_path, "models.check_compiled", "released", 300)
+    assert right["ok"]
+    assert alone["error"] <= 2e-2  # to the bit is what a GPU has to show
 
 
 def test_an_error_is_a_row(run: Any, tmp_path: Path) -> None:
