@@ -412,6 +412,11 @@ FILES = together(
     click.option("--exclude", metavar="PATTERN", multiple=True,
                  help="Files and folders that are left out, as in a .gitignore file, such as "
                       "'old/' or '*.log'. Repeatable; kept for a later sync."),
+    number("--ocr-seconds", "Seconds that OCR of one page may take; kept for a later sync.",
+           default=60),
+    click.option("--ocr-languages", metavar="LANGUAGES",
+                 help="Languages of scanned pages as Tesseract names them, such as deu+eng."
+                      "  [default: all that are installed]"),
 )  # fmt: skip
 MAX_LINE = number(
     "--max-line",

@@ -375,8 +375,7 @@ def exit_if_incomplete(report: Report) -> None:
     """End the command with exit code 1 where something was left out that a search could
     have found.
     """
-    missing = any(notice.left_out and not notice.harmless for notice in report.notices)
-    if report.rejected or missing:
+    if report.rejected or any(notice.is_loss for notice in report.notices):
         click.get_current_context().exit(1)
 
 
@@ -405,11 +404,23 @@ def get(directory: str | Path, ids: tuple[str, ...], missing_ok: bool) -> None:
 @click.option("--limit", type=int, metavar="N", help="At most N documents.")
 @click.option("--offset", default=0, metavar="N", help="Skip the first N.")
 @click.option("--ids", "only_ids", is_flag=True, help="Print only the ids, one per line.")
-def list_documents(directory: str | Path, where: Any, only_ids: bool, **page: Any) -> None:
+@click.option(
+    "--incomplete",
+    is_flag=True,
+    help="Print the files that were not read, or not all of them, and why.",
+)
+def list_documents(
+    directory: str | Path, where: Any, only_ids: bool, incomplete: bool, **page: Any
+) -> None:
     """Print the documents of the index in DIRECTORY, oldest first, one JSON object per line.
 
     `aveyb-index build` reads what this prints.
     """
+    if incomplete:
+        if where is not None or only_ids or any(page.values()):
+            raise click.UsageError("--incomplete lists files, all of them: give no other option")
+        _print_incomplete(directory)
+        return
     with common.opened(directory) as retriever:
         found = retriever.documents(where, **page)
         if only_ids:
@@ -417,6 +428,14 @@ def list_documents(directory: str | Path, where: Any, only_ids: bool, **page: An
                 click.echo(document.id)
         else:
             _print_documents(found)
+
+
+def _print_incomplete(directory: str | Path) -> None:
+    from aveyb_retrieval.indexes.store.place import open_directory, read_manifest
+
+    left_out = read_manifest(open_directory(directory)).left_out
+    for path in sorted(left_out):
+        click.echo(json.dumps({"file": path, "reason": left_out[path]}, ensure_ascii=False))
 
 
 @main.command(epilog=examples("aveyb-index count my-index", "aveyb-index count my-index --by year"))

@@ -28,7 +28,7 @@ from aveyb_retrieval.documents.folders import (
 from aveyb_retrieval.documents.readers.encodings import is_seven_bit
 from aveyb_retrieval.documents.readers.filetext import Unreadable, too_long
 from aveyb_retrieval.documents.readers.kinds import SUFFIXES, kind_of
-from aveyb_retrieval.documents.readers.limits import Limits
+from aveyb_retrieval.documents.readers.limits import Limits, Watch, unwatched
 from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.documents.readers.tables import csv_rows, split_header
 from aveyb_retrieval.documents.reading import (
@@ -173,9 +173,11 @@ STDIN = "-"
 HUB = "hf:"
 
 
-def read_corpus(corpus: Source, reading: Reading | None = None) -> Iterator[Item]:
+def read_corpus(
+    corpus: Source, reading: Reading | None = None, watch: Watch = unwatched
+) -> Iterator[Item]:
     """Read documents from one source or several, one after the other. `reading` of None is as
-    `Reading` by default.
+    `Reading` by default; `watch` is told how many pictures are read, as by `read_files`.
 
     Raises:
         InputError: a source is missing, unreadable, or of a format that is not known.
@@ -187,7 +189,7 @@ def read_corpus(corpus: Source, reading: Reading | None = None) -> Iterator[Item
     if sources is None:
         items = _read_rows(corpus, reading.names)  # type: ignore[arg-type]  # source_names says that these are rows
     else:
-        items = (item for source in sources for item in _read_safely(source, reading))
+        items = (item for source in sources for item in _read_safely(source, reading, watch))
     for item in items:
         titles |= isinstance(item, Record) and bool(item.title)
         yield item
@@ -249,16 +251,16 @@ def _check_iterable(corpus: object) -> None:
         )
 
 
-def _read_safely(source: str, reading: Reading) -> Iterator[Item]:
+def _read_safely(source: str, reading: Reading, watch: Watch) -> Iterator[Item]:
     try:
-        yield from _read_source(source, reading)
+        yield from _read_source(source, reading, watch)
     except OSError as error:
         raise InputError(
             f"{path_text(source)}: cannot be read ({error.strerror or error})"
         ) from error
 
 
-def _read_source(source: str, reading: Reading) -> Iterator[Item]:
+def _read_source(source: str, reading: Reading, watch: Watch) -> Iterator[Item]:
     if source == STDIN:
         blocks = transcode(read_blocks(sys.stdin.buffer), reading.encoding, "standard input")
         yield from read_json(blocks, "standard input", reading)
@@ -266,9 +268,12 @@ def _read_source(source: str, reading: Reading) -> Iterator[Item]:
     path = Path(source)
     if path.is_dir():
         beir = beir_corpus(path, follow_links=reading.follow_links)
-        yield from read_folder(path, reading) if beir is None else _read_file(beir, reading)
+        if beir is None:
+            yield from read_folder(path, reading, watch)
+        else:
+            yield from _read_file(beir, reading, watch)
     elif path.is_file():
-        yield from _read_file(path, reading)
+        yield from _read_file(path, reading, watch)
     elif source.startswith(HUB):
         yield from _read_dataset(source.removeprefix(HUB), reading.names)
     elif any(c in source for c in "*?["):
@@ -278,7 +283,7 @@ def _read_source(source: str, reading: Reading) -> Iterator[Item]:
         folders = {Path(match) for match in matches if Path(match).is_dir()}
         for match in matches:
             if folders.isdisjoint(Path(match).parents):  # else it is read with its folder
-                yield from _read_source(match, reading)
+                yield from _read_source(match, reading, watch)
     else:
         raise InputError(
             f"{path_text(source)}: no such file or folder; give a text in a list, [text], and a"
@@ -286,13 +291,13 @@ def _read_source(source: str, reading: Reading) -> Iterator[Item]:
         )
 
 
-def _read_file(path: Path, reading: Reading) -> Iterator[Item]:
+def _read_file(path: Path, reading: Reading, watch: Watch) -> Iterator[Item]:
     kind = kind_of(path)
     if kind is not None:
         folder = path_text(path.parent.resolve())
         file = SourceFile(path, path_text(path.as_posix()), folder, kind, named=True)
         unreadable: list[Rejected] = []
-        yield from read_files(documents_of(file, unreadable), reading)
+        yield from read_files(documents_of(file, unreadable), reading, watch)
         yield from unreadable
         return
     suffix, compression = split_suffix(path)

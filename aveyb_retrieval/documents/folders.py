@@ -18,16 +18,18 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from functools import cache, partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aveyb_retrieval.documents.exclusion import IGNORE_FILE, Exclusion
 from aveyb_retrieval.documents.readers.chat import looks_like_chat
 from aveyb_retrieval.documents.readers.encodings import decode
-from aveyb_retrieval.documents.readers.filetext import Unreadable
+from aveyb_retrieval.documents.readers.filetext import Unreadable, Unrecognized
 from aveyb_retrieval.documents.readers.kinds import (
     CHAT,
     LOOKED_AT,
+    PICTURE,
     SUFFIXES,
     TABLES,
     USERS_FILE,
@@ -36,15 +38,17 @@ from aveyb_retrieval.documents.readers.kinds import (
     has_suffix,
     kind_of,
     looks_like_text,
+    missing_package,
     read_bytes,
 )
-from aveyb_retrieval.documents.readers.limits import Limits
+from aveyb_retrieval.documents.readers.limits import Watch, unwatched
 from aveyb_retrieval.documents.readers.mailbox import (
     is_maildir,
     looks_like_mailbox,
     maildir_messages,
     messages_of,
 )
+from aveyb_retrieval.documents.readers.ocr import OcrConditions, ocr_conditions
 from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.documents.readers.tables import csv_rows
 from aveyb_retrieval.documents.readers.textless import WITHOUT_TEXT
@@ -63,6 +67,7 @@ from aveyb_retrieval.documents.records import (
     FileOrigin,
     Item,
     Notice,
+    OcrTry,
     Record,
     Rejected,
     SourceLocation,
@@ -72,11 +77,17 @@ from aveyb_retrieval.documents.records import (
     path_text,
     read_row,
 )
-from aveyb_retrieval.errors import ConfigError, InputError, OptionalDependencyError, shortened
+from aveyb_retrieval.errors import (
+    ConfigError,
+    IndexFormatError,
+    InputError,
+    OptionalDependencyError,
+    shortened,
+)
 from aveyb_retrieval.files import hash_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path, PurePath
 
 SIDE_FILES = ("metadata.csv", "metadata.jsonl")
@@ -314,6 +325,8 @@ _SLACK_LISTS = (  # files of an export that hold no messages; the first two are 
     "org_users.json",
 )
 _NAMED = 5  # suffixes that a summary names
+_NOT_READ = "not_read"  # the field that says what of a document is missing
+_OF_PICTURES = ("pdf", PICTURE)  # kinds of files that may hold pictures and no words
 
 
 @dataclass(frozen=True)
@@ -331,6 +344,14 @@ class SourceFile:
     kind: FileKind
     named: bool = False
     metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> str:
+        """What notices call it: its path, of a message of a mailbox with the message's name."""
+        path = path_text(self.path)
+        if self.kind.part is None:
+            return path
+        return f"{path}/{self.id.rpartition('/')[2]}"
 
     def sha256(self, *, follow_links: bool) -> str:
         """Return the hash of the bytes that hold the document.
@@ -535,6 +556,8 @@ def _left_out(
         return Notice(shown, "a lock file of an office program", harmless=True)
     if is_link:
         return Notice(shown, "a link (--follow-links, follow_links)")
+    if kind is not None and kind.name == PICTURE and missing_package(PICTURE):
+        return Notice(shown, "a picture (the extra [ocr] and tesseract read pages)", harmless=True)
     if is_folder or (kind is not None and path.is_file()):
         return None
     if kind is not None:
@@ -563,7 +586,7 @@ def summary(notices: list[Notice]) -> str:
     return "; ".join([*named, *([f"{others:,} other reasons"] if others else [])])
 
 
-def read_folder(folder: Path, reading: Reading) -> Iterator[Item]:
+def read_folder(folder: Path, reading: Reading, watch: Watch = unwatched) -> Iterator[Item]:
     """Read every file below a folder that holds one document. Raises InputError: there is none."""
     files, notices, unreadable = list_folder(folder, reading)
     if not files:
@@ -575,31 +598,77 @@ def read_folder(folder: Path, reading: Reading) -> Iterator[Item]:
         )
     yield from notices
     yield from unreadable
-    yield from read_files(files, reading)
+    yield from read_files(files, reading, watch)
 
 
-def read_files(files: list[SourceFile], reading: Reading) -> Iterator[Item]:
+class _WatchedFiles:
+    """Tells a watch how many pictures of all files so far are read, and of how many."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._before = 0  # pictures of the files that are read
+        self._total = 0  # and of the file that is
+
+    def __call__(self, done: int, total: int) -> None:
+        self._total = total
+        self._watch(self._before + done, self._before + total)
+
+    def next_file(self) -> None:
+        """Begin with another file."""
+        self._before += self._total
+        self._total = 0
+
+
+def read_files(
+    files: list[SourceFile], reading: Reading, watch: Watch = unwatched
+) -> Iterator[Item]:
     """Read files that hold one document each: for each a document, a reason why there is none, or a
     notice.
+
+    `watch` is told how many pictures are read, and of how many in the files so far.
     """
     follow_links = reading.follow_links or all(file.named for file in files)
-    limits = Limits(reading.max_line, reading.encoding, follow_links)
+    watched = _WatchedFiles(watch)
+    limits = replace(reading.limits(follow_links=follow_links), watch=watched)
+    conditions = cache(partial(ocr_conditions, limits))
     with FileReader(limits, reading.file_seconds) as reader:
         for file in files:
-            yield from _read(file, reader)
+            yield from _read(file, reader, conditions)
+            watched.next_file()
 
 
-def _read(file: SourceFile, reader: FileReader) -> Iterator[Item]:
-    shown = path_text(file.path)
+def _ocr_try(
+    file: SourceFile, conditions: Callable[[], OcrConditions], *, follow_links: bool
+) -> OcrTry | None:
+    """Under which conditions a file was read; None where it is gone."""
+    try:
+        sha256 = file.sha256(follow_links=follow_links)
+    except (OSError, IndexFormatError, Unreadable):
+        return None
+    return OcrTry(sha256, *conditions())
+
+
+def _read(
+    file: SourceFile, reader: FileReader, conditions: Callable[[], OcrConditions]
+) -> Iterator[Item]:
+    shown = file.shown
+    follow_links = reader.limits.follow_links
     location = SourceLocation(shown, 0)
     if _size(file.path) == 0 and not file.named:
         yield Notice(shown, "empty", harmless=True)
         return
     try:
-        modified = _modified(file.path, reader.limits.follow_links)
+        modified = _modified(file.path, follow_links)
         found, digest = reader.read(file.path, file.kind)
     except Unreadable as reason:
-        yield Rejected(location, shortened(str(reason), LONGEST_REASON), "", found=not file.named)
+        may_read = isinstance(reason, Unrecognized)
+        yield Rejected(
+            location,
+            shortened(str(reason), LONGEST_REASON),
+            "",
+            found=not file.named,
+            ocr_try=_ocr_try(file, conditions, follow_links=follow_links) if may_read else None,
+        )
         return
     except OptionalDependencyError as error:
         if file.named:
@@ -612,13 +681,21 @@ def _read(file: SourceFile, reader: FileReader) -> Iterator[Item]:
         )
         return
     warning = shortened(found.warning, LONGEST_REASON)
-    if not found.text.strip():  # a warning: of an archive of which nothing could be read
-        harmless = Notice(shown, "holds no text", harmless=True)
-        yield Rejected(location, warning, "", found=not file.named) if warning else harmless
+    is_empty = not found.text.strip()
+    # a picture without words is looked at once, as long as it stays the same
+    is_tried = found.may_recognize_more or (is_empty and file.kind.name in _OF_PICTURES)
+    ocr_try = OcrTry(digest, *conditions()) if is_tried else None
+    if is_empty and found.is_incomplete:  # of an archive of which nothing could be read
+        yield Rejected(location, warning, "", found=not file.named, ocr_try=ocr_try)
+        return
+    if is_empty:
+        yield Notice(shown, warning or "holds no text", harmless=True, ocr_try=ocr_try)
         return
     if warning:
-        yield Notice(shown, warning, left_out=False)
+        yield Notice(shown, warning, left_out=False, lost=found.is_incomplete, ocr_try=ocr_try)
     metadata = {**_renamed(found.metadata), **file.metadata}
+    if found.is_incomplete:
+        metadata[_NOT_READ] = warning
     title = metadata.pop("title", None)
     row = {
         "_id": file.id,

@@ -21,7 +21,7 @@ from aveyb_retrieval.documents.readers.encodings import (
     wrong_byte,
 )
 from aveyb_retrieval.documents.readers.filetext import too_long
-from aveyb_retrieval.documents.readers.limits import FILE_SECONDS
+from aveyb_retrieval.documents.readers.limits import FILE_SECONDS, OCR_SECONDS, Limits
 from aveyb_retrieval.documents.records import (
     LARGEST_LINE,
     MAX_LINE,
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 TYPES = ("int", "float", "bool", "string")
 _INT = re.compile(r"-?(?:0|[1-9]\d{0,17})")
 _FLOAT = re.compile(r"-?(?:0|[1-9]\d{0,17})(?:\.\d{1,30})?(?:[eE][+-]?\d{1,2})?")
+_LANGUAGES = re.compile(r"[A-Za-z_/]+(?:\+[A-Za-z_/]+)*")
 _BOOL = {"true": True, "false": False}
 
 
@@ -64,6 +65,9 @@ class Reading:
         path_fields: How the paths of files below a folder become fields, such as "{team}/{year}/*";
             None: not at all.
         exclude: Patterns of files and folders that are left out, as in a `.gitignore` file.
+        ocr_seconds: Seconds that OCR of one page may take.
+        ocr_languages: Languages of pictures as Tesseract names them, "deu+eng"; None: all that are
+            installed.
 
     Raises:
         ConfigError: a field is out of range, or not known.
@@ -77,6 +81,8 @@ class Reading:
     file_seconds: int = FILE_SECONDS
     path_fields: str | None = None
     exclude: tuple[str, ...] = ()
+    ocr_seconds: int = OCR_SECONDS
+    ocr_languages: str | None = None
 
     def __post_init__(self) -> None:
         length = self.max_line
@@ -94,17 +100,26 @@ class Reading:
             raise ConfigError(
                 f"encoding={self.encoding!r}: not an encoding of text that is known, such as cp1252"
             )
-        if (
-            isinstance(self.file_seconds, bool)
-            or not isinstance(self.file_seconds, int)
-            or self.file_seconds < 1
+        for name in ("file_seconds", "ocr_seconds"):
+            seconds = getattr(self, name)
+            if isinstance(seconds, bool) or not isinstance(seconds, int) or seconds < 1:
+                raise ConfigError(f"{name}={seconds!r}: must be a whole number of at least 1")
+        languages = self.ocr_languages
+        if languages is not None and not (
+            isinstance(languages, str) and _LANGUAGES.fullmatch(languages)
         ):
             raise ConfigError(
-                f"file_seconds={self.file_seconds!r}: must be a whole number of at least 1"
+                f"ocr_languages={languages!r}: write them as Tesseract names them, such as deu+eng"
             )
         for column, kind in self.types.items():
             if kind not in TYPES:
                 raise ConfigError(f"types: {column}={kind!r}: must be one of {', '.join(TYPES)}")
+
+    def limits(self, *, follow_links: bool) -> Limits:
+        """Return the limits of what is read of a file."""
+        return Limits(
+            self.max_line, self.encoding, follow_links, self.ocr_seconds, self.ocr_languages
+        )
 
     def of_folder(self) -> dict[str, Any]:
         """Return how a folder is read where that is not as by default: a later sync repeats it."""
@@ -120,6 +135,8 @@ class Reading:
             "follow_links": self.follow_links or None,
             "path_fields": self.path_fields,
             "exclude": list(self.exclude) or None,
+            "ocr_seconds": None if self.ocr_seconds == OCR_SECONDS else self.ocr_seconds,
+            "ocr_languages": self.ocr_languages,
         }
         return {name: value for name, value in described.items() if value is not None}
 
@@ -129,7 +146,16 @@ OF_FOLDERS = {
     option.name: option.default
     for option in fields(Reading)
     if option.name
-    in ("max_line", "encoding", "follow_links", "file_seconds", "path_fields", "exclude")
+    in (
+        "max_line",
+        "encoding",
+        "follow_links",
+        "file_seconds",
+        "path_fields",
+        "exclude",
+        "ocr_seconds",
+        "ocr_languages",
+    )
 }
 
 

@@ -307,15 +307,29 @@ class Record:
 
 
 @dataclass(frozen=True)
+class OcrTry:
+    """Under which conditions OCR did not read a file, or not all of it: the hash of the file's
+    bytes, languages, "" without Tesseract, and seconds for a page.
+    """
+
+    sha256: str
+    languages: str
+    seconds: int
+
+
+@dataclass(frozen=True)
 class Rejected:
     """A line of the input that is not a document, with the reason; `found` says that it is a file
     found in a folder.
+
+    `ocr_try`: OCR may read it another time.
     """
 
     location: SourceLocation
     reason: str
     raw: str
     found: bool = False
+    ocr_try: OcrTry | None = None
 
     def stops(self, on_error: OnError) -> bool:
         """Return whether a change stops at it."""
@@ -355,13 +369,21 @@ class Notice:
     no text.
 
     `harmless` says that nothing is missing for it that a search could have found: a picture, a
-    hidden file.
+    hidden file. `lost` says that the file is read, and a part of it is missing. `ocr_try`: OCR may
+    read more another time.
     """
 
     path: str
     reason: str
     left_out: bool = True
     harmless: bool = False
+    lost: bool = False
+    ocr_try: OcrTry | None = None
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether something is missing that a search could have found."""
+        return self.lost or (self.left_out and not self.harmless)
 
 
 @dataclass(frozen=True)

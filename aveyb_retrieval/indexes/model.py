@@ -204,6 +204,9 @@ class ReadOptions(TypedDict, total=False):
         path_fields: How paths of files below a folder become metadata, such as "{team}/{year}/*".
         exclude: Patterns of files and folders that are left out, as in a `.gitignore` file, such as
             ["old/", "*.log"]; a folder may also hold them in files `.aveybignore`.
+        ocr_seconds: Seconds that OCR of one page may take. Default 60.
+        ocr_languages: Languages of scanned pages as Tesseract names them, such as "deu+eng"; None
+            (default) are all that are installed.
     """
 
     id_field: str | None
@@ -217,6 +220,8 @@ class ReadOptions(TypedDict, total=False):
     file_seconds: int
     path_fields: str | None
     exclude: Sequence[str]
+    ocr_seconds: int
+    ocr_languages: str | None
 
 
 class WriteOptions(TypedDict, total=False):

@@ -78,9 +78,9 @@ def test_what_a_folder_holds_and_is_not_read_is_summed_up_or_named(
 def test_what_was_left_out_decides_the_exit_code(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "docs"
     folder.mkdir()
-    for name in ("a.txt", "b.txt", "picture.png", ".hidden"):
+    for name in ("a.txt", "b.txt", "sound.mp3", ".hidden"):
         (folder / name).write_text("apples")
-    # a picture has no words to find
+    # a sound has no words to find
     assert run("build", folder, "-o", tmp_path / "ix", "--quiet").exit_code == 0
     (folder / "c.xyz").write_text("pears")
     assert run("sync", folder, "-o", tmp_path / "ix", "--quiet").exit_code == 1

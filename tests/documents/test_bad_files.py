@@ -15,9 +15,9 @@ from aveyb_retrieval.documents.readers import kinds, process
 from aveyb_retrieval.documents.readers.filetext import Unreadable
 from aveyb_retrieval.documents.readers.kinds import kind_of
 from aveyb_retrieval.documents.readers.limits import Limits
-from aveyb_retrieval.documents.readers.ocr import why_none
+from aveyb_retrieval.documents.readers.ocr import installed_languages, why_no_ocr
 from aveyb_retrieval.documents.readers.process import FileReader
-from aveyb_retrieval.documents.records import FieldNames, Record, Rejected
+from aveyb_retrieval.documents.records import FieldNames, Rejected
 from aveyb_retrieval.errors import OptionalDependencyError
 from tests.documents.conftest import reason
 from tests.indexes.files import make_pdf, make_zip
@@ -81,12 +81,16 @@ def test_broken_references_and_three_thousand_pages_end(read: Read) -> None:
     assert deep.text == "bottom"
 
 
-def test_a_scanned_file_is_listed_as_such(tmp_path: Path) -> None:
+def test_a_scanned_file_without_ocr_is_listed_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # without tesseract
     (tmp_path / "scan.pdf").write_bytes(make_pdf([[], []], images=[0, 1]))
-    (left,) = [item for item in read_corpus(tmp_path) if isinstance(item, Rejected)]
-    # by what is installed here
-    assert left.reason == f"no text: scanned? (2 pages of pictures only; {why_none()})"
-    assert not [item for item in read_corpus(tmp_path) if isinstance(item, Record)]
+    (left,) = read_corpus(tmp_path)
+    assert isinstance(left, Rejected)
+    why = why_no_ocr(Limits(), installed_languages())  # by what is installed here
+    assert left.reason == f"no text: 2 of 2 pages are pictures that are not read ({why}): 1, 2"
+    assert left.ocr_try is not None and left.ocr_try.languages == ""
 
 
 def test_what_is_no_plain_file_is_not_waited_for(reader: FileReader, tmp_path: Path) -> None:

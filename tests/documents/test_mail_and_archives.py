@@ -35,7 +35,7 @@ def test_a_mail_has_its_attachments(read: Read) -> None:
     mail.add_attachment(
         make_pdf([["close the valve"]]), maintype="application", subtype="pdf", filename="m.pdf"
     )
-    mail.add_attachment(b"\x89PNG", maintype="image", subtype="png", filename="logo.png")
+    mail.add_attachment(b"<svg/>", maintype="image", subtype="svg+xml", filename="logo.svg")
     mail.add_attachment(b"AC1032", maintype="image", subtype="vnd.dwg", filename="plan.dwg")
     found = read("a.eml", mail.as_bytes())
     assert found.title == "The pump"
@@ -44,6 +44,7 @@ def test_a_mail_has_its_attachments(read: Read) -> None:
     assert found.text.index("valve") > found.text.index("not this one") > 0
     assert label(found, "valve") == "file m.pdf"
     assert found.warning == "1 file in it left out: plan.dwg: unknown kind .dwg"
+    assert found.is_incomplete
     forwarded = EmailMessage()
     forwarded["From"], forwarded["Subject"] = "c@example.org", "Fwd"
     forwarded.add_attachment(mail)

@@ -327,7 +327,7 @@ def test_an_archive_with_two_files_of_one_name_has_both(read: Read) -> None:
     with zipfile.ZipFile(out, "w") as archive, pytest.warns(UserWarning):
         archive.writestr("a.txt", "first")
         archive.writestr("a.txt", "second")
-        archive.writestr("logo.PNG", "x")
+        archive.writestr("logo.ICO", "x")
     found = read("z.zip", out.getvalue())
     assert (found.text.count("first"), found.text.count("second")) == (1, 1)
     assert not found.warning

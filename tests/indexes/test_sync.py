@@ -47,7 +47,7 @@ def folder(tmp_path: Path) -> Path:
     (folder / "sub" / "c.pdf").write_bytes(
         make_pdf([["cherries are red and sweet in june"], ["dates are brown"]], title="Fruit")
     )
-    (folder / "picture.png").write_bytes(b"x")
+    (folder / "sound.mp3").write_bytes(b"x")
     return folder
 
 
@@ -75,7 +75,7 @@ def test_new_changed_renamed_and_deleted_files(folder: Path, tmp_path: Path) -> 
     root = tmp_path / "ix"
     first = sync_index(folder, root, model=FakeEmbedder())
     assert (first.added, first.documents, len(first.notices)) == (3, 3, 1)
-    assert first.notices[0].reason == "unknown kind .png"
+    assert first.notices[0].reason == "unknown kind .mp3"
     same = sync_index(folder, root, model=FakeEmbedder())
     assert (same.version, same.unchanged, same.added) == ("v000001", 3, 0)
 
@@ -444,7 +444,7 @@ def test_what_is_left_out_is_told_once_and_makes_one_version(folder: Path, tmp_p
     again = sync_index(folder, root, model=FakeEmbedder())
     assert (again.version, again.rejected, again.unchanged) == (first.version, 0, 3)
     assert {notice.path.rpartition("/")[2] for notice in again.known} == {"broken.pdf", "notes.xyz"}
-    assert [notice.reason for notice in again.notices] == ["unknown kind .png"]
+    assert [notice.reason for notice in again.notices] == ["unknown kind .mp3"]
     assert plan_sync(folder, root).counts()["added"] == 0  # it counts as the sync does
     (folder / "empty.txt").write_text("")
     (folder / "worse.pdf").write_bytes(b"damaged")

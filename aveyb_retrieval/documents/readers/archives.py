@@ -9,7 +9,13 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.readers.filetext import FileText, Parts, Unreadable, one_line
+from aveyb_retrieval.documents.readers.filetext import (
+    FileText,
+    Parts,
+    Unreadable,
+    Unrecognized,
+    one_line,
+)
 from aveyb_retrieval.documents.readers.limits import MAX_UNPACKED
 from aveyb_retrieval.documents.readers.textless import WITHOUT_TEXT
 from aveyb_retrieval.errors import plural
@@ -90,6 +96,8 @@ class InnerFiles:
         self._depth = depth
         self._left_out: list[str] = []
         self._warnings: list[str] = []
+        self._is_incomplete = False
+        self._may_recognize_more = False
 
     def add(self, name: str, text: str) -> None:
         """Add a text that was read."""
@@ -119,6 +127,7 @@ class InnerFiles:
                 raise Unreadable(f"unknown kind {PurePosixPath(name).suffix}".rstrip())
         except Unreadable as reason:
             self._left_out.append(f"{name}: {reason}")
+            self._may_recognize_more |= isinstance(reason, Unrecognized)
             return
         except MemoryError:  # ends the process that reads
             raise
@@ -128,9 +137,15 @@ class InnerFiles:
                 f"{name}: not readable ({type(error).__name__}: {one_line(str(error))})"
             )
             return
+        self._take(name, found)
+
+    def _take(self, name: str, found: FileText) -> None:
+        """Add what was read of one file, and what was not."""
+        self._may_recognize_more |= found.may_recognize_more
+        self._is_incomplete |= found.is_incomplete
         if found.text.strip():
             self.add(name, found.text)
-        if found.warning:
+        if found.warning and (found.text.strip() or found.is_incomplete):
             self._warnings.append(f"{name}: {found.warning}")
 
     def text(self, title: str, metadata: dict[str, Any] | None = None) -> FileText:
@@ -139,7 +154,13 @@ class InnerFiles:
             f"{plural(len(self._left_out), 'file')} in it left out: " if self._left_out else ""
         )
         told = [f"{left_out}{'; '.join(self._left_out)}", *self._warnings]
-        return self._parts.text(title, "; ".join(filter(None, told)), metadata)
+        return self._parts.text(
+            title,
+            "; ".join(filter(None, told)),
+            metadata,
+            is_incomplete=self._is_incomplete or bool(self._left_out),
+            may_recognize_more=self._may_recognize_more,
+        )
 
 
 def read_zip(data: bytes, _limits: Limits, inner: InnerFiles) -> FileText:

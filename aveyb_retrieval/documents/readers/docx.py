@@ -86,13 +86,17 @@ def read_docx(data: bytes, _limits: Limits) -> FileText:
                 seen.add(text)
                 lines += [text] if around else [text, ""]
     title, metadata = package.properties()
+    chunks = package.related(name, "aFChunk")
     told = [hidden_text(reader.hidden)]
-    told += (
-        ["another document that is embedded in it is not read"]
-        if package.related(name, "aFChunk")
-        else []
+    told += ["another document that is embedded in it is not read"] if chunks else []
+    return FileText(
+        title,
+        paragraphs(lines),
+        None,
+        package.warning(*told),
+        metadata,
+        is_incomplete=bool(chunks) or package.is_incomplete,
     )
-    return FileText(title, paragraphs(lines), None, package.warning(*told), metadata)
 
 
 @dataclass

@@ -71,7 +71,8 @@ def read_epub(data: bytes, limits: Limits) -> FileText:
     )
     date = package.xpath("string(//*[local-name()='metadata']/*[local-name()='date'][1])")
     text = "\n\n".join(filter(None, texts))
-    return FileText(named(title), text, None, warning, about(author, date))
+    metadata = about(author, date)
+    return FileText(named(title), text, None, warning, metadata, is_incomplete=bool(lost))
 
 
 def _chapters(package: Any, folder: str, lost: list[str]) -> Iterator[str]:

@@ -27,6 +27,12 @@ class Unreadable(Exception):
     """
 
 
+class Unrecognized(Unreadable):
+    """The reason why the words of a picture are not read, which may be another time: the program is
+    missing, or the time was short.
+    """
+
+
 @dataclass(frozen=True)
 class FileText:
     """The text of one file.
@@ -38,8 +44,9 @@ class FileText:
             stand alone and look like one (end such a line of a reader's own with a stop); a listing
             between fences ("~~~~") holds none.
         pages: Where its pages begin in the text; None where the format has none.
-        warning: Which part of the file holds no text that could be read; "" where all of it was
-            read.
+        warning: Which part of the file is not read; "" where all of it was.
+        is_incomplete: Whether a search could have found that part: it is not one that is hidden.
+        may_recognize_more: Whether a picture in it was not read that may be another time.
         metadata: What the file says of itself beside its title, as JSON can hold it.
         keywords: What a search finds the file by beside its title and text.
     """
@@ -50,6 +57,8 @@ class FileText:
     warning: str = ""
     metadata: dict[str, Any] = field(default_factory=dict)
     keywords: str = ""
+    is_incomplete: bool = False
+    may_recognize_more: bool = False
 
 
 class Parts:
@@ -82,11 +91,24 @@ class Parts:
         self._length += len(self._texts[-1])
 
     def text(
-        self, title: str, warning: str = "", metadata: dict[str, Any] | None = None
+        self,
+        title: str,
+        warning: str = "",
+        metadata: dict[str, Any] | None = None,
+        *,
+        is_incomplete: bool = False,
+        may_recognize_more: bool = False,
     ) -> FileText:
-        """Return the whole."""
-        pages = self._pages() if self else None
-        return FileText(title, "".join(self._texts), pages, warning, metadata or {})
+        """Return the whole, with what `FileText` says of it."""
+        return FileText(
+            title,
+            "".join(self._texts),
+            self._pages() if self else None,
+            warning,
+            metadata or {},
+            is_incomplete=is_incomplete,
+            may_recognize_more=may_recognize_more,
+        )
 
     def _pages(self) -> Pages:
         numbered = all(label == str(number) for number, label in enumerate(self._labels, start=1))

@@ -29,6 +29,7 @@ from aveyb_retrieval.documents.readers.markdown import read_markdown
 from aveyb_retrieval.documents.readers.notebook import read_notebook
 from aveyb_retrieval.documents.readers.opendocument import read_odt
 from aveyb_retrieval.documents.readers.pdf import read_pdf
+from aveyb_retrieval.documents.readers.pictures import PICTURE_SUFFIXES, read_picture_file
 from aveyb_retrieval.documents.readers.pptx import read_pptx
 from aveyb_retrieval.documents.readers.rtf import read_rtf
 from aveyb_retrieval.documents.readers.sheets import read_spreadsheet
@@ -61,6 +62,7 @@ _BINARY = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f]")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 USERS_FILE = "users.json"  # of Slack, above its channels
 
+PICTURE = "picture"
 # Each name is one of _READERS or _HOLDERS, below, or of LANGUAGES.
 SUFFIXES = {
     ".pdf": "pdf", ".docx": "docx", ".odt": "odt", ".rtf": "rtf", ".epub": "epub", ".pptx": "pptx",
@@ -74,6 +76,7 @@ SUFFIXES = {
     ".eml": "mail", ".msg": "outlook", ".emlx": "applemail",
     ".mbox": "mailbox", ".mbx": "mailbox", ".ics": "calendar",
     ".ipynb": "notebook", ".srt": "subtitles", ".vtt": "subtitles", ".zip": "zip",
+    **dict.fromkeys(PICTURE_SUFFIXES, PICTURE),
     **{suffix: name for name, language in LANGUAGES.items() for suffix in language.suffixes},
 }  # fmt: skip
 # Files that are many documents where they are named, and one sheet where they are found in a folder
@@ -97,6 +100,7 @@ PACKAGES = {  # what a kind needs, and the extra that brings it
     "outlook": ("oxmsg", "files"),
     "xml": ("lxml", "files"),
     "chat": ("selectolax", "files"),
+    PICTURE: ("pytesseract", "ocr"),
     **{
         name: (language.package, "code") for name, language in LANGUAGES.items() if language.package
     },
@@ -252,7 +256,7 @@ def _parse_inner(
     kind = kind_of(PurePosixPath(name), found=True)
     if kind is None and may_be_text and not has_suffix(name) and looks_like_text(data[:LOOKED_AT]):
         kind = FileKind("text", "")
-    if kind is None:
+    if kind is None or (kind.name == PICTURE and missing_package(PICTURE)):
         return None
     if not data:
         raise Unreadable("empty")
@@ -288,4 +292,5 @@ _READERS: dict[str, Callable[[bytes, Limits], FileText]] = {
     "subtitles": read_subtitles,
     "xml": read_xml,
     "vcard": read_vcard,
+    PICTURE: read_picture_file,
 }

@@ -122,6 +122,11 @@ class Package:
                     values[element.tag.rpartition("}")[2]] = element.text or ""
         return named(values.get("title")), about(values.get("creator"), values.get("created"))
 
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether parts are not read that are not hidden."""
+        return bool(self.lost or self._embedded)
+
     def warning(self, *others: str) -> str:
         """Return what a reader has to say of a file beside its text."""
         lost = (

@@ -83,7 +83,14 @@ def read_odt(data: bytes, _limits: Limits) -> FileText:
     title, metadata = _properties(archive)
     told = (hidden_text(reader.hidden), embedded(reader.embedded))
     warning = "; ".join(filter(None, told))
-    return FileText(title, paragraphs(lines), None, warning, metadata)
+    return FileText(
+        title,
+        paragraphs(lines),
+        None,
+        warning,
+        metadata,
+        is_incomplete=bool(reader.embedded),
+    )
 
 
 def _fields(body: Any) -> Iterator[str]:

@@ -15,7 +15,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aveyb_retrieval.documents.readers.ocr import picture_words
+from aveyb_retrieval.documents.readers.limits import Limits
+from aveyb_retrieval.documents.readers.pdf_scans import scan_kind, scanned_words
 from aveyb_retrieval.documents.readers.pdf_text import upright
 from aveyb_retrieval.documents.records import FileOrigin, Pages
 from aveyb_retrieval.errors import IndexFormatError, InputError, extra_for
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     import pypdfium2
 
-    from aveyb_retrieval.documents.readers.ocr import Rectangle
+    from aveyb_retrieval.documents.readers.pdf_scans import Rectangle
 
 LARGEST = 1 << 30  # bytes of a PDF
 _ONE_LINE = 0.5  # of the lower one's height: rectangles that share so much stand on one line
@@ -149,7 +150,7 @@ def _letters(text: str) -> tuple[str, list[int]]:
 
 
 def _lines(page: pypdfium2.PdfPage, number: int, wanted: str, before: int) -> Iterator[Box]:
-    letters, rectangles_of = _written(page)
+    letters, rectangles_of = _written(page, wanted)
     at = letters.find(wanted, max(0, before - len(wanted)))
     if at >= 0:
         runs = [(at, len(wanted))]
@@ -175,12 +176,15 @@ def _lines(page: pypdfium2.PdfPage, number: int, wanted: str, before: int) -> It
         yield box
 
 
-def _written(page: pypdfium2.PdfPage) -> tuple[str, Callable[[int, int], list[Rectangle]]]:
+def _written(
+    page: pypdfium2.PdfPage, wanted: str
+) -> tuple[str, Callable[[int, int], list[Rectangle]]]:
     """The letters and digits of a page, and what gives the rectangles of so many of them from one
-    on.
+    on; by OCR where the page is a picture on which those wanted are not text.
     """
     words = upright(page)
-    letters, places = _letters(words.get_text_range())
+    text = words.get_text_range()
+    letters, places = _letters(text)
 
     def of_text(start: int, size: int) -> list[Rectangle]:
         first, last = places[start], places[start + size - 1]
@@ -188,9 +192,9 @@ def _written(page: pypdfium2.PdfPage) -> tuple[str, Callable[[int, int], list[Re
             words.get_rect(place) for place in range(words.count_rects(first, last - first + 1))
         ]
 
-    if letters:
+    if wanted in letters or not scan_kind(page, text):
         return letters, of_text
-    found = picture_words(page)
+    found = scanned_words(page, Limits())
     owners = [place for place, (word, _) in enumerate(found) for _ in _letters(word)[1]]
     letters = "".join(_letters(word)[0] for word, _ in found)
     return letters, lambda start, size: [

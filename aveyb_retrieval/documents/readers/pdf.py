@@ -1,10 +1,9 @@
-"""PDF by PDFium: its pages, their text by `pdf_text`, by `ocr` where they are pictures."""
+"""PDF by PDFium: its pages, their text by `pdf_text`, by `pdf_scans` where they are pictures."""
 
 from __future__ import annotations
 
 import logging
 import re
-import time
 from contextlib import closing
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -14,6 +13,7 @@ from aveyb_retrieval.documents.readers.filetext import (
     FileText,
     Parts,
     Unreadable,
+    Unrecognized,
     about,
     check_characters,
     clean,
@@ -22,7 +22,7 @@ from aveyb_retrieval.documents.readers.filetext import (
     one_line,
     some,
 )
-from aveyb_retrieval.documents.readers.ocr import ALL_SECONDS, read_picture, why_none
+from aveyb_retrieval.documents.readers.ocr_text import ocr_metadata
 from aveyb_retrieval.documents.readers.pdf_forms import notes_and_fields
 from aveyb_retrieval.documents.readers.pdf_headings import (
     bookmarks_of,
@@ -32,6 +32,12 @@ from aveyb_retrieval.documents.readers.pdf_headings import (
 )
 from aveyb_retrieval.documents.readers.pdf_layers import remove_hidden_layers
 from aveyb_retrieval.documents.readers.pdf_lines import is_turned, page_lines
+from aveyb_retrieval.documents.readers.pdf_scans import (
+    RecognizedPage,
+    recognize_pages,
+    scan_kind,
+    unread_pages,
+)
 from aveyb_retrieval.documents.readers.pdf_text import (
     font_size,
     join_words,
@@ -46,7 +52,6 @@ from aveyb_retrieval.documents.readers.running_lines import (
     without_watermarks,
 )
 from aveyb_retrieval.documents.records import MAX_PAGES
-from aveyb_retrieval.errors import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,10 +81,10 @@ def read_pdf(data: bytes, limits: Limits) -> FileText:
             _REASONS.get(code or 0, f"not readable as PDF: {one_line(str(error))}")
         ) from None
     with closing(document):
-        return _read(document, limits)
+        return _read(document, len(data), limits)
 
 
-def _read(document: pypdfium2.PdfDocument, limits: Limits) -> FileText:
+def _read(document: pypdfium2.PdfDocument, size: int, limits: Limits) -> FileText:
     count = len(document)
     if not 1 <= count <= MAX_PAGES:
         raise Unreadable(f"{count:,} pages; from 1 to {MAX_PAGES:,} are read")
@@ -100,20 +105,15 @@ def _read(document: pypdfium2.PdfDocument, limits: Limits) -> FileText:
         hyphened |= words_with_hyphen(pages[-1].text)
     pages = without_running_lines(without_watermarks(pages), bookmarks)
     pages = with_whole_words(pages)
-    texts: list[str] = []
-    pictures: list[str] = []  # numbers of pages that show pictures and hold no text
-    enough = time.monotonic() + ALL_SECONDS
-    for index, page in enumerate(pages):
-        text = clean(join_words(page.text, hyphened)).strip()
-        if page.is_picture and time.monotonic() < enough:
-            text = clean(read_picture(document[index])).strip()
-        if page.is_picture and not text:
-            pictures.append(str(index + 1))
-        texts.append(mark_headings(text, bookmarks.get(index, [])))
-    if pictures and not any(texts) and not length:
-        raise Unreadable(
-            f"no text: scanned? ({plural(len(pictures), 'page')} of pictures only; {why_none()})"
-        )
+    texts = [clean(join_words(page.text, hyphened)).strip() for page in pages]
+    scans = {index: page.scan for index, page in enumerate(pages) if page.scan}
+    recognized = recognize_pages(document, scans, texts, size, limits) if scans else {}
+    for index, scan in recognized.items():
+        texts[index] = clean(join_words(scan.text, hyphened)).strip()
+    unread = unread_pages(recognized, count)
+    if unread and not any(texts) and not length:
+        raise Unrecognized(f"no text: {unread}")
+    texts = [mark_headings(text, bookmarks.get(index, [])) for index, text in enumerate(texts)]
     texts = texts if bookmarks else mark_by_size(texts, [page.sizes for page in pages])
     texts = [
         "\n\n".join(filter(None, [_with_across(text, page.across), *page.beside]))
@@ -125,8 +125,17 @@ def _read(document: pypdfium2.PdfDocument, limits: Limits) -> FileText:
         end = "\n\n" if text.endswith(_SENTENCE_END) or following.startswith("#") else "\n"
         parts.add(text, one_line(document.get_page_label(index)), end=end)
     title, author, created = map(document.get_metadata_value, ("Title", "Author", "CreationDate"))
-    told = "; ".join(_told(document, pictures, files))
-    return parts.text(named(title), told, about(author, _date(created)))
+    metadata = about(author, _date(created)) | ocr_metadata(
+        {index + 1: scan.certainty for index, scan in recognized.items() if scan.certainty}
+    )
+    lost = [*filter(None, [unread]), *_unread_parts(document, files)]
+    return parts.text(
+        named(title),
+        "; ".join([*lost, *_wordless(recognized, texts)]),
+        metadata,
+        is_incomplete=bool(lost),
+        may_recognize_more=bool(unread),
+    )
 
 
 def _with_across(text: str, across: list[str]) -> str:
@@ -136,13 +145,18 @@ def _with_across(text: str, across: list[str]) -> str:
     return "\n".join(filter(None, [text, *map(clean, across)]))
 
 
-def _told(document: pypdfium2.PdfDocument, pictures: list[str], files: list[str]) -> Iterator[str]:
-    """What is not read of a document: pages without text, embedded files, forms that
-    programs draw.
-    """
-    if pictures:
-        pages = f"{len(pictures):,} of {len(document):,} pages"
-        yield f"{pages} are pictures without text, probably scanned: {some(pictures)}"
+def _wordless(recognized: dict[int, RecognizedPage], texts: list[str]) -> Iterator[str]:
+    """Say which pages are pictures in which OCR finds no words."""
+    numbers = [
+        index + 1 for index, scan in recognized.items() if not scan.reason and not texts[index]
+    ]
+    if numbers:
+        pages = f"{len(numbers):,} of {len(texts):,} pages"
+        yield f"{pages} are pictures without words: {some(sorted(numbers))}"
+
+
+def _unread_parts(document: pypdfium2.PdfDocument, files: list[str]) -> Iterator[str]:
+    """What is not read of a document beside its pages: embedded files, forms that programs draw."""
     count = min(document.count_attachments(), 1000)
     files += [one_line(document.get_attachment(number).get_name()) for number in range(count)]
     if files:
@@ -195,11 +209,8 @@ def _page(
             }
         words.close()
         beside = list(dict.fromkeys(filter(None, notes_and_fields(page, form, files))))
-        image = pypdfium2.raw.FPDF_PAGEOBJ_IMAGE
-        is_picture = not (raw_text.strip() or across) and any(
-            page.get_objects(filter=[image], max_depth=3)
-        )
+        scan = scan_kind(page, "\n".join([raw_text, *across]))
         page.close()
     except pypdfium2.PdfiumError as error:
         raise Unreadable(f"page {index + 1:,} is damaged ({one_line(str(error))})") from None
-    return PageText(raw_text, beside, is_picture, sizes, heights, across)
+    return PageText(raw_text, beside, scan, sizes, heights, across)

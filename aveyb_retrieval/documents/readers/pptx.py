@@ -62,7 +62,8 @@ def read_pptx(data: bytes, limits: Limits) -> FileText:
         for numbers, why in ((hidden, "hidden and left out"), (missing, "missing in the file"))
         if numbers
     ]
-    return parts.text(title, package.warning(*told), metadata)
+    is_incomplete = bool(missing) or package.is_incomplete
+    return parts.text(title, package.warning(*told), metadata, is_incomplete=is_incomplete)
 
 
 def _slide(slide: Any, name: str, package: Package) -> Iterator[str]:

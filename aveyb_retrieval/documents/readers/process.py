@@ -12,11 +12,11 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import astuple
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.readers.filetext import FileText, Unreadable
+from aveyb_retrieval.documents.readers.filetext import FileText, Unreadable, Unrecognized
 from aveyb_retrieval.documents.readers.kinds import FileKind, missing_package, read_file
 from aveyb_retrieval.documents.readers.limits import FILE_SECONDS, Limits
 from aveyb_retrieval.documents.readers.originals import look
@@ -55,8 +55,8 @@ _START = (
 
 
 class FileReader:
-    """Reads files in another process, one after the other, each in `seconds` of processor time. Use
-    it in a `with`.
+    """Reads files in another process, one after the other, each in `seconds` of processor time,
+    anew for each picture in it. Use it in a `with`.
 
     Where files that could not be read have taken `LOST_SECONDS` together, somebody has made them
     for that, and each further file has `SHORT_SECONDS`.
@@ -85,6 +85,8 @@ class FileReader:
         try:
             self._ask(path, kind=kind)
             answer = self._answer()
+        except Unrecognized:  # the seconds of a picture bound what it takes
+            raise
         except Unreadable:
             self._lost += time.monotonic() - began
             raise
@@ -132,7 +134,7 @@ class FileReader:
         request |= {
             "path": os.fsencode(path.absolute()).hex(),
             "seconds": self._allowed,
-            "limits": astuple(self.limits),
+            "limits": self.limits.values(),
         }
         with suppress(BrokenPipeError):  # reading the answer says of what it died
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -140,10 +142,14 @@ class FileReader:
 
     def _answer(self) -> dict[str, Any]:
         answer: dict[str, Any] = json.loads(self._line())
+        while "pictures" in answer:
+            self.limits.watch(*answer["pictures"])
+            answer = json.loads(self._line())
         if answer.get("last"):
             self._stop()
         if "reason" in answer:
-            raise Unreadable(answer["reason"])
+            kind = Unrecognized if answer.get("may_recognize_more") else Unreadable
+            raise kind(answer["reason"])
         return answer
 
     def _line(self) -> bytes:
@@ -207,23 +213,35 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     limit_memory(MEMORY)
     forbid_dumps()
+
+    def write(answer: dict[str, Any]) -> None:
+        out.write(json.dumps(answer) + "\n")
+        out.flush()
+
     for line in sys.stdin:
         request = json.loads(line)
+        limits = Limits(*request["limits"])
+        # a program that this process starts inherits its limit
+        seconds = max(request["seconds"], limits.ocr_seconds)
+
+        def watch(done: int, total: int, seconds: int = seconds) -> None:
+            limit_seconds(seconds)
+            write({"pictures": [done, total]})
+
         limit_seconds(request["seconds"])
-        for answer in _answers(request):
-            out.write(json.dumps(answer) + "\n")
-            out.flush()
+        for answer in _answers(request, replace(limits, watch=watch)):
+            write(answer)
             if answer.get("last"):
                 return
             limit_seconds(request["seconds"])
 
 
-def _answers(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _answers(request: dict[str, Any], limits: Limits) -> Iterator[dict[str, Any]]:
     try:
         if "look" in request:
             yield look(**request["look"])
             return
-        path, limits = Path(os.fsdecode(bytes.fromhex(request["path"]))), Limits(*request["limits"])
+        path = Path(os.fsdecode(bytes.fromhex(request["path"])))
         if request["kind"] is None:
             yield from (
                 {"rows": rows}
@@ -238,7 +256,10 @@ def _answers(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 "sha256": digest,
             }
     except Unreadable as error:
-        yield {"reason": shortened(str(error), LONGEST_REASON)}
+        yield {
+            "reason": shortened(str(error), LONGEST_REASON),
+            "may_recognize_more": isinstance(error, Unrecognized),
+        }
     except MemoryError:
         yield {
             "reason": f"needs more than {MEMORY / 2**30:.1f} GiB of memory to be read",

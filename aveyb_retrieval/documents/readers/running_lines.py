@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from aveyb_retrieval.documents.readers.pdf_headings import Sizes, letters_of, type_of
+
+if TYPE_CHECKING:
+    from aveyb_retrieval.documents.readers.pdf_scans import ScanKind
 
 _EDGE = 2  # lines of a page header or footer
 # and what sets it apart from a part's
@@ -23,13 +26,13 @@ _MARGIN = 0.15  # of a page's height, in which headers and footers stand
 
 
 class PageText(NamedTuple):
-    """What one page holds: text, forms and notes, whether it is a picture without text; of lines
-    sizes and heights; what is set across it.
+    """What one page holds: text, forms and notes, how it is a picture of text; of lines sizes and
+    heights; what is set across it.
     """
 
     text: str
     beside: list[str]
-    is_picture: bool
+    scan: ScanKind
     sizes: Sizes
     heights: Sizes  # at which lines stand, as a share of the page's
     across: list[str]

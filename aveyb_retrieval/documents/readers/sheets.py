@@ -73,7 +73,8 @@ def read_spreadsheet(data: bytes, limits: Limits) -> FileText:
         book.read_rows(target, rows)
         parts.add(sheet_text(title, rows, _asides(package, target)), title)
     title, metadata = package.properties()
-    return parts.text(title, package.warning(*left_out(hidden, book.told)), metadata)
+    warning = package.warning(*left_out(hidden, book.told))
+    return parts.text(title, warning, metadata, is_incomplete=package.is_incomplete)
 
 
 class _Book:

@@ -80,7 +80,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from concurrent.futures import Future
 
-    from aveyb_retrieval.documents.records import Item
+    from aveyb_retrieval.documents.readers.limits import Watch
+    from aveyb_retrieval.documents.records import Item, OcrTry
     from aveyb_retrieval.encoder.network.token_codec import TokenCodes
     from aveyb_retrieval.indexes.changes.transaction import Transaction
     from aveyb_retrieval.indexes.encoding import Encoding
@@ -278,12 +279,25 @@ def place_of(path: str) -> str:
 
 
 def left_out_of(item: Notice | Rejected) -> tuple[str, str] | None:
-    """The place and the reason where a file of a folder is left out that a search could
-    have found.
+    """The place and the reason where a file of a folder is left out, or a part of one, that a
+    search could have found.
     """
     if isinstance(item, Rejected):
         return (place_of(item.location.source), item.reason) if item.found else None
-    return (place_of(item.path), item.reason) if item.left_out and not item.harmless else None
+    return (place_of(item.path), item.reason) if item.is_loss else None
+
+
+def ocr_try_of(item: Notice | Rejected) -> tuple[str, OcrTry] | None:
+    """The place of a file that OCR may read more of another time, and the conditions."""
+    if item.ocr_try is None:
+        return None
+    path = item.location.source if isinstance(item, Rejected) else item.path
+    return place_of(path), item.ocr_try
+
+
+def watch_pictures(progress: Progress) -> Watch:
+    """Return what shows how many pages OCR has read."""
+    return lambda done, total: progress("reading pages by OCR", done, total, 0)
 
 
 BATCH_BYTES = 32 << 20
@@ -371,6 +385,7 @@ class Ingestion:
         self._languages = DocumentLanguages(stored)
         self.notices: list[Notice] = []
         self.left_out: dict[str, str] = {}  # files of folders, with the reasons
+        self.ocr_tries: dict[str, OcrTry] = {}
         self.first_rejected: Rejected | None = None
 
     def run(self, items: Iterable[Item]) -> int:
@@ -432,6 +447,8 @@ class Ingestion:
         for item in items:
             if not isinstance(item, Record) and (about := left_out_of(item)):
                 self.left_out[about[0]] = about[1]
+            if not isinstance(item, Record) and (ocr_try := ocr_try_of(item)):
+                self.ocr_tries[ocr_try[0]] = ocr_try[1]
             if isinstance(item, Notice):
                 self.notices.append(item)
             else:

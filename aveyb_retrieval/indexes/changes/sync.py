@@ -25,11 +25,18 @@ from aveyb_retrieval.documents.folders import (
     summary,
 )
 from aveyb_retrieval.documents.readers.filetext import Unreadable
+from aveyb_retrieval.documents.readers.ocr import OcrConditions, ocr_conditions
 from aveyb_retrieval.documents.reading import OF_FOLDERS
 from aveyb_retrieval.documents.records import Notice, Record, Rejected, path_text
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, IndexLockedError, InputError
 from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_change
-from aveyb_retrieval.indexes.changes.ingest import Ingestion, left_out_of
+from aveyb_retrieval.indexes.changes.ingest import (
+    Ingestion,
+    left_out_of,
+    ocr_try_of,
+    place_of,
+    watch_pictures,
+)
 from aveyb_retrieval.indexes.changes.update import build_index, open_model
 from aveyb_retrieval.indexes.model import (
     BuildOptions,
@@ -44,10 +51,10 @@ from aveyb_retrieval.indexes.store.tables import Tables
 from aveyb_retrieval.indexes.types import Progress, rank_of, silent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from aveyb_retrieval.documents.reading import Reading
-    from aveyb_retrieval.documents.records import Item, OnError
+    from aveyb_retrieval.documents.records import Item, OcrTry, OnError
     from aveyb_retrieval.indexes.changes.transaction import Job, Transaction
     from aveyb_retrieval.indexes.store.manifest import IndexDirectory
 
@@ -105,10 +112,11 @@ def sync_index(folder: str | Path, root: str | Path, **options: Unpack[SyncOptio
     """Bring the index at `root` into step with a folder: new, changed, renamed and deleted files,
     in one change.
 
-    Files are compared by the hashes of what they hold, not by their times. Documents that were not
-    read from files of the folder stay as they are, and so does what `update_metadata` set. Where
-    there is no index, one is built. Where nothing has changed, no version is made. Killed, the same
-    call continues; the folder may have changed meanwhile.
+    Files are compared by the hashes of what they hold, not by their times. One of which OCR did not
+    read all is read again once there is Tesseract, another language or more time. Documents that
+    were not read from files of the folder stay as they are, and so does what `update_metadata` set.
+    Where there is no index, one is built. Where nothing has changed, no version is made. Killed,
+    the same call continues; the folder may have changed meanwhile.
 
     A file that was read before and cannot be read any more is removed from the index, not kept as
     if its text were today's. What is left out is told once: `Report.known` has what an earlier
@@ -172,7 +180,8 @@ def plan_sync(folder: str | Path, root: str | Path, **options: Unpack[SyncOption
         with held:
             tables = Tables.open(index_dir.root, manifest)
             stored = stored_files(tables)
-            plan = compare(found.scope.part_of(stored), found.hashes)
+            found, stale = found.as_tried(manifest.ocr_tries, stored)
+            plan = compare(_unread_again(found.scope.part_of(stored), stale), found.hashes)
             _check_folder(found.scope, index_dir, stored, plan, options)
             _check_new(found.scope, tables, plan)
     taken = set()
@@ -335,6 +344,11 @@ class _Scope:
         """The same of a path as it is shown."""
         return self.holds(path.removeprefix(path_text(self.base).rstrip("/") + "/"))
 
+    def looks_at(self, place: str) -> bool:
+        """The same of any file, by its path without links."""
+        inside = f"{self.here.rstrip('/')}/"
+        return place.startswith(inside) and self.holds(place.removeprefix(inside))
+
     def part_of(self, stored: Mapping[str, StoredFile]) -> dict[str, StoredFile]:
         return {name: file for name, file in stored.items() if self.holds(name)}
 
@@ -359,9 +373,33 @@ class _Found:
         hashes = _hashes(listed, reading.follow_links, options.get("progress", silent))
         return cls(scope, reading, options.get("on_error", "auto"), listed, notices, hashes)
 
-    def read(self, names: set[str]) -> Iterator[Item]:
+    def read(self, names: set[str], progress: Progress = silent) -> Iterator[Item]:
         chosen = [file for file in self.files if file.id in names]
-        return read_files(chosen, self.reading) if chosen else iter(())
+        return read_files(chosen, self.reading, watch_pictures(progress)) if chosen else iter(())
+
+    def as_tried(
+        self, tries: Mapping[str, OcrTry], stored: Collection[str]
+    ) -> tuple[_Found, set[str]]:
+        """Return it without the files that OCR has tried and need not try again, but those that are
+        `stored`, and the ids of files that it has tried and may read more of now.
+        """
+        if not tries:
+            return self, set()
+        now, stale, done = self._ocr_conditions, set[str](), set[str]()
+        for file in self.files:
+            ocr_try = tries.get(place_of(file.shown))
+            if ocr_try is None or not self.hashes[file.id].startswith(ocr_try.sha256):
+                continue
+            if now.may_read_more_than(OcrConditions(ocr_try.languages, ocr_try.seconds)):
+                stale.add(file.id)
+            elif file.id not in stored:
+                done.add(file.id)
+        left = {name: sha256 for name, sha256 in self.hashes.items() if name not in done}
+        return replace(self, hashes=left), stale
+
+    @cached_property
+    def _ocr_conditions(self) -> OcrConditions:
+        return ocr_conditions(self.reading.limits(follow_links=self.reading.follow_links))
 
 
 def _list(scope: _Scope, reading: Reading) -> tuple[list[SourceFile], list[Notice]]:
@@ -403,6 +441,13 @@ def _hashes(listed: list[SourceFile], follow_links: bool, progress: Progress) ->
             found[file.id] = ""
         progress("comparing", number, len(listed), 0)
     return found
+
+
+def _unread_again(stored: Mapping[str, StoredFile], stale: set[str]) -> dict[str, StoredFile]:
+    """Stored files as they are compared: those that are stale count as changed."""
+    return {
+        name: file._replace(sha256="") if name in stale else file for name, file in stored.items()
+    }
 
 
 def _check_folder(
@@ -472,6 +517,9 @@ class _Syncing:
     _taken: set[str] = field(default_factory=set)
     _left_out: dict[str, str] = field(default_factory=dict)
     _told: Mapping[str, str] = field(default_factory=dict)
+    _stale: set[str] = field(default_factory=set)
+    _ocr_tries: dict[str, OcrTry] = field(default_factory=dict)
+    _former_tries: Mapping[str, OcrTry] = field(default_factory=dict)
 
     def work(self, transaction: Transaction) -> FinishOptions | None:
         """Remove, rename, read and encode; None where there is nothing to change."""
@@ -481,35 +529,33 @@ class _Syncing:
         whole = stored_files(
             Tables.open(transaction.root, base) if transaction.resumed else transaction.tables
         )
-        before = scope.part_of(whole)
+        self._told, self._former_tries = base.left_out, base.ocr_tries
+        self.found, self._stale = self.found.as_tried(base.ocr_tries, whole)
+        before = _unread_again(scope.part_of(whole), self._stale)
         plan = compare(before, self.found.hashes)
         _check_folder(scope, self.directory, whole, plan, self.options)
         allowed = self.options.get("allow_delete")
         check_plan(plan, self.directory, allowed)
-        self._told = base.left_out
         self.notices = [notice for notice in self.found.notices if not self._was_told(notice)]
+        self._keep_told(plan)
         moved = any(file.folder != scope.here for file in whole.values())
         if not (plan or moved or self._has_news):
             self.unchanged = len(plan.unchanged)
             return None
         done = self._remove_and_rename(transaction)
-        read = self._new(self.found.read(done.to_read))
+        progress = self.options.get("progress", silent)
+        read = self._new(self.found.read(done.to_read, progress))
         first = next(read, None)
         if first is not None:
             source = open_model(transaction.state.encoding, self.directory, self.options)
             source.check_fits(transaction.state.encoding, self.directory)
-            on_error, progress, total = (
-                self.found.on_error,
-                self.options.get("progress", silent),
-                len(done.to_read),
-            )
             taking = Ingestion(
                 transaction,
                 source,
                 mode="upsert",
-                on_error=on_error,
+                on_error=self.found.on_error,
                 progress=progress,
-                total=total,
+                total=len(done.to_read),
             )
             taking.run(itertools.chain([first], read))
         unread = done.to_read - self._taken
@@ -524,9 +570,11 @@ class _Syncing:
         if not (made or moved or self._has_news):
             self.unchanged = len(made.unchanged)
             return None
-        kept = {path: reason for path, reason in self._told.items() if not scope.shows(path)}
+        kept = {path: why for path, why in self._told.items() if not scope.looks_at(path)}
+        tries = {path: each for path, each in base.ocr_tries.items() if not scope.looks_at(path)}
         transaction.state.reading = self.found.reading.of_folder()
         transaction.state.left_out = {**kept, **self._left_out}
+        transaction.state.ocr_tries = {**tries, **self._ocr_tries}
         transaction.state.changes = Changes(
             rejected=transaction.state.changes.rejected, **made.counts()
         )
@@ -534,12 +582,31 @@ class _Syncing:
 
     @property
     def _has_news(self) -> bool:
-        """Whether something is left out that no earlier report told of."""
-        return bool(self._left_out.items() - self._told.items())
+        """Whether other files are left out than an earlier report told of, or tried otherwise."""
+        looks_at = self.found.scope.looks_at
+        told = {each for each in self._told.items() if looks_at(each[0])}
+        tried = {each for each in self._former_tries.items() if looks_at(each[0])}
+        return self._left_out.items() != told or self._ocr_tries.items() != tried
+
+    def _keep_told(self, plan: SyncPlan) -> None:
+        """Keep what is known to be missing of files that are not read again."""
+        if not (self._told or self._former_tries):
+            return
+        for file in self.found.files:
+            path = place_of(file.shown)
+            if file.id in plan.to_read or path in self._left_out:
+                continue
+            if path in self._told:
+                self._left_out[path] = self._told[path]
+                self.known.append(Notice(path, self._told[path]))
+            if path in self._former_tries:
+                self._ocr_tries[path] = self._former_tries[path]
 
     def _was_told(self, item: Notice | Rejected) -> bool:
         """Note what is left out; whether an earlier report has told that already."""
-        about = left_out_of(item)
+        about, ocr_try = left_out_of(item), ocr_try_of(item)
+        if ocr_try is not None:
+            self._ocr_tries[ocr_try[0]] = ocr_try[1]
         if about is None:
             return False
         path, reason = about
@@ -567,7 +634,7 @@ class _Syncing:
         """
         tables, here = transaction.tables, self.found.scope.here
         whole = stored_files(tables)
-        stored = self.found.scope.part_of(whole)
+        stored = _unread_again(self.found.scope.part_of(whole), self._stale)
         plan = compare(stored, self.found.hashes)
         _check_new(self.found.scope, tables, plan)
         self._remove(transaction, set(plan.deleted))

@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from aveyb_retrieval import files
+from aveyb_retrieval.documents.records import OcrTry  # msgspec reads it  # noqa: TC001
 from aveyb_retrieval.errors import AveyBError, ConfigError, DiskError, IndexFormatError
 from aveyb_retrieval.indexes.changes.ingest import metadata_columns
 from aveyb_retrieval.indexes.encoding import Encoding  # msgspec reads it  # noqa: TC001
@@ -93,6 +94,7 @@ class State:
     serial: int = 0  # counts the files that it wrote
     changes: Changes = field(default_factory=Changes)
     left_out: dict[str, str] = field(default_factory=dict)
+    ocr_tries: dict[str, OcrTry] = field(default_factory=dict)
     reading: dict[str, Any] = field(default_factory=dict)
     consumed: int = 0
     digest: str = ""
@@ -119,6 +121,7 @@ class State:
             tiers=self.tiers,
             files=listed,
             left_out=self.left_out,
+            ocr_tries=self.ocr_tries,
             reading=self.reading,
             job=self.job,
             corpus=self.digest,
@@ -461,6 +464,7 @@ def open_transaction(
                 counts=base.counts,
                 tiers=base.tiers,
                 left_out=base.left_out,
+                ocr_tries=base.ocr_tries,
                 reading=base.reading,
             )
         assert state is not None  # one of the two

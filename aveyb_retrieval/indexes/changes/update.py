@@ -30,6 +30,7 @@ from aveyb_retrieval.indexes.changes.ingest import (
     PrecomputedSource,
     VectorSource,
     open_vectors,
+    watch_pictures,
 )
 from aveyb_retrieval.indexes.changes.languages import language_notices
 from aveyb_retrieval.indexes.changes.transaction import State
@@ -254,7 +255,8 @@ def ingest_corpus(
         progress=progress,
         total=total,
     )
-    items, rejected = ingestion.run(read_corpus(corpus, reading)), ingestion.first_rejected
+    items = ingestion.run(read_corpus(corpus, reading, watch_pictures(progress)))
+    rejected = ingestion.first_rejected
     if items == 0 and not allow_empty:
         raise InputError("the input holds no documents: nothing to index")
     if transaction.state.counts.documents == 0 and not allow_empty and share is None:
@@ -262,8 +264,9 @@ def ingest_corpus(
         raise InputError(f"none of the {items:,} items of the input is a document{first}")
     if isinstance(source, PrecomputedSource):
         source.check_all_used(items)
+    transaction.state.left_out = transaction.state.left_out | ingestion.left_out
+    transaction.state.ocr_tries = transaction.state.ocr_tries | ingestion.ocr_tries
     if transaction.base is None:
-        transaction.state.left_out = ingestion.left_out
         ingestion.notices += language_notices(transaction)
     return tuple(ingestion.notices)
 

@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 import portalocker
 
 from aveyb_retrieval import files
+from aveyb_retrieval.documents.records import OcrTry  # msgspec reads it  # noqa: TC001
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, IndexLockedError
 from aveyb_retrieval.files import FileInfo  # msgspec reads it  # noqa: TC001
 from aveyb_retrieval.indexes.encoding import Encoding  # msgspec reads it  # noqa: TC001
@@ -451,11 +452,13 @@ class Manifest:
     tiers: list[Tier]  # vectors of later documents are searched exactly beside these files
     # size and hash of every file, by its name inside the index directory
     files: dict[str, FileInfo]
-    # files of folders that were told to be left out, with the reasons: they are told once
+    # files of folders that were left out, whole or in part, with the reasons: they are told once
     left_out: dict[str, str]
     job: dict[str, Any]  # identifies the change that made this version
     # of a folder, as `Reading.of_folder` gives it
     reading: dict[str, Any] = field(default_factory=dict)
+    # files that OCR has not read, or not all of them, by their paths
+    ocr_tries: dict[str, OcrTry] = field(default_factory=dict)
     corpus: str = (
         ""  # hash of all that this change read, whatever it took of it; "" where it read nothing
     )

@@ -1,0 +1,195 @@
+"""Files that are pictures of text, of one page or many: TIFF, JPEG, PNG and their kind."""
+
+from __future__ import annotations
+
+import io
+import math
+import warnings
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aveyb_retrieval.documents.readers.filetext import (
+    FileText,
+    Parts,
+    Unreadable,
+    Unrecognized,
+    clean,
+    one_line,
+    some,
+)
+from aveyb_retrieval.documents.readers.ocr import MAX_OCR_PIXELS, most_pictures, read_pictures
+from aveyb_retrieval.documents.readers.ocr_text import PictureText, ocr_metadata
+from aveyb_retrieval.documents.readers.pdf_text import join_words, words_with_hyphen
+from aveyb_retrieval.errors import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from PIL.Image import Image
+
+    from aveyb_retrieval.documents.readers.limits import Limits
+
+PICTURE_SUFFIXES = (
+    ".tif", ".tiff", ".png", ".jpg", ".jpeg", ".jpe", ".jp2", ".bmp", ".gif", ".webp",
+    ".pbm", ".pgm", ".ppm", ".pnm",
+)  # fmt: skip
+_FORMATS = ("TIFF", "PNG", "JPEG", "JPEG2000", "BMP", "GIF", "WEBP", "PPM")
+_PAGED = "TIFF"  # the pictures of other files are those of a film
+_MIN_LONG, _MIN_SHORT = 400, 200  # pixels of the sides: smaller ones are logos
+_SMALL = 1000  # pixels of the longer side: smaller type is read better enlarged
+_SQUARE = 1.2  # of the dots per inch in both directions, between which a picture is as it looks
+_WHITE = (255, 255, 255)
+
+
+def read_picture_file(data: bytes, limits: Limits) -> FileText:
+    """Read the words of a picture, of a TIFF page by page.
+
+    Of one that is small, or shows no words, the text is empty. Raises Unreadable: it is damaged or
+    too large; Unrecognized: nothing of it can be read now.
+    """
+    picture = _open(data)
+    count = _count_pages(picture)
+    most = most_pictures(len(data))
+    if count > most:
+        raise Unreadable(
+            f"{count:,} pages in {len(data):,} bytes; of a file of that size at most"
+            f" {most:,} are read"
+        )
+    if count == 1 and _is_small(picture):
+        return FileText("", "", warning="a small picture, not read")
+    pages: list[Callable[[], Image]] = [partial(_page, picture, n) for n in range(count)]
+    outcomes = list(read_pictures(pages, count, limits))
+    return _text(outcomes, limits)
+
+
+def _text(outcomes: list[PictureText | Unreadable], limits: Limits) -> FileText:
+    parts = Parts("page", limits)
+    failed: dict[int, Unreadable] = {}
+    certainties: dict[int, float] = {}
+    for number, outcome in enumerate(outcomes, start=1):
+        text = ""
+        if isinstance(outcome, Unreadable):
+            failed[number] = outcome
+        elif outcome.text:
+            text = clean(join_words(outcome.text, words_with_hyphen(outcome.text)))
+            certainties[number] = outcome.certainty
+        parts.add(text)
+    may_recognize_more = any(isinstance(reason, Unrecognized) for reason in failed.values())
+    if len(failed) == len(outcomes):
+        first = next(iter(failed.values()))
+        raise Unrecognized(str(first)) if may_recognize_more else first
+    wordless = "" if certainties or failed else "a picture without words"
+    return parts.text(
+        "",
+        _unread(failed, len(outcomes)) or wordless,
+        ocr_metadata(certainties),
+        is_incomplete=bool(failed),
+        may_recognize_more=may_recognize_more,
+    )
+
+
+def _unread(failed: dict[int, Unreadable], count: int) -> str:
+    """Say which pages are not read, and why the first is not; "" where all are."""
+    if not failed:
+        return ""
+    reason = next(iter(failed.values()))
+    return f"{len(failed):,} of {plural(count, 'page')} not read ({reason}): {some([*failed])}"
+
+
+def _open(data: bytes) -> Image:
+    import PIL.Image
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of sizes that are read
+            return PIL.Image.open(io.BytesIO(data), formats=_FORMATS)
+    except PIL.Image.DecompressionBombError as error:
+        raise Unreadable(f"too large a picture ({one_line(str(error))})") from None
+    except PIL.UnidentifiedImageError:
+        raise Unreadable("damaged, or not a picture of its kind") from None
+    except Exception as error:  # of a decoder that a damaged file has confused
+        raise _damaged(error) from None
+
+
+def _damaged(error: Exception) -> Unreadable:
+    return Unreadable(f"damaged ({one_line(str(error)) or type(error).__name__})")
+
+
+def _count_pages(picture: Image) -> int:
+    if picture.format != _PAGED:
+        return 1
+    try:
+        return int(getattr(picture, "n_frames", 1))
+    except Exception as error:  # of a decoder that a damaged file has confused
+        raise _damaged(error) from None
+
+
+def _is_small(picture: Image) -> bool:
+    return max(picture.size) < _MIN_LONG or min(picture.size) < _MIN_SHORT
+
+
+def _page(picture: Image, number: int) -> Image:
+    """Return a page as OCR reads it.
+
+    Raises Unreadable: it is damaged or too large.
+    """
+    import PIL.Image
+
+    most = 2 * (PIL.Image.MAX_IMAGE_PIXELS or 0)
+    try:
+        picture.seek(number)
+        width, height = picture.size
+        if most and width * height > most:
+            raise Unreadable(f"a page of {width:,} x {height:,} pixels; at most {most:,} are read")
+        return _upright_and_grey(picture)
+    except (Unreadable, MemoryError):
+        raise
+    except Exception as error:  # of a decoder that a damaged file has confused
+        raise _damaged(error) from None
+
+
+def _upright_and_grey(picture: Image) -> Image:
+    """Return a copy as its file says that it lies, in shades of grey, of a size that is read."""
+    from PIL import ImageOps
+
+    dots = picture.info.get("dpi")
+    grey = _grey(ImageOps.exif_transpose(picture))
+    width, height = grey.size
+    if grey.size == picture.size:
+        width, height = _square(width, height, dots)
+    scale = min(1.0, math.sqrt(MAX_OCR_PIXELS / max(1, width * height)))
+    if max(width, height) < _SMALL:
+        scale = 2.0
+    size = max(1, round(width * scale)), max(1, round(height * scale))
+    return grey if size == grey.size else grey.resize(size)
+
+
+def _square(width: int, height: int, dots: object) -> tuple[int, int]:
+    """The size of a picture of square dots: a fax has half as many down as across."""
+    if not isinstance(dots, tuple) or len(dots) != 2:
+        return width, height
+    across, down = float(dots[0]), float(dots[1])
+    if min(across, down) <= 1:
+        return width, height
+    if across > _SQUARE * down:
+        return width, min(2 * height, round(height * across / down))
+    if down > _SQUARE * across:
+        return min(2 * width, round(width * down / across)), height
+    return width, height
+
+
+def _grey(picture: Image) -> Image:
+    import PIL.Image
+
+    if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
+        clear = picture.convert("RGBA")
+        ground = PIL.Image.new("RGB", clear.size, _WHITE)
+        ground.paste(clear, mask=clear.getchannel("A"))
+        return ground.convert("L")
+    if picture.mode.startswith(("I", "F")):  # more than 8 bits for each dot
+        dots = np.asarray(picture, np.float32)
+        span = max(float(np.ptp(dots)), 1e-9)
+        return PIL.Image.fromarray(((dots - dots.min()) * (255 / span)).astype(np.uint8))
+    return picture.convert("L")
