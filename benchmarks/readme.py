@@ -400,7 +400,7 @@ IDLE = 0.5  # load of a machine that does nothing else
 EXTRAS = {
     "torch": "other models, precisions and devices than int8 on a CPU; cross-encoders",
     "files": "files of PDF, office programs, HTML, EPUB and mail",
-    "ocr": "pages of PDF that are pictures (and the program tesseract)",
+    "ocr": "scanned pages and pictures of text (and the program tesseract)",
     "code": "source code, cut at functions and classes",
     "server": "`aveyb-serve`",
     "telemetry": "spans of `aveyb-serve` for OpenTelemetry",
