@@ -17,6 +17,7 @@ import click
 
 from aveyb_retrieval.cli import common, proof
 from aveyb_retrieval.cli.alerts import ALERTS, alerts, report_alerts
+from aveyb_retrieval.cli.ask import ask
 from aveyb_retrieval.cli.help import examples
 from aveyb_retrieval.errors import ConfigError, InputError, no_option, plural, printable
 
@@ -799,7 +800,7 @@ def _one_line(text: str) -> str:
     return printable(re.sub(r"\s+", " ", text))
 
 
-for command in (proof.check, proof.grep, proof.outline, alerts):
+for command in (proof.check, proof.grep, proof.outline, ask, alerts):
     main.add_command(command)
 for named, added in main.commands.items():
     if any(option.type is common.INDEX for option in added.params):

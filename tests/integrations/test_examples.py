@@ -42,64 +42,6 @@ def test_the_rag_example_answers(
     assert "how long is the notice period of the lease?" in said
 
 
-class _Model(BaseHTTPRequestHandler):
-    """A language model's server: it streams the passage that it was given as 1, and says where it
-    read it.
-    """
-
-    asked: ClassVar[list[dict[str, Any]]] = []
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.asked.append({"path": self.path, **body})
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
-        self.end_headers()
-        for word in ("Three months", ", in writing", " [1]."):
-            piece = json.dumps({"choices": [{"index": 0, "delta": {"content": word}}]})
-            self.wfile.write(f"data: {piece}\n\n".encode())
-        self.wfile.write(b"data: [DONE]\n\n")
-
-    def log_message(self, *args: object) -> None:
-        """Say nothing."""
-
-
-def test_a_folder_is_asked_and_what_changed_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "handbook"
-    folder.mkdir()
-    (folder / "lease.md").write_text(
-        "# Lease\n\nThe tenant may end the lease with three months' notice, in writing.\n"
-    )
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Model)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    arguments = [str(folder), "how can the tenant end it?"]
-    arguments += ["--url", f"http://127.0.0.1:{server.server_port}/v1", "--model", "local"]
-    monkeypatch.setattr(sys, "argv", ["ask_folder.py", *arguments])
-    try:
-        for added in (
-            "",
-            "Pumps are oiled in May.",
-            "It is the second of the tenant's duties to heat.",
-        ):
-            if added:
-                (folder / f"more-{len(added)}.txt").write_text(added)
-            runpy.run_path(str(ROOT / "examples" / "ask_folder.py"), run_name="__main__")
-            assert capsys.readouterr().out.startswith("Three months, in writing [1].\n\n[1] Lease")
-            asked = _Model.asked[-1]
-            assert (asked["path"], asked["model"], asked["stream"]) == (
-                "/v1/chat/completions",
-                "local",
-                True,
-            )
-            passages = asked["messages"][-1]["content"]
-            assert "three months' notice, in writing" in passages
-            assert added in passages
-    finally:
-        server.shutdown()
-
-
 class _Agent(BaseHTTPRequestHandler):
     """A language model's server that calls the first tool it is given, else answers in the form
     that DSPy asks for.
